@@ -81,7 +81,7 @@ class DatasetCounts(Facts):
 
 
 class Upstream(Facts):
-    """What a folder of a language model says it was made from (``hub.model_folder``)."""
+    """What a folder of a language model says it was made from (``hub.untrusted.upstream_of``)."""
 
     model: str
     made_by: str

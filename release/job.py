@@ -129,7 +129,7 @@ def main(
 
 
 def checked(path: Path, org: str, overrides: RecipeOverrides, workers: LocalWorkers) -> tuple[str, list[str]]:
-    """Name and extras of a recipe that ``release.run`` would take. Raises InputError for what it would refuse."""
+    """Name and extras of a recipe that ``sts-dino release`` would take. Raises InputError for what it would refuse."""
     from release import preflight
 
     recipe: DatasetRecipe | ModelRecipe

@@ -1,8 +1,4 @@
-"""Check recipes without writing anything: sts-dino check RECIPE...
-
-A dataset's recipe: its files, prompts and sizes (what ``generation.run --dry-run`` prints); a model's: its data,
-parameters, steps and memory (``training.run --dry-run``).
-"""
+"""Check recipes without writing: the plans of ``sts-dino write --dry-run`` and ``sts-dino train --dry-run``."""
 
 from pathlib import Path
 from typing import Annotated

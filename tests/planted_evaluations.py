@@ -1,4 +1,4 @@
-"""Evaluations as ``eval.run`` leaves them, of made-up systems whose quality is planted."""
+"""Evaluations as ``sts-dino score`` leaves them, of made-up systems whose quality is planted."""
 
 from pathlib import Path
 

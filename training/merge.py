@@ -1,8 +1,8 @@
 """A trained adapter as a whole model: ``sts-dino merge RUN_DIR [--out DIR]``.
 
-Reads a finished run directory that ``training.run`` made with ``lora.release: adapter`` and writes another one beside
+Reads a finished run directory that ``sts-dino train`` made with ``lora.release: adapter`` and writes another one beside
 it, ``NAME-merged``: the same recipe with ``lora.release: merged`` under that name, the base's weights with the adapter
-added, the provenance of the training. It has scores of its own to get (``eval.run``) and is published like any other.
+added, the provenance of the training. It is scored (``sts-dino score``) and published like any other.
 A killed merge resumes and ends in the same bytes.
 """
 
@@ -71,7 +71,7 @@ def first_manifest(recipe: ModelRecipe, adapter: Manifest) -> Manifest:
 
 
 def merge_into(out: Path, directory: Path, recipe: ModelRecipe, manifest: Manifest, adapter: Manifest) -> Manifest:
-    """Write the copy of the untrained encoder that ``eval.run`` compares with, the merged model, and the manifest."""
+    """Write the untrained encoder that ``sts-dino score`` compares with, the merged model, and the manifest."""
     from training.encoder.encoder import merged_encoder, save_encoder
     from training.loop.finish import complete
 

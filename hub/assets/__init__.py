@@ -13,7 +13,7 @@ def asset(name: str) -> Path:
 
 
 def student_recipe(name: str) -> Path:
-    """Where a recipe of the encoders that ``release.value`` trains is, e.g. ``value-student.yaml``."""
+    """Where a recipe of the encoders that ``sts-dino value`` trains is, e.g. ``value-student.yaml``."""
     return (_CLONE / "recipes/value" if _is_clone() else _INSTALLED / "value") / name
 
 

@@ -1,4 +1,4 @@
-"""Publication of a finished run directory; ``release.publish`` is the command.
+"""Publication of a finished run directory; ``sts-dino publish`` is the command.
 
 The run directory is copied to the Hub in one atomic commit on the parent it was planned on, and tagged with its
 version; very many files take several commits (``hub.client.plan.steps``), and the last one is tagged. Files on the Hub

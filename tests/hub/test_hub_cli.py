@@ -1,10 +1,10 @@
-"""hub.cli: the command that a card prints."""
+"""hub.cli: the command that a card prints, the one line of an error, and its way back from a worker process."""
 
+import multiprocessing
 import shlex
 import subprocess
 import sys
-import warnings
-from importlib.metadata import version
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from hub import cli
 from hub.cli import RayCommand, RayOption, new_app, run
 from hub.contract.published_paths import command_line
+from hub.errors import InputError, RunError
 
 
 @pytest.mark.parametrize(
@@ -24,11 +25,8 @@ from hub.contract.published_paths import command_line
 )
 def test_the_command_is_whole_and_safe_to_paste(recipe, limit, settings, line):
     assert command_line("write", Path(recipe), limit, settings) == line
-
-
-def test_a_shell_reads_every_setting_back():
     setting = "source={kind: file, path: it's.tsv}\n; rm x"
-    assert shlex.split(command_line("m", Path("r.yaml"), None, [setting]))[-2:] == ["--set", setting]
+    assert shlex.split(command_line("write", Path(recipe), limit, [setting]))[-2:] == ["--set", setting]
 
 
 @pytest.mark.parametrize(
@@ -108,30 +106,6 @@ def test_a_signal_lets_go_of_what_is_held_once(number, code):
     assert done.stderr.endswith("; run the same command again to go on\n") and done.stderr.count("\n") == 1
 
 
-def test_a_warning_is_one_line_without_a_place_in_the_code(capsys):
-    app = new_app("a command")
-
-    @app.command()
-    def main() -> None:
-        warnings.warn("12 of 1000 resamples had no defined score\nand were drawn again", RuntimeWarning, stacklevel=1)
-
-    with pytest.raises(SystemExit):
-        run(lambda: app([]))
-    assert capsys.readouterr().err == "warning: 12 of 1000 resamples had no defined score and were drawn again\n"
-
-
-def test_every_command_tells_the_version(capsys, monkeypatch):
-    app = new_app("a command")
-
-    @app.command()
-    def main(recipe: Path) -> None:
-        raise AssertionError(recipe)
-
-    monkeypatch.setattr("sys.argv", ["command", "--version"])
-    run(app)
-    assert capsys.readouterr().out == f"sts-dino {version('sts-dino')}\n"
-
-
 def test_the_answer_is_a_table_or_one_line_of_ascii_json(capsys):
     cli.answer("a  b", {"path": Path("x"), "text": "\u202e\x1b[2J"}, as_json=True, then=["python -m next"])
     printed = capsys.readouterr()
@@ -140,3 +114,15 @@ def test_the_answer_is_a_table_or_one_line_of_ascii_json(capsys):
     assert capsys.readouterr().out == "a  b\n"
     with pytest.raises(TypeError, match="object is not JSON"):
         cli.answer("", {"x": object()}, as_json=True)
+
+
+def fail(kind: type[Exception]) -> None:
+    raise kind("x1.tsv:3", "has 2 columns", allowed="3", hint="mend the line")
+
+
+def test_an_error_of_a_worker_process_arrives_as_it_was_raised():
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for kind, code in ((InputError, 2), (RunError, 1)):
+            error = pool.submit(fail, kind).exception()
+            assert type(error) is kind and error.exit_code == code and error.place == "x1.tsv:3"
+            assert str(error) == "x1.tsv:3: has 2 columns; allowed: 3; mend the line"

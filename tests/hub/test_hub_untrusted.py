@@ -117,18 +117,10 @@ def test_a_plan_and_the_clients_log_are_clean_too(capsys):
 
 
 def test_a_warning_of_a_library_is_clean(capsys):
-    cli.run(lambda: warnings.warn(f"the Hub warns: {NASTY}", stacklevel=1))
+    cli.run(lambda: warnings.warn(f"12 resamples\nof {NASTY}", stacklevel=1))
     said = capsys.readouterr().err
-    assert "the Hub warns: no txt.exe" in said and all(c == "\n" or c.isprintable() for c in said)
-
-
-def test_an_endless_error_is_cut(capsys):
-    def fail() -> None:
-        raise cli.StsDinoError("acme/pairs", "x" * 1_000_000)
-
-    with pytest.raises(SystemExit):
-        cli.run(fail)
-    assert len(capsys.readouterr().err) < 2 * cli.LONGEST
+    assert said.startswith("warning: 12 resamples of no txt.exe")  # and no place in the code
+    assert said.count("\n") == 1 and said.rstrip("\n").isprintable()
 
 
 LIMITS = {"max_bytes": 1 << 20, "max_depth": 50, "max_nodes": 50_000}
@@ -170,12 +162,6 @@ def test_a_bomb_is_refused_with_its_cause(name: str) -> None:
         load_yaml(text, **LIMITS)
 
 
-def test_the_line_is_named() -> None:
-    with pytest.raises(UnsafeYaml) as caught:
-        load_yaml("a: 1\nb: " + "[" * 60, **LIMITS)
-    assert caught.value.problem_mark.line == 1
-
-
 def test_ordinary_yaml_is_what_a_safe_loader_reads() -> None:
     text = """
 license: apache-2.0
@@ -192,14 +178,11 @@ text: |
 """
     assert load_yaml(text, **LIMITS) == yaml.safe_load(text)
     assert load_yaml("", **LIMITS) is None
-
-
-def test_keys_are_text() -> None:
-    assert load_yaml("{1: a, 1.10: b, no: c, ~: d}", **LIMITS) == {"1": "a", "1.10": "b", "no": "c", "~": "d"}
-
-
-def test_a_merge_keeps_its_meaning() -> None:
+    keys = load_yaml("{1: a, 1.10: b, no: c, ~: d}", **LIMITS)
+    assert keys == {"1": "a", "1.10": "b", "no": "c", "~": "d"}, "keys are text"
     assert load_yaml("a: &a {1: x, 2: y}\nb: {<<: [*a], 2: z}", **LIMITS)["b"] == {"1": "x", "2": "z"}
+    with pytest.raises(yaml.YAMLError):
+        load_yaml("a: [", **LIMITS)
 
 
 def test_limits_hold_for_what_is_within_them() -> None:
@@ -211,15 +194,8 @@ def test_limits_hold_for_what_is_within_them() -> None:
             load_yaml("[[a, b]]", **{**at, less: at[less] - 1})
 
 
-def test_broken_yaml_stays_a_yaml_error() -> None:
-    with pytest.raises(yaml.YAMLError):
-        load_yaml("a: [", **LIMITS)
-
-
 pytest_plugins = ["local_hub"]
 DEEP = "x: " + "[" * 2000 + "]" * 2000
-MERGED = "a{}: &a{}\n  <<: [{}]\n"
-CARD_MERGES = "a0: &a0 {x: 1}\n" + "".join(MERGED.format(n + 1, n + 1, ", ".join([f"*a{n}"] * 9)) for n in range(9))
 LOADS = """
 import sys
 from hub.cli import run
@@ -243,11 +219,8 @@ run(load)
 """
 
 
-@pytest.mark.parametrize("metadata", [DEEP, CARD_MERGES], ids=["levels", "merges"])
-def test_every_reader_of_a_hub_dataset_refuses_it(local_hub, repo, tmp_path, metadata):
-    body = commit_body(
-        file_line("README.md", f"---\n{metadata}\n---\n# x\n"), file_line("train.jsonl", '{"text": "a"}\n')
-    )
+def test_every_reader_of_a_hub_dataset_refuses_it(local_hub, repo, tmp_path):
+    body = commit_body(file_line("README.md", f"---\n{DEEP}\n---\n# x\n"), file_line("train.jsonl", '{"text": "a"}\n'))
     answer = ask(local_hub, "POST", f"/api/datasets/{repo}/commit/main", body, token=local_hub.token)
     command = [sys.executable, "-c", LOADS, repo, answer.json()["commitOid"]]
     environment = local_hub.client_environment(tmp_path) | {"PYTHONPATH": str(Path(__file__).parents[2])}
