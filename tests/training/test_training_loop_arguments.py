@@ -14,12 +14,6 @@ def recipe(**data):
     return model_recipe({"path": "d", "config": "c", "example_type": "sts", "loss": "CoSENTLoss", **data})
 
 
-def test_arguments_get_the_types_of_their_fields():
-    texts = {"learning_rate": "2e-5", "bf16": "no", "max_steps": "7", "warmup_steps": "0.1", "optim": "adamw_torch"}
-    typed = typed_arguments(texts, "p")
-    assert typed == {"learning_rate": 2e-5, "bf16": False, "max_steps": 7, "warmup_steps": 0.1, "optim": "adamw_torch"}
-
-
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [

@@ -24,7 +24,7 @@ from training.encoder.encoder import build_encoder
 from training.loop.checkpoints import mark_whole, newest_whole, remove_old
 from training.loop.finish import ROOT, disk_errors
 from training.loop.job import prepare
-from training.loop.train import ProgressReporter, verify
+from training.loop.train import verify
 from training.run import app, main
 
 
@@ -268,27 +268,3 @@ def test_tensorboard_reads_the_curves_beside_the_run(tmp_path):
     assert "eval/sequential_score" in events.Tags()["scalars"]
     text = b"".join(path.read_bytes() for path in (tmp_path / "out.logs").iterdir())
     assert b"hf_" not in text
-
-
-def numbers(state, **logs):
-    state.log_history.append({**logs, "step": state.global_step})
-    return logs
-
-
-def test_a_log_file_gets_a_plain_line_now_and_then(capsys, monkeypatch):
-    state, progress = TrainerState(max_steps=100), ProgressReporter("Spearman's correlation")
-    progress.on_train_begin(None, state, None)
-    for state.global_step in range(1, 51):
-        progress.on_log(None, state, None, numbers(state, loss=0.5, learning_rate=1e-4))
-    assert capsys.readouterr().err == ""
-    state.global_step = 60
-    progress.on_log(None, state, None, numbers(state, eval_sequential_score=0.8))
-    state.global_step = 70
-    progress.printed -= 60
-    progress.on_log(None, state, None, numbers(state, eval_sequential_score=0.7))
-    told = capsys.readouterr().err
-    assert re.fullmatch(
-        r"training: step 70 of 100, \d\d:\d\d left, loss 0.5000, learning rate 1.00e-04, "
-        r"Spearman's correlation 0.7000, best 0.8000 at step 60\n",
-        told,
-    )
