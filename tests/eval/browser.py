@@ -4,7 +4,6 @@
 """
 
 import asyncio
-import base64
 import itertools
 import json
 import shutil
@@ -167,14 +166,3 @@ class Tab:
     def received(self) -> list[str]:
         """The text of every answer to a fetch since the page was opened, streams included."""
         return self.run("window.received")
-
-    def resize(self, width: int, height: int) -> None:
-        """The size of the window, in CSS pixels; below 600 wide it is a phone."""
-        self.command(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
-        )
-
-    def screenshot(self, path: Path) -> None:
-        """A PNG of the whole page."""
-        data = self.command("Page.captureScreenshot", captureBeyondViewport=True)["data"]
-        path.write_bytes(base64.b64decode(data))

@@ -17,14 +17,8 @@ from numpy.typing import NDArray
 
 from eval.tasks.registry import find_task
 from eval.tasks.sources import Entry
+from eval.tasks.sts import SUBSETS
 
-SUBSETS = {
-    "12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
-    "13": ("FNWN", "headlines", "OnWN"),
-    "14": ("deft-forum", "deft-news", "headlines", "images", "OnWN", "tweet-news"),
-    "15": ("answers-forums", "answers-students", "belief", "headlines", "images"),
-    "16": ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
-}
 KFOLD = {
     "MR": ("rt-polarity.pos", "rt-polarity.neg"),
     "CR": ("custrev.pos", "custrev.neg"),
@@ -84,9 +78,7 @@ def write_senteval(root: Path, rows: int = 40, seed: int = 0) -> Path:
     for split in ("train", "trial", "test_annotated"):
         end = "\r\n" if split == "test_annotated" else "\n"
         _write(down / f"SICK/SICK_{split}.txt", [SICK_HEADER, *_sick(2 * rows, draw)], end=end)
-    for year, subsets in SUBSETS.items():
-        for subset in subsets:
-            _write_subset(down / f"STS/STS{year}-en-test", "STS", subset, rows, draw, unscored=int(year) >= 15)
+    _write_years(down / "STS", "STS{}-en-test", "STS", rows, draw)
     _write_benchmark(down / "STS/STSBenchmark", rows, draw)
     for name, labels in PROBING.items():
         _write_probing(root / f"probing/{name}.txt", labels, rows, draw)
@@ -96,10 +88,7 @@ def write_senteval(root: Path, rows: int = 40, seed: int = 0) -> Path:
 def write_originals(root: Path, rows: int = 40, seed: int = 1) -> Path:
     """Write the organisers' layout (STS12 … STS16, STSBenchmark, SICK) under ``root`` and give it back."""
     draw = Random(seed)
-    for year, subsets in SUBSETS.items():
-        prefix = "STS2016" if year == "16" else "STS"
-        for subset in subsets:
-            _write_subset(root / f"STS{year}", prefix, subset, rows, draw, unscored=int(year) >= 15)
+    _write_years(root, "STS{}", "STS2016", rows, draw)
     _write_benchmark(root / "STSBenchmark", rows, draw)
     for split in ("train", "trial", "test_annotated"):
         _write(root / f"SICK/SICK_{split}.txt", [SICK_HEADER, *_sick(2 * rows, draw)])
@@ -186,6 +175,14 @@ def _sick(rows: int, draw: Random) -> list[str]:
         kind = "ENTAILMENT" if score > 3.5 else "NEUTRAL" if score > 1.5 else "CONTRADICTION"
         lines.append(f"{number + 1}\t{first}\t{second}\t{1 + 0.8 * score:g}\t{kind}")
     return lines
+
+
+def _write_years(root: Path, folder: str, prefix_of_2016: str, rows: int, draw: Random) -> None:
+    for name, subsets in SUBSETS.items():
+        year = name.removeprefix("sts")
+        for subset in subsets:
+            prefix = prefix_of_2016 if year == "16" else "STS"
+            _write_subset(root / folder.format(year), prefix, subset, rows, draw, unscored=int(year) >= 15)
 
 
 def _write_subset(folder: Path, prefix: str, subset: str, rows: int, draw: Random, unscored: bool) -> None:

@@ -8,13 +8,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from datasketch import MinHash, MinHashLSH
-from near_pairs import edited
 from senteval_layout import write_originals, write_senteval
 from small_runs import small_recipe, small_run
-from training_inputs import data_spec, write_dataset
+from training_inputs import PROVENANCE, data_spec, write_dataset
 from typer.testing import CliRunner
 
-from eval.audit.decontaminate import SUFFIX, Target, app, command_of, drop, dropped_recipe, main
+from eval.audit.decontaminate import SUFFIX, Target, app, command_of, drop, dropped_recipe
 from eval.audit.evaluation_sentences import (
     SCHEME,
     SEED,
@@ -54,6 +53,23 @@ def texts_of_test(evaluation) -> list[str]:
     return list(
         dict.fromkeys(text for one in evaluation.sets if one.split == "test" for side in one.sides for text in side)
     )
+
+
+def edited(text: str, words: list[str], draw: random.Random) -> str:
+    """One word changed, added or removed, or other case or punctuation."""
+    tokens, kind = text.split(), draw.choice(("change", "add", "remove", "case", "punctuation"))
+    place = draw.randrange(len(tokens))
+    if kind == "change":
+        tokens[place] = draw.choice([word for word in words if word != tokens[place]])
+    elif kind == "add":
+        tokens.insert(place, draw.choice(words))
+    elif kind == "remove":
+        del tokens[place]
+    elif kind == "case":
+        tokens = [token.swapcase() for token in tokens]
+    else:
+        tokens[place] += draw.choice(",;!")
+    return " ".join(tokens)
 
 
 def planted_and_edited(texts: list[str], seed: int) -> tuple[list[str], list[str]]:
@@ -116,7 +132,6 @@ def test_candidates_are_those_of_datasketch(shipped):
     assert len(ours) > len(forms)
 
 
-PROVENANCE = {"source_id": "s", "sample": 0, "attempt": 0, "seed": 1, "log_prob": -1.0, "margin": None}
 OWN = [f"An ordinary sentence of our own with number {number * 7919} in it" for number in range(40)]
 SETS = (
     EvaluationSet(
@@ -130,7 +145,7 @@ SETS = (
 
 
 def scored(first: str, second: str, target: str = "1") -> dict:
-    return {"sentence1": first, "sentence2": second, "score": float(target), "target": target, **PROVENANCE}
+    return {"sentence1": first, "sentence2": second, "score": float(target), **PROVENANCE, "target": target}
 
 
 ROWS = [
@@ -281,26 +296,23 @@ def test_all_splits_that_are_there_are_read(tmp_path):
     assert {one.place for one in named.sets} == {"mrpc/train", "mrpc/test"}
 
 
-def test_the_command_checks_against_what_ships_and_drops(tmp_path, capsys):
+def test_the_command_checks_against_what_ships_and_drops(tmp_path):
     line = Path("assets/stsb/sts-test.csv").read_text(encoding="utf-8").split("\n")[0].split("\t")
     rows = [scored(line[5], OWN[0]), *(scored(OWN[n], OWN[n + 1]) for n in range(1, 5))]
     directory = planted(tmp_path / "run", {"train": rows})
-    options = {"senteval_data": None, "sts_data": None, "sets": "", "config": None, "split": None, "similarity": 0.5}
-    options |= {"card": False}
-    dropping = {"drop_to": tmp_path / "clean", "drop_kinds": "exact,near", "drop_splits": "test"}
-    dropping |= {"drop_name": None, "drop_version": None}
-    main(place=str(directory), out=tmp_path / "out", **options, **dropping)
-    reported = capsys.readouterr()
+    words = [str(directory), "--out", str(tmp_path / "out"), "--drop", str(tmp_path / "clean")]
+    words += ["--drop-kinds", "exact,near", "--drop-splits", "test"]
+    reported = CliRunner().invoke(app, words, catch_exceptions=False)
     ledger = Ledger.model_validate_json((tmp_path / "out" / "ledger.json").read_bytes())
     assert list(ledger.checked) == ["stsb/validation", "stsb/test"]
     assert ledger.configs["postprocessed"].kinds["exact"] == 1
-    assert "without 1 rows" in reported.err
-    assert reported.out == (tmp_path / "out" / "ledger.md").read_text()
+    assert "without 1 rows" in reported.stderr
+    assert reported.stdout == (tmp_path / "out" / "ledger.md").read_text()
     assert require_complete(tmp_path / "clean").provenance["decontamination"]["kinds"] == ["exact", "near"]
     command = require_complete(tmp_path / "clean").provenance["command"]
     assert "--drop-kinds exact,near --drop-splits test --drop OUT" in command and str(tmp_path) not in command
     with pytest.raises(InputError, match="is there already"):
-        main(place=str(directory), out=tmp_path / "out", **options, **dropping)
+        CliRunner().invoke(app, words, catch_exceptions=False)
 
 
 def test_with_card_the_counts_stand_on_the_datasets_card(tmp_path):

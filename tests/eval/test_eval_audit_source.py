@@ -1,38 +1,16 @@
 """The one reader of datasets to be looked at: run directories, published runs and other datasets of a Hub."""
 
-import json
-import os
-import subprocess
-import sys
-
 import datasets
 import pytest
 from training_inputs import PAIRS_CARD, sts_rows, write_dataset
 
-from eval.audit.source import default_folder, find_dataset, find_rows, made_folder
+from eval.audit.source import find_dataset, find_rows, made_folder
 from eval.audit.survey import read_examples
 from hub.contract.run_dir import read_manifest, write_manifest
 from hub.contract.schema import PAIR_CLASS, TRIPLET, published_features
-from hub.errors import InputError
+from hub.errors import InputError, StsDinoError
 
-pytest_plugins = ["local_hub"]
-READ = """
-import json, sys
-from huggingface_hub import constants
-from eval.audit.survey import read_examples
-from eval.audit.source import find_rows
-from hub.errors import StsDinoError
-def reported(place, *options):
-    try:
-        found = find_rows(place, *options)
-        return [found.config, found.example_type, found.splits, found.revision, read_examples(found).sha256]
-    except StsDinoError as error:
-        return str(error)
-asked = json.loads(sys.argv[1])
-found = [reported(*one) for one in asked]
-constants.HF_HUB_OFFLINE = True
-print(json.dumps([found, reported(*asked[0]), reported("demo/absent")]))
-"""
+pytest_plugins = ["local_hub", "hub_here"]
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +29,7 @@ def runs(tmp_path_factory):
     return folder
 
 
-def test_a_published_run_and_any_other_dataset_give_the_rows_of_the_run_directory(
-    runs, tmp_path, local_hub, hub_api, repo
-):
+def test_a_published_run_and_any_other_dataset_give_the_rows_of_the_run_directory(runs, hub_here, hub_api, repo):
     commit = hub_api.upload_folder(repo_id=repo, repo_type="dataset", folder_path=runs / "sts").oid
     hub_api.create_tag(repo, repo_type="dataset", tag="v1.0.0")
     hub_api.upload_file(path_or_fileobj=b"{}", path_in_repo="manifest.json", repo_id=repo, repo_type="dataset")
@@ -63,30 +39,28 @@ def test_a_published_run_and_any_other_dataset_give_the_rows_of_the_run_director
         path_or_fileobj=growing, path_in_repo="manifest.json", repo_id=repo, repo_type="dataset", revision="growing"
     )
     empty = hub_api.create_repo(f"{repo}_empty", repo_type="dataset").repo_id
-    asked = [
-        [f"{repo}@v1.0.0"],
-        [repo, "postprocessed"],  # its manifest.json is no longer one: read as anybody's dataset
-        [f"{repo}@v1.0.0", "postproces"],
-        [repo, "postproces"],
-        [f"{repo}@growing"],
-        [f"{repo}@v9"],
-        [empty],
-        ["demo/absent"],
-    ]
-    places = {"HF_ENDPOINT": local_hub.endpoint, "HF_HOME": str(tmp_path / "home"), "PYTHONPATH": "."}
-
-    command = [sys.executable, "-c", READ, json.dumps(asked)]
-    done = subprocess.run(command, env={**os.environ, **places}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    (published, other, *refused), offline, absent = json.loads(done.stdout)
-    local = find_rows(str(runs / "sts"))
-    assert published == ["postprocessed", "sts", local.splits, commit, read_examples(local).sha256]
-    assert other[:3] == published[:3] and other[4] == published[4] and other[3] != commit
-    words = ["did you mean 'postprocessed'", "did you mean 'postprocessed'", "the run is not finished"]
-    words += ["has no revision 'v9'", "cannot be read", "no such repository"]
-    for reported, word in zip(refused, words, strict=True):
-        assert word in reported and "\n" not in reported, reported
-    assert offline == published and "HF_HUB_OFFLINE is set" in absent
+    for place, problem in (
+        ([f"{repo}@v1.0.0", "postproces"], "did you mean 'postprocessed'"),
+        ([repo, "postproces"], "did you mean 'postprocessed'"),
+        ([f"{repo}@growing"], "the run is not finished"),
+        ([f"{repo}@v9"], "has no revision 'v9'"),
+        ([empty], "cannot be read"),
+        (["demo/absent"], "no such repository"),
+    ):
+        with pytest.raises(StsDinoError, match=problem) as refused:
+            find_rows(*place)
+        assert "\n" not in str(refused.value)
+    local, published = find_rows(str(runs / "sts")), find_rows(f"{repo}@v1.0.0")
+    other = find_rows(repo, "postprocessed")  # its manifest.json is no longer one: read as anybody's dataset
+    assert published.revision == commit != other.revision
+    for found in (published, other):
+        assert (found.config, found.example_type, found.splits) == ("postprocessed", "sts", local.splits)
+        assert read_examples(found).sha256 == read_examples(local).sha256
+    hub_here()
+    again = find_rows(f"{repo}@v1.0.0")
+    assert (again.revision, read_examples(again).sha256) == (commit, read_examples(local).sha256)
+    with pytest.raises(StsDinoError, match="HF_HUB_OFFLINE is set"):
+        find_rows("demo/absent")
 
 
 def test_pairs_come_before_triplets_and_one_of_several_shot_counts_is_named(runs):
@@ -150,8 +124,3 @@ def test_a_folder_that_cannot_be_written_is_told_before_the_work(tmp_path):
         with pytest.raises(InputError, match=r"cannot be written: .*choose another --drop"):
             made_folder(place, "--drop")
     assert made_folder(tmp_path / "a" / "b") == tmp_path / "a" / "b" and not list((tmp_path / "a" / "b").iterdir())
-
-
-def test_what_is_found_lies_outside_of_the_run_directory_whatever_a_dataset_is_called():
-    assert default_folder("quality", "org/name", "c").parts == ("artifacts", "quality", "org-name--c")
-    assert default_folder("quality", "../..", "").parts[:2] == ("artifacts", "quality")

@@ -19,7 +19,6 @@ from eval.audit.source import find_rows
 from eval.audit.survey import (
     FILE,
     UNREAD_SECONDS,
-    AnswerLockedError,
     AnswerStore,
     Survey,
     clean_name,
@@ -71,17 +70,26 @@ def test_a_triplet_is_an_entailed_and_a_contradicting_pair(tmp_path):
     assert examples.labels == ("entailment", "contradiction") * 3
 
 
-def test_a_recipes_own_words_for_its_labels_are_what_people_read(runs, tmp_path):
-    usual = examples_of(runs / "sts").scale
+@pytest.fixture
+def with_recipe(runs, tmp_path):
+    """The scored pairs, of a copy of the run with other keys in its recipe."""
     copy = shutil.copytree(runs / "sts", tmp_path / "sts")
     given = yaml.safe_load((copy / "recipe.yaml").read_text(encoding="utf-8"))
-    next(label for label in given["labels"] if label["score"] == 1)["meaning"] = "fragen dasselbe"
-    (copy / "recipe.yaml").write_text(yaml.safe_dump(given, allow_unicode=True), encoding="utf-8")
-    examples = examples_of(copy)
-    assert examples.scale.labels == usual.labels and examples.sha256 == examples_of(runs / "sts").sha256
-    assert examples.scale.meanings == (*usual.meanings[:3], "fragen dasselbe"), "smoothed from 1 to 0.9"
-    (copy / "recipe.yaml").write_text("kind: dataset\nunknown: key\n")
-    assert examples_of(copy).scale == usual, "a recipe of another version"
+
+    def changed(spoken=None, **keys):
+        (copy / "recipe.yaml").write_text(yaml.safe_dump(given | keys, allow_unicode=True), encoding="utf-8")
+        return read_examples(find_rows(str(copy), None, "train"), spoken)
+
+    return given, changed
+
+
+def test_a_recipes_own_words_for_its_labels_are_what_people_read(runs, with_recipe):
+    usual, (given, changed) = examples_of(runs / "sts"), with_recipe
+    own = [{**label, "meaning": "fragen dasselbe"} if label["score"] == 1 else label for label in given["labels"]]
+    examples = changed(labels=own)
+    assert examples.scale.labels == usual.scale.labels and examples.sha256 == usual.sha256
+    assert examples.scale.meanings == (*usual.scale.meanings[:3], "fragen dasselbe"), "smoothed from 1 to 0.9"
+    assert changed(unknown="key").scale == usual.scale, "a recipe of another version"
 
 
 def test_labels_that_nobody_could_choose_are_refused(tmp_path):
@@ -95,18 +103,14 @@ def test_labels_that_nobody_could_choose_are_refused(tmp_path):
         examples_of(write_dataset(tmp_path / "null", {"train": rows}, "pair-class", PAIR_CLASS, features))
 
 
-def test_people_are_asked_in_the_datasets_language_where_the_page_speaks_it(runs, tmp_path):
-    english = examples_of(runs / "sts")
-    copy = shutil.copytree(runs / "sts", tmp_path / "sts")
-    given = yaml.safe_load((copy / "recipe.yaml").read_text(encoding="utf-8"))
-    (copy / "recipe.yaml").write_text(yaml.safe_dump({**given, "language": "de"}), encoding="utf-8")
-    german = examples_of(copy)
+def test_people_are_asked_in_the_datasets_language_where_the_page_speaks_it(runs, with_recipe):
+    english, (_, changed) = examples_of(runs / "sts"), with_recipe
+    german, asked = (changed(spoken, language="de") for spoken in (None, "en"))
     assert german.headings == ("Satz 1", "Satz 2") and german.scale.question.startswith("Wie ähnlich")
     assert german.scale.meanings[0] == "handeln von völlig verschiedenen Themen"
     assert (german.scale.labels, german.sha256) == (english.scale.labels, english.sha256)
-    assert read_examples(find_rows(str(copy)), "en").scale == english.scale, "asked for"
-    (copy / "recipe.yaml").write_text(yaml.safe_dump({**given, "language": "fr"}), encoding="utf-8")
-    assert examples_of(copy).scale == english.scale
+    assert asked.scale == english.scale
+    assert changed(language="fr").scale == english.scale
 
 
 def test_the_page_speaks_every_language_that_the_project_writes_prompts_in():
@@ -156,18 +160,6 @@ def test_names_are_values_and_never_paths_or_statements(tmp_path):
     for name in names:
         store.add(name, 1, "0")
     assert store.annotators() == names and [path.name for path in tmp_path.rglob("*")] == ["answers", FILE]
-
-
-def test_final_answers_cannot_be_changed_and_later_ones_can(tmp_path):
-    store = AnswerStore(tmp_path, EXAMPLES)
-    store.add("Ann", 0, "0")
-    store.finish("Ann")
-    store.add("Bob", 0, "0.9")
-    with pytest.raises(AnswerLockedError, match="final"):
-        store.add("Ann", 0, "0.5")
-    store.add("Ann", 1, "0.5")  # a row of a larger sample
-    store.add("Ann", 1, "0.9")
-    assert store.final("Ann") == {0} and store.final("Bob") == set() and store.answers("Ann") == {0: "0", 1: "0.9"}
 
 
 def test_answers_about_other_rows_are_refused(tmp_path):

@@ -6,7 +6,7 @@ import datasets
 import numpy as np
 import pytest
 from marker_nli import MARKERS, make_marker_nli
-from training_inputs import write_dataset
+from training_inputs import PROVENANCE, write_dataset
 
 from eval.audit.quality import Quality, class_names, load_nli_model, measure, share
 from eval.audit.quality_report import pictures, report
@@ -18,11 +18,9 @@ from hub.contract.recipe import NLI_LABELS
 from hub.contract.schema import PAIR_CLASS, TRIPLET, published_features
 from hub.errors import InputError, RunError
 
-PROVENANCE = {"source_id": "s", "sample": 0, "attempt": 0, "seed": 1, "log_prob": -1.0, "margin": None}
-
 
 def scored(first: str, second: str, score: float, target: str) -> dict:
-    return {"sentence1": first, "sentence2": second, "score": score, "target": target, **PROVENANCE}
+    return {"sentence1": first, "sentence2": second, "score": score, **PROVENANCE, "target": target}
 
 
 PLANTED = [
@@ -116,7 +114,7 @@ def test_names_of_a_stranger_do_nothing(tmp_path):
     evil = "x`|</td><script>\n# [a](http://b) $\\alpha$ \u202e"
     features = published_features(PAIR_CLASS)
     features["label"] = datasets.ClassLabel(names=[evil, "b"])
-    row = {"premise": "p", "hypothesis": "h", "label": 0, **PROVENANCE, "target": "t"}
+    row = {"premise": "p", "hypothesis": "h", "label": 0, **PROVENANCE}
     write_dataset(tmp_path / "d", {"train": [row, {**row, "label": 1}]}, "pair-class", PAIR_CLASS, features)
     found = measure(find_rows(str(tmp_path / "d")))
     text = report(found.model_copy(update={"dataset": f"../../{evil}"}), pictures(found))
@@ -130,17 +128,7 @@ def test_names_of_a_stranger_do_nothing(tmp_path):
     assert place.parent == default_folder("quality", "a", "b").parent
 
 
-pytest_plugins = ["local_hub"]
 WORD = {label: word for word, label in MARKERS.items()}
-PAIR_PROVENANCE = {
-    "source_id": "s",
-    "target": "x",
-    "sample": 0,
-    "attempt": 0,
-    "seed": 1,
-    "log_prob": -1.0,
-    "margin": None,
-}
 PAIRS = 600
 
 
@@ -157,7 +145,7 @@ def pair_rows(flipped: set[int] = frozenset(), wrong: set[int] = frozenset()) ->
         written = NLI_LABELS[(true + (number in wrong)) % 3]
         label = (true + (number in flipped)) % 3
         hypothesis = f"{'so ' * (number % 7)}it is {WORD[written]} text {number}"
-        rows.append({"premise": f"premise {number}", "hypothesis": hypothesis, "label": label, **PAIR_PROVENANCE})
+        rows.append({"premise": f"premise {number}", "hypothesis": hypothesis, "label": label, **PROVENANCE})
     return rows
 
 
@@ -227,19 +215,3 @@ def test_outputs_that_are_not_finite_are_no_classes(tmp_path, nli):
         broken.model.model.classifier.bias.fill_(float("nan"))
     with pytest.raises(RunError, match="not finite"):
         broken.predict(["a"], ["b"])
-
-
-def test_a_model_of_a_hub_is_found_again_offline_without_its_revision(tmp_path, local_hub, hub_api, repo, monkeypatch):
-    address = local_hub.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", local_hub.endpoint)
-    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", address)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
-    hub_api.create_repo(repo)
-    commit = hub_api.upload_folder(repo_id=repo, folder_path=make_marker_nli(tmp_path / "m")).oid
-    assert load_nli_model(repo).revision == commit
-    with pytest.raises(InputError, match="no such repository"):
-        load_nli_model("demo/absent")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert load_nli_model(repo).revision == commit
-    with pytest.raises(RunError, match="is not downloaded, and HF_HUB_OFFLINE is set"):
-        load_nli_model("demo/absent")

@@ -41,19 +41,6 @@ def words(texts):
 words.revision = "1"
 
 
-def broken(texts):
-    """Good for the one sentence that every encoder is tried on, and nothing after."""
-    return np.full((len(texts), 3), np.nan if len(texts) > 1 else 1.0)
-
-
-def short(texts):
-    return np.ones((max(1, len(texts) - 1), 3))
-
-
-def constant(texts):
-    return np.ones((len(texts), 3))
-
-
 def save_encoder(folder, seed):
     """Random static token embeddings: word overlap, so scores well above zero."""
     torch.manual_seed(seed)
@@ -143,6 +130,10 @@ def test_part_of_the_data_never_lands_in_the_run_directory(scored):
 def test_a_trial_replaces_no_whole_evaluation_nor_the_other_way_round(tmp_path, capsys):
     options = ["--model", WORDS, "--tasks", "stsb/cosine", "--set", "bootstrap_samples=20", "--out", tmp_path / "out"]
     assert command(*options, "--limit", 50) == 0
+    results = read_results(tmp_path / "out" / "results.json")
+    scored = [(score.task, score.split, score.n) for score in results.scores]
+    assert scored == [("stsb/cosine", "validation", 50), ("stsb/cosine", "test", 50)]
+    assert (results.revision, results.bootstrap_samples) == ("1", 20) and results.scores[0].seconds["encoding"] > 0
     out = capsys.readouterr().out
     assert "50 pairs drawn" in out and "ONLY 50 rows of each split, drawn with seed 42: a trial, no scores" in out
     assert command(*options) == 2
@@ -151,19 +142,6 @@ def test_a_trial_replaces_no_whole_evaluation_nor_the_other_way_round(tmp_path, 
     assert command(*options, "--limit", 50, "--set", "seed=7") == 2
     assert command(*options, "--limit", 50, "--dry-run") == 0
     assert "ONLY 50 rows" in capsys.readouterr().out
-
-
-def test_a_function_is_scored_without_a_recipe(tmp_path, capsys):
-    options = ["--out", tmp_path / "out", "--limit", 60, "--set", "bootstrap_samples=30"]
-    assert command("--model", WORDS, "--tasks", "stsb/cosine", *options) == 0
-    results = read_results(tmp_path / "out" / "results.json")
-    assert [(score.task, score.split, score.n) for score in results.scores] == [
-        ("stsb/cosine", "validation", 60),
-        ("stsb/cosine", "test", 60),
-    ]
-    assert (results.revision, results.bootstrap_samples) == ("1", 30)
-    assert results.scores[0].seconds["encoding"] > 0
-    assert "score" in capsys.readouterr().out.splitlines()[0]
 
 
 def test_what_lacks_its_data_ends_in_exit_code_1_unless_it_is_skipped_by_name(tmp_path, capsys):
@@ -210,23 +188,18 @@ def test_every_kind_of_task_gets_score_interval_data_and_time(planted):
     ("options", "code", "message"),
     [
         (["--set", "evaluation.0.path=none.csv"], 2, "none.csv: no such data file"),
-        (["--set", f"evaluation.0.path={STSB / 'readme.txt'}"], 2, "readme.txt:1: has 1 tab-separated columns"),
         (["--set", f"evaluation.0.path={STSB / 'sts-test.csv'}"], 2, "1379 rows, expected 1500"),
         (["--set", "evaluation.0.task=stsb/cos"], 2, "did you mean 'stsb/cosine'"),
         (["--set", "evaluation.0.task=mr/senteval"], 2, "mr/senteval: has no split 'validation'"),
         (["--set", "evaluation=[]"], 2, "names no task"),
-        (["--tasks", "sts12/al"], 2, "did you mean 'sts12/all'"),
         (["--tasks", "sts12/all"], 2, "sts12: no source of its data is given; give --senteval-data DIR"),
-        (["--tasks", "stsb/cosine", "--skip", "sts"], 2, "names no task"),
         (["--seeds", "1,x"], 2, "--seeds: 'x' is no seed"),
         (["--hub-data", "org/name"], 2, "'org/name' is not pinned"),
         (["--out", "r.json"], 2, "r.json: is a file"),
         (["--model", "artifacts/models/none"], 2, "no such model folder; train it first"),
         (["--model", str(STSB)], 2, "is not a SentenceTransformer model"),
         (["--model", "org/name"], 1, "read org/name at http://127.0.0.1:9: the Hub cannot be reached"),
-        (["--model", "python:test_eval_run:broken"], 2, "nan"),
-        (["--model", "python:test_eval_run:short"], 2, "rows for"),
-        (["--model", "python:test_eval_run:constant"], 2, "the same embedding"),
+        (["--model", "python:encoder_functions:constant"], 2, "the same embedding"),
     ],
 )
 def test_bad_input_ends_in_one_line(scored, monkeypatch, capsys, tmp_path, options, code, message):
@@ -263,7 +236,8 @@ def test_an_undefined_score_ends_in_exit_code_1_with_the_others_written(tmp_path
         (["--tasks", "stsb/cosine"], "--model: names no encoder"),
         (["--model", WORDS], "--tasks: names no task"),
         (["--model", WORDS, "--tasks", "stsb/cosine", "--set", "threads=1"], "--set threads: needs a recipe"),
-        (["--model", WORDS, "--tasks", "stsb/cosine", "--set", "seed=x"], "--set seed"),
+        (["--model", WORDS, "--tasks", "stsb/cosine", "--set", "seed=-1"], "--set seed"),
+        (["--model", WORDS, "--tasks", "stsb/cosine", "--set", "bootstrap_samples=0"], "--set bootstrap_samples"),
         (["--model", WORDS, "--tasks", "mteb/STS22", "--limit", "9"], "--limit does not reach MTEB's tasks"),
         (["a.yaml", "b.yaml"], "unexpected extra argument(s) (b.yaml)"),
     ],
@@ -313,9 +287,3 @@ def test_a_function_without_a_revision_is_measured_anew(planted, tmp_path, capsy
         scored = evaluate(entries, data, wrap(bag_of_words, "words"), store, settings, None)
     assert len(scored.records) == 1
     assert "(kept)" not in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("setting", ["bootstrap_samples=0", "seed=-1"])
-def test_a_setting_out_of_range_is_refused(setting, tmp_path, capsys):
-    assert command("--model", tmp_path, "--tasks", "stsb/cosine", "--set", setting) == 2
-    assert f"--set {setting.partition('=')[0]}" in capsys.readouterr().err

@@ -53,24 +53,12 @@ def without_seconds(record):
     return record.model_copy(update={"score": record.score.model_copy(update={"seconds": {}})})
 
 
-def measured(monkeypatch):
+@pytest.fixture
+def measured_tasks(monkeypatch):
     """The names of the tasks that are measured from now on."""
     names = []
-
-    def counted(task, *arguments):
-        names.append(task.name)
-        return measure(task, *arguments)
-
-    monkeypatch.setattr("eval.runs.score.measure", counted)
+    monkeypatch.setattr("eval.runs.score.measure", lambda task, *more: names.append(task.name) or measure(task, *more))
     return names
-
-
-def test_a_second_run_measures_nothing(whole, root, monkeypatch):
-    folder, scored = whole
-    names = measured(monkeypatch)
-    again = score_all(folder, root)
-    assert names == []
-    assert again.records == scored.records
 
 
 @pytest.mark.parametrize(
@@ -81,11 +69,11 @@ def test_a_second_run_measures_nothing(whole, root, monkeypatch):
         ({"entries": [replace(ENTRIES[0], task=replace(ENTRIES[0].task, protocol="another")), *ENTRIES[1:]]}, 1),
     ],
 )
-def test_whatever_decides_a_score_makes_it_be_measured_anew(root, tmp_path, monkeypatch, change, anew):
+def test_whatever_decides_a_score_makes_it_be_measured_anew(root, tmp_path, measured_tasks, change, anew):
     score_all(tmp_path / "words", root)
-    names = measured(monkeypatch)
+    measured_tasks.clear()
     score_all(tmp_path / "words", root, **change)
-    assert len(names) == anew
+    assert len(measured_tasks) == anew
 
 
 @pytest.mark.parametrize(
@@ -98,13 +86,13 @@ def test_whatever_decides_a_score_makes_it_be_measured_anew(root, tmp_path, monk
         ("tasks/sts12--mean--test.json", None),
     ],
 )
-def test_a_damaged_task_is_measured_anew_and_no_other(root, tmp_path, monkeypatch, path, damage):
+def test_a_damaged_task_is_measured_anew_and_no_other(root, tmp_path, measured_tasks, path, damage):
     first = score_all(tmp_path / "words", root)
     file = tmp_path / "words" / path
     file.write_bytes(damage(file.read_bytes())) if damage else file.unlink()
-    names = measured(monkeypatch)
+    measured_tasks.clear()
     again = score_all(tmp_path / "words", root)
-    assert names == ["sts12/mean"]
+    assert measured_tasks == ["sts12/mean"]
     assert list(map(without_seconds, again.records)) == list(map(without_seconds, first.records))
 
 
@@ -133,7 +121,7 @@ def _killed(folder, root, write, path):
         ("_write_outcomes", "sts13--wmean--test.parquet", ["sts12/all", "sts12/mean"]),
     ],
 )
-def test_a_killed_run_goes_on_at_the_task_it_was_at(whole, root, tmp_path, monkeypatch, write, path, done):
+def test_a_killed_run_goes_on_at_the_task_it_was_at(whole, root, tmp_path, measured_tasks, write, path, done):
     folder = tmp_path / "words"
     process = multiprocessing.get_context("fork").Process(target=_killed, args=(folder, root, write, path))
     process.start()
@@ -141,21 +129,10 @@ def test_a_killed_run_goes_on_at_the_task_it_was_at(whole, root, tmp_path, monke
     assert process.exitcode == -signal.SIGKILL
     Records(folder).clear_leftovers()
     assert not list(folder.rglob(".*.tmp"))
-    names = measured(monkeypatch)
+    measured_tasks.clear()
     again = score_all(folder, root)
-    assert [entry.task.name for entry in ENTRIES if entry.task.name not in names] == done
+    assert [entry.task.name for entry in ENTRIES if entry.task.name not in measured_tasks] == done
     assert list(map(without_seconds, again.records)) == list(map(without_seconds, whole[1].records))
-
-
-def test_results_keep_what_earlier_runs_of_the_same_revision_scored(root, tmp_path):
-    folder = Records(tmp_path / "words")
-    score_all(folder.folder, root, ENTRIES[:2])
-    side = score_all(folder.folder, root, ENTRIES[2:3])
-    assert [score.task for score in summarise(side, None, SETTINGS).scores] == ["sts13/wmean"]
-    found = summarise(with_earlier(side, SETTINGS), None, SETTINGS)
-    assert [score.task for score in found.scores] == ["sts13/wmean", "sts12/all", "sts12/mean"]
-    other = score_all(folder.folder, root, ENTRIES[2:3], revision="r2")
-    assert [score.task for score in summarise(with_earlier(other, SETTINGS), None, SETTINGS).scores] == ["sts13/wmean"]
 
 
 def test_an_evaluation_is_read_from_its_folder_its_file_or_a_run_directory(whole, root, tmp_path):
@@ -214,20 +191,9 @@ THREE = [ENTRIES[0], *ENTRIES[2:]]
 NOW = versions()
 
 
-def run(folder, root, settings=SETTINGS, entries=THREE, of=None):
+def run(folder, root, settings=SETTINGS, entries=THREE, revision="r1"):
     """One run of these tasks: what results.json says afterwards."""
-    of, store = of or encoder(), Records(folder)
-    data = TaskData(Source(senteval=root, pins=Pins()), settings.limit, settings.seed)
-    scored = evaluate(entries, data, of, store, settings, folder / "embeddings")
-    return summarise(with_earlier(scored, settings), None, settings)
-
-
-@pytest.fixture
-def measured_tasks(monkeypatch):
-    """The names of the tasks that are measured from now on."""
-    names = []
-    monkeypatch.setattr("eval.runs.score.measure", lambda task, *more: names.append(task.name) or measure(task, *more))
-    return names
+    return summarise(with_earlier(score_all(folder, root, entries, settings, revision), settings), None, settings)
 
 
 def with_versions(monkeypatch, **others):
@@ -291,14 +257,13 @@ def test_a_major_release_measures_what_is_asked_for_and_keeps_the_rest(
 
 def test_a_gain_never_sets_one_major_version_against_another(root, tmp_path, monkeypatch, capsys):
     """A run with a new major version was killed when it had scored the model, and not yet its base."""
-    data, sides = TaskData(Source(senteval=root, pins=Pins())), []
-    run(tmp_path / "base", root, of=encoder("base"))
+    run(tmp_path / "base", root, revision="base")
     with_versions(monkeypatch, torch="99.0.0")
     run(tmp_path / "model", root, entries=THREE[:1])
-    for name in ("model", "base"):
-        of, store = encoder("r1" if name == "model" else name), Records(tmp_path / name)
-        scored = evaluate(THREE[1:], data, of, store, SETTINGS, tmp_path / name / "embeddings")
-        sides.append(with_earlier(scored, SETTINGS))
+    sides = [
+        with_earlier(score_all(tmp_path / name, root, THREE[1:], revision=revision), SETTINGS)
+        for name, revision in (("model", "r1"), ("base", "base"))
+    ]
     capsys.readouterr()
     reported = summarise(*sides, SETTINGS)
     assert [score.task for score in reported.scores] == ["sts13/wmean", "sick-r-tokenised/cosine", "sts12/all"]
@@ -312,15 +277,8 @@ def test_a_gain_never_sets_one_major_version_against_another(root, tmp_path, mon
     )
 
 
-@pytest.fixture(scope="module")
-def record(root, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("one") / "words"
-    run(folder, root, entries=THREE[:1])
-    (found,) = Records(folder).all()
-    return found
-
-
-def test_a_record_of_an_earlier_version_holds_as_long_as_its_libraries(record):
+def test_a_record_of_an_earlier_version_holds_as_long_as_its_libraries(whole):
+    record, *_ = whole[1].records
     one = replace(encoder(), versions={"torch": "2.1.0"})
     earlier = record.model_copy(update={"encoder": one.key})
     assert why_stale(earlier, one, SETTINGS) is None
@@ -328,11 +286,11 @@ def test_a_record_of_an_earlier_version_holds_as_long_as_its_libraries(record):
     assert json.loads(earlier.model_dump_json())["encoder"] == one.key
 
 
-def test_other_data_are_measured_anew(root, tmp_path, monkeypatch):
+def test_other_data_are_measured_anew(root, tmp_path, measured_tasks):
     other = write_senteval(tmp_path / "senteval", rows=20)
     gold = other / "downstream/STS/STS12-en-test/STS.gs.MSRpar.txt"
     gold.write_text("1.5\n" + gold.read_text().partition("\n")[2])
     score_all(tmp_path / "words", root)
-    names = measured(monkeypatch)
+    measured_tasks.clear()
     score_all(tmp_path / "words", other)
-    assert names == ["sts12/all", "sts12/mean"]
+    assert measured_tasks == ["sts12/all", "sts12/mean"]

@@ -1,7 +1,5 @@
 """Probes: SentEval mode equals its unbatched procedure to the last prediction, convex mode scikit-learn's optimum."""
 
-from inspect import signature
-
 import numpy as np
 import pytest
 import reference_probe as reference
@@ -21,7 +19,7 @@ from eval.scoring.probe import (
     nested_validation,
 )
 from eval.scoring.probe_lbfgs import ConvexSolver
-from eval.scoring.probe_senteval import GRID, PACE, EpochSchedule, ProbeRows, Split
+from eval.scoring.probe_senteval import GRID, ProbeRows, Split
 from hub.errors import InputError, RunError
 
 FOLDS = 3
@@ -34,11 +32,18 @@ def same(fit, answer) -> None:
     assert list(fit.chosen) == list(answer.chosen)
 
 
-def test_nested_folds_equal_the_unbatched_procedure(monkeypatch):
+@pytest.fixture
+def strong(monkeypatch):
+    """Stronger regularisation: on so few rows the toolkit's own values hardly differ."""
+    values = [1e-3, 1e-1, 1.0, 10.0]
+    monkeypatch.setattr(reference, "GRID", values)
+    monkeypatch.setattr("eval.scoring.probe.GRID", tuple(values))
+
+
+@pytest.mark.parametrize("cache", [batched.CACHE_BYTES, 1], ids=["all folds at once", "in pieces of one fold"])
+def test_nested_folds_equal_the_unbatched_procedure(strong, monkeypatch, cache):
+    monkeypatch.setattr(batched, "CACHE_BYTES", cache)
     X, y = blobs(101, 9, 2, seed=5)
-    strong = [1e-3, 1e-1, 1.0, 10.0]  # on so few rows the toolkit's own values hardly differ
-    monkeypatch.setattr(reference, "GRID", strong)
-    monkeypatch.setattr("eval.scoring.probe.GRID", tuple(strong))
     fit = nested_kfold(X, y, folds=FOLDS)
     same(fit, reference.nested_kfold(X, y, folds=FOLDS))
     assert len(set(fit.chosen)) > 1, "the folds must not all choose alike, or the choice is not tested"
@@ -56,11 +61,8 @@ def checked_by_reference(X, y, splits, value):
     return found
 
 
-def test_validation_scores_are_those_that_the_unbatched_procedure_chooses_by(monkeypatch):
+def test_validation_scores_are_those_that_the_unbatched_procedure_chooses_by(strong):
     X, y = blobs(101, 9, 2, seed=5)
-    strong = [1e-3, 1e-1, 1.0, 10.0]
-    monkeypatch.setattr(reference, "GRID", strong)
-    monkeypatch.setattr("eval.scoring.probe.GRID", tuple(strong))
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=1111)
     nested, answer = nested_validation(X, y, folds=FOLDS), reference.nested_kfold(X, y, folds=FOLDS)
     assert (nested.accuracy, nested.dev_accuracy) == (answer.dev_accuracy, answer.dev_accuracy)
@@ -92,39 +94,6 @@ def test_cross_validation_equals_the_unbatched_procedure(k, seed):
 def test_dev_rows_equal_the_unbatched_procedure(k, grid, seed):
     sets = [array for number in range(3) for array in blobs(170 - 30 * number, 8, k, seed=4 + number)]
     same(held_out(*sets, grid=grid, seed=seed), reference.held_out(*sets, grid=grid, seed=seed))
-
-
-def test_training_ends_with_the_pass_that_the_pace_says():
-    sets = [array for number in range(3) for array in blobs(90, 6, 3, seed=14 + number)]
-    short = held_out(*sets, grid=UNREGULARISED, pace=EpochSchedule(epoch_size=2, max_epoch=6))
-    same(short, reference.held_out(*sets, grid=UNREGULARISED, epoch_size=2, max_epoch=6))
-    earlier = reference.held_out(*sets, grid=UNREGULARISED, epoch_size=2, max_epoch=4)
-    assert short.dev_accuracy != earlier.dev_accuracy, "the end must matter, or it is not tested"
-    usual = signature(reference.Classifier.fit).parameters
-    assert EpochSchedule(usual["epoch_size"].default, usual["max_epoch"].default) == PACE
-
-
-def test_every_classifier_equals_its_own_module(monkeypatch):
-    """Dev accuracies and weights: folds that differ by a row, ends at different checks, pieces of one or all folds."""
-    X, y = blobs(131, 7, 3, seed=8)
-    splits = [Split(*pair) for pair in StratifiedKFold(4, shuffle=True, random_state=5).split(X, y)]
-    assert len({len(split.train) for split in splits}) == 2
-    rows = ProbeRows.of(X, y, 3)
-    fitted = batched.SentEvalSolver(rows, 3).fit(splits, GRID)
-    checks = set()
-    for fold, split in enumerate(splits):
-        for column, l2 in enumerate(GRID):
-            dev = X[split.dev], y[split.dev]
-            one = reference.Classifier(7, 3, l2, seed=3).fit(X[split.train], y[split.train], dev)
-            assert one.score(*dev) == fitted.accuracy[fold, column]
-            weights = torch.cat([one.model.weight, one.model.bias[:, None]], dim=1)
-            torch.testing.assert_close(fitted.weights[fold, column], weights, rtol=1e-4, atol=1e-5)
-            checks.add(one.checks)
-    assert len(checks) > 2
-    monkeypatch.setattr(batched, "CACHE_BYTES", 1)
-    alone = batched.SentEvalSolver(rows, 3).fit(splits, GRID)
-    assert np.array_equal(alone.accuracy, fitted.accuracy)
-    torch.testing.assert_close(alone.weights, fitted.weights, rtol=1e-5, atol=1e-6)
 
 
 def test_neither_global_randomness_nor_threads_matter():

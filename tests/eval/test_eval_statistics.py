@@ -295,14 +295,6 @@ def test_the_rule_needs_the_interval_and_the_adjusted_test(low, high, p, word):
     assert adjusted([one])[0].word == word
 
 
-def test_p_values_are_adjusted_over_the_tasks_of_a_pair():
-    one = Verdict("a", "b", MEASUREMENT, Difference(0.5, Interval(0.1, 0.9), Test("t", 1.0, 0.04)))
-    assert adjusted([one])[0].word == "better"
-    twice = adjusted([one, one])
-    assert [found.adjusted for found in twice] == [0.08, 0.08]
-    assert {found.word for found in twice} == {"not significant"}
-
-
 def similarities(draw: np.random.Generator, rows: int) -> tuple[Outcomes, Outcomes]:
     """As of sentences: scores from 0 to 5 in steps of 0.2; cosines below 1, surer of equal than of unlike pairs."""
     gold = np.round(25 * draw.beta(1.0, 0.8, size=rows)) / 5

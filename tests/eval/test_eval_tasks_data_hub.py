@@ -1,10 +1,7 @@
 """Evaluation data from pinned dataset repositories: the same rows as from a directory, or an error."""
 
 import io
-import json
 import random
-import subprocess
-import sys
 import tarfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,9 +16,9 @@ from senteval_layout import write_originals, write_senteval
 from eval.tasks.hub import Archive, HubPin, MtebDatasets, bounds, in_order, key, mteb_pins, published_order
 from eval.tasks.rows import Pins
 from eval.tasks.sources import Source
-from hub.errors import InputError
+from hub.errors import InputError, StsDinoError
 
-pytest_plugins = ["local_hub"]
+pytest_plugins = ["local_hub", "hub_here"]
 ASKED = {"mr": "all", "sts13": "test", "snli": "train", "tense": "validation"}
 MTEB_LIKE = {"sts15": "test", "sick-r-full": "test"}
 
@@ -121,33 +118,13 @@ def test_an_archives_tricks_are_refused(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["senteval.tar"]
 
 
-def load_case(case: dict) -> list[str]:
-    """In the child process: the hash of the rows and the names of the subsets."""
-    order = {name: np.array(keys, dtype=np.uint32) for name, keys in case.get("order", {}).items()}
-    repositories = {name: HubPin(*pin) for name, pin in case.get("repositories", {}).items()}
-    mteb = MtebDatasets(repositories, order) if repositories else None
-    source = Source(hub=HubPin.parse(case["hub"]), pins=Pins.model_validate(case.get("pins", {})), mteb=mteb)
-    rows = source.load(case["dataset"], [case["split"]])[case["split"]]
+def rows_of(hub: str, name: str, split: str, pins: Pins, mteb: MtebDatasets | None = None) -> list[str]:
+    """The hash of the rows and the names of the subsets."""
+    return named(Source(hub=HubPin.parse(hub), pins=pins, mteb=mteb).load(name, [split])[split])
+
+
+def named(rows) -> list[str]:
     return [rows.sha256, *(name for name, _, _ in getattr(rows, "subsets", ()))]
-
-
-def from_hub(local_hub, home: Path, cases: list[dict], **more: str) -> list:
-    """Every case in one process of its own (its client takes endpoint and cache at import): what it gives."""
-    script = (
-        "import json, sys; from test_eval_tasks_data_hub import *; from hub.errors import StsDinoError\n"
-        "for case in json.load(sys.stdin):\n"
-        "    try:\n"
-        "        print(json.dumps(load_case(case)))\n"
-        "    except StsDinoError as error:\n"
-        "        print(json.dumps(str(error)))\n"
-    )
-    environment = local_hub.client_environment(home) | {"PYTHONPATH": "tests/eval:tests:.", **more}
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(
-        command, env=environment, input=json.dumps(cases), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def mteb_like(hub_api, rows, name: str, folder: Path) -> tuple[str, str]:
@@ -162,7 +139,7 @@ def mteb_like(hub_api, rows, name: str, folder: Path) -> tuple[str, str]:
     return repo, hub_api.upload_folder(repo_id=repo, folder_path=folder, path_in_repo="data", repo_type="dataset").oid
 
 
-def test_a_repository_gives_the_same_rows_as_a_directory(local_hub, hub_api, folder, planted, tmp_path):
+def test_a_repository_gives_the_same_rows_as_a_directory(hub_here, hub_api, folder, planted, tmp_path):
     files = hub_api.create_repo("demo/senteval-files", repo_type="dataset").repo_id
     hub_api.upload_folder(repo_id=files, folder_path=folder, repo_type="dataset")
     hub_api.create_tag(files, tag="v1", repo_type="dataset")
@@ -177,42 +154,31 @@ def test_a_repository_gives_the_same_rows_as_a_directory(local_hub, hub_api, fol
     ).oid
     there = Source(folder, pins=Pins())
     expected = {name: there.load(name, [split])[split] for name, split in ASKED.items()}
-    pins = Pins(rows={name: {ASKED[name]: rows_pin(rows)} for name, rows in expected.items()}).model_dump(mode="json")
+    pins = Pins(rows={name: {ASKED[name]: rows_pin(rows)} for name, rows in expected.items()})
+    for hub in (f"{files}@v1", f"{archive}@{commit}"):
+        for name, rows in expected.items():
+            assert rows_of(hub, name, ASKED[name], pins) == named(rows), (hub, name)
 
     scored = {name: planted.load(name, [split])[split] for name, split in MTEB_LIKE.items()}
     repositories = {
-        name: mteb_like(hub_api, list(rows.canonical()), f"mteb-{name}", tmp_path / name)
+        name: HubPin(*mteb_like(hub_api, list(rows.canonical()), f"mteb-{name}", tmp_path / name))
         for name, rows in scored.items()
     }
-    mteb = {
-        "hub": "mteb", "split": "test", "repositories": repositories,
-        "order": {f"{name}/test": row_order(name, rows).tolist() for name, rows in scored.items()},
-        "pins": Pins(rows={name: {"test": rows_pin(rows)} for name, rows in scored.items()}).model_dump(mode="json"),
-    }  # fmt: skip
+    mteb = MtebDatasets(repositories, {f"{name}/test": row_order(name, rows) for name, rows in scored.items()})
+    scored_pins = Pins(rows={name: {"test": rows_pin(rows)} for name, rows in scored.items()})
+    for name, rows in scored.items():
+        assert rows_of("mteb", name, "test", scored_pins, mteb) == named(rows)
 
-    whole = [
-        {"hub": f"{repo}@{revision}", "dataset": name, "split": split, "pins": pins}
-        for repo, revision in ((files, "v1"), (archive, commit))
-        for name, split in ASKED.items()
-    ]
-    bad = [
-        (whole[0] | {"hub": f"{files}@{later}"}, "mr all: has other rows"),
-        (whole[0] | {"hub": f"{files}@v9"}, "has no revision 'v9'"),
-        (whole[0] | {"hub": "demo/nothing@v1"}, "no such repository"),
-        (whole[0] | {"hub": f"{files}@v1", "dataset": "sts12-original", "split": "test"}, "no such data file at this"),
-        (mteb | {"dataset": "mr", "split": "all"}, "mr/all: is not among the data of --hub-data mteb; allowed: sts15"),
-    ]
-    found = from_hub(
-        local_hub,
-        tmp_path / "home",
-        [*whole, *(mteb | {"dataset": name} for name in MTEB_LIKE), *(case for case, _ in bad)],
-    )
-    names = lambda rows: [name for name, _, _ in getattr(rows, "subsets", ())]  # noqa: E731
-    assert found[: len(whole)] == 2 * [[rows.sha256, *names(rows)] for rows in expected.values()]
-    del found[: len(whole)]
-    assert found[:2] == [[rows.sha256, *names(rows)] for rows in scored.values()]
-    assert all(message in said for said, (_, message) in zip(found[2:], bad, strict=True)), found[2:]
+    for hub, name, split, problem in (
+        (f"{files}@{later}", "mr", "all", "mr all: has other rows"),
+        (f"{files}@v9", "mr", "all", "has no revision 'v9'"),
+        ("demo/nothing@v1", "mr", "all", "no such repository"),
+        (f"{files}@v1", "sts12-original", "test", "no such data file at this"),
+        ("mteb", "mr", "all", "mr/all: is not among the data of --hub-data mteb; allowed: sts15"),
+    ):
+        with pytest.raises(StsDinoError, match=problem):
+            rows_of(hub, name, split, pins, mteb)
 
-    again = [case for case in whole if case["hub"] == f"{archive}@{commit}"]
-    offline = from_hub(local_hub, tmp_path / "home", again, HF_HUB_OFFLINE="1")
-    assert [said[0] for said in offline] == [rows.sha256 for rows in expected.values()]
+    hub_here()
+    for name, rows in expected.items():
+        assert rows_of(f"{archive}@{commit}", name, ASKED[name], pins) == named(rows)

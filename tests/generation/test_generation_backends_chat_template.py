@@ -18,17 +18,11 @@ DOUBLES = "{% set n = namespace(s='x') %}{% for i in range(60) %}{% set n.s = n.
 BOMBS = {
     "loops": (LOOPS, "too much time or memory"),
     "power": ("{{ 9 ** (9 ** 9) }}", "too much time or memory"),
-    "doubling": (
-        DOUBLES,
-        "[Mm]emory",
-    ),
+    "doubling": (DOUBLES, "[Mm]emory"),
     "multiplied": ("{{ 'x' * 10**10 }}", "MemoryError"),
     "long": ("{{ 'x' * 10**6 }}", r"adds \d+ characters"),
     "depth": ("{{ " + "(" * 5_000 + "1" + ")" * 5_000 + " }}", "raises|too much"),
-    "refuses": (
-        "{{ raise_exception('no system turn\\x1b[31m') }}",
-        r"raises 'TemplateError: no .*\\x1b\[31m'",
-    ),
+    "refuses": ("{{ raise_exception('no system turn\\x1b[31m') }}", r"raises 'TemplateError: no .*\\x1b\[31m'"),
     "undefined": ("{{ messages[3].content }}", "raises .UndefinedError"),
     "syntax": ("{% for %}", "raises .TemplateSyntaxError"),
     "reaches out": ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "raises .SecurityError"),
@@ -66,7 +60,7 @@ def test_a_model_without_a_template_says_so(template):
         template.turn("Two dogs.")
 
 
-def test_the_process_is_told_no_secret_and_ends_with_its_template(monkeypatch):
+def test_the_process_has_no_secret_and_ends_with_its_template(monkeypatch):
     seen, start = [], chat_template.subprocess.Popen
 
     def noted(words, env, **options):

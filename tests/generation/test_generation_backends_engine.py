@@ -45,13 +45,8 @@ def logits(request, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory) -> Path:
-    return make_lm(tmp_path_factory.mktemp("lm"))
-
-
-@pytest.fixture(scope="module")
-def loaded(directory) -> Engine:
-    return load_engine(directory)
+def loaded(lm) -> Engine:
+    return load_engine(lm)
 
 
 @pytest.fixture
@@ -161,12 +156,6 @@ def test_long_texts_do_not_depend_on_the_batch(kind, top_k, tmp_path):
     assert complete(engine, asked[::-1], settings, 20, PREFIXES)[::-1] == whole
 
 
-def test_guidance_of_strength_zero_or_without_a_plain_prompt_is_none(tmp_path):
-    engine, asked = load_engine(make_family(tmp_path, "gemma3")), guided(24)
-    wanted = complete(engine, requests(24), GUIDED, 60)
-    assert complete(engine, asked, SETTINGS, 60) == wanted != complete(engine, asked, GUIDED, 60)
-
-
 def test_shared_prefixes_change_no_text(engine):
     settings, asked = DecodingParameters(max_new_tokens=20), requests(24)
     apart, shared = (complete(engine, asked, settings, 50, prefixes) for prefixes in ((), PREFIXES))
@@ -182,14 +171,6 @@ def test_requests_may_be_added_while_it_runs(engine):
         if len(written) <= 6:
             queue.appendleft(asked[5 + len(written)])
     assert [written[request] for request in asked] == complete(engine, asked, SETTINGS, 96, PREFIXES)
-
-
-def test_debiasing_changes_texts_only_where_there_are_counter_prompts(engine):
-    asked, settings = requests(24), DecodingParameters(top_k=0, top_p=1.0, max_new_tokens=20)
-    on = complete(engine, asked, settings, 96)
-    off = complete(engine, asked, settings.model_copy(update={"decay_constant": 0.0}), 96)
-    changed = [a.text != b.text for a, b in zip(on, off, strict=True)]
-    assert any(changed) and not any(c for c, one in zip(changed, asked, strict=True) if not one.counter_prompts)
 
 
 @pytest.fixture
@@ -246,12 +227,6 @@ def test_texts_beyond_the_window_stand_among_others(name, tmp_path, capsys):
     assert "window" not in capsys.readouterr().err
 
 
-def test_a_window_narrower_than_a_prompt_takes_the_plain_loop(tmp_path):
-    engine = load_engine(make_lm(tmp_path, "mistral", sliding_window=32))
-    assert not engine.attention.shared and engine.context == 256
-    assert complete(engine, requests(1), SETTINGS)[0].log_prob < 0
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_bfloat16_takes_the_same_path_and_repeats_its_texts(name, tmp_path):
     engine = load_engine(make_family(tmp_path, name), dtype="bfloat16")
@@ -294,21 +269,8 @@ def test_out_of_memory_halves_the_rows_and_loses_nothing(engine, monkeypatch, ca
     assert "out of memory" not in capsys.readouterr().err
 
 
-def test_memory_that_runs_out_when_texts_end_loses_none(engine, monkeypatch):
-    asked = requests(9)
-    wanted, finish, failures = complete(engine, asked, SETTINGS, 64), engine._finish, [MemoryError()]
-
-    def fails_once(*written):
-        if failures:
-            raise failures.pop()
-        return finish(*written)
-
-    monkeypatch.setattr(engine, "_finish", fails_once)
-    assert complete(engine, asked, SETTINGS, 64) == wanted and not failures
-
-
-def test_the_plain_loop_remembers_the_rows_that_fit(engine, directory, monkeypatch, capsys):
-    asked, engine = requests(9), Engine(original_of(directory), engine.tokenizer, shared=False)
+def test_the_plain_loop_remembers_the_rows_that_fit(engine, lm, monkeypatch, capsys):
+    asked, engine = requests(9), Engine(original_of(lm), engine.tokenizer, shared=False)
     wanted, plain = complete(engine, asked, SETTINGS, 64), engine._plain.complete
 
     def narrow(prompts, *more):
@@ -322,20 +284,27 @@ def test_the_plain_loop_remembers_the_rows_that_fit(engine, directory, monkeypat
     assert capsys.readouterr().err.count("out of memory with 64 rows") == 1
 
 
-def test_out_of_memory_while_making_room_loses_nothing(directory, monkeypatch):
-    asked = requests(18)
-    wanted = complete(load_engine(directory), asked, SETTINGS, 64, PREFIXES)
-    engine, grow, calls = load_engine(directory), live_batch.KVCache.grow, []
+@pytest.mark.parametrize(
+    ("owner", "name", "failing"),
+    [
+        (live_batch.KVCache, "grow", (2, 6, 9)),  # while prefixes are read, a text is admitted, a row gets its pages
+        (Engine, "_finish", (1,)),  # when a text ends
+    ],
+    ids=["making room", "a text ends"],
+)
+def test_out_of_memory_at_any_step_loses_nothing(owner, name, failing, lm, monkeypatch):
+    asked, engine, real, calls = requests(18), load_engine(lm), getattr(owner, name), []
+    wanted = complete(load_engine(lm), asked, SETTINGS, 64, PREFIXES)
 
-    def fails(store, *room):
-        calls.append(room)
-        if len(calls) in (2, 6, 9):  # while prefixes are read, while a text is admitted, while a row gets its pages
+    def fails(*given):
+        calls.append(given)
+        if len(calls) in failing:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        grow(store, *room)
+        return real(*given)
 
-    monkeypatch.setattr(live_batch.KVCache, "grow", fails)
+    monkeypatch.setattr(owner, name, fails)
     assert complete(engine, asked, SETTINGS, 64, PREFIXES) == wanted
-    assert len(calls) > 9
+    assert len(calls) > max(failing)
 
 
 def test_memory_for_not_even_one_text_is_an_error(engine, monkeypatch):
@@ -381,12 +350,12 @@ def test_the_ends_of_turns_count_as_ends(engine, monkeypatch):
         assert engine._end_tokens() == ends
 
 
-def test_a_prompt_may_fill_the_context_and_not_exceed_it(engine, directory):
+def test_a_prompt_may_fill_the_context_and_not_exceed_it(engine, lm):
     settings, full = DecodingParameters(max_new_tokens=10), prompt(0, "A man " + "sings and " * 80)
     ids = engine.tokenizer(full).input_ids[: engine.context - settings.max_new_tokens]
     asked = Request(engine.tokenizer.decode(ids), (), 5)
     assert len(engine.encode(asked.prompt)) == engine.context - settings.max_new_tokens
-    wanted = reference(original_of(directory), engine.tokenizer, asked, settings)
+    wanted = reference(original_of(lm), engine.tokenizer, asked, settings)
     assert complete(engine, [asked], settings)[0].text == wanted
     with pytest.raises(InputError, match="exceed the model's context of 256"):
         complete(engine, [Request(engine.tokenizer.decode(ids) + " and", (), 5)], settings)
@@ -395,8 +364,8 @@ def test_a_prompt_may_fill_the_context_and_not_exceed_it(engine, directory):
 CHAT = "{% for m in messages %}<user>{{ m.content }}</user>{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
 
 
-def test_a_chat_template_holds_the_prompt_and_the_answer_is_opened(directory):
-    chat, raw = load_engine(directory, chat_template=True), load_engine(directory)
+def test_a_chat_template_holds_the_prompt_and_the_answer_is_opened(lm):
+    chat, raw = load_engine(lm, chat_template=True), load_engine(lm)
     chat.tokenizer.chat_template = CHAT
     rendered = [Request(f"<user>{one.prompt[:-1]}</user><bot>" + '"', (), one.seed) for one in requests(9)]
     turns = [Request(one.prompt, (), one.seed) for one in requests(9)]

@@ -83,7 +83,7 @@ def test_a_token_is_drawn_from_the_engines_distribution(server, folder, top_k, t
     assert chi2 < freedom + 4 * (2 * freedom) ** 0.5  # about 1 in 10,000 for draws of the right distribution
 
 
-def test_the_closing_mark_and_the_line_break_are_told_from_a_text_that_was_cut(server):
+def test_the_closing_mark_and_the_line_break_differ_from_a_text_that_was_cut(server):
     texts = complete(connect(server), asked(80), SETTINGS.model_copy(update={"top_k": 0, "top_p": 1.0}))
     problems = Counter(completion.problem for completion in texts)
     assert min(problems[None], problems["line_break"], problems["not_closed"]) >= 5

@@ -17,7 +17,6 @@ from hub.contract.recipe import LanguageModel
 from hub.errors import InputError
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-LM = Path("artifacts/lm/gemma-3-270m")
 LATER = 20  # a position behind the prompt of the trial
 
 
@@ -136,32 +135,6 @@ def test_a_window_within_the_trial_is_refused_and_so_is_an_unreported_one(window
 def test_layers_with_a_state_outside_the_cache_are_refused(dtype, tmp_path):
     folder = make_lm(tmp_path, "lfm2", num_key_value_heads=2, layer_types=["conv", "full_attention"])
     assert not path_of(folder, dtype).shared
-
-
-def test_a_refused_model_keeps_its_own_attention(tmp_path):
-    refused = AutoModelForCausalLM.from_pretrained(make_family(tmp_path, "gemma2")).eval()
-    own = refused.config._attn_implementation
-    assert find_path(refused).own == own == refused.config._attn_implementation
-
-
-def test_the_likeliest_tokens_decide_in_half_precision():
-    """One wrong logit of thousands decides nothing, one among the likeliest does; the mean must be small."""
-    wanted = torch.randn(19, 5000, generator=torch.Generator().manual_seed(0))
-    found = wanted + 0.01 * torch.randn(19, 5000, generator=torch.Generator().manual_seed(1))
-    assert model_check._alike(found, wanted, 0.01) and not model_check._alike(found, wanted, 0.003)
-    assert not model_check._alike(found + torch.nan, wanted, 0.01)
-    unlikely, likely = found.clone(), found.clone()
-    unlikely[3, wanted[3].argmin()] += 1
-    likely[3, wanted[3].argmin()] += 20
-    assert model_check._alike(unlikely, wanted, 0.01) and not model_check._alike(likely, wanted, 0.01)
-
-
-@pytest.mark.slow("loads a model of 270M parameters twice")
-@pytest.mark.skipif(not LM.is_dir(), reason="run sts-dino lm first")
-@DTYPES
-def test_gemma_3_270m_takes_shared_attention(dtype):
-    found = path_of(LM, dtype)
-    assert found.shared and found.window == 512
 
 
 def preview(folder: Path, **keys: Any) -> Preview:

@@ -43,53 +43,41 @@ REQUESTS = [Request(f'Write about "{number}". Answer: "', (), number << 33, numb
 KEY = "sk-a-secret-of-the-test"
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ('A dog runs." and more', ("A dog runs.", None)),
-        (' A dog. "', ("A dog.", None)),
-        ("A dog runs.", ("A dog runs.", "not_closed")),
-        ('A dog\nruns."', ("A dog", "line_break")),
-        (' "', ("", "empty")),
-        ("", ("", "not_closed")),
-    ],
-)
-@pytest.mark.parametrize("ended", [True, False])
-def test_a_quotation_mark_alone_closes_a_text(text, found, ended):
-    assert cut(text, ended, "quotation_mark") == found
-    assert completed(text, -1.5, ended=ended) == Completion(*found, -1.5, None)
+QUOTED: dict[str, tuple[str, str | None]] = {
+    'A dog runs." and more': ("A dog runs.", None),
+    ' A dog. "': ("A dog.", None),
+    "A dog runs.": ("A dog runs.", "not_closed"),
+    'A dog\nruns."': ("A dog", "line_break"),
+    ' "': ("", "empty"),
+    "": ("", "not_closed"),
+}
+LINES: dict[tuple[str, bool], tuple[str, str | None]] = {
+    ('A dog runs.".\nGenerate one', False): ("A dog runs.", None),  # what the authors' examples show
+    ('A dog runs."', True): ("A dog runs.", None),
+    ("A dog runs.\n\nIt", False): ("A dog runs.", None),
+    ("A dog runs and", False): ("A dog runs and", "not_closed"),
+    ('He said "no" to her.', True): ('He said "no" to her.', None),
+    ("\nA dog.", False): ("", "empty"),
+    ('".', True): ("", "empty"),
+}
+ENDS = [("quotation_mark", text, ended, found) for text, found in QUOTED.items() for ended in (True, False)]
+ENDS += [("line", *given, found) for given, found in LINES.items()]
 
 
-@pytest.mark.parametrize(
-    ("text", "ended", "found"),
-    [
-        ('A dog runs.".\nGenerate one', False, ("A dog runs.", None)),  # what the authors' examples show
-        ('A dog runs."', True, ("A dog runs.", None)),
-        ('A dog runs."', False, ("A dog runs.", None)),
-        ("A dog runs.\n\nIt", False, ("A dog runs.", None)),
-        ("A dog runs.", True, ("A dog runs.", None)),
-        ("A dog runs and", False, ("A dog runs and", "not_closed")),
-        ('He said "no" to her.', True, ('He said "no" to her.', None)),
-        ("\nA dog.", False, ("", "empty")),
-        ('".', True, ("", "empty")),
-    ],
-)
-def test_a_line_ends_a_text_and_its_closing_mark_goes(text, ended, found):
-    assert cut(text, ended, "line") == found
-    assert completed(text, None, "line", ended) == Completion(*found, None, None)
+@pytest.mark.parametrize(("text_end", "text", "ended", "found"), ENDS)
+def test_a_quotation_mark_or_a_line_ends_a_text(text_end, text, ended, found):
+    assert cut(text, ended, text_end) == found
+    assert completed(text, -1.5, text_end, ended) == Completion(*found, -1.5, None)
 
 
 @pytest.mark.parametrize(
     ("text", "finish_reason", "expected"),
     [
         ('"A man plays."', "stop", ("A man plays.", None)),
-        ('Answer: "A man plays."', "stop", ("A man plays.", None)),
         ('Sure! Here it is:\n\n"A man plays."\nAnything else?', "stop", ("A man plays.", None)),
-        ("Here is a sentence:\nA man plays.", "stop", ("A man plays.", None)),
         ("\u201cA man plays.\u201d", "stop", ("A man plays.", None)),
         ("answer: A man plays.\n\nIt follows because", "length", ("A man plays.", None)),
         ('A man plays."\nAnd more', "length", ("A man plays.", None)),
-        ("A man plays and", "length", ("A man plays and", "not_closed")),
         ('"A man plays and', "stop", ("A man plays and", "not_closed")),
         ('"A man\nplays."', "stop", ("A man", "line_break")),
         ('The man said "hello" to her.', "stop", ('The man said "hello" to her.', "not_closed")),
@@ -306,11 +294,9 @@ OTHER = "another form than OpenAI's: choices"
         ),
         ((200, {"Content-Type": "text/html"}, "<h1>Welcome</h1>"), 0, RunError, ["not JSON: <h1>Welcome</h1>"], 1),
         ((200, {}, b'{"choices": "\xff"}'), 0, RunError, ["not JSON"], 1),
-        ((200, {}, '{"choices": []}'), 0, RunError, [OTHER], 1),
         ((200, {}, '{"choices": [{"text": 5}]}'), 0, RunError, [f"{OTHER}.0.text: "], 1),
         ((200, {}, '{"choices": [{"text": "\\ud800"}]}'), 0, RunError, [f"{OTHER}.0.text: "], 1),  # half a character
         ((200, {}, '{"choices": [{"text": "A"}], "usage": {"prompt_tokens": 1e30}}'), 0, RunError, ["usage"], 1),
-        ((200, {}, '["no"]'), 0, RunError, ["another form than OpenAI's"], 1),
         (completion(f'my key is {KEY}"'), 0, RunError, ["holds the API key"], 1),
     ],
     ids=str,
@@ -418,11 +404,9 @@ NLI, STS = Path("recipes/demo/auto-nli.yaml"), Path("recipes/demo/sts-dino-x2.ya
     [
         (STS, "{base_url: 'http://localhost:1/v1', model: lm}", "have counter-labels: self-debiasing draws each token"),
         (NLI, "null", "backend openai needs the section server"),
-        (NLI, "{base_url: 'localhost:1', model: lm}", "model.server.base_url"),
         (NLI, "{base_url: 'https://me:secret@host/v1', model: lm}", "model.server.base_url"),
         (NLI, "{base_url: 'http://localhost:1/v1', model: lm, key: sk-1}", "model.server.key: unknown key"),
         (NLI, "{base_url: 'http://h/v1', model: lm, dialect: transformers, logprobs: true}", "no log-probabilities"),
-        (NLI, "{base_url: 'http://h/v1', model: lm, price_per_million: [-1, 1]}", "price_per_million"),
     ],
 )
 def test_recipes_that_do_not_fit_the_backend(recipe, server, message):

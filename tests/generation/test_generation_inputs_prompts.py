@@ -1,7 +1,7 @@
 """generation.inputs.prompts: what stands before the model, word for word as the papers show it."""
 
 import pytest
-from nli_recipe import nli_recipe
+from small_runs import small_recipe
 
 from generation.inputs.examples import Example
 from generation.inputs.prompts import Prompts
@@ -20,7 +20,7 @@ def recipe(end='"', **changes) -> DatasetRecipe:
         {"name": "entailment", "instruction": ENTAILMENT},
         {"name": "contradiction", "instruction": CONTRADICTION, "counter_labels": ["entailment"]},
     ]
-    return nli_recipe(labels, **{"few_shot": few_shot, **changes})
+    return small_recipe("nli", **{"labels": labels, "few_shot": few_shot, **changes})
 
 
 def sets():

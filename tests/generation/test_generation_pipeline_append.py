@@ -1,14 +1,14 @@
-"""Rows appended to a finished dataset: earlier files stay as they are, interrupted or not; what cannot be is told."""
+"""Rows appended to a finished dataset: earlier files stay as they are, interrupted or not; bad input is refused."""
 
-import hashlib
 import json
 import shutil
 from pathlib import Path
 
 import pytest
+from commit_history import contents
+from seeded_writer import rows_of
 from small_runs import raw_rows, small_recipe, small_run, write_shard
 from test_generation_pipeline_directory import Writes
-from tiny_lm import make_lm
 from typer.testing import CliRunner
 
 from generation import run as command
@@ -22,17 +22,11 @@ from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe, resolved
 from hub.contract.run_dir import Manifest
-from hub.contract.shards import read_shard
 from hub.errors import InputError, RunError
 from model_cards.render import render, write
 
 X2, X1X2 = Path("recipes/demo/sts-dino-x2.yaml"), Path("recipes/demo/sts-dino-x1x2.yaml")
 SMALL = ["name=grown", "decoding.max_new_tokens=8", "shard_size=4", "decoding.max_attempts=5"]
-
-
-@pytest.fixture(scope="module")
-def lm(tmp_path_factory) -> Path:
-    return make_lm(tmp_path_factory.mktemp("lm"), "llama")
 
 
 @pytest.fixture(scope="module")
@@ -77,12 +71,7 @@ def written(lm: Path, directory: Path, *settings: str, recipe: Path = X2, append
     return run_dir.require_complete(directory)
 
 
-def digests(directory: Path) -> dict[str, str]:
-    files = sorted(path for path in directory.rglob("*") if path.is_file())
-    return {str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-
-
-def test_every_earlier_file_stays_and_the_whole_is_told(finished, whole):
+def test_every_earlier_file_stays_and_the_whole_is_counted(finished, whole):
     before, now = run_dir.require_complete(finished), run_dir.require_complete(whole)
     assert set(before.files) < set(now.files) and checked(whole) == now
     new = [file.path for file in now.files if file not in before.files]
@@ -90,43 +79,32 @@ def test_every_earlier_file_stays_and_the_whole_is_told(finished, whole):
     for name in ("requested", "kept"):
         assert now.counts[name] > before.counts[name]
     assert now.counts["sources"] == 16 and now.version == "0.2.0" and now.fingerprint != before.fingerprint
-    rows = [row for config in ("raw", "rejected") for f in now.shards(config) for row in read_shard(whole / f.path)]
-    assert {row["source_id"] for row in rows} == {f"{n:06d}" for n in range(16)}
-    identities = [
-        (row["source_id"], row["target"], row["attempt"])
-        for f in now.shards("raw")
-        for row in read_shard(whole / f.path)
-    ]
-    assert len(set(identities)) == len(identities)
+    rows = rows_of(whole, "raw")
+    assert {row["source_id"] for row in rows + rows_of(whole, "rejected")} == {f"{n:06d}" for n in range(16)}
+    assert len({(row["source_id"], row["target"], row["attempt"]) for row in rows}) == len(rows)
     assert not (whole / "value.json").exists(), "it was measured of other rows"
     assert not list(whole.parent.glob("grown.appending*"))
 
 
 def test_the_card_counts_the_whole_and_tells_what_each_version_brought(finished, whole):
     card = render(whole)["README.md"].decode()
-    first, second = run_dir.require_complete(whole).provenance["history"]
-    assert (first["first_texts"], second["first_texts"]) == (10, 6) and second["command"].endswith("--append")
-    assert (
-        first["rows"]["raw"] + second["rows"]["raw"] == run_dir.require_complete(whole).counts["splits"]["raw"]["train"]
-    )
     manifest = run_dir.require_complete(whole)
-    manifest.provenance["history"][0]["kept"] += 1
+    first, second = manifest.provenance["history"]
+    assert (first["first_texts"], second["first_texts"]) == (10, 6) and second["command"].endswith("--append")
+    assert first["rows"]["raw"] + second["rows"]["raw"] == manifest.counts["splits"]["raw"]["train"]
+    first["kept"] += 1
     with pytest.raises(InputError, match=r"history\.kept is \d+, but that of the whole is \d+"):
         render(whole, manifest=manifest)
     assert "From 16 source sentences" in card and "| `v0.2.0` | 6 | " in card and "| `v0.1.0` | 10 | " in card
-    assert (
-        "Rows were appended"
-        not in render(shutil.copytree(finished, whole.parent / "card", ignore=shutil.ignore_patterns("value.json")))[
-            "README.md"
-        ].decode()
-    )
+    before = shutil.copytree(finished, whole.parent / "card", ignore=shutil.ignore_patterns("value.json"))
+    assert b"Rows were appended" not in render(before)["README.md"]
 
 
 def test_the_same_command_finds_nothing_to_do_and_a_third_version_goes_on_from_the_second(lm, texts, whole, tmp_path):
     directory = shutil.copytree(whole, tmp_path / "grown")
     for append in (True, False):
         assert written(lm, directory, *more(texts), append=append) == run_dir.require_complete(whole)
-    assert digests(directory) == digests(whole)
+    assert contents(directory) == contents(whole)
     third = written(lm, directory, f"source.path={texts}", "source.limit=18", "version=0.10.0")
     assert [one["version"] for one in third.provenance["history"]] == ["0.1.0", "0.2.0", "0.10.0"]
     assert set(run_dir.require_complete(whole).files) < set(third.files) and third.counts["sources"] == 18
@@ -160,9 +138,8 @@ def test_interrupted_anywhere_the_version_before_is_whole_and_the_same_command_g
     left = run_dir.require_complete(directory)
     assert left.version == ("0.2.0" if place == "recipe" else "0.1.0") and not run_dir.changed_files(directory, left)
     written(lm, directory, *more(texts))
-    assert {path: d for path, d in digests(directory).items() if path != "manifest.json"} == {
-        path: d for path, d in digests(whole).items() if path != "manifest.json"
-    }
+    found, wanted = contents(directory), contents(whole)
+    assert found.pop("manifest.json") and wanted.pop("manifest.json") and found == wanted
     assert run_dir.require_complete(directory).files == run_dir.require_complete(whole).files
     assert not list(tmp_path.glob("grown.appending*"))
 
@@ -183,10 +160,10 @@ def recipe_of(lm: Path, texts: Path, *settings: str) -> DatasetRecipe:
     ],
 )
 def test_what_is_no_longer_source_is_refused_by_its_key_before_anything_is_made(settings, said, lm, texts, finished):
-    before = digests(finished.parent)
+    before = contents(finished.parent)
     with pytest.raises(InputError, match=said):
         written(lm, finished, *more(texts), *settings)
-    assert digests(finished.parent) == before
+    assert contents(finished.parent) == before
 
 
 def test_another_beginning_of_the_source_is_refused_and_a_corrected_one_goes_on(lm, texts, finished, tmp_path):
@@ -253,7 +230,7 @@ def test_source_sentences_that_the_model_writes_go_on_after_the_last_number(lm, 
     with pytest.raises(InputError, match=r"source\.limit: 1 is not above the 2 source sentences"):
         written(lm, directory, "source.limit=1", "version=0.2.0", *often, recipe=X1X2)
     now = written(lm, directory, "source.limit=3", "version=0.2.0", *often, recipe=X1X2)
-    rows = [row for file in now.shards("sources") for row in read_shard(directory / file.path)]
+    rows = rows_of(directory, "sources")
     assert set(before.files) < set(now.files) and now.counts["sources"] == len(rows) == 3
     assert len({row["text"] for row in rows}) == len({row["source_id"] for row in rows}) == 3
     asked = before.counts["sources"] + sum(before.counts["sources_rejected"].values())

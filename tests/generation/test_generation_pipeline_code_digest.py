@@ -113,12 +113,7 @@ def test_words_are_no_code():
 
 def test_a_node_with_any_other_module_of_ours_is_refused(tree):
     found = module_digests(WORKER)
-    assert {
-        "generation.executors.store",
-        "hub.untrusted",
-        "hub.contract.run_dir",
-        "hub.cli",
-    } <= found.keys()
+    assert {"generation.executors.store", "hub.untrusted", "hub.contract.run_dir", "hub.cli"} <= found.keys()
     mine = cluster_actor.code_versions()
     assert mine[CLUSTER_CODE] == digest_of(found) == digest_of(module_digests(WORKER, root=tree))
     add(tree, set(found), "ADDED = 1")

@@ -1,7 +1,6 @@
 """A run directory while it is written: journal, manifest when due, kill -9 at every step, a full disk, finishing."""
 
 import errno
-import hashlib
 import os
 import resource
 import shutil
@@ -11,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from commit_history import contents
 from small_runs import small_recipe
 from test_generation_pipeline_finish import row
 
@@ -49,14 +49,6 @@ def written(shard: layout.Shard) -> TaskResult:
     return shard_files(RECIPE, WriteShard(shard, ()), raw, failed)
 
 
-def files(directory: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(directory.rglob("*"))
-        if path.is_file()
-    }
-
-
 def whole(folder: Path, blocks: int, made: list[TaskResult]) -> dict[str, str]:
     """Begin or go on, write what is missing, finish; the directory's files."""
     run = begun(folder)
@@ -66,7 +58,7 @@ def whole(folder: Path, blocks: int, made: list[TaskResult]) -> dict[str, str]:
             run.add_shard(one, blocks)
     run.show_progress(blocks)
     finish.finish(run, blocks, 4 * blocks)
-    return files(folder / "run")
+    return contents(folder / "run")
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +106,7 @@ def test_killed_at_every_step_it_goes_on_to_the_same_bytes(made, tmp_path, monke
     monkeypatch.setattr(os, "fsync", lambda handle: None)  # a killed process needs none; a step all the same
     expected = whole(tmp_path / "expected", 5, made)
     steps = killed_at(-1, lambda: whole(tmp_path / "counted", 5, made))
-    assert files(tmp_path / "counted" / "run") == expected and steps > 60
+    assert contents(tmp_path / "counted" / "run") == expected and steps > 60
     for step in range(0, steps, 7):  # a shard's steps are no multiple of it
         folder = tmp_path / f"killed-{step}"
         assert killed_at(step, lambda folder=folder: whole(folder, 5, made)) == step
@@ -140,7 +132,7 @@ def test_a_shard_in_the_journal_is_not_written_again(made, tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("damage", ["torn", "zeros", "lost file", "changed file", "leads out"])
-def test_what_the_journal_cannot_prove_is_made_again(damage, made, tmp_path, monkeypatch):
+def test_what_the_journal_cannot_prove_is_written_anew(damage, made, tmp_path, monkeypatch):
     expected = whole(tmp_path / "expected", 5, made)
     monkeypatch.setattr(DatasetRun, "_is_due", lambda self: False)
     folder = tmp_path / "damaged"
@@ -217,10 +209,7 @@ def test_the_manifest_is_written_as_often_as_the_formula_says_and_a_shard_costs_
         if number in (100, blocks - 100):
             names.clear()
         outputs = [described(path, b"", config=path.split("/")[1], rows=1) for path in real(kind, shard)]
-        run.add_shard(
-            TaskResult(WriteShard(shard, ()), tuple(OutputFile(file, b"") for file in outputs)),
-            blocks,
-        )
+        run.add_shard(TaskResult(WriteShard(shard, ()), tuple(OutputFile(file, b"") for file in outputs)), blocks)
         if number in (199, blocks - 1):
             assert names["paths"] == 100, "one question per shard, whatever the number of shards"
     run.show_progress(blocks)

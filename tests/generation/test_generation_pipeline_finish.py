@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_runs import small_recipe, write_shard
+from small_runs import FEW_SHOT, small_recipe, write_shard
 
 from generation.pipeline import finish as group_rows
 from generation.pipeline import tasks as layout
 from generation.pipeline.directory import DatasetRun
 from generation.pipeline.finish import RawRows, finish
 from generation.pipeline.tasks import Shard
-from generation.rows.counts import WORDS, TextLength
 from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe, Variant
 from hub.contract.recipe_file import load_recipe, resolved
@@ -79,18 +78,7 @@ def test_folders_count_what_the_layout_names(form):
     assert layout.folders(recipe, source_sentences) == counted
 
 
-X2, NLI = Path("recipes/demo/sts-dino-x2.yaml"), Path("recipes/demo/auto-nli.yaml")
-FEW_SHOT = {
-    "shots": ["0", "5"],
-    "sets": "2",
-    "examples": {
-        "kind": "file",
-        "path": "x.tsv",
-        "labels": {"entailment": "0", "contradiction": "2"},
-        "description": "d",
-        "license": "l",
-    },
-}
+X2 = Path("recipes/demo/sts-dino-x2.yaml")
 
 
 def row(first: int, text2: str, target: str, attempt: int = 0, **more: Any) -> dict[str, Any]:
@@ -184,25 +172,8 @@ def test_the_pool_is_bounded_and_one_shard_is_its_own_partner(tmp_path, monkeypa
     assert alone.manifest.counts["sampled_negatives"] == 60
 
 
-def test_the_lengths_of_kept_texts_are_counted_by_label(tmp_path):
-    recipe = load_recipe(X2, DatasetRecipe)
-    for name, length in (("words", WORDS), ("letters", TextLength("letters", "org/lm", len))):
-        run = begun(tmp_path / name, recipe)
-        kept = [row(0, "two words", "1"), row(0, "three words here", "1", 1), row(0, "one", "0.5"), row(0, "x y", "0")]
-        write_shard(run, Shard(Variant(None, 0), 0, 2), [*kept, row(0, "first 0", "1", 2)], [])
-        write_shard(run, Shard(Variant(None, 0), 1, 2), [row(1, "also two", "1")], [])
-        finish(run, 2, 2, length)
-    words, letters = (
-        run_dir.require_complete(tmp_path / name).counts["token_lengths"] for name in ("words", "letters")
-    )
-    by_label = {"1": {"2": 2, "3": 1}, "0.5": {"1": 1}, "0": {"2": 1}}
-    assert words == {"unit": "words", "tokenizer": None, "by_label": by_label}
-    assert letters["tokenizer"] == "org/lm" and letters["by_label"]["1"] == {"8": 1, "9": 1, "16": 1}
-
-
 def test_every_shot_count_has_configs_and_counts_of_its_own(tmp_path):
-    recipe = load_recipe(NLI, DatasetRecipe)
-    recipe = DatasetRecipe.model_validate({**recipe.model_dump(mode="json"), "few_shot": FEW_SHOT})
+    recipe = small_recipe("nli")
     run = begun(tmp_path / "run", recipe)
     written(run, blocks=2, size=10)
     finish(run, 2, 20)
@@ -243,8 +214,7 @@ def test_the_text_form_drops_a_text_that_another_shard_holds_and_counts_it(tmp_p
 
 
 def test_a_label_without_rows_is_named_with_its_shot_count_and_leaves_nothing_half_written(tmp_path):
-    recipe = load_recipe(NLI, DatasetRecipe)
-    recipe = DatasetRecipe.model_validate({**recipe.model_dump(mode="json"), "few_shot": FEW_SHOT | {"sets": "1"}})
+    recipe = small_recipe("nli", few_shot=FEW_SHOT | {"sets": 1})
     run = begun(tmp_path / "run", recipe)
     for shard in run.shards(1):
         failed = [row(0, "open", "contradiction", reason="not_closed", example_set=0)] * bool(shard.variant.shots)

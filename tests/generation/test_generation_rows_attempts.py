@@ -23,6 +23,12 @@ def recipe() -> DatasetRecipe:
     return load_recipe(X2, DatasetRecipe)
 
 
+def few_shot(recipe, **section) -> DatasetRecipe:
+    examples = {"kind": "hand", "path": "assets/examples/sts.tsv", "description": "d", "license": "cc0-1.0"}
+    section |= {"examples": examples}
+    return DatasetRecipe.model_validate({**recipe.model_dump(mode="json"), "few_shot": section})
+
+
 def written(recipe, writer):
     ticks: list[int] = []
     raw, rejected = write_pairs(writer, Prompts(recipe), recipe, FIRSTS, ticks.append, Variant(None, 0))
@@ -103,18 +109,7 @@ def test_rows_come_in_the_order_of_the_source_and_requests_in_that_of_length(rec
 
 
 def test_few_shot_variants_have_seeds_of_their_own_and_say_which_set(recipe):
-    shots = {
-        "shots": ["0", "2"],
-        "sets": "2",
-        "examples": {
-            "kind": "file",
-            "path": "x.tsv",
-            "labels": {"1": "a", "0.5": "b", "0": "c"},
-            "description": "d",
-            "license": "l",
-        },
-    }
-    few = DatasetRecipe.model_validate({**recipe.model_dump(mode="json"), "few_shot": shots})
+    few = few_shot(recipe, shots=[0, 2], sets=2)
     prompts = Prompts(few, {2: [{label.name: () for label in few.labels}] * 2})
     seeds, rows = [], []
     for variant in few.variants:
@@ -148,9 +143,7 @@ def test_texts_too_near_or_too_far_are_asked_for_again_and_kept_from_raw(recipe)
 
 
 def test_with_rotation_each_source_sentence_has_one_set_in_all_its_rows(recipe):
-    examples = {"kind": "hand", "path": "assets/examples/sts.tsv", "description": "d", "license": "cc0-1.0"}
-    shots = {"shots": [0, 2], "sets": 4, "rotate": True, "examples": examples}
-    rotating = DatasetRecipe.model_validate({**recipe.model_dump(mode="json"), "few_shot": shots})
+    rotating = few_shot(recipe, shots=[0, 2], sets=4, rotate=True)
     prompts = load_prompts(rotating)
     assert rotating.variants == (Variant(0, 0), Variant(2, 0)) and len(rotating.row_variants) == 5
     firsts = [SourceSentence(f"{i:06d}", f"Text {i}.") for i in range(30)]

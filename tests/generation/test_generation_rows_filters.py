@@ -49,16 +49,11 @@ def test_a_text_of_its_prompts_examples_is_a_copy(text):
     ("recipe", "text"),
     [
         (NLI, "Answer:"),
-        (NLI, "answer"),
-        (NLI, "Answer: Answer:"),
         (NLI, "in the form of a statement beginning with"),
         (NLI, "Generate one sentence that logically contradicts"),
         (NLI, "a statement beginning with \u201cAnswer"),
         (STS, "Sentence 2:"),
-        (STS, "Sentence 3"),
         (STS, "Task: Write two sentences that mean the same thing."),
-        (STS, "that mean the same thing"),
-        (REVIEWS, "Review:"),
         (REVIEWS, "Write a review for a bad movie. Movie:"),
     ],
 )
@@ -66,7 +61,6 @@ def test_a_text_of_the_prompts_own_words_is_a_copy(recipe, text):
     copies = TextFilters(recipe, {})
     assert copies.reason(text, recipe.labels[0].name, recipe.variants[0]) == "prompt_words"
     assert copies.source_sentence_reason(text) == "prompt_words"
-    assert REASONS["prompt_words"] and REASONS["example_copy"] and SOURCE_REASONS["prompt_words"]
 
 
 @pytest.mark.parametrize(
@@ -74,14 +68,9 @@ def test_a_text_of_the_prompts_own_words_is_a_copy(recipe, text):
     [
         (NLI, "The answer is no."),
         (NLI, "Answer: the dog sleeps."),
-        (NLI, "A statement."),
         (STS, "Two sentences."),
-        (STS, "The same thing."),
         (STS, "A man is writing two letters."),
-        (STS, "Sentence structure is hard."),
-        (REVIEWS, "A bad movie."),
         (REVIEWS, "This is a review for a bad movie."),
-        (REVIEWS, "..."),
         (REVIEWS, "🎬"),
     ],
 )
@@ -120,9 +109,6 @@ def test_broken_and_foreign_texts_are_rejected_where_the_recipe_says_so():
     assert filters.source_sentence_reason("A man plays an old flute in the park.") is None
     german = choosing("wrong_language", recipe=STS.model_copy(update={"language": "de"}))
     assert german.source_sentence_reason(foreign) is None
-    for reason in ("prompt_echo", "control_characters", "wrong_language"):
-        assert REASONS[reason] and SOURCE_REASONS[reason]
-    assert SOURCE_REASONS["too_long"]
 
 
 def test_the_language_decides_rows_only_where_others_are_rejected():
@@ -152,12 +138,18 @@ def raw(text1: str, text2: str, target: str = "1", attempt: int = 0) -> dict:
     return {"text1": text1, "text2": text2, "target": target, "attempt": attempt}
 
 
-def test_sift_names_every_drop_and_keeps_order():
+def test_every_dropped_row_has_a_reason_and_the_order_stays():
     rows = [raw("a", "a"), raw("a", "b"), raw("a", "b", attempt=1), raw("a", "b", "0"), raw("a", "c"), raw("a", "d")]
     kept, dropped = deduplicated(rows, max_per_label=2)
     assert [(row["text2"], row["target"]) for row in kept] == [("b", "1"), ("b", "0"), ("c", "1")]
     assert [row["reason"] for row in dropped] == ["identical", "duplicate", "over_cap"]
     assert len(kept) + len(dropped) == len(rows)
+
+
+def test_the_card_describes_every_reason():
+    own = {"prompt_words", "prompt_echo", "control_characters", "wrong_language"}
+    assert own | {"example_copy", "near_copy", "overlap"} <= REASONS.keys()
+    assert own | {"too_long"} <= SOURCE_REASONS.keys()
 
 
 @pytest.mark.parametrize(
@@ -167,7 +159,6 @@ def test_sift_names_every_drop_and_keeps_order():
         ("A man plays a flute.", "A flute plays a man!", 1.0),  # order does not count
         ("A man plays a flute.", "The man plays.", 2 / 6),
         ("a a b", "a b b", 2 / 4),  # bags, not sets
-        ("One two.", "Three four.", 0.0),
         ("...", "!", 1.0),
         ("...", "One.", 0.0),
     ],
@@ -195,7 +186,6 @@ def test_near_copies_and_texts_outside_their_labels_band_have_reasons_of_their_o
     assert filters.overlap_reason("It rains.", first, none) is filters.overlap_reason("It rains.", first, same) is None
     assert filters.overlap_reason("A dog.", first, none) == "overlap"
     assert {filters.overlap_reason(first, first, label) for label in recipe.labels} == {None}  # identical
-    assert REASONS["near_copy"] and REASONS["overlap"]
 
 
 def test_the_languages_that_a_recipe_may_name_are_those_of_the_classifier():
@@ -209,11 +199,8 @@ def test_the_languages_that_a_recipe_may_name_are_those_of_the_classifier():
     ("text", "language"),
     [
         ("Kovačević joined a Sarajevo-based rock band Zabranjeno Pušenje in 1986.", "en"),  # names
-        ("Mohammad Qoli Salim Tehrani", "en"),
         ("In 2019, Tukura represented Taraba state at the Miss Nigeria pageant.", "en"),  # Pidgin to the classifier
         ("ok", "en"),
-        ("12:30", "en"),
-        ("...", "de"),
         ("", "en"),
         ("En gammel mann mater duer i parken.", "da"),  # Norwegian and Danish are written alike
     ],
@@ -226,7 +213,6 @@ def test_names_numbers_and_languages_alike_are_not_foreign(text, language):
     ("text", "own", "others"),
     [
         ("Der Film dauert fast drei Stunden.", "de", ("en", "nl", "fr")),
-        ("The film lasts almost three hours.", "en", ("de", "nl", "fr", "zh")),
         ("两个女孩在阳台上下棋。", "zh", ("en", "ja")),
         ("Поезд отправляется в восемь.", "ru", ("en", "de")),
     ],

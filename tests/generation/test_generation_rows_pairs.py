@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 from generation.rows import pairs
-from generation.rows.pairs import FINISHING, triplets
+from generation.rows.pairs import triplets
 from hub.contract.dataset_sections import Postprocess
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
-from hub.contract.schema import SCHEMAS
 
 X2 = Path("recipes/demo/sts-dino-x2.yaml")
 
@@ -97,16 +96,6 @@ def test_triplets_and_classified_pairs():
     assert labels == {("e", 0), ("c", 2), ("e2", 0), ("same", 0), ("same", 2)}
 
 
-def test_labelled_texts(recipe):
-    text = recipe.model_copy(update={"schema_name": "text"})
-    rows = [
-        row
-        for split in finished([raw("a", "x", "0"), raw("b", "y", "1")], text).values()
-        for row in split["postprocessed"]
-    ]
-    assert sorted((row["text"], row["label"], row["source_id"]) for row in rows) == [("x", 2, "a"), ("y", 0, "b")]
-
-
 def test_nothing_depends_on_the_hash_seed_of_the_process():
     code = (
         "import json; from pathlib import Path; from generation.rows import pairs\n"
@@ -124,7 +113,3 @@ def test_nothing_depends_on_the_hash_seed_of_the_process():
         for seed in ("1", "2")
     }
     assert len(outputs) == 1
-
-
-def test_every_form_is_finished_into_the_configs_it_declares():
-    assert FINISHING.keys() == SCHEMAS.keys()

@@ -1,7 +1,6 @@
 """The generation command as a user runs it: a process, its exit code, what it leaves on disk."""
 
 import errno
-import hashlib
 import json
 import os
 import re
@@ -13,9 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from commit_history import contents
 from forked_python import python_in
 from killing import killed
-from tiny_lm import make_lm
+from seeded_writer import rows_of
 from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
@@ -39,11 +39,6 @@ X2, X1X2, NLI = (Path(f"recipes/demo/{name}.yaml") for name in ("sts-dino-x2", "
 SMALL = ["decoding.max_new_tokens=6", "shard_size=4", "decoding.max_attempts=3"]
 
 
-@pytest.fixture(scope="module")
-def lm(tmp_path_factory) -> Path:
-    return make_lm(tmp_path_factory.mktemp("lm"), "llama")
-
-
 def small(lm: Path, *more: str) -> list[str]:
     return [f"model.path={lm}", "source.limit=12", *SMALL, *more]
 
@@ -56,11 +51,6 @@ def arguments(lm: Path, out: Path, *more: str, recipe: Path = X2) -> list[str]:
 def command(*given: str) -> subprocess.CompletedProcess[str]:
     words = [python_in(dict(os.environ)), "-m", "sts_dino", "write", *given]
     return subprocess.run(words, capture_output=True, text=True, check=False)
-
-
-def digests(directory: Path) -> dict[str, str]:
-    files = sorted(path for path in directory.rglob("*") if path.is_file())
-    return {str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def generate(lm: Path, directory: Path, *more: str, recipe: Path = X2) -> run_dir.Manifest:
@@ -87,14 +77,14 @@ def test_counts_add_up_and_agree_with_the_files(whole):
             assert rows == sum(len(read_shard(whole / file.path)) for file in named)
     finished = sum(counts["splits"]["postprocessed"].values())
     assert finished == counts["kept"] + counts["sampled_negatives"]
-    assert set(digests(whole)) == {file.path for file in manifest.files} | {"manifest.json", "recipe.yaml"}
+    assert set(contents(whole)) == {file.path for file in manifest.files} | {"manifest.json", "recipe.yaml"}
 
 
-def test_lengths_are_told_in_the_generators_tokens(whole, lm):
+def test_lengths_are_counted_in_the_generators_tokens(whole, lm):
     lengths = run_dir.require_complete(whole).counts["token_lengths"]
     assert (lengths["unit"], lengths["tokenizer"]) == ("tokens", lm.name)
     tokenizer = AutoTokenizer.from_pretrained(lm)
-    rows = [row for path in whole.glob("data/postprocessed/*.parquet") for row in read_shard(path)]
+    rows = rows_of(whole, "postprocessed")
     for label, found in lengths["by_label"].items():
         texts = [row["sentence2"] for row in rows if row["target"] == label]
         counted = Counter(len(tokenizer.encode(text, add_special_tokens=False)) for text in texts)
@@ -115,18 +105,18 @@ def test_behind_a_server_lengths_are_words_unless_its_tokenizer_is_needed():
 
 
 def test_running_again_does_nothing(whole, lm, capsys):
-    before = digests(whole)
+    before = contents(whole)
     generate(lm, whole)
-    assert digests(whole) == before and "already complete" in capsys.readouterr().err
+    assert contents(whole) == before and "already complete" in capsys.readouterr().err
 
 
 def test_two_runs_and_another_shard_history_give_the_same_bytes(whole, lm, tmp_path):
     generate(lm, tmp_path / "again")
-    assert digests(tmp_path / "again") == digests(whole)
+    assert contents(tmp_path / "again") == contents(whole)
     damaged = tmp_path / "again" / "data/raw/train-00001-of-00003.parquet"
     damaged.write_bytes(b"rubbish")
     generate(lm, tmp_path / "again")
-    assert digests(tmp_path / "again") == digests(whole)
+    assert contents(tmp_path / "again") == contents(whole)
 
 
 def there(wanted: Path, count: int = 1) -> Callable[[], bool]:
@@ -151,7 +141,7 @@ def interrupted(lm: Path, out: Path) -> Scratch:
 
 def assert_same_but_for_the_command(ours: Path, theirs: Path) -> None:
     """The same files, bit for bit; the manifests differ in the command line alone, on purpose."""
-    left, right = digests(ours), digests(theirs)
+    left, right = contents(ours), contents(theirs)
     assert left.pop("manifest.json") and right.pop("manifest.json") and left == right
     manifests = [json.loads((directory / "manifest.json").read_text()) for directory in (ours, theirs)]
     for manifest in manifests:
@@ -174,7 +164,7 @@ def test_killed_anywhere_it_goes_on_to_the_same_bytes(whole, lm, tmp_path, monke
     assert not (tmp_path / "killed.scratch").exists()
 
 
-def test_damaged_scratch_is_made_again(whole, lm, tmp_path):
+def test_damaged_scratch_is_rebuilt(whole, lm, tmp_path):
     out, scratch = tmp_path / "run", tmp_path / "run.scratch"
     for damage in (
         lambda: (scratch / "first-texts.parquet").write_bytes(b"PAR1"),
@@ -186,7 +176,7 @@ def test_damaged_scratch_is_made_again(whole, lm, tmp_path):
         interrupted(lm, out)
         damage()
         generate(lm, out)
-        assert digests(out) == digests(whole)
+        assert contents(out) == contents(whole)
 
 
 def test_scratch_of_an_earlier_run_of_the_same_name_is_not_trusted(whole, lm, tmp_path):
@@ -195,7 +185,7 @@ def test_scratch_of_an_earlier_run_of_the_same_name_is_not_trusted(whole, lm, tm
     shutil.rmtree(out)
     scratch.keep([SourceSentence("000000", "Something else.")], 4, {})
     generate(lm, out)
-    assert digests(out) == digests(whole)
+    assert contents(out) == contents(whole)
 
 
 def test_a_source_that_changed_under_an_unfinished_run_is_refused(lm, tmp_path):
@@ -209,7 +199,7 @@ def test_the_command_of_the_first_start_is_kept(whole, lm, tmp_path):
     out = tmp_path / "run"
     interrupted(lm, out)
     job.generate(load_recipe(X2, DatasetRecipe, small(lm)), out, "the same recipe in other words")
-    assert digests(out) == digests(whole)
+    assert contents(out) == contents(whole)
 
 
 def test_the_manifest_names_the_whole_command(lm, tmp_path):
@@ -256,7 +246,7 @@ def test_a_full_disk_is_one_error_and_leaves_nothing_half_written(full_at, whole
     assert manifest is not None and not manifest.complete and not run_dir.changed_files(tmp_path / "full", manifest)
     monkeypatch.undo()
     generate(lm, tmp_path / "full")
-    assert digests(tmp_path / "full") == digests(whole)
+    assert contents(tmp_path / "full") == contents(whole)
 
 
 def test_another_recipe_in_the_same_directory_is_refused_with_the_keys_that_differ(whole, lm):
@@ -285,25 +275,25 @@ def source_sentences_whole(closing, tmp_path_factory) -> Path:
 
 def test_source_sentences_from_the_model_are_distinct_counted_and_published(source_sentences_whole):
     manifest = run_dir.require_complete(source_sentences_whole)
-    sources = [row for file in manifest.shards("sources") for row in read_shard(source_sentences_whole / file.path)]
+    sources = rows_of(source_sentences_whole, "sources")
     assert len({row["text"] for row in sources}) == len(sources) == manifest.counts["sources"] == 12
     assert {row["instruction"] for row in sources} <= {"1", "0.5", "0"}
     rejected = manifest.counts["sources_rejected"]
     asked = len(sources) + sum(rejected.values())
     assert set(rejected) <= {"not_closed", "line_break", "empty", "duplicate", "not_needed"}
     assert int(sources[-1]["source_id"]) < asked <= 12 * 9
-    raw = [row for file in manifest.shards("raw") for row in read_shard(source_sentences_whole / file.path)]
-    assert {row["source_id"] for row in raw} <= {row["source_id"] for row in sources}
+    known = {row["source_id"] for row in sources}
+    assert {row["source_id"] for row in rows_of(source_sentences_whole, "raw")} <= known
 
 
 @pytest.mark.parametrize("lost", ["raw", "sources", "postprocessed"])
-def test_a_lost_file_of_a_finished_run_is_made_again(lost, source_sentences_whole, closing, tmp_path, monkeypatch):
+def test_a_lost_file_of_a_finished_run_is_rebuilt(lost, source_sentences_whole, closing, tmp_path, monkeypatch):
     monkeypatch.setattr(source_sentences, "round_size", lambda limit: 4)
     out = shutil.copytree(source_sentences_whole, tmp_path / "copy")
     manifest = run_dir.require_complete(out)
     (out / manifest.shards(lost)[0].path).unlink()
     generate(closing, out, *WRITING, recipe=X1X2)
-    assert digests(out) == digests(source_sentences_whole)
+    assert contents(out) == contents(source_sentences_whole)
 
 
 @pytest.mark.slow("kills a run again and again, to the same bytes")
@@ -344,22 +334,18 @@ def test_nli_run(closing, tmp_path):
     assert manifest.counts["kept"] == sum(manifest.counts["splits"]["pair-class"].values())
 
 
-@pytest.mark.slow("kills a run, and verifies and explains what it ends in")
-def test_a_run_with_rotating_examples_killed_ends_in_the_same_bytes_and_is_explained(closing, tmp_path):
+@pytest.mark.slow("writes and explains a run with rotating examples")
+def test_a_run_with_rotating_examples_has_one_set_for_each_source_sentence_and_is_explained(closing, tmp_path):
     examples = "{kind: hand, path: assets/examples/sts.tsv, description: d, license: cc0-1.0}"
     few_shot = f"few_shot={{shots: [2], sets: 4, rotate: true, examples: {examples}}}"
     more = [*WRITING, "source.limit=8", few_shot, "postprocess.near_copy=0.9", "labels.2.overlap=[0, 0.6]"]
     manifest = generate(closing, tmp_path / "whole", *more)
-    rows = [row for file in manifest.shards("raw-2shot") for row in read_shard(tmp_path / "whole" / file.path)]
+    rows = rows_of(tmp_path / "whole", "raw-2shot")
     assert len(manifest.shards("raw-2shot")) == 2 and len({row["example_set"] for row in rows}) > 1
     assert len(manifest.provenance["examples"]["rows"]["2shot"]) == 4
     sets = {row["text1"]: row["example_set"] for row in rows}
-    finished = [row for f in manifest.shards("postprocessed-2shot") for row in read_shard(tmp_path / "whole" / f.path)]
+    finished = rows_of(tmp_path / "whole", "postprocessed-2shot")
     assert finished and all(row["example_set"] == sets[row["sentence1"]] for row in finished)
-    out = tmp_path / "killed"
-    killed(arguments(closing, out, *more), there(out / "data/raw-2shot/train-00000-of-00002.parquet"))
-    generate(closing, out, *more)
-    assert_same_but_for_the_command(out, tmp_path / "whole")
     row = rows[0]
     name = f"{row['source_id']}/{row['target']}/{row['attempt']}/2shot-"
     assert explain(tmp_path / "whole", f"{name}{row['example_set']}").differences == []
@@ -367,21 +353,14 @@ def test_a_run_with_rotating_examples_killed_ends_in_the_same_bytes_and_is_expla
         explain(tmp_path / "whole", f"{name}{(row['example_set'] + 1) % 4}")
 
 
-def test_a_label_without_rows_is_a_failed_run(lm, tmp_path):
-    with pytest.raises(RunError, match=r"label '1': no row is left of it \(rejected: .*not_closed"):
-        generate(lm, tmp_path / "none", "decoding.max_new_tokens=1", "source.limit=1", "decoding.top_k=1")
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("decoding:", "decodin:"), "decodin: unknown key; .*did you mean 'decoding'"),
         (("top_k: 5", "top_kk: 5"), "decoding.top_kk: unknown key; .*did you mean 'top_k'"),
         (("<X1>", "X1"), "labels.0.instruction: the instruction must contain the placeholder <X1>"),
         (('Sentence 2: \\""', 'Sentence 2: "'), "must end with the opening quotation mark"),
         (('counter_labels: ["1"]', "counter_labels: [one]"), "unknown counter-label 'one'"),
         (("top_p: 0.9", "top_p: 1.5"), "decoding.top_p: .*less than or equal to 1 .*1.5"),
-        (("decay_constant: 100", "decay_constant: -1"), "decoding.decay_constant"),
         (("assets/demo-data/x1.tsv", "assets/nothing.tsv"), "assets/nothing.tsv: no such file"),
         (("columns: [text]", "columns: [txt]"), "column 'txt'.*did you mean 'text'"),
         (
@@ -405,8 +384,28 @@ def test_bad_recipes_exit_with_2_one_line_and_no_traceback(change, message, lm, 
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").rglob("*.parquet"))
 
 
+def test_a_corrected_file_needs_no_other_place(closing, tmp_path, capsys):
+    """Bad input found after the start is one line and leaves nothing that looks finished; the same command goes on."""
+    out, shown = tmp_path / "out", tmp_path / "shown.tsv"
+    examples = f"{{kind: hand, path: {shown}, description: d, license: mit}}"
+    few_shot = f"few_shot={{shots: [1], sets: 1, examples: {examples}}}"
+    row = "A man cooks.\tSomebody cooks.\tA man eats.\tIt rains.\n"
+    for label, code in (("0.7", 2), ("0.5", 0)):
+        shown.write_text(f"text1\t1\t{label}\t0\n{row}")
+        with pytest.raises(SystemExit) as ended:
+            cli.run(lambda: run.app(arguments(closing, out, *WRITING, few_shot)))
+        said = capsys.readouterr().err.splitlines()
+        assert ended.value.code == code, said
+        if code:
+            assert len(said) == 1 and "shown.tsv: column '0.7': is no label; allowed: text1, 1, 0.5, 0" in said[0]
+            manifest = run_dir.read_manifest(out)
+            assert manifest is None or not (manifest.complete or manifest.files)
+            assert {path.name for path in out.glob("*")} <= {"manifest.json", "recipe.yaml"}
+    assert run_dir.require_complete(out).counts["sources"] == 12
+
+
 @pytest.mark.parametrize(("able", "dtype"), [({"amx_bf16": True}, "bfloat16"), ({}, "float32")])
-def test_auto_is_resolved_before_the_run_is_named_and_told(lm, tmp_path, monkeypatch, able, dtype):
+def test_auto_is_resolved_before_the_run_is_named_and_recorded(lm, tmp_path, monkeypatch, able, dtype):
     monkeypatch.setattr("torch.cpu.get_capabilities", lambda: able)
     manifest = generate(lm, tmp_path / "auto", "model.dtype=auto")
     named = load_recipe(X2, DatasetRecipe, small(lm, f"model.dtype={dtype}"))

@@ -1,5 +1,4 @@
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -21,9 +20,12 @@ def refused(path: Path, model=DatasetRecipe, *overrides: str) -> str:
 
 
 @pytest.mark.parametrize("path", sorted(Path("recipes").rglob("*.yaml")), ids=str)
-def test_every_committed_recipe_is_valid_and_named_like_its_file(path):
+def test_every_committed_recipe_is_valid_named_like_its_file_and_reads_back_equal(path, tmp_path):
     kind = {"dataset": DatasetRecipe, "model": ModelRecipe}[yaml.safe_load(path.read_text())["kind"]]
-    assert load_recipe(path, kind).name == path.stem
+    recipe = load_recipe(path, kind)
+    assert recipe.name == path.stem
+    (tmp_path / "recipe.yaml").write_text(resolved(recipe))
+    assert load_recipe(tmp_path / "recipe.yaml", kind) == recipe
 
 
 def test_scalars_are_typed_by_the_model_not_by_yaml(tmp_path):
@@ -38,26 +40,10 @@ def test_scalars_are_typed_by_the_model_not_by_yaml(tmp_path):
 def test_overrides_and_what_is_wrong_with_them():
     recipe = load_recipe(X2, DatasetRecipe, ["decoding.top_k=7", "labels.0.score=0.9", "source.limit=3"])
     assert (recipe.decoding.top_k, recipe.labels[0].score, recipe.source.limit) == (7, 0.9, 3)
-    assert "KEY.KEY=VALUE" in refused(X2, DatasetRecipe, "decoding.top_k")
-    assert "does not lead anywhere" in refused(X2, DatasetRecipe, "labels.9.score=1")
     assert "does not lead anywhere" in refused(X2, DatasetRecipe, "seed.a=1")
     assert "did you mean 'top_k'" in refused(X2, DatasetRecipe, "decoding.topk=1")
     assert "not valid YAML" in refused(X2, DatasetRecipe, "seed=[1")
     assert len(refused(X2, DatasetRecipe, f"name={'y' * 9_000}")) < 700
-
-
-def test_a_recipe_for_vllm_in_this_process_is_told_the_way_there_is():
-    assert re.search(
-        r":model.backend: .*vllm serve.*backend: openai.*docs/backends.md",
-        refused(X2, DatasetRecipe, "model.backend=vllm"),
-    )
-
-
-def test_the_resolved_recipe_reads_back_equal(tmp_path):
-    recipe = load_recipe(X2, DatasetRecipe)
-    path = tmp_path / "recipe.yaml"
-    path.write_text(resolved(recipe))
-    assert load_recipe(path, DatasetRecipe) == recipe
 
 
 def test_the_fingerprint_knows_recipe_and_inputs():
@@ -66,45 +52,28 @@ def test_the_fingerprint_knows_recipe_and_inputs():
     assert len(prints) == 4 and fingerprint(a, {}) == fingerprint(load_recipe(X2, DatasetRecipe), {})
 
 
-def test_files_that_are_no_recipe(tmp_path):
-    assert "no such recipe" in refused(tmp_path / "none.yaml")
-    assert "is a folder" in refused(tmp_path)
-    (tmp_path / "latin.yaml").write_bytes("name: Mäd".encode("latin-1"))
-    assert "not UTF-8" in refused(tmp_path / "latin.yaml")
-    (tmp_path / "list.yaml").write_text("- a\n")
-    assert "mapping" in refused(tmp_path / "list.yaml")
-    (tmp_path / "tag.yaml").write_text("name: !!python/object/apply:os.getcwd []\n")
-    assert "tag.yaml:1: not valid YAML" in refused(tmp_path / "tag.yaml")
-    assert "takes a model recipe, not 'dataset'" in refused(X2, ModelRecipe)
-
-
-BOMBS = {
-    "depth": ("name: " + "[" * 30_000, r":1: not valid YAML: more than 20 levels"),
-    "aliases": (
-        "a: &a [1,1,1,1,1,1,1,1,1]\n"
-        + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefghi", "bcdefghij", strict=True)),
-        ":5: .* more than 20000 keys",
-    ),
-    "merges": (
-        "a: &a {k: 1}\n"
-        + "".join(
-            f"{b}: &{b} {{<<: [{', '.join([f'*{a}'] * 9)}]}}\n" for a, b in zip("abcdefghi", "bcdefghij", strict=True)
-        ),
-        "more than 20000 keys",
-    ),
-    "size": ("name: " + "x" * (1 << 20), "at most 1048576"),
-    "itself": ("a: &a {<<: *a}", "stands for nothing before it"),
-    "a value of no type": ("name: !!int x", ":1: not valid YAML"),
-    "a control character": ('name: "\x01"', "not valid YAML: special characters are not allowed"),
-}
-
-
-@pytest.mark.parametrize("name", BOMBS)
-def test_a_recipe_of_a_stranger_is_one_line_whatever_it_holds(tmp_path, name):
-    text, cause = BOMBS[name]
-    (tmp_path / "bomb.yaml").write_text(text)
-    message = refused(tmp_path / "bomb.yaml")
-    assert re.search(cause, message) and len(message) < 700
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("- a\n", "mapping"),
+        ("name: !!python/object/apply:os.getcwd []\n", ":1: not valid YAML"),
+        ("name: " + "[" * 30_000, ":1: not valid YAML: more than 20 levels"),
+        ("name: " + "x" * (1 << 20), "at most 1048576"),
+        ("a: &a {<<: *a}", "stands for nothing before it"),
+        ("a: !!int x", ":1: not valid YAML"),
+        ('name: "\x01"', "not valid YAML: special characters are not allowed"),
+        ("extends: own.yaml\n", "own.yaml:extends: more than 5 recipes extend each other"),
+        ("extends: [a]\n", "own.yaml:extends: is not a recipe file"),
+        ("extends: /etc/passwd\n", "own.yaml:extends: is not a recipe file"),
+    ],
+    ids=range(10),
+)
+def test_a_file_that_is_no_recipe_is_one_line(tmp_path, text, cause):
+    (tmp_path / "own.yaml").write_text(text)
+    message = refused(tmp_path / "own.yaml")
+    assert cause in message and len(message) < 700
+    (tmp_path / "recipe.yaml").write_text("extends: own.yaml\n")  # of a published run, which is whole
+    assert "recipe.yaml:extends: unknown key" in refused(tmp_path / "recipe.yaml")
 
 
 def test_a_quantization_of_a_stranger_is_read_within_limits():
@@ -121,53 +90,40 @@ def test_names_that_could_not_be_a_repository(name):
     assert "name" in refused(X2, DatasetRecipe, f"name='{name}'")
 
 
+NLI, X1X2 = Path("recipes/demo/auto-nli.yaml"), Path("recipes/demo/sts-dino-x1x2.yaml")
 FEW_SHOT = (
     "few_shot={shots: [0, 5], examples: {kind: file, path: nli.tsv, description: pairs, license: CC0, "
     "labels: {entailment: '0', contradiction: '2'}}}"
 )
-NLI = Path("recipes/demo/auto-nli.yaml")
 
 
 def test_a_source_sentence_stands_in_quotation_marks_only_where_the_model_writes_it():
     bare = "labels.0.instruction='Go on after <X1>: \"'"
     assert load_recipe(NLI, DatasetRecipe, [bare]).labels[0].instruction == 'Go on after <X1>: "'
-    message = refused(Path("recipes/demo/sts-dino-x1x2.yaml"), DatasetRecipe, bare)
+    message = refused(X1X2, DatasetRecipe, bare)
     assert "labels.1.instruction: <X1> must stand between quotation marks" in message
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("path", "changes", "message"),
     [
-        ("few_shot.shots=[5, 5]", "a count stands twice"),
-        ("few_shot.shots=[]", "at least 1 item"),
-        ("few_shot.end='.'", "few_shot.end"),
-        ("few_shot.examples.labels={entailment: '0'}", "no value of the label column is given for 'contradiction'"),
-        ("few_shot.examples.labels={entailment: '0', contradiction: '0'}", "two labels have one value"),
-        ("few_shot.examples.kind=hub", "need repo_id, revision"),
+        (NLI, [FEW_SHOT, "few_shot.shots=[5, 5]"], "a count stands twice"),
+        (NLI, [FEW_SHOT, "few_shot.end='.'"], "few_shot.end"),
+        (NLI, [FEW_SHOT, "few_shot.examples.labels={entailment: '0'}"], "is given for 'contradiction'"),
+        (NLI, [FEW_SHOT, "few_shot.examples.labels={entailment: '0', contradiction: '0'}"], "two labels have one"),
+        (NLI, [FEW_SHOT, "few_shot.examples.kind=hub"], "need repo_id, revision"),
+        (NLI, [FEW_SHOT, "few_shot.examples.splits=[test]"], "few_shot.examples: splits names parts"),
+        (NLI, ["labels.0.name=entails"], "labels.entails: not a label of schema nli; allowed: entailment, neutral,"),
+        (NLI, ["labels.1.name=contradicts"], "did you mean 'contradiction'"),
+        (X2, ["source.splits=[train, test]"], "splits names parts of a Hub dataset, but one file is read, whole"),
+        (X2, ["source.config=plain"], "config names parts of a Hub dataset"),
+        (X1X2, ["source.splits=[test]"], "but the model writes these texts"),
+        (X2, ["labels.0.overlap=[0.5, 0.2]"], "the least stands before the most"),
+        (X2, ["model.backend=vllm"], "docs/backends.md"),
     ],
 )
-def test_few_shot_sections_that_cannot_work(change, message):
-    assert message in refused(NLI, DatasetRecipe, FEW_SHOT, change)
-
-
-@pytest.mark.parametrize(
-    ("path", "change", "message"),
-    [
-        (
-            NLI,
-            "labels.0.name=entails",
-            "labels.entails: not a label of schema nli; allowed: entailment, neutral, contra",
-        ),
-        (NLI, "labels.1.name=contradicts", "did you mean 'contradiction'"),
-        (X2, "labels.1.counter_labels=['0.55']", "unknown counter-label '0.55'; allowed: 1, 0"),
-        (X2, "source.splits=[train, test]", "splits names parts of a Hub dataset, but one file is read, whole: remove"),
-        (X2, "source.config=plain", "config names parts of a Hub dataset"),
-        (Path("recipes/demo/sts-dino-x1x2.yaml"), "source.splits=[test]", "but the model writes these texts"),
-        (NLI, FEW_SHOT.replace("kind: file", "kind: file, splits: [test]"), "few_shot.examples: splits names parts"),
-    ],
-)
-def test_keys_and_names_that_nothing_reads(path, change, message):
-    assert message in refused(path, DatasetRecipe, change)
+def test_sections_that_cannot_work_and_keys_that_nothing_reads(path, changes, message):
+    assert message in refused(path, DatasetRecipe, *changes)
 
 
 STAND_INS = """
@@ -202,7 +158,6 @@ def test_a_file_of_stand_ins_takes_the_place_of_hub_repositories(tmp_path):
 
 def test_what_is_wrong_with_a_file_of_stand_ins(tmp_path):
     path = hub_recipe(tmp_path)
-    assert "no such recipe" in refused(path, DatasetRecipe, f"@{tmp_path}/none.yaml")
     other = tmp_path / "other.yaml"
     other.write_text("org/other: {path: lm}\n")
     assert "names no repository of the recipe" in refused(path, DatasetRecipe, f"@{other}")
@@ -222,7 +177,6 @@ def test_an_option_that_is_not_set_is_told_nowhere():
     with_option = load_recipe(X2, DatasetRecipe, ["postprocess.near_copy=0.8", "labels.0.overlap=[0, 0.5]"])
     assert "near_copy: 0.8" in resolved(with_option) and fingerprint(with_option, {}) != fingerprint(recipe, {})
     assert load_recipe(X2, DatasetRecipe, ["labels.0.overlap=[0.5, 0.5]"]).labels[0].overlap == (0.5, 0.5)
-    assert "the least stands before the most" in refused(X2, DatasetRecipe, "labels.0.overlap=[0.5, 0.2]")
 
 
 def test_a_recipe_says_only_what_differs_from_the_one_it_extends(tmp_path):
@@ -241,24 +195,3 @@ def test_a_recipe_says_only_what_differs_from_the_one_it_extends(tmp_path):
     other = "{kind: model, limit: 9, description: d, license: cc0-1.0}"
     own.write_text(f"extends: middle.yaml\nsource: {other}\n")  # of another kind: nothing of the base's source stays
     assert load_recipe(own, DatasetRecipe).source.path is None
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("extends: own.yaml\n", "own.yaml:extends: more than 5 recipes extend each other"),
-        ("extends: [a]\n", "own.yaml:extends: is not a recipe file"),
-        ("extends: /etc/passwd\n", "own.yaml:extends: is not a recipe file .*passwd"),
-        ("extends: none.yaml\n", "none.yaml: no such recipe"),
-    ],
-)
-def test_a_wrong_base_is_one_line(tmp_path, text, message):
-    (tmp_path / "own.yaml").write_text(text)
-    with pytest.raises(InputError, match=message):
-        load_recipe(tmp_path / "own.yaml", DatasetRecipe)
-
-
-def test_a_published_recipe_extends_nothing(tmp_path):
-    (tmp_path / "recipe.yaml").write_text("extends: other.yaml\n")
-    with pytest.raises(InputError, match=r"recipe.yaml:extends: unknown key"):
-        load_recipe(tmp_path / "recipe.yaml", DatasetRecipe)

@@ -5,9 +5,7 @@ import math
 
 import pytest
 
-from hub.contract.measured import RepeatScore, Run, read_repeats, repeats_of, run_of, summarised, write_repeats
-from hub.contract.results import Results, TaskScore
-from hub.contract.run_dir import Manifest
+from hub.contract.measured import RepeatScore, Run, read_repeats, repeats_of, summarised, write_repeats
 from hub.errors import InputError
 
 
@@ -25,40 +23,20 @@ def test_mean_and_sample_standard_deviation_of_every_task():
     assert (test.split, test.mean, test.sd) == ("test", 60.0, 0.0)
 
 
-def test_the_file_reads_back_equal(tmp_path):
-    repeats = repeats_of("m", "example_set", [run(0, 70.1, 1 / 3), run(1, 71.7, 2 / 3)])
-    write_repeats(tmp_path / "repeats.json", repeats)
-    assert read_repeats(tmp_path / "repeats.json") == repeats
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda tree: tree["summaries"][0].update(mean=99.0), "the summaries are not those of the runs"),
-        (lambda tree: tree["runs"][0].update(value="1"), "valid integer"),
         (lambda tree: tree["runs"][1].update(value=1), "a seed stands twice"),
-        (lambda tree: tree.update(runs=[]), "at least 1 item"),
-        (lambda tree: tree.update(extra=1), "not permitted"),
         (lambda tree: tree["runs"][1]["scores"].pop(), "run 2 was scored on"),
     ],
 )
-def test_a_file_that_does_not_add_up_is_refused(tmp_path, change, message):
-    path = tmp_path / "repeats.json"
-    write_repeats(path, repeats_of("m", "seed", [run(1, 70.0), run(2, 71.0)]))
+def test_a_file_reads_back_equal_and_one_that_does_not_add_up_is_refused(tmp_path, change, message):
+    path, repeats = tmp_path / "repeats.json", repeats_of("m", "seed", [run(1, 70.0), run(2, 211 / 3)])
+    write_repeats(path, repeats)
+    assert read_repeats(path) == repeats
     tree = json.loads(path.read_text())
     change(tree)
     path.write_text(json.dumps(tree))
     with pytest.raises(InputError, match=message):
         read_repeats(path)
-
-
-def test_a_run_is_read_from_manifest_and_results():
-    score = {"task": "sick-r/cosine", "protocol": "p", "split": "test", "main_metric": "spearman", "low": 1.0}
-    score |= {"main_score": 63.5, "high": 70.0, "n": 10, "data_sha256": "a"}
-    results = Results(model="m", revision="r", bootstrap_samples=1, seed=1, versions={}, scores=(TaskScore(**score),))
-    manifest = Manifest(kind="model", name="m", version="0.2.0", fingerprint="abc", complete=True)
-    trained = manifest.model_copy(update={"provenance": {"training": {"validation_score": 0.81}}})
-    found = run_of(7, trained, results)
-    assert (found.value, found.fingerprint, found.version, found.validation_score) == (7, "abc", "0.2.0", 0.81)
-    assert found.scores == (RepeatScore(task="sick-r/cosine", split="test", main_score=63.5),)
-    assert run_of(7, manifest, results).validation_score is None

@@ -94,17 +94,6 @@ def test_a_manifest_does_not_lead_out_of_its_directory(tmp_path, field, value):
         run_dir.read_manifest(tmp_path)
 
 
-def test_require_complete(tmp_path):
-    with pytest.raises(InputError, match="not a run directory"):
-        run_dir.require_complete(tmp_path)
-    run_dir.write_manifest(tmp_path, manifest())
-    with pytest.raises(InputError, match="not finished"):
-        run_dir.require_complete(tmp_path)
-    (tmp_path / "manifest.json").write_text("{}")
-    with pytest.raises(InputError, match="not a manifest"):
-        run_dir.require_complete(tmp_path)
-
-
 def test_lock(tmp_path):
     held, again = run_dir.locked(tmp_path / "run"), run_dir.locked(tmp_path / "run")
     with held, pytest.raises(RunError, match="another process"), again:

@@ -6,6 +6,7 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from card_runs import FEW_SHOT, dataset_recipe
 from small_runs import FORMS, small_recipe, small_run
 
 from hub.contract import shards
@@ -44,6 +45,16 @@ def test_files_are_zstd_with_the_whole_schema_written_in_them(tmp_path, form):
     assert {path.suffix for path in (tmp_path / "run" / "data").rglob("*.*")} == {".parquet"}
 
 
+def test_the_default_config_comes_first_and_each_shot_count_has_its_own():
+    assert dataset_recipe("nli", changes={"few_shot": FEW_SHOT}).configs == (
+        *("triplet-0shot", "pair-class-0shot", "raw-0shot", "rejected-0shot"),
+        *("triplet-5shot", "pair-class-5shot", "raw-5shot", "rejected-5shot"),
+    )
+    text = dataset_recipe("text")
+    assert text.configs == ("postprocessed", "raw", "rejected")
+    assert config_features("postprocessed", text)["label"].names == ["good", "bad"]
+
+
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_a_viewer_shows_the_texts_first(path):
     recipe = load_recipe(path, DatasetRecipe)
@@ -58,11 +69,7 @@ def test_a_viewer_shows_the_texts_first(path):
             own = list(finished_schema(config, recipe).columns)
         assert names[: len(own)] == own
         assert set(names[len(own) :]) <= {*PROVENANCE, *EXAMPLE_SET, "reason"}
-
-
-def test_short_rows_stand_in_groups_of_the_usual_size(tmp_path):
-    write_shard(tmp_path / "a.parquet", long_rows(11_000, 10), TEXTS)
-    assert [rows for rows, _ in groups(tmp_path / "a.parquet")] == [5000, 5000, 1000]
+        assert set(EXAMPLE_SET) & set(names) == (set(EXAMPLE_SET) if recipe.few_shot else set())
 
 
 def test_long_texts_make_smaller_groups(tmp_path):

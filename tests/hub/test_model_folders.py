@@ -110,14 +110,27 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.__name__)
-def test_code_beside_the_configs_is_not_run_and_refused_in_a_line(command, models, tmp_path):
-    plants = (plant_config, plant_tokenizer)
+OPENED = [take_a_baseline, score, judge]
+REFUSED = {
+    "code": ((plant_config, plant_tokenizer), COMMANDS, ""),
+    "pickle": ((plant_pickle,), [write, train, *OPENED], "safetensors"),
+    "module": ((plant_module,), OPENED, "planted_code.Module"),
+}
+CASES = [pytest.param(kind, one, id=f"{kind}-{one.__name__}") for kind in REFUSED for one in REFUSED[kind][1]]
+
+
+@pytest.mark.parametrize(("kind", "command"), CASES)
+def test_code_pickles_and_modules_of_a_stranger_are_not_run_and_refused_in_a_line(
+    kind, command, models, tmp_path, monkeypatch
+):
+    plants, _, said = REFUSED[kind]
     model, marker = planted(models / COMMANDS[command], tmp_path / "planted", *plants)
+    if kind == "module":
+        monkeypatch.syspath_prepend(str(model))  # as when the command is started in the folder
     outcome = command(model, tmp_path, models)
     assert not marker.exists()
     assert outcome.code == 2
-    assert str(model) in outcome.error
+    assert (said or str(model)) in outcome.error
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.__name__)
@@ -126,25 +139,6 @@ def test_a_tokenizer_with_code_of_its_own_is_a_stock_one_or_refused(command, mod
     outcome = command(model, tmp_path, models)
     assert not marker.exists()
     assert outcome.code == 0 or (outcome.code == 2 and outcome.error)
-
-
-@pytest.mark.parametrize("command", [write, train, take_a_baseline, score, judge], ids=lambda command: command.__name__)
-def test_pickled_weights_are_not_opened(command, models, tmp_path):
-    model, marker = planted(models / COMMANDS[command], tmp_path / "planted", plant_pickle)
-    outcome = command(model, tmp_path, models)
-    assert not marker.exists()
-    assert outcome.code == 2
-    assert "safetensors" in outcome.error
-
-
-@pytest.mark.parametrize("command", [take_a_baseline, score, judge], ids=lambda command: command.__name__)
-def test_a_module_of_a_strangers_is_not_imported(command, models, tmp_path, monkeypatch):
-    model, marker = planted(models / COMMANDS[command], tmp_path / "planted", plant_module)
-    monkeypatch.syspath_prepend(str(model))  # as when the command is started in the folder
-    outcome = command(model, tmp_path, models)
-    assert not marker.exists()
-    assert outcome.code == 2
-    assert "planted_code.Module" in outcome.error
 
 
 def test_a_saved_config_cannot_ask_for_pickles_kernels_or_code(models, tmp_path, monkeypatch):

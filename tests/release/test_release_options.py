@@ -25,10 +25,6 @@ def test_the_evaluation_takes_every_option():
     assert parsed["hub_data"] == "org/data@v1"
 
 
-def test_without_options_the_recipe_decides():
-    assert words_of(EvaluationOptions()) == []
-
-
 def test_to_score_something_and_to_make_nothing_is_refused(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["release.run", "recipes/demo", "--again", "--tasks", "papers"])
     with pytest.raises(SystemExit) as stopped:

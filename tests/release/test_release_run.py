@@ -114,14 +114,6 @@ def test_a_signal_leaves_no_generator_behind_and_it_is_said_how_to_go_on(number,
 
 
 @pytest.mark.slow("runs whole releases in processes of their own")
-def test_what_a_stage_says_of_its_failure_is_enough(local_hub, tmp_path):
-    process = command(local_hub, tmp_path / "home", tmp_path / "art", tmp_path / "no-lm", "unmade")
-    code, _, err = ended(process)
-    lines = [line for line in err.splitlines() if line.startswith("error: ")]
-    assert code == 2 and len(lines) == 1 and "no such folder" in lines[0], err
-
-
-@pytest.mark.slow("runs whole releases in processes of their own")
 def test_without_a_hub_everything_is_made_and_no_plan_is_shown(local_hub, tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -186,11 +178,6 @@ def test_workers_are_the_generators_and_no_use_to_models():
     ClusterWorkers().require_datasets(0)
     with pytest.raises(InputError, match=r"--workers 8: are for datasets.*torchrun or accelerate \(docs/training.md\)"):
         ClusterWorkers(workers=8).require_datasets(0)
-
-
-def test_all_recipes_stand_in_an_order_in_which_they_can_be_made():
-    kinds = [path.parent.name for path in expanded([Path("recipes/models"), Path("recipes/datasets")])]
-    assert kinds == sorted(kinds) and set(kinds) == {"datasets", "models"}
 
 
 def test_folders_stand_for_their_recipes_datasets_first(tmp_path):

@@ -42,7 +42,6 @@ from release.value import (
     read_people,
     read_student,
     shuffled,
-    table,
     write_pairs,
 )
 
@@ -305,11 +304,6 @@ def test_a_release_asks_for_a_least_value(tmp_path):
     require_value(run, manifest, 1.5)
     with pytest.raises(RunError, match=r"gain, 1\.50 \[0\.50, 2\.50\] points .* is below --min-value 2"):
         require_value(run, manifest, 2)
-
-
-def test_a_table_says_when_one_seed_was_measured():
-    one = a_value("f").model_copy(update={"seeds": (1,)})
-    assert "1 seed: intervals over sentence pairs alone" in table(one).splitlines()[0]
 
 
 def command(python, data, folder, student, *more):
