@@ -7,9 +7,9 @@ import torch
 import yaml
 from tiny_lm import make_lm
 
-from hub.contract.recipe import TrainingData
+from hub.contract.recipe import ModelRecipe, TrainingData
 from hub.contract.run_dir import Manifest, describe, write_manifest
-from hub.contract.schema import STS, RowSchema, published_features
+from hub.contract.schema import PAIR_CLASS, STS, TRIPLET, RowSchema, published_features
 from hub.contract.shards import shard_path, write_shard
 
 WORDS = [
@@ -123,3 +123,34 @@ def hub_spec() -> TrainingData:
     return TrainingData(
         repo_id="o/d", revision="v1", config="postprocessed", example_type="sts", loss="CosineSimilarityLoss"
     )
+
+
+def triplet_data(folder: Path, count: int = 70, loss: str = "MultipleNegativesRankingLoss") -> dict:
+    """A recipe's entry for triplets, which are written to ``folder``."""
+    path = write_dataset(folder / "triplets", {"train": triplet_rows(count)}, "triplet", TRIPLET)
+    return {"path": str(path), "config": "triplet", "example_type": "triplet", "loss": loss}
+
+
+def labelled_data(folder: Path, count: int = 70) -> dict:
+    """A recipe's entry for pairs with three labels, whose classifier is the loss's own."""
+    texts = [(row["sentence1"], row["sentence2"]) for row in sts_rows(count)]
+    rows = [{"premise": a, "hypothesis": b, "label": index % 3} for index, (a, b) in enumerate(texts)]
+    path = write_dataset(folder / "nli", {"train": rows}, "pair-class", PAIR_CLASS)
+    return {"path": str(path), "config": "pair-class", "example_type": "pair-class", "loss": "SoftmaxLoss"}
+
+
+def document_data(folder: Path, **changes: str) -> dict:
+    """A recipe's entry for a file of documents of some 60 to 120 tokens of the tiny tokenizer."""
+    generator = random.Random(3)
+    lines = [" ".join(generator.choice(WORDS) for _ in range(generator.randint(20, 40))) for _ in range(12)]
+    (folder / "documents.txt").write_text("\n".join(lines) + "\n")
+    spans = {"unit": "tokens", "min_length": "3", "max_length": "8", "min_document": "32"}
+    data = {"path": str(folder / "documents.txt"), "config": "default", "example_type": "documents"}
+    return {**data, "loss": "DeclutrLoss", "spans": spans, **changes}
+
+
+def model_recipe(*datasets: dict | TrainingData, **changes: object) -> ModelRecipe:
+    """A model recipe of these datasets, for tests that read no file of it."""
+    names = {"kind": "model", "name": "m", "version": "0.1.0", "pretty_name": "M", "license": "mit"}
+    parts = {"base": {"path": "b", "license": "mit"}, "datasets": datasets}
+    return ModelRecipe.model_validate(names | parts | changes)

@@ -102,17 +102,15 @@ def test_the_draw_is_the_batch_s_own(tmp_path):
     assert tokens(first(rows[1:]))[0] != drawn[1] or tokens(first(rows[1:])) != drawn[1:]  # another batch, another draw
 
 
-def of_pairs(folder, **changes):
-    data = {"path": str(folder / "pairs"), "config": "postprocessed", "example_type": "self-pair"}
-    base = {"path": str(folder / "lm"), "modules": "static", "license": "mit"}
-    loss = {"loss": "MultipleNegativesRankingLoss"}
-    return write_recipe(folder, datasets=[data | loss], base=base, **changes)
-
-
-def test_a_text_with_itself_is_told_from_itself_in_an_encoder_without_dropout(tmp_path, capsys):
+def test_a_self_pair_needs_dropout_in_the_encoder_or_of_tokens(tmp_path, capsys):
+    data = {"path": str(tmp_path / "pairs"), "config": "postprocessed", "example_type": "self-pair"}
+    data |= {"loss": "MultipleNegativesRankingLoss"}
+    static = {"path": str(make_mlm(tmp_path / "mlm")), "modules": "static", "license": "mit"}
+    main(write_recipe(tmp_path, datasets=[data], base=static | {"modules": "transformer"}), out=tmp_path / "layers")
+    assert "has no dropout" not in capsys.readouterr().err
     losses = {}
     for rate in ("0", "0.3"):
-        recipe = of_pairs(tmp_path, token_dropout=rate)
+        recipe = write_recipe(tmp_path, datasets=[data], base=static, token_dropout=rate)
         job = prepare(recipe, tmp_path / "out", None, [])
         encoder = untrained_encoder(job)
         trainer = make_trainer(job, encoder, "f")

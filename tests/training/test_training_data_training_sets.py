@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import datasets
 import httpx2
@@ -13,9 +14,10 @@ import pytest
 from datasets import Dataset, Features, IterableDataset, Value
 from datasets.exceptions import DatasetGenerationError
 from huggingface_hub import DatasetCardData
-from training_inputs import PROVENANCE, data_spec, hub_spec, sts_rows, write_dataset
+from training_inputs import data_spec, hub_spec, labelled_data, sts_rows, write_dataset
 
-from hub.contract.schema import EXAMPLE_SET, PAIR_CLASS, STS, features
+from hub.contract.recipe import TrainingData
+from hub.contract.schema import EXAMPLE_SET, STS, features
 from hub.errors import InputError, RunError
 from training.data.rows import RowChecks, stream_errors
 from training.data.training_sets import checked, load_all
@@ -26,18 +28,18 @@ def pairs(tmp_path_factory):
     return write_dataset(tmp_path_factory.mktemp("data") / "pairs", {"train": sts_rows(12), "validation": sts_rows(6)})
 
 
-def test_only_the_forms_columns_reach_the_trainer(pairs):
-    (loaded,) = load_all((data_spec(pairs),), None)
-    assert loaded.train.column_names == ["sentence1", "sentence2", "score"]
-    assert loaded.train[0]["sentence1"] == sts_rows(12)[0]["sentence1"]
-    assert loaded.describe()["splits"] == {"train": 12, "validation": 6}
-    assert loaded.commit is None
-    assert len(loaded.sha256) == 64
-
-
-def test_limit_cuts_training_pairs_only(pairs):
-    (loaded,) = load_all((data_spec(pairs),), 5)
-    assert (len(loaded.train), len(loaded.validation)) == (5, 6)
+def test_only_the_columns_of_the_example_type_reach_the_trainer(pairs):
+    (whole,) = load_all((data_spec(pairs),), 5)
+    assert (len(whole.train), len(whole.validation)) == (5, 6)  # the limit is one on training pairs
+    (whole,) = load_all((data_spec(pairs),), None)
+    assert whole.train[0]["sentence1"] == sts_rows(12)[0]["sentence1"]
+    assert whole.describe()["splits"] == {"train": 12, "validation": 6}
+    assert whole.commit is None and len(whole.sha256) == 64
+    (stream,) = load_all((data_spec(pairs, streaming=True),), None)
+    assert isinstance(stream.train, IterableDataset) and isinstance(stream.validation, Dataset)
+    assert stream.describe()["splits"] == {"train": None, "validation": 6} and stream.rows is None
+    assert whole.train.features == stream.train.features == features(STS.columns)
+    assert sorted(tuple(row.values()) for row in stream.train) == sorted(tuple(row.values()) for row in whole.train)
 
 
 def test_a_shard_changed_after_the_run(tmp_path):
@@ -48,79 +50,94 @@ def test_a_shard_changed_after_the_run(tmp_path):
         load_all((data_spec(directory),), None)
 
 
+def scored(first=("a", "c"), second=("b", "b"), score=(0.0, 1.0)):
+    return "sts", {"sentence1": list(first), "sentence2": list(second), "score": list(score)}
+
+
+def labelled(*labels):
+    return "pair-class", {"premise": ["a"] * len(labels), "hypothesis": ["b"] * len(labels), "label": list(labels)}
+
+
 @pytest.mark.parametrize(
-    ("columns", "problem"),
+    ("rows", "problem"),
     [
-        ({"sentence1": ["a"], "score": [0.5]}, "place: has no column 'sentence2', which example type sts needs"),
-        ({"sentence1": ["a"] * 2, "sentence2": ["b"] * 2, "score": [0.5, None]}, "row 1 of column 'score' is empty"),
-        ({"sentence1": ["a"] * 2, "sentence2": ["b"] * 2, "score": [float("nan"), 1.0]}, "row 0 .*'score' is nan"),
-        ({"sentence1": ["a"] * 2, "sentence2": ["b"] * 2, "score": [0.5, float("inf")]}, "row 1 .*'score' is inf"),
-        ({"sentence1": ["a"] * 2, "sentence2": ["b", " \t"], "score": [0.5, 0.1]}, "row 1 .*'sentence2' is empty"),
-        ({"sentence1": ["a"] * 2, "sentence2": ["b"] * 2, "score": [0.5, 0.5]}, "every score is 0.5"),
-        ({"sentence1": ["a"] * 2, "sentence2": ["b"] * 2, "score": [0.0, 5.0]}, "row 1 .* is 5; allowed: 0 to 1"),
-        ({"sentence1": ["a", None], "sentence2": ["b"] * 2, "score": [0.0, 1.0]}, "row 1 of column 'sentence1'"),
-        ({"sentence1": [1, 2], "sentence2": ["b"] * 2, "score": [0.0, 1.0]}, "'sentence1' holds int64; allowed: text"),
-        ({"sentence1": ["a"] * 2, "sentence2": ["b"] * 2, "score": ["0", "1"]}, "'score' holds string; allowed: num"),
+        (("sts", {"sentence1": ["a"], "score": [0.5]}), "place: has no column 'sentence2', which example type sts"),
+        (scored(score=[0.5, None]), "row 1 of column 'score' is empty"),
+        (scored(score=[float("nan"), 1.0]), "row 0 .*'score' is nan"),
+        (scored(second=["b", " \t"]), "row 1 .*'sentence2' is empty"),
+        (scored(score=[0.5, 0.5]), "every score is 0.5"),
+        (scored(score=[0.0, 5.0]), "row 1 .* is 5; allowed: 0 to 1"),
+        (scored(first=["a", None]), "row 1 of column 'sentence1'"),
+        (scored(first=[1, 2]), "'sentence1' holds int64; allowed: text"),
+        (scored(score=["0", "1"]), "'score' holds string; allowed: num"),
+        (labelled(1, 1), "place: every label is 1: there is nothing to learn from; mix the labels"),
+        (labelled(1, -1), "row 1 of column 'label' is -1; allowed: 0 to 2"),
     ],
 )
-def test_rows_that_cannot_be_learned_from(columns, problem):
+def test_rows_that_cannot_be_learned_from(rows, problem):
     with pytest.raises(InputError, match=problem):
-        checked(Dataset.from_dict(columns), "sts", "place")
+        checked(Dataset.from_dict(rows[1]), rows[0], "place")
 
 
-def test_a_hub_dataset_is_read_at_the_commit_of_its_tag(monkeypatch, pairs):
-    """The tag is resolved once; configs and rows are then asked for by commit."""
-    asked = []
+@pytest.fixture
+def mocked_hub(monkeypatch, pairs):
+    """A Hub whose dataset ``o/d`` has ``pairs``; what was asked of it, and what ``load_dataset`` raises."""
+    hub = SimpleNamespace(asked=[], raised=None)
 
     class Api:
         def dataset_info(self, repo_id, revision):
-            asked.append((repo_id, revision))
+            hub.asked.append((repo_id, revision))
             card = DatasetCardData(license="other", license_name="mixed")
-            return type("Info", (), {"sha": "c0ffee", "card_data": card})
+            return SimpleNamespace(sha="c0ffee", card_data=card)
+
+    def load_dataset(repo_id, config, revision):
+        hub.asked.append((repo_id, config, revision))
+        if isinstance(hub.raised, httpx2.HTTPError):
+            raise DatasetGenerationError("An error occurred while generating the dataset") from hub.raised
+        if hub.raised:
+            raise hub.raised
+        return local
 
     files = {split: str(next(pairs.rglob(f"{split}-*.parquet"))) for split in ("train", "validation")}
     local = datasets.load_dataset("parquet", data_files=files)
     monkeypatch.setattr("huggingface_hub.HfApi", Api)
     monkeypatch.setattr("hub.client.fetch.check_dataset_card", lambda *_: None)
     monkeypatch.setattr("datasets.get_dataset_config_names", lambda repo_id, revision: ["postprocessed", revision])
-    monkeypatch.setattr(
-        "datasets.load_dataset",
-        lambda repo_id, config, revision: asked.append((repo_id, config, revision)) or local,
-    )
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    return hub
+
+
+def test_a_hub_dataset_is_read_at_the_commit_of_its_tag(mocked_hub):
+    """The tag is resolved once; configs and rows are then asked for by commit."""
     (loaded,) = load_all((hub_spec(),), None)
     assert loaded.sha256 == loaded.commit == "c0ffee"
-    assert asked == [("o/d", "v1"), ("o/d", "postprocessed", "c0ffee")]
-    assert loaded.describe() | {"splits": 0} == {
-        "repo_id": "o/d",
-        "revision": "v1",
-        "commit": "c0ffee",
-        "config": "postprocessed",
-        "example_type": "sts",
-        "loss": "CosineSimilarityLoss",
-        "splits": 0,
-        "license": "mixed",
-    }
+    assert mocked_hub.asked == [("o/d", "v1"), ("o/d", "postprocessed", "c0ffee")]
+    named = {"repo_id": "o/d", "revision": "v1", "commit": "c0ffee", "config": "postprocessed", "license": "mixed"}
+    learned = {"example_type": "sts", "loss": "CosineSimilarityLoss"}
+    assert loaded.describe() == {**named, **learned, "splits": {"train": 12, "validation": 6}}
 
 
-FEW_SHOT = features({**STS.columns, **STS.provenance, **EXAMPLE_SET})
-
-
-def few_shot_rows(count):
-    """Three example sets in turn."""
-    return [{**row, "example_set": index % 3} for index, row in enumerate(sts_rows(count))]
-
-
-def few_shot(directory, train, validation=()):
-    splits = {"train": train, **({"validation": list(validation)} if validation else {})}
-    return write_dataset(directory, splits, "postprocessed-5shot", features=FEW_SHOT)
+@pytest.mark.parametrize(
+    ("raised", "error", "message"),
+    [
+        (DatasetGenerationError("x"), InputError, r"o/d \(postprocessed\): cannot be read: x$"),
+        (RuntimeError("Dataset scripts are no longer supported\nmore"), InputError, "cannot be read: .*supported$"),
+        (httpx2.ConnectError("https://cdn/file?Signature=s3cret"), RunError, r"the Hub cannot be reached \(ConnectErr"),
+    ],
+)
+def test_what_goes_wrong_while_a_dataset_is_fetched(mocked_hub, raised, error, message):
+    mocked_hub.raised = raised
+    with pytest.raises(error, match=message) as caught:
+        load_all((hub_spec(),), None)
+    assert "s3cret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("streaming", [False, True])
 def test_one_example_set_is_trained_and_validated_on(tmp_path, streaming):
     rows = [{**row, "example_set": index // 3 % 3} for index, row in enumerate(sts_rows(90))]
-    directory = few_shot(tmp_path / "d", rows, rows[:36])
-    chosen = data_spec(directory, config="postprocessed-5shot", example_set=2, streaming=streaming)
-    (loaded,) = load_all((chosen,), None)
+    few_shot = features({**STS.columns, **STS.provenance, **EXAMPLE_SET})
+    directory = write_dataset(tmp_path / "d", {"train": rows, "validation": rows[:36]}, "5shot", features=few_shot)
+    (loaded,) = load_all((data_spec(directory, config="5shot", example_set=2, streaming=streaming),), None)
     wanted = sorted(row["sentence1"] for row in rows if row["example_set"] == 2)
     assert sorted(row["sentence1"] for row in loaded.train) == wanted
     assert len(loaded.validation) == 12
@@ -137,24 +154,9 @@ def test_limit_counts_rows_of_the_set_and_later_rows_are_not_read():
     assert checked(rows, "sts", "place", limit=3)["sentence1"][:] == ["a", "b", "c"]
 
 
-def nli_rows(labels):
-    return [{"premise": f"p{k}", "hypothesis": f"h{k}", "label": label, **PROVENANCE} for k, label in enumerate(labels)]
-
-
-def test_pair_class_rows_have_two_classes_at_least(tmp_path):
-    directory = write_dataset(tmp_path / "d", {"train": nli_rows([0, 2, 0])}, "pair-class", PAIR_CLASS)
-    (loaded,) = load_all(
-        (data_spec(directory, config="pair-class", example_type="pair-class", loss="SoftmaxLoss"),), None
-    )
-    assert loaded.train["label"][:] == [0, 2, 0]
-    rows = Dataset.from_list(nli_rows([1, 1]))
-    with pytest.raises(InputError, match=r"place: every label is 1: there is nothing to learn from; mix the labels"):
-        checked(rows, "pair-class", "place")
-    with pytest.raises(InputError, match=r"row 1 of column 'label' is -1; allowed: 0 to 2"):
-        checked(Dataset.from_list(nli_rows([1, -1])), "pair-class", "place")
-    words = Dataset.from_dict({"premise": ["a"], "hypothesis": ["b"], "label": ["entailment"]})
-    with pytest.raises(InputError, match=r"column 'label' holds string; allowed: numbers"):
-        checked(words, "pair-class", "place")
+def test_rows_with_labels_are_read(tmp_path):
+    data = TrainingData.model_validate(labelled_data(tmp_path, 6))
+    assert load_all((data,), None)[0].train["label"][:] == [0, 1, 2, 0, 1, 2]
 
 
 def test_checks_look_at_some_rows_at_a_time(monkeypatch):
@@ -170,34 +172,6 @@ def test_checks_look_at_some_rows_at_a_time(monkeypatch):
     assert sizes == [1_000, 1_000, 1_000, 500]
 
 
-class FoundApi:
-    def dataset_info(self, repo_id, revision):
-        return type("Info", (), {"sha": "c0ffee", "card_data": None})
-
-
-@pytest.mark.parametrize(
-    ("raised", "error", "message"),
-    [
-        (DatasetGenerationError("x"), InputError, r"o/d \(postprocessed\): cannot be read: x$"),
-        (RuntimeError("Dataset scripts are no longer supported\nmore"), InputError, "cannot be read: .*supported$"),
-        (httpx2.ConnectError("https://cdn/file?Signature=s3cret"), RunError, r"the Hub cannot be reached \(ConnectErr"),
-    ],
-)
-def test_what_goes_wrong_while_a_dataset_is_fetched(monkeypatch, raised, error, message):
-    def fetch(repo_id, config, revision):
-        if isinstance(raised, httpx2.HTTPError):
-            raise DatasetGenerationError("An error occurred while generating the dataset") from raised
-        raise raised
-
-    monkeypatch.setattr("huggingface_hub.HfApi", FoundApi)
-    monkeypatch.setattr("hub.client.fetch.check_dataset_card", lambda *_: None)
-    monkeypatch.setattr("datasets.get_dataset_config_names", lambda *_, **__: ["postprocessed"])
-    monkeypatch.setattr("datasets.load_dataset", fetch)
-    with pytest.raises(error, match=message) as caught:
-        load_all((hub_spec(),), None)
-    assert "s3cret" not in str(caught.value)
-
-
 pytest_plugins = ["local_hub"]
 
 
@@ -208,15 +182,11 @@ def documents(path, **changes):
 LONG = ["one two " * 400, "three four " * 400, "five \u2028 six " * 400]
 
 
-def write_documents(folder):
-    (folder / "d.txt").write_text("\n".join([*LONG, ""]) + "\n", encoding="utf-8")
-    (folder / "d.jsonl").write_text("".join(json.dumps({"id": 1, "text": text}) + "\n" for text in LONG))
-    Dataset.from_dict({"text": LONG, "url": ["u"] * 3}).to_parquet(folder / "d.parquet")
-
-
 @pytest.mark.parametrize("streaming", [False, True])
 def test_documents_are_read_from_files(tmp_path, streaming):
-    write_documents(tmp_path)
+    (tmp_path / "d.txt").write_text("\n".join([*LONG, ""]) + "\n", encoding="utf-8")
+    (tmp_path / "d.jsonl").write_text("".join(json.dumps({"id": 1, "text": text}) + "\n" for text in LONG))
+    Dataset.from_dict({"text": LONG, "url": ["u"] * 3}).to_parquet(tmp_path / "d.parquet")
     for name in ("d.txt", "d.jsonl", "d.parquet"):
         (loaded,) = load_all((documents(tmp_path / name, streaming=streaming),), None)
         assert sorted(row["text"] for row in loaded.train if row["text"]) == sorted(LONG), name
@@ -240,11 +210,7 @@ def test_documents_are_read_from_a_run_directory(tmp_path):
         ("short.txt", b"too short\n\nby far\n", "longest of 3 documents has 9 bytes, so fewer .*min_document 2,048"),
         ("latin.txt", b"\xe9t\xe9\n", "cannot be read: 'utf-8'"),
         ("empty.txt", b"", "is empty; allowed: at least one document"),
-        (
-            "other.jsonl",
-            b'{"body": "x"}\n',
-            "has no column 'text', which example type documents needs; allowed: .*body",
-        ),
+        ("other.jsonl", b'{"body": "x"}\n', "has no column 'text', which example type documents needs; .*body"),
         ("broken.jsonl", b'{"text": ', "cannot be read"),
         ("broken.parquet", b"PAR1", "cannot be read"),
         ("numbers.jsonl", b'{"text": 1}\n', "column 'text' holds int64; allowed: text"),
@@ -355,16 +321,15 @@ def test_published_data_are_read_whole_or_as_a_stream(on_hub, published):
         assert sorted(on_hub[name]["rows"]) == sorted([text] for text in LONG)
 
 
-def test_a_stream_gives_the_forms_columns_and_features(pairs):
-    (loaded,) = load_all((data_spec(pairs, streaming=True),), None)
-    assert isinstance(loaded.train, IterableDataset)
-    assert loaded.train.features == features(STS.columns)
-    assert loaded.rows is None
-    assert loaded.describe()["splits"] == {"train": None, "validation": 6}
-    assert isinstance(loaded.validation, Dataset)
-    found = sorted((row["sentence1"], row["sentence2"], row["score"]) for row in loaded.train)
-    whole = load_all((data_spec(pairs),), None)[0].train
-    assert found == sorted((row["sentence1"], row["sentence2"], row["score"]) for row in whole)
+@pytest.mark.slow("publishes datasets and reads them in a process without our code")
+def test_published_validation_pairs_and_what_a_repository_lacks(on_hub, published):
+    found = on_hub["pairs"]
+    assert (found["rows"], found["first"]) == (9, [sts_rows(9, seed=2)[0]["sentence1"]])
+    assert found["origin"]["commit"] == published[1]
+    assert on_hub["pairs without config"].startswith("InputError validation.0: acme/training-data: has several configs")
+    assert "has no split 'validation'; allowed: ['train']" in on_hub["pairs without split"]
+    for problem in LACKING:
+        assert problem in on_hub[problem] and problem in on_hub[f"{problem} (stream)"]
 
 
 def test_a_streams_order_is_a_matter_of_seed_and_epoch(tmp_path):
@@ -393,9 +358,7 @@ def test_a_bad_row_of_a_stream_is_named_when_it_is_read(tmp_path):
     rows[2_222]["sentence2"] = " "
     directory = write_dataset(tmp_path / "d", {"train": rows})
     (loaded,) = load_all((data_spec(directory, streaming=True),), None)
-    with pytest.raises(
-        InputError, match=r"d \(postprocessed\), train, as read: row 2222 of column 'sentence2' is empty"
-    ):
+    with pytest.raises(InputError, match=r"d \(postprocessed\), train, as read: row 2222 of column 'sentence2' is"):
         list(loaded.train)
     rows[7]["score"] = None
     directory = write_dataset(tmp_path / "early", {"train": rows})

@@ -28,20 +28,22 @@ def make_spec(folder, **changes):
     return Encoder(path=str(folder), license="apache-2.0", **changes)
 
 
+def make_encoder(folder, lora=None, **changes):
+    spec = make_spec(folder, **changes)
+    return build_encoder(spec, find_base(spec), lora).eval()
+
+
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 @pytest.mark.parametrize("pooling", ["mean", "lasttoken"])
 def test_an_embedding_does_not_depend_on_its_batch(tmp_path, kind, pooling):
-    spec = make_spec(make_lm(tmp_path / "lm", kind), pooling=pooling)
-    encoder = build_encoder(spec, find_base(spec)).eval()
+    encoder = make_encoder(make_lm(tmp_path / "lm", kind), pooling=pooling)
     together = encoder.encode(SENTENCES)
     alone = np.concatenate([encoder.encode([sentence]) for sentence in SENTENCES])
     assert np.abs(together - alone).max() <= 1e-5
 
 
 def test_a_static_student_is_the_mean_of_the_bases_token_embeddings(tmp_path):
-    spec = make_spec(make_lm(tmp_path / "lm"), modules="static")
-    encoder = build_encoder(spec, find_base(spec))
-    save_encoder(encoder, tmp_path / "saved")
+    save_encoder(make_encoder(make_lm(tmp_path / "lm"), modules="static"), tmp_path / "saved")
     loaded = SentenceTransformer(str(tmp_path / "saved"))
     lm = AutoModelForCausalLM.from_pretrained(tmp_path / "lm")
     tokens = AutoTokenizer.from_pretrained(tmp_path / "lm")(SENTENCES[0], return_tensors="pt").input_ids
@@ -52,8 +54,7 @@ def test_a_static_student_is_the_mean_of_the_bases_token_embeddings(tmp_path):
 
 
 def test_a_masked_language_model_loses_its_pooler_and_gets_none_at_random(tmp_path, caplog):
-    spec = make_spec(make_mlm(tmp_path / "mlm"))
-    encoder = build_encoder(spec, find_base(spec))
+    encoder = make_encoder(make_mlm(tmp_path / "mlm"))
     assert encoder.transformers_model.pooler is None
     save_encoder(encoder, tmp_path / "saved")
     caplog.clear()
@@ -68,8 +69,7 @@ def test_a_masked_language_model_loses_its_pooler_and_gets_none_at_random(tmp_pa
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_the_embedding_is_the_pooled_last_hidden_state_of_the_base(tmp_path, pooling):
     folder = make_mlm(tmp_path / "mlm")
-    spec = make_spec(folder, pooling=pooling)
-    encoder = build_encoder(spec, find_base(spec)).eval()
+    encoder = make_encoder(folder, pooling=pooling)
     tokens = AutoTokenizer.from_pretrained(folder)(SENTENCES[0], return_tensors="pt")
     with torch.no_grad():
         states = AutoModelForMaskedLM.from_pretrained(folder).roberta(**tokens).last_hidden_state[0]
@@ -78,8 +78,7 @@ def test_the_embedding_is_the_pooled_last_hidden_state_of_the_base(tmp_path, poo
 
 
 def test_a_finished_encoder_is_taken_as_it_is(tmp_path):
-    first = make_spec(make_mlm(tmp_path / "mlm"), pooling="cls", max_seq_length=32)
-    encoder = build_encoder(first, find_base(first))
+    encoder = make_encoder(make_mlm(tmp_path / "mlm"), pooling="cls", max_seq_length=32)
     save_encoder(encoder, tmp_path / "finished")
     spec = make_spec(tmp_path / "finished", modules="sentence-transformer", max_seq_length=16)
     found = build_encoder(spec, find_base(spec))
@@ -94,9 +93,8 @@ def test_a_finished_encoder_is_taken_as_it_is(tmp_path):
 def test_layers_that_a_base_lacks_are_not_made_at_random(tmp_path):
     config = make_lm(tmp_path / "lm") / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"num_hidden_layers": 3}))
-    spec = make_spec(tmp_path / "lm")
     with pytest.raises(InputError, match=r"base: .*lm: its weights lack layers.2.input_layernorm.weight"):
-        build_encoder(spec, find_base(spec))
+        make_encoder(tmp_path / "lm")
 
 
 @pytest.mark.parametrize("modules", ["transformer", "sentence-transformer"])
@@ -109,9 +107,8 @@ def test_code_that_a_base_brings_is_not_run(tmp_path, modules):
     (folder / "config.json").write_text(json.dumps({**config, "model_type": "own", "auto_map": auto_map}))
     module = {"idx": 0, "name": "0", "path": "", "type": "modeling_own.Own"}
     (folder / "modules.json").write_text(json.dumps([module]))
-    spec = make_spec(folder, modules=modules)
     with pytest.raises(InputError, match=r"cannot be loaded"):
-        build_encoder(spec, find_base(spec))
+        make_encoder(folder, modules=modules)
     assert not evidence.exists()
 
 
@@ -137,8 +134,7 @@ def test_bases_come_from_the_hub_at_their_pinned_revision(tmp_path, local_hub, h
     (tmp_path / "glove.txt").write_text("the 1 0\ndog 0 1\n")
     hub_api.upload_file(repo_id=words, path_in_repo="v/glove.txt", path_or_fileobj=tmp_path / "glove.txt")
     hub_api.create_tag(words, tag="v1")
-    spec = make_spec(tmp_path / "lm")
-    encoder = build_encoder(spec, find_base(spec), Lora(r=2, alpha=2))
+    encoder = make_encoder(tmp_path / "lm", Lora(r=2, alpha=2))
     encoder.transformers_model.name_or_path = lm
     save_encoder(encoder, tmp_path / "adapter")
     made = hub_api.upload_folder(repo_id=adapter, folder_path=tmp_path / "adapter").oid
@@ -157,19 +153,11 @@ def test_bases_come_from_the_hub_at_their_pinned_revision(tmp_path, local_hub, h
     assert np.abs(encoder.encode("the dog") - adapted).max() <= 1e-5
 
 
-PROMPT = 'This: "[X]" is:"'
-
-
-def make_base(folder, kind):
-    return make_mlm(folder / "lm") if kind == "mlm" else make_family(folder / "lm", kind)
-
-
 @pytest.mark.parametrize("kind", ["gemma3", "smollm3", "gpt2", "mlm"])
 def test_the_first_layers_give_what_they_give_inside_the_whole(tmp_path, kind):
     """Of decoders under their last norm, which stays."""
-    base = make_base(tmp_path, kind)
-    spec = Encoder(path=str(base), layers=1, license="mit")
-    encoder = build_encoder(spec, find_base(spec)).eval()
+    base = make_mlm(tmp_path / "lm") if kind == "mlm" else make_family(tmp_path / "lm", kind)
+    encoder = make_encoder(base, layers=1)
     assert encoder[0].model.config.num_hidden_layers == 1
     whole = AutoModel.from_pretrained(base).eval()
     features = encoder[0].preprocess(SENTENCES)
@@ -182,9 +170,9 @@ def test_the_first_layers_give_what_they_give_inside_the_whole(tmp_path, kind):
 
 
 def test_an_adapter_on_the_first_layers_is_trained_merged_and_saved_as_a_smaller_model(tmp_path, capsys):
-    base = {"path": str(make_base(tmp_path, "gemma3")), "pooling": "lasttoken", "prompt": PROMPT, "layers": "1"}
+    base = {"path": str(make_family(tmp_path / "lm", "gemma3")), "pooling": "lasttoken", "layers": "1"}
     lora = {"r": "2", "alpha": "4", "release": "merged"}
-    recipe = write_recipe(tmp_path, base=base | {"license": "mit"}, lora=lora)
+    recipe = write_recipe(tmp_path, base=base | {"prompt": 'This: "[X]" is:"', "license": "mit"}, lora=lora)
     main(recipe, out=tmp_path / "out", dry_run=True)
     assert "on 7 layers" in capsys.readouterr().out  # linear ones, of the one layer that is left
     main(recipe, out=tmp_path / "out")
@@ -193,4 +181,4 @@ def test_an_adapter_on_the_first_layers_is_trained_merged_and_saved_as_a_smaller
     loaded = SentenceTransformer(str(tmp_path / "out"))
     parameters = sum(parameter.numel() for parameter in loaded.parameters())
     assert parameters == require_complete(tmp_path / "out").counts["parameters"]
-    assert loaded.encode(SENTENCES).shape[0] == 2
+    assert loaded.encode(SENTENCES).shape[0] == len(SENTENCES)

@@ -42,17 +42,11 @@ def with_fallback() -> Tokenizer:
     return Tokenizer.from_str(json.dumps(definition))
 
 
-def on_bytes() -> Tokenizer:
-    """Byte pair encoding on bytes, as GPT-2 and RoBERTa have it."""
-    tokenizer: Tokenizer = make_mlm_tokenizer().backend_tokenizer
-    return tokenizer
-
-
 def tokens(tokenizer, text):
     return tokenizer.encode(text, add_special_tokens=False).tokens
 
 
-@pytest.mark.parametrize("make", [with_fallback, on_bytes])
+@pytest.mark.parametrize("make", [with_fallback, lambda: make_mlm_tokenizer().backend_tokenizer])  # or on bytes
 @pytest.mark.parametrize("size", [None, 12])
 def test_texts_of_the_corpus_keep_their_tokens_and_all_others_have_some(make, size):
     whole = make()
@@ -113,8 +107,6 @@ def test_a_small_encoder_is_trained_and_loads_as_any_other(tmp_path, capsys):
     assert any(name.startswith("vocabulary:corpus.txt:") for name in manifest.inputs)
     assert manifest.provenance["base"]["vocabulary"]["path"] == "corpus.txt"
     assert SentenceTransformer(str(tmp_path / "out.base"))[0].num_embeddings == count
-    long = "dog " * 200
-    assert np.array_equal(loaded.encode(long), loaded.encode(long + "beach"))  # max_seq_length holds
 
 
 def test_the_corpus_decides_and_no_vocabulary_leaves_no_trace(tmp_path):
@@ -173,14 +165,12 @@ def test_a_word_may_hold_spaces_and_other_separators(tmp_path):
     [
         ("the 1 2\ndog 3\n", r":2: has 1 numbers; allowed: a word and 2 numbers"),
         ("the 1 2\ndog 3 x\n", r":2: .*could not convert"),
-        ("the 1 2\ndog 3 4 five 6\n", r":2: has 4 numbers"),
         ("the 1 2\ndog 3 4 5\n", r":2: has 3 numbers; allowed: a word and 2 numbers"),
         ("the 1 2\n\ncat 3 4\n", r":2: has 0 numbers"),
         ("2 2\nthe 1 2\ndog 3 nan\n", r":3: a number is not finite"),
         ("the 1 2\ndog 3 1e39\n", r":2: a number is not finite"),
         ("the\n", r":1: has no numbers"),
         ("", r"glove.txt: holds no word vectors"),
-        ("2 2\n", r"glove.txt: holds no word vectors"),
         (b"the 1 2\n\xff 3 4\n", r":2: is not UTF-8"),
     ],
 )

@@ -1,17 +1,13 @@
 """Several processes: the recipe's batch cut evenly, the same weights as of one, one voice, and resuming a group."""
 
-import json
-
 import pytest
 import torch
 from safetensors.torch import load_file
 from sentence_transformers.base.sampler import NoDuplicatesBatchSampler
-from tiny_bases import make_mlm
-from training_inputs import sts_rows, triplet_rows, write_dataset, write_recipe
+from training_inputs import labelled_data, sts_rows, triplet_data, write_dataset, write_recipe
 from training_processes import killed, launched, trained
 
 from hub.contract.run_dir import require_complete
-from hub.contract.schema import PAIR_CLASS, TRIPLET
 from hub.errors import InputError, RunError
 from training.loop.arguments import per_device_batch
 from training.loop.distributed import report_once
@@ -36,60 +32,37 @@ def folder(tmp_path):
     return tmp_path
 
 
-def triplets(folder, count=70):
-    path = write_dataset(folder / "triplets", {"train": triplet_rows(count)}, "triplet", TRIPLET)
-    return {"path": str(path), "config": "triplet", "example_type": "triplet", "loss": "MultipleNegativesRankingLoss"}
-
-
 def pairs(folder, loss="CosineSimilarityLoss"):
     return {"path": str(folder / "pairs"), "config": "postprocessed", "example_type": "sts", "loss": loss}
-
-
-def labelled(folder):
-    """Pairs with three labels, whose classifier is the loss's own and so not in what is wrapped for the group."""
-    texts = [(row["sentence1"], row["sentence2"]) for row in sts_rows(70)]
-    rows = [{"premise": a, "hypothesis": b, "label": index % 3} for index, (a, b) in enumerate(texts)]
-    path = write_dataset(folder / "nli", {"train": rows}, "pair-class", PAIR_CLASS)
-    return {"path": str(path), "config": "pair-class", "example_type": "pair-class", "loss": "SoftmaxLoss"}
-
-
-def both(folder, **changes):
-    """The recipe trained by one and by two processes."""
-    recipe = write_recipe(folder, **{"batch_size": "32", "arguments": PLAIN, **changes})
-    for processes in (1, 2):
-        codes = trained([str(recipe), "--out", str(folder / f"by{processes}")], processes, folder / f"log{processes}")
-        assert codes == [0] * processes, (folder / f"log{processes}.err").read_text()
-    return folder / "by1", folder / "by2"
 
 
 def data(name, folder):
     return {
         "cosine": lambda: [pairs(folder)],
-        "in-batch": lambda: [triplets(folder)],
-        "cached": lambda: [triplets(folder) | {"loss": "CachedMultipleNegativesRankingLoss"}],
-        "classifier": lambda: [labelled(folder)],
-        "two": lambda: [pairs(folder, "CoSENTLoss"), triplets(folder)],
+        "stream": lambda: [pairs(folder) | {"streaming": "true"}],
+        "in-batch": lambda: [triplet_data(folder)],
+        "cached": lambda: [triplet_data(folder, loss="CachedMultipleNegativesRankingLoss")],
+        "classifier": lambda: [labelled_data(folder)],
+        "two": lambda: [pairs(folder, "CoSENTLoss"), triplet_data(folder)],
     }[name]()
 
 
 @pytest.mark.slow("trains in two processes")
-@pytest.mark.parametrize("name", ["cosine", "in-batch", "cached", "classifier", "two"])
+@pytest.mark.parametrize("name", ["cosine", "stream", "in-batch", "cached", "classifier", "two"])
 def test_two_processes_end_in_the_weights_of_one(folder, name):
-    """A last, smaller batch (of 4 or 6 rows) included."""
-    one, two = both(folder, datasets=data(name, folder))
+    """A last, smaller batch (of 4 or 6 rows) included; of a stream, past its end (7 steps of 32 rows, of 100)."""
+    arguments = PLAIN | ({"max_steps": "7"} if name == "stream" else {})
+    recipe = write_recipe(folder, batch_size="32", arguments=arguments, datasets=data(name, folder))
+    one, two = outs = [folder / f"by{processes}" for processes in (1, 2)]
+    for processes, out in zip((1, 2), outs, strict=True):
+        codes = trained([str(recipe), "--out", str(out)], processes, folder / f"log{processes}")
+        assert codes == [0] * processes, (folder / f"log{processes}.err").read_text()
     assert furthest(one, two) < 1e-5 < furthest(one, folder / "by1.base")
-    facts = [require_complete(out).provenance["training"] for out in (one, two)]
+    facts = [require_complete(out).provenance["training"] for out in outs]
     assert [fact["processes"] for fact in facts] == [1, 2]
     assert facts[0]["steps"] == facts[1]["steps"]
     first, second = (torch.tensor(fact["loss_curve"]) for fact in facts)
     assert torch.allclose(first, second, atol=1e-4)
-
-
-@pytest.mark.slow("trains in two processes")
-def test_two_processes_share_the_batches_of_a_stream(folder):
-    """Past its end, too: 7 steps of 32 rows, of 100."""
-    one, two = both(folder, datasets=[pairs(folder) | {"streaming": "true"}], arguments=PLAIN | {"max_steps": "7"})
-    assert furthest(one, two) < 1e-5 < furthest(one, folder / "by1.base")
 
 
 @pytest.mark.slow("trains in two processes")
@@ -105,9 +78,11 @@ def test_both_processes_score_the_validation_data_and_the_chosen_weights(folder)
 
 
 @pytest.mark.slow("trains in two processes")
-def test_only_the_main_process_writes(folder):
+def test_torchrun_starts_a_group_of_which_only_the_main_process_writes(folder):
     recipe = write_recipe(folder, arguments=PLAIN | {"report_to": "tensorboard"})
-    assert trained([str(recipe), "--out", str(folder / "out")], 2, folder / "log") == [0, 0]
+    code = launched([str(recipe), "--out", str(folder / "out")], 2, folder / "log")
+    assert code == 0, (folder / "log.err").read_text()
+    assert require_complete(folder / "out").provenance["training"]["processes"] == 2
     assert (folder / "log.out").read_text().count("100 rows, 21 steps") == 0
     assert (folder / "log.out").read_text().count("100 rows, 7 steps") == 1
     assert (folder / "log.err").read_text().count("training: step 7 of 7") == 1
@@ -145,41 +120,6 @@ def test_the_end_of_another_process_is_told_in_one_line(monkeypatch):
         raise RuntimeError("of another kind")
 
 
-SAVED = PLAIN | {"optim": "adamw_torch", "save_strategy": "steps", "save_steps": "4"}
-
-
-def two_datasets(folder):
-    return write_recipe(folder, arguments=SAVED | {"num_train_epochs": "3"}, datasets=data("two", folder))
-
-
-def streamed_documents(folder):
-    """With dropout, masks and a head of the loss's own."""
-    spans = {"unit": "tokens", "min_length": "3", "max_length": "8", "min_document": "32"}
-    (folder / "documents.txt").write_text("\n".join(row["sentence1"] * 3 for row in sts_rows(12)) + "\n")
-    at = {"path": str(folder / "documents.txt"), "config": "default", "example_type": "documents", "streaming": "true"}
-    return write_recipe(
-        folder,
-        base={"path": str(make_mlm(folder / "mlm")), "max_seq_length": "16", "license": "mit"},
-        datasets=[{**at, "loss": "DeclutrLoss", "spans": spans}],
-        arguments=SAVED | {"max_steps": "12"},
-        batch_size="4",
-    )
-
-
-@pytest.mark.slow("kills a run again and again, to the same bytes")
-@pytest.mark.parametrize("family", [two_datasets, streamed_documents])
-def test_a_killed_group_goes_on_to_the_same_bytes(folder, family):
-    recipe = family(folder)
-    assert trained([str(recipe), "--out", str(folder / "whole")], 2, folder / "log") == [0, 0]
-    command = [str(recipe), "--out", str(folder / "cut")]
-    marks = folder / "cut.checkpoints"
-    killed(command, 2, folder / "killed", lambda: any(marks.glob("checkpoint-*/whole.json")), folder / "cut")
-    assert trained(command, 2, folder / "again") == [0, 0]
-    assert json.loads((folder / "cut.timing.json").read_text())["resumed_from_step"] > 0
-    for name in ("model.safetensors", "manifest.json"):
-        assert (folder / "cut" / name).read_bytes() == (folder / "whole" / name).read_bytes(), name
-
-
 @pytest.mark.slow("trains in two processes")
 def test_a_run_may_go_on_with_another_number_of_processes(folder):
     recipe = write_recipe(folder, arguments=PLAIN | {"num_train_epochs": "3", "save_strategy": "epoch"})
@@ -190,15 +130,6 @@ def test_a_run_may_go_on_with_another_number_of_processes(folder):
     assert trained(command, 1, folder / "again") == [0]
     assert "2 processes wrote it, now there are 1" in (folder / "again.err").read_text()
     assert furthest(folder / "whole", folder / "cut") < 1e-5
-
-
-@pytest.mark.slow("trains in two processes")
-def test_torchrun_starts_a_group(folder):
-    recipe = write_recipe(folder, arguments=PLAIN)
-    code = launched([str(recipe), "--out", str(folder / "out")], 2, folder / "log")
-    assert code == 0, (folder / "log.err").read_text()
-    assert require_complete(folder / "out").provenance["training"]["processes"] == 2
-    assert (folder / "log.out").read_text().count("100 rows, 7 steps") == 1
 
 
 def test_shares_are_even_and_cover_the_batch():

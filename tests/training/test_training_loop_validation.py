@@ -9,10 +9,10 @@ from scipy.stats import spearmanr
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from tiny_bases import make_mlm
+from training_inputs import model_recipe, triplet_rows, write_dataset
 from training_inputs import sts_rows as equal_rows
-from training_inputs import triplet_rows, write_dataset
 
-from hub.contract.recipe import ModelRecipe, TrainingData, ValidationData
+from hub.contract.recipe import TrainingData, ValidationData
 from hub.contract.schema import TRIPLET
 from hub.errors import InputError
 from training.data.training_sets import load_all
@@ -51,21 +51,8 @@ def data(path, form="sts"):
     return TrainingData(path=str(path), config=config, example_type=form, loss=loss)
 
 
-def recipe(datasets, *validation):
-    return ModelRecipe(
-        kind="model",
-        name="m",
-        version="0.1.0",
-        pretty_name="M",
-        license="mit",
-        base={"path": "b", "license": "mit"},
-        datasets=datasets,
-        validation=validation,
-    )
-
-
 def evaluator(datasets, *validation):
-    made = recipe(datasets, *validation)
+    made = model_recipe(*datasets, validation=validation)
     return validation_evaluator(made, load_all(made.datasets, None, own_validation=not made.validation), 4)
 
 
@@ -120,42 +107,32 @@ def test_a_file_in_the_sts_benchmarks_layout(encoder, folders):
     assert sum('"' in text for text in pairs.first) > 10  # quotation marks are characters
 
 
-def write(path, *lines):
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return ValidationData(path=str(path))
-
-
 def line(score, first="a b", second="c"):
-    return f"g\tf\t2012\t1\t{score}\t{first}\t{second}"
+    return f"g\tf\t2012\t1\t{score}\t{first}\t{second}\n"
 
 
 @pytest.mark.parametrize(
-    ("lines", "problem"),
+    ("content", "problem"),
     [
-        ([line(1), line(1)], r"every score is 1; a correlation needs scores that differ"),
-        ([line(1), "only\ttwo"], r"line 2: has 2 tab-separated columns; allowed: genre, file"),
-        ([line(1), line("high")], r"line 2: column 5 is 'high'; allowed: a score"),
-        ([line(1), line("nan")], r"row 2 has the score nan"),
-        ([line(1), line(2, second=" ")], r"row 2 has an empty sentence"),
-        ([], r"line 1: has 1 tab-separated columns"),
+        (line(1) + line(1), r"every score is 1; a correlation needs scores that differ"),
+        (line(1) + "only\ttwo\n", r"line 2: has 2 tab-separated columns; allowed: genre, file"),
+        (line(1) + line("high"), r"line 2: column 5 is 'high'; allowed: a score"),
+        (line(1) + line("nan"), r"row 2 has the score nan"),
+        (line(1) + line(2, second=" "), r"row 2 has an empty sentence"),
+        (line(1, "caf\xe9").encode("latin-1"), r"is not UTF-8"),
+        (None, r"validation.0: .*v.csv: no such file; the STS Benchmark's is assets/stsb"),
     ],
 )
-def test_files_that_cannot_choose(tmp_path, lines, problem):
+def test_files_that_cannot_choose(tmp_path, content, problem):
+    if content is not None:
+        (tmp_path / "v.csv").write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(InputError, match=problem):
-        read_pairs(write(tmp_path / "v.csv", *lines), "validation.0")
-
-
-def test_a_file_that_is_not_there_or_not_text(tmp_path):
-    with pytest.raises(InputError, match=r"validation.0: .*none.csv: no such file; the STS Benchmark's is assets/stsb"):
-        read_pairs(ValidationData(path=str(tmp_path / "none.csv")), "validation.0")
-    (tmp_path / "latin.csv").write_bytes(line(1, "caf\xe9").encode("latin-1"))
-    with pytest.raises(InputError, match=r"is not UTF-8"):
-        read_pairs(ValidationData(path=str(tmp_path / "latin.csv")), "validation.0")
+        read_pairs(ValidationData(path=str(tmp_path / "v.csv")), "validation.0")
 
 
 def test_characters_that_other_readers_break_lines_at(tmp_path):
-    entry = write(tmp_path / "v.csv", line(1, "one\u2028two\x0bthree"), line(2, 'a "quoted'))
-    pairs = read_pairs(entry, "validation.0")
+    (tmp_path / "v.csv").write_text(line(1, "one\u2028two\x0bthree") + line(2, 'a "quoted'), encoding="utf-8")
+    pairs = read_pairs(ValidationData(path=str(tmp_path / "v.csv")), "validation.0")
     assert pairs.first == ["one\u2028two\x0bthree", 'a "quoted']
 
 
@@ -163,7 +140,7 @@ def test_several_files_count_equally(encoder, tmp_path, folders):
     paths = [tmp_path / "one.csv", tmp_path / "two.csv"]
     sets = [sts_rows(9, seed=3), sts_rows(30, seed=4)]
     for path, rows in zip(paths, sets, strict=True):
-        write(path, *(line(5 * row["score"], row["sentence1"], row["sentence2"]) for row in rows))
+        path.write_text("".join(line(5 * row["score"], row["sentence1"], row["sentence2"]) for row in rows))
     found = evaluator((data(folders["sts"]),), *({"path": str(path)} for path in paths))
     wanted = np.mean([correlation(encoder, rows) for rows in sets])
     assert found(encoder)["sequential_score"] == pytest.approx(wanted, abs=1e-6)

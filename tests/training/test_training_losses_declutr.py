@@ -5,17 +5,11 @@ import math
 import pytest
 import torch
 from datasets import Dataset
-from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from test_training_data_spans import SPANS, documents
 from tiny_bases import make_llama, make_mlm
 from torch import multiprocessing
 from torch.nn.parallel import DistributedDataParallel
-from transformers import (
-    AutoModel,
-    AutoModelForMaskedLM,
-    AutoTokenizer,
-    TrainerCallback,
-)
+from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from hub.contract.model_sections import Encoder
 from hub.errors import InputError
@@ -164,51 +158,6 @@ def test_a_base_without_a_head_is_refused(tmp_path):
     make_llama(tmp_path / "llama")
     with pytest.raises(InputError, match=r"no masked language model can be loaded: .*LlamaConfig"):
         make_loss(tmp_path / "llama")
-
-
-class Logs(TrainerCallback):
-    def __init__(self):
-        self.losses = []
-
-    def on_log(self, args, state, control, logs=None, **kwargs):
-        if "loss" in logs:
-            self.losses.append(logs)
-
-
-def make_trainer(loss, rows, folder, **arguments):
-    settings = {"learning_rate": 1e-3, "weight_decay": 0.1, "logging_steps": 5, "seed": 5, "report_to": "none"}
-    settings |= {"per_device_train_batch_size": 4, "save_strategy": "no", "disable_tqdm": True, "use_cpu": True}
-    return SentenceTransformerTrainer(
-        model=loss.model,
-        args=SentenceTransformerTrainingArguments(output_dir=str(folder), **settings | arguments),
-        train_dataset=rows.rows,
-        loss=loss,
-        data_collator=rows.collator,
-        callbacks=[*rows.callbacks, Logs()],
-    )
-
-
-def logged(trainer):
-    return next(callback for callback in trainer.callback_handler.callbacks if isinstance(callback, Logs)).losses
-
-
-@pytest.mark.parametrize("streamed", [False, True])
-def test_the_trainer_lowers_both_parts_and_keeps_the_decoder_tied(streamed, tmp_path):
-    loss = make_loss(tmp_path / "base")
-    texts = Dataset.from_list(documents(12))
-    rows = span_rows(texts.to_iterable_dataset() if streamed else texts, loss.model.tokenizer, SPANS, 5, 32)
-    trainer = make_trainer(loss, rows, tmp_path / "out", max_steps=30)
-    head_before = loss.head.model.lm_head.dense.weight.detach().clone()
-    trainer.train()
-    losses = logged(trainer)
-    assert len(losses) == 6
-    for part in ("loss", "contrastive", "mlm"):
-        assert losses[-1][part] < losses[0][part]
-    assert losses[0]["loss"] == pytest.approx(losses[0]["contrastive"] + losses[0]["mlm"], abs=1e-3)
-    assert not torch.equal(loss.head.model.lm_head.dense.weight, head_before)
-    decoder = loss.head.model.get_output_embeddings()
-    assert decoder.weight is loss.model[0].model.get_input_embeddings().weight
-    assert decoder.bias is loss.head.model.lm_head.bias
 
 
 def parts_of(loss, batch, targets_seed=7):

@@ -10,10 +10,10 @@ from sentence_transformers.sentence_transformer.data_collator import SentenceTra
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from tiny_bases import make_mlm
 from torch import distributed
-from training_inputs import PROVENANCE, write_dataset
+from training_inputs import PROVENANCE, data_spec, model_recipe, write_dataset
 
 from hub.contract.dataset_sections import Postprocess
-from hub.contract.recipe import ModelRecipe, TrainingData
+from hub.contract.recipe import TrainingData
 from hub.errors import InputError
 from training.data.training_sets import load_all
 from training.encoder.bases import Base
@@ -33,8 +33,8 @@ NEGATIVES = ["nobody plays", "two cats", "a woman eats", "red car", "a young dog
 TEXTS = (ANCHORS, POSITIVES, NEGATIVES)
 
 
-def spec(loss, form="triplet", **arguments):
-    return TrainingData(path="d", config="c", example_type=form, loss=loss, loss_arguments=arguments)
+def spec(loss, form="triplet", weights=None, **arguments):
+    return TrainingData(path="d", config="c", example_type=form, loss=loss, loss_arguments=arguments, weights=weights)
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +49,8 @@ def encoder(folder):
     return SentenceTransformer(modules=[transformer, Pooling(32, "mean")]).double().eval()
 
 
-def build(encoder, loss, form="triplet", **arguments):
-    return build_loss(spec(loss, form, **arguments), encoder, Base(Path("none"), None, "0" * 64))
+def build(encoder, loss, form="triplet", processes=1, guide=None, **arguments):
+    return build_loss(spec(loss, form, **arguments), encoder, Base(Path("none"), None, "0" * 64), processes, guide)
 
 
 def features(encoder, columns=TEXTS):
@@ -68,6 +68,14 @@ def gradients(encoder, loss):
     return torch.cat([weight.grad.flatten() for weight in encoder.parameters() if weight.grad is not None])
 
 
+def same(encoder, loss, reference):
+    """Assert that two losses have the same value and gradients."""
+    assert loss.item() == pytest.approx(reference.item(), rel=1e-10)
+    found, wanted = gradients(encoder, loss), gradients(encoder, reference)
+    assert wanted.norm() > 1e-3
+    torch.testing.assert_close(found, wanted, rtol=1e-7, atol=1e-10)
+
+
 def info_nce(anchors, positives, negatives, temperature=0.05):
     """-log of the positive's share among all positives and hard negatives of the batch (Auto-NLI, PromptEOL+CSE)."""
     total = 0
@@ -80,11 +88,7 @@ def info_nce(anchors, positives, negatives, temperature=0.05):
 
 def test_info_nce_with_in_batch_and_hard_negatives_at_temperature_005(encoder):
     loss = build(encoder, "MultipleNegativesRankingLoss")(features(encoder), None)
-    reference = info_nce(*embed(encoder))
-    assert loss.item() == pytest.approx(reference.item(), rel=1e-10)
-    found, wanted = gradients(encoder, loss), gradients(encoder, reference)
-    assert wanted.norm() > 1e-3
-    torch.testing.assert_close(found, wanted, rtol=1e-7, atol=1e-10)
+    same(encoder, loss, info_nce(*embed(encoder)))
 
 
 @pytest.mark.parametrize(
@@ -93,8 +97,7 @@ def test_info_nce_with_in_batch_and_hard_negatives_at_temperature_005(encoder):
 def test_gradient_caching_gives_the_plain_loss_and_its_gradients(encoder, arguments):
     plain = build(encoder, "MultipleNegativesRankingLoss")(features(encoder), None)
     cached = build(encoder, "CachedMultipleNegativesRankingLoss", **arguments)(features(encoder), None)
-    assert cached.item() == pytest.approx(plain.item(), rel=1e-10)
-    torch.testing.assert_close(gradients(encoder, cached), gradients(encoder, plain), rtol=1e-7, atol=1e-10)
+    same(encoder, cached, plain)
 
 
 def test_gradient_caching_replays_dropout(encoder):
@@ -140,8 +143,7 @@ def test_losses_on_the_order_of_scores(encoder, name, similarity):
     (left, right), scores = pairs(encoder, SCORES)
     reference = ordered(similarity(left, right), SCORES)
     loss = build(encoder, name, "sts")(features(encoder, TEXTS[:2]), scores)
-    assert loss.item() == pytest.approx(reference.item(), rel=1e-10)
-    torch.testing.assert_close(gradients(encoder, loss), gradients(encoder, reference), rtol=1e-7, atol=1e-10)
+    same(encoder, loss, reference)
 
 
 def test_cosines_are_drawn_to_the_smoothed_targets(encoder, tmp_path):
@@ -151,8 +153,7 @@ def test_cosines_are_drawn_to_the_smoothed_targets(encoder, tmp_path):
         for first, second, label in zip(ANCHORS, POSITIVES, [0.0, 0.5, 1.0, 0.0, 0.5, 1.0, 1.0], strict=True)
     ]
     directory = write_dataset(tmp_path / "pairs", {"train": rows})
-    data = TrainingData(path=str(directory), config="postprocessed", example_type="sts", loss="CosineSimilarityLoss")
-    (loaded,) = load_all((data,), None)
+    (loaded,) = load_all((data_spec(directory),), None)
     batch = SentenceTransformerDataCollator(encoder.preprocess)([loaded.train[row] for row in range(len(rows))])
     labels = batch.pop("label")
     assert labels.tolist() == pytest.approx([0.1, 0.5, 0.9, 0.1, 0.5, 0.9, 0.9])
@@ -177,22 +178,11 @@ def test_softmax_classifies_both_embeddings_and_their_difference(encoder):
     logits = torch.cat([left, right, (left - right).abs()], dim=1) @ loss.classifier.weight.T + loss.classifier.bias
     shares = torch.exp(logits) / torch.exp(logits).sum(dim=1, keepdim=True)
     reference = -torch.log(shares[torch.arange(7), labels]).mean()
-    assert value.item() == pytest.approx(reference.item(), rel=1e-10)
-    torch.testing.assert_close(gradients(encoder, value), gradients(encoder, reference), rtol=1e-7, atol=1e-10)
+    same(encoder, value, reference)
     assert loss.classifier.weight.grad.norm() > 0
 
 
 WEIGHTS = [0.5, 2.0, 0.0, 1.0, 1.5, 0.25, 3.0]
-
-
-def weighted_build(encoder, loss, form="triplet", processes=1, **arguments):
-    found = spec(loss, form, **arguments).model_copy(update={"weights": "w"})
-    return build_loss(found, encoder, Base(Path("none"), None, "0" * 64), processes)
-
-
-def same(encoder, loss, reference):
-    assert loss.item() == pytest.approx(reference.item(), rel=1e-10)
-    torch.testing.assert_close(gradients(encoder, loss), gradients(encoder, reference), rtol=1e-7, atol=1e-10)
 
 
 def labelled(weights=WEIGHTS):
@@ -203,7 +193,7 @@ def test_weighted_squares_of_the_cosine(encoder):
     (left, right), scores = pairs(encoder, SCORES)
     squares = (torch.cosine_similarity(left, right) - scores) ** 2
     reference = sum(weight * square for weight, square in zip(WEIGHTS, squares, strict=True)) / len(WEIGHTS)
-    loss = weighted_build(encoder, "CosineSimilarityLoss", "sts")
+    loss = build(encoder, "CosineSimilarityLoss", "sts", weights="w")
     same(encoder, loss(features(encoder, TEXTS[:2]), labelled()), reference)
 
 
@@ -214,7 +204,7 @@ def test_weighted_cosent_counts_a_term_as_much_as_its_two_rows(encoder):
         for low, second, j in zip(SCORES, cosines, WEIGHTS, strict=True):
             if high > low:
                 total = total + i * j * torch.exp(20.0 * (second - first))
-    loss = weighted_build(encoder, "CoSENTLoss", "sts")
+    loss = build(encoder, "CoSENTLoss", "sts", weights="w")
     same(encoder, loss(features(encoder, TEXTS[:2]), labelled()), torch.log(total))
 
 
@@ -231,15 +221,8 @@ def test_weighted_info_nce(encoder, name, arguments, form, columns):
     for row, anchor in enumerate(anchors):
         cosines = torch.stack([torch.cosine_similarity(anchor, other, dim=0) for other in torch.cat(documents)])
         reference = reference - WEIGHTS[row] / len(anchors) * torch.log_softmax(20.0 * cosines, 0)[row]
-    loss = weighted_build(encoder, name, form, **arguments)
+    loss = build(encoder, name, form, weights="w", **arguments)
     same(encoder, loss(features(encoder, columns), torch.tensor(WEIGHTS, dtype=torch.float64)), reference)
-
-
-@pytest.mark.parametrize("name", [loss.name for loss in LOSSES.values() if loss.weighted])
-def test_equal_weights_change_nothing(encoder, name):
-    form = LOSSES[name].examples[0].name
-    plain = whole_batch(encoder, build(encoder, name, form), form)
-    same(encoder, whole_batch(encoder, weighted_build(encoder, name, form), form, weights=[1.0] * 7), plain)
 
 
 @pytest.fixture
@@ -250,10 +233,6 @@ def guide(encoder):
     for weight in other.parameters():
         weight.data += 0.1 * torch.randn(weight.shape, generator=generator, dtype=weight.dtype)
     return other
-
-
-def guided(encoder, guide, name, form="triplet", processes=1, **arguments):
-    return build_loss(spec(name, form, **arguments), encoder, Base(Path("none"), None, "0" * 64), processes, guide)
 
 
 GUIDED = [("GISTEmbedLoss", {}), ("CachedGISTEmbedLoss", CACHED)]
@@ -287,11 +266,8 @@ def test_the_guide_masks_the_negatives_that_it_finds_nearer_than_the_positive(
     assert 2 * len(anchors) < masked  # more than each text's likeness to itself
     form = "triplet" if negatives else "self-pair"
     before = {key: weight.clone() for key, weight in guide.state_dict().items()}
-    same(
-        encoder,
-        guided(encoder, guide, name, form, margin=margin, **arguments)(features(encoder, columns), None),
-        reference,
-    )
+    loss = build(encoder, name, form, guide=guide, margin=margin, **arguments)
+    same(encoder, loss(features(encoder, columns), None), reference)
     assert all(weight.grad is None and not weight.requires_grad for weight in guide.parameters())
     assert all(torch.equal(weight, before[key]) for key, weight in guide.state_dict().items())
 
@@ -319,10 +295,10 @@ def shared(encoder, name, processes, rows=slice(0, 6)):
     """The value of a loss of ``IN_BATCH`` on these rows."""
     (form, arguments), plain = IN_BATCH[name], name.removeprefix("Weighted")
     if plain != name:
-        loss = weighted_build(encoder, plain, form, processes, **arguments)
+        loss = build(encoder, plain, form, processes, weights="w", **arguments)
         return whole_batch(encoder, loss, form, rows, WEIGHTS)
-    start = copy.deepcopy(encoder) if LOSSES[plain].guided else None
-    return whole_batch(encoder, guided(encoder, start, plain, form, processes, **arguments), form, rows)
+    guide = copy.deepcopy(encoder) if LOSSES[plain].guided else None
+    return whole_batch(encoder, build(encoder, plain, form, processes, guide, **arguments), form, rows)
 
 
 def on_one_of_two_processes(rank, folder, out):
@@ -358,18 +334,13 @@ def test_two_processes_compare_the_rows_of_the_whole_batch(encoder, folder, tmp_
     [
         ("MultipleNegativesRankingLoss", "scal", "20", r"p.loss_arguments.scal: is not .*did you mean 'scale'"),
         ("MultipleNegativesRankingLoss", "temperature", "0.05", r"not an argument .*; scale is 1 / temperature"),
-        ("MultipleNegativesRankingLoss", "mini_batch_size", "2", r"is not an argument of the loss"),
         ("CosineSimilarityLoss", "scale", "20", r"is not an argument of the loss; allowed: none"),
         ("CachedMultipleNegativesRankingLoss", "mini_batch_size", "many", r"valid integer.*found 'many'"),
         ("CachedMultipleNegativesRankingLoss", "mini_batch_size", "0", r"mini_batch_size: is 0; allowed: a positive"),
-        ("CoSENTLoss", "scale", "-20", r"p.loss_arguments.scale: is -20; allowed: a positive number"),
         ("CoSENTLoss", "scale", "nan", r"is nan; allowed: a positive number"),
-        ("MultipleNegativesRankingLoss", "hardness_mode", "some", r"loss_arguments.hardness_mode: .*found 'some'"),
         ("MultipleNegativesRankingLoss", "gather_across_devices", "true", r"is set by this stage; remove it"),
-        ("SoftmaxLoss", "num_labels", "3", r"is set by this stage; remove it"),
         ("GISTEmbedLoss", "guide", "x", r"loss_arguments.guide: is set by the dataset's own key guide; remove it"),
         ("GISTEmbedLoss", "margin", "-1", r"loss_arguments.margin: is -1; allowed: 0 or a positive number"),
-        ("CoSENTLoss", "model", "x", r"is set by the recipe's base; remove it"),
         ("DeclutrLoss", "head", "x", r"is set by the recipe's base; remove it"),
         ("CoSENTLoss", "similarity_fct", "dot", r"is set by the loss: a function is no text; remove it"),
     ],
@@ -379,45 +350,22 @@ def test_loss_arguments_that_cannot_be_used(loss, name, text, message):
         loss_arguments(spec(loss, LOSSES[loss].examples[0].name, **{name: text}), "p")
 
 
+HARDEST = {"weights": "w", "loss_arguments": {"hardness_mode": "hard_negatives"}}
+GUIDE = {"guide": {"path": "d", "license": "mit"}}
+
+
 @pytest.mark.parametrize(
     ("loss", "form", "keys", "message"),
     [
-        (
-            "AnglELoss",
-            "sts",
-            {"weights": "w"},
-            r"p:datasets.0.weights: AnglELoss takes no weights of rows; allowed: \['Cos",
-        ),
-        (
-            "CoSENTLoss",
-            "sts",
-            {"guide": {"path": "d", "license": "mit"}},
-            r"p:datasets.0.guide: CoSENTLoss has no .*'GISTEmbedLoss'",
-        ),
-        (
-            "MultipleNegativesRankingLoss",
-            "triplet",
-            {"weights": "w", "loss_arguments": {"hardness_mode": "hard_negatives"}},
-            r"p:datasets.0.loss_arguments.hardness_mode: does not go with weights; remove one of the two",
-        ),
-        (
-            "CosineSimilarityLoss",
-            "triplet",
-            {},
-            r"p:datasets.0.loss: .*does not learn from example type triplet; allowed: ",
-        ),
-        ("CoSENTLos", "sts", {}, r"p:datasets.0.loss: unknown loss 'CoSENTLos'.*did you mean 'CoSENTLoss'"),
-        (
-            "GISTEmbedLoss",
-            "self-pair",
-            {},
-            r"p:datasets.0.loss_arguments.margin: is 0: a text is as similar .*margin: 0.1",
-        ),
+        ("AnglELoss", "sts", {"weights": "w"}, r"0.weights: AnglELoss takes no weights of rows; allowed: \['Cos"),
+        ("CoSENTLoss", "sts", GUIDE, r"p:datasets.0.guide: CoSENTLoss has no .*'GISTEmbedLoss'"),
+        ("MultipleNegativesRankingLoss", "triplet", HARDEST, r"hardness_mode: does not go with weights; remove one of"),
+        ("CosineSimilarityLoss", "triplet", {}, r"0.loss: .*does not learn from example type triplet; allowed: "),
+        ("GISTEmbedLoss", "self-pair", {}, r"loss_arguments.margin: is 0: a text is as similar .*margin: 0.1"),
     ],
 )
 def test_keys_that_do_not_go_with_the_loss(loss, form, keys, message):
     data = TrainingData(path="d", config="c", example_type=form, loss=loss, **keys)
-    names = {"kind": "model", "name": "m", "version": "0.1.0", "pretty_name": "M", "license": "mit", "batch_size": "8"}
     with pytest.raises(InputError, match=message):
-        check_losses(ModelRecipe(**names, base={"path": "b", "license": "mit"}, datasets=[data]), "p")
+        check_losses(model_recipe(data, batch_size="8"), "p")
         loss_arguments(data, "p:datasets.0")

@@ -1,30 +1,21 @@
 """training.merge: from a trained adapter's run directory to a whole model's, which is published like any other."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 from tiny_bases import make_llama
-from training_inputs import sts_rows, triplet_rows, write_dataset, write_recipe
+from training_inputs import sts_rows, triplet_data, write_dataset, write_recipe
 
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
 from hub.contract.run_dir import changed_files, read_manifest
-from hub.contract.schema import TRIPLET
 from hub.errors import InputError
 from training.merge import main
 
 pytest_plugins = ["local_hub"]
-SENTENCES = ["A man is playing a flute.", "Dogs.", "Two young women cook red beans in an old blue car."]
-ENCODE = (
-    "import json, sys, sentence_transformers as s\n"
-    f"sentences = {SENTENCES!r}\n"
-    "print(json.dumps([s.SentenceTransformer(source).encode(sentences).tolist() for source in sys.argv[1:]]))"
-)
 MAKE = """
 import os, sys
 from pathlib import Path
@@ -51,18 +42,6 @@ for step in ("save_encoder", "_copy_untrained", "move_into_place", "write_manife
 """
 
 
-def call(hub, *words):
-    environment = hub.client_environment() | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def encode(hub, *sources):
-    """The embeddings of each model, by folder or repo id, in one clean process."""
-    return np.array(json.loads(call(hub, "-c", ENCODE, *sources).splitlines()[-1]))
-
-
 @pytest.fixture(scope="module")
 def adapter_run(tmp_path_factory, local_hub, hub_api):
     """The run directory of an adapter on a base of the Hub, trained for a few steps on triplets.
@@ -72,11 +51,10 @@ def adapter_run(tmp_path_factory, local_hub, hub_api):
     folder = tmp_path_factory.mktemp("adapter")
     base = hub_api.create_repo("acme/merge-base").repo_id
     commit = hub_api.upload_folder(repo_id=base, folder_path=make_llama(folder / "base")).oid
-    write_dataset(folder / "triplets", {"train": triplet_rows(32)}, "triplet", TRIPLET)
+    data = triplet_data(folder, 32)
     write_dataset(folder / "pairs", {"train": sts_rows(3)})
     dataset = load_recipe(Path("recipes/demo/sts-dino-x1x2.yaml"), DatasetRecipe)
     (folder / "triplets" / "recipe.yaml").write_text(resolved(dataset))  # for its licence
-    data = {"path": str(folder / "triplets"), "config": "triplet", "example_type": "triplet"}
     encoder = {"repo_id": base, "revision": commit, "license": "mit", "pooling": "lasttoken"}
     recipe = write_recipe(
         folder,
@@ -84,10 +62,13 @@ def adapter_run(tmp_path_factory, local_hub, hub_api):
         license=dataset.license,
         base={**encoder, "prompt": 'This sentence : "[X]" means in one word:"'},
         lora={"r": "4", "alpha": "8"},
-        datasets=[{**data, "loss": "MultipleNegativesRankingLoss"}],
+        datasets=[data],
         arguments={"learning_rate": "1e-2", "max_steps": "4", "report_to": "none"},
     )
-    call(local_hub, "-c", MAKE, str(recipe), str(folder))
+    environment = local_hub.client_environment() | {"OMP_NUM_THREADS": "1"}
+    call = [sys.executable, "-c", MAKE, str(recipe), str(folder)]
+    done = subprocess.run(call, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     return folder / "eol"
 
 

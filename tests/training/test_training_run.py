@@ -7,10 +7,11 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
+from safetensors import SafetensorError
 from sentence_transformers import SentenceTransformer
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tiny_bases import make_llama
-from training_inputs import sts_rows, triplet_rows, write_dataset, write_recipe
+from training_inputs import sts_rows, triplet_data, write_dataset, write_recipe
 from transformers import TrainerState
 
 from hub.cli import run
@@ -18,13 +19,12 @@ from hub.contract.published_paths import clone_of
 from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import begin, changed_files, locked, require_complete
-from hub.contract.schema import TRIPLET
 from hub.errors import InputError, RunError
 from training.encoder.encoder import build_encoder
-from training.loop.checkpoints import is_whole, mark_whole, newest_whole, remove_old
-from training.loop.finish import ROOT
+from training.loop.checkpoints import mark_whole, newest_whole, remove_old
+from training.loop.finish import ROOT, disk_errors
 from training.loop.job import prepare
-from training.loop.train import ProgressReporter, verify
+from training.loop.train import verify
 from training.run import app, main
 
 
@@ -64,16 +64,7 @@ def test_the_manifest_says_where_the_weights_come_from(trained):
     assert timing["resumed_from_step"] == 0
 
 
-def test_a_finished_run_is_not_trained_again(trained, capsys):
-    before = (trained / "out" / "manifest.json").stat().st_mtime_ns
-    main(trained / "recipe.yaml", out=trained / "out")
-    captured = capsys.readouterr()
-    assert "already made" in captured.err
-    assert "96 rows, 18 steps" in captured.out
-    assert (trained / "out" / "manifest.json").stat().st_mtime_ns == before
-
-
-def test_a_corrected_name_and_other_tasks_train_nothing(trained, capsys):
+def test_a_finished_run_is_not_trained_again_also_with_a_corrected_name_and_other_tasks(trained, capsys):
     weights, before = trained / "out" / "model.safetensors", require_complete(trained / "out")
     written = weights.stat().st_mtime_ns
     settings = ["pretty_name=Corrected", "evaluation=[{task: stsb/cosine}]", "bootstrap_samples=50", "version=0.1.1"]
@@ -83,15 +74,15 @@ def test_a_corrected_name_and_other_tasks_train_nothing(trained, capsys):
     assert (now.fingerprint, now.version, weights.stat().st_mtime_ns) == (before.fingerprint, "0.1.1", written)
     main(trained / "recipe.yaml", out=trained / "out")
     assert require_complete(trained / "out") == before
+    manifest = (trained / "out" / "manifest.json").stat().st_mtime_ns
+    main(trained / "recipe.yaml", out=trained / "out")
+    assert (trained / "out" / "manifest.json").stat().st_mtime_ns == manifest
+    assert "96 rows, 18 steps" in capsys.readouterr().out
 
 
 def test_another_recipe_may_not_overwrite_a_run(trained):
     with pytest.raises(InputError, match=r"holds a run of another recipe"):
         main(trained / "recipe.yaml", out=trained / "out", settings=["arguments.learning_rate=1e-4"])
-
-
-def require_incomplete(directory):
-    return json.loads((directory / "manifest.json").read_text())["complete"]
 
 
 def test_a_damaged_file_is_made_again(trained):
@@ -117,40 +108,38 @@ def test_a_second_process_is_refused(trained):
         main(trained / "recipe.yaml", out=trained / "out")
 
 
-def test_without_validation_the_last_step_is_kept(tmp_path):
-    write_dataset(tmp_path / "pairs", {"train": sts_rows(16)})
-    main(write_recipe(tmp_path), out=tmp_path / "out")
-    training = require_complete(tmp_path / "out").provenance["training"]
-    assert training["best_step"] is None
-    assert training["validation_score"] is None
+@pytest.fixture
+def failed(monkeypatch, capsys):
+    """Run the command that fails; returns its exit code and stderr, which has no traceback."""
 
+    def command(*arguments):
+        monkeypatch.setattr(sys, "argv", ["training.run", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            run(app)
+        error = capsys.readouterr().err
+        assert "Traceback" not in error
+        return stopped.value.code, error
 
-DATA = {"path": "pairs", "config": "postprocessed"}
+    return command
 
 
 @pytest.mark.parametrize(
     ("form", "loss", "arguments", "message"),
     [
-        ("self-pair", "MultipleNegativesRankingLoss", {}, r"step \d+: the loss is nan"),
         ("graded-pair", "GISTEmbedLoss", {}, r"step \d+: the loss is nan"),
         ("sts", "CoSENTLoss", {"logging_steps": "1000"}, r"the (loss|norm of the gradient) is nan"),
         ("sts", "CosineSimilarityLoss", {"max_steps": "1"}, "the embeddings are not finite"),
     ],
 )
-def test_a_run_that_diverges_ends_in_one_line_and_leaves_no_model(
-    tmp_path, monkeypatch, capsys, form, loss, arguments, message
-):
+def test_a_run_that_diverges_ends_in_one_line_and_leaves_no_model(tmp_path, failed, form, loss, arguments, message):
     write_dataset(tmp_path / "pairs", {"train": sts_rows(64)})
     large = {"learning_rate": "1e30", "max_grad_norm": "0", "warmup_steps": "0", "report_to": "none"}
-    data = DATA | {"path": str(tmp_path / "pairs"), "example_type": form, "loss": loss}
+    data = {"path": str(tmp_path / "pairs"), "config": "postprocessed", "example_type": form, "loss": loss}
     recipe = write_recipe(tmp_path, datasets=[data], arguments=large | {"logging_steps": "2"} | arguments)
-    monkeypatch.setattr(sys, "argv", ["training.run", str(recipe), "--out", str(tmp_path / "out")])
-    with pytest.raises(SystemExit) as stopped:
-        run(app)
-    told = capsys.readouterr().err
+    code, told = failed(recipe, "--out", tmp_path / "out")
     (line,) = [line for line in told.splitlines() if "lower arguments.learning_rate" in line]
-    assert stopped.value.code == 1 and re.search(message, line) and "Traceback" not in told
-    assert not require_incomplete(tmp_path / "out")
+    assert code == 1 and re.search(message, line)
+    assert not json.loads((tmp_path / "out" / "manifest.json").read_text())["complete"]
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"manifest.json", "recipe.yaml"}
     assert not (tmp_path / "out.timing.json").exists()
 
@@ -177,14 +166,9 @@ def test_the_chosen_weights_must_score_what_they_scored(trained, off, half, same
         ("base.path=nonesuch", "base.path: nonesuch: no such file or folder; looked beside the recipe, in "),
     ],
 )
-def test_bad_input_ends_with_code_2_and_one_line(trained, monkeypatch, capsys, setting, message):
-    monkeypatch.setattr(sys, "argv", ["training.run", str(trained / "recipe.yaml"), "--set", setting, "--dry-run"])
-    with pytest.raises(SystemExit) as stopped:
-        run(app)
-    error = capsys.readouterr().err
-    assert stopped.value.code == 2
-    assert message in error
-    assert "Traceback" not in error
+def test_bad_input_ends_with_code_2_and_one_line(trained, failed, setting, message):
+    code, error = failed(trained / "recipe.yaml", "--set", setting, "--dry-run")
+    assert code == 2 and message in error
 
 
 def checkpoint(directory, step, best, fingerprint="f"):
@@ -197,12 +181,16 @@ def checkpoint(directory, step, best, fingerprint="f"):
     return folder
 
 
-def test_resuming_passes_over_checkpoints_that_are_not_whole(tmp_path):
+def test_resuming_needs_whole_checkpoints_with_their_best_and_of_the_same_run(tmp_path):
     old, cut = checkpoint(tmp_path, 2, 2), checkpoint(tmp_path, 10, 2)
     (cut / "model.safetensors").write_bytes(b"weig")
-    assert is_whole(old, "f")
     assert newest_whole(tmp_path, "f") == old
     assert not cut.exists()
+    other = tmp_path / "other"
+    checkpoint(other, 10, 4)
+    assert newest_whole(other, "f") is None
+    checkpoint(other, 4, 4, fingerprint="other")
+    assert newest_whole(other, "f") is None and list(other.iterdir()) == []
 
 
 def test_what_a_kept_checkpoint_needs_is_kept(tmp_path):
@@ -216,20 +204,7 @@ def test_what_a_kept_checkpoint_needs_is_kept(tmp_path):
     assert list(tmp_path.iterdir()) == kept[2:]
 
 
-def test_resuming_needs_the_best_checkpoint_too_and_the_same_run(tmp_path):
-    checkpoint(tmp_path, 10, 4)
-    assert newest_whole(tmp_path, "f") is None
-    checkpoint(tmp_path, 4, 4, fingerprint="other")
-    assert newest_whole(tmp_path, "f") is None
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_full_disk_is_told_as_such(tmp_path):
-    from safetensors import SafetensorError
-
-    from hub.errors import RunError
-    from training.loop.finish import disk_errors
-
     with pytest.raises(RunError, match="no space left on the disk"), disk_errors(tmp_path / "m"):
         raise SafetensorError("I/O error: No space left on device (os error 28)")
     with pytest.raises(RunError, match=r"cannot be written: .*File too large"), disk_errors(tmp_path / "m"):
@@ -242,18 +217,11 @@ def test_a_dry_run_tells_the_plan_without_the_weights(tmp_path, capsys):
     """The weights' file is no such thing: nothing can have read it."""
     base = make_llama(tmp_path / "llama")
     (base / "model.safetensors").write_bytes(b"no weights")
-    path = write_dataset(tmp_path / "triplets", {"train": triplet_rows(70)}, "triplet", TRIPLET)
-    data = {
-        "path": str(path),
-        "config": "triplet",
-        "example_type": "triplet",
-        "loss": "CachedMultipleNegativesRankingLoss",
-    }
     recipe = write_recipe(
         tmp_path,
         base={"path": str(base), "pooling": "lasttoken", "prompt": 'It: "[X]" is:"', "license": "mit"},
         lora={"r": "4", "alpha": "8", "release": "merged"},
-        datasets=[data],
+        datasets=[triplet_data(tmp_path, loss="CachedMultipleNegativesRankingLoss")],
         validation=[{"path": "assets/stsb/sts-dev.csv"}],
         arguments={"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": "5", "save_steps": "5"},
     )
@@ -300,27 +268,3 @@ def test_tensorboard_reads_the_curves_beside_the_run(tmp_path):
     assert "eval/sequential_score" in events.Tags()["scalars"]
     text = b"".join(path.read_bytes() for path in (tmp_path / "out.logs").iterdir())
     assert b"hf_" not in text
-
-
-def numbers(state, **logs):
-    state.log_history.append({**logs, "step": state.global_step})
-    return logs
-
-
-def test_a_log_file_gets_a_plain_line_now_and_then(capsys, monkeypatch):
-    state, progress = TrainerState(max_steps=100), ProgressReporter("Spearman's correlation")
-    progress.on_train_begin(None, state, None)
-    for state.global_step in range(1, 51):
-        progress.on_log(None, state, None, numbers(state, loss=0.5, learning_rate=1e-4))
-    assert capsys.readouterr().err == ""
-    state.global_step = 60
-    progress.on_log(None, state, None, numbers(state, eval_sequential_score=0.8))
-    state.global_step = 70
-    progress.printed -= 60
-    progress.on_log(None, state, None, numbers(state, eval_sequential_score=0.7))
-    told = capsys.readouterr().err
-    assert re.fullmatch(
-        r"training: step 70 of 100, \d\d:\d\d left, loss 0.5000, learning rate 1.00e-04, "
-        r"Spearman's correlation 0.7000, best 0.8000 at step 60\n",
-        told,
-    )
