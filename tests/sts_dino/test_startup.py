@@ -23,10 +23,8 @@ HEAVY = {
 }
 MODEL = "recipes/demo/demo-sts-dino.yaml"
 REFUSALS = [
-    *(
-        [name, "no-such-place"]
-        for name in ("write", "explain", "train", "score", "card", "release", "publish", "repeat")
-    ),
+    *([name, "no-such-place"] for name in ("write", "explain", "train", "card", "release", "publish", "repeat")),
+    ["score", "no-such-place.yaml"],  # without the ending it would be the name of an encoder
     *([name, "--no-such-option"] for name in ("adapt", "compare", "value", "hub")),
     ["train", MODEL, "--dry-run", "--set", "datasets.0.loss=Foo"],
     ["train", MODEL, "--set", "arguments.seed=3"],
