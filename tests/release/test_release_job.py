@@ -76,7 +76,7 @@ def git(at: Path, *words: str) -> str:
 def checkout(tmp_path, monkeypatch):
     """A clean clone of a project, pushed, in which the test stands."""
     root = tmp_path / "project"
-    for name in (RECIPE, "recipes/demo/demo-sts-dino.yaml", "recipes/models/bert-base-cls.yaml"):
+    for name in (RECIPE, "recipes/demo/demo-sts-dino.yaml", "recipes/models/bert-base-mean.yaml"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, root / name)
     git(tmp_path, "init", "--quiet", str(root))
@@ -175,7 +175,7 @@ def test_a_job_is_refused_before_it_is_paid_for(checkout, capsys, monkeypatch):
 
     refused("--timeout 3x: is no duration", RECIPE, "--timeout", "3x")
     refused("--workers 4: are for datasets", "recipes/demo/demo-sts-dino.yaml", "--workers", "4")
-    refused("is a baseline, which is not published", "recipes/models/bert-base-cls.yaml")
+    refused("is a baseline, which is not published", "recipes/models/bert-base-mean.yaml")
     refused(f"{ROOT / RECIPE}: is no file of the commit", str(ROOT / RECIPE))
     monkeypatch.delenv("HF_TOKEN", raising=False)
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
