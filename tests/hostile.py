@@ -146,7 +146,7 @@ class Hostile:
             "repo_id": "acme/pairs",
             "revision": "v1",
             "config": "postprocessed",
-            "schema": "sts",
+            "example_type": "sts",
             "loss": "CoSENTLoss",
         }
         base = {"repo_id": "acme/lm", "revision": "v1", "license": "mit"}
@@ -169,7 +169,7 @@ class Hostile:
                 "1",
             ],
             "write": [str(write), "--out", str(out / "written")],
-            "generation.run examples": [str(_few_shot(folder / "few.yaml")), "--dry-run"],
+            "write examples": [str(_few_shot(folder / "few.yaml")), "--dry-run"],
             "train": [str(train), "--out", str(out / "trained")],
             "score": [
                 "--model",
