@@ -15,10 +15,10 @@ from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import apply_overrides, checked, load_recipe, new_manifest, read_yaml, resolved
 from hub.contract.run_dir import RECIPE, Manifest
-from hub.contract.schema import SIFT
+from hub.contract.schema import ROW_FILTERS
 from hub.contract.shards import read_shard
 
-FILTERED = {reason.name for reason in SIFT}
+FILTERED = {reason.name for reason in ROW_FILTERS}
 
 app = cli.new_app(__doc__)
 

@@ -12,7 +12,7 @@ import yaml
 from hub.contract.measured import KINDS, NEAR_COPY, Arm
 from hub.contract.recipe import DatasetRecipe, Label, config_features, finished_schema
 from hub.contract.run_dir import Manifest
-from hub.contract.schema import EXAMPLE_SET, OF_FIRST_TEXTS, OF_SECOND_TEXTS, PROVENANCE, base_config, features
+from hub.contract.schema import EXAMPLE_SET, OF_GENERATED_TEXTS, OF_SOURCE_SENTENCES, PROVENANCE, base_config, features
 from hub.untrusted import Markdown, code, fenced, sample, table
 from model_cards.facts import DatasetFacts
 from model_cards.manifest import DatasetCounts, GenerationProgress, TextLengths, check_files
@@ -34,9 +34,9 @@ from model_cards.rows import (
 
 WORDS = yaml.safe_load((DATA / "words.yaml").read_text(encoding="utf-8"))
 NOTES = WORDS["columns"]
-REASONS = {reason.name: reason.second for reason in OF_SECOND_TEXTS}
-LINE_REASONS = {reason.name: reason.line or reason.second for reason in OF_SECOND_TEXTS}
-SOURCE_REASONS = {reason.name: reason.first for reason in OF_FIRST_TEXTS}
+REASONS = {reason.name: reason.second for reason in OF_GENERATED_TEXTS}
+LINE_REASONS = {reason.name: reason.line or reason.second for reason in OF_GENERATED_TEXTS}
+SOURCE_REASONS = {reason.name: reason.first for reason in OF_SOURCE_SENTENCES}
 GENERATORS = DATA / "generators.yaml"
 BENCHMARKS = {"stsb-train": "STS Benchmark", "stsb-captions-and-headlines": "STS Benchmark"}  # by the source's licence
 SMALL_GENERATOR = 100_000_000  # parameters; the smallest GPT-2 has 124 million
