@@ -6,6 +6,8 @@ from typing import Any
 
 import yaml
 from markdown_it import MarkdownIt
+from small_runs import FEW_SHOT as FEW_SHOT
+from small_runs import PROMPT as PROMPT
 
 from hub.contract.recipe import DatasetRecipe, ModelRecipe, config_features
 from hub.contract.recipe_file import resolved
@@ -16,7 +18,6 @@ from hub.contract.shards import shard_path, write_shard
 from hub.durable import write_text
 from model_cards.render import render
 
-PROMPT = 'Task: Write two sentences that {}.\nSentence 1: "<X1>"\nSentence 2: "'
 STS_LABELS = [
     {"name": "1", "score": 1.0, "instruction": PROMPT.format("mean the same thing")},
     {"name": "0", "score": 0.0, "instruction": PROMPT.format("are unrelated"), "counter_labels": ["1"]},
@@ -26,18 +27,6 @@ TEXT_LABELS = [
     {"name": "good", "instruction": TEXT_PROMPT.format("good"), "counter_labels": ["bad"]},
     {"name": "bad", "instruction": TEXT_PROMPT.format("bad"), "counter_labels": ["good"]},
 ]
-FEW_SHOT = {
-    "shots": [0, 5],
-    "sets": 2,
-    "examples": {
-        "kind": "hub",
-        "repo_id": "org/nli",
-        "revision": "c" * 40,
-        "labels": {"entailment": "0", "contradiction": "2"},
-        "description": "pairs that people wrote",
-        "license": "cc-by-sa-4.0",
-    },
-}
 FINISHED = ("postprocessed", "triplet", "pair-class")
 NLI_LABELS = [
     {"name": "entailment", "instruction": PROMPT.format("entail")},
