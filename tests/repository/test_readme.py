@@ -1,14 +1,16 @@
-"""The README: its snippet runs as pasted, its commands exist, and its results are those that are kept."""
+"""The README's snippet runs as pasted, its results are those that are kept, and the commands of every page exist."""
 
 import json
 import os
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import yaml
+from typer.main import get_command
 
 from sts_dino.commands import COMMANDS
 
@@ -23,10 +25,20 @@ def kept(name: str) -> dict:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def test_every_command_it_names_exists():
-    assert {word for word in re.findall(r"(?:`|^ +)sts-dino ([a-z][a-z-]*)", PAGE, re.MULTILINE) if word != "help"} <= {
-        *COMMANDS
-    }
+def options_of(command: str) -> set[str]:
+    """The options of a command, and those of its subcommands."""
+    found = get_command(import_module(COMMANDS[command].module).app)
+    every = [found, *getattr(found, "commands", {}).values()]
+    return {"--help", *(option for one in every for parameter in one.params for option in parameter.opts)}
+
+
+@pytest.mark.parametrize("page", [Path("README.md"), *sorted(Path("docs").glob("*.md"))], ids=str)
+def test_commands_and_options_that_a_page_names_exist(page):
+    text = re.sub(r"\\\n\s*", " ", page.read_text(encoding="utf-8"))
+    for command, words in re.findall(r"(?:`|^ +)sts-dino ([a-z][a-z-]*)([^`|#\n]*)", text, re.MULTILINE):
+        assert command in {"help", *COMMANDS}, command
+        if command not in ("help", "benchmark", "experiment"):  # these two import a subcommand when it is called
+            assert {*re.findall(r"(?<!\S)--[a-z][a-z-]*", words)} <= options_of(command), (command, words)
 
 
 @pytest.mark.parametrize("name", ["prompteol-gemma-sts-dino", "static-sts-dino-gemma"])
