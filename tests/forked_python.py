@@ -74,7 +74,9 @@ def serve(place: str, stub: str) -> None:
     """The server's side: fork for each question. Returns in the forks alone, which then run a module."""
     import importlib
     import selectors
+    from pathlib import Path
 
+    sys.path[0] = str(Path(sys.path[0]).parent)  # the folder of this file has folders of our packages' names
     for module in IMPORTED:
         importlib.import_module(module)
     listening = socket.socket(socket.AF_UNIX)

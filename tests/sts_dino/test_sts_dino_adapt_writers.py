@@ -64,7 +64,7 @@ def published(out: Path, *secrets: str) -> str:
 def test_a_gguf_file_writes_for_an_encoder(gguf, corpus):
     out = adapt(corpus, str(gguf), "--encoder", "static")
     text = published(out, str(gguf.parent), str(corpus.parent))
-    assert "built-in.gguf wrote" in text and "counter_labels" in text
+    assert "built-in.gguf generated" in text and "counter_labels" in text
 
 
 @pytest.mark.slow("a server that writes, and stages in processes of their own")
@@ -73,4 +73,4 @@ def test_a_model_behind_a_server_writes_for_an_encoder(gguf, corpus, tmp_path):
         base = str(make_lm(tmp_path / "base")), "--encoder-license", LICENSE
         out = adapt(corpus, f"built-in@{server.base_url}", "--encoder", *base)
     text = published(out, server.base_url, "127.0.0.1", str(corpus.parent))
-    assert "built-in wrote" in text and "dialect: llamacpp" in text
+    assert "built-in generated" in text and "dialect: llamacpp" in text
