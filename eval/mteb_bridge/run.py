@@ -38,7 +38,7 @@ from eval.encoders.load import BATCH, Encoder, chat_template
 from eval.scoring.outcomes import Outcomes
 from eval.statistics.bootstrap import EvaluationSettings, NewScore, task_interval
 from eval.tasks.hub import mteb_pins
-from eval.tasks.rows import ScoredPairs, published
+from eval.tasks.rows import Rows, published
 from eval.tasks.sources import Source
 from eval.tasks.task import Metric, Task, Unit
 from hub.client.connection import hub_errors
@@ -134,7 +134,7 @@ def _our_dataset(task: AbsTask) -> str | None:
     return next((name for name, pin in mteb_pins().items() if pin.repo_id == task.metadata.dataset["path"]), None)
 
 
-def local_rows(task: AbsTask, source: Source) -> ScoredPairs | None:
+def local_rows(task: AbsTask, source: Source) -> Rows | None:
     """Let a task score the rows of its local copy, when the source has a place for them, and return them.
 
     Raises InputError when they are not whole.
@@ -143,23 +143,22 @@ def local_rows(task: AbsTask, source: Source) -> ScoredPairs | None:
     if dataset is None or not source.has(dataset, "test"):
         return None
     rows = source.load(dataset, ["test"])["test"]
-    assert isinstance(rows, ScoredPairs)
     first = list(rows.first)
     if task.metadata.name in SPACED and _is_official(task, rows):
         first[SPACED[task.metadata.name]] += " "
-    columns = {"sentence1": first, "sentence2": list(rows.second), "score": rows.gold.tolist()}
+    columns = {"sentence1": first, "sentence2": list(rows.second), "score": rows.target.tolist()}
     task.dataset, task.data_loaded = DatasetDict(test=Dataset.from_dict(columns)), True
     return rows
 
 
-def _is_official(task: AbsTask, rows: ScoredPairs) -> bool:
+def _is_official(task: AbsTask, rows: Rows) -> bool:
     """Whether rows are those of the task's own revision: by their checksum, for the revision that was compared."""
     dataset = _our_dataset(task) or ""
     is_pinned = task.metadata.revision == mteb_pins()[dataset].revision
     return is_pinned and rows.sha256 == published().rows[dataset]["test"].sha256
 
 
-def data_revision(task: AbsTask, rows: ScoredPairs | None) -> str | None:
+def data_revision(task: AbsTask, rows: Rows | None) -> str | None:
     """``ORG/NAME@REVISION`` of the data that a result speaks of; None where they are rows from elsewhere."""
     if rows is not None and not _is_official(task, rows):
         return None
@@ -280,7 +279,7 @@ def measure_mteb(
 
 
 def measure_task(
-    task: AbsTask, model: MtebEncoder, rows: ScoredPairs | None, settings: EvaluationSettings
+    task: AbsTask, model: MtebEncoder, rows: Rows | None, settings: EvaluationSettings
 ) -> Iterator[NewScore]:
     """The scores of one task, split by split. ``rows`` are those that it was given, None for its own.
 
@@ -312,7 +311,7 @@ def measure_task(
 
 
 def _score(
-    ours: Task, task: AbsTask, split: str, found: Mapping[str, Mapping[str, Any]], rows: ScoredPairs | None
+    ours: Task, task: AbsTask, split: str, found: Mapping[str, Mapping[str, Any]], rows: Rows | None
 ) -> TaskScore:
     """The score of a split from MTEB's metrics of every subset, without an interval. Raises RunError when undefined."""
     main = {subset: 100 * round(float(scores["main_score"]), DIGITS) for subset, scores in found.items()}
