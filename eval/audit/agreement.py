@@ -123,7 +123,7 @@ def make_report(sample: Sample, answers: Mapping[str, Mapping[int, str]]) -> Rep
 
     def compared(*both: tuple[Mapping[int, str], Mapping[int, str]]) -> Agreement | None:
         common = [(one[row], other[row]) for one, other in both for row in one if row in other]
-        return agreement(*map(list, zip(*common, strict=True)), scale) if common else None
+        return agreement([one for one, _ in common], [other for _, other in common], scale) if common else None
 
     annotators = {name: found for name, rows in given.items() if (found := compared((rows, generated)))}
     between = {
