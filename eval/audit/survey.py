@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 import yaml
 
 from eval.audit.source import NO_LABEL, Batch, DatasetRows, score_label
-from hub.contract.recipe import NLI_LABELS
+from hub.contract.schema import NLI_LABELS
 from hub.durable import make_folder
 from hub.errors import InputError, RunError
 

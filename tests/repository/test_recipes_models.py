@@ -10,8 +10,7 @@ from test_recipes import difference as dataset_difference
 from test_recipes import leaves
 
 from hub.contract.licences import check_model
-from hub.contract.model_sections import Lora, SlantedTriangular, Spans
-from hub.contract.recipe import DatasetRecipe, ModelRecipe, TrainingData
+from hub.contract.recipe import DatasetRecipe, Lora, ModelRecipe, SlantedTriangular, Spans, TrainingData
 from hub.contract.recipe_file import load_recipe
 from model_cards.papers import reproduced
 from model_cards.provenance import read_changes

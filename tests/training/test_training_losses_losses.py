@@ -12,8 +12,7 @@ from tiny_bases import make_mlm
 from torch import distributed
 from training_inputs import PROVENANCE, data_spec, model_recipe, write_dataset
 
-from hub.contract.dataset_sections import Postprocess
-from hub.contract.recipe import TrainingData
+from hub.contract.recipe import Postprocess, TrainingData
 from hub.errors import InputError
 from training.data.training_sets import load_all
 from training.encoder.bases import Base
