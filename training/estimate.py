@@ -15,8 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from hub import cli
-from hub.contract.model_sections import PROMPT_TEXT
-from hub.contract.recipe import ModelRecipe
+from hub.contract.recipe import PROMPT_TEXT, ModelRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.errors import InputError
 from hub.untrusted import NO_CODE, reading_model

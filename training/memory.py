@@ -23,9 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, Trainer
 
-from hub.contract.dataset_sections import quantization_values
-from hub.contract.model_sections import Spans, TrainingData
-from hub.contract.recipe import ModelRecipe
+from hub.contract.recipe import ModelRecipe, Spans, TrainingData, quantization_values
 from hub.untrusted import NO_CODE, reading_model
 from training.data.example_types import DOCUMENTS, EXAMPLE_TYPES
 from training.encoder.bases import Base

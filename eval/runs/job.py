@@ -116,7 +116,9 @@ def check(job: EvaluationJob, data: TaskData) -> None:
     absent: dict[str, InputError] = {}
     for entry in job.entries:
         if entry.task.is_of_mteb:
-            _check_mteb(entry, job.settings)
+            from eval.mteb_bridge.run import find_mteb  # importing mteb costs seconds
+
+            find_mteb(entry.task.dataset, job.settings)
             continue
         try:
             data.rows(entry)
@@ -128,14 +130,6 @@ def check(job: EvaluationJob, data: TaskData) -> None:
             raise first
         hint = f"or leave out what lacks its data: --skip {','.join(absent)}"
         raise InputError("--tasks", f"{len(absent)} tasks lack their data, the first: {first}", hint=hint)
-
-
-def _check_mteb(entry: Entry, settings: EvaluationSettings) -> None:
-    if settings.limit is not None:
-        raise InputError(entry.task.name, "--limit does not reach MTEB's tasks", hint="leave it out, or the task")
-    from eval.mteb_bridge.run import find_mteb  # importing mteb costs seconds
-
-    find_mteb(entry.task.dataset)
 
 
 def plan(job: EvaluationJob, data: TaskData) -> Iterator[str]:

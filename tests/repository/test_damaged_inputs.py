@@ -1,6 +1,5 @@
 """Damaged and unfit inputs, and places that cannot be written: one line, its exit code, no traceback, no silence."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -23,7 +22,6 @@ from eval import annotate, quality
 from eval.audit import decontaminate
 from generation.import_task import read_spec
 from hub.contract import run_dir
-from hub.contract.shards import reading_rows
 from hub.errors import InputError
 from training.data.training_sets import load_all
 
@@ -81,19 +79,18 @@ def refused(module, *words) -> str:
 def test_source_sentences(name, files):
     settings = [f"source.path={files / name}", "source.columns=[text]", "source.limit=5000"]
     options = [word for setting in settings for word in ("--set", setting)]
-    told = refused(generation.run, STS_RECIPE, *options, "--dry-run")
-    assert str(files / name) in told and KINDS[name] in told
+    said = refused(generation.run, STS_RECIPE, *options, "--dry-run")
+    assert str(files / name) in said and KINDS[name] in said
 
 
-@pytest.mark.parametrize("name", ["pages.parquet", "deep.jsonl", "binary.parquet"])
-def test_few_shot_examples(name, files):
-    options = ["--set", FEW_SHOT.format(files / name), "--set", LABELS]
-    told = refused(generation.run, NLI_RECIPE, *options, "--dry-run")
-    assert str(files / name) in told and KINDS[name] in told
+def test_few_shot_examples(files):
+    options = ["--set", FEW_SHOT.format(files / "binary.parquet"), "--set", LABELS]
+    said = refused(generation.run, NLI_RECIPE, *options, "--dry-run")
+    assert str(files / "binary.parquet") in said and KINDS["binary.parquet"] in said
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize("name", ["pages.parquet", "cut.parquet", "deep.jsonl", "binary.parquet"])
+@pytest.mark.parametrize("name", ["pages.parquet", "deep.jsonl", "binary.parquet"])
 def test_documents(name, streaming, files):
     spec = data_spec(files / name, config="default", example_type="documents", loss="DeclutrLoss", streaming=streaming)
     with pytest.raises(InputError, match=r"documents|cannot be read: |holds binary"):
@@ -107,21 +104,6 @@ def run(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("damage", ["flipped", "cut", "gone"])
-def test_explain_on_a_shard_that_is_damaged(damage, run, tmp_path):
-    shutil.copytree(run, tmp_path / "run")
-    shard = min((tmp_path / "run").glob("data/raw/*.parquet"))
-    row = pq.ParquetFile(shard).read().to_pylist()[0]
-    if damage == "flipped":
-        flip(shard, 60, shard.stat().st_size // 2)
-    elif damage == "cut":
-        shard.write_bytes(shard.read_bytes()[:50])
-    else:
-        shard.unlink()
-    told = refused(generation.explain, tmp_path / "run", f"{row['source_id']}/{row['target']}/{row['attempt']}")
-    assert str(shard) in told and "run the stage that makes it again" in told
-
-
 def test_pages_that_nobody_can_unpack_in_a_run_whose_checksums_fit(run, tmp_path):
     shutil.copytree(run, tmp_path / "run")
     directory, out = tmp_path / "run", tmp_path / "out"
@@ -131,14 +113,14 @@ def test_pages_that_nobody_can_unpack_in_a_run_whose_checksums_fit(run, tmp_path
     again = [run_dir.describe(directory, f.path, config=f.config, split=f.split, rows=f.rows) for f in manifest.files]
     run_dir.write_manifest(directory, manifest.model_copy(update={"files": tuple(again)}))
     data = f"datasets=[{{path: {directory}, config: postprocessed, example_type: sts, loss: CosineSimilarityLoss}}]"
-    told = [
+    said = [
         refused(model_cards.render, directory),
         refused(quality, directory, "--out", out),
         refused(decontaminate, directory, "--out", out),
         refused(annotate, directory, "--out", out),
         refused(training.run, write_recipe(tmp_path), "--set", data, "--dry-run"),
     ]
-    assert all(str(directory) in one and "cannot be read: " in one for one in told), told
+    assert all(str(directory) in one and "cannot be read: " in one for one in said), said
 
 
 @pytest.mark.parametrize("content", [b"[" * 200_000, b"\xff\xfe\x00", b"null"], ids=["deep", "no-utf8", "null"])
@@ -152,7 +134,7 @@ def test_a_manifest_or_a_task_that_is_none(content, tmp_path):
         read_spec(tmp_path / "task.json")
 
 
-@pytest.mark.parametrize("out", ["/proc/none/run", "/proc/none", "/sys/none", "{}/" + "x" * 300])
+@pytest.mark.parametrize("out", ["/proc/none", "{}/" + "x" * 300])
 def test_a_place_that_cannot_be_written_is_not_called_another_process(out, tmp_path):
     outcome = outcome_of(generation.run, STS_RECIPE, "--set", "source.limit=2", "--out", out.format(tmp_path))
     assert outcome.code == 1
@@ -160,8 +142,8 @@ def test_a_place_that_cannot_be_written_is_not_called_another_process(out, tmp_p
 
 
 LIMITED = """
-import json, resource, sys
-import generation.run, training.run
+import resource, sys
+import training.run
 from command_outcomes import outcome_of
 from pathlib import Path
 from training_inputs import write_recipe
@@ -169,24 +151,16 @@ from training_inputs import write_recipe
 folder = Path(sys.argv[1])
 recipe = write_recipe(folder)
 resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048))
-told = [
-    outcome_of(generation.run, "recipes/demo/sts-dino-x2.yaml", "--set", "source.limit=2", "--out", folder / "rows"),
-    outcome_of(training.run, recipe, "--out", folder / "model"),
-]
-print(json.dumps([(one.code, one.error) for one in told]))
+outcome = outcome_of(training.run, recipe, "--out", folder / "model")
+print(outcome.code, outcome.error)
 """
 
 
-@pytest.mark.slow("starts command after command")
-def test_a_limit_on_the_size_of_files_is_told_in_a_line(tmp_path):
+@pytest.mark.slow("trains in a process of its own")
+def test_a_training_that_may_write_no_large_file_says_so_in_a_line(tmp_path):
     places = {"HF_HOME": str(tmp_path / "home"), "PYTHONPATH": f".{os.pathsep}tests"}
     command = [sys.executable, "-c", LIMITED, str(tmp_path)]
     done = subprocess.run(command, env={**os.environ, **places}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    for code, error in json.loads(done.stdout.splitlines()[-1]):
-        assert code == 1 and "ulimit -f" in error, error
-
-
-def test_rows_that_are_nested_too_deep_for_their_reader_are_told_in_a_line(tmp_path):
-    with pytest.raises(InputError, match=r"deep\.jsonl: cannot be read: "), reading_rows(tmp_path / "deep.jsonl"):
-        json.loads("[" * 100_000)
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("1 ") and "ulimit -f" in last

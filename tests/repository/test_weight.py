@@ -61,8 +61,10 @@ def test_every_module_is_counted_once():
 
 
 def test_lines_of_documentation():
+    pages = {path.name: lines([path]) for path in tracked() if path.parts[0] == "docs" and path.suffix == ".md"}
     assert (
-        lines([path for path in tracked() if path.parts[0] == "docs" and path.suffix == ".md"])
-        <= BOUNDS["docs"]["at_most"]
+        sum(pages.values()) <= BOUNDS["docs"]["at_most"]
+        and lines([Path("README.md")]) <= BOUNDS["README.md"]["at_most"]
     )
-    assert lines([Path("README.md")]) <= BOUNDS["README.md"]["at_most"]
+    more = {"decisions.md": 300, "recipe_reference.md": 400}  # a page answers one question
+    assert not {name: count for name, count in pages.items() if count > more.get(name, 200)}

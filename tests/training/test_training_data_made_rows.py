@@ -6,8 +6,7 @@ from safetensors.torch import load_file
 from tiny_bases import make_mlm
 from training_inputs import PROVENANCE, data_spec, sts_rows, write_dataset, write_recipe
 
-from hub.contract.model_sections import Grades
-from hub.contract.recipe import ModelRecipe
+from hub.contract.recipe import Grades, ModelRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import require_complete
 from hub.contract.schema import STS, features

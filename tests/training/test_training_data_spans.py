@@ -15,7 +15,7 @@ from tiny_lm import TEXTS
 from torch.utils.data import DataLoader
 from transformers import TrainerControl, TrainerState
 
-from hub.contract.model_sections import Spans
+from hub.contract.recipe import Spans
 from training.data.spans import (
     Span,
     SpanCollator,

@@ -13,8 +13,7 @@ from tiny_lm import TEXTS
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from training_inputs import write_recipe
 
-from hub.contract.model_sections import Vocabulary
-from hub.contract.recipe import Encoder, ModelRecipe
+from hub.contract.recipe import Encoder, ModelRecipe, Vocabulary
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
 from hub.contract.run_dir import require_complete
 from hub.errors import InputError

@@ -11,7 +11,7 @@ from torch import multiprocessing
 from torch.nn.parallel import DistributedDataParallel
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
-from hub.contract.model_sections import Encoder
+from hub.contract.recipe import Encoder
 from hub.errors import InputError
 from training.data.spans import SpanCollator, span_rows
 from training.encoder.bases import find_base

@@ -20,8 +20,7 @@ from datasets import Dataset, Features, IterableDataset
 from numpy.typing import NDArray
 
 from hub.client.connection import reading
-from hub.contract.model_sections import Grades
-from hub.contract.recipe import Spans, TrainingData
+from hub.contract.recipe import Grades, Spans, TrainingData
 from hub.contract.shards import reading_rows
 from hub.errors import InputError, RunError
 from training.data.example_types import (

@@ -26,7 +26,7 @@ from datasets import Dataset, Features, IterableDataset, List, Value
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerState
 
-from hub.contract.model_sections import Spans
+from hub.contract.recipe import Spans
 from hub.errors import InputError
 from training.data.rows import endless
 

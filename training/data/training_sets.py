@@ -18,9 +18,8 @@ from datasets import Dataset, IterableDataset
 
 from hub.client.connection import reading
 from hub.client.fetch import hub_dataset, local_run, require_known
-from hub.contract.model_sections import MADE, Grades
 from hub.contract.published_paths import published
-from hub.contract.recipe import DatasetRecipe, Spans, TrainingData
+from hub.contract.recipe import MADE, DatasetRecipe, Grades, Spans, TrainingData
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import RECIPE
 from hub.contract.shards import reading_rows, unreadable

@@ -36,7 +36,7 @@ class Base:
 
     def describe(self, spec: Encoder) -> dict[str, object]:
         """Its provenance entry for the manifest."""
-        described = published(spec).model_dump(mode="json", include=set(spec.deciding_keys()), exclude_none=True)
+        described = published(spec).model_dump(mode="json", include=spec.deciding_keys, exclude_none=True)
         return {**described, "commit": self.commit, "sha256": self.sha256, **upstream_of(spec.path)}
 
 

@@ -32,9 +32,7 @@ from transformers.pytorch_utils import Conv1D
 from transformers.quantizers.auto import AutoQuantizationConfig
 
 from hub.client.connection import reading
-from hub.contract.dataset_sections import quantization_values
-from hub.contract.model_sections import PROMPT_TEXT
-from hub.contract.recipe import Encoder, Lora
+from hub.contract.recipe import PROMPT_TEXT, Encoder, Lora, quantization_values
 from hub.durable import write_text
 from hub.errors import InputError, RunError, did_you_mean
 from hub.untrusted import NO_CODE, NO_PICKLES, reading_model, require_safetensors

@@ -26,7 +26,7 @@ import torch
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from hub.contract.model_sections import Vocabulary
+from hub.contract.recipe import Vocabulary
 from hub.errors import InputError
 
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # what a character outside the vocabulary falls back to

@@ -25,7 +25,7 @@ from transformers import PrinterCallback, TrainerCallback, TrainerState
 from transformers.integrations import TensorBoardCallback
 
 from hub.cli import say
-from hub.contract.model_sections import Spans
+from hub.contract.recipe import Spans
 from hub.contract.recipe_file import resolved
 from hub.contract.run_dir import Manifest, begin, locked
 from hub.errors import RunError

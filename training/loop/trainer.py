@@ -30,7 +30,7 @@ from torch.utils.data import BatchSampler
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy
 
-from hub.contract.model_sections import SlantedTriangular
+from hub.contract.recipe import SlantedTriangular
 from hub.errors import InputError, RunError
 from training.data.example_types import WEIGHT
 from training.loop.checkpoints import (

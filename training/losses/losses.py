@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from hub.contract.recipe import NLI_LABELS, ModelRecipe, TrainingData
+from hub.contract.recipe import ModelRecipe, TrainingData
+from hub.contract.schema import NLI_LABELS
 from hub.errors import InputError, did_you_mean
 from training.data.example_types import (
     DOCUMENTS,
