@@ -5,7 +5,8 @@ import math
 import pytest
 from training_inputs import model_recipe, write_recipe
 
-from hub.contract.recipe import ModelRecipe, load_recipe
+from hub.contract.recipe import ModelRecipe
+from hub.contract.recipe_file import load_recipe
 from hub.errors import InputError
 from training.loop.arguments import check_together, reported, trainer_arguments, typed_arguments
 from training.loop.trainer import slanted_triangular
