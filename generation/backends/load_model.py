@@ -22,8 +22,7 @@ from generation.backends.output_layer import pack
 from generation.inputs.chat_template import PromptEncoder
 from hub.cli import say
 from hub.client.connection import hub_errors, lost_connection
-from hub.contract.dataset_sections import quantization_values
-from hub.contract.recipe import LanguageModel
+from hub.contract.recipe import LanguageModel, quantization_values
 from hub.errors import InputError, OutOfMemory
 from hub.untrusted import NO_CODE, NO_PICKLES, reading_model, require_safetensors
 

@@ -1,4 +1,4 @@
-"""The backends of a recipe's section ``model``: how each is loaded. Capabilities: ``hub.contract.kinds``."""
+"""The backends of a recipe's section ``model``: how each is loaded. Capabilities: ``hub.contract.recipe``."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -27,9 +27,8 @@ from generation.pipeline.tasks import (
 from generation.rows.attempts import write_pairs
 from generation.rows.counts import WORDS, TextLength
 from generation.rows.filters import TextFilters
-from hub.contract.dataset_sections import DecodingParameters
 from hub.contract.published_paths import published_path
-from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe import DatasetRecipe, DecodingParameters
 
 
 class Worker:

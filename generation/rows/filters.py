@@ -148,7 +148,7 @@ _NO_LANGUAGE = "zxx"  # the classifier's class of numbers and code
 
 
 def is_foreign(text: str, language: str) -> bool:
-    """Whether a text is in another language than ``language``, one of ``dataset_sections.RECOGNISED``."""
+    """Whether a text is in another language than ``language``, one of ``hub.contract.recipe.RECOGNISED``."""
     without_names = (word for word in text.split() if not next(filter(str.isalpha, word), "").isupper())
     return _margin(text, language) >= MARGIN and _margin(" ".join(without_names), language) >= OF_OTHER_WORDS
 

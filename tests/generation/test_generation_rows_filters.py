@@ -6,8 +6,7 @@ import pytest
 
 from generation.inputs.examples import Example
 from generation.rows.filters import ALIKE, InstructionText, TextFilters, filtered, is_foreign
-from hub.contract.dataset_sections import RECOGNISED
-from hub.contract.recipe import DatasetRecipe, Variant
+from hub.contract.recipe import RECOGNISED, DatasetRecipe, Variant
 from hub.contract.recipe_file import fingerprint, load_recipe
 from hub.errors import InputError
 from hub.word_overlap import word_overlap, words

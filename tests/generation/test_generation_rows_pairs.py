@@ -7,8 +7,7 @@ import pytest
 
 from generation.rows import pairs
 from generation.rows.pairs import triplets
-from hub.contract.dataset_sections import Postprocess
-from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe import DatasetRecipe, Postprocess
 from hub.contract.recipe_file import load_recipe
 
 X2 = Path("recipes/demo/sts-dino-x2.yaml")
