@@ -1,13 +1,11 @@
 """Versions that decide a run's bytes besides its recipe and inputs: the libraries, and a digest of our own code.
 
-A run that one version begins must not be finished by another: no version could reproduce the mixture of rows. So
-``hub.contract.run_dir.begin`` compares these versions with the manifest and refuses to resume. The code hash covers the
-modules that a run can reach. A module counts unless ``ASIDE`` says why it decides no row, so a new one cannot be
-forgotten. Library versions are compared whole: a patch release of torch may change the last bit of a sum, and one bit
-may change a token.
+A run that one version begins must not be finished by another: ``hub.contract.run_dir.begin`` refuses it. The code
+digest covers every module that a run can reach, unless ``ASIDE`` says why it decides no row. Library versions are
+compared whole: a patch release of torch may change the last bit of a sum, and one bit may change a token.
 
-A module's digest leaves out docstrings, comments, layout and the words of errors. It leaves out keys of a recipe and
-their checks as well: the recipe's values, defaults included, are in its fingerprint. Properties stay.
+A module's digest leaves out docstrings, comments, layout, the words of errors, and the keys and checks of a recipe: the
+recipe's values, defaults included, are in its fingerprint.
 """
 
 import ast
@@ -80,7 +78,7 @@ def module_digests(start: str, aside: Collection[str] = (), root: Path = ROOT) -
         if name not in found and name not in aside and path.is_file():
             tree = ast.parse(path.read_text(encoding="utf-8"))
             waiting += [other for other in _imported(tree) if other.split(".")[0] in _PACKAGES]
-            found[name] = hashlib.sha256(bare(tree).encode()).hexdigest()
+            found[name] = hashlib.sha256(ast.unparse(_Bare().visit(tree)).encode()).hexdigest()
     return found
 
 
@@ -100,12 +98,9 @@ def _imported(tree: ast.Module) -> set[str]:
     return names | {parent for parent in parents if parent}
 
 
-def bare(tree: ast.Module) -> str:
-    """A module's code without what is only words, and without a recipe's keys and checks. Changes ``tree``."""
-    return ast.unparse(_Bare().visit(tree))
-
-
 class _Bare(ast.NodeTransformer):
+    """Leaves a module's code without words, and without a recipe's keys and checks."""
+
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
         checks = any(name.id in _CHECKS for mark in node.decorator_list for name in _names(mark))
         return None if checks or node.name == _PROBLEMS else self._without_docstring(node)

@@ -2,18 +2,16 @@
 
 import errno
 import json
-import os
 import re
 import shlex
 import shutil
-import subprocess
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_outcomes import outcome_of
 from commit_history import contents
-from forked_python import python_in
 from killing import killed
 from seeded_writer import rows_of
 from transformers import AutoTokenizer
@@ -46,11 +44,6 @@ def small(lm: Path, *more: str) -> list[str]:
 def arguments(lm: Path, out: Path, *more: str, recipe: Path = X2) -> list[str]:
     settings = [word for setting in small(lm, *more) for word in ("--set", setting)]
     return [str(recipe), "--out", str(out), *settings]
-
-
-def command(*given: str) -> subprocess.CompletedProcess[str]:
-    words = [python_in(dict(os.environ)), "-m", "sts_dino", "write", *given]
-    return subprocess.run(words, capture_output=True, text=True, check=False)
 
 
 def generate(lm: Path, directory: Path, *more: str, recipe: Path = X2) -> run_dir.Manifest:
@@ -104,19 +97,15 @@ def test_behind_a_server_lengths_are_words_unless_its_tokenizer_is_needed():
     assert job.text_length(recipe.model_copy(update={"premise_tokens": None}), Counting().count_tokens) is WORDS
 
 
-def test_running_again_does_nothing(whole, lm, capsys):
+def test_running_again_does_nothing_and_another_run_or_shard_history_gives_the_same_bytes(whole, lm, tmp_path, capsys):
     before = contents(whole)
     generate(lm, whole)
     assert contents(whole) == before and "already complete" in capsys.readouterr().err
-
-
-def test_two_runs_and_another_shard_history_give_the_same_bytes(whole, lm, tmp_path):
     generate(lm, tmp_path / "again")
-    assert contents(tmp_path / "again") == contents(whole)
-    damaged = tmp_path / "again" / "data/raw/train-00001-of-00003.parquet"
-    damaged.write_bytes(b"rubbish")
+    assert contents(tmp_path / "again") == before
+    (tmp_path / "again" / "data/raw/train-00001-of-00003.parquet").write_bytes(b"rubbish")
     generate(lm, tmp_path / "again")
-    assert contents(tmp_path / "again") == contents(whole)
+    assert contents(tmp_path / "again") == before
 
 
 def there(wanted: Path, count: int = 1) -> Callable[[], bool]:
@@ -164,28 +153,19 @@ def test_killed_anywhere_it_goes_on_to_the_same_bytes(whole, lm, tmp_path, monke
     assert not (tmp_path / "killed.scratch").exists()
 
 
-def test_damaged_scratch_is_rebuilt(whole, lm, tmp_path):
+def test_scratch_that_is_damaged_or_of_an_earlier_run_is_rebuilt(whole, lm, tmp_path):
     out, scratch = tmp_path / "run", tmp_path / "run.scratch"
+    other = [SourceSentence("000000", "Something else.")]
     for damage in (
-        lambda: (scratch / "first-texts.parquet").write_bytes(b"PAR1"),
-        lambda: (scratch / "first-texts.parquet").unlink(),
-        lambda: (scratch / "notes.json").write_text("{"),
-        lambda: shutil.rmtree(scratch),
+        lambda kept: (scratch / "first-texts.parquet").write_bytes(b"PAR1"),
+        lambda kept: (scratch / "first-texts.parquet").unlink(),
+        lambda kept: (scratch / "notes.json").write_text("{"),
+        lambda kept: (shutil.rmtree(out), kept.keep(other, 4, {})),  # of an earlier run of the same name
     ):
         shutil.rmtree(out, ignore_errors=True)
-        interrupted(lm, out)
-        damage()
+        damage(interrupted(lm, out))
         generate(lm, out)
         assert contents(out) == contents(whole)
-
-
-def test_scratch_of_an_earlier_run_of_the_same_name_is_not_trusted(whole, lm, tmp_path):
-    out = tmp_path / "run"
-    scratch = interrupted(lm, out)
-    shutil.rmtree(out)
-    scratch.keep([SourceSentence("000000", "Something else.")], 4, {})
-    generate(lm, out)
-    assert contents(out) == contents(whole)
 
 
 def test_a_source_that_changed_under_an_unfinished_run_is_refused(lm, tmp_path):
@@ -195,17 +175,13 @@ def test_a_source_that_changed_under_an_unfinished_run_is_refused(lm, tmp_path):
         generate(lm, out)
 
 
-def test_the_command_of_the_first_start_is_kept(whole, lm, tmp_path):
+def test_the_manifest_names_the_whole_command_of_the_first_start(whole, lm, tmp_path):
     out = tmp_path / "run"
     interrupted(lm, out)
     job.generate(load_recipe(X2, DatasetRecipe, small(lm)), out, "the same recipe in other words")
     assert contents(out) == contents(whole)
-
-
-def test_the_manifest_names_the_whole_command(lm, tmp_path):
-    out = tmp_path / "run"
-    assert CliRunner().invoke(run.app, [*arguments(lm, out), "--limit", "8"]).exit_code == 0
-    said = shlex.split(run_dir.require_complete(out).provenance["command"])
+    assert CliRunner().invoke(run.app, [*arguments(lm, tmp_path / "own"), "--limit", "8"]).exit_code == 0
+    said = shlex.split(run_dir.require_complete(tmp_path / "own").provenance["command"])
     settings = [word for setting in small(lm) for word in ("--set", setting.replace(str(lm), lm.name))]
     assert said == ["sts-dino", "write", str(X2), "--limit", "8", *settings]
 
@@ -219,15 +195,13 @@ def test_a_run_begun_by_other_code_is_not_finished_by_ours(whole, lm, tmp_path, 
     assert generate(lm, whole).complete, "a finished run stays what it is"
 
 
-@pytest.mark.slow("starts command after command")
 def test_a_second_process_stops_with_a_clear_error(lm, tmp_path):
     with run_dir.locked(tmp_path / "run"):
-        done = command(*arguments(lm, tmp_path / "run"))
-    assert done.returncode == 1 and "another process is working on this run" in done.stderr
-    assert "Traceback" not in done.stderr and done.stdout == ""
+        done = outcome_of(run, *arguments(lm, tmp_path / "run"))
+    assert done.code == 1 and "another process is working on this run" in done.error and not done.printed
 
 
-@pytest.mark.parametrize("full_at", [5, 17, 36])  # where inputs lie, a shard, the finished configs
+@pytest.mark.parametrize("full_at", [5, 17, 36])  # notes on inputs, a shard, the finished configs
 def test_a_full_disk_is_one_error_and_leaves_nothing_half_written(full_at, whole, lm, tmp_path, monkeypatch, capsys):
     calls = []
 
@@ -302,12 +276,12 @@ def test_killed_while_source_sentences_are_written_it_goes_on_to_the_same_bytes(
 ):
     out, rounds = tmp_path / "killed", tmp_path / "killed.scratch"
     given = arguments(closing, out, *WRITING, recipe=X1X2)
-    killed(given, there(rounds / "round-*.parquet", 2), round_size=4)
-    first = min(rounds.glob("round-*.parquet"))
+    killed(given, there(rounds / "round-*.json", 2), round_size=4)
+    first = min(rounds.glob("round-*.json"))
     written = first.stat().st_mtime_ns
-    killed(given, there(rounds / "round-*.parquet", 3), round_size=4)
+    killed(given, there(rounds / "round-*.json", 3), round_size=4)
     assert first.stat().st_mtime_ns == written, "a whole round is kept"
-    sorted(rounds.glob("round-*.parquet"))[1].write_bytes(b"rubbish")  # it and what follows is made again
+    sorted(rounds.glob("round-*.json"))[1].write_bytes(b"rubbish")  # it and what follows is made again
     killed(given, there(rounds / "first-texts.parquet"), round_size=4)
     monkeypatch.setattr(source_sentences, "round_size", lambda limit: 4)
     generate(closing, out, *WRITING, recipe=X1X2)
@@ -326,12 +300,6 @@ def test_too_few_source_sentences_are_a_warning_and_a_true_count(closing, tmp_pa
         f"warning: sts-dino-x1x2: the model generated {counts['sources']} of the 40 source sentences"
         in capsys.readouterr().err
     )
-
-
-def test_nli_run(closing, tmp_path):
-    manifest = generate(closing, tmp_path / "nli", "premise_tokens=[4, 200]", *WRITING, recipe=NLI)
-    assert set(manifest.counts["splits"]) <= {"triplet", "pair-class", "raw", "rejected"}
-    assert manifest.counts["kept"] == sum(manifest.counts["splits"]["pair-class"].values())
 
 
 @pytest.mark.slow("writes and explains a run with rotating examples")
@@ -357,17 +325,14 @@ def test_a_run_with_rotating_examples_has_one_set_for_each_source_sentence_and_i
     ("change", "message"),
     [
         (("top_k: 5", "top_kk: 5"), "decoding.top_kk: unknown key; .*did you mean 'top_k'"),
-        (("<X1>", "X1"), "labels.0.instruction: the instruction must contain the placeholder <X1>"),
         (('Sentence 2: \\""', 'Sentence 2: "'), "must end with the opening quotation mark"),
         (('counter_labels: ["1"]', "counter_labels: [one]"), "unknown counter-label 'one'"),
         (("top_p: 0.9", "top_p: 1.5"), "decoding.top_p: .*less than or equal to 1 .*1.5"),
-        (("assets/demo-data/x1.tsv", "assets/nothing.tsv"), "assets/nothing.tsv: no such file"),
         (("columns: [text]", "columns: [txt]"), "column 'txt'.*did you mean 'text'"),
         (
             ("path: assets/demo-lm", "path: assets/no-lm"),
             "model.path: assets/no-lm: no such file or folder; looked beside the recipe",
         ),
-        (("kind: dataset", "kind: [dataset"), "not valid YAML"),
         (("seed: 42", "seed: 42\nseed: 43"), "key 'seed' stands twice"),
     ],
 )
