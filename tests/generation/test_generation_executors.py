@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -256,11 +257,7 @@ def test_memory_that_ran_out_on_a_worker_is_known_by_its_type(lm, monkeypatch, t
     worker._worker = Worker(recipe, prompts, load_writer(recipe.model))
     task = WriteShard(layout.shards(recipe, 1)[0], (SourceSentence(source_id="0", text="A dog."),))
     for cause in (*errors, RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")):
-
-        def fails(_, cause=cause):
-            raise cause
-
-        monkeypatch.setattr(live_batch.LiveBatch, "next_pass", fails)
+        monkeypatch.setattr(live_batch.LiveBatch, "next_pass", Mock(side_effect=cause))
         with pytest.raises(OutOfMemory) as raised:
             worker.do(task, None)
         wrapped = pickle.loads(pickle.dumps(RayTaskError("do", "Traceback", raised.value))).as_instanceof_cause()
@@ -270,16 +267,12 @@ def test_memory_that_ran_out_on_a_worker_is_known_by_its_type(lm, monkeypatch, t
     assert classify(other, starting=False)[0] is Cause.WORKER
 
 
-@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.ENOMEM, "Cannot allocate memory")])
-def test_memory_that_runs_out_on_the_way_to_a_store_is_a_workers_too(error, tmp_path, monkeypatch):
-    def fails(*_):
-        raise error
-
+def test_memory_that_runs_out_on_the_way_to_a_store_is_a_workers_too(tmp_path, monkeypatch):
     monkeypatch.setattr(cli, "listeners", [])
-    monkeypatch.setattr(store_files, "write_bytes", fails)
     worker, task = RemoteWorker(), WriteSourceSentences(range(4))
     worker._store, worker._directory = ResultStore(str(tmp_path), "run", proven=True), tmp_path
     worker._worker = SimpleNamespace(do=lambda *_: TaskResult(key=task.key, task=task))
+    monkeypatch.setattr(store_files, "write_bytes", Mock(side_effect=OSError(errno.ENOMEM, "Cannot allocate memory")))
     with pytest.raises(OutOfMemory, match=r"memory: is too small for .*start fewer workers"):
         worker.do(task, None)
 
@@ -321,11 +314,7 @@ def test_a_file_that_is_lost_in_the_store_is_made_again_and_a_store_that_is_gone
     executor, queue = driver(directory=tmp_path), TaskQueue(tasks(1))
     task = queue.next("node")
     for error in (LostResult("store", "is not what was kept"), RunError("store", "no answer for 65 minutes")):
-
-        def fetch(*_, error=error):
-            raise error
-
-        executor._store = SimpleNamespace(fetch=fetch)
+        executor._store = SimpleNamespace(fetch=Mock(side_effect=error))
         worker = WorkerHandle(Node("id", "node", room=1), None, "call", task, ready=True)
         if isinstance(error, LostResult):
             assert executor._answered(queue, worker, TaskResult(key=task.key)) is None and queue.next("other") is task
