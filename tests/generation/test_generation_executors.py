@@ -5,6 +5,7 @@ import errno
 import http.server
 import os
 import pickle
+import re
 import stat
 import subprocess
 import sys
@@ -35,6 +36,7 @@ from generation.executors.options import (
     ClusterOptions,
     WorkerResources,
     _home,
+    _refusal,
     local_instance,
     withheld_secrets,
     worker_resources,
@@ -218,6 +220,27 @@ def test_an_address_where_something_else_answers_is_refused_in_time(monkeypatch)
             pass
     finally:
         server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("AuthTokenInvalid: ...", "asks for another token than this process has; set RAY_AUTH_MODE=token"),
+        (
+            "Version mismatch: The cluster was started with:\n    Ray: 2.60.0\n    Python: 3.11.7\n"
+            "This process on node 10.0.0.1 was started with:\n    Ray: 2.61.0\n    Python: 3.12.1\n",
+            "has Ray 2.60.0, Python 3.11.7; this process Ray 2.61.0, Python 3.12.1; install the same on every node",
+        ),
+        (
+            "multiple active Ray instances: {'10.0.0.2:6379', '10.0.0.1:6379'}",
+            r"machine \(10.0.0.1:6379, 10.0.0.2:6379\)",
+        ),
+        ("Traceback ...\n  the last line", "cannot be joined: the last line; give the address"),
+    ],
+)
+def test_rays_long_answers_are_one_line(said, words):
+    found = str(_refusal("--ray auto", RuntimeError(said)))
+    assert re.search(words, found) and "\n" not in found
 
 
 def test_a_run_imports_neither_ray_nor_a_model_before_it_needs_them():

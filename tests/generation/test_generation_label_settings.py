@@ -52,11 +52,6 @@ def tiny(lm: Path, own: dict[str, dict[str, Any]] = OWN, *more: dict[str, Any], 
     return built(own, *(more or (COPY,)), **given)
 
 
-def guided(lm: Path, *settings: str) -> DatasetRecipe:
-    small = [f"model.path={lm}", "source.limit=6", "decoding.max_new_tokens=6", "shard_size=3"]
-    return load_recipe(X2, DatasetRecipe, [*small, "decoding.max_attempts=20", *settings])
-
-
 def instructed(words: str) -> list[str]:
     """A setting: the instruction of the first label ends with these words behind the source sentence."""
     return [f"labels.0.instruction='Say <X1>{words}\"'", "decoding.guidance=1"]
@@ -140,6 +135,10 @@ def test_a_run_with_all_of_it(lm, tmp_path):
         }[target]
         assert (found.request.plain_prompt is None) == (target != "1")
         assert all((step.guided is None) == (target != "1") for step in found.steps)
+        assert bool(re.search(r"p\(plain\) +guided", str(found))) == (target == "1")
+        for step in found.steps if target == "1" else ():
+            weight = step.own * (step.own / step.plain) ** 0.5  # their sum over all tokens is 1 or more (Jensen)
+            assert 0 < step.guided <= 1.001 * weight and step.sampled >= step.debiased - 1e-6
         assert any("the same sentence again" in text for text in found.request.counter_prompts) == (target == "1")
     with pytest.raises(InputError, match=r"row id '000000/copy/0'.* TARGET 1 \| 0.5 \| 0"):
         explain(tmp_path / "run", "000000/copy/0")
@@ -231,27 +230,6 @@ def test_what_cannot_be_guided_is_one_line(settings, message):
 def test_a_plain_prompt_has_no_examples():
     few = load_recipe(NLI, DatasetRecipe, ["decoding.guidance=1"])
     example = {name: (Example(0, "premise", "said"),) for name in ("entailment", "contradiction")}
-    prompts = Prompts(few, {5: [example]})
-    label = few.labels[0]
+    prompts, label = Prompts(few, {5: [example]}), few.labels[0]
     assert "premise" in prompts.of(label, "First.", Variant(5, 0))[0] and prompts.plain(label) == 'Answer: "'
     assert Prompts(load_recipe(NLI, DatasetRecipe), {5: [example]}).plain(label) is None
-
-
-def test_it_changes_texts_and_every_row_is_explained(lm, tmp_path):
-    job.generate(guided(lm), tmp_path / "off", "test")
-    job.generate(guided(lm, "decoding.guidance=1.5", "verification={}"), tmp_path / "on", "test")
-    before, after = (rows_of(tmp_path / name, "raw") for name in ("off", "on"))
-    texts = [{(row["source_id"], row["target"], row["text2"]) for row in rows} for rows in (before, after)]
-    assert len(texts[0] & texts[1]) < len(texts[0]) / 2
-    for row in after[:3] + rows_of(tmp_path / "on", "rejected")[:1]:
-        found = explain(tmp_path / "on", f"{row['source_id']}/{row['target']}/{row['attempt']}")
-        assert found.differences == [] and found.request.plain_prompt == 'Sentence 2: "'
-        assert "--- plain prompt: guidance leads away from it\nSentence 2: " in str(found)
-        assert re.search(r"p\(plain\) +guided", str(found))
-        for step in found.steps:
-            weight = step.own * (step.own / step.plain) ** 1.5  # their sum over all tokens is 1 or more (Jensen)
-            assert 0 < step.guided <= 1.001 * weight and step.sampled >= step.debiased - 1e-6
-            assert step.counter is not None or step.debiased == pytest.approx(step.guided)
-    row = before[0]
-    shown = str(explain(tmp_path / "off", f"{row['source_id']}/{row['target']}/{row['attempt']}"))
-    assert "plain" not in shown and "guided" not in shown

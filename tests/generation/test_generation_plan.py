@@ -101,14 +101,6 @@ def test_source_sentences_beyond_the_context_are_named_or_skipped(lm, tmp_path):
         plan.plan(recipe_of(lm, *skipping, "decoding.max_new_tokens=250"), tmp_path / "run")
 
 
-def test_the_sample_spreads_over_the_source(lm):
-    recipe = recipe_of(lm)
-    firsts = plan.survey(recipe, load_preview(recipe.model)[0].count_tokens)
-    numbers = [int(first.source_id) for first in firsts.sample]
-    assert firsts.total == 1200 and len(numbers) == plan.SAMPLE and numbers == sorted(set(numbers))
-    assert 0.35 < sum(number < 600 for number in numbers) / plan.SAMPLE < 0.65
-
-
 def shard(**changes) -> plan.Pilot:
     taken = {"firsts": 64, "texts": 400, "seconds": 12.0, "full": 8.0, "full_texts": 250, "raw": 192}
     return plan.Pilot(**{**taken, "kept": Counter({"1": 96}), "asked": Counter({"1": 128}), **changes})

@@ -73,28 +73,19 @@ def test_counts_add_up_and_agree_with_the_files(whole):
     assert set(contents(whole)) == {file.path for file in manifest.files} | {"manifest.json", "recipe.yaml"}
 
 
-def test_lengths_are_counted_in_the_generators_tokens(whole, lm):
+def test_lengths_are_counted_in_tokens_and_behind_a_server_in_words_unless_its_tokenizer_is_needed(whole, lm):
     lengths = run_dir.require_complete(whole).counts["token_lengths"]
     assert (lengths["unit"], lengths["tokenizer"]) == ("tokens", lm.name)
-    tokenizer = AutoTokenizer.from_pretrained(lm)
-    rows = rows_of(whole, "postprocessed")
+    tokenizer, rows = AutoTokenizer.from_pretrained(lm), rows_of(whole, "postprocessed")
     for label, found in lengths["by_label"].items():
         texts = [row["sentence2"] for row in rows if row["target"] == label]
         counted = Counter(len(tokenizer.encode(text, add_special_tokens=False)) for text in texts)
         assert found == {str(size): n for size, n in sorted(counted.items())}
-
-
-def test_behind_a_server_lengths_are_words_unless_its_tokenizer_is_needed():
     server = {"backend": "openai", "server": {"base_url": "http://127.0.0.1:1/v1", "model": "m"}, "license": "mit"}
     model = LanguageModel.model_validate({**server, "repo_id": "org/lm", "revision": "a" * 40})
     recipe = load_recipe(NLI, DatasetRecipe).model_copy(update={"model": model})
-
-    class Counting:
-        def count_tokens(self, text: str) -> int:
-            return 7
-
-    assert job.text_length(recipe, Counting().count_tokens).tokenizer == "org/lm"
-    assert job.text_length(recipe.model_copy(update={"premise_tokens": None}), Counting().count_tokens) is WORDS
+    assert job.text_length(recipe, len).tokenizer == "org/lm"
+    assert job.text_length(recipe.model_copy(update={"premise_tokens": None}), len) is WORDS
 
 
 def test_running_again_does_nothing_and_another_run_or_shard_history_gives_the_same_bytes(whole, lm, tmp_path, capsys):
@@ -126,31 +117,6 @@ def interrupted(lm: Path, out: Path) -> Scratch:
         generate(lm, out)
     notes = out.parent / f"{out.name}.scratch" / "notes.json"
     return Scratch(out, json.loads(notes.read_text())["key"])
-
-
-def assert_same_but_for_the_command(ours: Path, theirs: Path) -> None:
-    """The same files, bit for bit; the manifests differ in the command line alone, on purpose."""
-    left, right = contents(ours), contents(theirs)
-    assert left.pop("manifest.json") and right.pop("manifest.json") and left == right
-    manifests = [json.loads((directory / "manifest.json").read_text()) for directory in (ours, theirs)]
-    for manifest in manifests:
-        manifest["provenance"].pop("command")
-    assert manifests[0] == manifests[1]
-
-
-@pytest.mark.slow("kills a run again and again, to the same bytes")
-def test_killed_anywhere_it_goes_on_to_the_same_bytes(whole, lm, tmp_path, monkeypatch):
-    """kill -9 while a shard is written, then between two, then while the finished configs are; then it may end."""
-    out = tmp_path / "killed"
-    killed(arguments(lm, out), there(out / "data/raw/train-00000-of-00003.parquet"))
-    killed(arguments(lm, out), there(out / "data/rejected/train-00001-of-00003.parquet"))
-    (out / "data/raw/.train-00002-of-00003.parquet.1.tmp").write_bytes(b"half")
-    (tmp_path / "killed.scratch" / ".first-texts.parquet.1.tmp").write_bytes(b"half")
-    killed(arguments(lm, out), there(out / "data/postprocessed/train-00000-of-00001.parquet"))
-    monkeypatch.setattr(source_sentences, "GivenTexts", None)  # the source is not read again
-    generate(lm, out)
-    assert_same_but_for_the_command(out, whole)
-    assert not (tmp_path / "killed.scratch").exists()
 
 
 def test_scratch_that_is_damaged_or_of_an_earlier_run_is_rebuilt(whole, lm, tmp_path):
@@ -271,21 +237,28 @@ def test_a_lost_file_of_a_finished_run_is_rebuilt(lost, source_sentences_whole, 
 
 
 @pytest.mark.slow("kills a run again and again, to the same bytes")
-def test_killed_while_source_sentences_are_written_it_goes_on_to_the_same_bytes(
-    source_sentences_whole, closing, tmp_path, monkeypatch
-):
+def test_killed_anywhere_it_goes_on_to_the_same_bytes(source_sentences_whole, closing, tmp_path, monkeypatch):
+    """kill -9 in rounds of source sentences, between and in shards, and in the finished configs; then it may end."""
     out, rounds = tmp_path / "killed", tmp_path / "killed.scratch"
     given = arguments(closing, out, *WRITING, recipe=X1X2)
     killed(given, there(rounds / "round-*.json", 2), round_size=4)
     first = min(rounds.glob("round-*.json"))
     written = first.stat().st_mtime_ns
-    killed(given, there(rounds / "round-*.json", 3), round_size=4)
+    sorted(rounds.glob("round-*.json"))[1].write_bytes(b"rubbish")  # it is made again
+    killed(given, there(rounds / "round-*.json", 4), round_size=4)
     assert first.stat().st_mtime_ns == written, "a whole round is kept"
-    sorted(rounds.glob("round-*.json"))[1].write_bytes(b"rubbish")  # it and what follows is made again
-    killed(given, there(rounds / "first-texts.parquet"), round_size=4)
-    monkeypatch.setattr(source_sentences, "round_size", lambda limit: 4)
+    (rounds / ".first-texts.parquet.1.tmp").write_bytes(b"half")
+    killed(given, there(out / "data/raw/train-00000-of-00003.parquet"), round_size=4)
+    (out / "data/raw/.train-00002-of-00003.parquet.1.tmp").write_bytes(b"half")
+    killed(given, there(out / "data/postprocessed/train-00000-of-00001.parquet"), round_size=4)
+    monkeypatch.setattr(source_sentences, "round_size", None)  # they are not written again
     generate(closing, out, *WRITING, recipe=X1X2)
-    assert_same_but_for_the_command(out, source_sentences_whole)
+    left, right = contents(out), contents(source_sentences_whole)
+    assert left.pop("manifest.json") and right.pop("manifest.json") and left == right
+    manifests = [run_dir.read_manifest(directory) for directory in (out, source_sentences_whole)]
+    for manifest in manifests:  # they differ in the command line alone, on purpose
+        assert manifest.provenance.pop("command")
+    assert manifests[0] == manifests[1] and not rounds.exists()
 
 
 def test_too_few_source_sentences_are_a_warning_and_a_true_count(closing, tmp_path, capsys):
