@@ -261,7 +261,9 @@ def _refusal(place: str, error: BaseException) -> InputError:
         if found := re.search(pattern, said):
             addresses = ", ".join(sorted(set(re.findall(r"'([^']+:\d+)'", said))))
             return InputError(place, problem.format(*found.groups() or [f" ({addresses})"]), hint=hint)
-    return InputError(place, f"cannot be joined: {said.splitlines()[-1].strip() if said else 'no reason given'}", hint=_HEAD)
+    return InputError(
+        place, f"cannot be joined: {said.splitlines()[-1].strip() if said else 'no reason given'}", hint=_HEAD
+    )
 
 
 @contextmanager

@@ -166,17 +166,18 @@ class TaskQueue:
     def next(self, node: str, others: Collection[str] = ()) -> Task | None:
         """The next task for a worker of ``node``, or None.
 
-        A task that ended a worker there waits for one of the ``others`` where it did not, if there is any.
+        A task that failed there comes last, and waits for one of the ``others`` where it did not, if there is any.
         """
         for key in self._again:
-            tried = self._tried.get(key, ())
-            if node not in tried or all(other in tried for other in others):
+            if node not in self._tried.get(key, ()):
                 return self._again.pop(key)
         new = None if self._exhausted else next(self._source, None)
         self._exhausted = new is None
         if new is not None:
             self._open[new.key] = new
-        return new
+            return new
+        again = (key for key in self._again if all(other in self._tried[key] for other in others))
+        return self._again.pop(next(again, ""), None)
 
     def is_open(self, task: Task) -> bool:
         """Whether the task was handed out and is not done."""
