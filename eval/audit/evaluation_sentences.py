@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.tasks.registry import DATASETS, find_dataset
-from eval.tasks.rows import LabelledPairs, Pins, ScoredPairs, names_in_layout
+from eval.tasks.rows import Pins, names_in_layout
 from eval.tasks.sources import Source
 from eval.tasks.task import DataSet
 from hub.contract.measured import KINDS, Kind
@@ -213,8 +213,7 @@ def _is_there(dataset: DataSet, split: str, root: Path) -> bool:
 
 def _read(source: Source, dataset: DataSet, split: str) -> EvaluationSet:
     rows = source.load(dataset.name, [split])[split]
-    sides = (rows.first, rows.second) if isinstance(rows, ScoredPairs | LabelledPairs) else (rows.texts,)
-    return EvaluationSet(dataset.sentences or dataset.name, split, dataset.name, tuple(map(tuple, sides)), rows.sha256)
+    return EvaluationSet(dataset.sentences or dataset.name, split, dataset.name, rows.columns, rows.sha256)
 
 
 BLOCK = 512  # texts whose neighbours are looked up at once

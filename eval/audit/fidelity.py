@@ -22,10 +22,10 @@ from eval.audit.agreement import bootstrap_interval, correlation_interval, make_
 from eval.audit.source import Batch, DatasetRows, default_folder, find_rows
 from hub.cli import JsonOption, answer, new_app, say
 from hub.contract.measured import NEAR_COPY, Fidelity, Judge, LabelFidelity, PersonAgreement
-from hub.contract.recipe import NLI_LABELS, DatasetRecipe
+from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import RECIPE, Manifest, require_complete
-from hub.contract.schema import SAMPLED, SCHEMAS
+from hub.contract.schema import NLI_LABELS, SAMPLED, SCHEMAS
 from hub.errors import InputError
 from hub.untrusted import Markdown, code, table
 from hub.word_overlap import word_overlap

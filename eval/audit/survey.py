@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import yaml
 
 from eval.audit.source import NO_LABEL, DatasetRows
-from hub.contract.recipe import NLI_LABELS, DatasetRecipe
+from hub.contract.recipe import DatasetRecipe
+from hub.contract.schema import NLI_LABELS
 from hub.durable import make_folder
 from hub.errors import InputError, RunError
 
