@@ -183,20 +183,11 @@ class Release:
     def _bring(self, remote: Remote) -> str:
         """Make main hold the snapshot, in as many commits as that takes; the last one's id."""
         sha, message = remote.sha, f"{self.manifest.name} {self.tag}"
-        for step in self._steps(remote):
+        for step in batches.steps(self.snapshot, remote, self.manifest, self.repository.repo_id):
             sha = self.repository.commit(Remote(sha, {}), MAIN, step.changes, step.snapshot, message + step.progress)
             if step.progress:
                 cli.say(f"{self.repository.repo_id}: {self.tag}{step.progress} published")
         return sha
-
-    def _steps(self, remote: Remote) -> list[batches.Step]:
-        branch_card = batches.BranchCard()
-        if batches.count(compare(self.snapshot, remote)) > batches.FILES:
-            card, *measured = (
-                self.repository.read(remote, path) if path in remote.files else None for path in (CARD, *MEASURED)
-            )
-            branch_card = batches.BranchCard(None if card is None else card.decode("utf-8", "replace"), tuple(measured))
-        return batches.steps(self.snapshot, remote, self.manifest, self.repository.repo_id, branch_card)
 
     def plan(self) -> Plan:
         """What ``attempt`` would do now.
@@ -219,7 +210,7 @@ class Release:
             edits,
             diff,
             sum(self.snapshot[path].size for path in (*changes.added, *changes.replaced)),
-            len(self._steps(remote or Remote("", {}))),
+            len(batches.steps(self.snapshot, remote or Remote("", {}), self.manifest, self.repository.repo_id)),
         )
 
     def _look_at(self, remote: Remote) -> tuple[Edits, tuple[str, ...]]:
@@ -259,7 +250,7 @@ class Release:
     def _renew_script(self, sha: str) -> None:
         """The branch ``script``: cut from main the first time, then always main's files and the script, atomically."""
         there = self.repository.branch(SCRIPT)
-        if there is not None and batches.count(compare(self._with_script(), there)) > batches.FILES:
+        if there is not None and len(compare(self._with_script(), there)) > batches.FILES:
             self.repository.drop_branch(SCRIPT)  # too much for one commit: cut again
             there = None
         if there is None:
