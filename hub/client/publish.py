@@ -97,9 +97,12 @@ def checked(directory: Path) -> Manifest:
         raise InputError(path, "is not the recipe that the manifest's run was made by", hint=hint)
     if isinstance(recipe, ModelRecipe) and recipe.is_baseline:
         raise InputError(directory, BASELINE, hint="its scores are in results.json, for tables and comparisons")
-    for file in manifest.files if isinstance(recipe, DatasetRecipe) else ():
-        if file.config is not None:
-            wanted, found = config_features(file.config, recipe).arrow_schema, parquet_schema(directory / file.path)
+    if isinstance(recipe, DatasetRecipe):
+        for file in (file for file in manifest.files if file.config is not None):
+            wanted, found = (
+                config_features(file.config or "", recipe).arrow_schema,
+                parquet_schema(directory / file.path),
+            )
             if not same_schema(found, wanted):
                 problem = f"has the columns {', '.join(found.names)}, which are not those of {file.config}"
                 allowed, hint = ", ".join(wanted.names), "run the stage that made it"
