@@ -338,7 +338,7 @@ def reading_model(
     *,
     allowed: object = None,
     hint: str | None = None,
-    passes: Callable[[Exception], bool] = lambda error: False,
+    passes: Callable[[Exception], object] = lambda error: False,
 ) -> Iterator[None]:
     """Turn what the libraries raise over a model's files into InputError: ``place: problem: their first line``.
 

@@ -4,9 +4,8 @@ from typing import Any
 
 from hub.contract.licences import known
 from hub.contract.measured import Repeats
-from hub.contract.model_sections import Grades, TrainingData
 from hub.contract.published_paths import origin_name
-from hub.contract.recipe import Encoder, ModelRecipe, Spans
+from hub.contract.recipe import Encoder, Grades, ModelRecipe, Spans, TrainingData
 from hub.untrusted import Markdown, code, fenced
 from model_cards.facts import ModelFacts
 from model_cards.manifest import TrainedOn, TrainingFacts, check_files

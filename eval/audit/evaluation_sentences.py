@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from eval.audit.text_forms import normal_form
 from eval.tasks.registry import DATASETS, find_dataset
-from eval.tasks.rows import LabelledPairs, Pins, ScoredPairs, names_in_layout
-from eval.tasks.sources import SHIPPED_SPLITS, Source
+from eval.tasks.rows import Pins, names_in_layout
+from eval.tasks.sources import Source
 from eval.tasks.task import DataSet
 from hub.contract.measured import KINDS, Kind
 from hub.errors import InputError
@@ -179,8 +179,11 @@ def read_evaluation_sets(
     for dataset in [find_dataset(name) for name in names] if names else usual:
         root = roots[dataset.layout]
         for split in dataset.parts:
-            shipped = root is None and dataset.name == "stsb" and split in SHIPPED_SPLITS
-            if shipped or names or (root is not None and _is_there(dataset, split, root)):
+            if (
+                (root is None and split in dataset.shipped)
+                or names
+                or (root is not None and _is_there(dataset, split, root))
+            ):
                 sets.append(_read(source, dataset, split))
             elif root is not None:
                 absent.append(f"{dataset.name}/{split}")
@@ -199,8 +202,7 @@ def _is_there(dataset: DataSet, split: str, root: Path) -> bool:
 
 def _read(source: Source, dataset: DataSet, split: str) -> EvaluationSet:
     rows = source.load(dataset.name, [split])[split]
-    sides = (rows.first, rows.second) if isinstance(rows, ScoredPairs | LabelledPairs) else (rows.texts,)
-    return EvaluationSet(dataset.sentences or dataset.name, split, dataset.name, tuple(map(tuple, sides)), rows.sha256)
+    return EvaluationSet(dataset.sentences or dataset.name, split, dataset.name, rows.columns, rows.sha256)
 
 
 BLOCK = 512  # texts whose neighbours are looked up at once

@@ -21,7 +21,7 @@ from eval.audit.source import Batch, DatasetRows
 from eval.audit.text_forms import normal_form, words
 from eval.encoders.embeddings import cosine
 from eval.encoders.load import Encoder, content_hash, download
-from hub.contract.recipe import NLI_LABELS
+from hub.contract.schema import NLI_LABELS
 from hub.errors import InputError, RunError
 from hub.untrusted import NO_CODE, NO_PICKLES, reading_model, require_safetensors
 

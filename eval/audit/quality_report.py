@@ -10,7 +10,7 @@ from matplotlib.patches import Patch
 
 from eval.audit.quality import Column, Measure, NliAgreement, Quality, Share
 from eval.audit.text_forms import code, table
-from hub.contract.recipe import NLI_LABELS
+from hub.contract.schema import NLI_LABELS
 from hub.papers import find_paper
 from hub.plot_style import COLOURS, LINES, name, picture
 

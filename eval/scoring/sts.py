@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.scoring.outcomes import Embed, Measured, Outcomes
-from eval.tasks.rows import Rows, ScoredPairs, Vector
+from eval.tasks.rows import Rows, Vector
 from eval.tasks.task import Task
 from hub.errors import RunError
 
@@ -27,23 +27,22 @@ def measure_sts(task: Task, data: Mapping[str, Rows], embed: Embed, _: Sequence[
     RunError naming the task when the score itself is: a correlation with a constant is undefined, not 0.
     """
     (pairs,) = data.values()
-    assert isinstance(pairs, ScoredPairs), task.name
     cosines = cosine_scores(pairs, embed)
     if np.ptp(cosines) < INDISTINCT:
         problem = f"all {len(pairs)} cosines are {cosines[0]:.6g}: their correlation with human scores is undefined"
         raise RunError(task.name, problem, hint="the encoder gives every text the same embedding, or nearly so")
     part = tuple(name for name, start, stop in pairs.subsets for _ in range(start, stop))
-    outcomes = Outcomes(pairs.gold, cosines, part)
+    outcomes = Outcomes(pairs.target, cosines, part)
     score, other = (_aggregated(task, outcomes, correlation) for correlation in (spearman, pearson))
     parts = {}
     for name, start, stop in pairs.subsets:
-        gold, found = pairs.gold[start:stop], cosines[start:stop]
+        gold, found = pairs.target[start:stop], cosines[start:stop]
         if not (_constant(gold) or _constant(found)):
             parts[name] = (100 * spearman(found, gold), stop - start)
     return Measured(outcomes, score, {"pearson": other}, parts)
 
 
-def cosine_scores(pairs: ScoredPairs, embed: Embed) -> Vector:
+def cosine_scores(pairs: Rows, embed: Embed) -> Vector:
     """Cosine of the two embeddings of every pair, (pairs,); 0 where one of them is the zero vector.
 
     Cosines that differ by float64's rounding alone are made equal: 65 of SMTeuroparl's 459 pairs are two identical

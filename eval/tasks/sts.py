@@ -4,12 +4,13 @@
 ``stsb`` and ``sick-r`` the organisers'.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
-from eval.tasks.readers import as_it_is, benchmark, sick, sts_year
-from eval.tasks.rows import Rows, tokens
-from eval.tasks.task import HELD_OUT, Aggregation, DataSet, Layout, Task, parts
+from eval.tasks.readers import sts_year, table
+from eval.tasks.rows import Rows
+from eval.tasks.task import HELD_OUT, LAYOUTS, Aggregation, DataSet, Layout, Task, parts
 
 YEARS = {
     "sts12": "SemEval 2012 task 6, 5 subsets",
@@ -30,33 +31,42 @@ STSB_FILES = {"train": ("sts-train.csv",), "validation": ("sts-dev.csv",), "test
 ALL_OF_SICK = {"test": tuple(file for files in SICK_FILES.values() for file in files)}
 
 
-def _year_data(name: str, layout: Layout) -> DataSet:
-    year, subsets = name.removeprefix("sts"), SUBSETS[name]
-    senteval = layout == "senteval"
-    folder = f"downstream/STS/STS{year}-en-test" if senteval else f"STS{year}"
-    prefix = "STS2016" if year == "16" and not senteval else "STS"
-    files = {"test": [f"{prefix}.{kind}.{subset}.txt" for subset in subsets for kind in ("input", "gs")]}
-    reader = partial(sts_year, subsets=subsets, form=tokens if senteval else as_it_is)
-    return DataSet(name if senteval else f"{name}-original", layout, parts(folder, files, reader), name)
+def _years(layout: Layout, suffix: str = "") -> list[DataSet]:
+    found, files = [], LAYOUTS[layout]
+    for name, subsets in SUBSETS.items():
+        prefixes = {"sts16": files.prefix_of_2016}
+        names = [f"{prefixes.get(name, 'STS')}.{kind}.{part}.txt" for part in subsets for kind in ("input", "gs")]
+        reader = partial(sts_year, subsets=subsets, form=files.form)
+        split = parts(files.year.format(name.removeprefix("sts")), {"test": names}, reader)
+        found.append(DataSet(f"{name}{suffix}", layout, split, name))
+    return found
 
 
 def _pairs(
-    name: str, layout: Layout, folder: str, files: Mapping[str, tuple[str, ...]], read: Callable[..., Rows], known: str
+    name: str,
+    layout: Layout,
+    folder: str,
+    files: Mapping[str, Sequence[str]],
+    read: Callable[..., Rows],
+    known: str | None,
+    **more: Any,
 ) -> DataSet:
-    form = tokens if layout == "senteval" else as_it_is
-    return DataSet(name, layout, parts(folder, files, partial(read, form=form)), known or None)
+    reader = partial(read, form=LAYOUTS[layout].form)
+    return DataSet(name, layout, parts(folder, files, reader), known, **more)
 
 
+_BENCHMARK = partial(table, columns=7, texts=(5, 6), target=4)  # genre, file, year, id, score, two texts, sources
+_SICK = partial(table, columns=5, texts=(1, 2), target=3, span=(1, 5), header=True)  # id, two texts, score, class
 SENTEVAL_DATA = (
-    *(_year_data(name, "senteval") for name in YEARS),
-    _pairs("stsb-tokenised", "senteval", "downstream/STS/STSBenchmark", STSB_FILES, benchmark, "stsb"),
-    _pairs("sick-r-tokenised", "senteval", "downstream/SICK", SICK_FILES, sick, "sick"),
+    *_years("senteval"),
+    _pairs("stsb-tokenised", "senteval", "downstream/STS/STSBenchmark", STSB_FILES, _BENCHMARK, "stsb"),
+    _pairs("sick-r-tokenised", "senteval", "downstream/SICK", SICK_FILES, _SICK, "sick"),
 )
 ORIGINALS = (
-    *(_year_data(name, "originals") for name in YEARS),
-    _pairs("stsb", "originals", "STSBenchmark", STSB_FILES, benchmark, "stsb"),
-    _pairs("sick-r", "originals", "SICK", SICK_FILES, sick, "sick"),
-    _pairs("sick-r-full", "originals", "SICK", ALL_OF_SICK, sick, ""),  # the rows of sick-r
+    *_years("originals", "-original"),
+    _pairs("stsb", "originals", "STSBenchmark", STSB_FILES, _BENCHMARK, "stsb", shipped=("validation", "test")),
+    _pairs("sick-r", "originals", "SICK", SICK_FILES, _SICK, "sick"),
+    _pairs("sick-r-full", "originals", "SICK", ALL_OF_SICK, _SICK, None),  # the rows of sick-r
 )
 
 AGGREGATIONS: dict[Aggregation, str] = {

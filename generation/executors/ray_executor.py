@@ -17,7 +17,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from generation.backends.protocol import TokenCounter
 from generation.backends.registry import load_preview
 from generation.executors.options import (
     ClusterOptions,
@@ -38,6 +37,7 @@ from generation.executors.ray_workers import (
     code_versions,
 )
 from generation.executors.store import LostResult, ResultStore, store_folder
+from generation.inputs.prompts import TokenCounter
 from generation.pipeline.job import model_files
 from generation.pipeline.tasks import Executor, ExecutorSpec, StartExecutor, Task, TaskResult, Tick
 from hub.contract.recipe import DatasetRecipe

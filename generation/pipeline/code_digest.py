@@ -26,9 +26,9 @@ CODE = "sts-dino code"
 ROOT = Path(__file__).parents[2]
 _PACKAGES = ("generation", "hub")
 _WORK = "generation.pipeline.job"  # what a run calls
-_SECTION = "Strict"  # hub.contract.sections: the base of recipes and their sections
+_SECTION = "Strict"  # hub.contract.recipe: the base of recipes and their sections
 _CHECKS = ("field_validator", "model_validator")
-_PROBLEMS = "problems"  # of a section: its checks of several keys
+_PROBLEMS = "_problems"  # how a section's checks of several keys end
 ASIDE = {
     "generation.pipeline.reporting": "the progress bar, timing, a server's cost, the manifest's provenance",
     "generation.pipeline.code_digest": "this digest",
@@ -36,8 +36,6 @@ ASIDE = {
     "hub.client.connection": "how long a Hub may take, and how its failures are known",
     "hub.errors": "the wording of a problem",
     "hub.process": "signals, exit codes, the peak of memory",
-    "hub.contract.model_sections": "recipes of models",
-    "hub.contract.old_names": "what it renames is in the fingerprint",
     "hub.untrusted": "text on its way to a terminal or a page, YAML, model folders",
     "hub.contract.recipe_file": "what it reads is in the fingerprint",
     "hub.contract.run_dir": "the manifest, which is written anew as a whole",
@@ -108,7 +106,7 @@ def bare(tree: ast.Module) -> str:
 class _Bare(ast.NodeTransformer):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
         checks = any(name.id in _CHECKS for mark in node.decorator_list for name in _names(mark))
-        return None if checks or node.name == _PROBLEMS else self._without_docstring(node)
+        return None if checks or node.name.endswith(_PROBLEMS) else self._without_docstring(node)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> Any:
         if any(name.id == _SECTION for base in node.bases for name in _names(base)):

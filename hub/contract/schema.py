@@ -66,6 +66,7 @@ SOURCES: dict[str, ColumnType] = {
     "seed": "uint64",
     "log_prob": "float32",
 }
+UNFINISHED = {"raw": RAW, "rejected": REJECTED, "sources": SOURCES}  # configs of every schema
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,7 @@ def base_config(config: str) -> str:
 
 def is_finished(config: str) -> bool:
     """Whether a config holds rows that one trains on, and not raw or rejected texts or source sentences."""
-    return base_config(config) not in ("raw", "rejected", "sources")
+    return base_config(config) not in UNFINISHED
 
 
 def same_schema(found: "pa.Schema", wanted: "pa.Schema") -> bool:

@@ -189,6 +189,6 @@ def judged_pairs(place: Path, datasets: Sequence[DatasetPage]) -> list[Pair]:
             continue
         if not examples.scale.ordered:
             raise InputError(place, f"answers about {examples.name} have no order", allowed="similarity scores")
-        scores = mean_scores({person: store.answers(person) for person in store.annotators()})
+        scores = mean_scores(store.answers())
         return [Pair(examples.texts[row][0], examples.texts[row][1], score) for row, score in scores.items()]
     raise refused or InputError("--annotations", "no finished dataset is given", hint="name the annotated run")

@@ -14,8 +14,7 @@ from eval.audit.source import BATCH, default_folder, find_rows
 from eval.audit.text_forms import code
 from eval.encoders.load import wrap
 from eval.quality import main
-from hub.contract.recipe import NLI_LABELS
-from hub.contract.schema import PAIR_CLASS, TRIPLET, published_features
+from hub.contract.schema import NLI_LABELS, PAIR_CLASS, TRIPLET, published_features
 from hub.errors import InputError, RunError
 
 

@@ -16,7 +16,7 @@ from experiments.built_in_lm.rules import fix_articles
 from experiments.built_in_lm.train import encode
 from generation.backends.protocol import Request, complete
 from generation.inputs.row_seeds import row_seed
-from hub.contract.dataset_sections import DecodingParameters
+from hub.contract.recipe import DecodingParameters
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "assets/demo-lm"

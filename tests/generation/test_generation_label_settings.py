@@ -235,7 +235,7 @@ def test_a_column_by_hand_for_a_label_that_is_never_written(tmp_path):
     assert len(counters) == 1 and counters[0].endswith('Sentence 1: "Now."\nSentence 2: "')
     assert f'Sentence 1: "{first}"\nSentence 2: "{first}"' in counters[0] and f'2: "{first}"' not in prompt
     path.write_text("\n".join(["text1\t1\t0.5\t0", *(row.rpartition("\t")[0] for row in rows)]), encoding="utf-8")
-    with pytest.raises(InputError, match="has no column 'copy'"):
+    with pytest.raises(InputError, match="column 'copy': not in the source"):
         example_sets(recipe)
     copied = [row.replace("Same", "First") for row in rows]
     path.write_text("\n".join(["text1\t1\t0.5\t0\tcopy", *copied]), encoding="utf-8")

@@ -54,7 +54,6 @@ def test_every_module_that_a_run_reaches_counts_unless_it_is_named_aside(here):
     assert {f"generation.{name}" for name in row_makers.split()} <= here.keys()
     assert {
         "hub.contract.recipe",
-        "hub.contract.dataset_sections",
         "hub.contract.schema",
         "hub.contract.shards",
     } <= here.keys()
@@ -82,7 +81,7 @@ def test_a_change_of_what_decides_no_row_stops_none(here, tree):
         ASIDE.keys() | {f"generation.{name}" for name in talk} | {"hub.contract.licences", "hub.client.publish"},
         "ADDED = 1",
     )
-    replace(tree, "hub/contract/dataset_sections.py", "timeout: ", "patience: float = 60.0\n    timeout: ")
+    replace(tree, "hub/contract/recipe.py", "timeout: ", "patience: float = 60.0\n    timeout: ")
     replace(tree, "hub/contract/recipe.py", "two labels share a name", "two labels are named alike")
     replace(tree, "generation/rows/pairs.py", '"""', '"""In other words: ')
     add(tree, {"generation.backends.engine"}, "# a remark")
@@ -94,7 +93,7 @@ def test_a_change_of_what_decides_no_row_stops_none(here, tree):
     [
         ("hub/contract/recipe.py", "for number in range(self.few_shot.sets if shots else 1)", "for number in range(1)"),
         ("hub/contract/recipe.py", 'f"{base}-{shots}shot"', 'f"{base}-{shots}-shot"'),
-        ("hub/contract/sections.py", 'X1 = "<X1>"', 'X1 = "<x1>"'),
+        ("hub/contract/recipe.py", 'X1 = "<X1>"', 'X1 = "<x1>"'),
     ],
 )
 def test_the_parts_of_a_recipe_that_decide_rows_stop_a_run(path, before, after, here, tree):

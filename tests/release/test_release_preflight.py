@@ -10,8 +10,7 @@ from hub.client.publish import NEXT, publish
 from hub.client.repository import MAIN, Repository
 from hub.client.retry import RetryPolicy
 from hub.contract import run_dir
-from hub.contract.model_sections import ValidationData
-from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from hub.contract.recipe import DatasetRecipe, ModelRecipe, ValidationData
 from hub.contract.recipe_file import load_recipe
 from hub.errors import InputError, RunError
 from release.preflight import Target, check_dtype, check_pins, check_run, namespace, publication_target

@@ -10,8 +10,7 @@ from test_eval_run import EVALUATION, command
 from training_inputs import write_recipe
 
 from eval.encoders.load import load_encoder
-from hub.contract.model_sections import TrainingData
-from hub.contract.recipe import ModelRecipe
+from hub.contract.recipe import ModelRecipe, TrainingData
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
 from hub.contract.results import read_results
 from hub.contract.run_dir import Manifest, require_complete
