@@ -5,13 +5,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from pydantic import ValidationError
 
 from eval.encoders.embeddings import CACHE
 from eval.encoders.load import FUNCTION
-from eval.runs.records import BASE, RESULTS, Records, beside, is_run_directory
+from eval.runs.records import BASE, RESULTS, Records, beside, is_run_directory, slug
 from eval.statistics.bootstrap import EvaluationSettings
 from eval.tasks.registry import GROUPS, find_tasks
 from eval.tasks.sources import Entry, Source, TaskData
@@ -215,19 +214,13 @@ def _folder(model: str, out: Path | None, settings: EvaluationSettings, of_recip
     path = Path(model)
     if path.is_dir() and (of_recipe or is_run_directory(path)):
         folder = beside(path)
-    elif path.is_dir():
-        where = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
-        folder = EVALUATIONS / f"{_slug('/'.join(path.resolve().parts[-2:]))}-{where}"
     else:
-        folder = EVALUATIONS / _slug(model.removeprefix(FUNCTION))
+        place = str(path.resolve()) if path.is_dir() else model
+        name = "/".join(path.resolve().parts[-2:]) if path.is_dir() else model.removeprefix(FUNCTION)
+        plain = slug(name, safe="/@")
+        if path.is_dir() or len(plain) > LONGEST:
+            plain = f"{plain[:LONGEST]}-{hashlib.sha256(place.encode()).hexdigest()[:8]}"
+        folder = EVALUATIONS / plain
     if settings.part is None:
         return folder
     return folder.with_name(f"{folder.name}.limit-{settings.limit}-seed-{settings.seed}")
-
-
-def _slug(name: str) -> str:
-    """A model's name as a folder's: different names stay different, long ones are cut."""
-    plain = quote(name, safe="/@").strip("/").replace("/", "--")
-    if len(plain) <= LONGEST:
-        return plain
-    return f"{plain[:LONGEST]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"

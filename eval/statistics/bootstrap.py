@@ -9,7 +9,7 @@ Cost of 1,000 resamples of 10,000 rows for two systems on one core: 0.9 s for Sp
 """
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -260,14 +260,7 @@ class NewScore:
     outcomes: Outcomes | None
 
 
-def task_score(
-    task: Task,
-    split: str,
-    measured: Measured,
-    data_sha256: str,
-    settings: EvaluationSettings,
-    seconds: Mapping[str, float],
-) -> TaskScore:
+def task_score(task: Task, split: str, measured: Measured, data_sha256: str, settings: EvaluationSettings) -> TaskScore:
     """The score of a task with its interval. Raises RunError when it cannot be resampled.
 
     The score is the mean over seeds; the interval is how far sampling the rows moves the first seed's score, set around
@@ -287,7 +280,7 @@ def task_score(
         other=measured.other,
         parts={name: Part(score=score, n=n) for name, (score, n) in measured.parts.items()},
         seeds=measured.seeds,
-        seconds={name: round(value, 6) for name, value in {**measured.seconds, **seconds}.items()},
+        seconds={name: round(value, 6) for name, value in measured.seconds.items()},
         limit=settings.part,
     )
     around = task_interval(score, measured.outcomes, task.metric, task.aggregation, settings)

@@ -45,7 +45,7 @@ def _server(model: LanguageModel, directory: Path | None = None) -> Any:
     except ImportError as error:
         hint = 'pip install -c constraints.txt -e ".[openai]"'
         raise InputError("model.backend openai", f"the package openai is missing ({error})", hint=hint) from error
-    return OpenAIServer.connect(model, directory)
+    return OpenAIServer(model, directory)
 
 
 BACKENDS = {
@@ -78,5 +78,5 @@ def dialect_of(base_url: str, model: str) -> str:
     Raises InputError when it refuses the key or the package openai is missing, RunError when it cannot be reached.
     """
     server = Server(base_url=base_url, model=model, timeout=ASK_SECONDS, max_retries=0)
-    owners = _server(LanguageModel(backend="openai", server=server, license="unknown")).owners()
+    owners = _server(LanguageModel(backend="openai", server=server, license="unknown")).client.owners()
     return next((dialect for dialect in OWNERS if dialect in owners), "openai")

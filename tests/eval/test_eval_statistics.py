@@ -205,9 +205,7 @@ def test_a_mean_over_seeds_does_not_move_the_interval_of_the_first():
     rows = Outcomes(gold, np.where(draw.random(300) < 0.8, gold, 1 - gold))
     task, settings = find_task("sst2/senteval"), EvaluationSettings(bootstrap_samples=200)
     own = score(rows, "accuracy")
-    alone, among = (
-        task_score(task, "test", Measured(rows, points), "0" * 64, settings, {}) for points in (own, own + 3)
-    )
+    alone, among = (task_score(task, "test", Measured(rows, points), "0" * 64, settings) for points in (own, own + 3))
     assert (alone.main_score, among.main_score) == (own, own + 3)
     assert among.interval() == alone.interval()
     assert alone.low < own < alone.high
@@ -316,9 +314,7 @@ def test_means_over_seeds_have_the_interval_and_the_difference_of_the_means():
     own = resampled(rows, "accuracy", "all", HOW).difference(0, 1)
     seeds = ((1, 2), (1, 2))
     scores = [
-        task_score(
-            task, "test", Measured(one, score(one, "accuracy") + more, seeds=of), "0" * 64, EvaluationSettings(), {}
-        )
+        task_score(task, "test", Measured(one, score(one, "accuracy") + more, seeds=of), "0" * 64, EvaluationSettings())
         for one, more, of in zip(rows, (1.0, 0.0), seeds, strict=True)
     ]
     means = resampled(rows, "accuracy", "all", HOW).difference(0, 1, (scores[0], scores[1]))

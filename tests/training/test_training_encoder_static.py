@@ -148,12 +148,6 @@ def test_a_sentence_is_the_mean_of_its_words_vectors(tmp_path, name, header):
     assert np.allclose(found, wanted)
 
 
-def test_words_that_the_file_does_not_have_are_left_out_of_the_mean(tmp_path):
-    encoder = make_encoder(write(tmp_path / "glove.txt"))
-    sentences = ["the xyz dog", "thea dogs asa", "the, dog!", ""]
-    assert np.allclose(encoder.encode(sentences), [mean("the", "dog"), [0, 0, 0], mean("the", "dog"), [0, 0, 0]])
-
-
 def test_a_word_may_hold_spaces_and_other_separators(tmp_path):
     words, _ = read_vectors(write(tmp_path / "glove.txt", "the 1 2\n. . . 3 4\nx\u2028y 5 6\nz\x85 7 8\r\n"))
     assert words == ["the", ". . .", "x\u2028y", "z\x85"]
