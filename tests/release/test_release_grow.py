@@ -219,16 +219,16 @@ def test_an_empty_disk_resumes_from_the_hub_whatever_an_earlier_fetch_left(growi
 def test_a_damaged_file_on_the_hub_is_not_fetched(growing, hub_api, tmp_path, damage, said):
     growing.step(growing.growth(), shards_done(growing.recorded)[1])
     path, repo = growing.recorded.manifest(shards_done(growing.recorded)[0]).shards("raw")[0].path, growing.repository
-    if damage == "changed":
+    if damage == "deleted":
+        hub_api.delete_file(path, repo.repo_id, repo_type="dataset")
+    else:
         hub_api.upload_file(path_or_fileobj=b"?", path_in_repo=path, repo_id=repo.repo_id, repo_type="dataset")
         with pytest.raises(RunError, match=f"changed by hand .{path}: changed by hand"):
             growing.growth()
-    else:
-        hub_api.delete_file(path, repo.repo_id, repo_type="dataset")
     place = publication_target(repo, growing.recipe, force=damage == "changed")
     with pytest.raises(RunError, match=f"{path}: {said}"):
-        fetch(repo, place.remote, place.manifest, growing.recipe, tmp_path / "elsewhere" / "run")
-    assert not (tmp_path / "elsewhere" / "run").exists()
+        fetch(repo, place.remote, place.manifest, growing.recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_growing_run_of_very_many_shards_is_published_in_parts_that_load(growing, local_hub, tmp_path, monkeypatch):
