@@ -20,7 +20,7 @@ help: ## print the targets
 .venv/.ready: pyproject.toml hub_server/pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(RUN) -m pip install -q --upgrade pip
-	$(RUN) -m pip install -q -c constraints.txt -e hub_server -e ".[train,eval,annotate,openai,ray,dev]"
+	$(RUN) -m pip install -q -c constraints.txt -e hub_server -e ".[train,eval,openai,ray,dev]"
 	@touch $@
 
 install: .venv/.ready ## make .venv with the tested versions

@@ -25,7 +25,7 @@ from transformers import (
 from generation.backends.protocol import Completion, Request
 from generation.backends.self_debiasing import debias, draw
 from generation.inputs.row_seeds import uniforms
-from hub.contract.dataset_sections import DecodingParameters
+from hub.contract.recipe import DecodingParameters
 
 QUOTE = '"'
 

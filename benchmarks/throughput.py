@@ -199,7 +199,7 @@ def loaded(trial: Trial) -> Iterator[tuple[Callable[..., list[Any]], psutil.Proc
     """The function that generates, and the process that computes."""
     from generation.backends.protocol import complete
     from generation.backends.registry import load_writer
-    from hub.contract.dataset_sections import LanguageModel
+    from hub.contract.recipe import LanguageModel
 
     if trial.way == "llama.cpp":
         from benchmarks.llamacpp_server import CONTEXT, serve

@@ -2,47 +2,36 @@
 
 DINO's human evaluation (Table 3). RUN is a finished dataset run directory or ``ORG/NAME@REVISION`` of a Hub. A page on
 this machine (127.0.0.1 only, no network) shows random pairs without their labels; several people can answer, each under
-a name. Answers are on disk at once and a later start goes on where each stopped. ``--report`` compares them with the
-generator's labels: confusion tables and Cohen's κ, on stdout and as ``agreement.md`` and ``agreement.json``.
+a name. Answers are on disk at once, and a later start resumes. ``--report`` compares them with the generator's labels:
+confusion tables and Cohen's κ, on stdout and as ``agreement.md`` and ``agreement.json``.
 """
 
 import json
-import logging
-import socket
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from eval.audit.agreement import Report, document, make_report, markdown
+from eval.audit.agreement import (
+    Report,
+    document,
+    encoder_agreements,
+    encoder_facts,
+    encoders_markdown,
+    make_report,
+    markdown,
+)
+from eval.audit.page import Page
 from eval.audit.source import default_folder, find_rows, made_folder
 from eval.audit.survey import FILE, AnswerStore, Survey, draw, page_words, read_examples
 from hub.cli import JsonOption, answer, new_app, say
 from hub.durable import write_text
-from hub.errors import InputError, RunError
+from hub.errors import InputError
 
 app = new_app("Label a dataset by people, blind, and compare their labels with the generator's.")
-HOST = "127.0.0.1"
-
-
-def write_report(survey: Survey, folder: Path, encoders: Sequence[str] = ()) -> tuple[str, dict[str, Any]]:
-    """Write agreement.md and agreement.json, and return both. Raises InputError when nobody answered.
-
-    encoders: places of encoders that are compared with people, too.
-    """
-    report = make_report(survey.sample, survey.answers())
-    if not report.annotators:
-        raise InputError(folder, "holds no answer to these rows", hint="run without --report first, or check --seed")
-    text, facts = markdown(report), document(report)
-    if encoders:
-        section, facts["encoders"] = beside_people(report, encoders)
-        text = f"{text}\n{section}"
-    write_text(folder / "agreement.md", text)
-    write_text(folder / "agreement.json", json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
-    return text, facts
 
 
 def beside_people(report: Report, places: Sequence[str]) -> tuple[str, list[dict[str, object]]]:
@@ -52,7 +41,6 @@ def beside_people(report: Report, places: Sequence[str]) -> tuple[str, list[dict
     """
     import transformers  # it and torch cost seconds
 
-    from eval.audit.agreement import encoder_agreements, encoder_facts, encoders_markdown
     from eval.encoders.load import MINILM, MODULE, Encoder, load_encoder, minilm
     from eval.runs.job import beside_model
     from eval.runs.records import BASE
@@ -69,38 +57,6 @@ def beside_people(report: Report, places: Sequence[str]) -> tuple[str, list[dict
         loaded.append(replace(load_encoder(str(minilm())), name=MINILM))
     found = encoder_agreements(report, loaded, bases)
     return encoders_markdown(found), encoder_facts(found)
-
-
-def bound_socket(port: int) -> socket.socket:
-    """A socket on the loopback; port 0 takes a free one. Raises RunError when the port is taken."""
-    listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((HOST, port))
-    except OSError as error:
-        listener.close()
-        raise RunError(f"port {port}", f"cannot be used: {error.strerror}", hint="give another: --port") from error
-    return listener
-
-
-def _serve(survey: Survey, listener: socket.socket) -> None:
-    import uvicorn  # with the page: the report needs neither
-
-    from eval.audit.page import application
-
-    class Server(uvicorn.Server):
-        """Ends in a second: streams to open tabs are cut off, which is no error to tell about."""
-
-        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-            await super().shutdown(sockets)
-
-    settings = uvicorn.Config(application(survey), log_level="warning", timeout_graceful_shutdown=1)
-    say(f"open http://{HOST}:{listener.getsockname()[1]} in a browser; Ctrl-C ends")
-    try:
-        Server(settings).run(sockets=[listener])
-    except KeyboardInterrupt:  # the usual end
-        say("stopped; every answer is on disk. With --report added, the same command compares them, finished or not")
 
 
 @app.command()
@@ -147,16 +103,29 @@ def main(
     if report:
         _report(survey, folder, encoders, as_json)
         return
-    listener = bound_socket(port)
-    examples = drawn.examples
-    source = f"{examples.name} ({examples.config}, {examples.split})"
-    say(f"{len(drawn)} of {len(examples)} rows of {source}, seed {drawn.seed}; answers in {folder}")
-    _serve(survey, listener)
-    if survey.is_finished:
+    with Page(survey, port) as page:
+        examples = drawn.examples
+        source = f"{examples.name} ({examples.config}, {examples.split})"
+        say(f"{len(drawn)} of {len(examples)} rows of {source}, seed {drawn.seed}; answers in {folder}")
+        say(f"open {page.url} in a browser; Ctrl-C ends")
+        try:
+            page.serve_forever()
+        except KeyboardInterrupt:  # the usual end
+            say("stopped; every answer is on disk. The same command with --report compares them, finished or not")
+    if any(len(given) == len(drawn) for given in survey.answers().values()):  # nobody is to see labels before
         _report(survey, folder, encoders, as_json)
 
 
 def _report(survey: Survey, folder: Path, encoders: Sequence[str], as_json: bool) -> None:
-    text, facts = write_report(survey, folder, encoders)
+    """Write and print agreement.md and agreement.json. Raises InputError when nobody answered."""
+    report = make_report(survey.sample, survey.answers())
+    if not report.annotators:
+        raise InputError(folder, "holds no answer to these rows", hint="run without --report first, or check --seed")
+    text, facts = markdown(report), document(report)
+    if encoders:
+        section, facts["encoders"] = beside_people(report, encoders)
+        text = f"{text}\n{section}"
+    write_text(folder / "agreement.md", text)
+    write_text(folder / "agreement.json", json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
     say(f"written: {folder / 'agreement.md'} and agreement.json")
     answer(text.rstrip(), facts, as_json)

@@ -11,8 +11,8 @@ from pydantic import Field, ValidationError, model_validator
 
 from experiments.files import names_in
 from hub.contract.measured import Split
+from hub.contract.recipe import Name, Positive, Strict
 from hub.contract.recipe_file import read_yaml
-from hub.contract.sections import Name, Positive, Strict
 from hub.errors import InputError, did_you_mean
 from hub.papers import Column, Table, find_paper
 

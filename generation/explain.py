@@ -24,9 +24,8 @@ from generation.pipeline.code_digest import versions
 from generation.rows.attempts import text_request, text_seed
 from hub import cli
 from hub.contract import run_dir
-from hub.contract.kinds import backends_that
 from hub.contract.published_paths import remembered, require_inputs
-from hub.contract.recipe import DatasetRecipe, Variant, config_name
+from hub.contract.recipe import DatasetRecipe, Variant, backends_that, config_name
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import Manifest
 from hub.contract.schema import COMPLETION

@@ -16,9 +16,9 @@ from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
-from generation.backends.protocol import Completion, Request, TokenCounter, Writer
+from generation.backends.protocol import Completion, Request, Writer
 from generation.backends.registry import load_preview, load_writer, with_dtype
-from generation.inputs.prompts import ContextRoom, Prompts, load_prompts
+from generation.inputs.prompts import ContextRoom, Prompts, TokenCounter, load_prompts
 from generation.inputs.row_seeds import fraction
 from generation.inputs.sources import CountTokens, GivenTexts, Lack, SourceSentence
 from generation.pipeline import tasks as layout

@@ -98,7 +98,7 @@ class _OneLine:
         try:
             return super().invoke(ctx)  # type: ignore[misc]
         except _UsageError as error:
-            raise _of_usage(error, ctx.command_path, []) from None
+            raise _of_usage(error, (error.ctx or ctx).command_path, []) from None
 
 
 class Command(_OneLine, TyperCommand):

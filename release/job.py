@@ -18,7 +18,7 @@ from hub import cli
 from hub.client.connection import hub_errors
 from hub.client.retry import LONGEST_SECONDS, RetryPolicy
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
-from hub.contract.recipe_file import load_recipe
+from hub.contract.recipe_file import load_recipe, recipe_files
 from hub.errors import InputError
 from release.options import LocalWorkers, RecipeOverrides, option_groups, words_of
 from release.run import is_model, refuse_baselines
@@ -113,7 +113,8 @@ def main(
         raise InputError(f"--timeout {timeout}", "is no duration", allowed="a number with s, m, h or d, such as 12h")
     name, extras = checked(recipe, org, overrides, workers)
     checkout = Checkout.here()
-    words = ["sts-dino", "release", checkout.tracked(recipe), "--org", org, "--yes"]
+    inside, *_ = [checkout.tracked(path) for path, _ in recipe_files(recipe)]  # those that it extends, too
+    words = ["sts-dino", "release", inside, "--org", org, "--yes"]
     words += [*overrides.words, *words_of(workers), *(["--private"] if private else [])]
     whole = command(checkout.url(code), checkout.commit, extras, words)
     job = HubJob(name, image, whole, flavor, timeout, attempts, namespace)

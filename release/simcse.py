@@ -12,8 +12,7 @@ import typer
 import yaml
 
 from hub import cli
-from hub.contract.model_sections import TrainingData
-from hub.contract.recipe import ModelRecipe
+from hub.contract.recipe import ModelRecipe, TrainingData
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import Manifest, require_complete
 from hub.durable import write_text

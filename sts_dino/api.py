@@ -222,7 +222,7 @@ def evaluate(
 
 
 def compare(*evaluations: str | Path, out: str | Path | None = None) -> "Comparison":
-    """Compare evaluations with paired tests; write Markdown, CSV, LaTeX and plots, and print the table."""
+    """Compare evaluations with paired tests; write Markdown, CSV and plots, and print the table."""
     from eval.compare.run import compare as side_by_side
 
     return side_by_side(evaluations, Path(out) if out is not None else None)

@@ -30,9 +30,9 @@ RECIPES: tuple[type[BaseModel], ...] = (DatasetRecipe, ModelRecipe)
 HEAD = """# Recipe reference
 
 Every key of a recipe, drawn from the models that read it by `sts-dino recipe-reference --write`; a test holds
-the page to them. What the sections are for: [recipes.md](recipes.md) for datasets, [training.md](training.md) for
-models. An editor with a YAML language server completes keys and shows these words: a recipe that `sts-dino new` writes
-names `recipe.schema.json` in its first line.
+the page to them. What the sections are for: [recipes.md](recipes.md) for datasets, [training.md](training.md) and
+[training_data.md](training_data.md) for models. An editor with a YAML language server completes keys and shows these
+words: a recipe that `sts-dino new` writes names `recipe.schema.json` in its first line.
 
 A recipe may extend another one: `extends: FILE.yaml`, relative to its own folder. It then names only the keys that
 differ. Sections are merged key by key, except a section of another `kind`; a list replaces the other list. A published

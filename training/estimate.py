@@ -15,8 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from hub import cli
-from hub.contract.model_sections import PROMPT_TEXT
-from hub.contract.recipe import ModelRecipe
+from hub.contract.recipe import PROMPT_TEXT, ModelRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.errors import InputError
 from hub.untrusted import NO_CODE, reading_model
@@ -24,9 +23,8 @@ from training.data.example_types import DOCUMENTS
 from training.loop.distributed import process_count
 from training.loop.job import TrainingJob
 
-STEPS = 2  # timed ones, after one that is not: the first one is slow
-TEXTS = 3  # of a triplet: anchor, positive, hard negative
-BASELINE_TEXTS = 2  # of the SimCSE baseline: a text and itself
+STEPS = 2  # timed, after a slow first one
+TEXTS, BASELINE_TEXTS = 3, 2  # of a triplet; of the SimCSE baseline: a text and itself
 MIB, GIB = 1 << 20, 1 << 30
 
 app = cli.new_app(__doc__)
@@ -46,13 +44,11 @@ def plan(job: TrainingJob) -> list[str]:
         return [*lines, "training   none: a baseline is the base as it is"]
     from training.memory import build_meta_encoder, memory_estimate
 
-    if recipe.lora is not None:
+    if lora := recipe.lora:
         encoder = build_meta_encoder(recipe, job.base, job.arguments)
         paths = [path for path, module in encoder.named_modules() if hasattr(module, "lora_A")]
         names = ", ".join(sorted({path.rsplit(".", 1)[-1] for path in paths}))
-        lines.append(
-            f"adapter    rank {recipe.lora.r} on {len(paths)} layers ({names}); released: {recipe.lora.release}"
-        )
+        lines.append(f"adapter    rank {lora.r} on {len(paths)} layers ({names}); released: {lora.release}")
     for item in job.sets:
         origin = f"{item.spec.repo_id or item.spec.path} {item.spec.revision or ''}".strip()
         rows = "streamed" if item.rows is None else f"{item.rows:,} train"
@@ -68,8 +64,8 @@ def plan(job: TrainingJob) -> list[str]:
     lines.append(f"checkpoint {_choice(job)}")
     found = memory_estimate(recipe, job.base, size, job.arguments)
     share = found.trainable / found.parameters
-    parts_of = ("weights", "gradients", "optimizer", "activations")
-    listed = ", ".join(f"{name} {_size(getattr(found, name))}" for name in parts_of)
+    kinds = ("weights", "gradients", "optimizer", "activations")
+    listed = ", ".join(f"{name} {_size(getattr(found, name))}" for name in kinds)
     lines.append(f"parameters {found.parameters:,}, of which {found.trainable:,} are trained ({share:.1%})")
     lines.append(f"memory     about {_size(found.total)} a device ({listed}), and what the libraries take")
     return lines
@@ -104,9 +100,8 @@ def _prompt_tokens(job: TrainingJob) -> str:
 def _choice(job: TrainingJob) -> str:
     if job.evaluator is None:
         return "the last one: there are no validation data"
-    cadence = "after every epoch"
-    if job.arguments.eval_strategy == "steps":
-        cadence = f"every {job.arguments.eval_steps:g} steps and at the last"
+    steps = f"every {job.arguments.eval_steps} steps and at the last"
+    cadence = steps if job.arguments.eval_strategy == "steps" else "after every epoch"
     return f"the best by {job.evaluator.metric} on {len(job.evaluator.evaluators)} set(s), evaluated {cadence}"
 
 
@@ -117,11 +112,10 @@ def _size(count: int) -> str:
 
 @dataclass(frozen=True)
 class TrainingEstimate:
-    """Predicted cost of a training on this machine.
+    """Predicted cost of a training on this machine; memory and disk in bytes.
 
-    step_seconds: an optimiser step on a batch of triplets. control_seconds: all steps of the SimCSE baseline, 0.0 where
-    the recipe names none. texts_per_second: embedded, as in scoring. memory, disk: bytes; disk is of the untrained
-    encoder, the trained one, its baseline and a checkpoint.
+    step_seconds: an optimiser step on a batch of triplets. control_seconds: of the SimCSE baseline, 0.0 without one.
+    texts_per_second: embedded, as in scoring. disk: of both encoders, the baseline and a checkpoint.
     """
 
     steps: int
@@ -166,8 +160,7 @@ def main(
 def estimate(recipe: ModelRecipe, file: Path, texts: list[str], place: str) -> TrainingEstimate:
     """Time some steps of a recipe with ``arguments.max_steps`` on the ``texts`` of a file, repeated if few.
 
-    A vocabulary that the recipe cuts to its dataset is cut to these texts. Raises InputError for a recipe without that
-    key, and where the base cannot be loaded.
+    A vocabulary is cut to these texts. Raises InputError without that key and where the base cannot be loaded.
     """
     steps = int(recipe.arguments.get("max_steps", 0))
     if steps <= 0:

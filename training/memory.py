@@ -1,16 +1,16 @@
 """Memory estimate of a training step on one device, from fake tensors: no weight is loaded and nothing is computed.
 
-``MetaEncoder`` is the recipe's encoder as its architecture, built from the base's config. Its fake tensors stand on the
-device that would train, and one optimiser step runs on the largest batch: every text has ``max_seq_length`` tokens.
-Fake tensors have no numbers, so each operation reports what it would allocate. Not counted: libraries and the CUDA
-context (hundreds of MiB), the allocator's waste, kernels' workspaces, data loading, the loss's own matrices of
-batch x batch scores, and a second encoder that guides the loss.
+``MetaEncoder`` is the recipe's encoder as its architecture. One optimiser step runs on the largest batch: every text
+has ``max_seq_length`` tokens. Each operation on fake tensors reports its allocation. Not counted: libraries and the
+CUDA context (hundreds of MiB), the allocator's waste, kernels' workspaces, data loading, the loss's matrices of batch x
+batch scores, and a second encoder that guides the loss.
 """
 
 import math
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -23,9 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, Trainer
 
-from hub.contract.dataset_sections import quantization_values
-from hub.contract.model_sections import Spans, TrainingData
-from hub.contract.recipe import ModelRecipe
+from hub.contract.recipe import ModelRecipe, Spans, TrainingData, quantization_values
 from hub.untrusted import NO_CODE, reading_model
 from training.data.example_types import DOCUMENTS, EXAMPLE_TYPES
 from training.encoder.bases import Base
@@ -60,8 +58,8 @@ class MetaEncoder(nn.Module):
 def build_meta_encoder(recipe: ModelRecipe, base: Base, arguments: SentenceTransformerTrainingArguments) -> MetaEncoder:
     """The encoder on the meta device, in training mode, its adapter and checkpointing in place.
 
-    A quantized base stands in the dtype that its layers compute in. Raises InputError for a config that transformers
-    does not know (or not as a masked language model, for documents), or layers that the base does not have.
+    A quantized base has the dtype that its layers compute in. Raises InputError for an architecture that transformers
+    does not know (for documents: as a masked language model), or layers that the base does not have.
     """
     if recipe.base.vocabulary is not None:  # how many tokens a corpus has is known when they are counted
         static: Any = build_encoder(recipe.base, base)[0]
@@ -71,8 +69,10 @@ def build_meta_encoder(recipe: ModelRecipe, base: Base, arguments: SentenceTrans
         if recipe.base.modules == "static":
             return MetaEncoder(layers.get_input_embeddings(), None)
         encoder = MetaEncoder(layers, recipe.base.pooling, head)
-        if recipe.base.quantization:
-            _widen_small_parameters(layers)
+        if recipe.base.quantization:  # all other parameters are float32 (peft's prepare_model_for_kbit_training)
+            linear = {id(module.weight) for module in layers.modules() if isinstance(module, nn.Linear)}
+            for parameter in layers.parameters():
+                parameter.data = parameter.data if id(parameter) in linear else parameter.data.float()
         if recipe.lora is not None:
             attach(cast(Any, encoder), recipe.lora)
         if arguments.activation_checkpointing:  # behind the adapter: its inputs are asked for gradients then
@@ -97,14 +97,6 @@ def _architecture(recipe: ModelRecipe, base: Base) -> tuple[Any, MaskedLanguageH
     return layers, head
 
 
-def _widen_small_parameters(model: nn.Module) -> None:
-    """What is not rounded is trained beside in float32 (peft's prepare_model_for_kbit_training)."""
-    linear = {id(module.weight) for module in model.modules() if isinstance(module, nn.Linear)}
-    for parameter in model.parameters():
-        if id(parameter) not in linear:
-            parameter.data = parameter.data.float()
-
-
 def fill_with_fakes(encoder: nn.Module) -> None:
     """Replace meta tensors by tensors of the fake mode and device that are active; tied ones stay tied."""
     made: dict[int, torch.Tensor] = {}
@@ -125,34 +117,28 @@ DOUBLE_ROUNDED = 0.5 + 1 / 64 + 4 / (64 * 256)  # the scales in 8 bit, an fp32 s
 class LiveBytes(TorchDispatchMode):
     """Bytes of the tensors alive (``now``) and at most (``peak``) that operations made while the mode is active.
 
-    What autograd keeps and gradients count; ``known`` tensors (parameters) and kernels' workspaces do not. The same on
+    Gradients and saved activations count; ``known`` tensors (parameters) and kernels' workspaces do not. The same on
     real and on fake tensors (enter it inside the ``FakeTensorMode``).
     """
 
     def __init__(self, known: Iterable[torch.Tensor] = ()):
         super().__init__()
-        self.now = 0
-        self.peak = 0
-        self._known = [tensor.untyped_storage() for tensor in known]  # kept, so that no new storage gets their place
-        self._seen: dict[int, object] = {storage._cdata: storage for storage in self._known}
+        self.now = self.peak = 0
+        storages = [tensor.untyped_storage() for tensor in known]  # kept, so that no new storage gets their place
+        self._seen: dict[int, object] = {storage._cdata: storage for storage in storages}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation and count what it made."""
+        """Run an operation and count its results."""
         result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, torch.Tensor):
-                self._note(leaf.untyped_storage())
+        for storage in [leaf.untyped_storage() for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]:
+            key, size = storage._cdata, storage.nbytes()
+            if key not in self._seen:
+                self.now += size
+                self.peak = max(self.peak, self.now)
+                self._seen[key] = weakref.ref(storage, partial(self._drop, key, size))
         return result
 
-    def _note(self, storage: torch.UntypedStorage) -> None:
-        key, size = storage._cdata, storage.nbytes()
-        if key in self._seen:
-            return
-        self.now += size
-        self.peak = max(self.peak, self.now)
-        self._seen[key] = weakref.ref(storage, lambda _: self._drop(key, size))
-
-    def _drop(self, key: int, size: int) -> None:
+    def _drop(self, key: int, size: int, _: object) -> None:
         self.now -= size
         del self._seen[key]
 
@@ -203,22 +189,14 @@ def _pass(spec: TrainingData, length: int, batch: int) -> BackwardPass:
         anchors, longest = batch * spans.anchors, min(length, spans.max_length + 2)
         masked = math.ceil(anchors * longest * float(spec.loss_arguments.get("mlm_probability", 0.15)))
         return BackwardPass(((anchors, longest), (anchors * spans.positives, longest)), masked)
-    texts = len(examples.texts)
-    rows = mini_batch(spec, length, batch)
-    if rows is None:
-        return BackwardPass(((batch, length), ((texts - 1) * batch, length)))
-    return BackwardPass(((rows, length),), cached=texts * batch, adds_up=texts * batch > rows)
-
-
-def mini_batch(spec: TrainingData, length: int, batch: int) -> int | None:
-    """Texts that a loss with cached gradients embeds at a time; None when the loss caches none."""
-    signature = LOSSES[spec.loss].parameters
+    texts, signature = len(examples.texts), LOSSES[spec.loss].parameters
     if "mini_batch_size" not in signature:
-        return None
+        return BackwardPass(((batch, length), ((texts - 1) * batch, length)))
     given = loss_arguments(spec, "datasets")
     rows: int = given.get("mini_batch_size", signature["mini_batch_size"].default)
     tokens: int | None = given.get("mini_batch_num_tokens")
-    return min(batch, rows if tokens is None else max(1, tokens // length))
+    rows = min(batch, rows if tokens is None else max(1, tokens // length))
+    return BackwardPass(((rows, length),), cached=texts * batch, adds_up=texts * batch > rows)
 
 
 def _measured(
@@ -287,7 +265,7 @@ def _backward(
 
 
 def _objective(encoder: MetaEncoder, item: BackwardPass) -> torch.Tensor:
-    """A scalar that depends on all that the loss depends on; hidden states are held until then, as losses do."""
+    """A scalar of all embeddings and logits; hidden states are held until the end, as in losses."""
     read = [encoder(torch.ones(shape, dtype=torch.long)) for shape in item.shapes]
     parts = [embeddings.float().square().sum() for embeddings, _ in read]
     if encoder.head is not None:

@@ -1,16 +1,15 @@
 """A trained adapter as a whole model: ``sts-dino merge RUN_DIR [--out DIR]``.
 
-Reads a finished run directory that ``sts-dino train`` made with ``lora.release: adapter`` and writes another one beside
-it, ``NAME-merged``: the same recipe with ``lora.release: merged`` under that name, the base's weights with the adapter
-added, the provenance of the training. It is scored (``sts-dino score``) and published like any other.
-A killed merge resumes and ends in the same bytes.
+Reads a finished run directory with ``lora.release: adapter`` and writes ``NAME-merged`` beside it: the same recipe with
+``lora.release: merged``, the base's weights with the adapter added, the provenance of the training. A killed merge
+resumes and ends in the same bytes.
 """
 
 import shlex
 import shutil
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -79,25 +78,16 @@ def merge_into(out: Path, directory: Path, recipe: ModelRecipe, manifest: Manife
     built = out.with_name(f"{out.name}.building")
     encoder = merged_encoder(recipe.base, base, directory)
     save_encoder(encoder, built)
-    _copy_untrained(directory, out)
-    counts = {**adapter.counts, "parameters": sum(parameter.numel() for parameter in encoder.parameters())}
-    return complete(out, manifest, built, counts, {**adapter.provenance, **_origin(directory, adapter)})
-
-
-def _origin(directory: Path, adapter: Manifest) -> dict[str, Any]:
-    """Which adapter was merged, and the two commands that make the model."""
-    path = directory.as_posix() if not is_outside(directory.as_posix()) else f"{ARTIFACTS}/models/{adapter.name}"
-    command = shlex.join(["sts-dino", "merge", path])
-    merged_from = {"name": adapter.name, "version": adapter.version, "fingerprint": adapter.fingerprint}
-    return {"merged_from": merged_from, "command": f"{adapter.provenance['command']}\n{command}"}
-
-
-def _copy_untrained(directory: Path, out: Path) -> None:
-    """Killed in between, it is copied anew: the manifest is not complete yet."""
     untrained, copied = directory.with_name(f"{directory.name}.base"), out.with_name(f"{out.name}.base")
     if untrained.is_dir():
-        shutil.rmtree(copied, ignore_errors=True)
+        shutil.rmtree(copied, ignore_errors=True)  # of a killed merge
         shutil.copytree(untrained, copied)
+    path = directory.as_posix() if not is_outside(directory.as_posix()) else f"{ARTIFACTS}/models/{adapter.name}"
+    commands = f"{adapter.provenance['command']}\n{shlex.join(['sts-dino', 'merge', path])}"
+    merged_from = {"name": adapter.name, "version": adapter.version, "fingerprint": adapter.fingerprint}
+    counts = {**adapter.counts, "parameters": sum(parameter.numel() for parameter in encoder.parameters())}
+    provenance = {**adapter.provenance, "merged_from": merged_from, "command": commands}
+    return complete(out, manifest, built, counts, provenance)
 
 
 @app.command()

@@ -4,9 +4,7 @@
 are 1 off the diagonal, the distance of two labels in the scale's order (linear), or its square (quadratic).
 """
 
-import math
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from types import MappingProxyType
@@ -15,13 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from eval.audit.render import fill
 from eval.audit.survey import Sample, Scale
-from eval.audit.text_forms import table
 from eval.encoders.embeddings import cosine
 from eval.encoders.load import Encoder
 from hub.contract.measured import Interval
 from hub.errors import InputError
 from hub.papers import find_paper
+from hub.untrusted import Markdown, code, table
 
 WEIGHTS = ("linear", "quadratic")
 SAMPLES = 2_000
@@ -30,16 +29,6 @@ DRAWS = 2000  # resamples of source sentences
 Counts = NDArray[np.int64]
 Rows = NDArray[np.int64]
 Statistic = Callable[[Rows], float]
-_MARK = re.compile(r"(?<=\d)\.(?=\d)|(?<=\w)-(?=\w)|([^\w ]|_)")  # points in numbers and hyphens in words may stay
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A value with its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -52,9 +41,35 @@ class Agreement:
 
     counts: Counts
     n: int
-    same: Estimate
-    kappa: Estimate | None
-    weighted: dict[str, Estimate | None]  # weights → κ; empty when the scale has no order
+    same: Interval
+    kappa: Interval | None
+    weighted: dict[str, Interval | None]  # weights → κ; empty when the scale has no order
+
+    @property
+    def kappas(self) -> dict[str, Interval | None]:
+        """Name in JSON → κ."""
+        return {"kappa": self.kappa, **{f"kappa_{kind}": one for kind, one in self.weighted.items()}}
+
+    @property
+    def column_percent(self) -> list[list[float | None]]:
+        """Each column in percent of its sum, as in DINO's Table 3; None where the column is empty."""
+        sums = self.counts.sum(axis=0).tolist()
+        return [[100 * n / of if of else None for n, of in zip(row, sums, strict=True)] for row in self.counts.tolist()]
+
+
+def rounded(value: float, low: float, high: float) -> Interval:
+    """A value and its interval, with four decimals."""
+    return Interval(value=round(float(value), 4), low=round(float(low), 4), high=round(float(high), 4))
+
+
+def wilson(count: int, n: int, unit: float = 1.0) -> Interval:
+    """``count`` of ``n`` in ``unit`` (100: percent) with Wilson's 95 % interval; of nothing, 0 in [0, 1]."""
+    from scipy.stats import binomtest  # costs most of a second
+
+    if n == 0:
+        return rounded(0, 0, unit)
+    around = binomtest(count, n).proportion_ci(0.95, method="wilson")
+    return rounded(unit * count / n, unit * around.low, unit * around.high)
 
 
 def agreement(first: Sequence[str], second: Sequence[str], scale: Scale, seed: int = 0) -> Agreement:
@@ -62,29 +77,17 @@ def agreement(first: Sequence[str], second: Sequence[str], scale: Scale, seed: i
 
     κ depends on the table alone, so the bootstrap draws whole tables: from the multinomial of the observed cells.
     """
-    from scipy.stats import binomtest
     from sklearn.metrics import confusion_matrix
 
-    counts = confusion_matrix(first, second, labels=list(scale.labels))
-    n = len(first)
-    hits = binomtest(int(np.trace(counts)), n)
-    around = hits.proportion_ci(method="wilson")
+    n, counts = len(first), confusion_matrix(first, second, labels=list(scale.labels))
     drawn = np.random.default_rng(seed).multinomial(n, counts.ravel() / n, size=SAMPLES).reshape(-1, *counts.shape)
 
-    def kappa(weights: str | None) -> Estimate | None:
+    def kappa(weights: str | None) -> Interval | None:
         (value,) = kappas(counts[None], weights)
-        low, high = np.nanpercentile(kappas(drawn, weights), [2.5, 97.5]) if np.isfinite(value) else (value, value)
-        return Estimate(float(value), float(low), float(high)) if np.isfinite(value) else None
+        return rounded(value, *np.nanpercentile(kappas(drawn, weights), [2.5, 97.5])) if np.isfinite(value) else None
 
     weighted = {kind: kappa(kind) for kind in WEIGHTS if scale.ordered}
-    same = Estimate(100 * hits.statistic, 100 * around.low, 100 * around.high)
-    return Agreement(counts, n, same, kappa(None), weighted)
-
-
-def column_percent(counts: Counts) -> NDArray[np.float64]:
-    """Each column in percent of its sum, as in DINO's Table 3; NaN where the column is empty."""
-    sums = counts.sum(axis=0)
-    return 100 * np.divide(counts, sums, out=np.full(counts.shape, np.nan), where=sums > 0)
+    return Agreement(counts, n, wilson(int(np.trace(counts)), n, 100), kappa(None), weighted)
 
 
 def kappas(tables: Counts, weights: str | None = None) -> NDArray[np.float64]:
@@ -103,17 +106,14 @@ class Report:
     """Agreement of every annotator with the generator (first rater: the annotator), and of every two with each other.
 
     Annotators without an answer in the sample, and pairs of annotators without a common one, are left out.
+    ``pooled``: all answers of all annotators beside the generator's labels.
     """
 
     sample: Sample
     answers: dict[str, dict[int, str]]  # annotator → row → label
     annotators: dict[str, Agreement]
     between: dict[tuple[str, str], Agreement]
-
-    @property
-    def pooled(self) -> Counts:
-        """The confusion table over all answers of all annotators."""
-        return sum(found.counts for found in self.annotators.values())  # type: ignore[return-value]
+    pooled: Agreement | None
 
 
 def make_report(sample: Sample, answers: Mapping[str, Mapping[int, str]]) -> Report:
@@ -121,17 +121,17 @@ def make_report(sample: Sample, answers: Mapping[str, Mapping[int, str]]) -> Rep
     generated, scale = dict(enumerate(sample.examples.labels)), sample.examples.scale
     given = {name: dict(rows) for name, rows in answers.items() if rows}
 
-    def compared(one: Mapping[int, str], other: Mapping[int, str]) -> Agreement | None:
-        common = [row for row in one if row in other]
-        return agreement([one[row] for row in common], [other[row] for row in common], scale) if common else None
+    def compared(*both: tuple[Mapping[int, str], Mapping[int, str]]) -> Agreement | None:
+        common = [(one[row], other[row]) for one, other in both for row in one if row in other]
+        return agreement([one for one, _ in common], [other for _, other in common], scale) if common else None
 
-    annotators = {name: found for name, rows in given.items() if (found := compared(rows, generated))}
+    annotators = {name: found for name, rows in given.items() if (found := compared((rows, generated)))}
     between = {
         (first, second): found
         for first, second in combinations(given, 2)
-        if (found := compared(given[first], given[second]))
+        if (found := compared((given[first], given[second])))
     }
-    return Report(sample, given, annotators, between)
+    return Report(sample, given, annotators, between, compared(*((rows, generated) for rows in given.values())))
 
 
 def published(scale: Scale) -> tuple[str, str, tuple[tuple[float, ...], ...]] | None:
@@ -144,75 +144,47 @@ def published(scale: Scale) -> tuple[str, str, tuple[tuple[float, ...], ...]] | 
     return paper.source(table3), table3.caption, percent
 
 
-def plain(text: str) -> str:
-    """Untrusted text as it reads in Markdown and HTML: every mark that could mean something there as an entity."""
-    return _MARK.sub(lambda mark: f"&#{ord(mark[1])};" if mark[1] else mark[0], " ".join(text.split()))
-
-
 def markdown(report: Report) -> str:
     """The report as Markdown."""
-    sample, examples = report.sample, report.sample.examples
-    total, scale, labels = len(sample), examples.scale, examples.scale.labels
-    parts = [
-        "# Human labels beside the generator's",
-        f"{total} rows of {plain(examples.name)} ({plain(examples.config)}, {plain(examples.split)}), drawn with seed "
-        f"{sample.seed} and labelled blind. In the tables a column is the generator's label, a row the annotator's; a "
-        "cell is the percentage of its column. Intervals are 95 %.",
-    ]
-    meanings = [(label, words) for label, words in zip(labels, scale.meanings, strict=True) if words]
-    if meanings:
-        parts += ["The labels, as annotators read them:"]
-        parts += ["\n".join(f"- {plain(label)}: {plain(words)}" for label, words in meanings)]
-    for name, found in report.annotators.items():
-        parts += [f"## {plain(name)}", f"{found.n} of {total} answered.", _percents(found.counts, labels)]
-        parts.append(table(["", "agreement with the generator"], _values(found)))
-    if len(report.annotators) > 1:
-        parts += ["## All annotators together", _percents(report.pooled, labels)]
-    if report.between:
-        parts += ["## Between annotators"]
-    for (first, second), found in report.between.items():
-        rows = [["common rows", str(found.n)], *_values(found)]
-        parts.append(table(["", f"{plain(first)}, {plain(second)}"], rows))
-    if paper := published(scale):
-        source, caption, percent = paper
-        parts += ["## Beside the paper", f"Each cell: these answers, then {source}. The paper's: {caption}."]
-        parts[-1] += " Its generator is another; its authors labelled the pairs themselves and give no κ."
-        cells = [
-            [f"{_percent(our)} / {their:.0f}\u00a0%" for our, their in zip(ours, theirs, strict=True)]
-            for ours, theirs in zip(column_percent(report.pooled), percent, strict=True)
-        ]
-        parts.append(_confusion(labels, cells))
-    return "\n\n".join(parts) + "\n"
+    scale = report.sample.examples.scale
+
+    def confusion(cells: Sequence[Sequence[Any]], *below: list[Any]) -> Markdown:
+        rows = [[code(label), *row] for label, row in zip(scale.labels, cells, strict=True)]
+        return table(["human ↓ generator →", *map(code, scale.labels)], [*rows, *below])
+
+    def percents(found: Agreement) -> Markdown:
+        cells = [[_percent(value) for value in row] for row in found.column_percent]
+        return confusion(cells, ["rows", *found.counts.sum(axis=0).tolist()])
+
+    def beside(found: Agreement, theirs: Sequence[Sequence[float]]) -> Markdown:
+        both = zip(found.column_percent, theirs, strict=True)
+        return confusion([[f"{_percent(a)} / {b:.0f} %" for a, b in zip(*rows, strict=True)] for rows in both])
+
+    context = {"sample": report.sample, "scale": scale, "paper": published(scale), "beside": beside}
+    return fill("agreement.md.jinja", report=report, percents=percents, values=_values, **context)
 
 
-def _confusion(labels: Sequence[str], cells: Iterable[Iterable[str]], *below: list[str]) -> str:
-    rows = [[f"**{plain(label)}**", *row] for label, row in zip(labels, cells, strict=True)]
-    return table(["human ↓ generator →", *map(plain, labels)], [*rows, *below])
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0f} %"
 
 
-def _percents(counts: Counts, labels: Sequence[str]) -> str:
-    cells = [map(_percent, row) for row in column_percent(counts)]
-    return _confusion(labels, cells, ["rows", *(str(n) for n in counts.sum(axis=0))])
-
-
-def _percent(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:.0f}\u00a0%"
-
-
-def _values(found: Agreement) -> list[list[str]]:
-    same = f"{found.same.value:.0f}\u00a0% [{found.same.low:.0f}, {found.same.high:.0f}]"
-    rows = [["equal labels", same]]
+def _values(found: Agreement, heading: str) -> Markdown:
+    same = f"{found.same.value:.0f} % [{found.same.low:.0f}, {found.same.high:.0f}]"
     named = {"Cohen's κ": found.kappa, **{f"κ, {kind} weights": one for kind, one in found.weighted.items()}}
-    for name, one in named.items():
-        shown = f"{one.value:z.2f} [{one.low:z.2f}, {one.high:z.2f}]" if one else "undefined (one label only)"
-        rows.append([name, shown])
-    return rows
+    shown = {name: Markdown(str(one or "undefined (one label only)")) for name, one in named.items()}
+    return table(["", heading], [["rows", str(found.n)], ["equal labels", Markdown(same)], *map(list, shown.items())])
 
 
 def document(report: Report) -> dict[str, Any]:
     """The report as JSON, with every counted answer beside the generator's label."""
     sample, examples = report.sample, report.sample.examples
     paper = published(examples.scale)
+
+    def facts(found: Agreement) -> dict[str, Any]:
+        values = {"same": found.same, **found.kappas}
+        shown = {name: one and one.model_dump() for name, one in values.items()}
+        return {"n": found.n, "counts": found.counts.tolist(), "column_percent": found.column_percent, **shown}
+
     return {
         "dataset": {key: getattr(examples, key) for key in ("name", "config", "split", "sha256")},
         "seed": sample.seed,
@@ -220,8 +192,8 @@ def document(report: Report) -> dict[str, Any]:
         "labels": list(examples.scale.labels),
         "meanings": list(examples.scale.meanings),
         "counts": "row: the first rater's label, column: the second's (for annotators: the generator's)",
-        "annotators": [{"name": name, **_agreement(found)} for name, found in report.annotators.items()],
-        "between": [{"names": list(names), **_agreement(found)} for names, found in report.between.items()],
+        "annotators": [{"name": name, **facts(found)} for name, found in report.annotators.items()],
+        "between": [{"names": list(names), **facts(found)} for names, found in report.between.items()],
         "paper": {"source": paper[0], "column_percent": paper[2]} if paper else None,
         "answers": [
             {"annotator": name, "row": row, "label": label, "generated": examples.labels[row]}
@@ -229,13 +201,6 @@ def document(report: Report) -> dict[str, Any]:
             for row, label in rows.items()
         ],
     }
-
-
-def _agreement(found: Agreement) -> dict[str, Any]:
-    kinds = {"kappa": found.kappa, **{f"kappa_{kind}": one for kind, one in found.weighted.items()}}
-    percent = [[None if math.isnan(value) else value for value in row] for row in column_percent(found.counts).tolist()]
-    facts = {"n": found.n, "counts": found.counts.tolist(), "column_percent": percent, "same": vars(found.same)}
-    return facts | {name: one and vars(one) for name, one in kinds.items()}
 
 
 def correlation_interval(
@@ -276,7 +241,7 @@ def bootstrap_interval(value: Statistic, resamples: Sequence[Rows], rows: int) -
     with np.errstate(invalid="ignore"):
         low, high = np.nanpercentile([value(drawn) for drawn in resamples], [2.5, 97.5])
     low, high = (end if np.isfinite(end) else whole for end in (low, high))
-    return Interval(value=round(whole, 4), low=round(float(low), 4), high=round(float(high), 4))
+    return rounded(whole, low, high)
 
 
 @dataclass(frozen=True)
@@ -288,8 +253,8 @@ class EncoderAgreement:
 
     encoder: str
     pairs: int
-    spearman: Estimate
-    over: tuple[str, Estimate] | None = None
+    spearman: Interval
+    over: tuple[str, Interval] | None = None
 
 
 def mean_scores(answers: Mapping[str, Mapping[int, str]]) -> dict[int, float]:
@@ -314,18 +279,14 @@ def agreements(
         raise InputError("judgements", f"{len(scores)} pairs are answered", allowed=f"at least {FEWEST}")
     resamples = resampled(first)
 
-    def correlation(name: str, less: str | None = None) -> Estimate:
+    def correlation(name: str, less: str | None = None) -> Interval:
         interval = correlation_interval(scores, cosines[name], resamples, cosines[less] if less else None)
         if interval is None:
             raise InputError(name, "has no correlation with answers that are all the same, or cosines that are")
-        return Estimate(interval.value, interval.low, interval.high)
+        return interval
 
-    found = []
-    for name in cosines:
-        base = bases.get(name)
-        over = (base, correlation(name, base)) if base is not None and base in cosines else None
-        found.append(EncoderAgreement(name, len(scores), correlation(name), over))
-    return found
+    over = {name: (base, correlation(name, base)) for name, base in bases.items() if {name, base} <= cosines.keys()}
+    return [EncoderAgreement(name, len(scores), correlation(name), over.get(name)) for name in cosines]
 
 
 def encoder_agreements(report: Report, encoders: Sequence[Encoder], bases: Mapping[str, str]) -> list[EncoderAgreement]:
@@ -341,22 +302,22 @@ def encoder_agreements(report: Report, encoders: Sequence[Encoder], bases: Mappi
 def encoders_markdown(agreements: Sequence[EncoderAgreement]) -> str:
     """The agreements as a section of the report; correlations x 100."""
 
-    def points(estimate: Estimate) -> str:
-        return f"{100 * estimate.value:.1f} [{100 * estimate.low:.1f}, {100 * estimate.high:.1f}]"
+    def points(of: Interval) -> str:
+        return f"{100 * of.value:.1f} [{100 * of.low:.1f}, {100 * of.high:.1f}]"
 
     rows = [
-        [one.encoder, points(one.spearman), f"{points(one.over[1])} over {one.over[0]}" if one.over else ""]
+        [one.encoder, Markdown(points(one.spearman)), Markdown(points(of)) if of else "", base]
         for one in agreements
+        for base, of in [one.over or ("", None)]
     ]
-    words = (
-        f"Spearman x 100 of an encoder's cosine and the mean human score, {agreements[0].pairs} pairs; 95 % intervals."
-    )
-    return f"## Encoders and human scores\n\n{words}\n\n{table(['encoder', 'Spearman', 'difference'], rows)}\n"
+    header = ["encoder", "Spearman", "difference", "to"]
+    return fill("encoders.md.jinja", pairs=agreements[0].pairs, rows=rows, header=header)
 
 
 def encoder_facts(agreements: Sequence[EncoderAgreement]) -> list[dict[str, object]]:
     """The agreements as JSON."""
     return [
-        vars(one) | {"spearman": vars(one.spearman), "over": one.over and {"encoder": one.over[0], **vars(one.over[1])}}
+        {"encoder": one.encoder, "pairs": one.pairs, "spearman": one.spearman.model_dump()}
+        | {"over": one.over and {"encoder": one.over[0], **one.over[1].model_dump()}}
         for one in agreements
     ]

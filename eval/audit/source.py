@@ -1,14 +1,15 @@
-"""What a run's recipe says its labels mean to people (``labels[].meaning``), under the labels that its rows have."""
+"""Reader of datasets to be measured: run directories, published runs and other datasets of a Hub."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,7 @@ from hub import cli
 from hub.client.fetch import FinishedRun, HubDataset, hub_dataset, local_run, published_run, require_known
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
-from hub.contract.run_dir import ARTIFACTS, File
+from hub.contract.run_dir import ARTIFACTS
 from hub.contract.schema import ROW_SCHEMAS, SCHEMAS, base_config, is_finished, text_schema
 from hub.contract.shards import parquet_schema, reading_rows, shard_tables
 from hub.errors import InputError
@@ -26,54 +27,15 @@ from hub.errors import InputError
 if TYPE_CHECKING:
     from datasets import Features
 
-
-@dataclass(frozen=True)
-class LabelMeanings:
-    """Label → what it means in words, and the dataset's language (ISO 639); None where no recipe tells."""
-
-    of: Mapping[str, str] = field(default_factory=dict)
-    language: str | None = None
-
-
-def score_label(score: float) -> str:
-    """A similarity score as people see it: 0.9 for the float32 0.89999998."""
-    return f"{score:g}"
-
-
-def label_meanings(recipe: DatasetRecipe) -> dict[str, str]:
-    """Label → meaning, for the labels that have one: a class's name, or a score as rows have it, smoothed.
-
-    Labels of one score share their words.
-    """
-    found = dict[str, list[str]]()
-    for label in recipe.written_labels:
-        if label.meaning is not None:
-            score = recipe.postprocess.smoothed(label.score or 0.0)
-            name = score_label(score) if recipe.dataset_schema.scored else label.name
-            found.setdefault(name, []).append(label.meaning)
-    return {name: "; ".join(meanings) for name, meanings in found.items()}
-
-
-def published_meanings(path: Path | None) -> LabelMeanings:
-    """The meanings in a run's recipe.yaml; none where there is no recipe, or one of another version of this project."""
-    try:
-        if path is None:
-            raise InputError("recipe.yaml", "is not published with the dataset, or not downloaded")
-        recipe = load_recipe(path, DatasetRecipe)
-        return LabelMeanings(label_meanings(recipe), recipe.language)
-    except InputError as error:
-        cli.say(f"labels are shown in the default words: {error}")
-        return LabelMeanings()
-
-
 BATCH = 4096  # rows
 _SCHEMAS = {**ROW_SCHEMAS, "text": text_schema(())}
 TEXTS = {  # example type → its text columns
     name: tuple(column for column, of in schema.columns.items() if of == "string") for name, schema in _SCHEMAS.items()
 }
-LABELS = {  # example type → the column of its label
+LABELS = {  # example type → the column of its label or score
     name: column for name, schema in _SCHEMAS.items() for column, of in schema.columns.items() if of != "string"
 }
+SCORE = "score"
 TARGET = "target"  # provenance: the label whose instruction was given
 NO_LABEL = "no label"
 
@@ -88,7 +50,7 @@ class Batch:
     rows: NDArray[np.int64]  # (n,) their numbers in the split, from 0
     texts: dict[str, list[str]]  # column → n texts
     labels: list[str]
-    scores: list[float]  # of the sts type, else empty
+    scores: list[float]  # of scored pairs, else empty
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -110,7 +72,7 @@ class Batch:
 class DatasetRows:
     """One config of a dataset. ``revision`` is the Hub commit or the run's fingerprint.
 
-    ``meanings`` reads what its labels mean in its recipe's words, and in which language.
+    ``recipe`` reads the recipe of the run; None where there is none.
     """
 
     name: str
@@ -121,12 +83,22 @@ class DatasetRows:
     class_names: tuple[str, ...]
     labelled_by: str | None  # column
     read: Read
-    meanings: Callable[[], LabelMeanings] = LabelMeanings
+    recipe: Callable[[], DatasetRecipe | None] = lambda: None
+
+    @property
+    def place(self) -> str:
+        """Name and config, for messages."""
+        return f"{self.name} ({self.config})"
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The text columns, in the example type's order."""
         return TEXTS[self.example_type]
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether rows have a similarity score."""
+        return LABELS.get(self.example_type) == SCORE
 
     @property
     def total(self) -> int:
@@ -145,12 +117,11 @@ class DatasetRows:
         Raises InputError for a scored pair whose score is no number.
         """
         chosen, first = self.drawn(sample, seed), 0
-        asked = dict.fromkeys([*self.columns, *([self.labelled_by] if self.labelled_by else [])])
-        if self.example_type == "sts":
-            asked["score"] = None
+        labelled_by = [self.labelled_by] if self.labelled_by else []
+        asked = list(dict.fromkeys([*self.columns, *labelled_by, *([SCORE] if self.is_scored else [])]))
         for split, rows in self.splits.items():
             start = first
-            for table in self.read(split, list(asked)):
+            for table in self.read(split, asked):
                 low, high = np.searchsorted(chosen, [start, start + len(table)])
                 kept = chosen[low:high] - start
                 if len(kept):
@@ -160,10 +131,10 @@ class DatasetRows:
 
     def _batch(self, split: str, rows: NDArray[np.int64], table: pa.Table) -> Batch:
         texts = {column: [text or "" for text in table[column].to_pylist()] for column in self.columns}
-        scores = table["score"].to_pylist() if self.example_type == "sts" else []
+        scores = table[SCORE].to_pylist() if self.is_scored else []
         for row, score in zip(rows, scores, strict=False):
             if score is None or not math.isfinite(score):
-                place = f"{self.name} ({self.config}), {split} row {row}"
+                place = f"{self.place}, {split} row {row}"
                 raise InputError(place, f"has the score {score}", allowed="a number", hint="drop the row")
         labels = [self._label(value) for value in table[self.labelled_by].to_pylist()] if self.labelled_by else []
         return Batch(split, rows, texts, labels, scores)
@@ -176,45 +147,36 @@ class DatasetRows:
         return NO_LABEL if value is None or value == -1 else str(value)
 
 
-def example_type_of(features: Features, place: str) -> tuple[str, str | None, tuple[str, ...]]:
-    """The example type of a config with these columns, the column that labels its rows, and the names of its classes.
+def example_type_of(features: Features, place: str) -> str:
+    """The example type of a config with these columns.
 
-    Raises InputError when the columns are of no example type, or texts or scores of another type.
+    Raises InputError when no example type has them, or texts or scores have another type.
     """
-    from datasets import ClassLabel
-
-    needed = {form: [*texts, LABELS[form]] if form in LABELS else texts for form, texts in TEXTS.items()}
-    form = next((form for form, columns in needed.items() if features.keys() >= {*columns}), None)
-    if form is None:
-        allowed = " | ".join(map(", ".join, needed.values()))
-        raise InputError(place, f"has the columns {sorted(features)}", allowed=allowed)
-    for column in TEXTS[form]:
-        _require_type(features, column, ("string", "large_string"), place)
-    if form == "sts":
-        _require_type(features, "score", ("float", "int", "double"), place)
-    kind = features.get("label")
-    names = tuple(kind.names) if isinstance(kind, ClassLabel) else ()
-    return form, TARGET if form == "sts" and TARGET in features else LABELS.get(form), names
-
-
-def _require_type(features: Features, column: str, allowed: tuple[str, ...], place: str) -> None:
     from datasets import Value
 
-    kind = features[column]
-    dtype = kind.dtype if isinstance(kind, Value) else type(kind).__name__
-    if not dtype.startswith(allowed):
-        raise InputError(place, f"its column {column!r} is of the type {dtype}", allowed=" or ".join(allowed[:2]))
+    needed = {name: [*texts, LABELS[name]] if name in LABELS else [*texts] for name, texts in TEXTS.items()}
+    found = next((name for name, columns in needed.items() if features.keys() >= {*columns}), None)
+    if found is None:
+        allowed = " | ".join(map(", ".join, needed.values()))
+        raise InputError(place, f"has the columns {sorted(features)}", allowed=allowed)
+    for column in needed[found]:
+        allowed_types = ("string", "large_string") if column in TEXTS[found] else ("float", "int", "double")
+        kind = features[column]
+        dtype = kind.dtype if isinstance(kind, Value) else type(kind).__name__
+        if column in (*TEXTS[found], SCORE) and not dtype.startswith(allowed_types):
+            problem = f"its column {column!r} is of the type {dtype}"
+            raise InputError(place, problem, allowed=" or ".join(allowed_types[:2]))
+    return found
 
 
-FIRST = (  # of several finished configs, the first is read: a form's labelled one before its others
+FIRST = (  # of several finished configs, the first is read: a schema's labelled one before its others
     *(schema.labelled for schema in SCHEMAS.values()),
     *(config for schema in SCHEMAS.values() for config in schema.finished),
 )
 HUB_ID = re.compile(r"(?!artifacts/|\.)[\w.-]+/[\w.-]+(@.+)?")
 
 
-@dataclass(frozen=True)
-class ConfigTable:
+class ConfigTable(NamedTuple):
     """The columns of a config, its splits with their rows, and how they are read."""
 
     features: Features
@@ -224,10 +186,7 @@ class ConfigTable:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A dataset and its configs. ``finished``: those that one trains on; ``usual``: the one it declares, if any.
-
-    ``meanings``: of ``DatasetRows``.
-    """
+    """A dataset and its configs. ``finished``: those that one trains on; ``usual``: the one it declares, if any."""
 
     place: str
     name: str
@@ -236,27 +195,28 @@ class Dataset:
     finished: tuple[str, ...]
     usual: str | None
     table: Callable[[str], ConfigTable] = field(repr=False)
-    meanings: Callable[[], LabelMeanings] = LabelMeanings
+    recipe: Callable[[], DatasetRecipe | None] = lambda: None
 
     def rows(self, config: str | None = None, split: str | None = None) -> DatasetRows:
         """The rows of a config; None is the one that one trains on. ``split`` None: of all splits.
 
         Raises InputError when there is no such config or split, several could be meant, there are no rows, the columns
-        are of no form, or a shard is damaged.
+        are of no example type, or a shard is damaged.
         """
-        config = config or self._config()
-        require_known(config, self.configs, self.place, "config")
-        table = self.table(config)
-        splits = {name: rows for name, rows in table.splits.items() if rows}
-        place = f"{self.place} ({config})" if config else self.place
+        from datasets import ClassLabel
+
+        config = require_known(config or self._config(), self.configs, self.place, "config")
+        features, counts, read = self.table(config)
+        splits, place = {name: rows for name, rows in counts.items() if rows}, f"{self.place} ({config})"
         if not splits:
             raise InputError(place, "has no rows")
         if split is not None:
             splits = {split: splits[require_known(split, splits, place, "split")]}
-        form, labelled_by, names = example_type_of(table.features, place)
-        return DatasetRows(
-            self.name, self.revision, config, form, splits, names, labelled_by, table.read, self.meanings
-        )
+        kind = example_type_of(features, place)
+        label, column = features.get("label"), LABELS.get(kind)
+        names = tuple(label.names) if isinstance(label, ClassLabel) else ()
+        labelled_by = TARGET if column == SCORE and TARGET in features else column
+        return DatasetRows(self.name, self.revision, config, kind, splits, names, labelled_by, read, self.recipe)
 
     def _config(self) -> str:
         for base in FIRST:
@@ -290,10 +250,7 @@ def find_rows(place: str, config: str | None = None, split: str | None = None) -
 
 
 def default_folder(kind: str, name: str, config: str) -> Path:
-    """The default folder of measurements on a dataset: ``artifacts/KIND/...``, plain characters.
-
-    It is outside of the run directory, which is published.
-    """
+    """The default folder of measurements, ``artifacts/KIND/...``: outside of the run directory, which is published."""
     plain = re.sub(r"[^A-Za-z0-9_-]+", "-", f"{name}--{config}").strip("-")
     return ARTIFACTS / kind / plain[:100]
 
@@ -309,35 +266,37 @@ def made_folder(folder: Path, option: str = "--out") -> Path:
 
 
 def _of_run(run: FinishedRun, name: str) -> Dataset:
-    if run.manifest.kind != "dataset":
-        raise InputError(run.place, f"is the run of a {run.manifest.kind}", allowed="the run of a dataset")
-    finished = tuple(config for config in run.configs if is_finished(config))
-    return Dataset(
-        run.place,
-        name,
-        run.revision,
-        tuple(run.configs),
-        finished,
-        None,
-        lambda config: _shards(*run.shards(config)),
-        lambda: published_meanings(run.recipe()),
-    )
-
-
-def _shards(directory: Path, shards: Sequence[File]) -> ConfigTable:
     from datasets import Features
 
-    splits: dict[str, int] = {}
-    for shard in shards:
-        splits[shard.split or "train"] = splits.get(shard.split or "train", 0) + (shard.rows or 0)
+    if run.manifest.kind != "dataset":
+        raise InputError(run.place, f"is the run of a {run.manifest.kind}", allowed="the run of a dataset")
 
-    def read(split: str, columns: list[str]) -> Iterator[pa.Table]:
+    def table(config: str) -> ConfigTable:
+        directory, shards = run.shards(config)
+        splits = Counter[str]()
         for shard in shards:
-            if (shard.split or "train") == split:
-                yield from shard_tables(directory / shard.path, BATCH, columns)
+            splits[shard.split or "train"] += shard.rows or 0
 
-    columns = Features.from_arrow_schema(parquet_schema(directory / shards[0].path)) if shards else Features()
-    return ConfigTable(columns, splits, read)
+        def read(split: str, columns: list[str]) -> Iterator[pa.Table]:
+            for shard in shards:
+                if (shard.split or "train") == split:
+                    yield from shard_tables(directory / shard.path, BATCH, columns)
+
+        schema = parquet_schema(directory / shards[0].path) if shards else pa.schema([])
+        return ConfigTable(Features.from_arrow_schema(schema), dict(splits), read)
+
+    def recipe() -> DatasetRecipe | None:
+        try:
+            path = run.recipe()
+            if path is None:
+                raise InputError("recipe.yaml", "is not published with the dataset, or not downloaded")
+            return load_recipe(path, DatasetRecipe)
+        except InputError as error:  # perhaps of another version of this project
+            cli.say(f"labels are shown in the default words: {error}")
+            return None
+
+    finished = tuple(config for config in run.configs if is_finished(config))
+    return Dataset(run.place, name, run.revision, tuple(run.configs), finished, None, table, recipe)
 
 
 def _of_others(found: HubDataset) -> Dataset:

@@ -1,7 +1,7 @@
 """Compare evaluations: ``sts-dino compare A B C [--out DIR]``.
 
-Prints the scores and the verdict on every pair of models, and writes ``comparison.md``, ``comparison.tex``, CSV files
-and plots. Evaluations are read as they are on disk; nothing is encoded.
+Prints the scores and the verdict on every pair of models, and writes ``comparison.md``, CSV files and plots.
+Evaluations are read as they are on disk; nothing is encoded.
 """
 
 import hashlib
@@ -12,19 +12,8 @@ from typing import Annotated
 
 import typer
 
-from eval.compare.tables import (
-    AVERAGES,
-    DIFFERENCES,
-    SCORES,
-    Comparison,
-    as_latex,
-    as_markdown,
-    compared,
-    result_tables,
-    scores_csv,
-    text,
-    verdicts_csv,
-)
+from eval.compare import tables
+from eval.compare.tables import AVERAGES, DIFFERENCES, SCORES, Comparison, compared, result_tables
 from eval.runs.records import read_evaluation
 from hub.cli import JsonOption, answer, new_app, say
 from hub.contract.run_dir import ARTIFACTS
@@ -72,8 +61,8 @@ def compare(places: Sequence[str | Path], out: Path | None = None, as_json: bool
     folder = out or ARTIFACTS / "comparisons" / folder_name(comparison.models)
     write(comparison, folder)
     shown = [sheet for sheet in result_tables(comparison) if sheet.title.startswith((SCORES, AVERAGES, DIFFERENCES))]
-    parts = [text(sheet) for sheet in shown]
-    parts += [f"of the same protocol: {one.paper.source(one.table)} (in comparison.md)" for one in comparison.beside]
+    parts = [tables.text(sheet) for sheet in shown]
+    parts += [f"of the same protocol: {sheet.title} (in comparison.md)" for sheet in comparison.beside]
     facts = {"directory": folder, **{sheet.title: [sheet.header, *sheet.rows] for sheet in shown}}
     answer("\n\n".join(parts), facts, as_json)
     say(f"written: {folder}")
@@ -86,11 +75,9 @@ def write(comparison: Comparison, folder: Path) -> None:
 
     pictures = plots(comparison)
     shown = [(words, name) for name, (words, _) in pictures.items() if name.endswith(".png")]
-    found = result_tables(comparison)
-    write_text(folder / "comparison.md", as_markdown(found, shown))
-    write_text(folder / "comparison.tex", as_latex(found))
-    write_text(folder / "scores.csv", scores_csv(comparison))
-    write_text(folder / "differences.csv", verdicts_csv(comparison))
+    write_text(folder / "comparison.md", tables.as_markdown(result_tables(comparison), shown))
+    write_text(folder / "scores.csv", tables.scores_csv(comparison))
+    write_text(folder / "differences.csv", tables.verdicts_csv(comparison))
     for name, (_, content) in pictures.items():
         write_bytes(folder / name, content)
 

@@ -1,6 +1,5 @@
-"""What a comparison of evaluations holds; ``eval.compare.tables`` makes it, ``eval.compare.run`` writes it."""
+"""A comparison of evaluations: what it holds, and its tables as text, Markdown and CSV."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -10,12 +9,13 @@ from eval.runs.records import FinishedEvaluation
 from eval.statistics.bootstrap import Resampling
 from eval.statistics.paired import Measurement, Resampled, Verdict, adjusted, resampled
 from eval.tasks.registry import find_task
+from hub import untrusted
 from hub.cli import aligned
 from hub.contract.results import RULE, Average, TaskScore
 from hub.errors import InputError
 from hub.papers import Column, Paper, Table, papers
 from hub.scores import ABSENT, interval, number
-from hub.untrusted import inline, visible_line
+from hub.untrusted import Markdown, inline, visible_line
 
 Pair = tuple[str, str]  # labels of two models
 
@@ -40,31 +40,31 @@ class AverageLine:
 
 @dataclass(frozen=True)
 class SkippedTest:
-    """Two scores of one measurement whose difference could not be tested, and why."""
+    """Two scores of one measurement whose difference is not tested: the scored rows of one were not kept."""
 
     first: str
     second: str
     measurement: Measurement
     difference: float
-    why: str
 
 
 @dataclass(frozen=True)
-class PaperTable:
-    """A paper's table, the columns that have our protocol, and our models' numbers in them (column → value)."""
+class ResultTable:
+    """A table of untrusted, unescaped text; ``text_columns`` are the first ones, the rest is aligned to the right."""
 
-    paper: Paper
-    table: Table
-    columns: tuple[Column, ...]
-    ours: Mapping[str, Mapping[str, float]]
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    text_columns: int
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Comparison:
     """Everything the tables and plots of a comparison show. ``models`` are distinct labels, in the order given.
 
-    ``resampling`` says by pair of models how the intervals of their differences were made, ``versions`` which libraries
-    were not the same for all scores, each with its versions.
+    ``beside`` are our numbers in the papers' columns of the same protocol, ``resampling`` says by pair of models how
+    the intervals of their differences were made, ``versions`` which libraries were not the same for all scores.
     """
 
     models: tuple[str, ...]
@@ -72,15 +72,14 @@ class Comparison:
     averages: tuple[AverageLine, ...]
     verdicts: tuple[Verdict, ...]
     untested: tuple[SkippedTest, ...]
-    beside: tuple[PaperTable, ...]
+    beside: tuple[ResultTable, ...]
     resampling: Mapping[Pair, Resampling]
     versions: tuple[str, ...] = ()
 
     @property
     def pairs(self) -> list[Pair]:
         """The pairs of models that share a measurement."""
-        tested = [(one.first, one.second) for one in self.verdicts]
-        found = {*tested, *((one.first, one.second) for one in self.untested)}
+        found = {(one.first, one.second) for one in (*self.verdicts, *self.untested)}
         return [pair for pair in combinations(self.models, 2) if pair in found]
 
     def unlike(self) -> list[str]:
@@ -98,7 +97,8 @@ def compared(evaluations: Sequence[FinishedEvaluation]) -> Comparison:
     lines = _lines(named)
     if not any(len(line.scores) > 1 for line in lines):
         raise _nothing_in_common(named)
-    how = {pair: _resampling(named[pair[0]], named[pair[1]]) for pair in combinations(named, 2)}
+    used = {label: Resampling.of(one.results) for label, one in named.items()}  # so that a gain is what the card says
+    how = {pair: used[pair[0]] if used[pair[0]] == used[pair[1]] else Resampling() for pair in combinations(named, 2)}
     found = [one for line in lines if len(line.scores) > 1 for one in _judged(line, named, how)]
     verdicts: list[Verdict] = []
     for pair in how:
@@ -136,43 +136,31 @@ def _versions(named: Mapping[str, FinishedEvaluation]) -> tuple[str, ...]:
 
 def _lines(named: Mapping[str, FinishedEvaluation]) -> tuple[ScoreRow, ...]:
     """Every measurement, in the order of the first model that has its task, unlike ones of a task side by side."""
-    found: dict[Measurement, dict[str, TaskScore]] = {}
+    found: dict[tuple[str, str], dict[Measurement, dict[str, TaskScore]]] = {}
     for label, one in named.items():
         for score in one.results.scores:
-            found.setdefault(Measurement.of(score), {})[label] = score
-    order = list(dict.fromkeys((measurement.task, measurement.split) for measurement in found))
-    kept = sorted(found, key=lambda measurement: order.index((measurement.task, measurement.split)))
-    return tuple(ScoreRow(measurement, found[measurement]) for measurement in kept)
+            measured = found.setdefault((score.task, score.split), {})
+            measured.setdefault(Measurement.of(score), {})[label] = score
+    return tuple(ScoreRow(what, scores) for measured in found.values() for what, scores in measured.items())
 
 
 def _nothing_in_common(named: Mapping[str, FinishedEvaluation]) -> InputError:
     """The error that names, for the first two models, protocols that differ under one name, else what each has."""
     (first, one), (second, two) = list(named.items())[:2]
+    place, hint = f"{first} and {second}", "score both under one protocol: sts-dino score --tasks TASK"
     theirs = {(score.task, score.split): score for score in two.results.scores}
-    hint = "score both under one protocol: sts-dino score --tasks TASK"
     for score in one.results.scores:
         other = theirs.get((score.task, score.split))
         if other is not None:
             why = Measurement.of(score).unlike(Measurement.of(other))
-            return InputError(
-                f"{first} and {second}", f"share no measurement: {score.task} {score.split}: {why}", hint=hint
-            )
-    scored = [f"{label} has {_scores_in_words(one)}" for label, one in list(named.items())[:2]]
-    return InputError(f"{first} and {second}", f"share no task: {'; '.join(scored)}", hint=hint)
+            return InputError(place, f"share no measurement: {score.task} {score.split}: {why}", hint=hint)
+    scored = [f"{label} has {_in_words(found.results.scores)}" for label, found in ((first, one), (second, two))]
+    return InputError(place, f"share no task: {'; '.join(scored)}", hint=hint)
 
 
-def _scores_in_words(one: FinishedEvaluation) -> str:
-    scores = one.results.scores
+def _in_words(scores: Sequence[TaskScore]) -> str:
     shown = ", ".join(f"{score.task} {score.split} ({score.protocol})" for score in scores[:2])
     return shown + (f" and {len(scores) - 2} more" if len(scores) > 2 else "") if scores else "no score"
-
-
-def _resampling(one: FinishedEvaluation, other: FinishedEvaluation) -> Resampling:
-    """How two evaluations were resampled, so that a model's gain on its base is here what its card says; the default
-    where they were not resampled alike.
-    """
-    own = Resampling.of(one.results)
-    return own if own == Resampling.of(other.results) else Resampling()
 
 
 def _judged(
@@ -187,7 +175,7 @@ def _judged(
         scores = line.scores[one], line.scores[other]
         if one not in kept or other not in kept:
             points = scores[0].main_score - scores[1].main_score
-            yield SkippedTest(one, other, what, points, "the scored rows of one were not kept")
+            yield SkippedTest(one, other, what, points)
             continue
         used, metric = how[one, other], kept[one].metric
         if used not in together:
@@ -219,18 +207,28 @@ def _average_rows(named: Mapping[str, FinishedEvaluation], lines: tuple[ScoreRow
 
 def _paper_tables(
     lines: tuple[ScoreRow, ...], averages: tuple[AverageLine, ...], models: tuple[str, ...]
-) -> list[PaperTable]:
+) -> Iterator[ResultTable]:
+    """The papers' tables, of the columns that have our protocol, with our models' numbers above the printed ones."""
     whole = [line for line in lines if _is_whole(line.measurement)]
-    found = []
     for paper in papers().values():
         for table in paper.tables:
             ours = {label: _numbers(table, label, whole, averages) for label in models}
-            columns = tuple(c for c in table.columns if any(c.name in numbers for numbers in ours.values()))
+            columns = [column for column in table.columns if any(column.name in found for found in ours.values())]
             if any(column.task for column in columns):
-                found.append(
-                    PaperTable(paper, table, columns, {label: numbers for label, numbers in ours.items() if numbers})
-                )
-    return found
+                yield _beside(paper, table, columns, ours)
+
+
+def _beside(
+    paper: Paper, table: Table, columns: Sequence[Column], ours: Mapping[str, Mapping[str, float]]
+) -> ResultTable:
+    rows = [("here", label, found) for label, found in ours.items() if found]
+    for row in table.rows:
+        rows.append((paper.cite, f"{row.name} (doubtful)" if row.doubt else row.name, table.printed(row)))
+    cells = tuple((*start, *(number(found.get(column.name)) for column in columns)) for *start, found in rows)
+    doubts = tuple(f"{row.name}: {row.doubt}" for row in table.rows if row.doubt)
+    tasks = ", ".join(f"{column.name} is {column.task or column.average} ({column.metric})" for column in columns)
+    notes = (f"{table.caption}. {table.note}".strip(), f"columns of our protocols: {tasks}", *doubts)
+    return ResultTable(paper.source(table), ("from", "model", *(column.name for column in columns)), cells, 2, notes)
 
 
 def _is_whole(measurement: Measurement) -> bool:
@@ -240,43 +238,20 @@ def _is_whole(measurement: Measurement) -> bool:
 
 
 def _numbers(table: Table, label: str, lines: list[ScoreRow], averages: tuple[AverageLine, ...]) -> dict[str, float]:
+    """Column → a model's number in it."""
     scores = {line.measurement.task: line.scores[label] for line in lines if label in line.scores}
-    means = {line.name: line.scores[label] for line in averages if line.whole and label in line.scores}
-    found = {column.name: _number(column, scores, means) for column in table.columns}
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _number(column: Column, scores: Mapping[str, TaskScore], means: Mapping[str, float]) -> float | None:
-    if column.average is not None:
-        return means.get(column.average)
-    score = scores.get(column.task or "")
-    if score is None:
-        return None
-    return score.main_score if score.main_metric == column.metric else score.other.get(column.metric)
+    found = {line.name: line.scores[label] for line in averages if line.whole and label in line.scores}
+    found = {column.name: found[column.average] for column in table.columns if column.average in found}
+    for column in table.columns:
+        score = scores.get(column.task or "")
+        if score is not None and column.metric in (score.main_metric, *score.other):
+            is_main = column.metric == score.main_metric
+            found[column.name] = score.main_score if is_main else score.other[column.metric]
+    return found
 
 
 REVISION = 7  # characters of a commit, as git shortens it
 SCORES, AVERAGES, DIFFERENCES = "Scores", "Averages", "Differences: "  # titles
-_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?( \[[+-]?[\d.]+, [+-]?[\d.]+\])?")
-_WORDS = {"\\": "textbackslash", "~": "textasciitilde", "^": "textasciicircum", "<": "textless", ">": "textgreater"}
-_WORDS |= {"|": "textbar", '"': "textquotedbl", "`": "textasciigrave"}
-_LATEX = str.maketrans(
-    {char: rf"\{word}{{}}" for char, word in _WORDS.items()}
-    | {char: f"{{{char}}}" for char in "[]-"}
-    | {char: f"\\{char}" for char in "&%$#_{}"}
-    | {char: f"$\\{name}$" for char, name in {"λ": "lambda", "ε": "varepsilon", "τ": "tau", "±": "pm"}.items()}
-)
-
-
-@dataclass(frozen=True)
-class ResultTable:
-    """A table of untrusted, unescaped text; ``text_columns`` are the first ones, the rest is aligned to the right."""
-
-    title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    text_columns: int
-    notes: tuple[str, ...] = ()
 
 
 def result_tables(comparison: Comparison) -> list[ResultTable]:
@@ -285,20 +260,20 @@ def result_tables(comparison: Comparison) -> list[ResultTable]:
     if comparison.averages:
         found.append(_averages(comparison))
     found += [_verdicts(comparison, *pair) for pair in comparison.pairs]
-    return found + [_beside(one) for one in comparison.beside]
+    return [*found, *comparison.beside]
 
 
 def _scores(comparison: Comparison) -> ResultTable:
-    rows = tuple(
-        (*_fixed(line.measurement), *(_score(line.scores.get(model)) for model in comparison.models))
-        for line in comparison.lines
-    )
+    rows = []
+    for line in comparison.lines:
+        one, scores = line.measurement, (_score(line.scores.get(model)) for model in comparison.models)
+        rows.append((one.task, one.split, one.metric, f"{one.n}{' drawn' if one.limit else ''}", *scores))
     notes = ["95 % bootstrap intervals in brackets; scores x 100", *_trials(comparison), *comparison.unlike()]
     if comparison.versions:
         notes.append(f"not made with the same libraries: {'; '.join(comparison.versions)}")
     short = short_names(comparison.models)
     notes += [f"{name}: {model}" for model, name in short.items() if name != model]
-    return ResultTable(SCORES, ("task", "split", "metric", "rows", *short.values()), rows, 3, tuple(notes))
+    return ResultTable(SCORES, ("task", "split", "metric", "rows", *short.values()), tuple(rows), 3, tuple(notes))
 
 
 def short_names(models: Sequence[str]) -> dict[str, str]:
@@ -325,11 +300,6 @@ def _score(score: TaskScore | None) -> str:
     return number(score.main_score if score else None) + (f" {interval(*around)}" if around else "")
 
 
-def _fixed(measurement: Measurement) -> tuple[str, str, str, str]:
-    rows = f"{measurement.n} drawn" if measurement.limit else str(measurement.n)
-    return measurement.task, measurement.split, measurement.metric, rows
-
-
 def _averages(comparison: Comparison) -> ResultTable:
     lines = comparison.averages
     rows = tuple((line.name, *(number(line.scores.get(model)) for model in comparison.models)) for line in lines)
@@ -338,45 +308,34 @@ def _averages(comparison: Comparison) -> ResultTable:
 
 
 def _verdicts(comparison: Comparison, first: str, second: str) -> ResultTable:
-    tested = [one for one in comparison.verdicts if (one.first, one.second) == (first, second)]
-    untested = [one for one in comparison.untested if (one.first, one.second) == (first, second)]
+    both = (*comparison.verdicts, *comparison.untested)
+    found = [one for one in both if (one.first, one.second) == (first, second)]
     used = comparison.resampling[first, second]
     how = f"differences in points, paired 95 % percentile intervals ({used.samples} resamples, seed {used.seed})"
-    why = sorted({f"not tested: {one.why}" for one in untested})
+    why = (
+        ["not tested: the scored rows of one were not kept"]
+        if any(isinstance(one, SkippedTest) for one in found)
+        else []
+    )
     if any(len(score.seeds) > 1 for line in comparison.lines for score in line.scores.values()):
         why.append("a mean over several seeds is tested on the rows of its first seed")
     return ResultTable(
         f"{DIFFERENCES}{first} minus {second}",
         ("task", "split", "first is", "difference", "test", "p", "p (Holm)"),
-        (*map(_verdict, tested), *map(_untested, untested)),
+        tuple(map(_verdict, found)),
         3,
         (how, RULE, *_trials(comparison, (first, second)), *why),
     )
 
 
-def _verdict(one: Verdict) -> tuple[str, ...]:
+def _verdict(one: Verdict | SkippedTest) -> tuple[str, ...]:
+    what = (one.measurement.task, one.measurement.split)
+    if isinstance(one, SkippedTest):
+        return (*what, "not tested", number(one.difference, signed=True), ABSENT, ABSENT, ABSENT)
     around, test = one.difference.around, one.difference.test
     shown = f"{number(one.difference.points, signed=True)} {interval(around.low, around.high, signed=True)}"
     p = ["< 0.0001" if value < 0.0001 else f"{value:.4f}" for value in (test.p, one.adjusted)]
-    return (one.measurement.task, one.measurement.split, one.word, shown, test.name, *p)
-
-
-def _untested(one: SkippedTest) -> tuple[str, ...]:
-    difference = number(one.difference, signed=True)
-    return (one.measurement.task, one.measurement.split, "not tested", difference, ABSENT, ABSENT, ABSENT)
-
-
-def _beside(one: PaperTable) -> ResultTable:
-    names = [column.name for column in one.columns]
-    rows = [("here", label, *(number(numbers.get(name)) for name in names)) for label, numbers in one.ours.items()]
-    for row in one.table.rows:
-        printed = one.table.printed(row)
-        name = f"{row.name} (doubtful)" if row.doubt else row.name
-        rows.append((one.paper.cite, name, *(number(printed.get(key)) for key in names)))
-    doubts = tuple(f"{row.name}: {row.doubt}" for row in one.table.rows if row.doubt)
-    tasks = ", ".join(f"{column.name} is {column.task or column.average} ({column.metric})" for column in one.columns)
-    notes = (f"{one.table.caption}. {one.table.note}".strip(), f"columns of our protocols: {tasks}", *doubts)
-    return ResultTable(one.paper.source(one.table), ("from", "model", *names), tuple(rows), 2, notes)
+    return (*what, one.word, shown, test.name, *p)
 
 
 def text(sheet: ResultTable) -> str:
@@ -388,41 +347,25 @@ def text(sheet: ResultTable) -> str:
 
 def as_markdown(found: Sequence[ResultTable], pictures: Sequence[tuple[str, str]]) -> str:
     """A document with one section a table; ``pictures`` are (description, file) and follow the first one."""
-    sections = [_markdown(sheet) for sheet in found]
+    sections = [_section(sheet) for sheet in found]
     shown = [f"![{markdown(words)}]({file})" for words, file in pictures]
     return "\n\n".join(["# Comparison", sections[0], *shown, *sections[1:]]) + "\n"
 
 
-def _markdown(sheet: ResultTable) -> str:
-    rule = ["---"] * sheet.text_columns + ["---:"] * (len(sheet.header) - sheet.text_columns)
-    plain = (sheet.header, *sheet.rows)
-    rows = [[cell if cell == ABSENT or _NUMBER.fullmatch(cell) else markdown(cell) for cell in row] for row in plain]
-    lines = ["| " + " | ".join(row) + " |" for row in (rows[0], rule, *rows[1:])]
-    return "\n".join([f"## {markdown(sheet.title)}", "", *lines, "", *(f"- {markdown(note)}" for note in sheet.notes)])
+def _section(sheet: ResultTable) -> str:
+    cells = [[Markdown(cell) if _is_plain(cell) else markdown(cell) for cell in row] for row in sheet.rows]
+    table = untrusted.table([markdown(cell) for cell in sheet.header], cells)
+    return "\n\n".join([f"## {markdown(sheet.title)}", table, "\n".join(f"- {markdown(note)}" for note in sheet.notes)])
 
 
-def markdown(text: str) -> str:
+def _is_plain(cell: str) -> bool:
+    """Whether a cell holds a number, an interval or nothing, which need no escaping."""
+    return not set(cell) - set("0123456789+-. [],")
+
+
+def markdown(text: str) -> Markdown:
     """Text for a cell or a paragraph: characters with a meaning become entities, which can never be structure."""
-    return inline(text).replace("@", "&#64;").replace(":", "&#58;")
-
-
-def as_latex(found: Sequence[ResultTable]) -> str:
-    """One table environment a table, notes in the caption; for a document with booktabs and the T1 font encoding."""
-    head = "% \\usepackage{booktabs} \\usepackage[T1]{fontenc}; names beyond Latin letters need XeLaTeX or LuaLaTeX"
-    return "\n\n".join([head, *(_latex(sheet) for sheet in found)]) + "\n"
-
-
-def _latex(sheet: ResultTable) -> str:
-    columns = "l" * sheet.text_columns + "r" * (len(sheet.header) - sheet.text_columns)
-    head, *body = [" & ".join(latex(cell) for cell in row) + r" \\" for row in (sheet.header, *sheet.rows)]
-    caption = ". ".join(latex(part) for part in (sheet.title, *sheet.notes))
-    top = [r"\begin{table}", r"\centering", rf"\caption{{{caption}.}}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
-    return "\n".join([*top, head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", r"\end{table}"])
-
-
-def latex(text: str) -> str:
-    """Text for a LaTeX table or caption."""
-    return visible_line(text).translate(_LATEX)
+    return Markdown(inline(text).replace("@", "&#64;").replace(":", "&#58;"))
 
 
 def scores_csv(comparison: Comparison) -> str:

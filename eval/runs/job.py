@@ -5,13 +5,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from pydantic import ValidationError
 
 from eval.encoders.embeddings import CACHE
 from eval.encoders.load import FUNCTION
-from eval.runs.records import BASE, RESULTS, Records, beside, is_run_directory
+from eval.runs.records import BASE, RESULTS, Records, beside, is_run_directory, slug
 from eval.statistics.bootstrap import EvaluationSettings
 from eval.tasks.registry import GROUPS, find_tasks
 from eval.tasks.sources import Entry, Source, TaskData
@@ -116,7 +115,9 @@ def check(job: EvaluationJob, data: TaskData) -> None:
     absent: dict[str, InputError] = {}
     for entry in job.entries:
         if entry.task.is_of_mteb:
-            _check_mteb(entry, job.settings)
+            from eval.mteb_bridge.run import find_mteb  # importing mteb costs seconds
+
+            find_mteb(entry.task.dataset, job.settings)
             continue
         try:
             data.rows(entry)
@@ -128,14 +129,6 @@ def check(job: EvaluationJob, data: TaskData) -> None:
             raise first
         hint = f"or leave out what lacks its data: --skip {','.join(absent)}"
         raise InputError("--tasks", f"{len(absent)} tasks lack their data, the first: {first}", hint=hint)
-
-
-def _check_mteb(entry: Entry, settings: EvaluationSettings) -> None:
-    if settings.limit is not None:
-        raise InputError(entry.task.name, "--limit does not reach MTEB's tasks", hint="leave it out, or the task")
-    from eval.mteb_bridge.run import find_mteb  # importing mteb costs seconds
-
-    find_mteb(entry.task.dataset)
 
 
 def plan(job: EvaluationJob, data: TaskData) -> Iterator[str]:
@@ -221,19 +214,13 @@ def _folder(model: str, out: Path | None, settings: EvaluationSettings, of_recip
     path = Path(model)
     if path.is_dir() and (of_recipe or is_run_directory(path)):
         folder = beside(path)
-    elif path.is_dir():
-        where = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
-        folder = EVALUATIONS / f"{_slug('/'.join(path.resolve().parts[-2:]))}-{where}"
     else:
-        folder = EVALUATIONS / _slug(model.removeprefix(FUNCTION))
+        place = str(path.resolve()) if path.is_dir() else model
+        name = "/".join(path.resolve().parts[-2:]) if path.is_dir() else model.removeprefix(FUNCTION)
+        plain = slug(name, safe="/@")
+        if path.is_dir() or len(plain) > LONGEST:
+            plain = f"{plain[:LONGEST]}-{hashlib.sha256(place.encode()).hexdigest()[:8]}"
+        folder = EVALUATIONS / plain
     if settings.part is None:
         return folder
     return folder.with_name(f"{folder.name}.limit-{settings.limit}-seed-{settings.seed}")
-
-
-def _slug(name: str) -> str:
-    """A model's name as a folder's: different names stay different, long ones are cut."""
-    plain = quote(name, safe="/@").strip("/").replace("/", "--")
-    if len(plain) <= LONGEST:
-        return plain
-    return f"{plain[:LONGEST]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"

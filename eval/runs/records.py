@@ -28,6 +28,7 @@ from hub.durable import atomic_path, sha256_file, write_text
 from hub.errors import InputError
 
 RESULTS = "results.json"
+Data = tuple[str | None, str | None]  # the rows' SHA-256, the Hub dataset's revision
 BASE, CONTROL = "base", "control"
 
 
@@ -35,8 +36,8 @@ class Record(BaseModel):
     """One task's score and what it holds for: the encoder's revision and settings, the evaluation's, the libraries.
 
     ``encoder`` is what decides an embedding beside the revision (prompt, lengths, precision); earlier versions wrote a
-    hash of that and of the libraries' versions. What makes a record stale is in ``eval.runs.records``. ``metric`` and
-    ``aggregation`` score the kept outcomes again; metric is None where none were kept.
+    hash of that and of the libraries' versions. ``metric`` and ``aggregation`` score the kept outcomes again; metric is
+    None where none were kept.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -64,34 +65,31 @@ class Records:
 
     def find(self, task: str, split: str) -> Record | None:
         """The record of a task when it and its outcomes are whole; None otherwise: it is to be measured anew."""
-        try:
-            record = Record.model_validate_json(self._task(task, split).read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValidationError, UnicodeDecodeError):
-            return None
-        if record.outcomes_sha256 is None:
-            return record
-        path = self._outcomes(task, split)
-        return record if path.is_file() and sha256_file(path) == record.outcomes_sha256 else None
+        return self._read(self._task(task, split))
 
     def has(self, task: str, split: str) -> bool:
         """Whether there is a record of a task, whole or not."""
         return self._task(task, split).is_file()
 
-    def all(self) -> Iterator[Record]:
-        """Every whole record, by file name."""
+    def files(self) -> Iterator[tuple[str, Record | None]]:
+        """Every file's name and record; None: it is damaged, of another form, or without its outcomes."""
         for path in sorted((self.folder / "tasks").glob("*.json")):
-            try:
-                named = Record.model_validate_json(path.read_text(encoding="utf-8")).score
-            except (ValidationError, UnicodeDecodeError):
-                continue
-            record = self.find(named.task, named.split)
-            if record is not None and path == self._task(named.task, named.split):
-                yield record
+            yield path.name, self._read(path)
 
-    def unreadable(self) -> list[str]:
-        """The names of record files that are damaged, of another form, or without their outcomes."""
-        whole = {self._task(*record.key) for record in self.all()}
-        return [path.name for path in sorted((self.folder / "tasks").glob("*.json")) if path not in whole]
+    def all(self) -> list[Record]:
+        """Every whole record, by file name."""
+        return [record for _, record in self.files() if record is not None]
+
+    def _read(self, path: Path) -> Record | None:
+        try:
+            record = Record.model_validate_json(path.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValidationError, UnicodeDecodeError):
+            return None
+        outcomes = self._outcomes(*record.key)
+        is_whole = record.outcomes_sha256 is None or (
+            outcomes.is_file() and sha256_file(outcomes) == record.outcomes_sha256
+        )
+        return record if is_whole and path == self._task(*record.key) else None
 
     def rewrite(self, record: Record) -> None:
         """Write a record whose outcomes stay as they are."""
@@ -114,7 +112,11 @@ class Records:
     def outcomes(self, task: str, split: str) -> Outcomes | None:
         """The scored rows of a task, or None when none were kept."""
         path = self._outcomes(task, split)
-        return _read_outcomes(path) if path.is_file() else None
+        if not path.is_file():
+            return None
+        table = read_table(path)
+        part = tuple(table["part"].to_pylist())
+        return Outcomes(table["gold"].to_numpy(), table["predicted"].to_numpy(), () if None in part else part)
 
     def clear_leftovers(self) -> None:
         """Remove the temporary files of a killed process; call it with the folder locked."""
@@ -122,10 +124,10 @@ class Records:
             leftover.unlink()
 
     def _task(self, task: str, split: str) -> Path:
-        return self.folder / "tasks" / f"{_slug(task)}--{split}.json"
+        return self.folder / "tasks" / f"{slug(task)}--{split}.json"
 
     def _outcomes(self, task: str, split: str) -> Path:
-        return self.folder / "outcomes" / f"{_slug(task)}--{split}.parquet"
+        return self.folder / "outcomes" / f"{slug(task)}--{split}.parquet"
 
 
 @dataclass(frozen=True)
@@ -137,18 +139,16 @@ class FinishedEvaluation:
 
     def outcomes(self, task: str, split: str) -> Outcomes:
         """The scored rows of a task of ``results``. Raises InputError when they are not there or of another score."""
-        score = next((found for found in self.results.scores if (found.task, found.split) == (task, split)), None)
-        record = self.records.find(task, split)
+        scores = {(found.task, found.split): found for found in self.results.scores}
+        score, record, place = scores.get((task, split)), self.records.find(task, split), self.records.folder
         hint = "evaluate again: sts-dino score"
         if score is None or record is None:
-            raise InputError(self.records.folder, f"holds no scored rows of {task} {split}", hint=hint)
+            raise InputError(place, f"holds no scored rows of {task} {split}", hint=hint)
         if record.revision != self.results.revision or record.score.main_score != score.main_score:
-            raise InputError(
-                self.records.folder, f"the rows of {task} {split} are not those of results.json", hint=hint
-            )
+            raise InputError(place, f"the rows of {task} {split} are not those of results.json", hint=hint)
         rows = self.records.outcomes(task, split)
         if rows is None:
-            raise InputError(self.records.folder, f"{task} keeps no scored rows", hint="it cannot be resampled")
+            raise InputError(place, f"{task} keeps no scored rows", hint="it cannot be resampled")
         return rows
 
 
@@ -175,9 +175,9 @@ def is_run_directory(model: Path) -> bool:
     return (model / MANIFEST).is_file()
 
 
-def _slug(task: str) -> str:
-    """A task's name as a file name; different names stay different."""
-    return quote(task, safe="/").replace("/", "--")
+def slug(name: str, safe: str = "/") -> str:
+    """A task's or model's name as a file name; different names stay different."""
+    return quote(name, safe=safe).strip("/").replace("/", "--")
 
 
 def _write_outcomes(path: Path, outcomes: Outcomes) -> None:
@@ -185,14 +185,6 @@ def _write_outcomes(path: Path, outcomes: Outcomes) -> None:
     table = pa.table({"gold": outcomes.gold, "predicted": outcomes.predicted, "part": part})
     with atomic_path(path) as temporary:
         pq.write_table(table, temporary, compression="zstd")
-
-
-def _read_outcomes(path: Path) -> Outcomes:
-    table = read_table(path)
-    part = table["part"].to_pylist()
-    return Outcomes(
-        table["gold"].to_numpy(), table["predicted"].to_numpy(), () if None in part or not part else tuple(part)
-    )
 
 
 DECIDING = ("torch", "transformers", "sentence-transformers", "mteb")  # libraries, by their major version
@@ -204,12 +196,11 @@ def why_stale(
     encoder: Encoder,
     settings: EvaluationSettings,
     protocol: str | None = None,
-    data: tuple[str | None, str | None] | None = None,
+    data: Data | None = None,
 ) -> str | None:
     """Why a record does not hold for this encoder and these settings, in words; None when it does.
 
-    ``protocol`` and ``data`` (the rows' SHA-256, the Hub dataset's revision) are the task's of today, None where they
-    are not known.
+    ``protocol`` and ``data`` are the task's of today, None where they are not known.
     """
     score = record.score
     if not encoder.pinned:
@@ -221,7 +212,8 @@ def why_stale(
     if record.settings.part != settings.part:
         return f"it is of {record.settings.rows}, not of {settings.rows}"
     if score.seeds and score.seeds != settings.probe_seeds:
-        return f"seeds {_listed(score.seeds)}, now {_listed(settings.probe_seeds)}"
+        was, now = (", ".join(map(str, seeds)) for seeds in (score.seeds, settings.probe_seeds))
+        return f"seeds {was}, now {now}"
     if protocol is not None and score.protocol != protocol:
         return f"its protocol was {score.protocol!r}, now {protocol!r}"
     if data is not None and (score.data_sha256, score.data_revision) != data:
@@ -247,10 +239,8 @@ def with_interval(record: Record, records: Records, settings: EvaluationSettings
     A record without kept rows has no interval and comes back as it is.
     """
     same = record.settings.resampling == settings.resampling and record.settings.interval == settings.interval
-    if same or record.metric is None:
-        return record
-    rows = records.outcomes(*record.key)
-    if rows is None:
+    rows = None if same else records.outcomes(*record.key)
+    if rows is None or record.metric is None:
         return record
     around = task_interval(record.score, rows, record.metric, record.aggregation, settings)
     score = record.score.model_copy(update={"low": around.low, "high": around.high})
@@ -267,7 +257,3 @@ def _other_encoding(record: Record, encoder: Encoder) -> str | None:
     found = [(name, record.encoder.get(name), encoder.settings.get(name)) for name in names]
     changed = [f"{name} was {was!r}, is {now!r}" for name, was, now in found if was != now]
     return "; ".join(changed) or None
-
-
-def _listed(seeds: tuple[int, ...]) -> str:
-    return ", ".join(map(str, seeds))

@@ -17,7 +17,7 @@ from typing import cast
 from eval.encoders.embeddings import Embeddings
 from eval.encoders.load import Encoder, load_encoder
 from eval.runs.job import EvaluationJob, find_entries
-from eval.runs.records import BASE, CONTROL, RESULTS, Record, Records, other_major, why_stale, with_interval
+from eval.runs.records import BASE, CONTROL, RESULTS, Data, Record, Records, other_major, why_stale, with_interval
 from eval.scoring.outcomes import Measured
 from eval.statistics.bootstrap import EvaluationSettings, NewScore, task_score
 from eval.statistics.paired import Difference, Measurement, gains, resampled
@@ -122,14 +122,11 @@ def evaluate(
     """
     scored = ScoredEncoder(encoder, records)
 
-    def kept(task: Task, split: str, rows: tuple[str | None, str | None]) -> Record | None:
+    def kept(task: Task, split: str, rows: Data) -> Record | None:
         return _kept(scored, task, split, rows, settings)
 
-    held = {
-        entry: record
-        for entry in entries
-        if not entry.task.is_of_mteb and (record := kept(entry.task, entry.split, (data.sha256(entry), None)))
-    }
+    own = [entry for entry in entries if not entry.task.is_of_mteb]
+    held = {entry: record for entry in own if (record := kept(entry.task, entry.split, (data.sha256(entry), None)))}
     for record in held.values():
         _say_score(record.score, "kept")
     if len(held) == len(entries):
@@ -143,12 +140,12 @@ def evaluate(
             yield from measure_mteb(entry.task.dataset, embeddings, data.source, settings, kept)
             return
         found = measure(entry.task, data.rows(entry), embeddings, settings.probe_seeds)
-        seconds = {"encoding": costs[entry]} if entry in costs else {}
-        one = task_score(entry.task, entry.split, found, data.sha256(entry), settings, seconds)
+        one = task_score(entry.task, entry.split, found, data.sha256(entry), settings)
         yield NewScore(entry.task, one, found.outcomes)
 
     with Embeddings(encoder, cache) as embeddings:
-        costs = _encode([one for one in entries if one not in held and not one.task.is_of_mteb], data, embeddings)
+        embeddings.add([text for entry in own if entry not in held for texts in data.texts(entry) for text in texts])
+        embeddings.encode()
         for entry in entries:
             if entry in held:
                 scored.records.append(held[entry])
@@ -158,10 +155,12 @@ def evaluate(
                 for found in measured(entry):
                     if isinstance(found, RunError):
                         _fail(scored, entry, found)
-                        continue
-                    is_new = isinstance(found, NewScore)
-                    scored.records.append(_write(scored, found, settings) if isinstance(found, NewScore) else found)
-                    _say_score(found.score, f"{time.perf_counter() - began:.1f} s" if is_new else "kept")
+                    elif isinstance(found, NewScore):
+                        scored.records.append(_write(scored, found, settings))
+                        _say_score(found.score, f"{time.perf_counter() - began:.1f} s")
+                    else:
+                        scored.records.append(found)
+                        _say_score(found.score, "kept")
                     began = time.perf_counter()
             except (InputError, RunError) as error:
                 if error.place == encoder.name:
@@ -176,25 +175,18 @@ def measure(task: Task, data: Mapping[str, Rows], embeddings: Embeddings, seeds:
     return cast(Measured, getattr(import_module(module), function)(task, data, embeddings.rows, seeds))
 
 
-def _kept(
-    scored: ScoredEncoder,
-    task: Task,
-    split: str,
-    data: tuple[str | None, str | None],
-    settings: EvaluationSettings,
-) -> Record | None:
+def _kept(scored: ScoredEncoder, task: Task, split: str, data: Data, settings: EvaluationSettings) -> Record | None:
     """The record of a task if it holds for these data, with its interval; else say why not."""
     records = scored.place
     record = records.find(task.name, split)
-    if record is None:
-        if records.has(task.name, split):
-            say(f"{task.name} {split}: measured anew, for its record is damaged or of another form")
-        return None
-    stale = why_stale(record, scored.encoder, settings, settings.protocol(task), data)
-    stale = stale or other_major(record, versions(task.is_of_mteb))
-    if stale is None:
-        return with_interval(record, records, settings)
-    say(f"{task.name} {split}: measured anew, for {stale}")
+    if record is not None:
+        stale = why_stale(record, scored.encoder, settings, settings.protocol(task), data)
+        stale = stale or other_major(record, versions(task.is_of_mteb))
+        if stale is None:
+            return with_interval(record, records, settings)
+        say(f"{task.name} {split}: measured anew, for {stale}")
+    elif records.has(task.name, split):
+        say(f"{task.name} {split}: measured anew, for its record is damaged or of another form")
     return None
 
 
@@ -226,24 +218,6 @@ def versions(of_mteb: bool = False) -> dict[str, str]:
     return {"python": sys.version.split()[0], **{library: version(library) for library in libraries}}
 
 
-def _encode(entries: Sequence[Entry], data: TaskData, embeddings: Embeddings) -> dict[Entry, float]:
-    """Encode all texts of all entries; the seconds that each one's distinct texts took, shared out by characters.
-
-    Empty when a cache had some of the texts. Entries share texts, so costs add up to more than the run's.
-    """
-    if not entries:
-        return {}
-    for entry in entries:
-        for texts in data.texts(entry):
-            embeddings.add(texts)
-    embeddings.encode()
-    if embeddings.reused or not embeddings.encoded:
-        return {}
-    distinct = {entry: {text for texts in data.texts(entry) for text in texts} for entry in entries}
-    total = sum(map(len, set().union(*distinct.values())))
-    return {entry: embeddings.seconds * sum(map(len, texts)) / max(total, 1) for entry, texts in distinct.items()}
-
-
 def _say_score(one: TaskScore, word: str) -> None:
     ends = one.interval()
     around = f" {shown.interval(*ends)}" if ends else ""
@@ -252,19 +226,18 @@ def _say_score(one: TaskScore, word: str) -> None:
 
 def with_earlier(side: ScoredEncoder, settings: EvaluationSettings) -> ScoredEncoder:
     """The records of this run and the earlier ones that still hold; print which do not, and why."""
-    named = {record.key for record in side.records}
-    reasons, earlier = [(name, "it is damaged or of another form") for name in side.place.unreadable()], []
-    for record in side.place.all():
-        if record.key in named:
+    named, earlier = {record.key for record in side.records}, list[Record]()
+    for name, record in side.place.files():
+        if record is not None and record.key in named:
             continue
-        task = TASKS.get(record.score.task)  # its data are not read again
-        stale = why_stale(record, side.encoder, settings, settings.protocol(task) if task else None)
-        if stale is None:
+        task = TASKS.get(record.score.task) if record else None  # its data are not read again
+        protocol = settings.protocol(task) if task else None
+        stale = why_stale(record, side.encoder, settings, protocol) if record else "it is damaged or of another form"
+        if record is not None and stale is None:
             earlier.append(with_interval(record, side.place, settings))
         else:
-            reasons.append((" ".join(record.key), stale))
-    for name, stale in reasons:
-        say(f"not in {side.place.folder / RESULTS}: {name}, for {stale}")
+            what = " ".join(record.key) if record else name
+            say(f"not in {side.place.folder / RESULTS}: {what}, for {stale}")
     order = {name: place for place, name in enumerate(TASKS)}
     earlier.sort(key=lambda record: (order.get(record.score.task, len(order)), *record.key))
     return replace(side, records=[*side.records, *earlier])
@@ -301,21 +274,19 @@ def summarise(
 
 
 def _against(
-    model: ScoredEncoder,
-    other: ScoredEncoder | None,
-    which: str,
-    settings: EvaluationSettings,
-    now: Mapping[str, str],
+    model: ScoredEncoder, other: ScoredEncoder | None, which: str, settings: EvaluationSettings, now: Mapping[str, str]
 ) -> tuple[tuple[TaskScore, ...], tuple[Gain, ...]]:
     """Scores of another encoder on the model's tasks, and the model's gains over it.
 
     A run killed between the two may leave unlike major versions of a library: no gain.
     """
+    if other is None:
+        return (), ()
     scores, found = list[TaskScore](), list[tuple[TaskScore, Difference]]()
-    measured = {Measurement.of(record.score): record for record in reversed(other.records if other else [])}
+    measured = {Measurement.of(record.score): record for record in reversed(other.records)}
     for after in model.records:
         before = measured.get(Measurement.of(after.score))
-        if other is None or before is None:
+        if before is None:
             continue
         if stale := other_major(before, after.versions):
             key = " ".join(after.key)

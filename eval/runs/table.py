@@ -6,14 +6,13 @@ from hub.cli import aligned
 from hub.contract.results import RULE, Results, TaskScore, by_task
 
 BESIDE = ("pearson", "f1")  # metrics that papers report next to a task's main one
-COSTS = ("encoding", "probing")
 
 
 def table(results: Results) -> str:
     """Scores with 95 % intervals in brackets, one line a task or average; a dash where something is not there.
 
-    With a base or a SimCSE baseline, their scores stand beside, and a second table has the differences, so that a line
-    fits a screen; else a line ends with further metrics and seconds. Below: how each average is defined, and notes.
+    With a base or a SimCSE baseline, their scores stand beside, and a second table has the differences; else a line
+    ends with further metrics and the seconds that probes took. Below: how each average is defined, and notes.
     """
     compared = bool(results.control_scores) or any(before for before, _ in results.pairs_of_scores())
     parts = [aligned(rows) for rows in (_compared(results) if compared else [_alone(results)])]
@@ -25,14 +24,15 @@ def table(results: Results) -> str:
 
 def _alone(results: Results) -> list[tuple[str, ...]]:
     """The scores of one encoder with other metrics and seconds; averages have no interval."""
-    rows = [("task", "split", "metric", "rows", "score", "also", *(f"{cost} s" for cost in COSTS))]
-    for score in results.scores:
-        also = ", ".join(f"{name} {score.other[name]:.2f}" for name in BESIDE if name in score.other) or shown.ABSENT
-        costs = (f"{score.seconds[cost]:.1f}" if cost in score.seconds else shown.ABSENT for cost in COSTS)
-        rows.append((score.task, score.split, score.main_metric, _rows(score), shown.score(score), also, *costs))
+    rows = [("task", "split", "metric", "rows", "score", "also", "probing s")]
+    for one in results.scores:
+        also = ", ".join(f"{name} {shown.number(one.other[name])}" for name in BESIDE if name in one.other)
+        seconds = f"{one.seconds['probing']:.1f}" if "probing" in one.seconds else shown.ABSENT
+        score = shown.score(one)
+        rows.append((one.task, one.split, one.main_metric, _rows(one), score, also or shown.ABSENT, seconds))
     for item in results.averages:
-        absent = (shown.ABSENT for _ in ("also", *COSTS))
-        rows.append((item.name, "", "mean", f"{len(item.tasks)} tasks", shown.number(item.score), *absent))
+        count, score = f"{len(item.tasks)} tasks", shown.number(item.score)
+        rows.append((item.name, "", "mean", count, score, shown.ABSENT, shown.ABSENT))
     return rows
 
 

@@ -6,16 +6,22 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.tasks.rows import Vector
+from eval.tasks.rows import Indices, Vector
+from eval.tasks.task import Aggregation
 
 Embed = Callable[[Sequence[str]], NDArray[np.float32]]  # n texts → (n, dimension)
+WEIGHTS: dict[Aggregation, Callable[[Vector], Vector] | None] = {  # of parts, by their sizes; None: one part
+    "all": None,
+    "mean": lambda sizes: np.full(len(sizes), 1 / len(sizes)),
+    "wmean": lambda sizes: sizes / sizes.sum(),
+}
 
 
 @dataclass(frozen=True)
 class Outcomes:
     """One row per scored example, in the data's order.
 
-    gold: people's score or the class's number; predicted: the similarity, predicted score or class, or, for retrieval,
+    gold: human score or the class's number; predicted: the similarity, predicted score or class, or, for retrieval,
     the rank (from 0) of the first right answer. ``part`` is the row's subset or direction; empty: all are one part.
     """
 
@@ -25,6 +31,15 @@ class Outcomes:
 
     def __len__(self) -> int:
         return len(self.gold)
+
+    def parts(self, aggregation: Aggregation) -> list[tuple[Indices, float]]:
+        """(rows, weight in the score) of every part that is drawn and scored by itself."""
+        weigh = WEIGHTS[aggregation]
+        if weigh is None or not self.part:
+            return [(np.arange(len(self)), 1.0)]
+        names = np.asarray(self.part)
+        rows = [np.flatnonzero(names == name) for name in dict.fromkeys(self.part)]
+        return list(zip(rows, weigh(np.array([float(len(part)) for part in rows])).tolist(), strict=True))
 
 
 @dataclass(frozen=True)

@@ -22,18 +22,17 @@ from eval.scoring.probe_senteval import (
     Classes,
     EpochSchedule,
     Features,
+    Fitted,
     Indices,
     ProbeRows,
     SentEvalSolver,
-    Solver,
     Split,
-    Vector,
     predictions,
 )
 from hub.errors import InputError
 
 Mode = Literal["senteval", "lbfgs"]
-SOLVERS: dict[Mode, type[Solver]] = {"senteval": SentEvalSolver, "lbfgs": ConvexSolver}
+SOLVERS: dict[Mode, type[SentEvalSolver | ConvexSolver]] = {"senteval": SentEvalSolver, "lbfgs": ConvexSolver}
 SPLIT_SEED = 1111  # of nested folds, whatever the seed of the classifiers
 FOLDS = 10
 UNREGULARISED = (1e-9,)  # SNLI
@@ -51,26 +50,70 @@ class Fit:
     chosen: tuple[float, ...]  # regularisation, one per final classifier
 
 
+@dataclass(frozen=True)
+class Choice:
+    """The first best value of the grid, its mean accuracy x 100 over the splits, and its classifier of each split."""
+
+    value: float
+    accuracy: float
+    splits: Sequence[Split]
+    weights: Tensor  # (F, k, d + 1)
+
+    @classmethod
+    def of(cls, fitted: Fitted, splits: Sequence[Split], grid: Sequence[float], start: int = 0) -> "Choice":
+        """From the fits of the splits that begin at ``start``; accuracies are rounded as the toolkit does."""
+        own = slice(start, start + len(splits))
+        columns = fitted.accuracy[own].T
+        scores = [float(round(100 * np.mean(np.ascontiguousarray(column)), 2)) for column in columns]
+        best = int(np.argmax(scores))
+        return cls(grid[best], scores[best], splits, fitted.weights[own, best])
+
+    def check(self, rows: ProbeRows, predicted: Classes) -> None:
+        """Write the classes that each split's classifier gives its dev rows into ``predicted``."""
+        for split, weights in zip(self.splits, self.weights, strict=True):
+            predicted[split.dev] = predictions(rows, split.dev, weights[None])[0].numpy()
+
+
 def nested_kfold(X: Features, y: Classes, mode: Mode = "senteval", folds: int = FOLDS, seed: int = 1111) -> Fit:
     """MR, CR, SUBJ, MPQA: ``folds`` test folds; in each, ``folds`` folds of the other rows choose the regularisation.
 
     X: (n, d), y: (n,) classes 0 … k-1. Raises InputError for rows that cannot be folded or are not finite.
     """
-    (rows,) = checked((X, y))
-    enough(y, folds, nested=True)
-    outer = _folds(y, np.arange(len(y)), folds, SPLIT_SEED)
-    inner = [split for held in outer for split in _folds(y, held.train, folds, SPLIT_SEED)]
-    solver = SOLVERS[mode](rows, seed)
-    accuracy = solver.fit(inner, GRID).accuracy.reshape(len(outer), folds, len(GRID))
-    chosen, dev = zip(*(_choose(part, GRID) for part in accuracy), strict=True)
-    weights = solver.refit([held.train for held in outer], chosen)
+    rows, outer, choices = _nested(X, y, mode, folds, seed)
+    chosen = tuple(choice.value for choice in choices)
+    weights = SOLVERS[mode](rows, seed).refit([held.train for held in outer], chosen)
     predicted, fold, scores = np.empty_like(y), np.empty_like(y), []
     for number, held in enumerate(outer):
         predicted[held.dev] = predictions(rows, held.dev, weights[number, None])[0].numpy()
         fold[held.dev] = number
         scores.append(_percent(predicted[held.dev], y[held.dev]))
-    accuracy_mean, dev_mean = float(round(np.mean(scores), 2)), float(round(np.mean(dev), 2))
-    return Fit(predicted, fold, accuracy_mean, dev_mean, chosen)
+    return Fit(predicted, fold, float(round(np.mean(scores), 2)), _mean(choices), chosen)
+
+
+def nested_validation(X: Features, y: Classes, mode: Mode = "senteval", folds: int = FOLDS, seed: int = 1111) -> Fit:
+    """What ``nested_kfold`` chooses by: the mean of the best inner accuracies; no classifier is fitted for a test fold.
+
+    A row is checked once in each test fold but its own; ``predicted`` is of the first of them.
+    """
+    rows, _, choices = _nested(X, y, mode, folds, seed)
+    predicted, mean = np.empty_like(y), _mean(choices)
+    for choice in reversed(choices):
+        choice.check(rows, predicted)
+    return Fit(predicted, np.zeros_like(y), mean, mean, tuple(choice.value for choice in choices))
+
+
+def _nested(X: Features, y: Classes, mode: Mode, folds: int, seed: int) -> tuple[ProbeRows, list[Split], list[Choice]]:
+    """The rows, the test folds, and what is chosen on the other rows of each."""
+    (rows,) = checked((X, y))
+    enough(y, folds, nested=True)
+    outer = _folds(y, np.arange(len(y)), folds, SPLIT_SEED)
+    inner = [_folds(y, held.train, folds, SPLIT_SEED) for held in outer]
+    fitted = SOLVERS[mode](rows, seed).fit([split for splits in inner for split in splits], GRID)
+    return rows, outer, [Choice.of(fitted, splits, GRID, number * folds) for number, splits in enumerate(inner)]
+
+
+def _mean(choices: Sequence[Choice]) -> float:
+    return float(round(np.mean([choice.accuracy for choice in choices]), 2))
 
 
 def cross_validated(
@@ -82,13 +125,23 @@ def cross_validated(
     Raises InputError as `nested_kfold`.
     """
     rows, test = checked((X, y), (X_test, y_test))
+    choice = _crossed(rows, y, mode, folds, seed)
+    weights = SOLVERS[mode](rows, seed).refit([np.arange(len(y))], [choice.value])
+    return _scored(test, weights, choice)
+
+
+def cross_validation(X: Features, y: Classes, mode: Mode = "senteval", folds: int = FOLDS, seed: int = 1111) -> Fit:
+    """What ``cross_validated`` chooses by: the best mean accuracy over folds of the train rows, with their classes."""
+    (rows,) = checked((X, y))
+    choice, predicted = _crossed(rows, y, mode, folds, seed), np.empty_like(y)
+    choice.check(rows, predicted)
+    return Fit(predicted, np.zeros_like(y), choice.accuracy, choice.accuracy, (choice.value,))
+
+
+def _crossed(rows: ProbeRows, y: Classes, mode: Mode, folds: int, seed: int) -> Choice:
     enough(y, folds)
-    every = np.arange(len(y))
-    solver = SOLVERS[mode](rows, seed)
-    accuracy = solver.fit(_folds(y, every, folds, seed), GRID).accuracy
-    best, dev = _choose(accuracy, GRID)
-    weights = solver.refit([every], [best])
-    return _scored(test, weights, dev, best)
+    splits = _folds(y, np.arange(len(y)), folds, seed)
+    return Choice.of(SOLVERS[mode](rows, seed).fit(splits, GRID), splits, GRID)
 
 
 def held_out(
@@ -102,42 +155,8 @@ def held_out(
     """
     rows, dev, test = checked((X, y), (X_dev, y_dev), (X_test, y_test))
     every = Split(np.arange(len(y)), np.arange(len(y_dev)))
-    fitted = SOLVERS[mode](rows, seed, pace).fit([every], grid, dev)
-    best, accuracy = _choose(fitted.accuracy, grid)
-    return _scored(test, fitted.weights[:, list(grid).index(best)], accuracy, best)
-
-
-def nested_validation(X: Features, y: Classes, mode: Mode = "senteval", folds: int = FOLDS, seed: int = 1111) -> Fit:
-    """What ``nested_kfold`` chooses by: the mean of the best inner accuracies; no classifier is fitted for a test fold.
-
-    A row is checked once in each test fold but its own; ``predicted`` is of the first of them.
-    """
-    (rows,) = checked((X, y))
-    enough(y, folds, nested=True)
-    outer = _folds(y, np.arange(len(y)), folds, SPLIT_SEED)
-    inner = [_folds(y, held.train, folds, SPLIT_SEED) for held in outer]
-    fitted = SOLVERS[mode](rows, seed).fit([split for splits in inner for split in splits], GRID)
-    predicted, chosen, dev = np.empty_like(y), [], []
-    for number, splits in reversed(list(enumerate(inner))):
-        place = slice(number * folds, (number + 1) * folds)
-        best, accuracy = _choose(fitted.accuracy[place], GRID)
-        _check(rows, splits, fitted.weights[place, GRID.index(best)], predicted)
-        chosen.append(best)
-        dev.append(accuracy)
-    mean = float(round(np.mean(dev[::-1]), 2))
-    return Fit(predicted, np.zeros_like(y), mean, mean, tuple(chosen[::-1]))
-
-
-def cross_validation(X: Features, y: Classes, mode: Mode = "senteval", folds: int = FOLDS, seed: int = 1111) -> Fit:
-    """What ``cross_validated`` chooses by: the best mean accuracy over folds of the train rows, with their classes."""
-    (rows,) = checked((X, y))
-    enough(y, folds)
-    splits = _folds(y, np.arange(len(y)), folds, seed)
-    fitted = SOLVERS[mode](rows, seed).fit(splits, GRID)
-    best, dev = _choose(fitted.accuracy, GRID)
-    predicted = np.empty_like(y)
-    _check(rows, splits, fitted.weights[:, GRID.index(best)], predicted)
-    return Fit(predicted, np.zeros_like(y), dev, dev, (best,))
+    choice = Choice.of(SOLVERS[mode](rows, seed, pace).fit([every], grid, dev), [every], grid)
+    return _scored(test, choice.weights, choice)
 
 
 def checked(*sets: tuple[Features, Classes]) -> list[ProbeRows]:
@@ -175,25 +194,12 @@ def _folds(y: Classes, rows: Indices, folds: int, seed: int) -> list[Split]:
     return [Split(rows[train], rows[dev]) for train, dev in cut]
 
 
-def _choose(accuracy: Vector, grid: Sequence[float]) -> tuple[float, float]:
-    """The first best value of the grid and its mean accuracy x 100 over folds, rounded as the toolkit does: (F, R)."""
-    scores = [float(round(100 * np.mean(np.ascontiguousarray(column)), 2)) for column in accuracy.T]
-    best = int(np.argmax(scores))
-    return grid[best], scores[best]
-
-
-def _check(rows: ProbeRows, splits: Sequence[Split], weights: Tensor, predicted: Classes) -> None:
-    """Write the classes that each split's classifier (F, k, d + 1) gives its dev rows into ``predicted``."""
-    for split, own in zip(splits, weights, strict=True):
-        predicted[split.dev] = predictions(rows, split.dev, own[None])[0].numpy()
-
-
 def _percent(predicted: Classes, gold: Classes) -> float:
     return round(100 * (1.0 * int((predicted == gold).sum()) / len(gold)), 2)
 
 
-def _scored(test: ProbeRows, weights: Tensor, dev: float, best: float) -> Fit:
+def _scored(test: ProbeRows, weights: Tensor, choice: Choice) -> Fit:
     """What one final classifier (1, k, d + 1) makes of the test rows."""
     predicted = predictions(test, None, weights)[0].numpy()
     accuracy = _percent(predicted, test.y.numpy())
-    return Fit(predicted, np.zeros_like(predicted), accuracy, dev, (best,))
+    return Fit(predicted, np.zeros_like(predicted), accuracy, choice.accuracy, (choice.value,))

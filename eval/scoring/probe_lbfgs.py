@@ -33,6 +33,7 @@ HALVINGS = 30
 ARMIJO = 1e-4
 ROUNDING = 1e-7  # of the objective in float32
 LOGITS = 2**20  # at a time
+Turn = tuple[Tensor, Tensor, Tensor]  # differences of weights and of gradients (C, k, d + 1), inverse product (C,)
 Inverse = Callable[[Tensor], Tensor]  # gradients (C, k, d + 1) → times a guess of the inverse Hessian, of all folds
 
 
@@ -142,7 +143,7 @@ def minimise(objective: Objective, start: Tensor, inverse: Inverse, gap: float) 
     """
     weights, live = start.clone(), torch.arange(len(start))
     value, gradient = objective(weights, live)
-    history: list[_Turn] = []
+    history: list[Turn] = []
     best, stalled = torch.full((len(start),), torch.inf), torch.zeros(len(start), dtype=torch.int64)
     for _ in range(ITERATIONS):
         step = _direction(gradient[live], live, history, inverse)
@@ -155,42 +156,31 @@ def minimise(objective: Objective, start: Tensor, inverse: Inverse, gap: float) 
         live, step, slope = live[going], step[going], slope[going]
         if not len(live):
             return weights - weights.mean(dim=1, keepdim=True)  # what all classes share changes nothing but the penalty
-        found = _search(objective, weights[live], value[live], live, step, slope)
-        history = [*history, _Turn.of(start, live, found.weights - weights[live], found.gradient - gradient[live])]
-        history = history[-HISTORY:]
-        weights[live], value[live], gradient[live] = found.weights, found.value, found.gradient
-        live = live[found.moved]
-    raise RunError(
-        "probe", f"{len(live)} classifiers at l2 {objective.l2:g} did not converge in {ITERATIONS} iterations"
-    )
+        new, new_value, new_gradient, moved = _search(objective, weights[live], value[live], live, step, slope)
+        history = [*history, _turn(start, live, new - weights[live], new_gradient - gradient[live])][-HISTORY:]
+        weights[live], value[live], gradient[live] = new, new_value, new_gradient
+        live = live[moved]
+    problem = f"{len(live)} classifiers at l2 {objective.l2:g} did not converge in {ITERATIONS} iterations"
+    raise RunError("probe", problem)
 
 
-@dataclass(frozen=True)
-class _Turn:
-    """One iteration's differences of weights and gradients, zero for classifiers that had ended."""
-
-    weights: Tensor
-    gradient: Tensor
-    inverse_product: Tensor  # (C,)
-
-    @classmethod
-    def of(cls, like: Tensor, live: Tensor, weights: Tensor, gradient: Tensor) -> "_Turn":
-        product = _dot(weights, gradient)
-        useful = product > 0
-        turn = cls(torch.zeros_like(like), torch.zeros_like(like), torch.zeros(len(like)))
-        turn.weights[live], turn.gradient[live] = weights, gradient
-        turn.inverse_product[live] = torch.where(useful, 1 / product.clamp(min=torch.finfo().tiny), torch.zeros(()))
-        return turn
+def _turn(like: Tensor, live: Tensor, moved: Tensor, bent: Tensor) -> Turn:
+    """One iteration's differences of weights and gradients and their inverse product, 0 for classifiers that ended."""
+    product = _dot(moved, bent)
+    turn = torch.zeros_like(like), torch.zeros_like(like), torch.zeros(len(like))
+    turn[0][live], turn[1][live] = moved, bent
+    turn[2][live] = torch.where(product > 0, 1 / product.clamp(min=torch.finfo().tiny), torch.zeros(()))
+    return turn
 
 
 def _dot(left: Tensor, right: Tensor) -> Tensor:
     return (left * right).sum((1, 2))
 
 
-def _direction(gradient: Tensor, live: Tensor, history: Sequence[_Turn], inverse: Inverse) -> Tensor:
+def _direction(gradient: Tensor, live: Tensor, history: Sequence[Turn], inverse: Inverse) -> Tensor:
     """The inverse Hessian times the gradient by the two-loop recursion, to be subtracted."""
     q, factors = gradient.clone(), []
-    turns = [(turn.weights[live], turn.gradient[live], turn.inverse_product[live]) for turn in history]
+    turns = [(moved[live], bent[live], scale[live]) for moved, bent, scale in history]
     for moved, bent, scale in reversed(turns):
         factors.append(scale * _dot(moved, q))
         q -= factors[-1][:, None, None] * bent
@@ -200,18 +190,13 @@ def _direction(gradient: Tensor, live: Tensor, history: Sequence[_Turn], inverse
     return q
 
 
-@dataclass(frozen=True)
-class _Found:
-    """Where a line search ended; ``moved`` (c,) is False where no step lowered the objective: float32's limit."""
+def _search(
+    objective: Objective, weights: Tensor, value: Tensor, live: Tensor, step: Tensor, slope: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Halve each classifier's step until it lowers its objective enough (Armijo's rule).
 
-    weights: Tensor
-    value: Tensor
-    gradient: Tensor
-    moved: Tensor
-
-
-def _search(objective: Objective, weights: Tensor, value: Tensor, live: Tensor, step: Tensor, slope: Tensor) -> _Found:
-    """Halve each classifier's step until it lowers its objective enough (Armijo's rule)."""
+    Returns weights, values, gradients and ``moved`` (c,): False where no step lowered the objective, float32's limit.
+    """
     length, todo = torch.ones(len(live)), torch.arange(len(live))
     new = weights - step
     new_value, new_gradient = objective(new, live)
@@ -225,4 +210,4 @@ def _search(objective: Objective, weights: Tensor, value: Tensor, live: Tensor, 
         new_value[todo], new_gradient[todo] = objective(new[todo], live[todo])
     moved = torch.ones(len(live), dtype=torch.bool)
     moved[todo] = False
-    return _Found(new, new_value, new_gradient, moved)
+    return new, new_value, new_gradient, moved

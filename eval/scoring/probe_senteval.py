@@ -1,8 +1,7 @@
-"""Data types of the probe solvers: rows, splits of them, and linear classifiers."""
+"""SentEval's optimiser for linear classifiers, all folds and values together; the data types of both solvers."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -65,18 +64,6 @@ class Fitted:
 
     weights: Tensor  # (F, R, k, d + 1)
     accuracy: Vector  # (F, R), a share of the split's dev rows
-
-
-class Solver(Protocol):
-    """A mode of the probe: fits linear classifiers on the rows it was made for, from a seed, at a pace."""
-
-    def __init__(self, rows: ProbeRows, seed: int, pace: EpochSchedule = PACE) -> None: ...
-
-    def fit(self, splits: Sequence[Split], grid: Sequence[float], dev: ProbeRows | None = None) -> Fitted:
-        """One classifier per split and value of ``grid``; the splits' dev rows are of ``dev``, if given."""
-
-    def refit(self, lists: Sequence[Indices], values: Sequence[float]) -> Tensor:
-        """Final classifiers, one per list of rows with its value, and no dev rows given: (F, k, d + 1)."""
 
 
 def predictions(rows: ProbeRows, at: Indices | None, weights: Tensor) -> Tensor:

@@ -10,7 +10,6 @@ import copy
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from eval.scoring.outcomes import Embed, Measured, Outcomes
-from eval.tasks.rows import Captions, Rows
+from eval.tasks.rows import Rows
 from eval.tasks.task import Task
 from hub.errors import InputError, RunError
 
@@ -186,7 +185,7 @@ def measure_retrieval(
         RunError: training diverged.
     """
     settings, started = settings or RankingSettings(), time.perf_counter()
-    sides = {split: _side(cast(Captions, rows), embed) for split, rows in data.items()}
+    sides = {split: _side(rows, embed) for split, rows in data.items()}
     started, embedded = time.perf_counter(), time.perf_counter() - started
     given = len(sides["train"].captions)
     if given <= settings.batch:
@@ -224,9 +223,10 @@ def _outcomes(image_of: Ranks, found: tuple[Ranks, Ranks]) -> Outcomes:
     return Outcomes(gold, np.concatenate(found).astype(np.float64), part)
 
 
-def _side(rows: Captions, embed: Embed) -> EncodedSplit:
+def _side(rows: Rows, embed: Embed) -> EncodedSplit:
     """A split on the accelerator, if there is one. Images without a caption (a limit cut them off) are left out."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    images, image_of = np.unique(rows.image_of, return_inverse=True)
-    parts = (rows.features[images], np.asarray(embed(rows.text), dtype=np.float32), image_of)
+    images, image_of = np.unique(rows.target, return_inverse=True)
+    assert rows.features is not None
+    parts = (rows.features[images], np.asarray(embed(rows.first), dtype=np.float32), image_of)
     return EncodedSplit(*(torch.from_numpy(np.ascontiguousarray(part)).to(device) for part in parts))

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.scoring.outcomes import Embed, Measured, Outcomes
-from eval.tasks.rows import Rows, ScoredPairs, Vector
-from eval.tasks.task import Aggregation, Task
+from eval.tasks.rows import Rows, Vector
+from eval.tasks.task import Task
 from hub.errors import RunError
 
 Correlation = Callable[[Vector, Vector], float]
@@ -27,22 +27,22 @@ def measure_sts(task: Task, data: Mapping[str, Rows], embed: Embed, _: Sequence[
     RunError naming the task when the score itself is: a correlation with a constant is undefined, not 0.
     """
     (pairs,) = data.values()
-    assert isinstance(pairs, ScoredPairs), task.name
     cosines = cosine_scores(pairs, embed)
     if np.ptp(cosines) < INDISTINCT:
         problem = f"all {len(pairs)} cosines are {cosines[0]:.6g}: their correlation with human scores is undefined"
         raise RunError(task.name, problem, hint="the encoder gives every text the same embedding, or nearly so")
-    score, other = (_aggregated(task, pairs, cosines, correlation) for correlation in (spearman, pearson))
+    part = tuple(name for name, start, stop in pairs.subsets for _ in range(start, stop))
+    outcomes = Outcomes(pairs.target, cosines, part)
+    score, other = (_aggregated(task, outcomes, correlation) for correlation in (spearman, pearson))
     parts = {}
     for name, start, stop in pairs.subsets:
-        gold, found = pairs.gold[start:stop], cosines[start:stop]
+        gold, found = pairs.target[start:stop], cosines[start:stop]
         if not (_constant(gold) or _constant(found)):
             parts[name] = (100 * spearman(found, gold), stop - start)
-    part = tuple(name for name, start, stop in pairs.subsets for _ in range(start, stop))
-    return Measured(Outcomes(pairs.gold, cosines, part), score, {"pearson": other}, parts)
+    return Measured(outcomes, score, {"pearson": other}, parts)
 
 
-def cosine_scores(pairs: ScoredPairs, embed: Embed) -> Vector:
+def cosine_scores(pairs: Rows, embed: Embed) -> Vector:
     """Cosine of the two embeddings of every pair, (pairs,); 0 where one of them is the zero vector.
 
     Cosines that differ by float64's rounding alone are made equal: 65 of SMTeuroparl's 459 pairs are two identical
@@ -65,24 +65,17 @@ def _unit(embeddings: NDArray[np.floating]) -> NDArray[np.float64]:
     return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
 
 
-def _aggregated(task: Task, pairs: ScoredPairs, cosines: Vector, correlation: Correlation) -> float:
+def _aggregated(task: Task, outcomes: Outcomes, correlation: Correlation) -> float:
     """The correlation x 100 as the task aggregates it. Raises RunError naming the task and subset if undefined."""
-    whole = (("", 0, len(pairs)),)
-    subsets = whole if task.aggregation == "all" else pairs.subsets or whole
-    found = []
-    for name, start, stop in subsets:
-        gold, system = pairs.gold[start:stop], cosines[start:stop]
+    total = 0.0
+    for rows, weight in outcomes.parts(task.aggregation):
+        gold, system = outcomes.gold[rows], outcomes.predicted[rows]
         if _constant(gold) or _constant(system):
             side = "human scores" if _constant(gold) else "cosines"
-            where = f"all {stop - start} {side}" + (f" of {name}" if name else "")
-            raise RunError(task.name, f"{where} are the same: the correlation is undefined")
-        found.append(correlation(system, gold))
-    return 100 * combine(found, [stop - start for _, start, stop in subsets], task.aggregation)
-
-
-def combine(scores: Sequence[float], sizes: Sequence[int], aggregation: Aggregation) -> float:
-    """One figure from those of the subsets: their mean, for ``wmean`` weighted by their numbers of pairs."""
-    return float(np.average(scores, weights=sizes if aggregation == "wmean" else None))
+            of_part = f" of {outcomes.part[rows[0]]}" if len(rows) < len(outcomes) else ""
+            raise RunError(task.name, f"all {len(rows)} {side}{of_part} are the same: the correlation is undefined")
+        total += weight * correlation(system, gold)
+    return 100 * total
 
 
 def _constant(values: Vector) -> bool:

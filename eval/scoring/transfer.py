@@ -12,15 +12,24 @@ from torch import Tensor
 
 from eval.scoring import probe
 from eval.scoring.outcomes import Embed, Measured, Outcomes
-from eval.scoring.probe import SNLI_PACE, UNREGULARISED, Fit, Mode
+from eval.scoring.probe import SNLI_PACE, UNREGULARISED, Fit
 from eval.scoring.probe_senteval import Classes, Features, Indices, State, train
 from eval.scoring.sts import pearson, spearman
-from eval.tasks.rows import LabelledPairs, LabelledTexts, Rows, ScoredPairs, Vector
+from eval.tasks.rows import Rows, Vector
 from eval.tasks.sources import BLANK
 from eval.tasks.task import Task
 from hub.errors import InputError, RunError
 
-Sets = Mapping[str, tuple[Indices, Features, Classes]]  # split → what ``arranged`` gives
+Sets = Mapping[str, tuple[Indices, Features, NDArray[Any]]]  # split → what ``arranged`` gives
+
+
+@dataclass(frozen=True)
+class SeedRun:
+    """What one seed gives: a value for each scored row, the score x 100 and further metrics."""
+
+    predicted: NDArray[Any]
+    score: float
+    other: dict[str, float]
 
 
 def measure_transfer(task: Task, data: Mapping[str, Rows], embed: Embed, seeds: Sequence[int]) -> Measured:
@@ -30,46 +39,68 @@ def measure_transfer(task: Task, data: Mapping[str, Rows], embed: Embed, seeds: 
     ``lbfgs`` draws nothing but TREC's and MRPC's folds. Raises InputError naming the task when the rows do not allow
     the protocol.
     """
+    return _over_seeds(task, data, embed, seeds, _probe)
+
+
+def measure_regression(task: Task, data: Mapping[str, Rows], embed: Embed, seeds: Sequence[int]) -> Measured:
+    """Spearman x 100 of the head's scores with human ones; the mean over ``seeds``, the rows' outcomes under the first.
+
+    ``other``: Pearson x 100, mean squared error, Pearson x 100 on the dev rows, standard deviation over several seeds.
+    Raises InputError for features that are not finite, RunError where a correlation is undefined.
+    """
+    return _over_seeds(task, data, embed, seeds, _head)
+
+
+def _over_seeds(
+    task: Task,
+    data: Mapping[str, Rows],
+    embed: Embed,
+    seeds: Sequence[int],
+    run: Callable[[Task, Sets, int], SeedRun],
+) -> Measured:
     started = time.perf_counter()
     sets = {split: arranged(task, rows, embed) for split, rows in data.items()}
-    started, reading = time.perf_counter(), time.perf_counter() - started
-    assert task.mode is not None, task.name
-    try:
-        fits = [probed(task, sets, task.mode, seed) for seed in seeds]
-    except InputError as error:
-        raise InputError(task.name, str(error)) from error
-    probing = time.perf_counter() - started
+    read = time.perf_counter()
+    runs = [run(task, sets, seed) for seed in seeds]
     order, _, gold = sets[task.default_split]
-    other = {"dev_accuracy": float(np.mean([fit.dev_accuracy for fit in fits]))}
-    if task.with_f1:
-        other["f1"] = float(np.mean([f1(gold, fit.predicted) for fit in fits]))
+    other = {name: float(np.mean([one.other[name] for one in runs])) for name in runs[0].other}
+    scores = [one.score for one in runs]
     if len(seeds) > 1:
-        other["sd_over_seeds"] = float(np.std([fit.accuracy for fit in fits], ddof=1))
+        other["sd_over_seeds"] = float(np.std(scores, ddof=1))
     return Measured(
-        outcomes=Outcomes(restored(gold, order), restored(fits[0].predicted, order)),
-        score=float(np.mean([fit.accuracy for fit in fits])),
+        outcomes=Outcomes(restored(gold, order), restored(runs[0].predicted, order)),
+        score=float(np.mean(scores)),
         other=other,
-        seconds={"reading_embeddings": reading, "probing": probing},
+        seconds={"reading_embeddings": read - started, "probing": time.perf_counter() - read},
         seeds=tuple(seeds),
     )
 
 
-def probed(task: Task, sets: Sets, mode: Mode, seed: int) -> Fit:
+def _probe(task: Task, sets: Sets, seed: int) -> SeedRun:
     """The task's probe on sorted rows."""
     assert task.design is not None, task.name
     rows = [array for split in task.design.rows for array in sets[split][1:]]
     snli: dict[str, Any] = {"grid": UNREGULARISED, "pace": SNLI_PACE} if task.as_snli else {}
-    fit: Fit = getattr(probe, task.design.probe)(*rows, mode=mode, seed=seed, **snli)
-    return fit
+    try:
+        fit: Fit = getattr(probe, task.design.probe)(*rows, mode=task.mode, seed=seed, **snli)
+    except InputError as error:
+        raise InputError(task.name, str(error)) from error
+    other = {"dev_accuracy": fit.dev_accuracy}
+    if task.with_f1:
+        other["f1"] = f1(sets[task.default_split][2], fit.predicted)
+    return SeedRun(fit.predicted, fit.accuracy, other)
 
 
-def arranged(task: Task, rows: Rows, embed: Embed) -> tuple[Indices, Features, Classes]:
-    """Where each sorted row was, and the sorted features and classes."""
+def arranged(task: Task, rows: Rows, embed: Embed) -> tuple[Indices, Features, NDArray[Any]]:
+    """Where each sorted row was, and the sorted features and classes or scores."""
     order = toolkit_order(rows, task.as_snli)
-    if isinstance(rows, LabelledTexts):
-        return order, embed([rows.text[row] or BLANK for row in order]), rows.labels[order]
-    assert isinstance(rows, LabelledPairs)
-    return order, pair_features(rows, order, embed, task.as_snli), rows.labels[order]
+    is_pair = len(rows.columns) > 1
+    X = pair_features(rows, order, embed, task.as_snli) if is_pair else _embedded(rows.first, order, embed)
+    return order, X, rows.target[order]
+
+
+def _embedded(texts: Sequence[str], order: Indices, embed: Embed) -> Features:
+    return embed([texts[row] or BLANK for row in order])
 
 
 def toolkit_order(rows: Rows, as_snli: bool = False) -> Indices:
@@ -77,15 +108,10 @@ def toolkit_order(rows: Rows, as_snli: bool = False) -> Indices:
 
     Pairs go by the first sentence, then the second; SNLI by the second, then the first, and by the class's name.
     """
-    assert isinstance(rows, LabelledTexts | LabelledPairs | ScoredPairs)
-    if isinstance(rows, LabelledTexts):
-        return np.lexsort((rows.labels, tokens(rows.text)))
-    if isinstance(rows, ScoredPairs):
-        return np.lexsort((rows.gold, tokens(rows.second), tokens(rows.first)))
+    sizes = [tokens(column) for column in rows.columns]
     if as_snli:
-        by_name = np.argsort(np.argsort(rows.classes))[rows.labels]
-        return np.lexsort((by_name, tokens(rows.first), tokens(rows.second)))
-    return np.lexsort((rows.labels, tokens(rows.second), tokens(rows.first)))
+        return np.lexsort((np.argsort(np.argsort(rows.classes))[rows.target], *sizes))
+    return np.lexsort((rows.target, *reversed(sizes)))
 
 
 def tokens(texts: Sequence[str]) -> Indices:
@@ -93,9 +119,9 @@ def tokens(texts: Sequence[str]) -> Indices:
     return np.array([text.count(" ") + 1 if text else 0 for text in texts], dtype=np.int64)
 
 
-def pair_features(rows: LabelledPairs | ScoredPairs, order: Indices, embed: Embed, as_snli: bool = False) -> Features:
+def pair_features(rows: Rows, order: Indices, embed: Embed, as_snli: bool = False) -> Features:
     """|u - v|, u * v of the embeddings u, v of the pairs in ``order``: (n, 2d). SNLI: u, v, u * v, |u - v|: (n, 4d)."""
-    u, v = (embed([side[row] or BLANK for row in order]) for side in (rows.first, rows.second))
+    u, v = (_embedded(column, order, embed) for column in rows.columns)
     n, d = u.shape
     features = np.empty((n, 4 * d if as_snli else 2 * d), dtype=np.float32)
     if as_snli:
@@ -126,50 +152,15 @@ MAX_EPOCH = 1000
 TENACITY = 3
 
 
-@dataclass(frozen=True)
-class Head:
-    """Predicted scores of the test rows and the best Pearson correlation on the dev rows."""
-
-    predicted: Vector
-    dev_pearson: float
-
-
-def measure_regression(task: Task, data: Mapping[str, Rows], embed: Embed, seeds: Sequence[int]) -> Measured:
-    """Spearman x 100 of the head's scores with people's; the mean over ``seeds``, the rows' outcomes under the first.
-
-    ``other``: Pearson x 100, mean squared error, Pearson x 100 on the dev rows, standard deviation over several seeds.
-    Raises InputError for features that are not finite, RunError where a
-    correlation is undefined.
-    """
-    started = time.perf_counter()
-    sets = {}
-    for split in ("train", "validation", "test"):
-        rows = data[split]
-        assert isinstance(rows, ScoredPairs)
-        order = toolkit_order(rows)
-        sets[split] = order, pair_features(rows, order, embed), rows.gold[order]
-        if not np.isfinite(sets[split][1]).all():
-            raise InputError(
-                f"{task.name}, {split} rows", "features hold NaN or infinity", hint="is the encoder sound?"
-            )
-    started, embedded = time.perf_counter(), time.perf_counter() - started
-    (_, X, y), (_, X_dev, y_dev), (order, X_test, gold) = sets.values()
-    heads = [fit(X, y, X_dev, y_dev, X_test, seed) for seed in seeds]
-    scores = [100 * spearman(head.predicted, gold) for head in heads]
-    other = {
-        "pearson": float(np.mean([100 * pearson(head.predicted, gold) for head in heads])),
-        "mse": float(np.mean([np.mean((head.predicted - gold) ** 2) for head in heads])),
-        "dev_pearson": float(np.mean([100 * head.dev_pearson for head in heads])),
-    }
-    if len(seeds) > 1:
-        other["sd_over_seeds"] = float(np.std(scores, ddof=1))
-    return Measured(
-        outcomes=Outcomes(restored(gold, order), restored(heads[0].predicted, order)),
-        score=float(np.mean(scores)),
-        other=other,
-        seconds={"reading_embeddings": embedded, "probing": time.perf_counter() - started},
-        seeds=tuple(seeds),
-    )
+def _head(task: Task, sets: Sets, seed: int) -> SeedRun:
+    for split, (_, X, _) in sets.items():
+        if not np.isfinite(X).all():
+            place = f"{task.name}, {split} rows"
+            raise InputError(place, "features hold NaN or infinity", hint="is the encoder sound?")
+    (_, X, y), (_, X_dev, y_dev), (_, X_test, gold) = (sets[split] for split in ("train", "validation", "test"))
+    predicted, dev_pearson = fit(X, y, X_dev, y_dev, X_test, seed)
+    other = {"pearson": 100 * pearson(predicted, gold), "mse": float(np.mean((predicted - gold) ** 2))}
+    return SeedRun(predicted, 100 * spearman(predicted, gold), other | {"dev_pearson": 100 * dev_pearson})
 
 
 def soft_targets(scores: Vector) -> NDArray[np.float32]:
@@ -182,10 +173,11 @@ def soft_targets(scores: Vector) -> NDArray[np.float32]:
     return targets
 
 
-def fit(
-    X: NDArray[np.float32], y: Vector, X_dev: NDArray[np.float32], y_dev: Vector, X_test: NDArray[np.float32], seed: int
-) -> Head:
-    """Train a head on rows in the toolkit's order. Raises RunError when the dev rows' correlation is never defined."""
+def fit(X: Features, y: Vector, X_dev: Features, y_dev: Vector, X_test: Features, seed: int) -> tuple[Vector, float]:
+    """Predicted scores of the test rows by a head trained on rows in the toolkit's order, and the best dev Pearson.
+
+    Raises RunError when the dev rows' correlation is never defined.
+    """
     state = State.start(X.shape[1], SCORES, np.zeros((1, 1)), seed)
     shuffles, updates = np.random.RandomState(seed), torch.zeros(())
     rows, error = torch.from_numpy(X), squared_error(torch.from_numpy(soft_targets(y)))
@@ -201,8 +193,8 @@ def fit(
         else:
             misses += 1
     if weights is None:
-        raise RunError("regression head", "its scores of the dev rows never correlate with people's")
-    return Head(_means(X_test, weights), best)
+        raise RunError("regression head", "its scores of the dev rows never correlate with the human ones")
+    return _means(X_test, weights), best
 
 
 def squared_error(targets: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
@@ -216,7 +208,7 @@ def squared_error(targets: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
     return error
 
 
-def _means(X: NDArray[np.float32], weights: Tensor) -> Vector:
+def _means(X: Features, weights: Tensor) -> Vector:
     """Mean scores (n,) under one head (5, padded)."""
     d = X.shape[1]
     p = torch.softmax(torch.addmm(weights[:, d], torch.from_numpy(X), weights[:, :d].T), dim=1)

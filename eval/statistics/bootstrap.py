@@ -1,16 +1,15 @@
 """Percentile bootstrap intervals of every metric, for one system or for several on the same resamples.
 
 Rows are drawn with replacement (Efron & Tibshirani 1993, chapter 13), within every part where a score is a mean over
-parts. A resample is the number of times each row was drawn, so many resamples are scored at once: a metric that is a
-function of sums is one matrix product, and Spearman's ranks, computed anew in every resample, come from cumulative
-sums. All systems are scored on the same resamples: their differences are paired. Rows count as independent; where they
-are not (the five captions of an image, pairs that share a sentence), intervals are too narrow.
+parts. A resample is the number of times each row was drawn, so many are scored at once: one matrix product for sums,
+cumulative sums for Spearman's ranks. All systems are scored on the same resamples: their differences are paired. Rows
+count as independent; where they share a sentence or an image, intervals are too narrow.
 
 Cost of 1,000 resamples of 10,000 rows for two systems on one core: 0.9 s for Spearman, 0.2 s for the others.
 """
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -73,15 +72,11 @@ def _pearson(gold: Vector, predicted: Matrix) -> Statistic:
         means = columns @ drawn / n
         y1, y2 = means[0], means[1]
         x1, x2, xy = (means[2 + k * systems : 2 + (k + 1) * systems] for k in range(3))
-        spread = _positive(x2 - x1**2, x2) * _positive(y2 - y1**2, y2)
+        of_x, of_y = x2 - x1**2, y2 - y1**2
+        spread = np.where(of_x > 1e-12 * x2, of_x, 0.0) * np.where(of_y > 1e-12 * y2, of_y, 0.0)  # 0: rounding
         return ratio(xy - x1 * y1, np.sqrt(spread))
 
     return statistic
-
-
-def _positive(variance: Matrix, square: Matrix) -> Matrix:
-    """``variance``, or 0 where it is rounding: a constant side."""
-    return np.where(variance > 1e-12 * square, variance, 0.0)
 
 
 def recall_of(ranks: Matrix) -> Matrix:
@@ -143,12 +138,11 @@ def resample(
     """Scores x 100 of several systems over the same ``samples`` resamples of the rows: (systems, samples).
 
     ``all`` draws from all rows and scores them as one; ``mean`` and ``wmean`` draw within each part and average the
-    parts' scores, unweighted or by rows. ``recall`` is always the mean over the parts of recall at 1, 5 and 10.
-    ``accuracy`` is over rows; SentEval's mean over folds differs from it as folds differ in size, by one row at most.
+    parts' scores, unweighted or by rows. ``accuracy`` is over rows; SentEval's mean over folds differs slightly.
 
-    A resample in which a score is undefined (a constant side, no positive anywhere) is drawn again, with a warning that
-    says how many were; the others are then conditional on being defined. Raises RunError when the score of all rows is
-    undefined, or nearly all resamples are; ValueError when systems were not scored on the same rows.
+    A resample whose score is undefined (a constant side, no positive anywhere) is drawn again; a warning says how many
+    were. Raises RunError when the score of all rows or of nearly all resamples is undefined, ValueError when systems
+    were not scored on the same rows.
     """
     strata = _strata(outcomes, metric, aggregation)
     _check_defined(strata)
@@ -194,17 +188,6 @@ class Stratum:
     statistic: Statistic
 
 
-def stratify(outcomes: Outcomes, metric: Metric, aggregation: Aggregation) -> list[tuple[NDArray[np.intp], float]]:
-    """(rows, weight) of every part that is drawn and scored by itself; one part for ``all``."""
-    total = len(outcomes)
-    if metric != "recall" and (aggregation == "all" or not outcomes.part):
-        return [(np.arange(total), 1.0)]
-    names = np.asarray(outcomes.part or ("",) * total)
-    parts = [np.flatnonzero(names == name) for name in dict.fromkeys(names.tolist())]
-    weighted = metric != "recall" and aggregation == "wmean"
-    return [(rows, len(rows) / total if weighted else 1 / len(parts)) for rows in parts]
-
-
 def _strata(outcomes: Sequence[Outcomes], metric: Metric, aggregation: Aggregation) -> list[Stratum]:
     first = outcomes[0]
     for other in outcomes[1:]:
@@ -215,10 +198,7 @@ def _strata(outcomes: Sequence[Outcomes], metric: Metric, aggregation: Aggregati
     if not (np.isfinite(gold).all() and np.isfinite(predicted).all()):
         raise RunError("evaluation", "a score or prediction is not finite", hint="are all embeddings finite?")
     make = STATISTICS[metric]
-    return [
-        Stratum(rows, weight, make(gold[rows], predicted[:, rows]))
-        for rows, weight in stratify(first, metric, aggregation)
-    ]
+    return [Stratum(rows, weight, make(gold[rows], predicted[:, rows])) for rows, weight in first.parts(aggregation)]
 
 
 def _check_defined(strata: list[Stratum]) -> Vector:
@@ -280,14 +260,7 @@ class NewScore:
     outcomes: Outcomes | None
 
 
-def task_score(
-    task: Task,
-    split: str,
-    measured: Measured,
-    data_sha256: str,
-    settings: EvaluationSettings,
-    seconds: Mapping[str, float],
-) -> TaskScore:
+def task_score(task: Task, split: str, measured: Measured, data_sha256: str, settings: EvaluationSettings) -> TaskScore:
     """The score of a task with its interval. Raises RunError when it cannot be resampled.
 
     The score is the mean over seeds; the interval is how far sampling the rows moves the first seed's score, set around
@@ -307,7 +280,7 @@ def task_score(
         other=measured.other,
         parts={name: Part(score=score, n=n) for name, (score, n) in measured.parts.items()},
         seeds=measured.seeds,
-        seconds={name: round(value, 6) for name, value in {**measured.seconds, **seconds}.items()},
+        seconds={name: round(value, 6) for name, value in measured.seconds.items()},
         limit=settings.part,
     )
     around = task_interval(score, measured.outcomes, task.metric, task.aggregation, settings)

@@ -8,7 +8,6 @@ no name in it can reach a file of this machine.
 import hashlib
 import re
 import tarfile
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -18,17 +17,16 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from eval.tasks.rows import RESTORE, DataFile, RowsPin, ScoredPairs, canonical_line, names_in_layout, scored_pairs
+from eval.tasks.rows import RESTORE, DataFile, Row, Rows, RowsPin, Subset, canonical_line, names_in_layout
 from hub.errors import InputError
 
 ARCHIVE = "senteval.tar"
-MTEB = "mteb"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True)
 class HubPin:
-    """A dataset repository at a revision; ``HubPin("mteb")`` stands for MTEB's STS repositories at MTEB's revisions."""
+    """A dataset repository at a revision; ``MTEB`` stands for MTEB's STS repositories at MTEB's revisions."""
 
     repo_id: str
     revision: str | None = None
@@ -37,10 +35,14 @@ class HubPin:
     def parse(cls, text: str) -> "HubPin":
         """From ``ORG/NAME@REVISION`` or ``mteb``. Raises InputError for a repository without a revision."""
         repo_id, _, revision = text.partition("@")
-        if text != MTEB and not (repo_id.count("/") == 1 and revision):
+        found = cls(repo_id, revision or None)
+        if found != MTEB and not (repo_id.count("/") == 1 and revision):
             hint = "name a commit or tag: data that change under a score make it worthless"
-            raise InputError("--hub-data", f"{text!r} is not pinned", allowed=f"ORG/NAME@REVISION or {MTEB}", hint=hint)
-        return cls(repo_id, revision or None)
+            raise InputError("--hub-data", f"{text!r} is not pinned", allowed="ORG/NAME@REVISION or mteb", hint=hint)
+        return found
+
+
+MTEB = HubPin("mteb")
 
 
 class Repository:
@@ -107,26 +109,22 @@ class Archive:
         self._path, self.place = path, place
 
     @cached_property
-    def _members(self) -> dict[tuple[str, ...], list[tarfile.TarInfo]]:
-        """Members by the parts of their path. Raises InputError for a path that leaves the archive, or no archive."""
-        members: dict[tuple[str, ...], list[tarfile.TarInfo]] = {}
+    def _members(self) -> list[tarfile.TarInfo]:
+        """Raises InputError for a path that leaves the archive, or no archive."""
         try:
             with tarfile.open(self._path, "r:") as tar:
-                for member in tar:
-                    path = PurePosixPath(member.name)
-                    if path.is_absolute() or ".." in path.parts:
-                        problem = f"has a member outside of it: {member.name!r}"
-                        raise InputError(self.place, problem, hint="use another archive")
-                    members.setdefault(path.parts, []).append(member)
+                members = tar.getmembers()
         except tarfile.TarError as error:
             raise InputError(self.place, f"is no tar archive: {error}", hint="restore the whole file") from error
+        for path in (PurePosixPath(member.name) for member in members):
+            if path.is_absolute() or ".." in path.parts:
+                raise InputError(self.place, f"has a member outside of it: {str(path)!r}", hint="use another archive")
         return members
 
     def read(self, name: str) -> DataFile:
         """The member whose path ends like ``name``. Raises InputError when it is absent, doubled or no plain file."""
         for candidate in names_in_layout(name):
-            parts = tuple(candidate.split("/"))
-            found = [member for path, same in self._members.items() if path[-len(parts) :] == parts for member in same]
+            found = [member for member in self._members if PurePosixPath(member.name).match(candidate)]
             if len(found) > 1:
                 problem = f"is there {len(found)} times: {', '.join(member.name for member in found[:3])}"
                 raise InputError(f"{self.place}: {candidate}", problem, hint="use an archive with one layout")
@@ -141,16 +139,14 @@ class Archive:
         try:
             with tarfile.open(self._path, "r:") as tar:
                 stream = tar.extractfile(member)
-                content = stream.read() if stream else b""
+                return DataFile(place, stream.read() if stream else b"")
         except tarfile.TarError as error:
             raise InputError(place, f"cannot be read: {error}", hint="restore the whole archive") from error
-        return DataFile(place, content)
 
 
 DATASETS_FILE = Path(__file__).with_name("pins") / "mteb_datasets.yaml"
 ORDER_FILE = Path(__file__).with_name("pins") / "row_order.npz"
 COLUMNS = ("sentence1", "sentence2", "score")
-Row = tuple[str, str, float]
 Order = NDArray[np.uint32]
 
 
@@ -177,56 +173,45 @@ def in_order(place: str, rows: Sequence[Row], order: Order) -> list[Row]:
     """``rows`` in the published order. Raises InputError when they are not the published ones."""
     if len(rows) != len(order):
         raise InputError(place, f"has {len(rows)} rows, expected {len(order)}", hint=RESTORE)
-    by_key: dict[int, list[Row]] = defaultdict(list)
-    for row in rows:
-        by_key[key(row)].append(row)
-    unknown = [row for known in set(by_key) - set(order.tolist()) for row in by_key[known]]
-    if unknown:
-        problem = f"{len(unknown)} rows are not among the published ones, e.g. {str(unknown[0])[:80]}"
+    keys = np.array([key(row) for row in rows], dtype=np.uint32)
+    unknown = np.flatnonzero(~np.isin(keys, order))
+    if len(unknown):
+        problem = f"{len(unknown)} rows are not among the published ones, e.g. {str(rows[unknown[0]])[:80]}"
         raise InputError(place, problem, hint=RESTORE)
-    try:
-        return [by_key[wanted].pop() for wanted in order.tolist()]
-    except IndexError:
-        raise InputError(place, "repeats some rows and lacks others", hint=RESTORE) from None
+    places, found = np.argsort(order, kind="stable"), np.argsort(keys, kind="stable")
+    if not np.array_equal(order[places], keys[found]):
+        raise InputError(place, "repeats some rows and lacks others", hint=RESTORE)
+    return [rows[found[position]] for position in np.argsort(places)]
 
 
-class MtebDatasets:
-    """Scored pairs from MTEB's repositories. ``pins`` and ``order`` replace the published ones in tests."""
-
-    def __init__(self, pins: Mapping[str, HubPin] | None = None, order: Mapping[str, Order] | None = None):
-        self._pins = mteb_pins() if pins is None else pins
-        self._order = published_order() if order is None else order
-
-    def has(self, dataset: str, split: str) -> bool:
-        """Whether MTEB has a repository of the data set, and the split's published order is known."""
-        return dataset in self._pins and f"{dataset}/{split}" in self._order
-
-    def rows(self, dataset: str, split: str, pin: RowsPin | None, form: Callable[[str], str]) -> ScoredPairs:
-        """A split in the published order, with the subsets that ``pin`` lists and texts in their ``form``.
-
-        Raises InputError when MTEB has no such data or its rows are not the published ones.
-        """
-        name = f"{dataset}/{split}"
-        if not self.has(dataset, split):
-            hint = "give --senteval-data DIR or --sts-data DIR"
-            raise InputError(
-                name, f"is not among the data of --hub-data {MTEB}", allowed=", ".join(self._order), hint=hint
-            )
-        repository = self._pins[dataset]
-        place = f"dataset {repository.repo_id}@{(repository.revision or '')[:12]} {split}"
-        found = _download(place, repository, split)
-        rows = [(form(first), form(second), float(score)) for first, second, score in found]
-        ordered = in_order(place, rows, self._order[name])
-        return scored_pairs(ordered, bounds(pin.subsets if pin else {}))
+def mteb_has(dataset: str, split: str) -> bool:
+    """Whether MTEB has a repository of the data set, and the split's published order is known."""
+    return dataset in mteb_pins() and f"{dataset}/{split}" in published_order()
 
 
-def bounds(sizes: Mapping[str, int]) -> list[tuple[str, int, int]]:
+def mteb_rows(dataset: str, split: str, pin: RowsPin | None, form: Callable[[str], str]) -> Rows:
+    """A split from MTEB's repository in the published order, with the subsets that ``pin`` lists.
+
+    Raises InputError when MTEB has no such data or its rows are not the published ones.
+    """
+    name, order = f"{dataset}/{split}", published_order()
+    if not mteb_has(dataset, split):
+        hint = "give --senteval-data DIR or --sts-data DIR"
+        raise InputError(name, "is not among the data of --hub-data mteb", allowed=", ".join(order), hint=hint)
+    repository = mteb_pins()[dataset]
+    place = f"dataset {repository.repo_id}@{(repository.revision or '')[:12]} {split}"
+    found = _download(place, repository, split)
+    rows = [(form(first), form(second), float(score)) for first, second, score in found]
+    return Rows.of(in_order(place, rows, order[name]), subsets=bounds(pin.subsets if pin else {}))
+
+
+def bounds(sizes: Mapping[str, int]) -> list[Subset]:
     """(name, start, stop) of consecutive subsets from their sizes."""
     stops = np.cumsum(list(sizes.values())).tolist()
     return [(name, stop - size, stop) for (name, size), stop in zip(sizes.items(), stops, strict=True)]
 
 
-def _download(place: str, repository: HubPin, split: str) -> list[Row]:
+def _download(place: str, repository: HubPin, split: str) -> list[tuple[str, str, float]]:
     from datasets import load_dataset
 
     from hub.client.connection import reading

@@ -14,20 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.tasks.rows import (
-    Captions,
-    DataFile,
-    LabelledPairs,
-    LabelledTexts,
-    ScoredPairs,
-    captions,
-    index,
-    labelled_pairs,
-    labelled_texts,
-    number,
-    scored_pairs,
-    tokens,
-)
+from eval.tasks.rows import DataFile, Rows, Subset, index, number, tokens
 from hub.errors import InputError
 
 BINARY = ("0", "1")
@@ -38,79 +25,74 @@ SNLI = ("entailment", "neutral", "contradiction")
 PARTS = {"train": "tr", "validation": "va", "test": "te"}
 
 
-def two_classes(files: Sequence[DataFile]) -> LabelledTexts:
+TextForm = Callable[[str], str]
+
+
+def two_classes(files: Sequence[DataFile]) -> Rows:
     """MR, CR, SUBJ, MPQA: one text a line, Latin-1; the first file's class is 1, and its rows come first."""
     rows = [(tokens(line), 1 - number) for number, file in enumerate(files) for line in file.lines("latin-1")]
-    return labelled_texts(rows, BINARY)
+    return Rows.of(rows, BINARY)
 
 
-def sst_binary(files: Sequence[DataFile]) -> LabelledTexts:
-    """SST2: text, tab, class."""
-    rows = [(tokens(cells[0]), index(place, cells[1], BINARY)) for place, cells in files[0].cells(2)]
-    return labelled_texts(rows, BINARY)
+def table(
+    files: Sequence[DataFile],
+    columns: int,
+    texts: Sequence[int],
+    target: int,
+    classes: Sequence[str] = (),
+    span: tuple[float, float] = (0, 5),
+    header: bool = False,
+    form: TextForm = tokens,
+) -> Rows:
+    """Tab-separated files of at least so many ``columns``, one after the other.
+
+    ``texts`` and ``target`` are the columns of the texts and of the class or, without ``classes``, of a score in
+    ``span``. Raises InputError naming the line that is not in this form.
+    """
+    rows = [
+        (
+            *(form(cells[text]) for text in texts),
+            index(place, cells[target], classes) if classes else number(place, cells[target], *span),
+        )
+        for file in files
+        for place, cells in file.cells(columns, header=header)
+    ]
+    return Rows.of(rows, classes)
 
 
-def sst_fine(files: Sequence[DataFile]) -> LabelledTexts:
-    """SST5: class, space, text."""
+def label_first(files: Sequence[DataFile], classes: Sequence[str], encoding: str = "utf-8") -> Rows:
+    """SST5 and TREC: the class, in TREC with a subclass behind a colon, a space and the text."""
     rows = []
-    for place, (line, *_) in files[0].cells(1):
+    for place, (line, *_) in files[0].cells(1, encoding):
         label, _, text = line.strip().partition(" ")
-        rows.append((tokens(text), index(place, label, FINE)))
-    return labelled_texts(rows, FINE)
+        rows.append((tokens(text), index(place, label.partition(":")[0], classes)))
+    return Rows.of(rows, classes)
 
 
-def trec(files: Sequence[DataFile]) -> LabelledTexts:
-    """TREC: ``CLASS:subclass text``, Latin-1; the six coarse classes."""
-    rows = []
-    for place, (line, *_) in files[0].cells(1, encoding="latin-1"):
-        label, _, rest = line.strip().partition(":")
-        rows.append((tokens(rest.partition(" ")[2]), index(place, label, TREC)))
-    return labelled_texts(rows, TREC)
-
-
-def mrpc(files: Sequence[DataFile]) -> LabelledPairs:
-    """MRPC: class (1: a paraphrase), two ids, two texts; a header line behind a byte-order mark."""
-    rows = [
-        (tokens(cells[3]), tokens(cells[4]), index(place, cells[0], BINARY))
-        for place, cells in files[0].cells(5, header=True)
-    ]
-    return labelled_pairs(rows, BINARY)
-
-
-def sick_entailment(files: Sequence[DataFile]) -> LabelledPairs:
-    """SICK-E: id, two texts, score, class; a header line."""
-    rows = [
-        (tokens(cells[1]), tokens(cells[2]), index(place, cells[4], SICK))
-        for place, cells in files[0].cells(5, header=True)
-    ]
-    return labelled_pairs(rows, SICK)
-
-
-def snli(files: Sequence[DataFile]) -> LabelledPairs:
+def snli(files: Sequence[DataFile]) -> Rows:
     """SNLI: classes, first and second texts in three parallel files; the texts are read as Latin-1, as SentEval does.
 
     Raises InputError when the files have different numbers of lines.
     """
-    labels, first, second = files[0].lines(), files[1].lines("latin-1"), files[2].lines("latin-1")
-    parallel(files, (labels, first, second))
-    rows = [
-        (tokens(left), tokens(right), index(f"{files[0].place}:{number}", label, SNLI))
-        for number, (label, left, right) in enumerate(zip(labels, first, second, strict=True), start=1)
-    ]
-    return labelled_pairs(rows, SNLI)
+    lines = files[0].lines(), files[1].lines("latin-1"), files[2].lines("latin-1")
+    parallel(files, lines)
+    labels = [index(f"{files[0].place}:{number}", label, SNLI) for number, label in enumerate(lines[0], start=1)]
+    return Rows.of(list(zip(map(tokens, lines[1]), map(tokens, lines[2]), labels, strict=True)), SNLI)
 
 
-def probing(files: Sequence[DataFile], split: str) -> LabelledTexts:
+def probing(files: Sequence[DataFile], split: str) -> Rows:
     """A probing task: part, class, …, text. One file holds all parts; the classes are those of its train part, sorted
     as text (tree depth: ``10`` before ``5``).
     """
-    rows = [(place, cells[0], cells[1], cells[-1]) for place, cells in files[0].cells(3)]
-    classes = sorted({label for _, part, label, _ in rows if part == "tr"})
-    for place, part, _, _ in rows:
-        if part not in PARTS.values():
+    found: dict[str, list[tuple[str, str, str]]] = {part: [] for part in PARTS.values()}
+    for place, (part, label, *_, text) in files[0].cells(3):
+        if part not in found:
             raise InputError(place, f"unknown part {part!r}", allowed="tr, va, te", hint="restore the file")
-    of_split = [(place, label, text) for place, part, label, text in rows if part == PARTS[split]]
-    return labelled_texts([(tokens(text), index(place, label, classes)) for place, label, text in of_split], classes)
+        found[part].append((place, label, text))
+    classes = sorted({label for _, label, _ in found["tr"]})
+    return Rows.of(
+        [(tokens(text), index(place, label, classes)) for place, label, text in found[PARTS[split]]], classes
+    )
 
 
 def parallel(files: Sequence[DataFile], lines: Sequence[Sequence[str]]) -> None:
@@ -121,22 +103,14 @@ def parallel(files: Sequence[DataFile], lines: Sequence[Sequence[str]]) -> None:
             raise InputError(file.place, problem, hint="restore both files")
 
 
-TextForm = Callable[[str], str]
-
-
-def as_it_is(text: str) -> str:
-    """The organisers' text form: every character of the cell, spaces at its ends included (MTEB's copies have them)."""
-    return text
-
-
-def sts_year(files: Sequence[DataFile], subsets: Sequence[str], form: TextForm) -> ScoredPairs:
+def sts_year(files: Sequence[DataFile], subsets: Sequence[str], form: TextForm) -> Rows:
     """A year's subsets in the toolkit's order; ``files``: input and gold file of each. An empty line of a gold file
     means that the pair was not scored: it is left out.
 
     Raises InputError when a pair of files differs in length, or a score is not within 0 … 5.
     """
     rows: list[tuple[str, str, float]] = []
-    bounds = []
+    bounds: list[Subset] = []
     for name, texts, gold in zip(subsets, files[::2], files[1::2], strict=True):
         start, pairs, scores = len(rows), list(texts.cells(2)), gold.lines()
         parallel((texts, gold), (texts.lines(), scores))
@@ -144,27 +118,7 @@ def sts_year(files: Sequence[DataFile], subsets: Sequence[str], form: TextForm) 
             if score:
                 rows.append((form(cells[0]), form(cells[1]), number(f"{gold.place}:{line}", score, 0, 5)))
         bounds.append((name, start, len(rows)))
-    return scored_pairs(rows, bounds)
-
-
-def benchmark(files: Sequence[DataFile], form: TextForm) -> ScoredPairs:
-    """The STS Benchmark: genre, file, year, id, score (0 … 5), two texts, and in the original sometimes sources."""
-    rows = [
-        (form(cells[5]), form(cells[6]), number(place, cells[4], 0, 5))
-        for file in files
-        for place, cells in file.cells(7)
-    ]
-    return scored_pairs(rows)
-
-
-def sick(files: Sequence[DataFile], form: TextForm) -> ScoredPairs:
-    """SICK-R: id, two texts, relatedness (1 … 5), class; a header line. Several files are read one after the other."""
-    rows = [
-        (form(cells[1]), form(cells[2]), number(place, cells[3], 1, 5))
-        for file in files
-        for place, cells in file.cells(5, header=True)
-    ]
-    return scored_pairs(rows)
+    return Rows.of(rows, subsets=bounds)
 
 
 CAPTIONS_PER_IMAGE = 5
@@ -205,6 +159,9 @@ class _Array(_Known):
         _, shape, kind, columns_first, data = state
         content = data.encode("latin1") if isinstance(data, str) else data
         self.values = np.frombuffer(content, kind.numpy()).reshape(shape, order="F" if columns_first else "C")
+
+    def __array__(self, *_: object, **__: object) -> NDArray[Any]:
+        return self.values
 
 
 class _Reconstruct(_Known):
@@ -260,7 +217,7 @@ def load_arrays(file: DataFile) -> Any:
         raise InputError(file.place, problem, hint=hint) from error
 
 
-def coco(files: Sequence[DataFile]) -> Captions:
+def coco(files: Sequence[DataFile]) -> Rows:
     """One split's images and captions, image by image.
 
     Raises InputError when the file is not in the toolkit's form or an image has fewer than five captions.
@@ -268,9 +225,11 @@ def coco(files: Sequence[DataFile]) -> Captions:
     file = files[0]
     content = load_arrays(file)
     try:
-        features = _matrix(content["features"])
+        features = np.ascontiguousarray(content["features"], dtype=np.float32)
+        if features.ndim != 2 or not np.isfinite(features).all():
+            raise ValueError(f"features of shape {features.shape}, or not finite")
         texts, ids = content["captions"], content["image_to_caption_ids"]
-        of_image = [[int(key) for key in _list(ids[image])[:CAPTIONS_PER_IMAGE]] for image in range(len(features))]
+        of_image = [np.asarray(ids[image], dtype=int).tolist()[:CAPTIONS_PER_IMAGE] for image in range(len(features))]
         rows = [
             (tokens(f"{texts[key]['cleaned_caption']} ."), image) for image, keys in enumerate(of_image) for key in keys
         ]
@@ -280,19 +239,4 @@ def coco(files: Sequence[DataFile]) -> Captions:
     if len(rows) != CAPTIONS_PER_IMAGE * len(features):
         few = next(image for image, keys in enumerate(of_image) if len(keys) < CAPTIONS_PER_IMAGE)
         raise InputError(file.place, f"image {few} has {len(of_image[few])} captions", allowed="at least five an image")
-    return captions(features, rows)
-
-
-def _list(values: Any) -> list[Any]:
-    return values.values.tolist() if isinstance(values, _Array) else list(values)
-
-
-def _matrix(values: Any) -> NDArray[np.float32]:
-    """Features (images, dimension) from one array or a list of rows. Raises ValueError for anything else."""
-    if isinstance(values, _Array):
-        matrix = values.values
-    else:
-        matrix = np.array([row.values if isinstance(row, _Array) else row for row in values], dtype=np.float32)
-    if matrix.ndim != 2 or not np.isfinite(matrix).all():
-        raise ValueError(f"features of shape {matrix.shape}, or not finite")
-    return np.ascontiguousarray(matrix, dtype=np.float32)
+    return Rows.of(rows, features=features)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 import yaml
@@ -66,13 +66,6 @@ def names_in_layout(name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((name, name.removeprefix("downstream/"))))
 
 
-class Place(Protocol):
-    """Where files lie: a directory, an archive or a repository."""
-
-    def read(self, name: str) -> DataFile:
-        """The file called ``name`` in SentEval's or the organisers' layout. Raises InputError when it is not there."""
-
-
 class Directory:
     """A local directory in SentEval's layout (``downstream/``, ``probing/``; or ``downstream`` itself), or in the STS
     organisers'.
@@ -102,124 +95,82 @@ Row = tuple[str | float | int, ...]
 
 
 @dataclass(frozen=True)
-class _Pairs:
-    first: tuple[str, ...]
-    second: tuple[str, ...]
+class Rows:
+    """The rows of a split, in the data set's own text form; ``sha256`` is the same wherever they were read.
 
-    def __len__(self) -> int:
-        return len(self.first)
+    ``columns`` are the texts: one a row, or the two of a pair. ``target`` (n,) is the human score, the number of the
+    class in ``classes``, or the number of the image in ``features`` (images, 2048) that a caption describes.
+    ``subsets`` are (name, start, stop) of consecutive rows, if any.
+    """
 
-    @property
-    def texts(self) -> tuple[str, ...]:
-        """Every text, in order, repeats included."""
-        return self.first + self.second
-
-
-@dataclass(frozen=True)
-class _Texts:
-    text: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.text)
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        """Every text, in order, repeats included."""
-        return self.text
-
-
-@dataclass(frozen=True)
-class ScoredPairs(_Pairs):
-    """Sentence pairs with human scores. ``subsets`` are (name, start, stop) of consecutive rows, if any."""
-
-    gold: Vector  # (n,)
-    sha256: str
+    columns: tuple[tuple[str, ...], ...]
+    target: NDArray[Any]
+    classes: tuple[str, ...] = ()
     subsets: tuple[Subset, ...] = ()
+    features: NDArray[np.float32] | None = field(default=None, repr=False)
+    sha256: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        rows: Sequence[Row],
+        classes: Sequence[str] = (),
+        subsets: Sequence[Subset] = (),
+        features: NDArray[np.float32] | None = None,
+    ) -> "Rows":
+        """From (text, target) or (sentence1, sentence2, target), with their hash."""
+        *columns, target = zip(*rows, strict=True) if rows else ((),)
+        numbers = np.array(target, dtype=np.int64 if classes or features is not None else np.float64)
+        found = cls(tuple(columns), numbers, tuple(classes), tuple(subsets), features)
+        return replace(found, sha256=rows_sha256(found))
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+    @property
+    def first(self) -> tuple[str, ...]:
+        """The single text, or the first one of a pair."""
+        return self.columns[0]
+
+    @property
+    def second(self) -> tuple[str, ...]:
+        """The second text of a pair."""
+        return self.columns[1]
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Every text, in order, repeats included."""
+        return tuple(text for column in self.columns for text in column)
 
     def canonical(self) -> Iterable[Row]:
-        """The rows as they enter the hash."""
-        return zip(self.first, self.second, self.gold.tolist(), strict=True)
+        """The rows as they enter the hash: texts, then score, class name or image."""
+        target = [self.classes[label] for label in self.target] if self.classes else self.target.tolist()
+        return zip(*self.columns, target, strict=True)
 
-    def draw(self, limit: int, seed: int) -> "ScoredPairs":
-        """``limit`` rows, as many of every subset as it has of the whole."""
-        group = np.zeros(len(self), dtype=np.intp)
-        for number, (_, start, stop) in enumerate(self.subsets):
-            group[start:stop] = number
-        chosen = spread(group, limit, seed)
+    def take(self, chosen: Indices) -> "Rows":
+        """Some rows (sorted), with the SHA-256 of the whole."""
         ends = [(name, *np.searchsorted(chosen, (start, stop)).tolist()) for name, start, stop in self.subsets]
-        subsets = tuple((name, start, stop) for name, start, stop in ends if start < stop)
-        first, second = _of(self.first, chosen), _of(self.second, chosen)
-        return ScoredPairs(first, second, self.gold[chosen], self.sha256, subsets)
-
-
-@dataclass(frozen=True)
-class LabelledTexts(_Texts):
-    """Single texts with a class, an index into ``classes``."""
-
-    labels: Labels  # (n,)
-    classes: tuple[str, ...]
-    sha256: str
-
-    def canonical(self) -> Iterable[Row]:
-        """The rows as they enter the hash."""
-        return zip(self.text, (self.classes[label] for label in self.labels), strict=True)
-
-    def draw(self, limit: int, seed: int) -> "LabelledTexts":
-        """``limit`` rows, as many of every class as it has of the whole."""
-        chosen = spread(self.labels, limit, seed)
-        return replace(self, text=_of(self.text, chosen), labels=self.labels[chosen])
-
-
-@dataclass(frozen=True)
-class LabelledPairs(_Pairs):
-    """Text pairs with a class, an index into ``classes``."""
-
-    labels: Labels  # (n,)
-    classes: tuple[str, ...]
-    sha256: str
-
-    def canonical(self) -> Iterable[Row]:
-        """The rows as they enter the hash."""
-        return zip(self.first, self.second, (self.classes[label] for label in self.labels), strict=True)
-
-    def draw(self, limit: int, seed: int) -> "LabelledPairs":
-        """``limit`` rows, as many of every class as it has of the whole."""
-        chosen = spread(self.labels, limit, seed)
-        first, second = _of(self.first, chosen), _of(self.second, chosen)
-        return replace(self, first=first, second=second, labels=self.labels[chosen])
-
-
-@dataclass(frozen=True)
-class Captions(_Texts):
-    """Images as feature vectors and their captions; caption i describes image ``image_of[i]``."""
-
-    features: NDArray[np.float32] = field(repr=False)  # (images, 2048)
-    image_of: Labels  # (captions,)
-    sha256: str
-
-    def canonical(self) -> Iterable[Row]:
-        """The rows as they enter the hash."""
-        return zip(self.text, self.image_of.tolist(), strict=True)
-
-    def draw(self, limit: int, seed: int) -> "Captions":
-        """The captions of images in a drawn order, until there are enough."""
-        place = np.random.default_rng(seed).permutation(int(self.image_of.max()) + 1)
-        chosen = np.sort(np.argsort(place[self.image_of], kind="stable")[:limit])
-        return replace(self, text=_of(self.text, chosen), image_of=self.image_of[chosen])
-
-
-Rows = ScoredPairs | LabelledTexts | LabelledPairs | Captions
-"""Texts are in the data set's own text form; ``sha256`` is the same wherever the rows were read."""
-Example = TypeVar("Example", bound=Rows)
+        return replace(
+            self,
+            columns=tuple(tuple(column[row] for row in chosen) for column in self.columns),
+            target=self.target[chosen],
+            subsets=tuple((name, start, stop) for name, start, stop in ends if start < stop),
+        )
 
 
 def drawn(rows: Rows, limit: int | None, seed: int) -> Rows:
-    """``limit`` of the rows (all when None), in their order, with the SHA-256 of the whole.
-
-    The first rows would be no sample: STSb's begin with captions, the years' with one subset, labelled rows often lie
-    sorted by class.
+    """``limit`` of the rows (all when None), in their order: every subset and class with its share, of captions whole
+    images. The first rows would be no sample: STSb's begin with captions, labelled rows often lie sorted by class.
     """
-    return rows if limit is None or limit >= len(rows) else rows.draw(limit, seed)
+    if limit is None or limit >= len(rows):
+        return rows
+    if rows.features is not None:
+        place = np.random.default_rng(seed).permutation(int(rows.target.max()) + 1)
+        return rows.take(np.sort(np.argsort(place[rows.target], kind="stable")[:limit]))
+    strata = rows.target.copy() if rows.classes else np.zeros(len(rows), dtype=np.intp)
+    for number, (_, start, stop) in enumerate(rows.subsets):
+        strata[start:stop] = number
+    return rows.take(spread(strata, limit, seed))
 
 
 def spread(strata: NDArray[np.integer], limit: int, seed: int) -> Indices:
@@ -233,10 +184,6 @@ def spread(strata: NDArray[np.integer], limit: int, seed: int) -> Indices:
     by_group = shuffled[np.argsort(strata[shuffled], kind="stable")]
     places = ((np.arange(limit) + draw.random()) * len(strata) / limit).astype(np.intp)
     return np.sort(by_group[places])
-
-
-def _of(texts: tuple[str, ...], chosen: Indices) -> tuple[str, ...]:
-    return tuple(texts[row] for row in chosen)
 
 
 PINS_FILE = Path(__file__).with_name("pins") / "files.yaml"
@@ -280,17 +227,14 @@ def published() -> Pins:
     return Pins.model_validate(yaml.safe_load(PINS_FILE.read_text(encoding="utf-8")))
 
 
-def check_lines(file: DataFile, pin: FilePin | None) -> None:
-    """Raises InputError when a pinned file has another number of lines."""
-    if pin is not None and not pin.lines <= file.line_count <= pin.lines + pin.more:
+def check_file(file: DataFile, pin: FilePin | None, by_bytes: bool = True) -> None:
+    """Raises InputError when a pinned file has another number of lines or, where they are known, other bytes."""
+    if pin is None:
+        return
+    if not pin.lines <= file.line_count <= pin.lines + pin.more:
         problem = f"has {file.line_count} lines, expected {_count(pin.lines, pin.more)}"
         raise InputError(file.place, problem, hint=RESTORE)
-
-
-def check_file(file: DataFile, pin: FilePin | None) -> None:
-    """Raises InputError when a pinned file has another number of lines or, where they are known, other bytes."""
-    check_lines(file, pin)
-    if pin is not None and pin.sha256 not in (None, file.sha256):
+    if by_bytes and pin.sha256 not in (None, file.sha256):
         found, expected = file.sha256[:12], str(pin.sha256)[:12]
         problem = f"is altered: {file.line_count} lines as expected, but sha256 {found}…, expected {expected}…"
         raise InputError(file.place, problem, hint=RESTORE)
@@ -305,7 +249,7 @@ def check_rows(place: str, rows: Rows, pin: RowsPin | None) -> None:
     if pin.sha256 is not None and rows.sha256 != pin.sha256:
         problem = f"has other rows: sha256 {rows.sha256[:12]}…, expected {pin.sha256[:12]}…"
         raise InputError(place, problem, hint=RESTORE)
-    if isinstance(rows, ScoredPairs) and pin.subsets:
+    if pin.subsets:
         found = {name: stop - start for name, start, stop in rows.subsets}
         if found != pin.subsets:
             raise InputError(place, f"has subsets of {found} rows, expected {pin.subsets}", hint=RESTORE)
@@ -316,15 +260,14 @@ def _count(least: int, more: int) -> str:
 
 
 def rows_sha256(rows: Rows) -> str:
-    """SHA-256 of a split's rows, one JSON array a line: texts, then score, class name or image, as UTF-8.
+    """SHA-256 of a split's rows, one JSON array a line, as UTF-8: equal wherever the same rows were read from.
 
-    Independent of the files' format, so equal wherever the same rows were read from. Images' features are hashed
-    behind the captions, as little-endian float32.
+    Images' features are hashed behind the captions, as little-endian float32.
     """
     digest = hashlib.sha256()
     for row in rows.canonical():
         digest.update(canonical_line(row))
-    if isinstance(rows, Captions):
+    if rows.features is not None:
         digest.update(np.ascontiguousarray(rows.features, dtype="<f4").ravel().data)
     return digest.hexdigest()
 
@@ -355,33 +298,3 @@ def index(place: str, label: str, classes: Sequence[str]) -> int:
     if label not in classes:
         raise InputError(place, f"unknown class {label!r}", allowed=", ".join(classes), hint="restore the file")
     return classes.index(label)
-
-
-def scored_pairs(rows: Sequence[tuple[str, str, float]], subsets: Sequence[Subset] = ()) -> ScoredPairs:
-    """Pairs from (first, second, score)."""
-    gold = np.array([score for _, _, score in rows], dtype=np.float64)
-    first, second = tuple(row[0] for row in rows), tuple(row[1] for row in rows)
-    return _hashed(ScoredPairs(first, second, gold, sha256="", subsets=tuple(subsets)))
-
-
-def labelled_texts(rows: Sequence[tuple[str, int]], classes: Sequence[str]) -> LabelledTexts:
-    """Texts from (text, class number)."""
-    labels = np.array([label for _, label in rows], dtype=np.int64)
-    return _hashed(LabelledTexts(tuple(text for text, _ in rows), labels, tuple(classes), sha256=""))
-
-
-def labelled_pairs(rows: Sequence[tuple[str, str, int]], classes: Sequence[str]) -> LabelledPairs:
-    """Pairs from (first, second, class number)."""
-    labels = np.array([label for _, _, label in rows], dtype=np.int64)
-    first, second = tuple(row[0] for row in rows), tuple(row[1] for row in rows)
-    return _hashed(LabelledPairs(first, second, labels, tuple(classes), sha256=""))
-
-
-def captions(features: NDArray[np.float32], rows: Sequence[tuple[str, int]]) -> Captions:
-    """Captions from (text, image) and the images' features (images, dimension)."""
-    image_of = np.array([image for _, image in rows], dtype=np.int64)
-    return _hashed(Captions(tuple(text for text, _ in rows), features, image_of, sha256=""))
-
-
-def _hashed(rows: Example) -> Example:
-    return replace(rows, sha256=rows_sha256(rows))

@@ -1,46 +1,27 @@
 """Where evaluation data are read from: a SentEval directory, the STS organisers' files, or pinned Hub datasets."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from eval.tasks.hub import MTEB, HubPin, MtebDatasets, Repository
+from eval.tasks import hub as pinned
+from eval.tasks.hub import MTEB, HubPin, Repository
 from eval.tasks.registry import find_dataset
-from eval.tasks.rows import (
-    DataFile,
-    Directory,
-    FilePin,
-    Pins,
-    Place,
-    Rows,
-    RowsPin,
-    ScoredPairs,
-    check_file,
-    check_lines,
-    check_rows,
-    drawn,
-    published,
-    tokens,
-)
-from eval.tasks.task import DataSet, Layout, Part, Task
+from eval.tasks.rows import DataFile, Directory, FilePin, Pins, Rows, RowsPin, check_file, check_rows, drawn, published
+from eval.tasks.task import LAYOUTS, DataSet, Layout, Part, Task
 from hub.assets import asset
 from hub.errors import InputError
 
-OPTIONS: dict[Layout, str] = {"senteval": "--senteval-data DIR", "originals": "--sts-data DIR"}
 SHIPPED = asset("stsb")
-SHIPPED_SPLITS = ("validation", "test")
 
 
-class Shipped:
-    """The organisers' STS Benchmark files that the project carries."""
-
-    def read(self, name: str) -> DataFile:
-        """The file of this name. Raises InputError when the checkout has lost it."""
-        path = SHIPPED / Path(name).name
-        if not path.is_file():
-            raise InputError(path, "no such data file", hint="it comes with the project: install that again")
-        return DataFile(str(path), path.read_bytes())
+def shipped(name: str) -> DataFile:
+    """A file that the project carries. Raises InputError when the checkout has lost it."""
+    path = SHIPPED / Path(name).name
+    if not path.is_file():
+        raise InputError(path, "no such data file", hint="it comes with the project: install that again")
+    return DataFile(str(path), path.read_bytes())
 
 
 class Source:
@@ -57,15 +38,11 @@ class Source:
         hub: HubPin | None = None,
         *,
         pins: Pins | None = None,
-        mteb: MtebDatasets | None = None,
     ):
-        """``pins``: the published ones by default; ``Pins()`` checks nothing, for data of one's own.
-
-        ``mteb``: other repositories than MTEB's own behind ``HubPin("mteb")``.
-        """
+        """``pins``: the published ones by default; ``Pins()`` checks nothing, for data of one's own."""
         self._roots: dict[Layout, Path | None] = {"senteval": senteval, "originals": originals}
-        self._repository = Repository(hub) if hub is not None and hub.repo_id != MTEB else None
-        self._mteb = (mteb or MtebDatasets()) if hub is not None and hub.repo_id == MTEB else None
+        self._of_mteb = hub == MTEB
+        self._repository = None if hub is None or self._of_mteb else Repository(hub)
         self._pins = published() if pins is None else pins
 
     def load(self, dataset: str, splits: Sequence[str]) -> dict[str, Rows]:
@@ -80,18 +57,18 @@ class Source:
 
     def has(self, dataset: str, split: str) -> bool:
         """Whether a place is given where the split would be read; whether its files are there, ``load`` tells."""
-        in_files = self._place(find_dataset(dataset), split) is not None
-        return in_files or (self._mteb is not None and self._mteb.has(dataset, split))
+        in_files = self._reader(find_dataset(dataset), split) is not None
+        return in_files or (self._of_mteb and pinned.mteb_has(dataset, split))
 
     def _rows(self, dataset: DataSet, split: str, part: Part) -> Rows:
-        pin = self._pins.rows.get(dataset.name, {}).get(split)
-        place = self._place(dataset, split)
-        if place is not None:
-            rows = self._from_files([place.read(name) for name in part.files], dataset.layout, part, pin)
-        elif self._mteb is not None:
-            rows = self._mteb.rows(dataset.name, split, pin, tokens if dataset.layout == "senteval" else str)
+        pin, files = self._pins.rows.get(dataset.name, {}).get(split), LAYOUTS[dataset.layout]
+        read = self._reader(dataset, split)
+        if read is not None:
+            rows = self._from_files([read(name) for name in part.files], dataset.layout, part, pin)
+        elif self._of_mteb:
+            rows = pinned.mteb_rows(dataset.name, split, pin, files.form)
         else:
-            hint = f"give {OPTIONS[dataset.layout]}, or pinned Hub data with --hub-data ORG/NAME@REVISION"
+            hint = f"give {files.option}, or pinned Hub data with --hub-data ORG/NAME@REVISION"
             raise InputError(dataset.name, "no source of its data is given", hint=hint)
         check_rows(f"{dataset.name} {split}", rows, pin)
         return rows
@@ -102,27 +79,27 @@ class Source:
         Lines are always counted. Of the bytes, the rows decide: a file with other line ends, say, and the published
         rows is as good as the published file.
         """
-        pins = self._pins.senteval if layout == "senteval" else self._pins.originals
-        pinned = [(file, pins.get(name)) for file, name in zip(files, part.files, strict=True)]
-        for file, expected in pinned:
-            check_lines(file, expected)
+        pins: dict[str, FilePin] = getattr(self._pins, layout)
+        expected = [(file, pins.get(name)) for file, name in zip(files, part.files, strict=True)]
+        for file, one in expected:
+            check_file(file, one, by_bytes=False)
         try:
             rows = part.reader(files)
         except InputError:
-            _blame(pinned)
+            _blame(expected)
             raise
         if pin is None or rows.sha256 != pin.sha256:
-            _blame(pinned)
+            _blame(expected)
         return rows
 
-    def _place(self, dataset: DataSet, split: str) -> Place | None:
-        """Where the files of a split lie; None when no directory or repository of files is named."""
+    def _reader(self, dataset: DataSet, split: str) -> Callable[[str], DataFile] | None:
+        """What reads the files of a split; None when no directory or repository of files is named."""
         root = self._roots[dataset.layout]
         if root is not None:
-            return Directory(root, OPTIONS[dataset.layout])
-        if dataset.name == "stsb" and split in SHIPPED_SPLITS:
-            return Shipped()
-        return self._repository
+            return Directory(root, LAYOUTS[dataset.layout].option).read
+        if split in dataset.shipped:
+            return shipped
+        return self._repository.read if self._repository else None
 
 
 def _blame(pinned: Sequence[tuple[DataFile, FilePin | None]]) -> None:
@@ -180,7 +157,7 @@ class TaskData:
         return hashes[0] if len(hashes) == 1 else hashlib.sha256("\n".join(hashes).encode()).hexdigest()
 
 
-def read_file(path: Path, task: Task, split: str) -> ScoredPairs:
+def read_file(path: Path, task: Task, split: str) -> Rows:
     """The pairs of a split whose one file is named: the published file, wherever it lies.
 
     Raises InputError when it is missing or another file, or the task does not read its split from one file.
@@ -188,7 +165,7 @@ def read_file(path: Path, task: Task, split: str) -> ScoredPairs:
     task.reads(split)
     dataset = find_dataset(task.dataset)
     part = dataset.part(split)
-    if len(part.files) != 1 or task.family != "sts":
+    if len(part.files) != 1 or task.fitted_on or task.design:
         raise InputError(path, f"{task.name} is not read from one file", hint="leave path out of the recipe")
     try:
         file = DataFile(str(path), path.read_bytes())
@@ -197,5 +174,4 @@ def read_file(path: Path, task: Task, split: str) -> ScoredPairs:
         raise InputError(path, f"no such data file for {task.name}", hint=hint) from error
     rows = part.reader([file])
     check_rows(str(path), rows, published().rows.get(dataset.name, {}).get(split))
-    assert isinstance(rows, ScoredPairs)
     return rows

@@ -1,15 +1,30 @@
-"""The shape of a data set on disk: which files of which layout a split is read from, and by which reader."""
+"""Data sets and tasks: files and readers of a split, what is scored on it, and how a probe is fitted."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from eval.tasks.rows import DataFile, Rows
+from eval.tasks.rows import DataFile, Rows, tokens
 from hub.errors import InputError
 
 Layout = Literal["senteval", "originals"]
 Reader = Callable[[Sequence[DataFile]], Rows]
-Splits = Mapping[str, Sequence[str]]  # split → file names
+
+
+@dataclass(frozen=True)
+class Files:
+    """How files lie in a directory: the option that names it, their text form, and folder and prefix of STS files."""
+
+    option: str
+    form: Callable[[str], str]
+    year: str
+    prefix_of_2016: str = "STS"
+
+
+LAYOUTS: dict[Layout, Files] = {
+    "senteval": Files("--senteval-data DIR", tokens, "downstream/STS/STS{}-en-test"),
+    "originals": Files("--sts-data DIR", str, "STS{}", prefix_of_2016="STS2016"),  # every character stays, as at MTEB
+}
 
 
 @dataclass(frozen=True)
@@ -24,13 +39,15 @@ class Part:
 class DataSet:
     """A data set's layout and splits; ``sentences`` is the set of sentences it holds, whatever their text form.
 
-    ``sentences`` is None where a decontamination reads the data set only when it is named.
+    ``sentences`` is None where a decontamination reads the data set only when it is named. ``shipped`` are the splits
+    whose files the project carries.
     """
 
     name: str
     layout: Layout
     parts: Mapping[str, Part]
     sentences: str | None = None
+    shipped: tuple[str, ...] = ()
 
     def part(self, split: str) -> Part:
         """The split's files and reader. Raises InputError when there is no such split."""
@@ -39,7 +56,7 @@ class DataSet:
         return self.parts[split]
 
 
-def parts(folder: str, files: Splits, reader: Reader) -> dict[str, Part]:
+def parts(folder: str, files: Mapping[str, Sequence[str]], reader: Reader) -> dict[str, Part]:
     """Splits that one reader reads from files of one folder."""
     return {split: Part(tuple(f"{folder}/{file}" for file in names), reader) for split, names in files.items()}
 
@@ -67,18 +84,16 @@ class Design:
     validation: "Design | None" = None
 
 
+_INNER_FOLDS = (
+    "the mean, over the 10 test folds of nested cross-validation, of the best mean accuracy on the inner folds; no "
+    "test fold is scored"
+)
 KFOLD = Design(
     "nested 10-fold cross-validation over all rows",
     "nested_kfold",
     ("all",),
     "all",
-    Design(
-        "the mean, over the 10 test folds of nested cross-validation, of the best mean accuracy on the inner folds; no "
-        "test fold is scored",
-        "nested_validation",
-        ("all",),
-        "all",
-    ),
+    Design(_INNER_FOLDS, "nested_validation", ("all",), "all"),
 )
 CROSS_VALIDATED = Design(
     "regularisation chosen by 10-fold cross-validation on train, scored on test",
@@ -100,12 +115,10 @@ HELD_OUT = Design(
 class Task:
     """A declared evaluation; a score under its name is always the same measurement.
 
-    ``dataset`` is what ``eval.tasks.sources.Source.load`` reads (MTEB's name of an MTEB task), ``splits`` what is
-    scored and ``fitted_on`` the further splits that a head is fitted or chosen on. ``family`` says which scores may
-    stand in one table with this one. ``metric`` is None for MTEB, whose tasks have their own main score.
-
-    ``design``, ``mode``, ``as_snli`` and ``with_f1`` are a probe's: how the regularisation is chosen, by which
-    optimiser, whether rows, features and training are those of the toolkit's SNLI task, whether F1 is reported as well.
+    ``dataset`` is what ``Source.load`` reads (MTEB's name of an MTEB task), ``splits`` what is scored, ``fitted_on``
+    the further splits that a head is fitted or chosen on. ``family`` says which scores may share a table. ``metric`` is
+    None for MTEB, whose tasks have their own main score. ``design``, ``mode``, ``as_snli`` (the toolkit's rows,
+    features and training for SNLI) and ``with_f1`` are a probe's.
     """
 
     name: str

@@ -110,6 +110,11 @@ def _three(pattern: str, validation: str = "dev") -> dict[str, tuple[str, ...]]:
 
 
 _SNLI_FILES = {split: (f"labels.{part}", f"s1.{part}", f"s2.{part}") for split, (part,) in _three("{}").items()}
+_SST2 = partial(toolkit.table, columns=2, texts=(0,), target=1, classes=toolkit.BINARY)
+_SST5 = partial(toolkit.label_first, classes=toolkit.FINE)
+_TREC = partial(toolkit.label_first, classes=toolkit.TREC, encoding="latin-1")
+_MRPC = partial(toolkit.table, columns=5, texts=(3, 4), target=0, classes=toolkit.BINARY, header=True)
+_SICK_E = partial(toolkit.table, columns=5, texts=(1, 2), target=4, classes=toolkit.SICK, header=True)
 _SUBJ_FILES = {"all": ("subj.objective", "subj.subjective")}
 _MRPC_FILES = {split: (f"msr_paraphrase_{split}.txt",) for split in ("train", "test")}
 _TREC_FILES = {"train": ("train_5500.label",), "test": ("TREC_10.label",)}
@@ -118,13 +123,11 @@ TRANSFER = (
     _transfer("cr", "CR, customer reviews", "CR", {"all": ("custrev.pos", "custrev.neg")}, toolkit.two_classes),
     _transfer("subj", "SUBJ, subjectivity", "SUBJ", _SUBJ_FILES, toolkit.two_classes),
     _transfer("mpqa", "MPQA, opinion polarity", "MPQA", {"all": ("mpqa.pos", "mpqa.neg")}, toolkit.two_classes),
-    _transfer("sst2", "SST2, binary sentiment", "SST/binary", _three("sentiment-{}"), toolkit.sst_binary),
-    _transfer("sst5", "SST5, fine sentiment", "SST/fine", _three("sentiment-{}"), toolkit.sst_fine),
-    _transfer("trec", "TREC, question types", "TREC", _TREC_FILES, toolkit.trec),
-    _transfer("mrpc", "MRPC, paraphrases", "MRPC", _MRPC_FILES, toolkit.mrpc, has_pairs=True, with_f1=True),
-    _transfer(
-        "sick-e", "SICK-E, entailment", "SICK", SICK_FILES, toolkit.sick_entailment, has_pairs=True, is_elsewhere=True
-    ),
+    _transfer("sst2", "SST2, binary sentiment", "SST/binary", _three("sentiment-{}"), _SST2),
+    _transfer("sst5", "SST5, fine sentiment", "SST/fine", _three("sentiment-{}"), _SST5),
+    _transfer("trec", "TREC, question types", "TREC", _TREC_FILES, _TREC),
+    _transfer("mrpc", "MRPC, paraphrases", "MRPC", _MRPC_FILES, _MRPC, has_pairs=True, with_f1=True),
+    _transfer("sick-e", "SICK-E, entailment", "SICK", SICK_FILES, _SICK_E, has_pairs=True, is_elsewhere=True),
     _transfer("snli", "SNLI, entailment", "SNLI", _SNLI_FILES, toolkit.snli, has_pairs=True, as_snli=True),
 )
 PROBING = (

@@ -1,10 +1,8 @@
 """Continuous batching: the sequences being decoded, their paged KV cache, and the inputs of the next forward pass.
 
-A request is one sequence of *rows*, one for its prompt, one for each counter-prompt and each prompt that it is only
-scored under, and with guidance one for its plain prompt; all get the same token.
-Each distinct prompt is prefilled once, in the same pass in which other sequences get their next token, and is kept
-while a sequence needs it (and a while longer: a second attempt may ask for it). All its rows read it where it lies;
-generated tokens lie in pages of each row, which a sequence that ends frees at once.
+A request is one sequence of *rows*, one for each of its prompts; all get the same token. Each distinct prompt is
+prefilled once, beside the tokens of other sequences, and kept while a sequence needs it (and a while longer: a second
+attempt may ask for it). Generated tokens lie in pages of each row, which a sequence that ends frees at once.
 """
 
 import heapq
@@ -18,7 +16,6 @@ from torch import Tensor
 
 from generation.backends.protocol import Request
 from generation.backends.shared_attention import KVCache, Level, Pass, Write, rounded
-from generation.inputs.row_seeds import uniforms
 
 KV_PAGE = 16  # written tokens of a row that are kept and read together; fixed: sums depend on where pages end
 PROMPT_SLOTS = 8  # rows that read a prompt in one product, empty ones included: how sums are made depends on it
@@ -57,9 +54,12 @@ class LiveSequence:
     """One request that is being decoded."""
 
     request: Request
-    rows: list[Row]  # of ``request.prompts``
-    tokens: list[int]
-    log_probs: np.ndarray  # sums under ``request.reported_prompts``
+    rows: list[Row] = field(default_factory=list)  # of ``request.prompts``
+    tokens: list[int] = field(default_factory=list)
+    log_probs: np.ndarray = field(init=False)  # sums under ``request.reported_prompts``
+
+    def __post_init__(self) -> None:
+        self.log_probs = np.zeros(len(self.request.reported_prompts))
 
 
 class EntryAllocator:
@@ -117,7 +117,7 @@ class LiveBatch:
             row.prompt.readers += 1
         if request.plain_prompt is not None:
             rows[request.plain_row].prompt.common = True
-        self.sequences.append(LiveSequence(request, rows, [], np.zeros(len(request.reported_prompts))))
+        self.sequences.append(LiveSequence(request, rows))
 
     def _prompt(self, ids: tuple[int, ...], prefix: int) -> Prompt:
         prompt = self.prompts.get(ids)
@@ -279,12 +279,6 @@ class LiveBatch:
 
     def _tensor(self, values: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int64)).to(self.device, non_blocking=True)
-
-    def uniforms(self, sequences: Sequence[LiveSequence]) -> Tensor:
-        """(B,) uniform numbers in [0, 1) for the next token of some sequences."""
-        seeds = np.array([sequence.request.seed for sequence in sequences], dtype=np.uint64)
-        steps = np.array([len(sequence.tokens) for sequence in sequences], dtype=np.uint64)
-        return torch.from_numpy(uniforms(seeds, steps)).to(self.device)
 
 
 def _ranks(groups: np.ndarray) -> np.ndarray:

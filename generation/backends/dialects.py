@@ -1,8 +1,7 @@
 """Requests and answers of OpenAI-compatible servers (``model.server.dialect``), and the cache of paid answers.
 
 The OpenAI API has no top-k. Its answer says "stop" both when a stop word was met and when the model ended the text
-itself, without the stop word. A dialect declares what a server takes and reports beyond that. Texts and problems of
-answers are the engine's (``generation.backends.protocol.cut``).
+itself, without the stop word. A dialect declares what a server takes and reports beyond that.
 """
 
 import hashlib
@@ -12,14 +11,14 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, Field
 
 from generation.backends.protocol import Completion, Request, cut
-from hub.contract.recipe import QUOTE, DecodingParameters, LanguageModel, Server, TextEnd
+from hub.contract.recipe import QUOTE, DecodingParameters, LanguageModel, Server
 from hub.contract.schema import EMPTY, NOT_CLOSED
 from hub.durable import make_folder
 from hub.errors import InputError, RunError
@@ -32,16 +31,13 @@ _OPENED = re.compile(r'(?:[^"\n]*:\s*)?"(.*)', re.DOTALL)
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer as it was paid for: its text, why it ended, what it cost, and how likely it was.
-
-    ``log_prob`` is the mean in nats per token, the closing mark included; None where the server does not tell.
-    """
+    """One answer as it was paid for: its text, why it ended, what it cost, and how likely it was."""
 
     text: str
     finish_reason: str | None
     prompt_tokens: int | None
     completion_tokens: int | None
-    log_prob: float | None
+    log_prob: float | None  # mean nats per token, the closing mark included; None: not reported
 
 
 def _utf8(text: str) -> str:
@@ -73,18 +69,6 @@ class _Payload(BaseModel):
     usage: _Usage | None = None
 
 
-def read_answer(payload: object, closes: bool) -> Answer:
-    """The answer in the JSON of /completions or /chat/completions; ``closes``: a quotation mark ends its text.
-
-    Raises pydantic.ValidationError when it has another form.
-    """
-    found = _Payload.model_validate(payload)
-    choice, usage = found.choices[0], found.usage or _Usage()
-    text = choice.text if choice.message is None else choice.message.content
-    log_prob = _mean_log_prob(choice.logprobs or {}, text or "", closes)
-    return Answer(text or "", choice.finish_reason, usage.prompt_tokens, usage.completion_tokens, log_prob)
-
-
 def _mean_log_prob(logprobs: dict[str, Any], text: str, closes: bool) -> float | None:
     """Over the tokens up to the one that closes the quotation; both forms of the API are read."""
     if isinstance(content := logprobs.get("content"), list):
@@ -100,34 +84,23 @@ def _mean_log_prob(logprobs: dict[str, Any], text: str, closes: bool) -> float |
     return sum(values) / len(values) if values and len(values) == len(pairs) else None
 
 
-def completed(
-    text: str, log_prob: float | None, text_end: TextEnd = "quotation_mark", ended: bool = False
-) -> Completion:
-    """What follows an opening quotation mark: the text up to its end, and the engine's problems.
-
-    ``ended``: the server says that the model stopped by itself, or at the end of the line.
-    """
-    return Completion(*cut(text, ended, text_end), log_prob, None)
-
-
 def said(prompt: str, answer: Answer) -> Completion:
     """The text in a chat model's own turn, which no quotation mark of ours opens.
 
-    A line that ends in a colon before the text, and the prompt's own last words (``Answer:``), are passed over. If a
-    quotation follows, the text is what it holds; a mark at the end of the line alone closes a text that none opened.
-    Otherwise it is the first line, provided that it holds no quotation mark and that the model ended it (by a line
-    break or by ending its turn).
+    A line that ends in a colon before the text, and the prompt's own last words (``Answer:``), are skipped. The text is
+    the quotation that follows, or the line up to a mark at its end. Otherwise it is the first line, provided that it
+    holds no quotation mark and that the model ended it (by a line break or by ending its turn).
     """
     words = _LEAD_LINE.sub("", answer.text.translate(_STRAIGHT).strip())
     label = _LABEL.search(prompt)
     if label and words.lower().startswith(label[1].lower()):
         words = words[len(label[1]) :].lstrip()
     if opened := _OPENED.match(words):
-        return completed(opened[1], answer.log_prob)
+        return Completion(*cut(opened[1], False, "quotation_mark"), answer.log_prob, None)
     line, more, _ = words.partition("\n")
     line = line.rstrip()
     if line.find(QUOTE) == len(line) - 1 >= 0:
-        return completed(line, answer.log_prob)
+        return Completion(*cut(line, False, "quotation_mark"), answer.log_prob, None)
     ended = QUOTE not in line and (more or answer.finish_reason == "stop")
     problem = EMPTY if not line else None if ended else NOT_CLOSED
     return Completion(line, problem.name if problem else None, answer.log_prob, None)
@@ -199,7 +172,6 @@ def key_of(*asked: Any) -> bytes:
 
 
 Body = dict[str, Any]
-COMPLETIONS, CHAT = "/completions", "/chat/completions"
 _SMALL = "start it with more context (llama-server -c SLOTS×TOKENS -np SLOTS), or lower decoding.max_new_tokens"
 
 
@@ -219,11 +191,6 @@ class Dialect:
     text: Callable[[object, Server], str] | None = None
 
 
-def endpoint(model: LanguageModel) -> str:
-    """The path below ``base_url`` that prompts are sent to."""
-    return CHAT if model.chat_template else COMPLETIONS
-
-
 def opens_quotation(model: LanguageModel, server: Server) -> bool:
     """Whether an answer continues an open quotation: always, but for chat models whose turn cannot be begun."""
     return not model.chat_template or DIALECTS[server.dialect].opens_turn
@@ -232,24 +199,29 @@ def opens_quotation(model: LanguageModel, server: Server) -> bool:
 def request_body(model: LanguageModel, server: Server, request: Request, settings: DecodingParameters) -> Body:
     """All JSON fields of one request. The row's seed keeps 31 bits: llama.cpp takes no more."""
     dialect = DIALECTS[server.dialect]
-    shared = {"model": server.model, "max_tokens": settings.max_new_tokens, "seed": request.seed >> 33}
-    quoted = dialect.quotes_stop(server.logprobs) and settings.text_end == "quotation_mark"
-    stops = {"stop": [*((QUOTE,) if quoted else ()), "\n"]}
-    logprobs = {"logprobs": model.chat_template or 1} if server.logprobs else {}
-    return {
-        **shared,
-        **_prompt(model, server, request.prompt),
-        **(stops if opens_quotation(model, server) else {}),
-        **logprobs,
-        **dialect.sampling(settings),
-    }
+    body: Body = {"model": server.model, "max_tokens": settings.max_new_tokens, "seed": request.seed >> 33}
+    body |= _prompt(model, server, request.prompt)
+    if opens_quotation(model, server):
+        quoted = dialect.quotes_stop(server.logprobs) and settings.text_end == "quotation_mark"
+        body["stop"] = [QUOTE, "\n"] if quoted else ["\n"]
+    if server.logprobs:
+        body["logprobs"] = model.chat_template or 1
+    return body | dialect.sampling(settings)
 
 
-def answer_of(payload: object, model: LanguageModel, server: Server, settings: DecodingParameters) -> Answer:
-    """The answer in a server's JSON. Raises pydantic.ValidationError for another form, InputError as ``text``."""
+def read_answer(payload: object, model: LanguageModel, server: Server, settings: DecodingParameters) -> Answer:
+    """The answer in the JSON of /completions or /chat/completions.
+
+    Raises pydantic.ValidationError for another form, InputError for what the dialect lacks.
+    """
+    found = _Payload.model_validate(payload)
+    choice, usage = found.choices[0], found.usage or _Usage()
+    text = (choice.text if choice.message is None else choice.message.content) or ""
     closes = opens_quotation(model, server) and settings.text_end == "quotation_mark"
-    answer, text = read_answer(payload, closes), DIALECTS[server.dialect].text
-    return replace(answer, text=text(payload, server)) if text else answer
+    log_prob = _mean_log_prob(choice.logprobs or {}, text, closes)
+    if read_text := DIALECTS[server.dialect].text:
+        text = read_text(payload, server)
+    return Answer(text, choice.finish_reason, usage.prompt_tokens, usage.completion_tokens, log_prob)
 
 
 def _prompt(model: LanguageModel, server: Server, prompt: str) -> Body:

@@ -19,16 +19,28 @@ from transformers.quantizers.auto import AutoQuantizationConfig
 from transformers.utils import logging as transformers_logging
 
 from generation.backends.output_layer import pack
-from generation.inputs.chat_template import ChatTemplate, encoded_prompt
+from generation.inputs.chat_template import PromptEncoder
 from hub.cli import say
 from hub.client.connection import hub_errors, lost_connection
-from hub.contract.dataset_sections import quantization_values
-from hub.contract.recipe import LanguageModel
+from hub.contract.recipe import LanguageModel, quantization_values
 from hub.errors import InputError, OutOfMemory
 from hub.untrusted import NO_CODE, NO_PICKLES, reading_model, require_safetensors
 
 _SMALLER = "use a smaller model or a narrower dtype (model.dtype)"
+_UNREADABLE = "cannot be loaded as a causal language model"
+_PROMPT_TOKENS = 32  # a guess of a prompt's own tokens; a wrong guess costs at most one out-of-memory error
+_SHARE = 0.5  # of the free memory
+_MOST = {"cpu": 512, "cuda": 4096}  # rows; more take memory and bring little
+_CUDA_MEMORY = 2  # cudaErrorMemoryAllocation
+_SIGNS = ("can't allocate memory", "not enough memory", "status_alloc_failed", "cuda error: out of memory")
 _CPU_BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")  # torch.cpu.get_capabilities: x86, x86, Arm
+_OTHER_WAYS = (
+    "serve the file with llama.cpp and send prompts there (backend: openai, docs/backends.md), or give the model in "
+    "safetensors (path or repo_id without gguf_file)"
+)
+_ALIASES = {"qwen2moe": "qwen2_moe", "qwen3moe": "qwen3_moe", "gpt-oss": "gpt_oss", "minimax-m2": "minimax_m2"}
+_SCALED_BY_CONFIG = ("gpt-oss", "qwen35", "qwen35moe", "lfm2")  # transformers takes their RoPE from the file, whole
+_WHOLE = f"is the file whole? If it is, {_OTHER_WAYS}"
 _ACCESS = "check repo_id and revision; a private or gated model needs a token here (hf auth login)"
 
 
@@ -57,7 +69,7 @@ def read_model(recipe: LanguageModel) -> tuple[Any, Any]:
     with (
         model_origin(recipe) as origin,
         typed_out_of_memory("for the model", _SMALLER),
-        reading_model(where, "cannot be loaded as a causal language model", hint=_hint(recipe), passes=_is_memory),
+        reading_model(where, _UNREADABLE, hint=_WHOLE if recipe.gguf_file else None, passes=is_out_of_memory),
     ):
         if recipe.gguf_file:  # left out, transformers looks for kernels on the Hub and computes on the packed weights
             placed["quantization_config"] = GgufConfig(dequantize=True)
@@ -82,65 +94,80 @@ def load_tokenizer(recipe: LanguageModel) -> Any:
     """The model's tokenizer. Raises InputError when it cannot be loaded."""
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    hint = _hint(recipe) or (_ACCESS if recipe.repo_id else None)
+    hint = _WHOLE if recipe.gguf_file else _ACCESS if recipe.repo_id else None
     with (
         model_origin(recipe) as origin,
-        reading_model(model_place(recipe), "its tokenizer cannot be loaded", hint=hint, passes=_is_of_the_way),
+        reading_model(model_place(recipe), "its tokenizer cannot be loaded", hint=hint, passes=lost_connection),
     ):
         return AutoTokenizer.from_pretrained(**origin, **NO_CODE)
 
 
-class Preview:
-    """A language model without its weights: its ``context`` in tokens (0: not known) and its token counts."""
+@hub_errors("read the language model's config")
+def load_preview(recipe: LanguageModel) -> tuple[PromptEncoder, list[str]]:
+    """The prompt encoder of a model whose weights are not read, and lines about the model: its dtype, a slow one.
 
-    def __init__(self, recipe: LanguageModel, config: Any, tokenizer: Any):
-        self.recipe, self.tokenizer = recipe, tokenizer
-        self.context = int(getattr(config.get_text_config(), "max_position_embeddings", 0) or 0)
-        self._template = ChatTemplate(tokenizer)
-
-    @classmethod
-    @hub_errors("read the language model's config")
-    def of(cls, recipe: LanguageModel) -> "Preview":
-        """The preview of a recipe's section ``model``. Raises InputError when its config or tokenizer is unusable."""
-        place, tokenizer = model_place(recipe), load_tokenizer(recipe)
-        with model_origin(recipe) as origin, reading_model(place, "its config cannot be read"):
-            config = AutoConfig.from_pretrained(**origin, **NO_CODE)
-        if isinstance(place, Path) and place.is_dir():
-            require_safetensors(place, place)
-            with reading_model(place, "cannot be loaded as a causal language model"):
-                for file in sorted(place.glob("*.safetensors")):
-                    with safe_open(file, framework="pt"):  # its header, held against the file's size
-                        pass
-        check_vocabulary(tokenizer, config, place)
-        return cls(recipe, config, tokenizer)
-
-    def count_tokens(self, text: str) -> int:
-        """How many tokens the model's tokenizer makes of ``text``, without special tokens."""
-        return len(self.tokenizer(text, add_special_tokens=False).input_ids)
-
-    def prompt_tokens(self, prompt: str) -> int:
-        """How many tokens the model reads of a prompt: special tokens and the chat template's included."""
-        return len(encoded_prompt(prompt, self.tokenizer, self._template if self.recipe.chat_template else None))
-
-    def lines(self) -> Iterator[str]:
-        """Lines about the model: the dtype, and a warning for a slow one."""
-        yield f"model: {resolve_dtype(self.recipe)} on {self.recipe.device_map or self.recipe.device}"
-        if warning := slow_dtype(self.recipe):
-            yield f"warning: {warning}"
+    Raises InputError when its config or tokenizer is unusable, or a local model's weights are missing.
+    """
+    place, tokenizer = model_place(recipe), load_tokenizer(recipe)
+    with model_origin(recipe) as origin, reading_model(place, "its config cannot be read"):
+        config = AutoConfig.from_pretrained(**origin, **NO_CODE)
+    if isinstance(place, Path) and place.is_dir():
+        require_safetensors(place, place)
+        with reading_model(place, _UNREADABLE):
+            for file in sorted(place.glob("*.safetensors")):
+                with safe_open(file, framework="pt"):  # its header, held against the file's size
+                    pass
+    check_vocabulary(tokenizer, config, place)
+    warning, dtype = slow_dtype(recipe), resolve_dtype(recipe)
+    lines = [f"model: {dtype} on {recipe.device_map or recipe.device}", *([f"warning: {warning}"] if warning else [])]
+    return PromptEncoder(tokenizer, config, recipe.chat_template), lines
 
 
 @contextmanager
 def model_origin(recipe: LanguageModel) -> Iterator[dict[str, Any]]:
-    """What ``from_pretrained`` reads the model from, as arguments."""
-    if recipe.gguf_file:
-        with gguf_alone(gguf_path(recipe)) as file:
-            yield file
-    else:
+    """What ``from_pretrained`` reads the model from, as arguments.
+
+    A GGUF file lies in a folder of its own: of a file's neighbours transformers would prefer tokenizer.json, and of the
+    current folder a file of the same name. Raises InputError for a file that is no GGUF or that transformers misreads.
+    """
+    if not recipe.gguf_file:
         yield {"pretrained_model_name_or_path": model_name(recipe), "revision": recipe.revision}
+        return
+    file = _gguf_path(recipe, recipe.gguf_file)
+    _check_gguf(file)
+    with TemporaryDirectory(prefix="gguf-") as folder:
+        alone = Path(folder, "model.gguf")
+        alone.symlink_to(file.resolve())
+        yield {"pretrained_model_name_or_path": folder, "gguf_file": str(alone)}
 
 
-def _hint(recipe: LanguageModel) -> str | None:
-    return f"is the file whole? If it is, {OTHER_WAYS}" if recipe.gguf_file else None
+def _gguf_path(model: LanguageModel, name: str) -> Path:
+    """Where the model's GGUF file lies, downloaded from the Hub if need be. Raises InputError when it is not there."""
+    if model.path:
+        return Path(model.path).resolve() / name
+    try:
+        return Path(hf_hub_download(model.repo_id or "", name, revision=model.revision))
+    except LocalEntryNotFoundError:  # no Hub answers
+        raise
+    except EntryNotFoundError:
+        problem = f"{model.repo_id} has no such file at revision {model.revision}"
+        raise InputError(f"model.gguf_file {name}", problem, hint="look at its list of files") from None
+
+
+def _check_gguf(file: Path) -> None:
+    with reading_model(file, "cannot be read as a GGUF file", hint="is the file whole? Download it again"):
+        metadata, tensors = read_gguf_metadata(str(file))
+    kind = str(metadata["general.architecture"])
+    if _ALIASES.get(kind, kind) not in GGUF_SUPPORTED_ARCHITECTURES and kind not in _SCALED_BY_CONFIG:
+        problem = f"is a GGUF of the architecture {kind!r}, which transformers does not read"
+        raise InputError(file, problem, hint=_OTHER_WAYS)
+    if metadata.get("split.count", 1) > 1:
+        raise InputError(file, f"is one of {metadata['split.count']} parts", hint="join them: llama-gguf-split --merge")
+    scaled = [name for name in tensors if name.startswith(("rope_freqs", "rope_factors"))]
+    scaled += [key for key in (f"{kind}.rope.scaling.type",) if metadata.get(key, "none") != "none"]
+    if scaled and kind not in _SCALED_BY_CONFIG:
+        problem = f"scales its positions ({scaled[0]}), which transformers passes over: its texts would be others"
+        raise InputError(file, problem, hint=_OTHER_WAYS)
 
 
 def resolve_dtype(recipe: LanguageModel) -> str:
@@ -206,98 +233,25 @@ def check_vocabulary(tokenizer: Any, config: Any, where: object) -> None:
         raise InputError(where, f"its tokenizer gives ids beyond the model's vocabulary of {vocabulary}")
 
 
-def _is_of_the_way(error: Exception) -> bool:
-    return lost_connection(error) is not None
-
-
-def _is_memory(error: Exception) -> bool:
-    return isinstance(error, RuntimeError) and is_out_of_memory(error)
-
-
-OTHER_WAYS = (
-    "serve the file with llama.cpp and send prompts there (backend: openai, docs/backends.md), or give the model in "
-    "safetensors (path or repo_id without gguf_file)"
-)
-_ALIASES = {"qwen2moe": "qwen2_moe", "qwen3moe": "qwen3_moe", "gpt-oss": "gpt_oss", "minimax-m2": "minimax_m2"}
-_SCALED_BY_CONFIG = ("gpt-oss", "qwen35", "qwen35moe", "lfm2")  # transformers takes their RoPE from the file, whole
-
-
-def gguf_path(model: LanguageModel) -> Path:
-    """Where the model's GGUF file lies, downloaded if it is of the Hub. Raises InputError when it is not there."""
-    assert model.gguf_file is not None
-    if model.path:
-        return Path(model.path).resolve() / model.gguf_file
-    try:
-        return Path(hf_hub_download(model.repo_id or "", model.gguf_file, revision=model.revision))
-    except LocalEntryNotFoundError:  # no Hub answers
-        raise
-    except EntryNotFoundError:
-        problem = f"{model.repo_id} has no such file at revision {model.revision}"
-        raise InputError(f"model.gguf_file {model.gguf_file}", problem, hint="look at its list of files") from None
-
-
-@contextmanager
-def gguf_alone(file: Path) -> Iterator[dict[str, str]]:
-    """What ``from_pretrained`` takes to read ``file`` and nothing beside it, as arguments.
-
-    It lies in a folder of its own: of a file's neighbours transformers would prefer tokenizer.json, and of the current
-    folder a file of the same name. Raises InputError for a file that is no GGUF or that transformers would misread.
-    """
-    _check(file)
-    with TemporaryDirectory(prefix="gguf-") as folder:
-        alone = Path(folder, "model.gguf")
-        alone.symlink_to(file.resolve())
-        yield {"pretrained_model_name_or_path": folder, "gguf_file": str(alone)}
-
-
-def _check(file: Path) -> None:
-    with reading_model(file, "cannot be read as a GGUF file", hint="is the file whole? Download it again"):
-        metadata, tensors = read_gguf_metadata(str(file))
-    kind = str(metadata["general.architecture"])
-    if _ALIASES.get(kind, kind) not in GGUF_SUPPORTED_ARCHITECTURES and kind not in _SCALED_BY_CONFIG:
-        problem = f"is a GGUF of the architecture {kind!r}, which transformers does not read"
-        raise InputError(file, problem, hint=OTHER_WAYS)
-    if metadata.get("split.count", 1) > 1:
-        raise InputError(file, f"is one of {metadata['split.count']} parts", hint="join them: llama-gguf-split --merge")
-    scaled = [name for name in tensors if name.startswith(("rope_freqs", "rope_factors"))]
-    scaled += [key for key in (f"{kind}.rope.scaling.type",) if metadata.get(key, "none") != "none"]
-    if scaled and kind not in _SCALED_BY_CONFIG:
-        problem = f"scales its positions ({scaled[0]}), which transformers passes over: its texts would be others"
-        raise InputError(file, problem, hint=OTHER_WAYS)
-
-
-PROMPT_TOKENS = 32  # a guess of a prompt's own tokens; a wrong guess costs at most one out-of-memory error
-SHARE = 0.5  # of the free memory
-MOST = {"cpu": 512, "cuda": 4096}  # more rows take memory and bring little
-_CUDA_MEMORY = 2  # cudaErrorMemoryAllocation
-_SIGNS = ("can't allocate memory", "not enough memory", "status_alloc_failed", "cuda error: out of memory")
-
-
 def rows_that_fit(model: Any, max_new_tokens: int, logits: int) -> int:
     """Model rows to decode together: what half of the free memory holds, within the limits of use.
 
-    ``logits``: bytes that the output layer takes for a row.
+    ``logits``: bytes that the output layer takes for a row. A row has its keys and values and its activations beside.
     """
-    device = model.get_input_embeddings().weight.device
+    device, config = model.get_input_embeddings().weight.device, model.config.get_text_config()
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
-    most = MOST.get(device.type, MOST["cpu"])
-    return max(16, min(most, int(SHARE * free / (bytes_per_row(model, max_new_tokens) + logits))))
-
-
-def bytes_per_row(model: Any, max_new_tokens: int) -> int:
-    """Bytes of one row: its keys and values and its activations."""
-    config = model.config.get_text_config()
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     width = model.get_input_embeddings().weight.element_size()
-    cached = 2 * config.num_hidden_layers * heads * head * width * (PROMPT_TOKENS + max_new_tokens)
-    return int(cached + 4 * PROMPT_TOKENS * 16 * config.hidden_size)
+    cached = 2 * config.num_hidden_layers * heads * head * width * (_PROMPT_TOKENS + max_new_tokens)
+    row = int(cached + 4 * _PROMPT_TOKENS * 16 * config.hidden_size) + logits
+    return max(16, min(_MOST.get(device.type, _MOST["cpu"]), int(_SHARE * free / row)))
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether Python, the system or torch says that memory ran out.
 
-    By its type, but for torch's allocator on a CPU and what it passes on of CUDA's libraries: plain RuntimeErrors.
+    By its type, but torch's allocator on a CPU and CUDA's libraries raise plain RuntimeErrors.
     """
     if isinstance(error, (MemoryError, torch.OutOfMemoryError, OutOfMemory)):
         return True

@@ -15,18 +15,8 @@ from typing import Any
 import openai
 from pydantic import ValidationError
 
-from generation.backends.dialects import (
-    Answer,
-    AnswerCache,
-    answer_of,
-    completed,
-    endpoint,
-    key_of,
-    opens_quotation,
-    request_body,
-    said,
-)
-from generation.backends.protocol import Completion, Request
+from generation.backends.dialects import Answer, AnswerCache, key_of, opens_quotation, read_answer, request_body, said
+from generation.backends.protocol import Completion, Request, cut
 from hub.contract.published_paths import UNTOLD
 from hub.contract.recipe import DecodingParameters, LanguageModel, Server
 from hub.errors import InputError, RunError, StsDinoError
@@ -54,11 +44,12 @@ class Client:
         """The server's JSON. Raises what ``_answer`` raises."""
         return self._answer(lambda: self._client.post(path, cast_to=object, body=body), body)
 
-    def models(self) -> list[dict[str, Any]]:
-        """What the server says of the models that it serves, in OpenAI's form. Raises what ``_answer`` raises."""
+    def owners(self) -> set[str]:
+        """The owners that the server reports for its models; none in another form. Raises what ``_answer`` raises."""
         payload = self._answer(lambda: self._client.get("/models", cast_to=object), {})
         listed = payload.get("data") if isinstance(payload, dict) else None
-        return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+        models = listed if isinstance(listed, list) else []
+        return {str(one.get("owned_by")) for one in models if isinstance(one, dict)}
 
     def _answer(self, send: Callable[[], object], body: Iterable[str]) -> object:
         """What a request is answered with, as JSON. ``body``: the names of its fields.
@@ -87,15 +78,17 @@ class Client:
                 return payload
         raise failure  # outside of the except block: its context would carry the server's words, and they the key
 
-    def mentions_key(self, text: str) -> bool:
-        """Whether the key stands in a text from the server, which must then go nowhere."""
-        return bool(self._key) and self._key in text
-
-    def malformed(self, problem: str) -> RunError:
+    def malformed(self, error: ValidationError) -> RunError:
         """The error for JSON of another form."""
-        return self._failed(
-            f"its answer has another form than OpenAI's: {self._shown(problem)}", "check what it serves"
-        )
+        first = error.errors()[0]
+        problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        form = f"its answer has another form than OpenAI's: {self._shown(problem)}"
+        return self._failed(form, "check what it serves")
+
+    def check_secret(self, text: str) -> None:
+        """Raise RunError when a text from the server holds the key: the text must go nowhere."""
+        if self._key and self._key in text:
+            raise self._failed("its answer holds the API key", "change the key")
 
     def _refused(self, error: openai.APIStatusError, body: Iterable[str]) -> StsDinoError:
         place, status = f"server {self.server.base_url}", error.status_code
@@ -128,22 +121,18 @@ class OpenAIServer:
 
     context = 0  # not known: a prompt that is too long is refused by the server
 
-    def __init__(self, model: LanguageModel, server: Server, client: Client, journal: AnswerCache):
-        self.model, self.server = model, server
-        self._client, self._journal = client, journal
-
-    @classmethod
-    def connect(cls, model: LanguageModel, directory: Path | None = None) -> "OpenAIServer":
+    def __init__(self, model: LanguageModel, directory: Path | None = None):
         """The writer of a recipe's section ``model``; its answers are kept beside the run ``directory``.
 
         No request is sent yet. Raises InputError for a published recipe, which does not name the server's address.
         """
         assert model.server is not None, "hub.contract.recipe checks this"
-        if model.server.base_url == UNTOLD:
-            hint = f"serve {model.server.model}, and say where: --set model.server.base_url=URL"
+        self.model, self.server = model, model.server
+        if self.server.base_url == UNTOLD:
+            hint = f"serve {self.server.model}, and say where: --set model.server.base_url=URL"
             raise InputError("model.server.base_url", "is not published", hint=hint)
         path = directory.with_name(f"{directory.name}.answers.sqlite") if directory else None
-        return cls(model, model.server, Client(model.server), AnswerCache(path))
+        self.client, self._journal = Client(self.server), AnswerCache(path)
 
     def stream(
         self, queue: deque[Request], settings: DecodingParameters, batch_size: int | None, prefixes: Sequence[str] = ()
@@ -167,29 +156,24 @@ class OpenAIServer:
             pool.shutdown(cancel_futures=True)
 
     def _answer(self, request: Request, settings: DecodingParameters) -> Answer:
-        path, body = endpoint(self.model), request_body(self.model, self.server, request, settings)
+        path = "/chat/completions" if self.model.chat_template else "/completions"
+        body = request_body(self.model, self.server, request, settings)
         key = key_of(self.server.base_url, path, body, request.seed)
         answer = self._journal.find(key)
         if answer is None:
-            answer = self._ask(path, body, settings)
+            payload = self.client.post(path, body)
+            try:
+                answer = read_answer(payload, self.model, self.server, settings)
+            except ValidationError as error:
+                raise self.client.malformed(error) from None
+            self.client.check_secret(answer.text)
             self._journal.add(key, answer)
         return answer
 
-    def _ask(self, path: str, body: dict[str, Any], settings: DecodingParameters) -> Answer:
-        payload = self._client.post(path, body)
-        try:
-            answer = answer_of(payload, self.model, self.server, settings)
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise self._client.malformed(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-        if self._client.mentions_key(answer.text):
-            raise RunError(f"server {self.server.base_url}", "its answer holds the API key", hint="change the key")
-        return answer
-
     def _completion(self, request: Request, answer: Answer, settings: DecodingParameters) -> Completion:
-        if opens_quotation(self.model, self.server):
-            return completed(answer.text, answer.log_prob, settings.text_end, answer.finish_reason == "stop")
-        return said(request.prompt, answer)
+        if not opens_quotation(self.model, self.server):
+            return said(request.prompt, answer)
+        return Completion(*cut(answer.text, answer.finish_reason == "stop", settings.text_end), answer.log_prob, None)
 
     def count_tokens(self, text: str) -> int:
         """How many tokens the model's tokenizer makes of ``text``; it is read from ``path`` or ``repo_id``."""
@@ -210,10 +194,6 @@ class OpenAIServer:
         from generation.backends.load_model import load_tokenizer  # torch: not without premise_tokens
 
         return load_tokenizer(self.model)
-
-    def owners(self) -> set[str]:
-        """Whose the served models are, in the server's words; llama.cpp's and vLLM's tell themselves so."""
-        return {str(one.get("owned_by")) for one in self._client.models()}
 
     def describe(self) -> dict[str, Any]:
         """Facts for the manifest."""

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from generation.inputs.prompts import TokenCounter
 from hub.contract.recipe import QUOTE, DecodingParameters, TextEnd
 from hub.contract.schema import EMPTY, LINE_BREAK, NOT_CLOSED
 
@@ -64,20 +65,6 @@ class Completion:
     log_likelihoods: tuple[float, ...] = ()  # nats of all tokens, the ending one included, under each scored prompt
 
 
-class TokenCounter(Protocol):
-    """What a plan needs to know of a language model."""
-
-    context: int  # tokens of prompt and completion together; 0: not known
-
-    def count_tokens(self, text: str) -> int:
-        """How many tokens the model's tokenizer makes of ``text``, without special tokens."""
-        ...
-
-    def prompt_tokens(self, prompt: str) -> int:
-        """How many tokens the model reads of a prompt: special tokens and the chat template's included."""
-        ...
-
-
 class Writer(TokenCounter, Protocol):
     """A language model that completes quoted texts: ``generation.backends.engine.Engine`` or a backend."""
 
@@ -86,9 +73,8 @@ class Writer(TokenCounter, Protocol):
     ) -> Iterator[tuple[Request, Completion]]:
         """Complete the requests of ``queue``, yielding each as it is done, until the queue is empty.
 
-        The caller may add requests between two yields, on the left if their prompts were asked before (they may
-        still be computed). ``prefixes`` are shared by many prompts and computed once. Neither they
-        nor ``batch_size`` change a text.
+        The caller may add requests between two yields, on the left if their prompts were asked before. ``prefixes`` are
+        shared by many prompts and computed once. Neither they nor ``batch_size`` change a text.
 
         Raises InputError when a prompt and the token budget do not fit the model's context.
         """
@@ -112,28 +98,20 @@ def complete(
     return [done[place] for place in range(len(requests))]
 
 
-_CLOSINGS = (f"{QUOTE}.", QUOTE)
-
-
 def cut(written: str, ended: bool, text_end: TextEnd) -> tuple[str, str | None]:
     """The text in a completion of an open quotation mark, and its problem.
 
     ``ended``: the model drew the end of text, or its server says that it stopped by itself. The problem is the name of
     one of ``hub.contract.schema.COMPLETION``, or None.
     """
-    return _line(written, ended) if text_end == "line" else _quotation(written)
-
-
-def _quotation(written: str) -> tuple[str, str | None]:
-    inner, closed, _ = written.partition(QUOTE)
-    problem = LINE_BREAK if "\n" in inner else NOT_CLOSED if not closed else None if inner.strip() else EMPTY
-    return inner.split("\n")[0].strip(), problem.name if problem else None
-
-
-def _line(written: str, ended: bool) -> tuple[str, str | None]:
-    line, broken, _ = written.partition("\n")
-    line = line.strip()
-    closing = next((mark for mark in _CLOSINGS if line.endswith(mark)), "")
-    text = line.removesuffix(closing).strip()
-    problem = NOT_CLOSED if not (broken or ended or closing) else None if text else EMPTY
+    if text_end == "line":
+        line, broken, _ = written.partition("\n")
+        line = line.strip()
+        closing = next((mark for mark in (f"{QUOTE}.", QUOTE) if line.endswith(mark)), "")
+        text = line.removesuffix(closing).strip()
+        problem = NOT_CLOSED if not (broken or ended or closing) else None if text else EMPTY
+    else:
+        inner, closed, _ = written.partition(QUOTE)
+        text = inner.split("\n")[0].strip()
+        problem = LINE_BREAK if "\n" in inner else NOT_CLOSED if not closed else None if text else EMPTY
     return text, problem.name if problem else None

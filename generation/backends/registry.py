@@ -1,16 +1,14 @@
-"""The backends of a recipe's section ``model``: how each is loaded. Capabilities: ``hub.contract.kinds``."""
+"""The backends of a recipe's section ``model``: how each is loaded. Capabilities: ``hub.contract.recipe``."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from generation.backends.protocol import TokenCounter, Writer
+from generation.backends.protocol import Writer
+from generation.inputs.prompts import TokenCounter
 from hub.contract.recipe import DatasetRecipe, LanguageModel, Server
 from hub.errors import InputError
-
-if TYPE_CHECKING:
-    from generation.backends.openai_server import OpenAIServer
 
 OWNERS = ("llamacpp", "vllm")  # what these servers report as the owner of their models; their dialects' names
 ASK_SECONDS = 10.0
@@ -35,30 +33,23 @@ def _engine(model: LanguageModel, _: Path | None = None) -> Writer:
     return Engine.of(model)
 
 
-def _engine_preview(model: LanguageModel) -> tuple[TokenCounter, list[str]]:
-    from generation.backends.load_model import Preview
+def _torch() -> Any:
+    from generation.backends import load_model  # imports torch, which takes seconds
 
-    preview = Preview.of(model)
-    return preview, list(preview.lines())
-
-
-def _engine_dtype(model: LanguageModel) -> str:
-    from generation.backends.load_model import resolve_dtype
-
-    return resolve_dtype(model)
+    return load_model
 
 
-def _server(model: LanguageModel, directory: Path | None = None) -> "OpenAIServer":
+def _server(model: LanguageModel, directory: Path | None = None) -> Any:
     try:
         from generation.backends.openai_server import OpenAIServer
     except ImportError as error:
         hint = 'pip install -c constraints.txt -e ".[openai]"'
         raise InputError("model.backend openai", f"the package openai is missing ({error})", hint=hint) from error
-    return OpenAIServer.connect(model, directory)
+    return OpenAIServer(model, directory)
 
 
 BACKENDS = {
-    "engine": Backend(_engine, _engine_preview, _engine_dtype),
+    "engine": Backend(_engine, lambda model: _torch().load_preview(model), lambda model: _torch().resolve_dtype(model)),
     "openai": Backend(_server, lambda model: (_server(model), []), lambda model: model.dtype),  # the server's own dtype
 }
 
@@ -69,7 +60,7 @@ def load_writer(model: LanguageModel, directory: Path | None = None) -> Writer:
 
 
 def load_preview(model: LanguageModel) -> tuple[TokenCounter, list[str]]:
-    """The token counter for a plan, and lines about the model. Raises InputError for an unusable model."""
+    """The token counter of a plan, and lines about the model. Raises InputError for an unusable model."""
     return BACKENDS[model.backend].preview(model)
 
 
@@ -87,5 +78,5 @@ def dialect_of(base_url: str, model: str) -> str:
     Raises InputError when it refuses the key or the package openai is missing, RunError when it cannot be reached.
     """
     server = Server(base_url=base_url, model=model, timeout=ASK_SECONDS, max_retries=0)
-    owners = _server(LanguageModel(backend="openai", server=server, license="unknown")).owners()
+    owners = _server(LanguageModel(backend="openai", server=server, license="unknown")).client.owners()
     return next((dialect for dialect in OWNERS if dialect in owners), "openai")

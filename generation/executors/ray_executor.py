@@ -18,7 +18,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from generation.backends.protocol import TokenCounter
 from generation.backends.registry import load_preview
 from generation.executors.options import (
     ClusterOptions,
@@ -30,6 +29,7 @@ from generation.executors.options import (
 )
 from generation.executors.ray_workers import RemoteWorker, WorkerSpec, code_versions
 from generation.executors.store import FULL, LostResult, ResultStore, store_folder
+from generation.inputs.prompts import TokenCounter
 from generation.pipeline.finish import files_read
 from generation.pipeline.job import model_files
 from generation.pipeline.tasks import Executor, ExecutorSpec, FinishGroup, Task, TaskResult, Tick

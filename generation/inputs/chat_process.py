@@ -1,13 +1,13 @@
 """The process that renders chat templates: a question a line on stdin, an answer a line on stdout, both JSON.
 
-Started by ``generation.inputs.chat_template`` as a script, so that neither this package nor torch is imported. Limits
-are set here, before a template is read, in ways that end the process whatever it is at: in the middle of a C function,
-and also when nobody waits for it any more.
+``generation.inputs.chat_template`` runs ``main`` of this file alone: no module of ours and no torch is imported. The
+process sets its limits before it reads a template. They end it even inside a C function, and when nobody waits for it.
 """
 
 import json
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 MOST_BYTES = 1 << 30  # of memory, more than it has when it starts
@@ -17,7 +17,6 @@ MOST_CHARACTERS = 200_000  # that a template adds to a text
 def limit_memory() -> None:
     """Let the address space grow by ``MOST_BYTES`` and no more."""
     import resource
-    from pathlib import Path
 
     pages = int(Path("/proc/self/statm").read_text().split()[0]) if sys.platform == "linux" else 0
     most = pages * resource.getpagesize() + MOST_BYTES
@@ -47,8 +46,3 @@ def main(seconds: float) -> None:
         said = json.dumps(answer(json.loads(line), render_jinja_template))
         signal.setitimer(signal.ITIMER_PROF, 0)
         print(said, flush=True)
-
-
-if __name__ == "__main__":
-    sys.path.pop(0)  # of this folder, whose modules are imported as generation.*
-    main(float(sys.argv[1]))

@@ -1,8 +1,8 @@
-"""A prompt as a user's turn in the model's chat template, rendered within limits of time, memory and length.
+"""Prompts as token ids: with special tokens, or as a user's turn in the model's chat template.
 
 A chat template is an untrusted program, published with the model. The library's sandbox keeps it from files and
-attributes, not from ``9**9**9``, nested loops or doubled strings, which no Python code can end from within its own
-process. So ``generation.inputs.chat_process`` renders templates in a process that sets its own limits.
+attributes, not from ``9**9**9``, nested loops or doubled strings. So ``generation.inputs.chat_process`` renders
+templates in a process that limits its time, memory and length.
 """
 
 import json
@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import weakref
+from functools import lru_cache
 from typing import Any
 
 from generation.inputs import chat_process
@@ -22,6 +23,7 @@ _OWN = {"USE_TORCH": "0", "OPENBLAS_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "P
 MOST_SECONDS = 5.0  # of CPU, for one turn
 _OF_LIMITS = (-signal.SIGPROF, -signal.SIGABRT, -signal.SIGSEGV)  # of time; of memory, where C code cannot tell
 _SHOWN = 200  # characters of what a template says
+_RUN = "import runpy, sys; runpy.run_path(sys.argv[1])['main'](float(sys.argv[2]))"
 
 
 class ChatTemplate:
@@ -66,14 +68,6 @@ class ChatTemplate:
         return answer
 
 
-def encoded_prompt(prompt: str, tokenizer: Any, template: ChatTemplate | None) -> tuple[int, ...]:
-    """The token ids of a prompt as the model reads it: with special tokens, or as a turn of ``template``."""
-    if template is None:
-        return tuple(tokenizer(prompt).input_ids)
-    opened = template.turn(prompt.removesuffix(QUOTE)) + (QUOTE if prompt.endswith(QUOTE) else "")
-    return tuple(tokenizer(opened, add_special_tokens=False).input_ids)
-
-
 def _unusable(problem: str) -> InputError:
     return InputError("model.chat_template", problem, hint="--set model.chat_template=false, or use another model")
 
@@ -88,7 +82,7 @@ def _failure(code: int) -> InputError | RunError:
 def _started(owner: ChatTemplate) -> subprocess.Popen[str]:
     """The rendering process; it ends with its ``owner``, with this process, or of its limits."""
     process = subprocess.Popen(  # noqa: S603 - our own module
-        [sys.executable, chat_process.__file__, str(owner.seconds)],
+        [sys.executable, "-P", "-c", _RUN, chat_process.__file__, str(owner.seconds)],
         env={name: os.environ[name] for name in _KEPT if name in os.environ} | _OWN,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -103,3 +97,35 @@ def _started(owner: ChatTemplate) -> subprocess.Popen[str]:
 def _ended(process: subprocess.Popen[str]) -> None:
     process.kill()
     process.communicate()
+
+
+class PromptEncoder:
+    """A model's tokenizer as its prompts need it. ``context``: tokens of prompt and text together (0: not known)."""
+
+    def __init__(self, tokenizer: Any, config: Any, chat: bool):
+        """``config`` is transformers' of the model; ``chat``: prompts go through the tokenizer's chat template."""
+        self.tokenizer, self._template = tokenizer, ChatTemplate(tokenizer) if chat else None
+        self.context = int(getattr(config.get_text_config(), "max_position_embeddings", 0) or 0)
+        self.encode = lru_cache(maxsize=4096)(self._encoded)
+
+    def count_tokens(self, text: str) -> int:
+        """How many tokens the model's tokenizer makes of ``text``, without special tokens."""
+        return len(self.tokenizer(text, add_special_tokens=False).input_ids)
+
+    def prompt_tokens(self, prompt: str) -> int:
+        """How many tokens the model reads of a prompt: special tokens and the chat template's included."""
+        return len(self.encode(prompt))
+
+    def encoded_prefix(self, prefix: str) -> tuple[int, ...]:
+        """Token ids of the beginning of a prompt; none where the chat template changes its text."""
+        if self._template is None:
+            return tuple(self.tokenizer(prefix).input_ids)
+        turn = self._template.turn(prefix)
+        begun = turn[: turn.index(prefix) + len(prefix)] if prefix in turn else ""
+        return tuple(self.tokenizer(begun, add_special_tokens=False).input_ids)
+
+    def _encoded(self, prompt: str) -> tuple[int, ...]:
+        if self._template is None:
+            return tuple(self.tokenizer(prompt).input_ids)
+        opened = self._template.turn(prompt.removesuffix(QUOTE)) + (QUOTE if prompt.endswith(QUOTE) else "")
+        return tuple(self.tokenizer(opened, add_special_tokens=False).input_ids)

@@ -7,34 +7,40 @@ rows together wherever they stand: in SNLI they are neighbours, in MultiNLI they
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from tqdm import tqdm
 
 from generation.inputs.row_seeds import row_seed
 from generation.inputs.sources import file_rows, source_rows, text_problem
-from hub.contract.published_paths import published
 from hub.contract.recipe import QUOTE, DatasetRecipe, Examples, FewShot, Source
 from hub.contract.run_dir import require_complete
 from hub.contract.schema import base_config
-from hub.errors import InputError, did_you_mean
+from hub.errors import InputError
 
 POOL = 64  # premises held for every one needed, so that enough of them have an example of every label
 VALUES_SHOWN = 10  # label values that an error lists
-LabelledPair = tuple[str, str, str]  # premise, hypothesis, value of the label column or name of the text's column
-RankedPair = tuple[LabelledPair, str]  # with the cell of the ranking column, empty without one
-NO_PAIR: LabelledPair = ("", "", "")  # keeps the row numbers where a row is no example
 FIRST = "text1"  # the column of source sentences in a file of kind hand, as in the config raw
 SHARED = {"kind", "path", "repo_id", "revision", "config", "splits", "description", "license"}  # keys of a Source
 PAIR = (FIRST, "text2", "target")  # the columns of the config raw that make an example
 
 
+class LabelledPair(NamedTuple):
+    """A pair of an origin. ``row``: its row number there, from 0 (splits and files are read one after the other)."""
+
+    row: int
+    premise: str
+    hypothesis: str
+    value: str  # of the label column, or the name of the text's column
+    rank: str = ""  # the cell of the ranking column
+
+
 @dataclass(frozen=True)
 class Example:
-    """A pair to show. ``row`` is its row number in the dataset, from 0 (splits are read one after the other)."""
+    """A pair to show. ``row`` is its row number in the dataset."""
 
     row: int
     premise: str
@@ -45,67 +51,34 @@ ExampleSet = Mapping[str, Sequence[Example]]  # label → its examples, in promp
 
 
 @dataclass(frozen=True)
-class Labels:
-    """The recipe's labels by name, and which texts an example may have.
-
-    ``quotes``: whether a text may hold a quotation mark. ``unwritten``: labels whose texts may repeat their source
-    sentence in a file of kind ``hand``.
-    """
-
-    names: Sequence[str]
-    quotes: bool = False
-    unwritten: Set[str] = frozenset()
-
-
-@dataclass(frozen=True)
 class ExampleOrigin:
     """A kind of origin for examples, declared once in ``ORIGINS``.
 
-    ``pairs`` yields its rows. ``files`` lists the local files it reads. ``more`` tells the user how to get more
-    examples. ``every_label``: each row has a text for every label.
+    ``pairs`` yields its pairs. ``files`` lists the local files it reads. ``more`` tells the user how to get more.
     """
 
-    pairs: Callable[[Examples, Labels], Iterator[RankedPair]]
+    pairs: Callable[[Examples, DatasetRecipe], Iterator[LabelledPair]]
     files: Callable[[Examples], list[Path]]
     more: str = "name a larger dataset"
-    every_label: bool = False
 
 
-def labelled_pairs(few_shot: FewShot, labels: Labels) -> Iterator[LabelledPair]:
-    """The pairs of the examples' origin in order. A row with a text for every label gives one pair for each.
-
-    Raises InputError when the origin is missing, cannot be read, or differs from what the recipe says.
-    """
-    examples = few_shot.examples
-    found = ORIGINS[examples.kind].pairs(examples, labels)
-    if examples.rank_by is None:
-        return (pair for pair, _ in found)
-    values = [examples.names.get(label, label) for label in labels.names]
-    return best(found, values, examples.rank_by, examples.top or 0)
-
-
-def best(pairs: Iterable[RankedPair], values: Sequence[str], column: str, top: int) -> Iterator[LabelledPair]:
-    """Of each label the ``top`` pairs with the largest numbers, in their order, with ``NO_PAIR`` for those before them.
+def best(pairs: Iterable[LabelledPair], values: Sequence[str], column: str, top: int) -> list[LabelledPair]:
+    """Of each label the ``top`` pairs with the largest numbers, by row.
 
     ``values``: the labels' values in the pairs. Pairs with other values, without a number, or with two equal texts are
     skipped. Raises InputError for a cell that is no number, and for a label with fewer pairs than ``top``.
     """
     held: dict[str, list[tuple[float, int, LabelledPair]]] = {value: [] for value in values}
-    for number, (pair, cell) in enumerate(pairs):
-        if pair[2] not in held or not cell or pair[0].strip() == pair[1].strip():
-            continue
-        of_label = held[pair[2]]
-        entry = (_number(cell, column), -number, pair)
-        if len(of_label) < top:
-            heapq.heappush(of_label, entry)
-        else:
-            heapq.heappushpop(of_label, entry)
+    for pair in pairs:
+        if pair.value in held and pair.rank and pair.premise.strip() != pair.hypothesis.strip():
+            heapq.heappush(held[pair.value], (_number(pair.rank, column), -pair.row, pair))
+            if len(held[pair.value]) > top:
+                heapq.heappop(held[pair.value])
     for label, found in held.items():
         if len(found) < top:
             problem = f"{len(found)} rows of label {label!r} have a {column}, and {top} are wanted"
             raise InputError("few_shot.examples.top", problem, hint="lower top, or write more rows in the first round")
-    chosen = {-number: pair for found in held.values() for _, number, pair in found}
-    return (chosen.get(number, NO_PAIR) for number in range(max(chosen, default=-1) + 1))
+    return sorted(pair for found in held.values() for *_, pair in found)
 
 
 def _number(cell: str, column: str) -> float:
@@ -118,18 +91,18 @@ def _number(cell: str, column: str) -> float:
     return number
 
 
-def _dataset_pairs(examples: Examples, _: Labels) -> Iterator[RankedPair]:
+def _dataset_pairs(examples: Examples, _: DatasetRecipe) -> Iterator[LabelledPair]:
     """The pairs of a file or Hub dataset, by its label column, its score column, or a text column for every label."""
-    _require_files(examples)
     ranked = (examples.rank_by,) if examples.rank_by else ()
-    columns = tuple(examples.texts.values()) or (examples.hypothesis, examples.label)
-    source = Source(**examples.model_dump(include=SHARED), columns=(examples.premise, *columns, *ranked))
-    for _split, rows in source_rows(source):
-        for premise, *cells in rows:
-            if examples.texts:
-                yield from (((premise, text, column), "") for text, column in zip(cells, columns, strict=True))
-            else:
-                yield (premise, cells[0], _label(cells[1], examples)), cells[2] if ranked else ""
+    columns = tuple(examples.texts.values()) or (examples.hypothesis, examples.label, *ranked)
+    source = Source(**examples.model_dump(include=SHARED), columns=(examples.premise, *columns))
+    every = (cells for _, rows in source_rows(source) for cells in rows)
+    for row, (premise, *cells) in enumerate(every):
+        if examples.texts:
+            for text, column in zip(cells, columns, strict=True):
+                yield LabelledPair(row, premise, text, column)
+        else:
+            yield LabelledPair(row, premise, cells[0], _label(cells[1], examples), *cells[2:])
 
 
 def _label(cell: str, examples: Examples) -> str:
@@ -140,15 +113,14 @@ def _label(cell: str, examples: Examples) -> str:
     return next((label for label, (low, high) in examples.scores.items() if low <= score <= high), "")
 
 
-def _run_pairs(examples: Examples, _: Labels) -> Iterator[RankedPair]:
-    """The pairs of a finished run's raw rows; ``NO_PAIR`` for repeated pairs and copies of a source sentence."""
-    ranked = (examples.rank_by,) if examples.rank_by else ()
-    seen = set[LabelledPair]()
-    for path in _run_files(examples):
-        for first, text, label, *cells in file_rows(path, (*PAIR, *ranked), str(path)):
-            pair = (first, text, label)
-            yield (pair if first != text and pair not in seen else NO_PAIR), cells[0] if cells else ""
-            seen.add(pair)
+def _run_pairs(examples: Examples, _: DatasetRecipe) -> Iterator[LabelledPair]:
+    """The pairs of a finished run's raw rows, each once, without copies of a source sentence."""
+    columns, seen = (*PAIR, *((examples.rank_by,) if examples.rank_by else ())), set[tuple[str, ...]]()
+    every = (cells for path in _run_files(examples) for cells in file_rows(path, columns, str(path)))
+    for row, cells in enumerate(every):
+        if cells[0] != cells[1] and cells[:3] not in seen:
+            seen.add(cells[:3])
+            yield LabelledPair(row, *cells)
 
 
 def _run_files(examples: Examples) -> list[Path]:
@@ -158,52 +130,35 @@ def _run_files(examples: Examples) -> list[Path]:
     return [directory / file.path for file in files if file.config and base_config(file.config) == "raw"]
 
 
-def _hand_pairs(examples: Examples, labels: Labels) -> Iterator[RankedPair]:
-    """The pairs of a .tsv file of kind ``hand``: ``text1`` and, in a column of its name, each label's text.
+def _hand_pairs(examples: Examples, recipe: DatasetRecipe) -> Iterator[LabelledPair]:
+    """The pairs of a file of kind ``hand``: ``text1`` and, in a column of its name, each label's text.
 
-    No row is skipped. Raises InputError for a column that is no label, a text that no prompt can hold, and a text
-    that repeats its source sentence. A label that is never written may repeat it: its prompt is a counter-prompt.
+    No row is skipped. Raises InputError for a label without a column, a text that no prompt can hold, and a text that
+    repeats its source sentence. A label that is never written may repeat it: its prompt is a counter-prompt.
     """
-    _require_files(examples)
     path = Path(examples.path or "")
-    place, wanted = f"few_shot.examples {path}", (FIRST, *labels.names)
-    allowed = ", ".join(wanted)
-    if path.suffix != ".tsv":
-        raise InputError(place, f"unknown kind of file {path.suffix!r}", allowed=".tsv")
-    with path.open("rb") as stream:
-        columns = stream.readline().decode(errors="replace").rstrip("\r\n").split("\t")
-    for name in columns:
-        if name not in wanted:
-            hint = did_you_mean(name, wanted)
-            raise InputError(f"{place}: column {name!r}", "is no label", allowed=allowed, hint=hint)
-    for name in wanted:
-        if name not in columns:
-            raise InputError(place, f"has no column {name!r}: every label needs its texts", allowed=allowed)
-    for number, cells in enumerate(file_rows(path, wanted, place)):
-        texts = [cell.strip() for cell in cells]
-        for name, text in zip(wanted, texts, strict=True):
-            compared = None if name == FIRST or name in labels.unwritten else texts[0]
-            if problem := _problem(text, labels.quotes, compared):
-                raise InputError(f"{place}: row {number}, column {name!r}", f"{problem}: {text!r}")
-        yield from (((texts[0], text, label), "") for label, text in zip(labels.names, texts[1:], strict=True))
+    place, labels = f"few_shot.examples {path}", [label.name for label in recipe.labels]
+    may_repeat = {FIRST, *(label.name for label in recipe.labels if not label.written)}
+    for row, cells in enumerate(file_rows(path, (FIRST, *labels), place)):
+        texts = dict(zip((FIRST, *labels), (cell.strip() for cell in cells), strict=True))
+        for name, text in texts.items():
+            copied = text == texts[FIRST] and name not in may_repeat
+            problem = "repeats its source sentence, which teaches to copy" if copied else _problem(text, recipe)
+            if problem:
+                raise InputError(f"{place}: row {row}, column {name!r}", f"{problem}: {text!r}")
+        yield from (LabelledPair(row, texts[FIRST], texts[label], label) for label in labels)
 
 
-def _problem(text: str, quotes: bool, first: str | None) -> str | None:
-    """Why a text of a file of kind ``hand`` cannot be an example, or None."""
-    if not quotes and QUOTE in text:
+def _problem(text: str, recipe: DatasetRecipe) -> str | None:
+    """Why a text cannot be an example, or None: a quotation mark that ends texts would teach a wrong end."""
+    if QUOTE in text and recipe.decoding.text_end != "line":
         return "has a quotation mark inside, which would end it"
-    if found := text_problem(text, None, len):
-        return f"no prompt can hold it ({found})"
-    return "repeats its source sentence, which teaches to copy" if text == first else None
+    found = text_problem(text, None, len)
+    return f"no prompt can hold it ({found})" if found else None
 
 
 def _path(examples: Examples) -> list[Path]:
     return [Path(examples.path or "")]
-
-
-def _require_files(examples: Examples) -> None:
-    if any(not path.is_file() for path in local_files(examples)):
-        raise InputError(f"few_shot.examples.path {examples.path}", "no such file", hint="check it in the recipe")
 
 
 def local_files(examples: Examples) -> list[Path]:
@@ -214,7 +169,7 @@ def local_files(examples: Examples) -> list[Path]:
 ORIGINS = {
     "file": ExampleOrigin(_dataset_pairs, _path),
     "hub": ExampleOrigin(_dataset_pairs, lambda _: []),
-    "hand": ExampleOrigin(_hand_pairs, _path, more="write more rows", every_label=True),
+    "hand": ExampleOrigin(_hand_pairs, _path, more="write more rows"),
     "own": ExampleOrigin(
         _run_pairs, _run_files, more="raise few_shot.examples.top, or write more rows in the first round"
     ),
@@ -226,37 +181,43 @@ class PremiseSample:
 
     def __init__(self, size: int, *identity: object):
         self.size, self.identity = size, identity
-        self._examples: dict[str, dict[str, Example]] = {}
-        self._largest_first: list[tuple[int, str]] = []  # a heap of (-hash, premise)
+        self._held: dict[str, dict[str, Example]] = {}
 
     def add(self, label: str, example: Example) -> None:
         """Hold the example if its premise is among the smallest so far."""
-        if example.premise not in self._examples and not self._admit(example.premise):
-            return
-        self._examples[example.premise].setdefault(label, example)
+        self._held.setdefault(example.premise, {}).setdefault(label, example)
+        if len(self._held) > 2 * self.size:
+            self._forget()
 
-    def _admit(self, premise: str) -> bool:
-        entry = (-row_seed(*self.identity, premise), premise)
-        if len(self._largest_first) < self.size:
-            heapq.heappush(self._largest_first, entry)
-        else:
-            removed = heapq.heappushpop(self._largest_first, entry)
-            if removed == entry:
-                return False
-            del self._examples[removed[1]]
-        self._examples[premise] = {}
-        return True
+    def _forget(self) -> None:
+        smallest = heapq.nsmallest(self.size, self._held, key=lambda premise: row_seed(*self.identity, premise))
+        self._held = {premise: self._held[premise] for premise in smallest}
 
     def by_label(self, labels: Sequence[str]) -> dict[str, list[Example]]:
         """For each label the examples in drawing order: premises that have every label come first, for all alike."""
-        drawn = [self._examples[premise] for _, premise in sorted(self._largest_first, reverse=True)]
-        drawn.sort(key=lambda found: len(found) < len(labels))  # stable
+        self._forget()
+        drawn = sorted(self._held.values(), key=lambda found: len(found) < len(labels))
         return {label: [found[label] for found in drawn if label in found] for label in labels}
 
 
-def draw(
-    pairs: Iterable[LabelledPair], few_shot: FewShot, labels: Sequence[str], seed: int, quotes: bool = False
-) -> dict[int, list[ExampleSet]]:
+def example_sets(recipe: DatasetRecipe) -> dict[int, list[ExampleSet]]:
+    """The example sets of a recipe, drawn from its dataset; empty without few-shot examples.
+
+    Raises InputError when the dataset is missing, cannot be read, or differs from what the recipe says.
+    """
+    if recipe.few_shot is None or not any(recipe.few_shot.shots):
+        return {}
+    examples = recipe.few_shot.examples
+    if any(not path.is_file() for path in local_files(examples)):
+        raise InputError(f"few_shot.examples.path {examples.path}", "no such file", hint="check it in the recipe")
+    pairs: Iterable[LabelledPair] = ORIGINS[examples.kind].pairs(examples, recipe)
+    if examples.rank_by is not None:
+        values = [examples.names.get(label.name, label.name) for label in recipe.labels]
+        pairs = best(pairs, values, examples.rank_by, examples.top or 0)
+    return draw(tqdm(pairs, unit="row", desc=f"{recipe.name} examples", delay=1), recipe, recipe.few_shot)
+
+
+def draw(pairs: Iterable[LabelledPair], recipe: DatasetRecipe, few_shot: FewShot) -> dict[int, list[ExampleSet]]:
     """The example sets of every shot count above 0.
 
     What is drawn for a shot count does not depend on the other counts, and the first sets not on how many follow. The
@@ -264,59 +225,49 @@ def draw(
     with an example of every label. No example stands in two sets of one shot count; with ``few_shot.rotate`` each set
     is a draw of its own from the same examples, in its own order, so that a dozen of them make many sets.
 
-    Args:
-        pairs: the rows of the dataset. Rows of other labels are passed over, and so are texts that cannot be first
-            texts either: empty ones and those with a line break.
-        labels: the recipe's labels; ``few_shot.examples.names`` has the value of each in the dataset (absent: itself).
-        quotes: whether a text may hold a quotation mark. Where one ends a text, an example would teach a wrong end.
+    Pairs of other labels are skipped, and so are texts that no prompt can hold.
 
     Raises:
         InputError: a label's value does not occur, or there are too few examples.
     """
-    counts = [shots for shots in few_shot.shots if shots]
-    samples = {shots: PremiseSample(POOL * shots * few_shot.sets, seed, "examples", shots) for shots in counts}
+    labels = [label.name for label in recipe.labels]
+    samples = {
+        shots: PremiseSample(POOL * shots * few_shot.sets, recipe.seed, "examples", shots)
+        for shots in few_shot.shots
+        if shots
+    }
     names = {few_shot.examples.names.get(label, label): label for label in labels}
-    in_columns = ORIGINS[few_shot.examples.kind].every_label or bool(few_shot.examples.texts)
-    values, of_row = dict[str, None](), len(labels) if in_columns else 1
-    for number, (premise, hypothesis, value) in enumerate(pairs):
-        if len(values) <= VALUES_SHOWN or value in names:
-            values[value] = None
-        example = Example(number // of_row, premise.strip(), hypothesis.strip())
-        if value in names and _fits(example.premise, quotes) and _fits(example.hypothesis, quotes):
+    values = dict[str, None]()
+    for pair in pairs:
+        if len(values) <= VALUES_SHOWN or pair.value in names:
+            values[pair.value] = None
+        example = Example(pair.row, pair.premise.strip(), pair.hypothesis.strip())
+        if pair.value in names and not (_problem(example.premise, recipe) or _problem(example.hypothesis, recipe)):
             for sample in samples.values():
-                sample.add(names[value], example)
-    _check_values(names, values, few_shot)
-    sets = _rotating_sets if few_shot.rotate else _sets
-    return {shots: sets(samples[shots].by_label(labels), shots, few_shot, seed) for shots in counts}
-
-
-def _fits(text: str, quotes: bool) -> bool:
-    return (quotes or QUOTE not in text) and text_problem(text, None, len) is None
-
-
-def _check_values(names: Mapping[str, str], values: Mapping[str, None], few_shot: FewShot) -> None:
+                sample.add(names[pair.value], example)
     for value, label in names.items() if few_shot.examples.labels else ():
         if value not in values:
-            found = ", ".join(repr(other) for other in list(values)[:VALUES_SHOWN]) or "no rows"
-            raise InputError(
-                f"few_shot.examples.labels.{label}",
-                f"{value!r} does not occur in the column {few_shot.examples.label!r} of {place(few_shot)}",
-                allowed=found,
-            )
+            place = few_shot.examples.repo_id or few_shot.examples.path
+            problem = f"{value!r} does not occur in the column {few_shot.examples.label!r} of {place}"
+            allowed = ", ".join(repr(other) for other in list(values)[:VALUES_SHOWN]) or "no rows"
+            raise InputError(f"few_shot.examples.labels.{label}", problem, allowed=allowed)
+    return {shots: _sets(sample.by_label(labels), shots, few_shot, recipe.seed) for shots, sample in samples.items()}
 
 
-def _sets(pool: Mapping[str, Sequence[Example]], shots: int, few_shot: FewShot, _: int) -> list[ExampleSet]:
-    wanted = shots * few_shot.sets
-    _require(pool, wanted, few_shot, f"{few_shot.sets} sets of {shots} need {wanted}")
-    return [
-        {label: examples[start : start + shots] for label, examples in pool.items()}
-        for start in range(0, wanted, shots)
-    ]
-
-
-def _rotating_sets(pool: Mapping[str, Sequence[Example]], shots: int, few_shot: FewShot, seed: int) -> list[ExampleSet]:
-    """Sets that may share examples: in each, the premises with the smallest hashes of (seed, shot count, set)."""
-    _require(pool, shots, few_shot, f"a set needs {shots}")
+def _sets(pool: Mapping[str, Sequence[Example]], shots: int, few_shot: FewShot, seed: int) -> list[ExampleSet]:
+    """The sets of a shot count. Rotating ones may share examples: each takes the smallest hashes of (seed, set)."""
+    wanted, need = shots * few_shot.sets, f"{few_shot.sets} sets of {shots} need {shots * few_shot.sets}"
+    if few_shot.rotate:
+        wanted, need = shots, f"a set needs {shots}"
+    for label, examples in pool.items():
+        if len(examples) < wanted:
+            place = few_shot.examples.repo_id or few_shot.examples.path
+            problem = f"has {len(examples)} usable examples of {label!r}, but {need}"
+            hint = f"lower few_shot.sets or few_shot.shots, or {ORIGINS[few_shot.examples.kind].more}"
+            raise InputError(f"few_shot.examples {place}", problem, hint=hint)
+    if not few_shot.rotate:
+        starts = range(0, wanted, shots)
+        return [{label: examples[start : start + shots] for label, examples in pool.items()} for start in starts]
     shared = set.intersection(*({example.premise for example in examples} for examples in pool.values()))
     if len(shared) >= shots:  # the labels of a set show the same premises
         pool = {label: [one for one in examples if one.premise in shared] for label, examples in pool.items()}
@@ -325,43 +276,3 @@ def _rotating_sets(pool: Mapping[str, Sequence[Example]], shots: int, few_shot: 
         return sorted(examples, key=lambda one: row_seed(seed, "example set", shots, number, one.premise))[:shots]
 
     return [{label: drawn(number, examples) for label, examples in pool.items()} for number in range(few_shot.sets)]
-
-
-def _require(pool: Mapping[str, Sequence[Example]], least: int, few_shot: FewShot, need: str) -> None:
-    for label, examples in pool.items():
-        if len(examples) < least:
-            raise InputError(
-                f"few_shot.examples {place(few_shot)}",
-                f"has {len(examples)} usable examples of {label!r}, but {need}",
-                hint=f"lower few_shot.sets or few_shot.shots, or {ORIGINS[few_shot.examples.kind].more}",
-            )
-
-
-def place(few_shot: FewShot) -> str:
-    """The dataset of the examples, for messages."""
-    return few_shot.examples.repo_id or few_shot.examples.path or ""
-
-
-def example_sets(recipe: DatasetRecipe) -> dict[int, list[ExampleSet]]:
-    """The example sets of a recipe, drawn from its dataset; empty without few-shot examples. Raises InputError."""
-    if recipe.few_shot is None or not any(recipe.few_shot.shots):
-        return {}
-    unwritten = {label.name for label in recipe.labels if not label.written}
-    labels = Labels([label.name for label in recipe.labels], recipe.decoding.text_end == "line", unwritten)
-    pairs = tqdm(labelled_pairs(recipe.few_shot, labels), unit="row", desc=f"{recipe.name} examples", delay=1)
-    return draw(pairs, recipe.few_shot, labels.names, recipe.seed, labels.quotes)
-
-
-def described(recipe: DatasetRecipe, sets: Mapping[int, Sequence[ExampleSet]]) -> dict[str, Any]:
-    """What the manifest says of the examples: their dataset, and the rows of every set."""
-    if recipe.few_shot is None:
-        return {}
-    examples = recipe.few_shot.examples
-    rows = {
-        f"{shots}shot": [
-            {label: [example.row for example in found] for label, found in one.items()} for one in of_count
-        ]
-        for shots, of_count in sets.items()
-    }
-    named = published(examples).model_dump(include={"repo_id", "revision", "config", "splits", "path"})
-    return {**{key: value for key, value in named.items() if value is not None}, "rows": rows}

@@ -1,13 +1,14 @@
 """Source sentence x label → prompt and counter-prompts (DINO section 3, figure 2), with examples before them (Auto-NLI
 section 3.2)."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, Protocol
 
-from generation.inputs.examples import ExampleSet, described, example_sets
+from generation.inputs.examples import ExampleSet, example_sets
 from generation.inputs.row_seeds import row_seed
+from hub.contract.published_paths import published
 from hub.contract.recipe import X1, DatasetRecipe, Label, Variant
 from hub.errors import InputError
 
@@ -45,10 +46,9 @@ class Prompts:
 
     def prefixes(self, asked: Variant) -> tuple[str, ...]:
         """The shared prefixes of a variant's prompts, one for each label and example set."""
-        few_shot = self.recipe.few_shot
-        rotates = few_shot is not None and few_shot.rotate and bool(asked.shots)
-        sets = range(few_shot.sets) if few_shot and rotates else (asked.example_set,)
-        variants = [Variant(asked.shots, number) for number in sets]
+        few_shot, variants = self.recipe.few_shot, [asked]
+        if few_shot is not None and few_shot.rotate:
+            variants = [one for one in self.recipe.row_variants if one.shots == asked.shots]
         return tuple(
             self._block(label.name, variant) + self.source_sentence_prefix(label)
             for variant in variants
@@ -61,7 +61,15 @@ class Prompts:
 
     def provenance(self) -> dict[str, Any]:
         """For the manifest: ``examples`` with their dataset and the rows of every set; nothing without examples."""
-        return {"examples": described(self.recipe, self.sets)} if self.recipe.few_shot else {}
+        if self.recipe.few_shot is None:
+            return {}
+        keys = {"repo_id", "revision", "config", "splits", "path"}
+        named = published(self.recipe.few_shot.examples).model_dump(include=keys, exclude_none=True)
+        rows = {
+            f"{shots}shot": [{label: [one.row for one in shown] for label, shown in found.items()} for found in sets]
+            for shots, sets in self.sets.items()
+        }
+        return {"examples": {**named, "rows": rows}}
 
     def _prompt(self, label: Label, text1: str, variant: Variant) -> str:
         return self._block(label.name, variant) + _fill(label, text1)
@@ -91,12 +99,16 @@ def load_prompts(recipe: DatasetRecipe) -> Prompts:
 _JOINTS = 8  # tokens that a text may cost more between other texts than alone
 
 
-class PromptCounter(Protocol):
-    """What of a language model is asked."""
+class TokenCounter(Protocol):
+    """What a plan needs to know of a language model."""
 
     @property
     def context(self) -> int:
         """Tokens of prompt and completion together; 0: not known."""
+        ...
+
+    def count_tokens(self, text: str) -> int:
+        """How many tokens the model's tokenizer makes of ``text``, without special tokens."""
         ...
 
     def prompt_tokens(self, prompt: str) -> int:
@@ -109,7 +121,7 @@ class ContextRoom:
     """The context of a model, and the prompts of a recipe in it."""
 
     prompts: Prompts
-    model: PromptCounter
+    model: TokenCounter
 
     def lack(self, text: str) -> int:
         """Tokens beyond the context for a source sentence's longest prompt and its new tokens; 0: they fit.
@@ -141,11 +153,6 @@ class ContextRoom:
         return found + self._written + _JOINTS
 
     def _longest(self, text: str) -> int:
-        return max(self.model.prompt_tokens(prompt) for prompt in self._prompts_of(text))
-
-    def _prompts_of(self, text: str) -> Iterator[str]:
-        for asked in self.prompts.recipe.variants:
-            variant = self.prompts.variant(asked, text)
-            for label in self.prompts.recipe.written_labels:
-                prompt, counter_prompts = self.prompts.of(label, text, variant)
-                yield from (prompt, *counter_prompts)
+        variants = [self.prompts.variant(asked, text) for asked in self.prompts.recipe.variants]
+        found = (self.prompts.of(label, text, one) for one in variants for label in self.prompts.recipe.written_labels)
+        return max(self.model.prompt_tokens(prompt) for own, counters in found for prompt in (own, *counters))

@@ -283,7 +283,7 @@ def _numbered_texts(source: Source) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class SourceKind:
-    """How a kind of source is read; its needs are in ``hub.contract.kinds``.
+    """How a kind of source is read; its needs are in ``hub.contract.recipe``.
 
     ``rows`` yields (split, rows) for one split after another; the split's name is None where there is only one.
     ``file``: ``path`` is a local file.

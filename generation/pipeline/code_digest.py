@@ -27,8 +27,6 @@ ASIDE = {
     "hub.client.connection": "how long a Hub may take, and how its failures are known",
     "hub.errors": "the wording of a problem",
     "hub.process": "signals, exit codes, the peak of memory",
-    "hub.contract.model_sections": "recipes of models",
-    "hub.contract.old_names": "what it renames is in the fingerprint",
     "hub.untrusted": "text on its way to a terminal or a page, YAML, model folders",
     "hub.contract.recipe_file": "what it reads is in the fingerprint",
     "hub.contract.run_dir": "the manifest, which is written anew as a whole",

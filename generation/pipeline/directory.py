@@ -2,7 +2,7 @@
 
 A manifest names every file, so writing it takes longer the more there are. A shard therefore gets one line in a
 journal, and the manifest follows when that costs little (``_is_due``): the time of a shard does not grow with the run.
-docs/scale.md lists what a restart reads.
+docs/architecture.md lists what a restart reads.
 """
 
 import hashlib

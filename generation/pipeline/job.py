@@ -16,9 +16,8 @@ from generation.pipeline.tasks import Executor, ExecutorSpec, StartExecutor, Wri
 from generation.pipeline.worker import local_executor, text_length
 from hub import cli
 from hub.contract import run_dir
-from hub.contract.dataset_sections import LanguageModel
 from hub.contract.published_paths import clone_of, published_path, remember
-from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe import DatasetRecipe, LanguageModel
 from hub.contract.recipe_file import new_manifest, resolved
 from hub.contract.run_dir import Manifest
 from hub.durable import sha256_file

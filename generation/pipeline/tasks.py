@@ -14,8 +14,7 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel, Field
 
-from generation.backends.protocol import TokenCounter
-from generation.inputs.prompts import Prompts
+from generation.inputs.prompts import Prompts, TokenCounter
 from generation.inputs.sources import SourceSentence
 from generation.rows.filters import filtered
 from hub.contract.recipe import DatasetRecipe, Variant, config_features, config_name

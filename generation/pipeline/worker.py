@@ -26,9 +26,8 @@ from generation.pipeline.tasks import (
 from generation.rows.attempts import write_pairs
 from generation.rows.counts import WORDS, TextLength
 from generation.rows.filters import TextFilters
-from hub.contract.dataset_sections import DecodingParameters
 from hub.contract.published_paths import published_path
-from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe import DatasetRecipe, DecodingParameters
 
 
 class Worker:
@@ -36,7 +35,7 @@ class Worker:
 
     def __init__(self, recipe: DatasetRecipe, prompts: Prompts, writer: Writer):
         self.recipe, self.prompts, self.writer = recipe, prompts, writer
-        self._copies = TextFilters(recipe, prompts.sets)
+        self._filters = TextFilters(recipe, prompts.sets)
 
     def do(self, task: Task, read: Read, tick: Tick = lambda _: None) -> TaskResult:
         """Do a task. ``read`` gives the run's finished files; ``tick`` gets numbers of accepted texts.
@@ -81,7 +80,7 @@ class Worker:
                 "log_prob": completion.log_prob,
                 "reason": completion.problem
                 or text_problem(completion.text, recipe.premise_tokens, self.writer.count_tokens)
-                or self._copies.source_sentence_reason(completion.text),
+                or self._filters.reason(completion.text),
             }
             for number, label, request, completion in zip(task.numbers, labels, requests, completions, strict=True)
         ]

@@ -2,11 +2,10 @@
 
 Source: DINO section 4, footnote 2: up to five tries for two texts, because a model may not close its quotation mark.
 The original code generates all tries, removes unclosed and identical pairs and duplicates, and keeps two of the rest.
-Here an unusable completion, for any reason of ``generation.rows.filters``, asks for the next attempt at once. A (source
-sentence, label) thus gets the shortest prefix 0..m of attempts with ``samples`` usable texts, or all ``max_attempts``,
-in whatever order they end. ``verification.best_of`` multiplies ``samples``; a text that ``verification.drop`` will drop
-is not usable. Every completion becomes one raw or rejected row, or both where a filter drops it later, so kept +
-rejected = requested.
+Here an unusable completion asks for the next attempt at once. A (source sentence, label) thus gets the shortest prefix
+0..m of attempts with ``samples`` usable texts, or all ``max_attempts``, in whatever order they end.
+``verification.best_of`` multiplies ``samples``; a text that ``verification.drop`` will drop is not usable. Every
+completion becomes one raw or rejected row, or both where a filter drops it later, so kept + rejected = requested.
 """
 
 from collections import deque
@@ -67,7 +66,7 @@ def write_pairs(
     for request, completion in stream:
         place, attempt = request.key
         need = wanted[place]
-        reason = completion.problem or _problem(filters, completion.text, need)
+        reason = completion.problem or filters.reason(completion.text, need.first.text, need.label, need.variant)
         need.done[attempt] = request, completion, reason
         if reason is None and need.take(completion, recipe):
             tick(1)
@@ -76,12 +75,6 @@ def write_pairs(
     rows = [row for need in wanted for row in _rows(need, recipe)]
     raw = [{k: v for k, v in row.items() if k != "reason"} for row in rows if row["reason"] is None]
     return raw, [row for row in rows if row["reason"] is not None]
-
-
-def _problem(filters: TextFilters, text: str, need: _Wanted) -> str | None:
-    return filters.reason(text, need.label.name, need.variant, need.first.text) or filters.overlap_reason(
-        text, need.first.text, need.label
-    )
 
 
 def text_seed(recipe: DatasetRecipe, variant: Variant, first: SourceSentence, label: str, attempt: int) -> int:

@@ -20,6 +20,7 @@ class TextLength:
     of: Callable[[str], int]
 
 
+_COUNTERS = ("lengths", "kept", "rejected", "likeliest")
 WORDS = TextLength("words", None, lambda text: len(text.split()))
 
 
@@ -50,69 +51,48 @@ class Tally:
 
     def parts(self) -> dict[str, Any]:
         """The counts as JSON."""
-        counters: dict[str, Counter[Any]] = {"lengths": self.lengths, "kept": self.kept, "rejected": self.rejected}
-        listed = {name: [[*key, n] for key, n in sorted(found.items(), key=repr)] for name, found in counters.items()}
-        likeliest = {"likeliest": [[*key, n] for key, n in sorted(self.likeliest.items(), key=repr)]}
-        return {**listed, **(likeliest if self.likeliest else {}), "sampled": self.sampled}
+        listed = {name: [[*key, n] for key, n in sorted(getattr(self, name).items(), key=repr)] for name in _COUNTERS}
+        if not self.likeliest:
+            del listed["likeliest"]
+        return {**listed, "sampled": self.sampled}
 
     def add(self, parts: dict[str, Any]) -> None:
         """Add what another tally's ``parts`` say."""
-        for name in ("lengths", "kept", "rejected", "likeliest"):
+        for name in _COUNTERS:
             getattr(self, name).update({tuple(key): n for *key, n in parts.get(name, ())})
         self.sampled += parts["sampled"]
 
-    def token_lengths(self, recipe: DatasetRecipe, length: TextLength) -> dict[str, Any]:
-        """Label → length → kept texts, with the unit and whose tokenizer counted."""
-        by_label = {
-            label.name: {str(size): n for (name, size), n in sorted(self.lengths.items()) if name == label.name}
-            for label in recipe.written_labels
-        }
-        return {"unit": length.unit, "tokenizer": length.tokenizer, "by_label": by_label}
-
-    def by_label(self, recipe: DatasetRecipe) -> dict[str, dict[str, Any]]:
-        """Requested, kept and rejected texts of every label, and the rejected ones by reason."""
-        found = {}
-        for label in recipe.written_labels:
-            kept, reasons = self._sums(lambda _, name, wanted=label.name: name == wanted)
-            found[label.name] = {**_totals(kept, reasons), "reasons": reasons}
-        return found
-
-    def by_shots(self, recipe: DatasetRecipe) -> dict[str, dict[str, int]]:
-        """Requested, kept and rejected texts of every shot count: ``0shot``, ``5shot`` ..."""
-        counts = dict.fromkeys(variant.shots for variant in recipe.variants)
-        return {f"{n}shot": _totals(*self._sums(lambda shots, _, n=n: shots == n)) for n in counts}
-
-    def by_likeliest(self, recipe: DatasetRecipe) -> dict[str, dict[str, int]]:
-        """Label asked for → label that the text fits best by its likelihoods → raw texts."""
-        found = Counter[tuple[str, str]]()
-        for (_, target, label), n in self.likeliest.items():
-            found[target, label] += n
-        names = [label.name for label in recipe.written_labels]
-        return {target: {name: found[target, name] for name in names} for target in names}
-
     def counts(self, recipe: DatasetRecipe, length: TextLength) -> dict[str, Any]:
         """The manifest's counts of texts. ``kept`` + ``rejected`` = ``requested``, in all and for every label."""
-        kept, reasons = self._sums(lambda *_: True)
-        variants = {"variants": self.by_shots(recipe)} if recipe.few_shot else {}
-        if recipe.verification:
-            variants["likeliest"] = self.by_likeliest(recipe)
-        return {
-            **_totals(kept, reasons),
+        names = [label.name for label in recipe.written_labels]
+        whole, reasons = self._sums(lambda *_: True)
+        of_label = {name: self._sums(lambda _, label, name=name: label == name) for name in names}
+        lengths = {
+            name: {str(size): n for (label, size), n in sorted(self.lengths.items()) if label == name} for name in names
+        }
+        found: dict[str, Any] = {
+            **whole,
             "rejected": reasons,
             "sampled_negatives": self.sampled,
-            "by_label": self.by_label(recipe),
-            "token_lengths": self.token_lengths(recipe, length),
-            **variants,
+            "by_label": {name: {**sums, "reasons": why} for name, (sums, why) in of_label.items()},
+            "token_lengths": {"unit": length.unit, "tokenizer": length.tokenizer, "by_label": lengths},
         }
+        if recipe.few_shot:
+            shot_counts = dict.fromkeys(variant.shots for variant in recipe.variants)
+            of_shots = {n: self._sums(lambda shots, _, n=n: shots == n)[0] for n in shot_counts}
+            found["variants"] = {f"{n}shot": sums for n, sums in of_shots.items()}
+        if recipe.verification:  # label asked for → label that the text fits best by its likelihoods → raw texts
+            pairs = Counter[tuple[str, str]]()
+            for (_, target, label), n in self.likeliest.items():
+                pairs[target, label] += n
+            found["likeliest"] = {target: {name: pairs[target, name] for name in names} for target in names}
+        return found
 
-    def _sums(self, chosen: Callable[..., bool]) -> tuple[int, dict[str, int]]:
-        """Kept texts of the chosen (shots, label), and rejected ones by reason."""
+    def _sums(self, chosen: Callable[..., bool]) -> tuple[dict[str, int], dict[str, int]]:
+        """Requested, kept and rejected texts of the chosen (shots, label), and the rejected ones by reason."""
         reasons = Counter[str]()
         for (shots, label, reason), n in self.rejected.items():
             reasons[reason] += n if chosen(shots, label) else 0
-        return sum(n for key, n in self.kept.items() if chosen(*key)), dict(sorted((+reasons).items()))
-
-
-def _totals(kept: int, reasons: dict[str, int]) -> dict[str, Any]:
-    rejected = sum(reasons.values())
-    return {"requested": kept + rejected, "kept": kept, "rejected": rejected}
+        kept, rejected = sum(n for key, n in self.kept.items() if chosen(*key)), reasons.total()
+        found = {"requested": kept + rejected, "kept": kept, "rejected": rejected}
+        return found, dict(sorted((+reasons).items()))

@@ -1,9 +1,8 @@
 """Filters of generated texts: copies of the prompt, texts in another language, duplicates ... Pure.
 
-The reasons are in ``hub.contract.schema``. Those of a text by itself, of copies and of shared words are ours. A
-recipe chooses among them (``postprocess.reject``, ``postprocess.near_copy``, a label's ``overlap``); identical is
-of DINO section 4, duplicate and over_cap (``postprocess.max_per_label``) of the original code, those of verification
-ours. Rows that ``filtered`` drops are in the config ``raw`` as well.
+The reasons are in ``hub.contract.schema``. identical is of DINO section 4, duplicate and over_cap
+(``postprocess.max_per_label``) of the original code; the others are ours, and a recipe chooses among them
+(``postprocess.reject``, ``postprocess.near_copy``, a label's ``overlap``, ``verification``).
 """
 
 import re
@@ -45,38 +44,31 @@ class TextFilters:
         self._scaffold = InstructionText(label.instruction for label in recipe.labels)
         self._shown = cache(self._examples)
 
-    def reason(self, text: str, label: str, variant: Variant, text1: str = "") -> str | None:
-        """The rejection reason of a generated text of ``label`` by itself or as a copy of its prompt, or None."""
-        if EXAMPLE_COPY.name in self._chosen and words(text) in self._shown(label, variant):
+    def reason(
+        self, text: str, text1: str = "", label: Label | None = None, variant: Variant | None = None
+    ) -> str | None:
+        """The rejection reason of a generated text, or None.
+
+        ``text1``, ``label`` and ``variant`` are of its prompt; a source sentence that the model writes has none of
+        them. Words that text1 has, too, are no echo of the instruction. ``filtered`` handles a text equal to text1.
+        """
+        if EXAMPLE_COPY.name in self._chosen and label and variant and words(text) in self._shown(label.name, variant):
             return EXAMPLE_COPY.name
-        return self.source_sentence_reason(text, text1)
-
-    def overlap_reason(self, text: str, text1: str, label: Label) -> str | None:
-        """The rejection reason of a text that shares too many or too few words with its source sentence, or None.
-
-        A text equal to its source sentence is left to ``filtered``, which calls it ``identical``.
-        """
-        if text == text1 or (self._near_copy is None and label.overlap is None):
-            return None
-        shared = word_overlap(text1, text)
-        if self._near_copy is not None and shared >= self._near_copy:
-            return NEAR_COPY.name
-        least, most = label.overlap or (0.0, 1.0)
-        return None if least <= shared <= most else OVERLAP.name
-
-    def source_sentence_reason(self, text: str, text1: str = "") -> str | None:
-        """The rejection reason of a text that was generated without examples, or None.
-
-        ``text1``: the source sentence in its prompt. Words that it has, too, are no echo of the instruction.
-        """
         if CONTROL_CHARACTERS.name in self._chosen and has_control_characters(text):
             return CONTROL_CHARACTERS.name
         if PROMPT_WORDS.name in self._chosen and self._scaffold.holds(text):
             return PROMPT_WORDS.name
-        if PROMPT_ECHO.name in self._chosen and self._scaffold.holds(text) and not _has_words_of(text1, text):
+        echo = PROMPT_ECHO.name in self._chosen and self._scaffold.holds(text)
+        if echo and not {*words(text)} <= {*words(text1)}:
             return PROMPT_ECHO.name
-        foreign = WRONG_LANGUAGE.name in self._chosen and is_foreign(text, self._language)
-        return WRONG_LANGUAGE.name if foreign else None
+        if WRONG_LANGUAGE.name in self._chosen and is_foreign(text, self._language):
+            return WRONG_LANGUAGE.name
+        if label is None or text == text1 or (self._near_copy is None and label.overlap is None):
+            return None
+        shared, (least, most) = word_overlap(text1, text), label.overlap or (0.0, 1.0)
+        if self._near_copy is not None and shared >= self._near_copy:
+            return NEAR_COPY.name
+        return None if least <= shared <= most else OVERLAP.name
 
     def _examples(self, label: str, variant: Variant) -> frozenset[Words]:
         if not variant.shots:
@@ -111,10 +103,6 @@ class InstructionText:
         return bool(found) and len(found) in ends
 
 
-def _has_words_of(text1: str, text: str) -> bool:
-    return {*words(text)} <= {*words(text1)}
-
-
 def _unnumbered(text: str) -> Words:
     return tuple(re.sub(r"\d+", "0", word) for word in words(text))
 
@@ -124,29 +112,21 @@ def _joined(found: Words) -> str:
 
 
 def filtered(raw: Sequence[Row], recipe: DatasetRecipe) -> tuple[list[Row], list[Row]]:
-    """Split all raw rows of a shard, in order, into kept rows and rows dropped by ``deduplicated`` or verification."""
-    return deduplicated(raw, recipe.postprocess.max_per_label, verification.refused(raw, recipe))
+    """Split the raw rows of a shard, in order, into kept rows and rejected ones with their ``reason``.
 
-
-def deduplicated(
-    raw: Iterable[Row], max_per_label: int, refused: Sequence[str | None] = ()
-) -> tuple[list[Row], list[Row]]:
-    """Split the raw rows of a shard, in order, into kept rows and rows dropped as identical, duplicate or over_cap.
-
-    ``refused``: for each row another reason to drop it, or None; () for none.
+    A row is rejected as identical, by verification, as duplicate or as over_cap. It stays in the config ``raw``.
     """
     kept, dropped = list[Row](), list[Row]()
     seen, per_label = set[tuple[str, str, str]](), Counter[tuple[str, str]]()
-    for row, other in zip_longest(raw, refused):
+    for row, refused in zip_longest(raw, verification.refused(raw, recipe)):
         key = (row["text1"], row["text2"], row["target"])
-        found = {
-            IDENTICAL.name: row["text1"] == row["text2"],
-            other: other is not None,
-            DUPLICATE.name: key in seen,
-            OVER_CAP.name: per_label[key[0], key[2]] >= max_per_label,
-        }
-        if any(found.values()):
-            dropped.append({**row, "reason": next(reason for reason, is_so in found.items() if is_so)})
+        reason = IDENTICAL.name if row["text1"] == row["text2"] else refused
+        if reason is None and key in seen:
+            reason = DUPLICATE.name
+        if reason is None and per_label[key[0], key[2]] >= recipe.postprocess.max_per_label:
+            reason = OVER_CAP.name
+        if reason is not None:
+            dropped.append({**row, "reason": reason})
             continue
         seen.add(key)
         per_label[key[0], key[2]] += 1
@@ -168,8 +148,9 @@ _NO_LANGUAGE = "zxx"  # the classifier's class of numbers and code
 
 
 def is_foreign(text: str, language: str) -> bool:
-    """Whether a text is in another language than ``language``, one of ``sections.languages.RECOGNISED``."""
-    return _margin(text, language) >= MARGIN and _margin(_without_names(text), language) >= OF_OTHER_WORDS
+    """Whether a text is in another language than ``language``, one of ``hub.contract.recipe.RECOGNISED``."""
+    without_names = (word for word in text.split() if not next(filter(str.isalpha, word), "").isupper())
+    return _margin(text, language) >= MARGIN and _margin(" ".join(without_names), language) >= OF_OTHER_WORDS
 
 
 def _margin(text: str, language: str) -> float:
@@ -180,11 +161,3 @@ def _margin(text: str, language: str) -> float:
     own = next((group for group in ALIKE if language in group), {language})
     others = scores.keys() - own - {_NO_LANGUAGE}
     return max(scores[one] for one in others) - max(scores[one] for one in own)
-
-
-def _without_names(text: str) -> str:
-    return " ".join(word for word in text.split() if not _first_letter(word).isupper())
-
-
-def _first_letter(word: str) -> str:
-    return next((character for character in word if character.isalpha()), "")

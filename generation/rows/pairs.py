@@ -14,6 +14,7 @@ depends on a hash of (seed, source sentence), never on order or process. The spl
 is in two of them.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
@@ -26,16 +27,12 @@ from hub.contract.schema import EXAMPLE_SET, LABEL_PROBABILITY, NLI_LABELS, PROV
 Pair = tuple[str, str]
 
 
-def split_of(text: str, seed: int, validation_fraction: float) -> str:
-    """``train`` or ``validation``, by a hash of the source sentence."""
-    return "validation" if fraction(seed, "split", text) < validation_fraction else "train"
-
-
 def by_split(rows: Iterable[Row], recipe: DatasetRecipe) -> dict[str, list[Row]]:
-    """Rows by the split of their source sentence, in order."""
+    """Rows in order by split, ``train`` or ``validation``: a hash of the source sentence chooses."""
     splits: dict[str, list[Row]] = {"train": [], "validation": []}
     for row in rows:
-        splits[split_of(row["text1"], recipe.seed, recipe.postprocess.validation_fraction)].append(row)
+        validated = fraction(recipe.seed, "split", row["text1"]) < recipe.postprocess.validation_fraction
+        splits["validation" if validated else "train"].append(row)
     return splits
 
 
@@ -50,9 +47,32 @@ def finished_rows(kept: Sequence[Row], pool: Sequence[Pair], recipe: DatasetReci
 def scored(kept: Sequence[Row], raw: Sequence[Row], recipe: DatasetRecipe) -> list[Row]:
     """The kept rows of a shard, with a ``score`` of their own where the recipe asks for soft scores.
 
-    ``raw``: all raw rows of the shard.
+    The expected score of a text, Σ p(label | text)·score(label), is moved and if need be narrowed, so that the texts
+    for each label have that label's smoothed score on average and stay within [0, 1]: score(label) + k·(expected - mean
+    expected), with the largest such k ≤ 1.
+
+    Args:
+        raw: all raw rows of the shard, for the bias of calibrated labels.
     """
-    return verification.with_soft_scores(kept, raw, recipe, _smoothed_scores(recipe))
+    asked, scores = recipe.verification, _smoothed_scores(recipe)
+    if asked is None or asked.scores != "soft":
+        return list(kept)
+    bias, expected = verification.label_bias(raw, recipe), list[float]()
+    by_target = defaultdict[str, list[float]](list)
+    for row in kept:
+        found = verification.probabilities(row, bias, asked.temperature)
+        expected.append(math.fsum(found[name] * score for name, score in scores.items()))
+        by_target[row["target"]].append(expected[-1])
+    lines = dict[str, tuple[float, float]]()  # label → mean, k
+    for target, values in by_target.items():
+        mean, score = math.fsum(values) / len(values), scores[target]
+        sides = ((1 - score, max(values) - mean), (score, mean - min(values)))
+        lines[target] = mean, min([1.0, *(room / most for room, most in sides if most > 0)])
+    moved = list[Row]()
+    for row, value in zip(kept, expected, strict=True):
+        mean, factor = lines[row["target"]]
+        moved.append({**row, "score": min(1.0, max(0.0, scores[row["target"]] + factor * (value - mean)))})
+    return moved
 
 
 def _smoothed_scores(recipe: DatasetRecipe) -> dict[str, float]:

@@ -1,26 +1,25 @@
 """Verification: a text's likelihood under the prompt of every label says which label it fits best. Pure.
 
 It is the same text under every prompt, with the same source sentence: its length and the frequency of its words cancel.
-log p(text | prompt) is the sum over the tokens that were drawn, the one that ends the text included (whatever else that
-token holds: it is the same for all labels), of the language model's own probabilities: before debiasing, top-k and
-top-p, over the tokens that can be drawn (``generation.backends.engine.Engine.banned``), as ``log_prob`` is.
+log p(text | prompt) is the sum over the tokens that were drawn, the one that ends the text included, of the language
+model's own probabilities: before debiasing, top-k and top-p, over the tokens that can be drawn, as ``log_prob`` is.
 
 Calibrated, each label's mean is subtracted first, since one prompt may make all texts likelier than another does. The
-mean is over the raw rows of the shard, which are there when the shard is written and whenever it is read again: with
-the labels asked for weighing alike, so that it does not depend on how many texts each has left.
+mean is over the raw rows of the shard, with the labels asked for weighing alike: it is the same whenever the shard is
+read, and does not depend on how many texts each label has left.
 
 Numbers are rounded to the columns' float32 before anything is decided, so that readers of the rows decide alike.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from generation.backends.protocol import Completion
-from hub.contract.recipe import DatasetRecipe, Verification
+from hub.contract.recipe import DatasetRecipe
 from hub.contract.schema import LABEL_PROBABILITY, LOG_LIKELIHOODS, NOT_BEST, OTHER_LABEL
 
 Row = dict[str, Any]
@@ -89,14 +88,11 @@ def refused(raw: Sequence[Row], recipe: DatasetRecipe) -> list[str | None]:
     off = [asked.drop and likeliest(row, bias) != row["target"] for row in raw]
     wanted = {label.name: recipe.decoding_of(label).samples for label in recipe.written_labels}
     best = _best(raw, off, wanted) if asked.best_of > 1 else None
-    return [
-        OTHER_LABEL.name
-        if is_off
-        else NOT_BEST.name
-        if best is not None and row["text2"] not in best[row["text1"], row["target"]]
-        else None
-        for row, is_off in zip(raw, off, strict=True)
-    ]
+    found = list[str | None]()
+    for row, is_off in zip(raw, off, strict=True):
+        not_best = best is not None and row["text2"] not in best[row["text1"], row["target"]]
+        found.append(OTHER_LABEL.name if is_off else NOT_BEST.name if not_best else None)
+    return found
 
 
 def _best(raw: Sequence[Row], off: Sequence[bool], wanted: Mapping[str, int]) -> dict[tuple[str, str], set[str]]:
@@ -109,49 +105,3 @@ def _best(raw: Sequence[Row], off: Sequence[bool], wanted: Mapping[str, int]) ->
     return {
         key: set(sorted(texts, key=texts.__getitem__, reverse=True)[: wanted[key[1]]]) for key, texts in found.items()
     }
-
-
-def with_soft_scores(
-    kept: Sequence[Row], raw: Sequence[Row], recipe: DatasetRecipe, scores: Mapping[str, float]
-) -> list[Row]:
-    """The kept rows of a shard, each with a ``score``: what its label probabilities expect, in place of its label's.
-
-    The expected score of a text, Σ p(label | text)·score(label), is moved and if need be narrowed, so that the texts
-    for each label have that label's score on average and stay within [0, 1]: score(label) + k·(expected - mean
-    expected), with the largest such k ≤ 1.
-
-    Args:
-        raw: all raw rows of the shard, for the bias.
-        scores: label → score after smoothing.
-    """
-    asked = recipe.verification
-    if asked is None or asked.scores != "soft":
-        return list(kept)
-    bias = label_bias(raw, recipe)
-    expected = [_expected(row, bias, asked, scores) for row in kept]
-    by_target = defaultdict[str, list[float]](list)
-    for row, value in zip(kept, expected, strict=True):
-        by_target[row["target"]].append(value)
-    lines = {target: _line(values, scores[target]) for target, values in by_target.items()}
-    return [
-        {**row, "score": _moved(value, scores[row["target"]], *lines[row["target"]])}
-        for row, value in zip(kept, expected, strict=True)
-    ]
-
-
-def _expected(row: Row, bias: Bias, asked: Verification, scores: Mapping[str, float]) -> float:
-    found = probabilities(row, bias, asked.temperature)
-    return math.fsum(found[name] * score for name, score in scores.items())
-
-
-def _line(values: Iterable[float], score: float) -> tuple[float, float]:
-    """The mean of some expected scores, and the factor k ≤ 1 that keeps them within [0, 1] around ``score``."""
-    listed = list(values)
-    mean = math.fsum(listed) / len(listed)
-    above, below = max(listed) - mean, mean - min(listed)
-    factors = [room / most for room, most in ((1 - score, above), (score, below)) if most > 0]
-    return mean, min([1.0, *factors])
-
-
-def _moved(value: float, score: float, mean: float, factor: float) -> float:
-    return min(1.0, max(0.0, score + factor * (value - mean)))

@@ -9,14 +9,14 @@ import json
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePath, PureWindowsPath
 from typing import Any, TypeVar
 
 import yaml
 
+from hub.contract.recipe import Strict
 from hub.contract.run_dir import MANIFEST, RECIPE, read_manifest
-from hub.contract.sections import Strict
 from hub.durable import write_text
 from hub.errors import InputError
 
@@ -50,20 +50,21 @@ def is_outside(path: str) -> bool:
 
 def published(section: Section) -> Section:
     """A recipe, or a section of one, as it is published: every local path by what others may see, no address."""
-    found: Section = _published(section)
-    return found
-
-
-def _published(value: Any, key: str = "") -> Any:
-    if isinstance(value, Strict):
-        was = {name: getattr(value, name) for name in type(value).model_fields}
-        now = {name: _published(one, name) for name, one in was.items()}
-        return value.model_copy(update={name: one for name, one in now.items() if one != was[name]})
-    if isinstance(value, tuple):
-        return tuple(_published(one) for one in value)
-    if key in LIBRARIES and isinstance(value, dict):  # some of which are paths
-        return {name: published_path(text) if text[:1] in ("/", "~") else text for name, text in value.items()}
-    return _shown(key, value) if isinstance(value, str) else value
+    changed = dict[str, Any]()
+    for name in type(section).model_fields:
+        value: Any = getattr(section, name)
+        shown = value
+        if isinstance(value, Strict):
+            shown = published(value)
+        elif isinstance(value, tuple):
+            shown = tuple(published(one) if isinstance(one, Strict) else one for one in value)
+        elif name in LIBRARIES and isinstance(value, dict):  # some of which are paths
+            shown = {key: published_path(text) if text[:1] in ("/", "~") else text for key, text in value.items()}
+        elif isinstance(value, str):
+            shown = _shown(name, value)
+        if shown != value:
+            changed[name] = shown
+    return section.model_copy(update=changed)
 
 
 def _shown(key: str, value: str) -> str:
@@ -73,22 +74,17 @@ def _shown(key: str, value: str) -> str:
     return published_path(value) if key == PATH else value
 
 
-def local_paths(recipe: Strict) -> dict[str, str]:
+def local_paths(section: Strict, above: str = "") -> dict[str, str]:
     """Key of the recipe, e.g. ``source.path`` → the local path that it names. A path inside a Hub repo is not one."""
-    return dict(_paths(recipe, ""))
-
-
-def _paths(value: Any, key: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, tuple):
-        for index, one in enumerate(value):
-            yield from _paths(one, f"{key}.{index}")
-    if not isinstance(value, Strict):
-        return
-    for name in type(value).model_fields:
-        one, place = getattr(value, name), f"{key}.{name}".removeprefix(".")
-        if name == PATH and isinstance(one, str) and getattr(value, "repo_id", None) is None:
-            yield place, one
-        yield from _paths(one, place)
+    found = dict[str, str]()
+    for name in type(section).model_fields:
+        value: Any = getattr(section, name)
+        if name == PATH and isinstance(value, str) and getattr(section, "repo_id", None) is None:
+            found[f"{above}{name}"] = value
+        inner = enumerate(value) if isinstance(value, tuple) else [("", value)]
+        for index, one in ((index, one) for index, one in inner if isinstance(one, Strict)):
+            found |= local_paths(one, f"{above}{name}.{index}.".replace("..", "."))
+    return found
 
 
 def published_setting(setting: str) -> str:
@@ -134,13 +130,10 @@ def clone_of(root: Path) -> dict[str, str]:
     if _git(root, "rev-parse", "--show-toplevel") != str(root.resolve()):  # site-packages in somebody's repository
         return {}
     commit = _git(root, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
-    address = re.fullmatch(r"(?:https://(?:[^/@]*@)?|git@|ssh://git@)([\w.-]+)[:/]([\w./-]+)", _origin(root))
+    origin = _git(root, "remote", "get-url", "origin")
+    address = re.fullmatch(r"(?:https://(?:[^/@]*@)?|git@|ssh://git@)([\w.-]+)[:/]([\w./-]+)", origin)
     url = {"url": f"https://{address[1]}/{address[2]}"} if address else {}
     return {"commit": commit, **url} if commit else {}
-
-
-def _origin(root: Path) -> str:
-    return _git(root, "remote", "get-url", "origin")
 
 
 def _git(root: Path, *words: str) -> str:
@@ -180,21 +173,17 @@ def require_inputs(recipe_path: Path, recipe: Strict, unneeded: Sequence[str] = 
     Of a published recipe it names the checksums of what they are: the manifest beside it has those. Absolute paths are
     left to the stage's own checks.
     """
-    if recipe_path.name != RECIPE or not (recipe_path.parent / MANIFEST).is_file():
-        for key, path in local_paths(recipe).items():
-            if key not in unneeded and not PurePath(path).is_absolute() and not Path(path).exists():
-                looked = f"looked beside the recipe, in {recipe_path.parent.resolve()}, and in {Path.cwd()}"
-                hint = (
-                    f"{looked}; make it first (sts-dino write), or name another"
-                    if key.startswith("datasets.")
-                    else looked
-                )
-                raise InputError(f"{recipe_path}:{key}", f"{path}: no such file or folder", hint=hint)
-        return
-    manifest = read_manifest(recipe_path.parent)
+    folder = recipe_path.parent
+    manifest = read_manifest(folder) if recipe_path.name == RECIPE else None
     for key, path in local_paths(recipe).items():
+        if key in unneeded or Path(path).exists():
+            continue
+        if manifest is None and not PurePath(path).is_absolute():
+            make = "; make it first (sts-dino write), or name another" if key.startswith("datasets.") else ""
+            hint = f"looked beside the recipe, in {folder.resolve()}, and in {Path.cwd()}{make}"
+            raise InputError(f"{recipe_path}:{key}", f"{path}: no such file or folder", hint=hint)
         found = [(name, digest) for name, digest in manifest.inputs.items() if is_of(name, path)] if manifest else []
-        if found and key not in unneeded and not Path(path).exists():
+        if found:
             files = ", ".join(f"{name} with SHA-256 {digest}" for name, digest in found[:_SHOWN])
             more = f" and {len(found) - _SHOWN} more in {MANIFEST}" if len(found) > _SHOWN else ""
             hint = f"put it there, or say where it is: --set {key}=PLACE"

@@ -4,32 +4,40 @@ Every YAML scalar is read as text and typed by the model, so none of YAML's surp
 a key ``0.5`` a float, ``1.10`` = 1.1) reaches a recipe. Unknown keys are refused with the nearest valid one. A recipe
 may say only what differs from another one (``extends: FILE.yaml``, relative to its own folder). Recipes are untrusted
 (published ones are downloaded and run), so they are read within the limits of ``hub.untrusted.load_yaml``.
+
+Old keys (``OLD_KEYS``) are read for one version with a warning. The next version removes ``with_current_names``, not
+the table: a fingerprint holds the names that a recipe had when the key was new, so published runs keep theirs.
 """
 
 import hashlib
 import json
-import re
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from types import NoneType
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from hub.contract import old_names
+from hub import cli
 from hub.contract.published_paths import LIBRARIES, PATH, published
-from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from hub.contract.recipe import DatasetRecipe, ModelRecipe, Strict
 from hub.contract.run_dir import RECIPE, Manifest
-from hub.contract.sections import Strict
 from hub.errors import InputError, did_you_mean
 from hub.untrusted import Guard, load_yaml
 
 MAX_BYTES = 1 << 20
-_MAX_DEPTH, _MAX_NODES = 20, 20_000  # a recipe has about 100 values on 4 levels
+_LIMITS = {"max_bytes": MAX_BYTES, "max_depth": 20, "max_nodes": 20_000}  # a recipe has about 100 values on 4 levels
 ON_HUB = ("repo_id", "revision", "path", "config", "splits", "gguf_file")  # keys that say which part of the Hub
 EXTENDS, _MOST_EXTENDED = "extends", 5
 _KEYS = "docs/recipe_reference.md has every key"
 _COMMANDS = {"dataset": "write", "model": "train"}  # by the kind of recipe that they take
 _MOST_SHOWN = 200  # characters of a value in a message
+ITEM = "N"  # any item of a list
+OLD_KEYS = {"form": "schema", "decoding.floor": "epsilon", f"datasets.{ITEM}.form": "example_type"}
+OLD_VALUES = {"control": {"copies": "simcse"}}
+Recipe = TypeVar("Recipe", DatasetRecipe, ModelRecipe)
 
 
 class _TextLoader(Guard, yaml.SafeLoader):
@@ -52,24 +60,32 @@ class _TextLoader(Guard, yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-Recipe = TypeVar("Recipe", DatasetRecipe, ModelRecipe)
-
-
-def read_yaml(path: Path, extending: int = 0) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, Any]:
     """Return the mapping in a YAML file, all scalars as text, on top of the recipe that its key ``extends`` names.
 
-    ``extending``: how many files extend this one. Raises InputError naming file and line.
+    Raises InputError naming file and line.
     """
-    tree = old_names.current(_mapping(path), path, quiet=path.name == RECIPE)  # nobody can edit a published recipe
-    if EXTENDS not in tree or path.name == RECIPE:  # a published recipe is whole
-        return dict(tree)
-    name = tree.pop(EXTENDS)
-    if not isinstance(name, str) or not name.endswith(".yaml"):
-        raise InputError(f"{path}:{EXTENDS}", f"is not a recipe file (found {_shown(name)})", allowed="FILE.yaml")
-    if extending == _MOST_EXTENDED:
-        raise InputError(f"{path}:{EXTENDS}", f"more than {_MOST_EXTENDED} recipes extend each other")
-    base = path.parent / name
-    return _on_top(beside(read_yaml(base, extending + 1), base.parent), tree)
+    (_, tree), *bases = recipe_files(path)
+    found = dict[str, Any]()
+    for base, extended in reversed(bases):
+        found = beside(_on_top(found, extended), base.parent)
+    return _on_top(found, tree)
+
+
+def recipe_files(path: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """A recipe file and those that it extends, one after the other, each with its own mapping under today's keys."""
+    found = list[tuple[Path, dict[str, Any]]]()
+    while True:
+        tree = with_current_names(_mapping(path), path, quiet=path.name == RECIPE)  # nobody can edit a published recipe
+        found.append((path, tree))
+        if EXTENDS not in tree or path.name == RECIPE:  # a published recipe is whole
+            return found
+        name = tree.pop(EXTENDS)
+        if not isinstance(name, str) or not name.endswith(".yaml"):
+            raise InputError(f"{path}:{EXTENDS}", f"is not a recipe file (found {_shown(name)})", allowed="FILE.yaml")
+        if len(found) > _MOST_EXTENDED:
+            raise InputError(f"{path}:{EXTENDS}", f"more than {_MOST_EXTENDED} recipes extend each other")
+        path = path.parent / name
 
 
 def _on_top(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
@@ -106,7 +122,56 @@ def _mapping(path: Path) -> dict[str, Any]:
 
 
 def _read(text: str) -> Any:
-    return load_yaml(text, max_bytes=MAX_BYTES, max_depth=_MAX_DEPTH, max_nodes=_MAX_NODES, loader=_TextLoader)
+    return load_yaml(text, **_LIMITS, loader=_TextLoader)
+
+
+def with_current_names(tree: dict[str, Any], place: object, quiet: bool = False) -> dict[str, Any]:
+    """``tree``, changed to today's keys and values; one line on stderr for each old one, unless ``quiet``.
+
+    Raises InputError for a section that has a key under both names.
+    """
+    for old, new in OLD_KEYS.items():
+        *above, last = old.split(".")
+        sections: dict[str, Any] = {"": tree}
+        for part in above:
+            sections = {
+                f"{key}{name}.": inner
+                for key, node in sections.items()
+                for name, inner in (enumerate(node) if isinstance(node, list) else dict(node).items())
+                if _pattern(str(name)) == part and isinstance(inner, dict | list)
+            }
+        for key, section in sections.items():
+            if last not in section:
+                continue
+            if new in section:
+                raise InputError(f"{place}:{key}{last}", f"is the old name of {new}, which is given too; remove it")
+            section[new] = section.pop(last)
+            _warn(place, f"{key}{last}", new, quiet)
+    for key, values in OLD_VALUES.items():
+        given = tree.get(key)
+        if isinstance(given, str) and given in values:
+            tree[key] = values[given]
+            _warn(place, f"{key}: {given}", f"{key}: {values[given]}", quiet)
+    return tree
+
+
+@cache
+def _warn(place: object, old: str, new: str, quiet: bool = False) -> None:
+    """Print one line, once per process: a command reads a recipe several times."""
+    if not quiet:
+        cli.say(f"warning: {place}: {old} is the old name of {new}; the next version no longer reads it")
+
+
+def _pattern(key: str) -> str:
+    return ".".join(ITEM if part.isdigit() else part for part in key.split("."))
+
+
+@cache
+def _fingerprint_key(key: str) -> str:
+    """The last part of a key, e.g. ``decoding.epsilon``, as fingerprints have it."""
+    above, _, last = key.rpartition(".")
+    names = {new: old.rpartition(".")[2] for old, new in OLD_KEYS.items() if old.rpartition(".")[0] == _pattern(above)}
+    return names.get(last, last)
 
 
 def apply_overrides(tree: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
@@ -126,31 +191,42 @@ def apply_overrides(tree: dict[str, Any], overrides: list[str]) -> dict[str, Any
             value = _read(text)
         except yaml.YAMLError as error:
             raise InputError(f"--set {setting}", "the value is not valid YAML") from error
-        *parents, last = old_names.current_key(path).split(".")
-        node: Any = tree
-        for key in parents:
-            place = _place(node, key, setting)
+        new = OLD_KEYS.get(_pattern(path))
+        if new is not None:
+            _warn("--set", path, new)
+            path = ".".join(filter(None, (path.rpartition(".")[0], new)))
+        node: Any = {"": tree}
+        place: Any = ""
+        for key in path.split("."):
             node = node.setdefault(place, {}) if isinstance(node, dict) else node[place]
-        node[_place(node, last, setting)] = value
-        tree = old_names.current(tree, "--set")
+            place = int(key) if isinstance(node, list) and key.isdigit() else key
+            if not isinstance(node, dict) and not (isinstance(place, int) and place < len(node)):
+                raise InputError(f"--set {setting}", f"{key!r} does not lead anywhere")
+        node[place] = value
+        tree = with_current_names(tree, "--set")
     return tree
+
+
+def _sections_changed(node: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    """``node`` with ``change`` applied to every mapping in it, inner ones first; not to a library's own arguments."""
+    if isinstance(node, list):
+        return [_sections_changed(item, change) for item in node]
+    if not isinstance(node, dict):
+        return node
+    return change({key: item if key in LIBRARIES else _sections_changed(item, change) for key, item in node.items()})
 
 
 def beside(tree: dict[str, Any], folder: Path) -> dict[str, Any]:
     """``tree`` with every local path that leads from ``folder`` to something that is there, as an absolute one."""
 
-    def placed(node: Any) -> Any:
-        if isinstance(node, list):
-            return [placed(item) for item in node]
-        if not isinstance(node, dict):
-            return node
-        found = {key: item if key in LIBRARIES else placed(item) for key, item in node.items()}
-        path = found.get(PATH)
-        if isinstance(path, str) and path and found.get("repo_id") is None and (folder / path).exists():
-            found[PATH] = str((folder / path).resolve())
-        return found
+    def placed(section: dict[str, Any]) -> dict[str, Any]:
+        path = section.get(PATH)
+        if isinstance(path, str) and path and section.get("repo_id") is None and (folder / path).exists():
+            section[PATH] = str((folder / path).resolve())
+        return section
 
-    return {key: placed(item) for key, item in tree.items()}
+    found: dict[str, Any] = _sections_changed(tree, placed)
+    return found
 
 
 def with_overrides(tree: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -167,31 +243,17 @@ def with_overrides(tree: dict[str, Any], path: Path) -> dict[str, Any]:
             hint = "write google/gemma-3-270m: {path: FOLDER}"
             raise InputError(f"{path}:{repo_id}", "is no mapping of a section's keys", hint=hint)
 
-    def replaced(node: Any) -> Any:
-        if isinstance(node, list):
-            return [replaced(item) for item in node]
-        if not isinstance(node, dict):
-            return node
-        repo_id = node.get("repo_id")
-        inner = {key: replaced(item) for key, item in node.items()}  # a section may hold another
+    def replaced(section: dict[str, Any]) -> dict[str, Any]:
+        repo_id = section.get("repo_id")
         if not isinstance(repo_id, str) or repo_id not in overrides:
-            return inner
+            return section
         used.add(repo_id)
-        return {**{key: item for key, item in inner.items() if key not in ON_HUB}, **overrides[repo_id]}
+        return {**{key: item for key, item in section.items() if key not in ON_HUB}, **overrides[repo_id]}
 
-    found: dict[str, Any] = replaced(tree)
+    found: dict[str, Any] = _sections_changed(tree, replaced)
     if not used:
         raise InputError(path, "names no repository of the recipe", allowed=", ".join(overrides))
     return found
-
-
-def _place(node: Any, key: str, setting: str) -> Any:
-    """``key``, of a list as an index. Raises InputError where ``node`` has no such place."""
-    if isinstance(node, dict):
-        return key
-    if isinstance(node, list) and key.isdigit() and int(key) < len(node):
-        return int(key)
-    raise InputError(f"--set {setting}", f"{key!r} does not lead anywhere")
 
 
 def load_recipe(path: Path, model: type[Recipe], overrides: list[str] | None = None) -> Recipe:
@@ -214,25 +276,18 @@ def checked(path: Path, model: type[Recipe], tree: dict[str, Any]) -> Recipe:
     """``tree`` as a recipe. Raises InputError that names ``path:key``, the value and what is allowed."""
     try:
         return model.model_validate(tree)
-    except ValidationError as error:
-        raise _input_error(path, model, tree, error) from error
-
-
-def _input_error(path: Path, model: type[BaseModel], tree: Any, error: ValidationError) -> InputError:
-    """The first problem of a ValidationError, in the project's form (misspelt keys before what they leave missing)."""
-    problems = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
-    first = problems[0]
-    keys = [str(part) for part in first["loc"]]
-    place = f"{path}:{'.'.join(keys)}" if keys else str(path)
-    if first["type"] == "extra_forbidden":
-        valid = _valid_keys(model, keys[:-1])
-        hint = did_you_mean(keys[-1], valid)
-        return InputError(place, "unknown key", allowed=", ".join(sorted(valid)), hint=hint)
-    if first["type"] == "missing":
-        return InputError(place, "missing", hint=_KEYS)
-    message = re.sub(r"^Value error, ", "", first["msg"])
-    found = "" if isinstance(first["input"], (dict, list)) else f" (found {_shown(first['input'])})"
-    return InputError(place, message + found)
+    except ValidationError as error:  # misspelt keys before what they leave missing
+        first = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
+        keys = [str(part) for part in first["loc"]]
+        place = f"{path}:{'.'.join(keys)}" if keys else str(path)
+        if first["type"] == "extra_forbidden":
+            valid = _valid_keys(model, keys[:-1])
+            hint = did_you_mean(keys[-1], valid)
+            raise InputError(place, "unknown key", allowed=", ".join(sorted(valid)), hint=hint) from error
+        if first["type"] == "missing":
+            raise InputError(place, "missing", hint=_KEYS) from error
+        found = "" if isinstance(first["input"], dict | list) else f" (found {_shown(first['input'])})"
+        raise InputError(place, first["msg"].removeprefix("Value error, ") + found) from error
 
 
 def _shown(value: Any) -> str:
@@ -242,35 +297,28 @@ def _shown(value: Any) -> str:
 
 def _valid_keys(model: type[BaseModel], keys: list[str]) -> list[str]:
     """Field names of the section at ``keys``, following nested models through tuples and unions."""
-    for key in keys:
-        if key.isdigit():
-            continue
+    for key in (key for key in keys if not key.isdigit()):
         annotation: Any = model.model_fields[key].annotation
         while not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
-            candidates = [a for a in annotation.__args__ if a is not Ellipsis and a is not type(None)]
-            annotation = candidates[0]
+            annotation = next(one for one in get_args(annotation) if one not in (..., NoneType))
         model = annotation
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def resolved(recipe: DatasetRecipe | ModelRecipe) -> str:
-    """The recipe with every default written out, as YAML: what is saved inside the artefact, so it tells no place of
-    this machine (``hub.contract.published_paths``).
-    """
+    """The recipe as YAML with every default and no place of this machine: what is saved inside the artefact."""
     return yaml.safe_dump(published(recipe).model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
 
 
 def deciding(value: Any, place: str = "") -> Any:
-    """A recipe as plain values without the keys that decide no row and no weight (``NotFingerprinted``).
+    """A recipe as plain values without the keys that decide no row and no weight (``Strict.deciding_keys``).
 
-    Keys have the names that they had when they were new (``hub.contract.old_names``): renaming one changes no run.
+    Keys have the names that they had when they were new (``OLD_KEYS``): renaming one changes no run.
     """
     if isinstance(value, Strict):
-        found = dict[str, Any]()
-        for name in sorted({*value.deciding_keys(), *value.also_deciding} - value.unset_options):
-            key = f"{place}.{type(value).model_fields[name].alias or name}".removeprefix(".")
-            found[old_names.fingerprint_key(key)] = deciding(getattr(value, name), key)
-        return found
+        names = {name: type(value).model_fields[name].alias or name for name in sorted(value.deciding_keys)}
+        keys = {name: f"{place}.{alias}".removeprefix(".") for name, alias in names.items()}
+        return {_fingerprint_key(key): deciding(getattr(value, name), key) for name, key in keys.items()}
     if isinstance(value, tuple):
         return [deciding(item, f"{place}.{index}") for index, item in enumerate(value)]
     return value
@@ -287,11 +335,5 @@ def fingerprint(recipe: DatasetRecipe | ModelRecipe, inputs: dict[str, str]) -> 
 
 def new_manifest(recipe: DatasetRecipe | ModelRecipe, inputs: dict[str, str], versions: dict[str, str]) -> Manifest:
     """The manifest of a run of which nothing is made yet; ``inputs``: input file or model → SHA-256."""
-    return Manifest(
-        kind=recipe.kind,
-        name=recipe.name,
-        version=recipe.version,
-        fingerprint=fingerprint(recipe, inputs),
-        inputs=inputs,
-        versions=versions,
-    )
+    kind, name, version, known = recipe.kind, recipe.name, recipe.version, fingerprint(recipe, inputs)
+    return Manifest(kind=kind, name=name, version=version, fingerprint=known, inputs=inputs, versions=versions)

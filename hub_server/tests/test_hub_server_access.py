@@ -19,33 +19,39 @@ def upload_path(hub, repo, token="") -> str:
     return upload_address(hub, repo, OID, len(CONTENT), token)
 
 
-def test_read_token_cannot_write(local_hub, repo):
-    token = (local_hub.root / "token_read").read_text()
-    assert (local_hub.root / "token_read").stat().st_mode & 0o777 == 0o600
-    reader = HfApi(endpoint=local_hub.endpoint, token=token)
-    assert reader.whoami()["auth"]["accessToken"]["role"] == "read"
-    reader.dataset_info(repo)
-    assert status_of(reader.create_repo, "demo/by-reader") == 403
-    assert status_of(reader.delete_repo, repo, **DATASET) == 403
-    assert status_of(reader.create_tag, repo, tag="t", **DATASET) == 403
-    assert status_of(reader.update_repo_settings, repo, private=True, **DATASET) == 403
-    assert status_of(reader.upload_file, path_or_fileobj=b"x", path_in_repo="x", repo_id=repo, **DATASET) == 403
+@pytest.mark.parametrize(("who", "status"), [("reader", 403), ("alice", 403), ("nobody", 401), ("wrong", 401)])
+def test_tokens_without_the_right_change_nothing(who, status, local_hub, alice, hub_api, repo):
+    reader = (local_hub.root / "token_read").read_text()
+    token = {"reader": reader, "alice": alice.token, "nobody": "", "wrong": "hf_wrong"}[who]
+    api, before = HfApi(endpoint=local_hub.endpoint, token=token or False), hub_api.dataset_info(repo).sha
+    for call, words in (
+        (api.create_repo, {"repo_id": f"demo/by-{who}"}),
+        (api.create_repo, {"repo_id": "acme/by-alice" if who == "alice" else f"demo/by-{who}"}),
+        (api.delete_repo, {"repo_id": repo, **DATASET}),
+        (api.create_tag, {"repo_id": repo, "tag": "t", **DATASET}),
+        (api.update_repo_settings, {"repo_id": repo, "private": True, **DATASET}),
+        (api.upload_file, {"path_or_fileobj": b"x", "path_in_repo": "x", "repo_id": repo, **DATASET}),
+    ):
+        assert status_of(call, **words) == status, call
     batch = {"operation": "upload", "objects": [{"oid": OID, "size": 1}]}
-    assert ask(local_hub, "POST", f"/datasets/{repo}.git/info/lfs/objects/batch", batch, token=token).status == 403
-    assert post_commit(local_hub, repo, file_line("x", "x"), token=token).status == 403
+    answers = ask(local_hub, "POST", f"/datasets/{repo}.git/info/lfs/objects/batch", batch, token=token)
+    assert answers.status == status
+    commit = commit_body(file_line("x", "x"))
+    assert ask(local_hub, "POST", f"/api/datasets/{repo}/commit/main", commit, token=token).status == status
+    assert hub_api.dataset_info(repo).sha == before and not hub_api.repo_exists(f"demo/by-{who}")
 
 
-def test_wrong_and_missing_tokens(local_hub, repo):
+def test_who_a_token_is(local_hub, repo):
+    assert (local_hub.root / "token_read").stat().st_mode & 0o777 == 0o600
+    reader = HfApi(endpoint=local_hub.endpoint, token=(local_hub.root / "token_read").read_text())
+    assert reader.whoami()["auth"]["accessToken"]["role"] == "read" and reader.dataset_info(repo).id == repo
     wrong = HfApi(endpoint=local_hub.endpoint, token="hf_wrong")
-    assert status_of(wrong.whoami) == 401
-    assert status_of(wrong.dataset_info, repo) == 401
+    assert status_of(wrong.whoami) == status_of(wrong.dataset_info, repo) == 401
     nobody = HfApi(endpoint=local_hub.endpoint, token=False)
     assert nobody.dataset_info(repo).id == repo
     with pytest.raises(RepositoryNotFoundError) as missing:
         nobody.dataset_info("demo/nothing-here")
     assert missing.value.response.status_code == 401
-    assert status_of(nobody.create_repo, "demo/by-nobody") == 401
-    assert ask(local_hub, "POST", f"/api/datasets/{repo}/commit/main", commit_body()).status == 401
     assert ask(local_hub, "GET", "/api/whoami-v2", Authorization=f"Basic {local_hub.token}").status == 401
 
 
@@ -66,32 +72,23 @@ def test_private_repos_are_hidden(hub_api, alice, local_hub, repo):
     assert answer.status == 401 and b"secret" not in answer.body and answer.headers["X-Error-Code"] == "RepoNotFound"
 
 
-def test_others_may_not_write(alice, repo):
-    assert status_of(alice.upload_file, path_or_fileobj=b"x", path_in_repo="x", repo_id=repo, **DATASET) == 403
-    assert status_of(alice.create_repo, "demo/by-alice") == 403
-    assert status_of(alice.create_repo, "acme/by-alice") == 403
-    assert status_of(alice.delete_repo, repo, **DATASET) == 403
-
-
-@pytest.mark.parametrize("path", ["../x", "", ".git/config", "..\\x", "C:/x", "a\x00b"])  # all: test_hub_server_rules
-def test_forbidden_paths(local_hub, hub_api, path):
-    repo = hub_api.create_repo("demo/forbidden-paths", exist_ok=True, **DATASET).repo_id
+def test_forbidden_paths(local_hub, hub_api, repo):
     before = hub_api.dataset_info(repo).sha
-    assert post_commit(local_hub, repo, ("file", {"path": path, "content": "", "encoding": "base64"})).status == 422
-    preupload = {"files": [{"path": path, "size": 1, "sample": ""}]}
-    answer = ask(local_hub, "POST", f"/api/datasets/{repo}/preupload/main", preupload, token=local_hub.token)
-    assert answer.status == 422 and hub_api.dataset_info(repo).sha == before
-
-
-@pytest.mark.parametrize(
-    "path",
-    ["/datasets/demo/x/resolve/main/../../../../token", "/datasets/demo/x/resolve/main/%2e%2e/%2e%2e/token",
-     "/../token", "/datasets/..%2f..%2ftoken/resolve/main/x", "/datasets/demo/x/resolve/%2e%2e/token"],
-)  # fmt: skip
-def test_no_way_out_of_the_root(local_hub, hub_api, path):
-    hub_api.create_repo("demo/x", exist_ok=True, **DATASET)
-    answer = ask(local_hub, "GET", path, token=local_hub.token)
-    assert answer.status == 404 and b"hf_" not in answer.body
+    for path in ("../x", "", ".git/config", "a\x00b"):  # all: test_hub_server_rules
+        assert post_commit(local_hub, repo, ("file", {"path": path, "content": "", "encoding": "base64"})).status == 422
+        asked = {"files": [{"path": path, "size": 1, "sample": ""}]}
+        answer = ask(local_hub, "POST", f"/api/datasets/{repo}/preupload/main", asked, token=local_hub.token)
+        assert answer.status == 422 and hub_api.dataset_info(repo).sha == before
+    base = f"/datasets/{repo}/resolve"
+    for path in (
+        f"{base}/main/../../../../token",
+        f"{base}/main/%2e%2e/%2e%2e/token",
+        "/../token",
+        "/datasets/..%2f..%2ftoken/resolve/main/x",
+        f"{base}/%2e%2e/token",
+    ):
+        answer = ask(local_hub, "GET", path, token=local_hub.token)
+        assert answer.status == 404 and b"hf_" not in answer.body
 
 
 def test_forbidden_repo_names(local_hub):
@@ -101,7 +98,7 @@ def test_forbidden_repo_names(local_hub):
             assert status == 400 or (status == 403 and "organization" in asked), asked
 
 
-def test_signed_addresses_cannot_be_changed(local_hub, repo):
+def test_signed_addresses_cannot_be_changed(hub_api, local_hub, repo):
     path = upload_path(local_hub, repo)
     assert local_hub.token not in path
     address, query = path.split("?")
@@ -119,6 +116,10 @@ def test_signed_addresses_cannot_be_changed(local_hub, repo):
     assert ask(local_hub, "POST", path.replace("/1?", "?"), b"{}").status == 403  # signed for PUT of one part only
     assert query.startswith("signature=1")
     assert ask(local_hub, "PUT", path, CONTENT).status == 200
+    hub_api.delete_repo(repo, **DATASET)  # the address dies with its repo
+    hub_api.create_repo(repo, **DATASET)
+    ask(local_hub, "PUT", path, CONTENT)
+    assert upload_path(local_hub, repo)
 
 
 def test_uploads_are_what_was_announced(local_hub, repo):
@@ -144,14 +145,6 @@ def test_knowing_a_hash_is_not_having_the_file(hub_api, alice, local_hub, repo):
     assert post_commit(local_hub, theirs, pointer, token=alice.token).status == 400
     assert upload_path(local_hub, theirs, alice.token)  # although the bytes are on the disk, they must be sent
     assert not upload_path(local_hub, repo)
-
-
-def test_upload_address_dies_with_its_repo(hub_api, local_hub, repo):
-    path = upload_path(local_hub, repo)
-    hub_api.delete_repo(repo, **DATASET)
-    hub_api.create_repo(repo, **DATASET)
-    ask(local_hub, "PUT", path, CONTENT)
-    assert upload_path(local_hub, repo)
 
 
 def test_only_the_own_host_is_served(local_hub):
@@ -196,12 +189,9 @@ def test_bad_requests_are_not_server_errors(local_hub, repo):
         ("POST", f"{api}/commit/main", b"not json\n", 400),
         ("POST", f"{api}/commit/main", b"", 400),
         ("POST", f"{api}/commit/main", commit_body(summary="a\0b"), 400),  # git's messages cannot hold it
-        ("POST", f"{api}/commit/main", commit_body(description="\0"), 400),
         ("POST", f"{api}/commit/main", commit_body(("file", {"path": "x", "content": "!", "encoding": "base64"})), 400),
         ("POST", f"{api}/commit/main", commit_body(file_line("x", "\ud800")), 400),
-        ("POST", f"{api}/commit/main", commit_body(file_line("\ud800", "x")), 400),
         ("POST", f"{api}/commit/main", commit_body(("mystery", {"path": "x"})), 400),
-        ("POST", f"{api}/commit/main", commit_body(("file", {"path": 7, "content": ""})), 400),
         ("POST", f"{api}/commit/main", commit_body(("lfsFile", {"path": "x", "oid": "../../token"})), 400),
         ("POST", f"{api}/preupload/main", {"files": [{"path": "x", "size": 1}] * 257}, 413),
         ("POST", f"{api}/preupload/main", b"[" * 100_000, 400),
@@ -213,7 +203,6 @@ def test_bad_requests_are_not_server_errors(local_hub, repo):
         ("GET", f"{api}/revision/%ff", None, 400),
         ("GET", f"{api}/tree/main?limit=x&cursor=y", None, 200),
         ("GET", f"{api}/commits/main?p={'9' * 5000}", None, 200),
-        ("HEAD", "/api/telemetry/x", None, 404),
         ("POST", "/v1/telemetry", b"{}", 404),
     ):
         assert ask(local_hub, method, path, body, token=token).status == status, (method, path, body and body[:90])
@@ -231,7 +220,6 @@ def test_card_checks(hub_api, local_hub, repo):
         ("---\nlicense: mit\n---\n", 200),
         ("# no front matter\n", 200),
         ("---\nlanguage: [en, no]\n---\n", 400),  # YAML takes 'no' for false
-        ("---\n: : :\n\tx\n---\n", 400),
         ("---\nconfigs:\n- data_files: x\n---\n", 400),
     ):  # fmt: skip
         answer = ask(local_hub, "POST", "/api/validate-yaml", {"repoType": "dataset", "content": content})

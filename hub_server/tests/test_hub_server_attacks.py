@@ -3,20 +3,17 @@
 import contextlib
 import hashlib
 import socket
-import sqlite3
 import threading
 import time
 
 import pytest
 import uvicorn
 from huggingface_hub import HfApi
-from local_hub import ask, commit_body, file_line, post_commit, send_large, upload_address
+from local_hub import ask, file_line, post_commit, send_large, upload_address
 from starlette.responses import PlainTextResponse
 
-from hub_server.app import _refusal
 from hub_server.connections import TimedConnection
 from hub_server.process import LocalHub
-from hub_server.storage.database import Database
 
 DATASET = {"repo_type": "dataset"}
 PATIENCE = 2.0
@@ -109,73 +106,65 @@ def test_a_half_sent_request_that_is_refused_gets_its_refusal(hub, repo):
     assert "Traceback" not in hub.log_file.read_text()
 
 
-@pytest.mark.slow("waits for slow clients, large stores or old uploads")
+@pytest.mark.slow("waits for slow clients")
 def test_a_slow_upload_and_a_slow_download_that_go_on_are_served(hub, repo):
-    content = b"slow" * 500_000
-    oid = hashlib.sha256(content).hexdigest()
+    content, pause = b"slow" * 500_000, 1.5 * PATIENCE / 20
 
     def slowly():
         for start in range(0, len(content), 100_000):
-            time.sleep(1.5 * PATIENCE / 20)
+            time.sleep(pause)
             yield content[start : start + 100_000]
 
+    oid = hashlib.sha256(content).hexdigest()
     assert seconds(hub, "PUT", upload_address(hub, repo, oid, len(content)), slowly(), status=200) > PATIENCE
-    line = ("lfsFile", {"path": "slow.bin", "oid": oid, "size": len(content)})
-    assert post_commit(hub, repo, line).status == 200
-    asking = f"GET /datasets/{repo}/resolve/main/slow.bin HTTP/1.1\nHost: HOST\nConnection: close\n\n"
+    assert post_commit(hub, repo, ("lfsFile", {"path": "slow.bin", "oid": oid, "size": len(content)})).status == 200
     received = b""
-    with connect(hub, asking) as connection:
-        while piece := connection.recv(100_000):
+    with connect(hub, f"GET /datasets/{repo}/resolve/main/slow.bin HTTP/1.1\nHost: HOST\nConnection: close\n\n") as one:
+        while piece := one.recv(100_000):
             received += piece
-            time.sleep(1.5 * PATIENCE / 20)
+            time.sleep(pause)
     assert received.endswith(content)
 
 
 def test_a_crawling_body_is_refused(hub):
     """One byte now and then is no progress: the body may not be slower than 1,000 bytes a second on the whole."""
     with connect(hub, "POST /api/validate-yaml HTTP/1.1\nHost: HOST\nContent-Length: 100000\n\n") as connection:
-        started, answer = time.monotonic(), threading.Event()
-
-        def crawl():
+        connection.settimeout(PATIENCE / 4)
+        started, answer = time.monotonic(), b""
+        while not answer:
+            assert time.monotonic() - started < 10 * PATIENCE
+            with contextlib.suppress(TimeoutError):
+                answer = connection.recv(1000)
             with contextlib.suppress(OSError):
-                while not answer.wait(PATIENCE / 4):
-                    connection.send(b" ")
-
-        thread = threading.Thread(target=crawl)
-        thread.start()
-        assert connection.recv(1000).startswith(b"HTTP/1.1 408 ")
-        answer.set()
-        thread.join()
-        assert PATIENCE <= time.monotonic() - started < 10 * PATIENCE
+                connection.send(b" ")
+        assert answer.startswith(b"HTTP/1.1 408 ") and time.monotonic() - started >= PATIENCE
 
 
 def test_new_clients_take_the_place_of_the_most_silent_ones():
     kind = type("Few", (TimedConnection,), {"most": 4})
-    server = uvicorn.Server(
-        uvicorn.Config(PlainTextResponse("here"), port=0, http=kind, lifespan="off", log_config=None)
-    )
-    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(PlainTextResponse("here"), port=0, http=kind, lifespan="off", log_config=None)
+    server, listener = uvicorn.Server(config), socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
-    silent: list[socket.socket] = []
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(thread.join)
+        stack.callback(setattr, server, "should_exit", True)
         while not server.started:
             time.sleep(0.01)
-        silent = [socket.create_connection(listener.getsockname(), timeout=10) for _ in range(4)]
+
+        def connection() -> socket.socket:
+            return stack.enter_context(socket.create_connection(listener.getsockname(), timeout=10))
+
+        silent = [connection() for _ in range(4)]
         time.sleep(0.2)
         silent[0].sendall(b"GET / HTTP/1.1\r\nHost: x\r\n")
         time.sleep(0.2)
-        with socket.create_connection(listener.getsockname(), timeout=10) as fresh:
-            fresh.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert fresh.recv(100).startswith(b"HTTP/1.1 200 ")
-            assert rest(silent[1]) == b""  # it was the most silent one
-            silent[0].sendall(b"\r\n")
-            assert silent[0].recv(100).startswith(b"HTTP/1.1 200 ")
-    finally:
-        for connection in silent:
-            connection.close()
-        server.should_exit = True
-        thread.join()
+        fresh = connection()
+        fresh.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert fresh.recv(100).startswith(b"HTTP/1.1 200 ")
+        assert rest(silent[1]) == b""  # it was the most silent one
+        silent[0].sendall(b"\r\n")
+        assert silent[0].recv(100).startswith(b"HTTP/1.1 200 ")
 
 
 PATTERN = "*a" * 17
@@ -200,29 +189,3 @@ def test_a_batch_of_huge_objects_has_a_small_answer(hub, repo):
     header = answer.json()["objects"][0]["actions"]["upload"]["header"]
     parts = [address for number, address in header.items() if number.isdigit()]
     assert int(header["chunk_size"]) * len(parts) >= 1 << 44
-
-
-@pytest.mark.parametrize("evil", ["\0", "a\0b", "\x1b[31m", "\x85", "\ud800"], ids=ascii)
-def test_control_characters_are_answered(hub, repo, evil):
-    quoted = "".join(f"%{byte:02x}" for byte in evil.encode("utf-8", "surrogatepass"))
-    api, pages = f"/api/datasets/{repo}", f"/datasets/{repo}"
-    places = [f"{api}/revision/EVIL", f"{api}/tree/main/EVIL", f"{api}/tree/EVIL", "/EVIL", "/api/datasets/demo/EVIL"]
-    places += [f"{pages}/resolve/{place}" for place in ("main/EVIL", "EVIL/x")]
-    places += [f"{pages}/{place}" for place in ("tree/EVIL", "tree/main/EVIL", "blob/main/EVIL", "report/EVIL")]
-    bodies = [
-        (f"{api}/branch/x", {"startingPoint": evil}),
-        (f"{api}/commit/main", commit_body(file_line("x", "y"), parentCommit=evil)),
-        (f"{api}/commit/main", commit_body(("lfsFile", {"path": "x", "oid": evil}))),
-    ]
-    if evil != "\x85":  # a character like others in a file's name
-        bodies.append((f"{api}/preupload/main", {"files": [{"path": f"a/{evil}/b", "size": 1}]}))
-    asked = [("GET", place.replace("EVIL", quoted), None) for place in places]
-    for method, path, body in [*asked, ("DELETE", f"{api}/tag/{quoted}", None), *(("POST", *one) for one in bodies)]:
-        assert 400 <= ask(hub, method, path, body, token=hub.token).status < 500, (method, path)
-
-
-def test_a_repo_that_vanishes_meanwhile_is_not_found(tmp_path):
-    database = Database(tmp_path / "hub.sqlite")
-    with contextlib.closing(database), pytest.raises(sqlite3.IntegrityError) as gone, database.writing() as db:
-        db.execute("INSERT INTO xet_spaces VALUES (7, 'x')")
-    assert _refusal(gone.value).status == 404

@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from hub_server.pages import row_scan
-from hub_server.pages.readers import ROWS, Facts, Question, RowsQuestion
-from hub_server.pages.row_scan import Split, Unreadable, facts_of, find
+from hub_server.pages.readers import ROWS, Question
+from hub_server.pages.row_scan import Split, facts_of, find
 
 
 @pytest.fixture
@@ -58,17 +58,6 @@ def test_pages_together_are_all_rows_that_match(split, question):
     assert sorted(texts) == sorted(row[:2] for row in wanted)
 
 
-def test_second_sentences_stand_below_their_source_sentence_by_label(split):
-    shown = split(*pairs(60), page=1)
-    assert [len(group.seconds) for group in shown.groups] == [7] * 7 + [1]
-    for group in shown.groups:
-        scores = [float(second.label) for second in group.seconds]
-        assert scores == sorted(scores, reverse=True)
-    assert [group.first for group in split(*pairs(60), page=2).groups] == ["first 7", "first 8"]
-    assert shown.labels == sorted(shown.labels, reverse=True) and shown.label_column == "score"
-    assert sum(count for _, count in shown.labels) == 60
-
-
 def test_a_search_ends_at_its_bounds_and_says_so(split, monkeypatch):
     monkeypatch.setattr(row_scan, "_BATCH", 50)
     monkeypatch.setattr(row_scan, "MOST_ROWS", 100)
@@ -111,16 +100,3 @@ def test_values_are_rounded_and_long_or_wide_rows_cut(split):
     assert c.startswith("x" * row_scan.CELL) and c.endswith("(cut: 3,001 characters)")
     shown = split(pa.table({"score": [n / 7 for n in range(200)], **{f"c{n}": [0] * 200 for n in range(30)}}))
     assert shown.labels == [] and len(shown.columns) == row_scan.COLUMNS and shown.more_columns == 11
-
-
-def test_a_broken_file_is_named(tmp_path):
-    good, bad = tmp_path / "good.parquet", tmp_path / "bad.parquet"
-    pq.write_table(pairs(5)[0], good)
-    bad.write_bytes(b"PAR1 no")
-    with pytest.raises(Unreadable) as caught:
-        facts_of(Split((str(good), str(bad))))
-    assert caught.value.place == 1
-    for facts in (None, Facts(file_rows=[5])):
-        question = RowsQuestion(question=Question(files=(str(bad),)), facts=facts)
-        found = row_scan.answer(question.model_dump_json().encode())
-        assert "cannot be read as parquet" in found.problem and found.broken == 0

@@ -3,25 +3,30 @@
 import contextlib
 import hashlib
 import http.client
+import json
 import os
 import re
 import resource
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
 import threading
 import time
+from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from huggingface_hub import CommitOperationAdd, HfApi
+from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError
-from local_hub import ask, file_line, post_commit, send_large, upload_address
+from local_hub import Log, ask, file_line, post_commit, send_large
+from typer.testing import CliRunner
 
+from hub_server.faults import EVERY, Fault
 from hub_server.process import LocalHub
+from hub_server.server import app
 from hub_server.storage.errors import CommandError
 
 pytest_plugins = ["local_hub"]
@@ -97,33 +102,57 @@ os._exit(1)  # no clean-up of any kind
 
 
 def test_environment_for_clients(local_hub, tmp_path, monkeypatch):
-    for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HUGGING_FACE_HUB_TOKEN"):
+    for name in (others := ("HF_TOKEN", "HF_HUB_OFFLINE", "HUGGING_FACE_HUB_TOKEN")):
         monkeypatch.setenv(name, "x")
-    monkeypatch.setenv("ANOTHER", "kept")
     env = local_hub.client_environment(tmp_path)
-    assert env["HF_ENDPOINT"] == local_hub.endpoint and env["HF_HOME"] == str(tmp_path) and env["ANOTHER"] == "kept"
+    assert env["HF_ENDPOINT"] == local_hub.endpoint and env["HF_HOME"] == str(tmp_path) and not {*others} & set(env)
     assert Path(env["HF_TOKEN_PATH"]).read_text() == local_hub.token and local_hub.token not in env.values()
-    assert not {"HF_TOKEN", "HF_HUB_OFFLINE", "HUGGING_FACE_HUB_TOKEN"} & set(env)
 
 
-def test_many_writers_lose_nothing(hub_api, repo):
-    def write(writer: int) -> list[str]:
-        done = []
-        for number in range(5):
-            name = f"w{writer}/{number}"
-            operations = [
-                CommitOperationAdd(f"{name}.txt", name.encode()),
-                CommitOperationAdd(f"{name}.bin", name.encode() * 10),
-            ]
-            done.append(hub_api.create_commit(repo, operations, commit_message=name, **DATASET).oid)
-        return done
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory) -> Iterator[tuple[LocalHub, Path]]:
+    """A Hub with planned faults, and the file of the plan."""
+    folder = tmp_path_factory.mktemp("faulty")
+    plan = folder / "plan.json"
+    plan.write_text(json.dumps({"share": 1.0, "once": True, "requests": ["repos.create"], "slow_seconds": 0.3}))
+    with LocalHub(folder / "hub", options=["--verbose", "--faults", str(plan)]) as hub:
+        yield hub, plan
 
-    with ThreadPoolExecutor(8) as pool:
-        acknowledged = [oid for oids in pool.map(write, range(8)) for oid in oids]
-    history = [commit.commit_id for commit in hub_api.list_repo_commits(repo, **DATASET)]
-    assert len(set(acknowledged)) == 40 and set(history[:-1]) == set(acknowledged)
-    found = {entry.path for entry in hub_api.list_repo_tree(repo, recursive=True, **DATASET) if "." in entry.path}
-    assert len(found) == 1 + 8 * 5 * 2
+
+def test_a_fault_does_what_its_name_says(faulty):
+    hub, plan = faulty
+    api, log, drawn = HfApi(endpoint=hub.endpoint, token=hub.token), Log(hub), Counter()
+    for number in range(len(EVERY)):
+        started = time.monotonic()
+        try:
+            answer = ask(hub, "POST", "/api/repos/create", {"name": f"r{number}"}, token=hub.token)
+            got = str(answer.status)
+        except (http.client.RemoteDisconnected, http.client.IncompleteRead) as error:
+            got = "cut" if getattr(error, "partial", b"") else "dropped"
+        kind, _, when = log.lines("fault")[-1].partition("repos.create ")[2].rpartition(" ")
+        drawn[Fault(kind, when == "after")] += 1
+        assert got == {"slow": "200"}.get(kind, kind.split()[0]), kind
+        assert kind != "slow" or time.monotonic() - started >= 0.3
+        assert kind != "429 retry-after" or answer.headers["Retry-After"] == "1"
+        assert api.repo_exists(f"demo/r{number}") == (when == "after"), (kind, when)  # the work is done all the same
+    assert drawn == Counter(EVERY)
+    assert ask(hub, "POST", "/api/repos/create", {"name": "calm"}, token=hub.token).status == 200
+    for kind, content in (("html", b"<!doctype"), ("garbage", b"\0\1"), ("{}", b"{}"), ("deep", b"[[[")):
+        plan.write_text(json.dumps({"share": 1.0, "kinds": [kind]}))
+        answer = ask(hub, "GET", "/api/whoami-v2", token=hub.token)
+        assert answer.status == 200 and answer.body.startswith(content)
+    for kind, host in (("elsewhere", "http://127.0.0.1:9"), ("circle", "")):
+        plan.write_text(json.dumps({"share": 1.0, "kinds": [kind]}))
+        assert ask(hub, "GET", "/api/whoami-v2").headers["Location"] == f"{host}/api/whoami-v2"
+
+
+@pytest.mark.parametrize("plan", [None, "{", '{"share": 2}', '{"kinds": ["418"]}', '{"requests": ["a.b"]}'])
+def test_a_bad_plan_of_faults_is_refused_in_one_line(plan, tmp_path):
+    if plan is not None:
+        (tmp_path / "plan.json").write_text(plan)
+    done = CliRunner().invoke(app, ["serve", "--root", str(tmp_path / "hub"), "--faults", str(tmp_path / "plan.json")])
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith(f"error: --faults {tmp_path / 'plan.json'}: ")
 
 
 def test_create_race_has_one_winner(local_hub):
@@ -209,21 +238,6 @@ def test_full_disk_is_507_and_leaves_nothing(tmp_path):
         resource.prlimit(hub.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         done = api.upload_file(**upload, **DATASET)
         assert api.dataset_info(repo).sha == done.oid != before
-
-
-def test_client_that_goes_away_leaves_nothing(local_hub, repo):
-    path = upload_address(local_hub, repo, hashlib.sha256(b"never sent").hexdigest(), 1_000_000)
-    host, port = local_hub.endpoint.removeprefix("http://").split(":")
-    head = f"PUT {path} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: 1000000\r\n\r\n"
-    with socket.create_connection((host, int(port))) as half:
-        half.sendall(head.encode() + bytes(900_000))
-        deadline = time.monotonic() + 10
-        while not list((local_hub.root / "tmp").iterdir()) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert list((local_hub.root / "tmp").iterdir())
-    while list((local_hub.root / "tmp").iterdir()) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not list((local_hub.root / "tmp").iterdir())
 
 
 def test_no_token_outside_token_files(local_hub, hub_api, repo):

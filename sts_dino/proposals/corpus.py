@@ -12,7 +12,7 @@ from typing import Any
 from generation.inputs.sources import READERS, as_texts, file_rows, has_control_characters, require_kind
 from hub.cli import say
 from hub.contract import licences
-from hub.contract.sections import LANGUAGE, QUOTE
+from hub.contract.recipe import LANGUAGE, QUOTE
 from hub.errors import InputError, did_you_mean
 from hub.word_overlap import words
 

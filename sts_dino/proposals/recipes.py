@@ -13,8 +13,7 @@ from generation.backends.registry import dialect_of
 from hub.assets import asset
 from hub.cli import say
 from hub.contract import licences
-from hub.contract.dataset_sections import RECOGNISED
-from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe import RECOGNISED, DatasetRecipe
 from hub.contract.run_dir import ARTIFACTS
 from hub.errors import InputError
 from sts_dino.proposals.corpus import Corpus, Profile
@@ -232,7 +231,7 @@ def prompteol(model: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     In bfloat16 where this machine computes in it at full speed; a step then takes 0.6 of the time.
     """
     from generation.backends.load_model import resolve_dtype
-    from hub.contract.dataset_sections import LanguageModel
+    from hub.contract.recipe import LanguageModel
 
     section = {**model, "pooling": "lasttoken", "prompt": PROMPTEOL, "max_seq_length": 64}
     half = resolve_dtype(LanguageModel(path="-", dtype="auto", license="-")) == "bfloat16"

@@ -20,7 +20,6 @@ from eval.tasks.rows import (
     Pins,
     Rows,
     RowsPin,
-    ScoredPairs,
     published,
 )
 from eval.tasks.task import Layout
@@ -37,13 +36,13 @@ def file_pin(file: DataFile) -> FilePin:
 
 
 def rows_pin(rows: Rows) -> RowsPin:
-    subsets = {name: stop - start for name, start, stop in rows.subsets} if isinstance(rows, ScoredPairs) else {}
+    subsets = {name: stop - start for name, start, stop in rows.subsets}
     return RowsPin(rows=len(rows), sha256=rows.sha256, subsets=subsets)
 
 
-def row_order(name: str, rows: ScoredPairs) -> Order:
+def row_order(name: str, rows: Rows) -> Order:
     """The first four bytes of every row's hash. Raises InputError when two different rows share them."""
-    keys = [key(row) for row in zip(rows.first, rows.second, rows.gold.tolist(), strict=True)]
+    keys = [key(row) for row in rows.canonical()]
     if len(set(keys)) != len(set(rows.canonical())):
         raise InputError(name, "two different rows have the same four bytes of hash", hint="take more bytes")
     return np.array(keys, dtype=np.uint32)
@@ -64,7 +63,7 @@ def measure(roots: Mapping[Layout, Path]) -> tuple[Pins, dict[str, Order]]:
             files[dataset.layout] |= {name: file_pin(file) for name, file in zip(part.files, read, strict=True)}
             found = part.reader(read)
             rows.setdefault(dataset.name, {})[split] = rows_pin(found)
-            if isinstance(found, ScoredPairs) and dataset.name in mteb_pins() and split != "train":
+            if dataset.name in mteb_pins() and split != "train":
                 orders[f"{dataset.name}/{split}"] = row_order(dataset.name, found)
     return Pins(**files, rows={name: rows[name] for name in DATASETS if name in rows}), orders
 

@@ -1,42 +1,37 @@
-"""The annotation command and its page, used in a real browser by two people, with the server killed between."""
+"""The annotation command and its page: blind, escaped, on the loopback only; and the report of its answers."""
 
-import contextlib
+import html
 import json
-import multiprocessing
-import os
-import signal
+import re
 import socket
-import sys
+import threading
+import time
 import urllib.error
+import urllib.parse
 import urllib.request
-from pathlib import Path
 
 import pytest
-from browser import CHROMIUM, Browser
-from serving import free_port
+from annotation_examples import inferred, scored, whole
 from small_runs import small_recipe, small_run
 from training_inputs import PROVENANCE, write_dataset
 from typer.testing import CliRunner
 
 from eval.annotate import app
-from eval.audit.page import application
+from eval.audit.page import UNREAD_SECONDS, Page
 from eval.audit.source import find_rows
 from eval.audit.survey import AnswerStore, Survey, draw, read_examples
-from hub import cli
 from hub.errors import InputError, RunError
 
 HOSTILE = [
     ("<script>window.owned = 1</script>", "<img src=x onerror='window.owned = 2'><b>bold</b> &amp;"),
-    ("# heading\n**strong** [link](https://example.com/x) `code`", "![picture](https://example.com/y.png) $$x^2$$"),
-    ("رجل يعزف على الناي، ثم \u202eevil", "a man plays the flute: {{ 7 * 7 }} ${7 * 7} {7 * 7}"),
+    ("# heading\n**strong** [link](https://example.com/x) `code`", "{{ 7 * 7 }} ${7 * 7} {% raw %} {7 * 7}"),
+    ("رجل يعزف على الناي، ثم \u202eevil", '"></div><form action="https://example.com">'),
     ("long " * 800 + "x" * 3000, "short"),
     ("A girl.", "A boy."),
     ("A cat.", "A dog."),
 ]
 SCORES = [0.0, 0.1, 0.5, 0.9, 0.9, 0.5]
-_CONTEXT = multiprocessing.get_context("forkserver")  # imports gradio once for all starts
-_CONTEXT.set_forkserver_preload(["eval.annotate", "eval.audit.page"])
-HIDDEN = {"__type__", "visible", "variant", "interactive"}  # what an update of a component may say
+EVIL = 'Ann <i>&"'
 
 
 @pytest.fixture(scope="module")
@@ -48,203 +43,149 @@ def run(tmp_path_factory):
     return write_dataset(tmp_path_factory.mktemp("runs") / "pairs", {"train": rows})
 
 
-class _Said:
-    """A standard error that another process can read."""
+class Served:
+    """A page that a thread serves, and what a browser sends it."""
 
-    def __init__(self, end):
-        self._end = end
+    def __init__(self, sample, folder):
+        self.sample, self.store = sample, AnswerStore(folder, sample.examples)
+        self.page = Page(Survey(sample, self.store), 0)
+        threading.Thread(target=self.page.serve_forever, daemon=True).start()
 
-    def write(self, text):
-        self._end.send(text)
-
-    def flush(self):
-        pass
-
-
-def _command(options, end):
-    sys.stderr = _Said(end)
-    os.environ["HTTP_PROXY"] = os.environ["http_proxy"] = "http://127.0.0.1:9"  # not for the loopback
-    cli.run(lambda: app(options))
-
-
-class Page:
-    """The command in a process of its own, always on the same port."""
-
-    def __init__(self, run: Path, folder: Path):
-        self._port = free_port()
-        self.url = f"http://127.0.0.1:{self._port}"
-        self._options = [
-            str(run),
-            "--sample",
-            str(len(HOSTILE)),
-            "--out",
-            str(folder),
-            "--port",
-            str(self._port),
-        ]
-
-    def start(self):
-        self._said, end = _CONTEXT.Pipe(duplex=False)
-        self._process = _CONTEXT.Process(target=_command, args=(self._options, end))
-        self._process.start()
-        end.close()
-        heard = ""
-        while "\nopen http" not in heard:
-            assert self._said.poll(60), heard
-            heard += self._said.recv()
-
-    def kill(self):
-        self._process.kill()
-        self._process.join()
-
-    def stop(self):
-        """Ctrl-C, with tabs still open: exit code and what is printed."""
-        os.kill(self._process.pid, signal.SIGINT)
-        said = ""
-        with contextlib.suppress(EOFError):  # it has ended
-            while self._said.poll(60):
-                said += self._said.recv()
-        self._process.join(60)
-        return self._process.exitcode, said
-
-    def get(self, path: str, **headers: str) -> tuple[int, str]:
+    def get(self, path="/", data=None, **headers):
+        """Status, text and final address; redirects are followed."""
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        request = urllib.request.Request(self.page.url + path, data and data.encode(), headers)
         try:
-            with opener.open(urllib.request.Request(self.url + path, headers=headers), timeout=30) as answer:
-                return answer.status, answer.read().decode()
+            with opener.open(request, timeout=30) as answer:
+                assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+                return answer.status, answer.read().decode(), answer.url
         except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
+            return error.code, error.read().decode(), error.url
+
+    def at(self, name, place=None):
+        return self.get(
+            "/?" + urllib.parse.urlencode({"annotator": name} | ({} if place is None else {"place": place}))
+        )
+
+    def post(self, name, place, label, seconds=60.0, **headers):
+        form = {"annotator": name, "place": place, "label": label, "shown": time.time() - seconds}
+        return self.get("/", urllib.parse.urlencode(form), **headers)
 
 
 @pytest.fixture
-def page(run, tmp_path):
-    page = Page(run, tmp_path / "answers")
-    page.start()
-    yield page
-    page.kill()
+def serve(tmp_path):
+    pages = []
+
+    def start(sample, folder="answers"):
+        pages.append(Served(sample, tmp_path / folder))
+        return pages[-1]
+
+    yield start
+    for one in pages:
+        one.page.shutdown()
+        one.page.server_close()
 
 
-def join(tab, name=None):
-    """Enter a name, or the one that the browser has kept."""
-    tab.wait("!!document.querySelector('#start') && !!document.querySelector('#name textarea')")
-    if name is not None:
-        tab.click("#name textarea")
-        tab.type(name)
-    tab.wait("document.querySelector('#name textarea').value")
-    tab.click("#start")
+@pytest.fixture
+def served(run, serve):
+    return serve(draw(read_examples(find_rows(str(run))), len(HOSTILE), seed=42))
 
 
-def at(tab, place):
-    """Wait until a tab shows the question at a place (from 1), readable for long enough to be answered."""
-    tab.wait(f"(document.querySelector('#progress b') || {{}}).innerText === '{place} of {len(HOSTILE)}'")
-    tab.run("new Promise(done => setTimeout(done, 500))")
+def shown(body):
+    return tuple(map(html.unescape, re.findall(r'<div class="text" dir="auto">(.*?)</div>', body, re.DOTALL)))
 
 
-def shown(tab):
-    return tuple(tab.run("[...document.querySelectorAll('.shown-text textarea')].map(box => box.value)"))
+def test_people_answer_hostile_texts_to_the_end_and_can_go_back(served):
+    order = [HOSTILE[row] for row in served.sample.rows]
+    assert "You will see 6 examples" in served.get()[1]
+    for place in range(6):
+        status, body, _ = served.at(EVIL)  # a later start resumes at the first open question
+        assert status == 200 and f"{place + 1} of 6" in body and shown(body) == order[place]
+        assert not re.search(r"<(b>bold|img|i>|script>window|form action)", body)
+        served.post(EVIL, place, "0.9")
+    _, body, address = served.post("Bob", 1, "0")
+    assert "3 of 6" in body and address.endswith("annotator=Bob&place=2")
+    _, end, _ = served.at(EVIL)
+    assert "All 6 are answered" in end and f"place={5}" in end
+    assert 'class="answer chosen" name="label" value="0.9"' in served.at(EVIL, 5)[1]
+    assert "All 6 are answered" in served.post(EVIL, 5, "0.1")[1]
+    assert served.store.answers() == {
+        EVIL: dict.fromkeys(served.sample.rows[:5], "0.9") | {served.sample.rows[5]: "0.1"},
+        "Bob": {served.sample.rows[1]: "0"},
+    }
 
 
-def sent(tab):
-    """Every value that the server has sent to a tab since it was opened."""
-    lines = [line for text in tab.received() for line in text.splitlines()]
-    messages = [json.loads(line[5:]) for line in lines if line.startswith("data: {")]
-    return [value for message in messages for value in (message.get("output") or {}).get("data", [])]
+def test_the_second_click_of_a_double_click_answers_nothing(served):
+    _, body, _ = served.post("Ann", 3, "0.5", seconds=UNREAD_SECONDS / 2)
+    assert "4 of 6" in body and served.store.answers() == {}
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
-def test_two_people_label_blind_in_a_real_browser_and_end_with_the_table(page, run, tmp_path):
-    sample = draw(read_examples(find_rows(str(run))), len(HOSTILE), seed=42)
-    order = [HOSTILE[row] for row in sample.rows]
-    with Browser(tmp_path) as browser:
-        ann, bob = browser.visitor(), browser.visitor()
-        for tab, name in ((ann, "Ann <i>&"), (bob, "Bob")):
-            tab.open(page.url)
-            join(tab, name)
-        for place in (1, 2, 3):  # at the same time, by mouse and by key
-            at(ann, place)
-            at(bob, place)
-            assert shown(ann) == shown(bob) == order[place - 1]
-            ann.click("#answer-4")
-            bob.key("1")
-        at(ann, 4)
-        at(bob, 4)
-        page.kill()
-        page.start()
-        ann.open(page.url)
-        bob.click("#answer-2")  # in a tab of the server that is gone
-        join(ann)
-        at(ann, 4)
-        for place in (4, 5, 6):
-            at(ann, place)
-            assert shown(ann) == order[place - 1]
-            ann.key("4")
-        ann.click("#look-back")
-        at(ann, 6)
-        assert ann.run("document.querySelector('#answer-4').className").count("primary") == 1
-        ann.key("ArrowLeft")
-        at(ann, 5)
-        ann.key("1")
-        at(ann, 6)
-        _check_what_was_sent(sent(ann), order)
-        rendered = "document.querySelectorAll('.shown-text :is(b, img, script)').length"
-        assert ann.run(f"[window.owned, {rendered}]") == [None, 0]
-        ann.click("#forward")
-        ann.click("#show")
-        text = ann.wait("document.querySelector('#report table') && document.body.innerText")
-        assert "Ann <i>&" in text and "Cohen's κ" in text and "6 of 6 answered" in text and "3 of 6 answered" in text
-        bob.wait("document.body.innerText.includes('not saved')")
-        join(bob)
-        at(bob, 4)
-        assert all(url.startswith((page.url, "data:", "blob:", "about:")) for tab in (ann, bob) for url in tab.urls())
-        store = AnswerStore(tmp_path / "answers", sample.examples)
-        assert list(store.answers("Ann <i>&").values()) == ["0.9", "0.9", "0.9", "0.9", "0", "0.9"]
-        assert store.answers("Bob") == dict.fromkeys(sample.rows[:3], "0")
-        _check_doors(page, tmp_path)
-        code, said = page.stop()
-        assert code == 0 and "every answer is on disk" in said and "Traceback" not in said
+@pytest.mark.parametrize("make", [scored, inferred])
+def test_nothing_that_is_sent_depends_on_the_generators_labels(serve, make):
+    labels = ["0", "0.1", "0.5", "0.9"] if make is scored else ["entailment", "neutral", "contradiction", "neutral"]
+
+    def sent(folder, labels):
+        page = serve(whole(make(labels)), folder)
+        answers = page.sample.examples.scale.labels
+        bodies = [page.get()[1], *(page.post("Ann", place, answers[place % 3])[1] for place in range(4))]
+        return [re.sub(r'nonce="[^"]*"|value="[\d.]{9,}"', "", body) for body in bodies]
+
+    assert sent("a", labels) == sent("b", labels[::-1])
 
 
-def _check_what_was_sent(values, order):
-    """Texts, the progress, the annotator's own name and updates of buttons: no label of the dataset."""
-    texts = {text for pair in order for text in pair}
-    for value in values:
-        if isinstance(value, dict):
-            assert value.keys() <= HIDDEN or value == {"props": {"__type__": "update"}, "__type__": "update"}, value
-        elif value is not None:
-            assert value in texts or value in ("", "Ann <i>&") or value.startswith("<p><b>"), value
-    assert sum(isinstance(value, str) and value in texts for value in values) > len(order)
+def test_only_the_page_is_served_and_only_to_this_machine_and_site(served):
+    assert served.page.server_address[0] == "127.0.0.1"
+    here = served.page.url
+    for host in ("example.com", "127.0.0.1.example.com", ""):
+        assert served.get("/", Host=host)[0] == 400
+    assert served.get("/", Host="localhost:9999")[0] == 200, "a forwarded port"
+    for path in ("/answers.sqlite", "/../pyproject.toml", "//example.com/?annotator=a", "/docs"):
+        assert served.get(path)[0] == 404
+    for origin in ("https://example.com", "null", here.replace("127.0.0.1", "localhost")):
+        assert served.post("Ann", 0, "0", Origin=origin)[0] == 403
+    assert served.get("/", "label=" + "0" * 20_000)[0] == 413
+    assert served.store.answers() == {}
+    assert served.post("Ann", 0, "0", Origin=here)[0] == 200 and list(served.store.answers()) == ["Ann"]
 
 
-def _check_doors(page, folder):
-    """Nothing else is served: no files, no API, no other host name; and the page's source holds no text."""
-    status, source = page.get("/")
-    assert status == 200 and "A girl." not in source and "fonts.googleapis" not in source
-    assert page.get("/", Host="example.com")[0] == 400
-    assert page.get("/gradio_api/info")[1] == '{"named_endpoints":{},"unnamed_endpoints":{}}'
-    for path in (folder / "answers" / "answers.sqlite", "pyproject.toml"):
-        assert page.get(f"/gradio_api/file={path}")[0] == 403
-    assert page.get("/docs")[0] == 404
+def test_forms_that_nobody_was_offered_are_refused_and_show_why(served, monkeypatch):
+    for name, place, label in (("Ann", 0, "1"), ("Ann", 6, "0"), ("Ann", -1, "0"), ("Ann", "x", "0"), (" ", 0, "0")):
+        assert served.post(name, place, label)[0] == 400
+    assert served.get("/", "annotator=Ann")[0] == 400 and served.at("x" * 61)[0] == 400
+    assert "name: has 61 characters; allowed: 1 to 60" in html.unescape(served.at("x" * 61)[1])
 
+    def full(*_):
+        raise RunError("disk", "<b>is full")
 
-@contextlib.contextmanager
-def taken_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        yield listener.getsockname()[1]
+    monkeypatch.setattr(served.store.__class__, "add", full)
+    status, body, _ = served.post("Ann", 0, "0")
+    assert status == 500 and "disk: &lt;b&gt;is full" in body and served.store.answers() == {}
 
 
 def command(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-def test_the_report_is_printed_and_written_without_a_page(run, tmp_path):
+def test_the_report_is_printed_and_written_when_somebody_has_answered_all(run, tmp_path, monkeypatch):
     sample = draw(read_examples(find_rows(str(run))), 6, seed=42)
     store = AnswerStore(tmp_path, sample.examples)
-    for row, label in zip(sample.rows, ["0", "0.5", "0.5", "0.9", "0.1", "0"], strict=True):
+    labels = ["0", "0.5", "0.5", "0.9", "0.1", "0"]
+
+    def stopped(page):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Page, "serve_forever", stopped)
+    for row, label in zip(sample.rows[:5], labels, strict=False):
         store.add("Ann", row, label)
-    done = command(run, "--sample", 6, "--out", tmp_path, "--report")
-    assert done.exit_code == 0 and (tmp_path / "agreement.md").read_text() in done.output
+    words = (run, "--sample", 6, "--out", tmp_path, "--port", 0)
+    early = command(*words)
+    assert (
+        early.exit_code == 0 and "open http://127.0.0.1:" in early.output and "every answer is on disk" in early.output
+    )
+    assert not (tmp_path / "agreement.md").exists()
+    store.add("Ann", sample.rows[5], labels[5])
+    for done in (command(*words), command(*words, "--report")):
+        assert done.exit_code == 0 and (tmp_path / "agreement.md").read_text() in done.output
     written = json.loads((tmp_path / "agreement.json").read_text())
     assert written["dataset"]["sha256"] == sample.examples.sha256 and written["labels"] == ["0", "0.1", "0.5", "0.9"]
     (ann,) = written["annotators"]
@@ -252,30 +193,31 @@ def test_the_report_is_printed_and_written_without_a_page(run, tmp_path):
     assert {"kappa", "kappa_linear", "kappa_quadratic"} <= ann.keys()
     assert written["paper"]["column_percent"][1] == [0, 44, 11, 12] and "table 3" in done.output
     pairs = [(answer["label"], answer["generated"]) for answer in written["answers"]]
-    assert ann["same"]["value"] == pytest.approx(100 * sum(a == b for a, b in pairs) / 6)
+    assert ann["same"]["value"] == pytest.approx(100 * sum(a == b for a, b in pairs) / 6, abs=1e-4)
 
 
 def test_bad_input_is_one_clear_error(run, tmp_path):
     assert isinstance(command(run, "--out", tmp_path / "none", "--report", "--sample", 3).exception, InputError)
     assert not (tmp_path / "none").exists()
     AnswerStore(tmp_path, read_examples(find_rows(str(run))))
-    nobody = command(run, "--out", tmp_path, "--report", "--sample", 3).exception
-    assert isinstance(nobody, InputError) and "holds no answer to these rows" in str(nobody)
-    many = command(run, "--out", tmp_path).exception
-    assert isinstance(many, InputError) and "has 6 rows, 100 are asked for; --sample 6" in str(many)
-    with taken_port() as port:
-        taken = command(run, "--out", tmp_path, "--sample", 3, "--port", port).exception
-        assert isinstance(taken, RunError) and f"port {port}: cannot be used" in str(taken)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for words, kind, problem in (
+            (("--report", "--sample", 3), InputError, "holds no answer to these rows"),
+            ((), InputError, "has 6 rows, 100 are asked for; --sample 6"),
+            (("--sample", 3, "--port", port), RunError, f"port {port}: cannot be used"),
+            (("--language", "fr"), InputError, "'fr' is not spoken by the page; allowed: en, de"),
+        ):
+            refused = command(run, "--out", tmp_path, *words).exception
+            assert isinstance(refused, kind) and problem in str(refused)
 
 
-def test_the_page_speaks_the_language_that_was_asked_for(tmp_path):
-    run = tmp_path / "run"
-    small_run(run, small_recipe("sts"))
-    sample = draw(read_examples(find_rows(str(run)), "de"), 4, seed=42)
-    (mounted,) = (route.app for route in application(Survey(sample, AnswerStore(tmp_path, sample.examples))).routes)
-    shown = json.dumps(mounted.get_blocks().get_config_file(), ensure_ascii=False, default=str)
-    for words in ("Ergebnisse zeigen", "Satz 1", "Wie ähnlich sind sich", "0.5: ähneln sich ein wenig", "← Zurück"):
-        assert words in shown
-    assert not [words for words in ("Show the results", "Sentence 1", "Your name", "Forward") if words in shown]
-    refused = CliRunner().invoke(app, [str(run), "--language", "fr"]).exception
-    assert "'fr' is not spoken by the page; allowed: en, de" in str(refused)
+def test_the_page_speaks_the_language_that_was_asked_for(serve, tmp_path):
+    small_run(tmp_path / "run", small_recipe("sts"))
+    served = serve(draw(read_examples(find_rows(str(tmp_path / "run")), "de"), 4, seed=42))
+    body = served.get()[1] + served.post("Ann", 0, "0.5")[1]
+    for words in ("Satz 1", "Wie ähnlich sind sich", "0.5: ähneln sich ein wenig", "← Zurück", '<html lang="de">'):
+        assert words in body
+    assert not [words for words in ("Sentence 1", "Your name", "Back") if words in body]

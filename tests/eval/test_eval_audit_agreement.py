@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from annotation_examples import SCORES
+from annotation_examples import INFERENCE, SCORES, SIMILARITY
 from sklearn.metrics import cohen_kappa_score
 
 from eval.audit.agreement import (
@@ -14,7 +14,7 @@ from eval.audit.agreement import (
     kappas,
     make_report,
 )
-from eval.audit.survey import Examples, Sample, Scale, inference_scale, similarity_scale
+from eval.audit.survey import Examples, Sample, Scale
 from eval.encoders.load import Encoder
 from hub.errors import InputError
 
@@ -50,7 +50,7 @@ def test_many_tables_at_once_equal_scikit_learn():
 
 def test_intervals_hold_the_planted_kappa_in_about_95_percent_of_samples():
     # half of the second rater's labels are the first's, half are drawn at random: κ = 0.5
-    generator, scale, held = np.random.default_rng(1), similarity_scale(SCORES, "x"), 0
+    generator, scale, held = np.random.default_rng(1), SIMILARITY, 0
     for trial in range(100):
         first = generator.choice(scale.labels, 100)
         second = np.where(generator.random(100) < 0.5, first, generator.choice(scale.labels, 100))
@@ -60,7 +60,7 @@ def test_intervals_hold_the_planted_kappa_in_about_95_percent_of_samples():
 
 
 def test_one_label_only_leaves_kappa_undefined():
-    found = agreement(["0.5", "0.5"], ["0.5", "0.5"], similarity_scale(SCORES, "x"))
+    found = agreement(["0.5", "0.5"], ["0.5", "0.5"], SIMILARITY)
     assert found.kappa is None and found.weighted == {"linear": None, "quadratic": None}
     assert found.same.value == 100 and found.same.low < 50
 
@@ -72,7 +72,7 @@ PAIRS = 60
 def sample(scale=None):
     labels = tuple(scale.labels[row % 3] if scale else f"{THREE_SCORES[row % 3]:g}" for row in range(PAIRS))
     texts = tuple((f"first {row // 3}", f"{row} {label}") for row, label in enumerate(labels))
-    scale = scale or similarity_scale(THREE_SCORES, "pairs")
+    scale = scale or Scale("?", ("0", "0.5", "1"), ("", "", ""), ordered=True)
     examples = Examples("pairs", "default", "train", ("a", "b"), scale, texts, labels)
     return Sample(examples, 0, tuple(range(PAIRS)))
 
@@ -127,7 +127,7 @@ def test_intervals_hold_the_value_and_are_the_same_whoever_is_beside():
     [
         (dict.fromkeys(range(PAIRS), "0.5"), None, "answers that are all the same"),
         (dict.fromkeys(range(5), "1"), None, "5 pairs are answered; allowed: at least 10"),
-        ({0: "neutral"}, inference_scale(), "is for pairs with scores"),
+        ({0: "neutral"}, INFERENCE, "is for pairs with scores"),
     ],
 )
 def test_answers_that_tell_nothing_are_refused(answers, scale, said):

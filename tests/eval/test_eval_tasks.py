@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from eval.tasks.registry import DATASETS, DEFINITIONS, GROUPS, TASKS, averages, find_tasks
-from eval.tasks.rows import Captions, LabelledPairs, LabelledTexts, ScoredPairs, drawn, spread
+from eval.tasks.rows import Rows, drawn, spread
 from hub.contract.results import TaskScore
 from hub.errors import InputError
 from hub.papers import papers
@@ -90,12 +90,11 @@ def test_an_unknown_task_is_answered_with_the_did_you_mean(name, answer):
         find_tasks([name])
 
 
-def pairs(sizes: tuple[int, ...]) -> ScoredPairs:
-    """Pairs whose texts and gold score are their number, in subsets of these sizes."""
-    n, ends = sum(sizes), np.cumsum(sizes).tolist()
-    subsets = tuple((f"s{number}", end - size, end) for number, (size, end) in enumerate(zip(sizes, ends, strict=True)))
-    texts = tuple(map(str, range(n)))
-    return ScoredPairs(texts, texts, np.arange(n, dtype=float), "h" * 64, subsets)
+def pairs(sizes: tuple[int, ...]) -> Rows:
+    """Pairs whose texts and score are their number, in subsets of these sizes."""
+    ends = np.cumsum(sizes).tolist()
+    subsets = [(f"s{number}", end - size, end) for number, (size, end) in enumerate(zip(sizes, ends, strict=True))]
+    return Rows.of([(str(row), str(row), float(row)) for row in range(sum(sizes))], subsets=subsets)
 
 
 def test_every_row_is_as_likely_and_every_group_has_its_share():
@@ -112,29 +111,28 @@ def test_every_row_is_as_likely_and_every_group_has_its_share():
 def test_the_drawn_pairs_are_the_datas_with_their_subsets():
     rows = pairs((50, 30, 20))
     part = drawn(rows, 10, 7)
-    assert part.first == part.second == tuple(str(int(gold)) for gold in part.gold)
+    assert part.first == part.second == tuple(str(int(gold)) for gold in part.target)
     assert [(name, stop - start) for name, start, stop in part.subsets] == [("s0", 5), ("s1", 3), ("s2", 2)]
     for name, start, stop in part.subsets:
         of = next((low, high) for found, low, high in rows.subsets if found == name)
-        assert all(of[0] <= gold < of[1] for gold in part.gold[start:stop])
+        assert all(of[0] <= gold < of[1] for gold in part.target[start:stop])
     assert part.sha256 == rows.sha256  # of the whole: the limit is reported beside it
     assert part.first != rows.first[:10]
     assert drawn(rows, 10, 7).first == part.first != drawn(rows, 10, 8).first
 
 
 def test_labelled_rows_keep_their_labels():
-    labels = np.repeat([0, 1], 50)
-    texts = tuple(f"{label} {row}" for row, label in enumerate(labels))
-    single = drawn(LabelledTexts(texts, labels, ("a", "b"), "h"), 10, 3)
-    both = drawn(LabelledPairs(texts, texts, labels, ("a", "b"), "h"), 10, 3)
-    for part in (single.text, both.first, both.second):
-        assert [int(text.split()[0]) for text in part] == single.labels.tolist() == [0] * 5 + [1] * 5
+    texts = [f"{label} {row}" for row, label in enumerate([0] * 50 + [1] * 50)]
+    for columns in (1, 2):
+        part = drawn(Rows.of([(*[text] * columns, int(text[0])) for text in texts], ("a", "b")), 10, 3)
+        for column in part.columns:
+            assert [int(text.split()[0]) for text in column] == part.target.tolist() == [0] * 5 + [1] * 5
 
 
 def test_captions_are_those_of_whole_images():
-    image_of = np.repeat(np.arange(20), 5)
-    rows = Captions(tuple(map(str, image_of)), np.zeros((20, 4), np.float32), image_of, "h")
-    part = drawn(rows, 15, 1)
-    assert np.unique(part.image_of, return_counts=True)[1].tolist() == [5, 5, 5]
-    assert part.text == tuple(map(str, part.image_of))
-    assert part.image_of.max() > 2  # not the first three
+    part = drawn(
+        Rows.of([(str(row // 5), row // 5) for row in range(100)], features=np.zeros((20, 4), np.float32)), 15, 1
+    )
+    assert np.unique(part.target, return_counts=True)[1].tolist() == [5, 5, 5]
+    assert part.first == tuple(map(str, part.target))
+    assert part.target.max() > 2  # not the first three

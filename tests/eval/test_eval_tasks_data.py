@@ -15,7 +15,7 @@ from senteval_layout import write_coco, write_originals, write_senteval
 
 from eval.tasks.readers import coco, load_arrays
 from eval.tasks.registry import DATASETS, find_dataset
-from eval.tasks.rows import DataFile, Directory, FilePin, Pins, RowsPin, ScoredPairs, published
+from eval.tasks.rows import DataFile, Directory, FilePin, Pins, RowsPin, published
 from eval.tasks.sources import Source
 from hub.errors import InputError
 
@@ -30,20 +30,20 @@ def read(dataset: str, split: str, *contents: str | bytes):
 
 def test_two_class_files_are_latin_1_with_blank_rows_the_first_file_having_class_1():
     rows = read("cr", "all", b"good  phone \n\n caf\xe9 nice", b"bad \n")
-    assert rows.text == ("good phone", "", "café nice", "bad") and rows.labels.tolist() == [1, 1, 1, 0]
+    assert rows.first == ("good phone", "", "café nice", "bad") and rows.target.tolist() == [1, 1, 1, 0]
     assert find_dataset("subj").part("all").files[0] == "downstream/SUBJ/subj.objective"  # class 1 in the toolkit
 
 
 @pytest.mark.parametrize("separator", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028"])
 def test_a_line_ends_at_a_newline_only(separator):
     rows = read("sst2", "test", f"one{separator}two \t1\nthree \t0\n")
-    assert rows.text == ("one two", "three") and rows.labels.tolist() == [1, 0]
+    assert rows.first == ("one two", "three") and rows.target.tolist() == [1, 0]
 
 
 def test_mrpc_has_a_byte_order_mark_and_a_header():
     content = '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t12\t34\tHe said " yes .\tHe agreed .\n'
     rows = read("mrpc", "train", content)
-    assert rows.first == ('He said " yes .',) and rows.second == ("He agreed .",) and rows.labels.tolist() == [1]
+    assert rows.first == ('He said " yes .',) and rows.second == ("He agreed .",) and rows.target.tolist() == [1]
 
 
 HEADER = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\r\n"
@@ -52,15 +52,15 @@ SICK = HEADER + "7\tA  dog runs \tA dog\t4.5\tNEUTRAL\r\n"
 
 def test_sick_has_a_header_and_may_have_windows_line_ends():
     entailment = read("sick-e", "test", SICK)
-    assert entailment.first == ("A dog runs",) and entailment.labels.tolist() == [1]
+    assert entailment.first == ("A dog runs",) and entailment.target.tolist() == [1]
     assert entailment.classes == ("CONTRADICTION", "NEUTRAL", "ENTAILMENT")
-    assert read("sick-r-tokenised", "test", SICK).gold.tolist() == [4.5]
+    assert read("sick-r-tokenised", "test", SICK).target.tolist() == [4.5]
     assert read("sick-r", "test", SICK).first == ("A  dog runs ",)  # the organisers' spaces stay, as in MTEB's copy
 
 
 def test_snli_files_are_parallel():
     rows = read("snli", "test", "neutral\ncontradiction\n", "A man . \nA boy . \n", "He sits . \nHe runs . \n")
-    assert rows.first == ("A man .", "A boy .") and rows.labels.tolist() == [1, 2]
+    assert rows.first == ("A man .", "A boy .") and rows.target.tolist() == [1, 2]
     with pytest.raises(InputError, match=r"s2.test: has 1 lines, downstream/SNLI/labels.test has 2"):
         read("snli", "test", "neutral\nneutral\n", "a\nb\n", "c\n")
 
@@ -73,7 +73,7 @@ def test_unscored_sts_pairs_are_left_out_and_subsets_keep_the_toolkits_order():
     ]
     rows = read("sts15", "test", *contents)
     assert rows.subsets[:2] == (("answers-forums", 0, 2), ("answers-students", 2, 4)) and len(rows) == 10
-    assert rows.first[:3] == ("a0", "e0", "a1") and rows.gold[:4].tolist() == [0, 1.25, 1, 1.25]
+    assert rows.first[:3] == ("a0", "e0", "a1") and rows.target[:4].tolist() == [0, 1.25, 1, 1.25]
 
 
 def test_sts_benchmark_knows_no_quoting():
@@ -81,7 +81,7 @@ def test_sts_benchmark_knows_no_quoting():
     assert read("stsb", "test", line).first == ('"It is here',)
     assert read("stsb", "test", line).second == ('It is  "here" .',)
     assert read("stsb-tokenised", "test", line).second == ('It is "here" .',)
-    assert read("stsb", "test", line.removesuffix("\n") + "\tsource\tauthor\n").gold.tolist() == [3.8]
+    assert read("stsb", "test", line.removesuffix("\n") + "\tsource\tauthor\n").target.tolist() == [3.8]
 
 
 BAD = {
@@ -124,8 +124,8 @@ def read_coco(data: bytes):
 def test_five_captions_an_image_with_a_full_stop(protocol, features):
     rows = read_coco(pickle.dumps(content(features), protocol=protocol))
     assert rows.features.dtype == np.float32 and rows.features.tolist() == FEATURES.tolist()
-    assert rows.text == tuple(f"caption {key} ." for key in (0, 1, 2, 3, 4, 6, 7, 8, 9, 10))
-    assert rows.image_of.tolist() == [0] * 5 + [1] * 5
+    assert rows.first == tuple(f"caption {key} ." for key in (0, 1, 2, 3, 4, 6, 7, 8, 9, 10))
+    assert rows.target.tolist() == [0] * 5 + [1] * 5
     assert rows.sha256 == read_coco(pickle.dumps(content())).sha256
     assert rows.sha256 != read_coco(pickle.dumps(content(FEATURES + 1))).sha256
 
@@ -248,7 +248,7 @@ def test_every_data_set_is_read_and_every_form_is_whole(planted, pins):
         for rows in source.load(name, list(dataset.parts)).values():
             assert len(rows) > 0 and len(rows.texts) % len(rows) == 0, name
             if name.startswith("sts") and name[3].isdigit():
-                assert isinstance(rows, ScoredPairs) and rows.subsets[-1][2] == len(rows)
+                assert rows.subsets[-1][2] == len(rows)
 
 
 def test_the_downstream_folder_itself_is_accepted_and_so_is_its_content(planted, pins, tmp_path):
@@ -348,8 +348,8 @@ def test_planted_data_do_not_pass_for_published_ones(planted):
 def test_probing_classes_are_sorted_as_text_and_taken_from_train():
     content = "tr\t5\tshort one\ntr\t10\tdeep one\nva\t10\textra\tva sentence\nte\t5\tte sentence\n"
     train, validation, test = (read("treedepth", split, content) for split in ("train", "validation", "test"))
-    assert train.classes == test.classes == ("10", "5") and train.labels.tolist() == [1, 0]
-    assert validation.text == ("va sentence",) and validation.labels.tolist() == [0] and test.labels.tolist() == [1]
+    assert train.classes == test.classes == ("10", "5") and train.target.tolist() == [1, 0]
+    assert validation.first == ("va sentence",) and validation.target.tolist() == [0] and test.target.tolist() == [1]
 
 
 def test_rows_have_one_hash_whatever_the_file_looks_like():
@@ -362,11 +362,11 @@ def test_rows_have_one_hash_whatever_the_file_looks_like():
 
 def test_trec_takes_the_coarse_class_and_is_latin_1():
     rows = read("trec", "test", b"NUM:dist How far is it from Caf\xe9 : Bar ?\nABBR:exp What is NASA ?\n")
-    assert rows.text == ("How far is it from Café : Bar ?", "What is NASA ?")
-    assert [rows.classes[label] for label in rows.labels] == ["NUM", "ABBR"] and rows.labels.tolist() == [5, 0]
+    assert rows.first == ("How far is it from Café : Bar ?", "What is NASA ?")
+    assert [rows.classes[label] for label in rows.target] == ["NUM", "ABBR"] and rows.target.tolist() == [5, 0]
 
 
 def test_sst_classes_stand_behind_the_text_or_before_it():
-    assert read("sst2", "validation", "a fine film \t1\n").labels.tolist() == [1]
+    assert read("sst2", "validation", "a fine film \t1\n").target.tolist() == [1]
     fine = read("sst5", "train", "4 a stirring , funny film\n0 no  fun\n")
-    assert fine.text == ("a stirring , funny film", "no fun") and fine.labels.tolist() == [4, 0]
+    assert fine.first == ("a stirring , funny film", "no fun") and fine.target.tolist() == [4, 0]

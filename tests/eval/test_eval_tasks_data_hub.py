@@ -13,7 +13,7 @@ import pytest
 from measured_pins import row_order, rows_pin
 from senteval_layout import write_originals, write_senteval
 
-from eval.tasks.hub import Archive, HubPin, MtebDatasets, bounds, in_order, key, mteb_pins, published_order
+from eval.tasks.hub import Archive, HubPin, bounds, in_order, key, mteb_pins, published_order
 from eval.tasks.rows import Pins
 from eval.tasks.sources import Source
 from hub.errors import InputError, StsDinoError
@@ -118,13 +118,13 @@ def test_an_archives_tricks_are_refused(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["senteval.tar"]
 
 
-def rows_of(hub: str, name: str, split: str, pins: Pins, mteb: MtebDatasets | None = None) -> list[str]:
+def rows_of(hub: str, name: str, split: str, pins: Pins) -> list[str]:
     """The hash of the rows and the names of the subsets."""
-    return named(Source(hub=HubPin.parse(hub), pins=pins, mteb=mteb).load(name, [split])[split])
+    return named(Source(hub=HubPin.parse(hub), pins=pins).load(name, [split])[split])
 
 
 def named(rows) -> list[str]:
-    return [rows.sha256, *(name for name, _, _ in getattr(rows, "subsets", ()))]
+    return [rows.sha256, *(name for name, _, _ in rows.subsets)]
 
 
 def mteb_like(hub_api, rows, name: str, folder: Path) -> tuple[str, str]:
@@ -139,7 +139,7 @@ def mteb_like(hub_api, rows, name: str, folder: Path) -> tuple[str, str]:
     return repo, hub_api.upload_folder(repo_id=repo, folder_path=folder, path_in_repo="data", repo_type="dataset").oid
 
 
-def test_a_repository_gives_the_same_rows_as_a_directory(hub_here, hub_api, folder, planted, tmp_path):
+def test_a_repository_gives_the_same_rows_as_a_directory(hub_here, hub_api, folder, planted, tmp_path, monkeypatch):
     files = hub_api.create_repo("demo/senteval-files", repo_type="dataset").repo_id
     hub_api.upload_folder(repo_id=files, folder_path=folder, repo_type="dataset")
     hub_api.create_tag(files, tag="v1", repo_type="dataset")
@@ -164,10 +164,12 @@ def test_a_repository_gives_the_same_rows_as_a_directory(hub_here, hub_api, fold
         name: HubPin(*mteb_like(hub_api, list(rows.canonical()), f"mteb-{name}", tmp_path / name))
         for name, rows in scored.items()
     }
-    mteb = MtebDatasets(repositories, {f"{name}/test": row_order(name, rows) for name, rows in scored.items()})
+    orders = {f"{name}/test": row_order(name, rows) for name, rows in scored.items()}
+    monkeypatch.setattr("eval.tasks.hub.mteb_pins", lambda: repositories)
+    monkeypatch.setattr("eval.tasks.hub.published_order", lambda: orders)
     scored_pins = Pins(rows={name: {"test": rows_pin(rows)} for name, rows in scored.items()})
     for name, rows in scored.items():
-        assert rows_of("mteb", name, "test", scored_pins, mteb) == named(rows)
+        assert rows_of("mteb", name, "test", scored_pins) == named(rows)
 
     for hub, name, split, problem in (
         (f"{files}@{later}", "mr", "all", "mr all: has other rows"),
@@ -177,7 +179,7 @@ def test_a_repository_gives_the_same_rows_as_a_directory(hub_here, hub_api, fold
         ("mteb", "mr", "all", "mr/all: is not among the data of --hub-data mteb; allowed: sts15"),
     ):
         with pytest.raises(StsDinoError, match=problem):
-            rows_of(hub, name, split, pins, mteb)
+            rows_of(hub, name, split, pins)
 
     hub_here()
     for name, rows in expected.items():

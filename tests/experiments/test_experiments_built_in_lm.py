@@ -8,24 +8,19 @@ import pytest
 from tiny_lm import load_engine
 from transformers import AutoTokenizer
 
-from experiments.built_in_lm import rules, templates
+from experiments.built_in_lm import rules
 from experiments.built_in_lm.corpus import detokenise, normalise, usable
-from experiments.built_in_lm.pairs import Neighbours, word_salad
+from experiments.built_in_lm.pairs import Neighbours
 from experiments.built_in_lm.prompts import Pair, clean, prompt
 from experiments.built_in_lm.rules import fix_articles
 from experiments.built_in_lm.train import encode
 from generation.backends.protocol import Request, complete
 from generation.inputs.row_seeds import row_seed
-from hub.contract.dataset_sections import DecodingParameters
+from hub.contract.recipe import DecodingParameters
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "assets/demo-lm"
 SENTENCES = ROOT / "benchmarks/data/unseen_x1.txt"
-
-
-@pytest.fixture(scope="module")
-def engine():
-    return load_engine(MODEL)
 
 
 COUNTER_LABELS = {"1": (), "0.5": ("1",), "0": ("1", "0.5")}
@@ -36,10 +31,11 @@ def words(text):
 
 
 @pytest.fixture(scope="module")
-def completions(engine):
+def completions():
     """24 sentences that the model never saw, and its completion of each under every label's prompt."""
     lines = SENTENCES.read_text(encoding="utf-8").splitlines()
     firsts = [clean(line) for line in lines[:: len(lines) // 24]][:24]
+    engine = load_engine(MODEL)
     settings = DecodingParameters(decay_constant=100, top_k=5, top_p=0.9, max_new_tokens=40)
     found = {}
     for label, counters in COUNTER_LABELS.items():
@@ -51,11 +47,8 @@ def completions(engine):
     return firsts, found
 
 
-def test_folder_is_small_and_complete():
-    assert sum(p.stat().st_size for p in MODEL.iterdir()) <= 12_000_000
-    assert {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "README.md"} <= {
-        p.name for p in MODEL.iterdir()
-    }
+def test_the_folder_is_small():
+    assert sum(path.stat().st_size for path in MODEL.iterdir()) <= 12_000_000
 
 
 def test_quotes_are_tokens_of_their_own():
@@ -115,38 +108,14 @@ def test_word_overlap_falls_with_the_label(completions):
     ],
 )
 def test_rules(rule, text, expected):
-    assert rule(text, random.Random(0)) == expected
+    assert rule(text, random.Random(0)) == expected and rule("Hello there.", random.Random(0)) is None
 
 
-def test_rules_that_do_not_apply_say_so():
-    assert rules.progressive("Hello there.", random.Random(0)) is None
-    assert rules.coordinate("Hello there.", random.Random(0)) is None
-    assert rules.graft("Too short.", "This too.", random.Random(0)) is None
-
-
-def test_articles_follow_the_next_word():
+def test_texts_are_cleaned_and_neighbours_found_by_words():
     assert fix_articles("a apple and an car, an hour") == "an apple and a car, an hour"
-    assert fix_articles("an French actor, a university") == "a French actor, a university"
-
-
-def test_templates_keep_and_change_fillers():
-    rng = random.Random(1)
-    for _ in range(50):
-        first = templates.draw(rng)
-        same = templates.say(first.group, first.fillers, rng, first.variant)
-        assert same.text != first.text and "{" not in first.text + same.text
-        assert not set(templates.unrelated(first, rng).fillers.values()) & set(first.fillers.values())
-
-
-def test_neighbours_by_words():
+    assert detokenise("He ca n't pay $ 5 , @-@ he said .").startswith("He can't pay $5,")
+    assert clean('He said "no" .') == "He said no ." and normalise("A man, 2 dogs!") == "aman2dogs"
+    assert usable("Two dogs run home.") and not usable("Two <unk> run home.") and not usable("Short one")
     pool = Neighbours(["A dog runs.", "A cat sleeps.", "Stocks fell on Monday."] * 4)
     assert pool.far("A dog runs.", random.Random(0)) != "A dog runs."
     assert pool.similarity("A dog runs.", "The dog runs!") == 1.0
-    assert len(word_salad(["a", "b"], random.Random(0)).first.split()) >= 5
-
-
-def test_text_cleaning():
-    assert detokenise("He ca n't pay $ 5 , @-@ he said .").startswith("He can't pay $5,")
-    assert clean('He said "no" .') == "He said no ."
-    assert normalise("A man, 2 dogs!") == "aman2dogs"
-    assert usable("Two dogs run home.") and not usable("Two <unk> run home.") and not usable("Short one")

@@ -9,7 +9,6 @@ import yaml
 from experiments import page as pages
 from experiments.baselines import random_words
 from experiments.command import PLANS, RESULTS, overview
-from experiments.files import source_of
 from experiments.plan import Effect, Experiment, Plan, read_plan
 from experiments.plots import effects_plot
 from experiments.result import Difference, read_result
@@ -45,13 +44,9 @@ def test_declared_recipes_load_and_rows_stand_in_the_paper():
     [
         (lambda tree: tree["encoders"][0].update(dataset="x2"), "need a recipe"),
         (lambda tree: tree["encoders"][1].update(baseline="simcse"), "a baseline needs a dataset and a training"),
-        (lambda tree: tree["encoders"][2].update(dataset="nothing"), "unknown variant nothing"),
         (lambda tree: tree["experiments"][0]["rows"].update(nobody=None), "unknown encoder nobody"),
-        (lambda tree: tree["experiments"][0].update(measure=["x"]), "exactly one of rows and measure"),
         (lambda tree: tree["experiments"].append(tree["experiments"][0]), "two are called dino-1"),
         (lambda tree: tree["experiments"][0].update(data_seeds=3), "dino-1: 3 data seeds, but the plan has 2"),
-        (lambda tree: tree["datasets"]["variants"][1].update(source="y"), "x1x2: unknown source y"),
-        (lambda tree: tree["datasets"]["variants"][1].update(recipe="r.yaml"), "exactly one of recipe, extends"),
         (lambda tree: tree["datasets"]["variants"][1].update(extends="x1x2"), "variants depend on each other"),
         (
             lambda tree: tree["datasets"]["variants"][7].update(set=["decoding.top_k=1"]),
@@ -86,29 +81,23 @@ def test_the_files_of_a_folder_are_one_plan_and_each_value_is_given_once(tmp_pat
         Plan.model_validate(SHIPPED.model_dump(by_alias=True) | {"files": {}})
 
 
-@pytest.mark.parametrize(
-    ("low", "score", "high", "verdict"),
-    [
+def test_a_verdict_follows_from_the_interval():
+    for low, score, high, verdict in (
         (0.1, 1, 2, "reproduced"),
         (-1, 1, 2, "same direction, not significant"),
         (-2, -1, 1, "opposite direction, not significant"),
         (-2, -1, -0.1, "contradicted"),
-    ],
-)
-def test_a_verdict_follows_from_the_interval(low, score, high, verdict):
-    found = Estimate(score=score, low=low, high=high)
-    assert Difference(better="a", than="b", column="Avg.", difference=found).verdict == verdict
+    ):
+        found = Estimate(score=score, low=low, high=high)
+        assert Difference(better="a", than="b", column="Avg.", difference=found).verdict == verdict
 
 
 def test_the_plot_of_effects_has_the_same_bytes_everywhere():
-    found = [
-        Difference(better="a", than="b", column="Avg.", difference=Estimate(score=score, low=score - 1, high=score + 1))
-        for score in (2, 0.5, -30)
-    ]
-    given = [(f"effect {number}", one, number or None) for number, one in enumerate(found)]
+    found = [Estimate(score=score, low=score - 1, high=score + 1) for score in (2, 0.5, -30)]
+    effects = [Difference(better="a", than="b", column="Avg.", difference=one) for one in found]
+    given = [(f"effect {number}", one, number or None) for number, one in enumerate(effects)]
     drawn = effects_plot(given)
-    assert drawn == effects_plot(given) and "effect 2" in drawn
-    assert drawn.count("the paper") == 1 and drawn != effects_plot([(name, one, None) for name, one, _ in given])
+    assert drawn == effects_plot(given) and "effect 2" in drawn and drawn.count("the paper") == 1
 
 
 def test_random_words_have_the_same_vectors_everywhere():
@@ -146,11 +135,6 @@ def test_a_result_in_another_format_is_refused(tmp_path):
     (tmp_path / "x.json").write_text("{}")
     with pytest.raises(InputError, match="not a result of an experiment"):
         read_result(tmp_path / "x.json")
-
-
-def test_the_code_of_a_named_encoder_is_part_of_its_key():
-    assert source_of("python:experiments.baselines:random_words") == source_of("python:experiments.baselines:minilm")
-    assert source_of("ORG/NAME@v1") is None and source_of("artifacts/models/x") is None
 
 
 def test_the_listed_commands_are_complete():

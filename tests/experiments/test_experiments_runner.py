@@ -28,7 +28,6 @@ from experiments.steps import Steps
 from experiments.variants import finished_config, source_sentences
 from hub.assets import asset
 from hub.contract.measured import Estimate
-from hub.contract.results import read_results
 from hub.contract.run_dir import require_complete
 from hub.contract.shards import read_table
 from hub.errors import InputError, RunError
@@ -165,7 +164,9 @@ def tiny(tmp_path_factory):
     rows = dict.fromkeys(one["name"] for one in tree["encoders"])
     effect = {"says": "it trains", "better": "x2", "than": "untrained", "column": "dev"}
     one = {"name": "tiny", "paper": "dino", "title": "tiny", "rows": rows, "own_columns": column, "effects": [effect]}
-    tree["experiments"] = [one | {"data_seeds": 2}]
+    words = ["measure", "<dataset:x2>", "<out>"]
+    measured = {"name": "measured", "paper": "dino", "title": "measured", "measure": words}
+    tree["experiments"] = [one | {"data_seeds": 2}, measured]
     (place / "plan.yaml").write_text(yaml.safe_dump(tree))
     return place
 
@@ -183,15 +184,21 @@ def run(place):
     return read_result(place / "tiny.json")
 
 
-@pytest.mark.slow("writes with the built-in language model and trains")
+@pytest.mark.slow("generates with the built-in language model and trains")
 def test_an_experiment_resumes_after_a_kill_and_a_second_run_computes_nothing(tiny, forked, monkeypatch):
     whole, ran = Steps._run, []
+    counted = Measured(rows={"x": {"n": Estimate(score=1, low=1, high=1)}}, notes=("a note",), plots={"p": "<svg/>"})
 
     def step(self, words, note):
         ran.append(words[0] if words[0] != "experiment" else words[1])
         if ran.count("train") == 3 and words[0] == "train" and "killed" not in ran:
             ran.append("killed")
             raise RunError(words[0], "was killed")
+        if words[0] == "measure":
+            assert Path(words[1], "manifest.json").is_file()
+            Path(words[2]).parent.mkdir(exist_ok=True)
+            Path(words[2]).write_text(counted.model_dump_json())
+            return 3.0
         return whole(self, words, note)
 
     monkeypatch.setattr(Steps, "_run", step)
@@ -199,9 +206,9 @@ def test_an_experiment_resumes_after_a_kill_and_a_second_run_computes_nothing(ti
         run(tiny)
     assert not (tiny / "tiny.json").exists()
     result = run(tiny)
-    counted = Counter(ran)
-    assert (counted["write"], counted["refinish"]) == (2, 2)
-    assert (counted["train"], counted["score"]) == (9 + 1, 9)  # one was killed
+    found = Counter(ran)
+    assert (found["write"], found["refinish"]) == (2, 2)
+    assert (found["train"], found["score"]) == (9 + 1, 9)  # one was killed
     assert result.measured.rows.keys() == {"untrained", "simcse", "shuffled", "x2", "plain"}
     found = result.measured.differences[0].difference
     both = [result.measured.rows[name]["dev"].score for name in ("x2", "untrained")]
@@ -211,38 +218,18 @@ def test_an_experiment_resumes_after_a_kill_and_a_second_run_computes_nothing(ti
     ran.clear()
     assert run(tiny).measured == result.measured and ran == []
     plan = read_plan(tiny / "plan.yaml")
-    runner = Runner(plan, Steps(tiny / "steps"), None)
-    trees = [
-        runner.encoders.trees(plan.encoder(name), Seeds(data=(42,), trainings=1))[0] for name in ("x2", "shuffled")
-    ]
+    runner, seeds = Runner(plan, Steps(tiny / "steps"), None), Seeds(data=(42,), trainings=1)
     pairs, shuffled = (
-        read_table(Path(tree["datasets"][0]["path"]) / file.path, ["sentence1", "sentence2", "score"]).to_pylist()
-        for tree in trees
-        for file in require_complete(Path(tree["datasets"][0]["path"])).files
-        if file.config == tree["datasets"][0]["config"]
+        read_table(directory / file.path, ["sentence1", "sentence2", "score"]).to_pylist()
+        for data in (runner.encoders.trees(plan.encoder(name), seeds)[0]["datasets"][0] for name in ("x2", "shuffled"))
+        for directory in (Path(data["path"]),)
+        for file in require_complete(directory).files
+        if file.config == data["config"]
     )
     assert pairs != shuffled and sorted(one["score"] for one in pairs) == sorted(one["score"] for one in shuffled)
     assert [one["sentence2"] for one in pairs] == [one["sentence2"] for one in shuffled]
-
-
-@pytest.mark.slow("follows an experiment that was run")
-def test_a_measurement_reads_datasets_by_name(tiny, tmp_path, forked, monkeypatch):
-    found = Measured(rows={"x": {"n": Estimate(score=1, low=1, high=1)}}, notes=("a note",), plots={"p": "<svg/>"})
-
-    def step(self, words, note):
-        assert Path(words[1], "manifest.json").is_file()
-        Path(words[2]).parent.mkdir(exist_ok=True)
-        Path(words[2]).write_text(found.model_dump_json())
-        return 3.0
-
-    tree = yaml.safe_load((tiny / "plan.yaml").read_text())
-    words = ["measure", "<dataset:x2>", "<out>"]
-    tree["experiments"] = [{"name": "tiny", "paper": "dino", "title": "tiny", "measure": words}]
-    run(tiny)  # nothing to do where the test above has run
-    monkeypatch.setattr(Steps, "_run", step)
-    plan = Plan.model_validate(tree)
-    result = Runner(plan, Steps(tiny / "steps"), None).run(plan.experiments[0])
-    assert result.measured == found and result.seconds >= 3
+    measured = runner.run(plan.experiments[1])  # a measurement reads datasets by name
+    assert measured.measured == counted and measured.seconds >= 3 and ran == ["measure"]
 
 
 PROMPT = (
@@ -345,7 +332,7 @@ def test_the_confusion_matrix_has_percentages_of_labels_and_intervals_over_sourc
     assert tenfold == found  # ten copies of a pair under one source sentence add nothing
 
 
-@pytest.mark.slow("writes with the built-in language model and trains")
+@pytest.mark.slow("generates with the built-in language model")
 def test_each_training_reads_an_example_set_of_its_own(data, tmp_path, forked):
     tree = yaml.safe_load((ROOT / PLANS / "dino.yaml").read_text())
     texts = {"path": "assets/demo-data/premises.txt", "checked": False, "texts": 6, "license": "cc-by-sa-3.0"}
@@ -355,23 +342,15 @@ def test_each_training_reads_an_example_set_of_its_own(data, tmp_path, forked):
     settings = [few, "postprocess.validation_fraction=0", "verification={}"]
     tree["datasets"] |= {
         "sources": {"stsb": texts | {"dataset_license": "mixed-non-commercial", "description": "sentences"}},
-        "seeds": {"data": [42], "trainings": 2},
         "variants": [{"name": "one", "says": "", "recipe": "recipes/demo/auto-nli.yaml", "set": settings}],
     }
     tree["files"] = {"x.jsonl": ["experiment", "human-nli", str(data / "prompts"), "--out", "<out>"]}
-    short = ["arguments.max_steps=2", "arguments.save_steps=2", "batch_size=2", "datasets.0.example_type=triplet"]
-    encoder = {"says": "", "recipe": "recipes/value/value-student-triplets.yaml", "dataset": "one", "set": short}
-    tree["encoders"] = [{**encoder, "name": "nli", "example_sets": 2}]
+    encoder = {"says": "", "recipe": "recipes/value/value-student-triplets.yaml", "dataset": "one", "example_sets": 2}
+    tree["encoders"] = [{**encoder, "name": "nli", "set": ["datasets.0.example_type=triplet"]}]
     column = {"dev": {"tasks": ["stsb/cosine"], "split": "validation"}}
-    tree["experiments"] = [
-        {"name": "x", "paper": "auto-nli", "title": "x", "rows": {"nli": None}, "own_columns": column}
-    ]
-    runner = Runner(Plan.model_validate(tree), Steps(tmp_path / "steps"), None)
-    result = runner.run(runner.plan.experiments[0])
+    experiment = {"name": "x", "paper": "auto-nli", "title": "x", "rows": {"nli": None}, "own_columns": column}
+    runner = Runner(Plan.model_validate(tree | {"experiments": [experiment]}), Steps(tmp_path / "steps"), None)
     directory = runner.dataset("one")
     assert finished_config(directory) == "triplet-1shot" and 0 < len(source_sentences(directory)) <= 6
-    seeds, nli = Seeds(data=(42,), trainings=2), runner.plan.encoder("nli")
-    assert [tree["datasets"][0]["example_set"] for tree in runner.encoders.trees(nli, seeds)] == ["0", "1"]
-    folders = runner.encoders.scored(nli, [*runner.plan.experiments[0].own_columns.values()], seeds).folders
-    assert len({read_results(folder / "results.json").scores[0].main_score for folder in folders}) == 2
-    assert "± " in result.measured.notes[0]
+    trees = runner.encoders.trees(runner.plan.encoder("nli"), Seeds(data=(42,), trainings=2))
+    assert [one["datasets"][0]["example_set"] for one in trees] == ["0", "1"]

@@ -178,9 +178,9 @@ def tokens_of(monkeypatch):
     """The drawn tokens of each text, by its log_prob."""
     found, finish = {}, Engine._finish
 
-    def noted(self, tokens, log_probs, settings):
-        done = finish(self, tokens, log_probs, settings)
-        found[done.log_prob] = list(tokens)
+    def noted(self, text, settings):
+        done = finish(self, text, settings)
+        found[done.log_prob] = list(text.tokens)
         return done
 
     monkeypatch.setattr(Engine, "_finish", noted)
@@ -271,14 +271,14 @@ def test_out_of_memory_halves_the_rows_and_loses_nothing(engine, monkeypatch, ca
 
 def test_the_plain_loop_remembers_the_rows_that_fit(engine, lm, monkeypatch, capsys):
     asked, engine = requests(9), Engine(original_of(lm), engine.tokenizer, shared=False)
-    wanted, plain = complete(engine, asked, SETTINGS, 64), engine._plain.complete
+    wanted, plain = complete(engine, asked, SETTINGS, 64), engine._decode_plainly
 
-    def narrow(prompts, *more):
+    def narrow(asked, prompts, settings):
         if sum(len(rows) for rows in prompts) > 9:
             raise MemoryError("Unable to allocate 9 GiB")  # numpy's
-        return plain(prompts, *more)
+        return plain(asked, prompts, settings)
 
-    monkeypatch.setattr(engine._plain, "complete", narrow)
+    monkeypatch.setattr(engine, "_decode_plainly", narrow)
     for _ in range(2):
         assert complete(engine, asked, SETTINGS, 64) == wanted
     assert capsys.readouterr().err.count("out of memory with 64 rows") == 1
@@ -319,7 +319,7 @@ def test_memory_for_not_even_one_text_is_an_error(engine, monkeypatch):
 def test_the_end_of_text_is_never_drawn_where_a_quotation_mark_ends_a_text(engine, monkeypatch):
     """The original DINO code bans it before debiasing; where a line ends a text, it may be drawn, and ends the text."""
     end = engine.tokenizer.eos_token_id
-    monkeypatch.setattr(engine, "_finish", lambda tokens, sums, settings: list(tokens))
+    monkeypatch.setattr(engine, "_finish", lambda text, settings: list(text.tokens))
     quoted, lines = (
         complete(engine, requests(60), DecodingParameters(top_k=0, top_p=1.0, text_end=text_end), 96)
         for text_end in ("quotation_mark", "line")
@@ -332,7 +332,7 @@ def test_the_end_of_text_is_never_drawn_where_a_quotation_mark_ends_a_text(engin
 def test_ids_without_a_token_are_never_drawn(tmp_path, monkeypatch):
     engine = load_engine(make_family(tmp_path, "qwen2.5"))
     assert engine.no_tokens == [*range(len(engine.tokenizer), engine.vocabulary)] and len(engine.no_tokens) > 60
-    monkeypatch.setattr(engine, "_finish", lambda tokens, sums, settings: list(tokens))
+    monkeypatch.setattr(engine, "_finish", lambda text, settings: list(text.tokens))
     settings = DecodingParameters(max_new_tokens=12, top_k=0, top_p=1.0, text_end="line")
 
     def drawn():

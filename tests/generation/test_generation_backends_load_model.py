@@ -2,7 +2,6 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -10,7 +9,7 @@ from tiny_lm import load_engine, make_family, make_lm
 from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM
 
 from generation.backends import load_model, model_check
-from generation.backends.load_model import Preview, cpu_has_bfloat16, resolve_dtype, slow_dtype
+from generation.backends.load_model import cpu_has_bfloat16, load_preview, resolve_dtype, slow_dtype
 from generation.backends.model_check import TRIAL, AttentionPath, find_path
 from generation.backends.shared_attention import attend
 from hub.contract.recipe import LanguageModel
@@ -20,8 +19,8 @@ DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=[
 LATER = 20  # a position behind the prompt of the trial
 
 
-def model(dtype: str = "auto", **keys: object) -> LanguageModel:
-    return LanguageModel.model_validate({"path": "lm", "license": "mit", "dtype": dtype, **keys})
+def model(dtype: str = "auto", path: Path | str = "lm", **keys: object) -> LanguageModel:
+    return LanguageModel.model_validate({"path": str(path), "license": "mit", "dtype": dtype, **keys})
 
 
 @pytest.fixture
@@ -59,7 +58,7 @@ def test_half_precision_that_a_cpu_emulates_is_a_warning(cpu, tmp_path, capsys):
     folder = make_family(tmp_path, "llama3")
     assert load_engine(folder, dtype="bfloat16").model.dtype == torch.bfloat16
     assert capsys.readouterr().err.count("does not multiply it natively") == 1
-    assert any("warning: model.dtype bfloat16" in line for line in preview(folder, dtype="bfloat16").lines())
+    assert any("warning: model.dtype bfloat16" in line for line in load_preview(model("bfloat16", folder))[1])
     cpu("amx_bf16")
     assert slow_dtype(model("bfloat16")) is None and "float16" in str(slow_dtype(model("float16")))
 
@@ -114,36 +113,22 @@ def test_a_wrong_scale_or_wrong_positions_are_refused(dtype, tmp_path, monkeypat
 
 
 @DTYPES
-def test_a_soft_cap_is_refused_and_so_is_one_left_out(dtype, tmp_path, monkeypatch):
-    folder = make_family(tmp_path, "gemma2", attn_logit_softcapping=1.0)
-    assert "softcap" in path_of(folder, dtype).reason
-    left_out = lambda *given, softcap, **more: attend(*given, **more)  # noqa: E731
+def test_what_shared_attention_lacks_is_refused_and_so_is_what_a_model_does_not_report(dtype, tmp_path, monkeypatch):
+    """A soft cap, windows within the trial, layers with a state outside the cache."""
+    capped = make_family(tmp_path / "capped", "gemma2", attn_logit_softcapping=1.0)
+    windows = {window: make_lm(tmp_path / f"{window}", "mistral", sliding_window=window) for window in (8, 24)}
+    state = make_lm(tmp_path / "state", "lfm2", num_key_value_heads=2, layer_types=["conv", "full_attention"])
+    assert "softcap" in path_of(capped, dtype).reason and not path_of(state, dtype).shared
+    assert all(f"window of {window} tokens" in path_of(folder, dtype).reason for window, folder in windows.items())
+    left_out = lambda *given, softcap=None, **more: attend(*given, **more)  # noqa: E731
     monkeypatch.setitem(AttentionInterface._global_mapping, TRIAL, left_out)
-    assert refused(folder, dtype)
-
-
-@DTYPES
-@pytest.mark.parametrize("window", [8, 24])
-def test_a_window_within_the_trial_is_refused_and_so_is_an_unreported_one(window, dtype, tmp_path, monkeypatch):
-    folder = make_lm(tmp_path, "mistral", sliding_window=window)
-    assert f"window of {window} tokens" in path_of(folder, dtype).reason
     monkeypatch.setitem(AttentionMaskInterface._global_mapping, TRIAL, lambda **_: None)
-    assert refused(folder, dtype)
-
-
-@DTYPES
-def test_layers_with_a_state_outside_the_cache_are_refused(dtype, tmp_path):
-    folder = make_lm(tmp_path, "lfm2", num_key_value_heads=2, layer_types=["conv", "full_attention"])
-    assert not path_of(folder, dtype).shared
-
-
-def preview(folder: Path, **keys: Any) -> Preview:
-    return Preview.of(LanguageModel(path=str(folder), license="mit", **keys))
+    assert all(refused(folder, dtype) for folder in (capped, *windows.values()))
 
 
 @pytest.mark.parametrize("name", ["gemma2", "gemma3", "qwen2"])
 def test_the_manifest_has_the_attention_and_its_reason(name, tmp_path):
-    engine, seen = load_engine(make_family(tmp_path, name)), preview(tmp_path)
+    engine, (seen, _) = load_engine(make_family(tmp_path, name)), load_preview(model(path=tmp_path))
     facts = engine.describe()
     assert facts["parameters"] > 0 and facts["attention"] == ("plain" if name == "gemma2" else "shared")
     assert ("softcap" in facts["attention_reason"]) == (name == "gemma2")
@@ -154,14 +139,14 @@ def test_the_manifest_has_the_attention_and_its_reason(name, tmp_path):
 def test_a_preview_reads_no_weights_and_requires_them(tmp_path, monkeypatch):
     folder = make_family(tmp_path, "llama3")
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", lambda *_, **__: pytest.fail("the weights are read"))
-    assert list(preview(folder).lines()) == ["model: float32 on cpu"]
+    assert load_preview(model("float32", folder))[1] == ["model: float32 on cpu"]
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
     with pytest.raises(InputError, match="cannot be loaded as a causal language model"):
-        preview(folder)
+        load_preview(model(path=folder))
     weights.unlink()
     with pytest.raises(InputError, match="has no weights in safetensors"):
-        preview(folder)
+        load_preview(model(path=folder))
 
 
 def test_a_chunk_is_a_window_whatever_its_name(tmp_path):

@@ -4,15 +4,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from seeded_writer import FIRSTS, SeededWriter
+from seeded_writer import FIRSTS, ScoringWriter, SeededWriter
 
 from generation.inputs.prompts import Prompts, load_prompts
 from generation.inputs.sources import SourceSentence
 from generation.pipeline.tasks import WriteSourceSentences
 from generation.pipeline.worker import Worker
 from generation.rows.attempts import text_seed, write_pairs
-from generation.rows.filters import deduplicated
-from hub.contract.recipe import DatasetRecipe, Variant
+from generation.rows.filters import filtered
+from hub.contract.recipe import X1, DatasetRecipe, Variant
 from hub.contract.recipe_file import load_recipe
 
 X2 = Path("recipes/demo/sts-dino-x2.yaml")
@@ -23,10 +23,10 @@ def recipe() -> DatasetRecipe:
     return load_recipe(X2, DatasetRecipe)
 
 
-def few_shot(recipe, **section) -> DatasetRecipe:
+def few_shot(recipe, verification=None, **section) -> DatasetRecipe:
     examples = {"kind": "hand", "path": "assets/examples/sts.tsv", "description": "d", "license": "cc0-1.0"}
-    section |= {"examples": examples}
-    return DatasetRecipe.model_validate({**recipe.model_dump(mode="json"), "few_shot": section})
+    more = {"few_shot": {**section, "examples": examples}, "verification": verification}
+    return DatasetRecipe.model_validate({**recipe.model_dump(mode="json"), **more})
 
 
 def written(recipe, writer):
@@ -75,7 +75,7 @@ def test_identical_repeated_and_copied_texts_are_asked_for_again_while_attempts_
     """As in the original DINO code, which generates, removes and then caps."""
     raw, rejected = written(recipe, SeededWriter(0, 0.9, REPEATS))
     assert {row["reason"] for row in rejected} == {"not_closed", "prompt_words"}
-    kept, dropped = deduplicated(raw, recipe.postprocess.max_per_label)
+    kept, dropped = filtered(raw, recipe)
     assert {row["reason"] for row in dropped} == {"identical", "duplicate"}
     per_label = Counter((row["source_id"], row["target"]) for row in kept)
     attempts = Counter((row["source_id"], row["target"]) for row in (*raw, *rejected))
@@ -100,12 +100,10 @@ def test_rows_come_in_the_order_of_the_source_and_requests_in_that_of_length(rec
     raw, rejected = written(recipe, writer)
     assert list(dict.fromkeys(row["source_id"] for row in raw)) == [first.source_id for first in FIRSTS]
     assert list(dict.fromkeys(row["target"] for row in raw)) == ["1", "0.5", "0"] and rejected == []
-    lengths = [len(request.prompt) - len("mean the same thing") for request in writer.asked]
-    per_first = [sum(lengths[i : i + 6]) for i in range(0, 30, 6)]
-    assert per_first == sorted(per_first)
-    assert all(
-        a.prompt == b.prompt and a.seed != b.seed for a, b in zip(writer.asked[::2], writer.asked[1::2], strict=True)
-    )
+    asked = [next(one.text for one in FIRSTS if f'"{one.text}"' in request.prompt) for request in writer.asked]
+    assert list(map(len, asked)) == sorted(map(len, asked))
+    pairs = zip(writer.asked[::2], writer.asked[1::2], strict=True)
+    assert all(one.prompt == other.prompt and one.seed != other.seed for one, other in pairs)
 
 
 def test_few_shot_variants_have_seeds_of_their_own_and_say_which_set(recipe):
@@ -119,6 +117,18 @@ def test_few_shot_variants_have_seeds_of_their_own_and_say_which_set(recipe):
     assert len(few.variants) == 3 and len(set(seeds)) == len(seeds) == 3 * len(rows)
     plain, _ = written(recipe, SeededWriter(0, 1.0))
     assert "example_set" not in plain[0] and plain[0]["seed"] not in seeds
+
+
+def test_a_text_is_scored_under_every_labels_prompt_with_that_labels_own_examples(recipe):
+    few, writer = few_shot(recipe, verification={}, shots=[2], sets=1), ScoringWriter(0, 1.0)
+    prompts = load_prompts(few)
+    write_pairs(writer, prompts, few, FIRSTS[:1], lambda n: None, Variant(2, 0))
+    for request in writer.asked:
+        assert request.prompt in request.scored_prompts
+        for label, prompt in zip(few.labels, request.scored_prompts, strict=True):
+            shown = prompts.sets[2][0][label.name]
+            examples = [label.instruction.replace(X1, one.premise) + one.hypothesis + '"' for one in shown]
+            assert prompt == "\n".join([*examples, label.instruction.replace(X1, FIRSTS[0].text)])
 
 
 def test_texts_too_near_or_too_far_are_asked_for_again_and_kept_from_raw(recipe):
@@ -161,14 +171,6 @@ def test_with_rotation_each_source_sentence_has_one_set_in_all_its_rows(recipe):
         assert asked and {request.counter_prompts for request in asked} == {counters}
         for example in prompts.sets[2][number]["0.5"]:  # a counter-prompt has its own label's examples
             assert example.hypothesis in counters[1] and example.hypothesis not in expected
-    seeds = {row["seed"] for row in (*raw, *rejected)}
-    assert seeds == {
-        text_seed(
-            rotating,
-            prompts.variant(Variant(2, 0), row["text1"]),
-            SourceSentence(row["source_id"], row["text1"]),
-            row["target"],
-            row["attempt"],
-        )
-        for row in (*raw, *rejected)
-    }
+    for row in (*raw, *rejected):
+        variant, first = prompts.variant(Variant(2, 0), row["text1"]), SourceSentence(row["source_id"], row["text1"])
+        assert row["seed"] == text_seed(rotating, variant, first, row["target"], row["attempt"])

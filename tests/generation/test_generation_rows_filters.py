@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from generation.inputs.examples import Example
-from generation.rows.filters import ALIKE, InstructionText, TextFilters, deduplicated, is_foreign
-from hub.contract.dataset_sections import RECOGNISED
-from hub.contract.recipe import DatasetRecipe, Variant
+from generation.rows.filters import ALIKE, InstructionText, TextFilters, filtered, is_foreign
+from hub.contract.recipe import RECOGNISED, DatasetRecipe, Variant
 from hub.contract.recipe_file import fingerprint, load_recipe
 from hub.errors import InputError
 from hub.word_overlap import word_overlap, words
@@ -28,59 +27,45 @@ SETS = {
 }
 
 
-def reason(text: str, label: str = "contradiction", variant: Variant = Variant(5, 0), **changes: object) -> str | None:  # noqa: B008
-    recipe = NLI.model_copy(update={"postprocess": NLI.postprocess.model_copy(update=changes)})
-    return TextFilters(recipe, SETS).reason(text, label, variant)
-
-
-@pytest.mark.parametrize(
-    "text", ["No fun for children, 3 or 4.", "no fun for  children 3 or 4", "Fun for adults and children"]
-)
-def test_a_text_of_its_prompts_examples_is_a_copy(text):
-    """Examples of another label, another set or with another number are not part of this prompt."""
-    assert reason(text) == "example_copy"
-    assert reason(text, reject=("prompt_words",)) is None
-    for other in ("Fun for both.", "No fun for children, 3 or 5.", "No fun for children.", "Two dogs."):
-        assert reason(other) is None
-    assert reason(text, variant=Variant(0, 0)) is None and reason("...", variant=Variant(5, 1)) is None
-
-
-@pytest.mark.parametrize(
-    ("recipe", "text"),
-    [
-        (NLI, "Answer:"),
-        (NLI, "in the form of a statement beginning with"),
-        (NLI, "Generate one sentence that logically contradicts"),
-        (NLI, "a statement beginning with \u201cAnswer"),
-        (STS, "Sentence 2:"),
-        (STS, "Task: Write two sentences that mean the same thing."),
-        (REVIEWS, "Write a review for a bad movie. Movie:"),
-    ],
-)
-def test_a_text_of_the_prompts_own_words_is_a_copy(recipe, text):
-    copies = TextFilters(recipe, {})
-    assert copies.reason(text, recipe.labels[0].name, recipe.variants[0]) == "prompt_words"
-    assert copies.source_sentence_reason(text) == "prompt_words"
-
-
-@pytest.mark.parametrize(
-    ("recipe", "text"),
-    [
-        (NLI, "The answer is no."),
-        (NLI, "Answer: the dog sleeps."),
-        (STS, "Two sentences."),
-        (STS, "A man is writing two letters."),
-        (REVIEWS, "This is a review for a bad movie."),
-        (REVIEWS, "🎬"),
-    ],
-)
-def test_a_text_with_some_words_of_the_prompt_is_none(recipe, text):
-    assert TextFilters(recipe, {}).reason(text, recipe.labels[0].name, recipe.variants[0]) is None
-
-
 def choosing(*reasons: str, recipe: DatasetRecipe = STS) -> TextFilters:
     chosen = recipe.postprocess.model_copy(update={"reject": reasons})
     return TextFilters(recipe.model_copy(update={"postprocess": chosen}), {})
+
+
+def test_a_text_of_its_prompts_examples_is_a_copy():
+    """Examples of another label, another set or with another number are not part of this prompt."""
+    filters, label = TextFilters(NLI, SETS), NLI.labels[-1]
+    assert label.name == "contradiction"
+    for text in ("No fun for children, 3 or 4.", "no fun for  children 3 or 4", "Fun for adults and children"):
+        assert filters.reason(text, "x", label, Variant(5, 0)) == "example_copy"
+        assert filters.reason(text, "x", label, Variant(0, 0)) is None
+        assert choosing("prompt_words", recipe=NLI).reason(text, "x", label, Variant(5, 0)) is None
+    for other in ("Fun for both.", "No fun for children, 3 or 5.", "No fun for children.", "Two dogs."):
+        assert filters.reason(other, "x", label, Variant(5, 0)) is None
+    assert filters.reason("...", "x", label, Variant(5, 1)) is None
+
+
+@pytest.mark.parametrize(
+    ("recipe", "text", "copied"),
+    [
+        (NLI, "Answer:", True),
+        (NLI, "in the form of a statement beginning with", True),
+        (NLI, "a statement beginning with \u201cAnswer", True),
+        (STS, "Sentence 2:", True),
+        (STS, "Task: Write two sentences that mean the same thing.", True),
+        (REVIEWS, "Write a review for a bad movie. Movie:", True),
+        (NLI, "The answer is no.", False),
+        (NLI, "Answer: the dog sleeps.", False),
+        (STS, "Two sentences.", False),
+        (STS, "A man is writing two letters.", False),
+        (REVIEWS, "This is a review for a bad movie.", False),
+        (REVIEWS, "🎬", False),
+    ],
+)
+def test_a_text_of_the_prompts_own_words_is_a_copy_and_one_with_some_of_them_is_not(recipe, text, copied):
+    reason = "prompt_words" if copied else None
+    assert TextFilters(recipe, {}).reason(text, "x", recipe.labels[0], recipe.variants[0]) == reason
+    assert TextFilters(recipe, {}).reason(text) == reason, "a source sentence that the model writes"
 
 
 @pytest.mark.parametrize(
@@ -94,21 +79,20 @@ def choosing(*reasons: str, recipe: DatasetRecipe = STS) -> TextFilters:
     ],
 )
 def test_words_of_the_source_sentence_are_no_echo_of_the_instruction(text1, text, echo):
-    filters, ways = choosing("prompt_echo"), (STS.labels[0].name, STS.variants[0], text1)
-    assert filters.reason(text, *ways) == ("prompt_echo" if echo else None)
-    assert choosing("prompt_words").reason(text, *ways) == "prompt_words", "published recipes keep their rows"
-    assert filters.source_sentence_reason(text) == "prompt_echo"
+    asked = (text, text1, STS.labels[0], STS.variants[0])
+    assert choosing("prompt_echo").reason(*asked) == ("prompt_echo" if echo else None)
+    assert choosing("prompt_words").reason(*asked) == "prompt_words", "published recipes keep their rows"
+    assert choosing("prompt_echo").reason(text) == "prompt_echo"
 
 
 def test_broken_and_foreign_texts_are_rejected_where_the_recipe_says_so():
     broken, foreign = "A man \ufffd plays.", "Ein Mann spielt im Park auf einer alten Flöte."
-    assert {choosing().source_sentence_reason(text) for text in (broken, foreign)} == {None}
+    assert {choosing().reason(text) for text in (broken, foreign)} == {None}
     filters = choosing("control_characters", "wrong_language")
-    assert filters.source_sentence_reason(broken) == "control_characters"
-    assert filters.source_sentence_reason(foreign) == "wrong_language"
-    assert filters.source_sentence_reason("A man plays an old flute in the park.") is None
+    found = [filters.reason(text) for text in (broken, foreign, "A man plays an old flute in the park.")]
+    assert found == ["control_characters", "wrong_language", None]
     german = choosing("wrong_language", recipe=STS.model_copy(update={"language": "de"}))
-    assert german.source_sentence_reason(foreign) is None
+    assert german.reason(foreign) is None
 
 
 def test_the_language_decides_rows_only_where_others_are_rejected():
@@ -134,16 +118,13 @@ def test_a_source_sentence_separates_the_words_around_it():
     assert not scaffold.holds("that is wrong now") and not scaffold.holds("")
 
 
-def raw(text1: str, text2: str, target: str = "1", attempt: int = 0) -> dict:
-    return {"text1": text1, "text2": text2, "target": target, "attempt": attempt}
-
-
-def test_every_dropped_row_has_a_reason_and_the_order_stays():
-    rows = [raw("a", "a"), raw("a", "b"), raw("a", "b", attempt=1), raw("a", "b", "0"), raw("a", "c"), raw("a", "d")]
-    kept, dropped = deduplicated(rows, max_per_label=2)
-    assert [(row["text2"], row["target"]) for row in kept] == [("b", "1"), ("b", "0"), ("c", "1")]
-    assert [row["reason"] for row in dropped] == ["identical", "duplicate", "over_cap"]
-    assert len(kept) + len(dropped) == len(rows)
+def test_every_rejected_row_has_a_reason_and_the_order_stays():
+    pairs = [("a", "1"), ("b", "1"), ("b", "1"), ("b", "0"), ("c", "1"), ("d", "1")]
+    rows = [{"text1": "a", "text2": text, "target": target, "attempt": n} for n, (text, target) in enumerate(pairs)]
+    rules = STS.postprocess.model_copy(update={"max_per_label": 2})
+    kept, dropped = filtered(rows, STS.model_copy(update={"postprocess": rules}))
+    assert [row["attempt"] for row in kept] == [1, 3, 4]
+    assert [(row["attempt"], row["reason"]) for row in dropped] == [(0, "identical"), (2, "duplicate"), (5, "over_cap")]
 
 
 def test_the_card_describes_every_reason():
@@ -167,25 +148,20 @@ def test_word_overlap_is_jaccards_index_of_bags_of_words(one, other, shared):
     assert word_overlap(one, other) == word_overlap(other, one) == pytest.approx(shared)
 
 
-def overlapping(near_copy: float | None, *bands: tuple[float, float] | None) -> DatasetRecipe:
-    labels = [label.model_copy(update={"overlap": band}) for label, band in zip(STS.labels, bands, strict=True)]
-    rules = STS.postprocess.model_copy(update={"near_copy": near_copy})
-    return STS.model_copy(update={"postprocess": rules, "labels": tuple(labels)})
-
-
 def test_near_copies_and_texts_outside_their_labels_band_have_reasons_of_their_own():
-    recipe = overlapping(0.8, None, (0.2, 0.6), (0.0, 0.1))
-    same, half, none = recipe.labels
-    filters, first = TextFilters(recipe, {}), "A man plays a flute."
-    assert filters.overlap_reason("a man plays a flute!", first, same) == "near_copy"
-    assert filters.overlap_reason("A man plays a red flute.", first, same) == "near_copy"  # 5 of 6
-    assert filters.overlap_reason("A man plays the flute.", first, same) is None  # 4 of 6
-    assert filters.overlap_reason("A man plays the flute.", first, half) == "overlap"
-    assert filters.overlap_reason("A man sings.", first, half) is None
-    assert filters.overlap_reason("It rains.", first, half) == "overlap"
-    assert filters.overlap_reason("It rains.", first, none) is filters.overlap_reason("It rains.", first, same) is None
-    assert filters.overlap_reason("A dog.", first, none) == "overlap"
-    assert {filters.overlap_reason(first, first, label) for label in recipe.labels} == {None}  # identical
+    bands, first = (None, (0.2, 0.6), (0.0, 0.1)), "A man plays a flute."
+    labels = [label.model_copy(update={"overlap": band}) for label, band in zip(STS.labels, bands, strict=True)]
+    rules = STS.postprocess.model_copy(update={"near_copy": 0.8, "reject": ()})
+    filters = TextFilters(STS.model_copy(update={"postprocess": rules, "labels": tuple(labels)}), {})
+    for text, reasons in {
+        "a man plays a flute!": ("near_copy", "near_copy", "near_copy"),
+        "A man plays a red flute.": ("near_copy", "near_copy", "near_copy"),  # 5 of 6
+        "A man plays the flute.": (None, "overlap", "overlap"),  # 4 of 6
+        "A man sings.": (None, None, "overlap"),
+        "It rains.": (None, "overlap", None),
+        first: (None, None, None),  # identical
+    }.items():
+        assert tuple(filters.reason(text, first, label, STS.variants[0]) for label in labels) == reasons, text
 
 
 def test_the_languages_that_a_recipe_may_name_are_those_of_the_classifier():

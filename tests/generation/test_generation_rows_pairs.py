@@ -7,8 +7,7 @@ import pytest
 
 from generation.rows import pairs
 from generation.rows.pairs import triplets
-from hub.contract.dataset_sections import Postprocess
-from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe import DatasetRecipe, Postprocess
 from hub.contract.recipe_file import load_recipe
 
 X2 = Path("recipes/demo/sts-dino-x2.yaml")
@@ -20,17 +19,8 @@ def recipe() -> DatasetRecipe:
 
 
 def raw(text1: str, text2: str, target: str = "1", attempt: int = 0) -> dict:
-    return {
-        "text1": text1,
-        "text2": text2,
-        "source_id": text1,
-        "target": target,
-        "sample": 0,
-        "attempt": attempt,
-        "seed": 1,
-        "log_prob": -1.0,
-        "margin": None,
-    }
+    row = {"text1": text1, "text2": text2, "source_id": text1, "target": target, "sample": 0, "attempt": attempt}
+    return {**row, "seed": 1, "log_prob": -1.0, "margin": None}
 
 
 @pytest.mark.parametrize(("score", "smoothed"), [(0, 0.1), (0.5, 0.5), (1, 0.9)])
@@ -98,18 +88,15 @@ def test_triplets_and_classified_pairs():
 
 def test_nothing_depends_on_the_hash_seed_of_the_process():
     code = (
-        "import json; from pathlib import Path; from generation.rows import pairs\n"
-        "from hub.contract.recipe import DatasetRecipe; from hub.contract.recipe_file import load_recipe\n"
-        f"recipe = load_recipe(Path('{X2}'), DatasetRecipe)\n"
-        "rows = [dict(text1=f't{i}', text2=f'o{i}', source_id=str(i), target='1', sample=0, attempt=0, seed=1,"
-        " log_prob=0.0, margin=None) for i in range(50)]\n"
+        "import json; from test_generation_rows_pairs import *\n"
+        "recipe = load_recipe(X2, DatasetRecipe)\n"
+        "rows = [raw(f't{i}', f'o{i}') for i in range(50)]\n"
         "pool = [(row['text1'], row['text2']) for row in rows]\n"
         "print(json.dumps([pairs.by_split(rows, recipe), pairs.scored_pairs(rows, pool, recipe)]))"
     )
-    outputs = {
-        subprocess.run(
-            [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
-        ).stdout
-        for seed in ("1", "2")
-    }
+    outputs = set()
+    for seed in ("1", "2"):
+        environment = {"PYTHONHASHSEED": seed, "PYTHONPATH": "tests/generation:."}
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True)
+        outputs.add(done.stdout)
     assert len(outputs) == 1

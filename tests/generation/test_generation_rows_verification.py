@@ -14,7 +14,7 @@ from small_runs import raw_rows, small_recipe, small_run
 from generation.inputs.prompts import Prompts
 from generation.pipeline import job
 from generation.pipeline.directory import DatasetRun
-from generation.rows import verification
+from generation.rows import pairs, verification
 from generation.rows.attempts import write_pairs
 from generation.rows.filters import filtered
 from hub.contract.recipe import DatasetRecipe, Verification
@@ -117,7 +117,7 @@ def test_soft_scores_keep_each_labels_mean_and_order(calibrated):
     recipe, numbers = recipe_with(scores="soft", calibrated=calibrated, temperature=5), np.random.default_rng(0)
     rows = [row(LABELS[i % 3], *numbers.normal(-20, 8, 3), text2=f"{i}") for i in range(90)]
     hard = {"1": 0.9, "0.5": 0.5, "0": 0.1}
-    found = verification.with_soft_scores(rows, rows, recipe, hard)
+    found = pairs.scored(rows, rows, recipe)
     bias = verification.label_bias(rows, recipe)
     assert (bias != {}) == (calibrated == "true")
     for label, score in hard.items():
@@ -127,8 +127,8 @@ def test_soft_scores_keep_each_labels_mean_and_order(calibrated):
         assert min(scores) >= 0 and max(scores) <= 1
         expected = [sum(p * hard[name] for name, p in verification.probabilities(one, bias, 5).items()) for one in mine]
         assert np.argsort(scores).tolist() == np.argsort(expected).tolist()
-    assert verification.with_soft_scores(rows, rows, recipe_with(), hard) == rows
-    alone = verification.with_soft_scores(rows[:1], rows[:1], recipe, hard)
+    assert pairs.scored(rows, rows, recipe_with()) == rows
+    alone = pairs.scored(rows[:1], rows[:1], recipe)
     assert [one["score"] for one in alone] == [0.9]
 
 
@@ -149,14 +149,8 @@ def test_texts_that_will_be_dropped_are_asked_for_again():
 
 
 def tiny(lm: Path, *settings: str) -> DatasetRecipe:
-    given = [
-        f"model.path={lm}",
-        "source.limit=12",
-        "decoding.max_new_tokens=6",
-        "shard_size=4",
-        "decoding.max_attempts=20",
-    ]
-    return load_recipe(X2, DatasetRecipe, [*given, *settings])
+    given = ["source.limit=12", "decoding.max_new_tokens=6", "shard_size=4", "decoding.max_attempts=20"]
+    return load_recipe(X2, DatasetRecipe, [f"model.path={lm}", *given, *settings])
 
 
 def test_scoring_changes_no_text_and_adds_columns_alone(lm, tmp_path):
@@ -177,21 +171,6 @@ def test_scoring_changes_no_text_and_adds_columns_alone(lm, tmp_path):
     likeliest = manifest.counts["likeliest"]
     assert sum(sum(found.values()) for found in likeliest.values()) == len(rows_of(tmp_path / "with", "raw"))
     assert "likeliest" not in job.generate(tiny(lm), tmp_path / "without", "test").counts
-
-
-def options(**section: Any) -> list[str]:
-    return [f"verification.{key}={value}" for key, value in section.items()]
-
-
-@pytest.mark.parametrize("section", [{"drop": "true"}, {"scores": "soft", "temperature": 30}], ids=str)
-def test_each_section_of_verification_decides_rows(tmp_path, lm, section):
-    recipe = tiny(lm, *options(**section))
-    manifest = job.generate(recipe, tmp_path / "run", "test")
-    counts = manifest.counts
-    assert counts["kept"] + sum(counts["rejected"].values()) == counts["requested"]
-    assert ("other_label" in counts["rejected"]) == ("drop" in section)
-    scores = {one["score"] for one in rows_of(tmp_path / "run", "postprocessed") if one["target"] != "sampled"}
-    assert (len(scores) > 10) == (section.get("scores") == "soft")
 
 
 def test_the_card_shows_which_label_the_texts_fit(tmp_path, monkeypatch):
@@ -220,7 +199,7 @@ class Killed(Exception):
 
 def test_a_killed_run_goes_on_to_the_same_bytes(lm, tmp_path, monkeypatch):
     """What is calibrated and moved is so over a shard, so it is the same whenever a group is finished."""
-    recipe = tiny(lm, *options(**EVERYTHING))
+    recipe = tiny(lm, *(f"verification.{key}={value}" for key, value in EVERYTHING.items()))
     wanted = job.generate(recipe, tmp_path / "whole", "test")
     add, calls = DatasetRun.add_shard, []
 
@@ -237,3 +216,6 @@ def test_a_killed_run_goes_on_to_the_same_bytes(lm, tmp_path, monkeypatch):
     found = job.generate(recipe, tmp_path / "run", "test")
     assert len(calls) == 3 and {f.path: f.sha256 for f in found.files} == {f.path: f.sha256 for f in wanted.files}
     assert found.counts == wanted.counts and {"other_label", "not_best"} <= found.counts["rejected"].keys()
+    assert found.counts["kept"] + sum(found.counts["rejected"].values()) == found.counts["requested"]
+    scores = {one["score"] for one in rows_of(tmp_path / "run", "postprocessed") if one["target"] != "sampled"}
+    assert len(scores) > 10, "soft scores"

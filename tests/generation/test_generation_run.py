@@ -335,7 +335,7 @@ def test_a_corrected_file_needs_no_other_place(closing, tmp_path, capsys):
         said = capsys.readouterr().err.splitlines()
         assert ended.value.code == code, said
         if code:
-            assert len(said) == 1 and "shown.tsv: column '0.7': is no label; allowed: text1, 1, 0.5, 0" in said[0]
+            assert len(said) == 1 and "shown.tsv: column '0.5': not in the source; allowed: text1, 1, 0.7, 0" in said[0]
             manifest = run_dir.read_manifest(out)
             assert manifest is None or not (manifest.complete or manifest.files)
             assert {path.name for path in out.glob("*")} <= {"manifest.json", "recipe.yaml"}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hub.contract import old_names
+from hub.contract import recipe_file
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
 from hub.errors import InputError
@@ -28,7 +28,7 @@ WARNINGS = {
 
 @pytest.fixture(autouse=True)
 def _first_time() -> None:
-    old_names._warn.cache_clear()
+    recipe_file._warn.cache_clear()
 
 
 @pytest.mark.parametrize(("path", "kind"), [(DATASET, DatasetRecipe), (MODEL, ModelRecipe)])

@@ -4,8 +4,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hub.contract.dataset_sections import quantization_values
-from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from hub.contract.recipe import DatasetRecipe, ModelRecipe, quantization_values
 from hub.contract.recipe_file import deciding, fingerprint, load_recipe, resolved
 from hub.errors import InputError
 

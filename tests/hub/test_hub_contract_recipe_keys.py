@@ -7,10 +7,9 @@ from typing import Any, get_args
 import pytest
 
 from hub.contract import recipe, run_dir
-from hub.contract.model_sections import Grades, Vocabulary
+from hub.contract.recipe import Grades, Strict, Vocabulary
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
 from hub.contract.run_dir import Manifest, begin, read_manifest
-from hub.contract.sections import Strict
 from hub.errors import InputError
 
 X2 = Path("recipes/demo/sts-dino-x2.yaml")

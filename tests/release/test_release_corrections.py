@@ -49,22 +49,15 @@ def test_a_corrected_recipe_is_published_again_and_nothing_is_made(hub_api, loca
     assert hub_file(hub_api, repo, "recipe.yaml").decode() == path.read_text(encoding="utf-8")
 
 
-def refused(recipe: DatasetRecipe, repo_id: str = "acme/name") -> str:
-    with pytest.raises(InputError) as caught:
-        require_card(recipe, repo_id)
-    return str(caught.value)
-
-
 def test_what_no_card_could_say_is_refused_before_a_release_makes_anything(tmp_path, monkeypatch):
     recipe = load_recipe(X2, DatasetRecipe)
     require_card(recipe, "acme/name")
-    assert "'my-own' is no licence that can be judged; allowed: mit" in refused(
-        load_recipe(X2, DatasetRecipe, ["license=my-own"])
-    )
-    assert "acme/a.git" in refused(recipe, "acme/a.git")
+    with pytest.raises(InputError, match=r"acme/a\.git"):
+        require_card(recipe, "acme/a.git")
     monkeypatch.setattr(renderer, "DATA", tmp_path)
     (tmp_path / "changes.yaml").write_text(f"{recipe.name}:\n  0.0.1: the first\n")
-    assert "has no entry for version 0.1.0; add one line on top" in refused(recipe)
+    with pytest.raises(InputError, match=r"has no entry for version 0\.1\.0; add one line on top"):
+        require_card(recipe, "acme/name")
 
 
 @pytest.mark.parametrize("option", ["--dry-run", "--estimate", None])
@@ -76,21 +69,18 @@ def test_a_licence_that_its_parts_do_not_allow_stops_every_start(option, tmp_pat
     assert not list(tmp_path.iterdir())
     data = {"path": str(tmp_path / "pairs"), "config": "postprocessed", "example_type": "sts"}
     data |= {"loss": "CosineSimilarityLoss"}
-    cases = {
-        "'my-own' is no licence that can be judged": {"license": "my-own"},
-        "'apache-2.0' does not cover its parts": {"datasets": [{**data, "license": "cc-by-nc-4.0"}]},
-        "does not say its licence; write it to datasets.0.license": {"datasets": [{**data, "license": None}]},
-    }
-    for said, changes in cases.items():
+    for said, changes in (
+        ("'apache-2.0' does not cover its parts", {"datasets": [{**data, "license": "cc-by-nc-4.0"}]}),
+        ("does not say its licence; write it to datasets.0.license", {"datasets": [{**data, "license": None}]}),
+    ):
         with pytest.raises(InputError, match=said):
             train(write_recipe(tmp_path, **changes), out=tmp_path / "out", dry_run=option == "--dry-run")
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("language", ["de", "no", "swe", "multilingual", "English", "en-US", ""])
-def test_a_language_is_one_that_a_hub_takes(language):
-    if language in ("de", "no", "swe", "multilingual"):
+def test_a_language_is_one_that_a_hub_takes():
+    for language in ("de", "no", "swe", "multilingual"):
         assert load_recipe(X2, DatasetRecipe, [f"language={language}"]).language == language
-    else:
+    for language in ("English", "en-US", ""):
         with pytest.raises(InputError, match=":language: "):
             load_recipe(X2, DatasetRecipe, [f"language={language}"])

@@ -97,24 +97,18 @@ def test_it_goes_to_a_hub_and_its_card_says_what_was_left_out(whole, hub_api, lo
 
 
 def test_other_rows_dropped_are_another_version(whole, hub_api, tmp_path):
-    directory = tmp_path / "small-clean"
-    repo = published_as(whole, directory, hub_api, "exact")
-    again = tmp_path / "again" / "small-clean"
-    again.parent.mkdir()
-    without(whole, again, "exact,normal", drop_name="small-clean")
+    def cleaned(folder: str, kinds: str, **named: str) -> Path:
+        directory = tmp_path / folder / "small-clean"
+        directory.parent.mkdir()
+        without(whole, directory, kinds, drop_name="small-clean", **named)
+        return directory
+
+    repo = published(cleaned("first", "exact"), hub_api)
     with pytest.raises(RunError, match=r"tag v1\.2\.0: exists and marks other content.*later --drop-version"):
-        published(again, hub_api)
-    later = tmp_path / "later" / "small-clean"
-    later.parent.mkdir()
-    manifest = without(whole, later, "exact,normal", drop_name="small-clean", drop_version="1.2.1")
-    assert published(later, hub_api) == repo and manifest.version == "1.2.1"
+        published(cleaned("again", "exact,normal"), hub_api)
+    assert published(cleaned("later", "exact,normal", drop_version="1.2.1"), hub_api) == repo
     tags = {ref.name for ref in hub_api.list_repo_refs(repo, repo_type="dataset").tags}
     assert tags == {"v1.2.0", "v1.2.1"}
-
-
-def published_as(whole: Path, directory: Path, api, kinds: str) -> str:
-    without(whole, directory, kinds, drop_name=directory.name)
-    return published(directory, api)
 
 
 def test_numbers_that_were_changed_afterwards_stop_the_card(whole, tmp_path):

@@ -90,11 +90,6 @@ def test_slurm_stops_when_ray_does_not_start(node):
     assert "error: Ray's head ended on n1" in process.stderr.read() and not (node / "working").exists()
 
 
-def containers(tree: dict) -> list[dict]:
-    groups = [tree["headGroupSpec"], *tree["workerGroupSpecs"]]
-    return [container for group in groups for container in group["template"]["spec"]["containers"]]
-
-
 def test_kubernetes_runs_a_release_of_ours_on_ray_of_the_tested_version():
     job = yaml.safe_load(KUBERAY.read_text())
     assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
@@ -119,8 +114,8 @@ def test_kubernetes_runs_a_release_of_ours_on_ray_of_the_tested_version():
 def test_kubernetes_gets_tokens_as_secrets_and_asks_for_ray_s_own():
     cluster = yaml.safe_load(KUBERAY.read_text())["spec"]["rayClusterSpec"]
     assert cluster["authOptions"] == {"mode": "token"}
-    keys = []
-    for container in containers(cluster):
+    keys, groups = [], [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    for container in (one for group in groups for one in group["template"]["spec"]["containers"]):
         assert container["image"] == "REGISTRY/sts-dino:COMMIT"
         (token,) = [entry for entry in container["env"] if entry["name"] == "HF_TOKEN"]
         assert "value" not in token

@@ -10,8 +10,7 @@ from hub.client.publish import NEXT, publish
 from hub.client.repository import MAIN, Repository
 from hub.client.retry import RetryPolicy
 from hub.contract import run_dir
-from hub.contract.model_sections import ValidationData
-from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from hub.contract.recipe import DatasetRecipe, ModelRecipe, ValidationData
 from hub.contract.recipe_file import load_recipe
 from hub.errors import InputError, RunError
 from release.preflight import Target, check_dtype, check_pins, check_run, namespace, publication_target
@@ -19,35 +18,31 @@ from release.preflight import Target, check_dtype, check_pins, check_run, namesp
 pytest_plugins = ["local_hub"]
 
 
-@pytest.fixture
-def released(tmp_path, hub_api, request) -> Path:
-    """The run directory of a released version 0.2.0, named after the test."""
-    name = request.node.name.removeprefix("test_").replace("_", "-")[:60].strip("-")
-    directory = finished_run(tmp_path / name, version="0.2.0")
+@pytest.fixture(scope="module")
+def published(tmp_path_factory, hub_api) -> tuple[Repository, Path]:
+    """A released version 0.2.0: its repository and its run directory."""
+    directory = finished_run(tmp_path_factory.mktemp("runs") / "preflight-run", version="0.2.0")
     publish(hub_api, directory, "acme", yes=True)
-    return directory
+    return Repository(hub_api, f"acme/{directory.name}", "dataset"), directory
 
 
 def recipe_of(directory: Path, *changes: str) -> DatasetRecipe:
     return load_recipe(directory / "recipe.yaml", DatasetRecipe, list(changes))
 
 
-def repository_of(directory: Path, api) -> Repository:
-    return Repository(api, f"acme/{directory.name}", "dataset")
-
-
-def test_a_first_run_and_a_later_version_have_their_place(released, hub_api, tmp_path):
-    recipe = recipe_of(released)
+def test_a_first_run_and_a_later_version_have_their_place(published, hub_api):
+    repository, directory = published
+    recipe = recipe_of(directory)
     assert publication_target(Repository(hub_api, "acme/not-there-yet", "dataset"), recipe, False) == Target(MAIN)
-    found = publication_target(repository_of(released, hub_api), recipe, False)
-    assert found.branch == MAIN and found.manifest == run_dir.read_manifest(released)
-    later = recipe_of(released, "version=0.10.0", "seed=7")
-    assert publication_target(repository_of(released, hub_api), later, False) == Target(NEXT)
+    found = publication_target(repository, recipe, False)
+    assert found.branch == MAIN and found.manifest == run_dir.read_manifest(directory)
+    assert publication_target(repository, recipe_of(directory, "version=0.10.0", "seed=7"), False) == Target(NEXT)
 
 
-def test_a_later_version_of_the_same_rows_takes_them_from_main_and_grows_no_further(released, hub_api, tmp_path):
-    repository, recipe = repository_of(released, hub_api), recipe_of(released, "version=0.2.1", "license=cc0-1.0")
-    assert check_run(released, recipe) is None
+def test_a_later_version_of_the_same_rows_takes_them_from_main_and_grows_no_further(published, tmp_path):
+    repository, directory = published
+    recipe = recipe_of(directory, "version=0.2.1", "license=cc0-1.0")
+    assert check_run(directory, recipe) is None
     place = publication_target(repository, recipe, False)
     assert (place.branch, place.remote) == (NEXT, repository.branch()) and place.manifest.version == "0.2.0"
     fetch(repository, place.remote, place.manifest, recipe, tmp_path / "elsewhere")
@@ -68,12 +63,9 @@ BEHIND = r"branch main: holds v0\.2\.0, which is later than v0\.1\.9; .*--force 
         (["version=0.1.9", "seed=20"], BEHIND, True),  # the same rows
     ],
 )
-def test_a_version_that_is_taken_or_behind_is_refused_and_a_tag_never_moves(
-    hub_api, tmp_path, changes, said, may_be_forced
-):
-    directory = finished_run(tmp_path / "taken-or-behind", version="0.2.0")
-    publish(hub_api, directory, "acme", yes=True)
-    repository, recipe = repository_of(directory, hub_api), recipe_of(directory, *changes)
+def test_a_version_that_is_taken_or_behind_is_refused_and_a_tag_never_moves(published, changes, said, may_be_forced):
+    repository, directory = published
+    recipe = recipe_of(directory, *changes)
     for force in (False,) if may_be_forced else (False, True):
         with pytest.raises(RunError, match=said):
             publication_target(repository, recipe, force)
@@ -81,22 +73,18 @@ def test_a_version_that_is_taken_or_behind_is_refused_and_a_tag_never_moves(
         assert publication_target(repository, recipe, True).branch == NEXT
 
 
-def test_another_version_that_grows_is_left_alone(released, hub_api):
-    repository = repository_of(released, hub_api)
-    growing(repository, released, "0.3.0")
-    with pytest.raises(RunError, match=r"branch next: holds an unfinished run of another recipe .*v0\.3\.0"):
-        publication_target(repository, recipe_of(released, "version=0.4.0", "seed=7"), False)
-
-
-def growing(repository: Repository, directory: Path, version: str) -> None:
-    """An unfinished run on the branch next."""
-    repository.make_branch(NEXT, repository.branch().sha)
-    finished_run(directory, version=version)
+def test_another_version_that_grows_is_left_alone(published, tmp_path):
+    repository, released = published
+    directory = finished_run(tmp_path / released.name, version="0.3.0")
     manifest = run_dir.require_complete(directory).model_copy(update={"complete": False})
     run_dir.write_manifest(directory, manifest)
     write_card(directory)
+    repository.make_branch(NEXT, repository.branch().sha)
     options = {"repo_type": "dataset", "revision": NEXT, "allow_patterns": ["*.json", "*.md", "*.yaml"]}
     repository.api.upload_folder(repo_id=repository.repo_id, folder_path=directory, **options)
+    with pytest.raises(RunError, match=r"branch next: holds an unfinished run of another recipe .*v0\.3\.0"):
+        publication_target(repository, recipe_of(released, "version=0.4.0", "seed=7"), False)
+    repository.api.delete_branch(repository.repo_id, branch=NEXT, repo_type="dataset")
 
 
 def test_a_directory_with_another_run_is_not_published_under_this_recipe(tmp_path):

@@ -3,23 +3,27 @@
 import hashlib
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
-from functools import partial
+from dataclasses import fields
 from pathlib import Path
 
 import psutil
 import pytest
+from command_outcomes import outcome_of
 from forked_python import python_in
 from huggingface_hub import HfApi
 from local_hub import mint
 from tiny_lm import make_lm
+from typer.main import get_command
 
+import release.publish
+import release.run
+from eval import run as evaluation
 from hub.contract import run_dir
 from hub.errors import InputError
-from release.options import ClusterWorkers, words_of
+from release.options import ClusterWorkers, EvaluationOptions, words_of
 from release.run import expanded
 
 pytest_plugins = ["local_hub"]
@@ -27,13 +31,18 @@ RECIPE = Path("recipes/demo/sts-dino-x2.yaml")
 SMALL = ["source.limit=60", "shard_size=4", "decoding.max_new_tokens=6", "decoding.max_attempts=3"]  # 15 shards
 
 
-def command(hub, home: Path, artifacts: Path, lm: Path, name: str, *more: str) -> subprocess.Popen[str]:
+@pytest.fixture(scope="module")
+def environment(local_hub, tmp_path_factory) -> dict[str, str]:
+    """Of a machine with an empty cache; commands fork from one process that has imported the libraries."""
+    return local_hub.client_environment(tmp_path_factory.mktemp("machine") / "home")
+
+
+def command(environment: dict[str, str], artifacts: Path, lm: Path, name: str, *more: str, python: str = ""):
+    """A small release as a process."""
     settings = [f"name={name}", f"model.path={lm}", *SMALL]
-    words = [sys.executable, "-m", "sts_dino", "release", str(RECIPE), "--org", "acme", "--artifacts", str(artifacts)]
-    words += [word for setting in settings for word in ("--set", setting)] + list(more)
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    hears = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's & has a child ignore it
-    return subprocess.Popen(words, env=hub.client_environment(home), preexec_fn=hears, **pipes)
+    words = [python or python_in(environment), "-m", "sts_dino", "release", str(RECIPE), "--org", "acme"]
+    words += ["--artifacts", str(artifacts), *(word for setting in settings for word in ("--set", setting)), *more]
+    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def digests(directory: Path) -> dict[str, str]:
@@ -52,10 +61,13 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-@pytest.mark.slow("kills a run again and again, to the same bytes")
-def test_a_killed_release_goes_on_from_the_hub_on_an_empty_disk_to_the_same_bytes(local_hub, hub_api, tmp_path):
+@pytest.mark.slow("kills a release and ends it on an empty disk")
+def test_a_killed_release_resumes_from_the_hub_on_an_empty_disk_to_the_same_bytes(
+    local_hub, hub_api, environment, tmp_path
+):
     lm, name = make_lm(tmp_path / "lm"), "killed-and-resumed"
-    first = command(local_hub, tmp_path / "home1", tmp_path / "one", lm, name, "--yes")
+    killed = local_hub.client_environment(tmp_path / "home")
+    first = command(killed, tmp_path / "one", lm, name, "--yes", python=sys.executable)
     deadline, directory = time.monotonic() + 200, tmp_path / "one" / "datasets" / name
     while not getattr(run_dir.read_manifest(directory), "files", ()) and time.monotonic() < deadline:
         time.sleep(0.005)
@@ -70,63 +82,38 @@ def test_a_killed_release_goes_on_from_the_hub_on_an_empty_disk_to_the_same_byte
     assert len(there) >= 2 and "shards" in there[0], there
     shutil.rmtree(tmp_path / "one")
 
-    code, out, err = ended(command(local_hub, tmp_path / "home2", tmp_path / "two", lm, name, "--yes"))
+    code, out, err = ended(command(environment, tmp_path / "two", lm, name, "--yes"))
     assert code == 0, err
     assert "going on from acme/killed-and-resumed" in err and "tag v0.1.0" in out
-    code, out, err = ended(command(local_hub, tmp_path / "home3", tmp_path / "plain", lm, name))
-    assert code == 0 and "no file changes" in out, err  # a run that never saw the Hub ends in what is published
+    nowhere = environment | {"HF_ENDPOINT": "http://127.0.0.1:9"}
+    code, out, err = ended(command(nowhere, tmp_path / "plain", lm, name, "--patience", "0", python=sys.executable))
+    assert (code, out) == (0, "") and "is made, but no Hub says" in err  # without a Hub all is made, and no plan shown
     assert digests(tmp_path / "two" / "datasets" / name) == digests(tmp_path / "plain" / "datasets" / name)
 
-    before = commits(hub_api, f"acme/{name}")
-    code, out, err = ended(command(local_hub, tmp_path / "home2", tmp_path / "two", lm, name, "--yes", "--again"))
-    assert code == 0 and "no file changes" in out and commits(hub_api, f"acme/{name}") == before
 
-
-@pytest.mark.slow("runs whole releases in processes of their own")
-def test_a_hub_that_refuses_stops_before_the_model_is_loaded(local_hub, tmp_path):
-    process = command(local_hub, tmp_path / "home", tmp_path / "art", tmp_path / "no-lm", "never", "--yes")
+@pytest.mark.slow("starts a release")
+def test_a_token_that_may_only_read_stops_before_the_model_is_loaded(local_hub, environment, tmp_path):
+    reading = environment | {"HF_TOKEN": mint(local_hub, "demo", "read")}
+    process = command(reading, tmp_path, tmp_path / "no-lm", "never", "--yes", python=sys.executable)
     code, _, err = ended(process)
-    assert code == 2 and "no such folder" in err  # allowed to publish, so the generator was started
-
-    environment = local_hub.client_environment(tmp_path / "home2") | {"HF_TOKEN": mint(local_hub, "demo", "read")}
-    words = [sys.executable, "-m", "sts_dino", "release", str(RECIPE), "--org", "acme", "--yes"]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 1 and done.stderr.startswith("error: ") and "may only read" in done.stderr
-    assert "generation.run" not in done.stderr and "hf_" not in done.stderr
+    assert code == 1 and err.startswith("error: ") and "may only read" in err
+    assert "generation.run" not in err and "hf_" not in err
 
 
-@pytest.mark.slow("kills a run again and again, to the same bytes")
-@pytest.mark.parametrize(
-    ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "ended by SIGTERM")]
-)
-def test_a_signal_leaves_no_generator_behind_and_it_is_said_how_to_go_on(number, code, word, local_hub, tmp_path):
-    lm, name = make_lm(tmp_path / "lm"), f"interrupted-{code}"
-    process = command(local_hub, tmp_path / "home", tmp_path / "art", lm, name, "--yes", "--set", "source.limit=9000")
-    directory = tmp_path / "art" / "datasets" / name
+@pytest.mark.slow("interrupts a release")
+def test_a_signal_leaves_no_generator_behind_and_it_is_reported_how_to_resume(environment, tmp_path):
+    lm, name = make_lm(tmp_path / "lm"), "interrupted"
+    process = command(environment, tmp_path, lm, name, "--yes", "--set", "source.limit=9000")
+    directory = tmp_path / "datasets" / name
     deadline = time.monotonic() + 120
     while run_dir.read_manifest(directory) is None and time.monotonic() < deadline:
         time.sleep(0.05)
-    process.send_signal(number)  # to this process alone: a terminal and Slurm send it to the generator, too
-    found, out, err = ended(process)
-    assert (found, out, err.splitlines()[-1]) == (code, "", f"{word}; run the same command again to go on")
+    process.terminate()  # this process alone: a terminal and Slurm signal the generator, too
+    code, out, err = ended(process)
+    last = "ended by SIGTERM; run the same command again to go on"
+    assert (code, out, err.splitlines()[-1]) == (143, "", last)
     with run_dir.locked(directory):
         assert not run_dir.read_manifest(directory).complete
-
-
-@pytest.mark.slow("runs whole releases in processes of their own")
-def test_without_a_hub_everything_is_made_and_no_plan_is_shown(local_hub, tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        nowhere = f"http://127.0.0.1:{free.getsockname()[1]}"
-        settings = [f"model.path={make_lm(tmp_path / 'lm')}", *SMALL, "source.limit=4", "name=offline"]
-        environment = local_hub.client_environment(tmp_path / "home") | {"HF_ENDPOINT": nowhere}
-        words = [python_in(environment), "-m", "sts_dino", "release", str(RECIPE), "--org", "acme"]
-        words += ["--artifacts", str(tmp_path), *(word for setting in settings for word in ("--set", setting))]
-        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0 and "is made, but no Hub says" in done.stderr, done.stderr
-        assert (tmp_path / "datasets/offline/README.md").is_file() and not done.stdout
-        done = subprocess.run([*words, "--yes"], env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 1 and "cannot be reached" in done.stderr
 
 
 BASELINE = """kind: model
@@ -141,32 +128,24 @@ bootstrap_samples: 100
 """
 
 
-@pytest.mark.slow("runs whole releases in processes of their own")
-def test_a_baseline_in_a_folder_is_scored_and_not_published_and_alone_it_is_refused(local_hub, hub_api, tmp_path):
-    folder, artifacts = tmp_path / "recipes", tmp_path / "artifacts"
-    folder.mkdir()
-    recipe = folder / "some-baseline.yaml"
+@pytest.mark.slow("scores a baseline in a process of its own")
+def test_a_baseline_in_a_folder_is_scored_and_not_published_and_alone_it_is_refused(hub_api, environment, tmp_path):
+    recipe, artifacts = tmp_path / "recipes" / "some-baseline.yaml", tmp_path / "artifacts"
+    recipe.parent.mkdir()
     recipe.write_text(BASELINE)
-    environment = local_hub.client_environment(tmp_path / "home")
-    python = python_in(environment)
-    words = [python, "-m", "sts_dino", "release", "--org", "acme", "--artifacts", str(artifacts), "--yes"]
-    refused = subprocess.run([*words, str(recipe)], env=environment, capture_output=True, text=True, check=False)
-    assert refused.returncode == 2 and not artifacts.exists()
-    assert refused.stderr.startswith(f"error: {recipe}: is a baseline, which is not published")
+    options = ["--org", "acme", "--artifacts", str(artifacts), "--yes"]
+    assert outcome_of(release.run, recipe, *options).error.startswith(f"error: {recipe}: is a baseline, which is not")
+    assert not artifacts.exists()
 
-    done = subprocess.run([*words, str(folder)], env=environment, capture_output=True, text=True, check=False)
+    words = [python_in(environment), "-m", "sts_dino", "release", *options, str(recipe.parent)]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert "some-baseline: is a baseline, which is not published" in done.stderr.splitlines()[-1]
     directory = artifacts / "models" / "some-baseline"
-    assert (
-        "baseline of the evaluation" in (directory / "README.md").read_text() and (directory / "results.json").is_file()
-    )
-    assert not hub_api.repo_exists("acme/some-baseline")
-
-    publish = [python, "-m", "sts_dino", "publish", str(directory), "--org", "acme", "--yes"]
-    refused = subprocess.run(publish, env=environment, capture_output=True, text=True, check=False)
-    assert refused.returncode == 2 and "is a baseline, which is not published" in refused.stderr
-    assert not hub_api.repo_exists("acme/some-baseline")
+    assert "baseline of the evaluation" in (directory / "README.md").read_text()
+    assert (directory / "results.json").is_file() and not hub_api.repo_exists("acme/some-baseline")
+    refused = outcome_of(release.publish, directory, "--org", "acme", "--yes")
+    assert "is a baseline, which is not published" in refused.error
 
 
 def test_workers_are_the_generators_and_no_use_to_models():
@@ -191,16 +170,19 @@ def test_folders_stand_for_their_recipes_datasets_first(tmp_path):
         expanded([tmp_path])
 
 
-def test_a_dataset_whose_value_is_not_measured_is_refused_before_anything_is_made(local_hub, hub_api, tmp_path):
-    words = (local_hub, tmp_path / "home", tmp_path / "out", make_lm(tmp_path / "lm"), "of-no-value")
-    code, _, err = ended(command(*words, "--min-value", "0.5", "--yes"))
-    assert code == 2 and "is not made, so its value is not known; make it without --yes, measure it" in err
-    assert not (tmp_path / "out/datasets/of-no-value").exists()
-    assert not hub_api.repo_exists("acme/of-no-value", repo_type="dataset")
+def test_a_least_value_is_not_for_models():
+    refused = outcome_of(release.run, "recipes/demo/demo-sts-dino.yaml", "--org", "acme", "--min-value", "1")
+    assert refused.code == 2 and "--min-value: is of datasets, but a model's recipe is given" in refused.error
 
 
-def test_a_least_value_is_no_models():
-    words = ["release", "recipes/demo/demo-sts-dino.yaml", "--org", "acme", "--min-value", "1"]
-    app = [sys.executable, "-m", "sts_dino", *words]
-    done = subprocess.run(app, capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and "--min-value: is of datasets, but a model's recipe is given" in done.stderr
+def test_a_release_that_scores_and_makes_nothing_is_refused():
+    refused = outcome_of(release.run, "recipes/demo", "--again", "--tasks", "papers")
+    assert refused.code == 2 and "--again: scores nothing" in refused.error
+
+
+def test_the_evaluation_takes_every_option_of_the_release():
+    every = EvaluationOptions(["papers", "mteb/STS17"], ["snli/senteval"], Path("senteval"), Path("sts"), "org/data@v1")
+    words = words_of(every)
+    assert words[:4] == ["--tasks", "papers", "--tasks", "mteb/STS17"]
+    parsed = get_command(evaluation.app).make_context("score", ["recipe.yaml", *words]).params
+    assert EvaluationOptions(*(parsed[one.name] for one in fields(EvaluationOptions))) == every

@@ -30,6 +30,7 @@ from filelock import FileLock
 import sts_dino.cli
 from hub import cli
 from hub.assets import asset
+from hub.contract import run_dir
 from hub.contract.recipe_file import apply_overrides
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -99,10 +100,31 @@ class Box:
             MAKERS[case["make"]](self)
 
 
-def cut_parquet(box):
+def parquet(box, column):
     path = box.folder / "texts.parquet"
-    pq.write_table(pa.table({"text": SENTENCES * 100}), path)
-    path.write_bytes(path.read_bytes()[:1000])
+    pq.write_table(pa.table({"text": column}), path, compression="zstd")
+    return path
+
+
+def cut_parquet(box):
+    path = parquet(box, SENTENCES * 100)
+    path.write_bytes(path.read_bytes()[:300])
+
+
+def flip(path, start, count):
+    """Change bytes in the middle of a file: pages that are no longer what their headers say."""
+    content = bytearray(path.read_bytes())
+    content[start : start + count] = bytes(byte ^ 0xFF for byte in content[start : start + count])
+    path.write_bytes(content)
+
+
+def damaged_rows(box):
+    """A run with pages that cannot be unpacked, and checksums that fit."""
+    run = box.copied("run")
+    flip(min(run.glob("data/postprocessed/train-*.parquet")), 60, 100)
+    known = run_dir.read_manifest(run)
+    files = [run_dir.describe(run, f.path, config=f.config, split=f.split, rows=f.rows) for f in known.files]
+    run_dir.write_manifest(run, known.model_copy(update={"files": tuple(files)}))
 
 
 def aliases(box):
@@ -143,6 +165,15 @@ MAKERS = {
     "one_long_line": lambda box: box.file("texts.txt", {"text": "word " * 200_000}),
     "without_header": lambda box: box.file("texts.csv", {"lines": [f"{text},{n}" for n, text in enumerate(SENTENCES)]}),
     "cut_parquet": cut_parquet,
+    "damaged_pages": lambda box: flip(
+        parquet(box, [f"{text} {n}" for text in SENTENCES for n in range(99)]), 2000, 200
+    ),
+    "column_of_bytes": lambda box: parquet(box, pa.array([b"\xff\x00 bytes"] * 5, pa.binary())),
+    "deep_json": lambda box: box.file("texts.jsonl", {"lines": ['{"text": "fine"}', '{"text": ' + "[" * 100_000]}),
+    "many_digits": lambda box: box.file("texts.jsonl", {"lines": [f'{{"text": {"9" * 5000}}}']}),
+    "damaged_rows": damaged_rows,
+    "deep_manifest": lambda box: damaged(box, "manifest.json", lambda content: b"[" * 200_000),
+    "manifest_of_bytes": lambda box: damaged(box, "manifest.json", lambda content: b"\xff\xfe\x00"),
     "aliases": aliases,
     "pickled_lm": pickled_lm,
     "pickled_encoder": pickled_encoder,
@@ -155,10 +186,7 @@ MAKERS = {
         box, "data/raw/*.parquet", lambda content: content[:100] + bytes(100) + content[200:]
     ),
     "unreadable": lambda box: (box.file("texts.txt", "sentences"), (box.folder / "texts.txt").chmod(0)),
-    "second_seed": lambda box: (
-        box.dataset(),
-        (box.folder / "recipe.yaml").open("a", encoding="utf-8").write("seed: 1\n"),
-    ),
+    "second_seed": lambda box: (box.dataset(), (box.folder / "recipe.yaml").open("a").write("seed: 1\n")),
     "card_for_demo": lambda box: card_for(box, "demo"),
     "card_for_nobodys": lambda box: card_for(box, "nobodys"),
 }

@@ -1,154 +1,195 @@
-"""recipes/datasets: complete, pinned, true to the papers, and ending in one clear line without a Hub."""
+"""recipes/datasets and recipes/models: complete, pinned, true to the papers, on data that recipes make."""
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from generation.inputs.examples import Example
 from generation.inputs.prompts import Prompts
-from hub.contract.licences import check
-from hub.contract.recipe import DatasetRecipe, Variant
+from hub.contract.licences import check, check_model
+from hub.contract.recipe import DatasetRecipe, ModelRecipe, Variant
 from hub.contract.recipe_file import load_recipe, read_yaml
+from model_cards.papers import reproduced
 from model_cards.provenance import read_changes
+from release.preflight import check_pins
+from training.loop.arguments import check_together, trainer_arguments, typed_arguments
+from training.losses.losses import check_losses
 
-FOLDER = Path("recipes/datasets")
-NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
-STS = ["sts-dino-x2", "sts-dino-x1x2"]
+ALL = {path.stem: path for path in Path("recipes").rglob("*.yaml")}
+TEXTS = {path.stem: load_recipe(path, DatasetRecipe) for path in sorted(Path("recipes/datasets").glob("*.yaml"))}
+MODELS = {path.stem: load_recipe(path, ModelRecipe) for path in sorted(Path("recipes/models").glob("*.yaml"))}
+TRAINED = [name for name, recipe in MODELS.items() if not recipe.is_baseline]
+EXPECTED = yaml.safe_load(Path(__file__).with_name("recipe_values.yaml").read_text(encoding="utf-8"))
+OUTSIDE = {"Skylion007/openwebtext": "cc0-1.0"}  # data that no recipe makes, with the licence of their card
+OF_NO_KNOWN_COMMIT = {"albert-base-v2-mean", "albert-base-v2-cls", "sbert-base-nli", "sroberta-base-nli"}
 NOT_COMPARED = {"name", "version", "pretty_name", "about"}
 COMMIT = re.compile(r"[0-9a-f]{40}")
-
-
-def recipe(name: str) -> DatasetRecipe:
-    return load_recipe(FOLDER / f"{name}.yaml", DatasetRecipe)
-
-
-def leaves(tree: Any, place: str = "") -> dict[str, Any]:
-    """Every value of a recipe by its dotted key."""
-    if isinstance(tree, dict):
-        return {
-            k: v for key, value in tree.items() for k, v in leaves(value, f"{place}.{key}" if place else key).items()
-        }
-    return {place: tree}
-
-
-def difference(one: str, other: str) -> dict[str, tuple[Any, Any]]:
-    """The keys in which two recipes differ, names and version apart."""
-    a, b = (leaves(recipe(name).model_dump(mode="json")) for name in (one, other))
-    return {key: (a.get(key), b.get(key)) for key in {*a, *b} - NOT_COMPARED if a.get(key) != b.get(key)}
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_recipe_is_pinned_and_has_prose_and_a_licence(name):
-    found = recipe(name)
-    pinned = [found.model, found.source, *([found.few_shot.examples] if found.few_shot else [])]
-    for part in pinned:
-        if part.repo_id:
-            assert COMMIT.fullmatch(part.revision or "")
-    assert found.model.device == "cuda" and found.model.repo_id
-    assert found.about
-    assert check(found).licence.id == found.license
-
-
 ABOUT = re.compile(r"^about: \|\n((?:  .*\n|\n)+)", re.M)
 NAMED = re.compile(r"x1x2|x2|Llama 2|Gemma 3 270M|CC0")
 
 
-@pytest.mark.parametrize("path", sorted(Path("recipes").rglob("*.yaml")), ids=str)
+def leaves(tree: Any, place: str = "") -> dict[str, Any]:
+    """Every value of a recipe by its dotted key; numbers stand for the places of a list."""
+    if isinstance(tree, list):
+        tree = {str(place): item for place, item in enumerate(tree)}
+    if isinstance(tree, dict):
+        found = [leaves(value, f"{place}.{key}" if place else key) for key, value in tree.items()]
+        return {key: value for one in found for key, value in one.items()}
+    return {place: tree}
+
+
+def values_of(name: str) -> dict[str, Any]:
+    """Every value of a recipe that is not name, version or prose."""
+    found = leaves((TEXTS | MODELS)[name].model_dump(mode="json"))
+    return {key: value for key, value in found.items() if key not in NOT_COMPARED and value is not None}
+
+
+def same(found: Any, expected: Any) -> bool:
+    """Equal, as numbers where both are: trainer arguments are text in a recipe."""
+    try:
+        return float(found) == float(expected)
+    except (TypeError, ValueError):
+        return found == expected
+
+
+@pytest.mark.parametrize("name", EXPECTED["values"])
+def test_a_recipe_has_the_values_of_its_paper(name):
+    found = values_of(name)
+    wrong = {key: found.get(key) for key, value in EXPECTED["values"][name].items() if not same(found.get(key), value)}
+    assert not wrong
+
+
+@pytest.mark.parametrize("name", EXPECTED["differences"])
+def test_a_recipe_differs_from_another_in_these_keys(name):
+    stated = EXPECTED["differences"][name]
+    one, other = values_of(stated["than"]), values_of(name)
+    keys = {key for key in {*one, *other} if one.get(key) != other.get(key)}
+    assert not {key for key in keys if not any(f"{key}.".startswith(f"{place}.") for place in stated["keys"])}
+    assert all(any(f"{key}.".startswith(f"{place}.") for key in keys) for place in stated["keys"]), keys
+    assert all(same(other.get(key), value) for key, value in zip(stated["keys"], stated.get("to", []), strict=False))
+
+
+def test_the_papers_rows_have_their_recipes():
+    assert {name: row.row for name, recipe in MODELS.items() if (row := reproduced(recipe))} == EXPECTED["rows"]
+    text = Path("docs/training.md").read_text(encoding="utf-8")
+    assert [name for name in MODELS if f"`{name}`" not in text] == []
+
+
+@pytest.mark.parametrize("name", [*TEXTS, *MODELS])
+def test_a_recipe_has_prose_and_its_version_has_an_entry(name):
+    recipe = (TEXTS | MODELS)[name]
+    assert recipe.name == name
+    if name in TEXTS or name in TRAINED:  # a baseline is not published
+        assert recipe.about and recipe.version in read_changes(name)
+
+
+@pytest.mark.parametrize("path", ALL.values(), ids=str)
 def test_an_introduction_has_no_number_of_its_own(path):
     """Every number on a card comes from the run's files; nor does an introduction hold headings or template code."""
     found = ABOUT.search(path.read_text(encoding="utf-8"))
-    text = NAMED.sub("", found[1]) if found else ""
-    assert not any(char.isdigit() or char in "#{" for char in text)
+    assert not any(char.isdigit() or char in "#{" for char in (NAMED.sub("", found[1]) if found else ""))
 
 
-@pytest.mark.parametrize("path", [*FOLDER.glob("*.yaml"), *Path("recipes/demo").glob("*.yaml")], ids=str)
-def test_a_recipes_version_is_told_in_its_changes(path):
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_dataset_recipe_is_pinned_and_has_a_licence(name):
+    recipe = TEXTS[name]
+    pinned = [recipe.model, recipe.source, *([recipe.few_shot.examples] if recipe.few_shot else [])]
+    assert all(COMMIT.fullmatch(part.revision or "") for part in pinned if part.repo_id)
+    assert recipe.model.device == "cuda" and recipe.model.repo_id and check(recipe).licence.id == recipe.license
+
+
+@pytest.mark.parametrize("path", sorted(Path("recipes/demo").glob("*.yaml")), ids=str)
+def test_a_demo_recipes_version_has_an_entry(path):
     recipe = read_yaml(path)
     assert recipe["version"] in read_changes(recipe["name"])
 
 
-@pytest.mark.parametrize("name", STS)
-def test_dinos_prompts_and_constants(name):
-    """DINO figures 1 and 2, section 4."""
-    found = recipe(name)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_recipe_is_pinned_and_has_a_licence(name):
+    recipe, revision = MODELS[name], MODELS[name].base.revision or ""
+    assert revision == "main" if name in OF_NO_KNOWN_COMMIT else COMMIT.fullmatch(revision)
+    check_pins(ALL[name], recipe)
+    assert all(COMMIT.fullmatch(item.revision or "") for item in recipe.validation)
+    scored = [(task.task, task.split) for task in recipe.evaluation]
+    assert scored == [("stsb/cosine", "validation"), ("stsb/cosine", "test")]
+    assert all(Path(task.path).is_file() for task in recipe.evaluation)
+    parts = [(data.repo_id, OUTSIDE.get(data.repo_id) or made(data).license) for data in recipe.datasets]
+    assert check_model(recipe, parts).licence.id == recipe.license
+    assert parts or recipe.license == recipe.base.license
+
+
+def made(data: Any) -> DatasetRecipe:
+    """The recipe that makes a dataset of ours."""
+    organisation, name = data.repo_id.split("/")
+    assert organisation == "sts-dino"
+    return TEXTS[name]
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_the_runner_takes_data_losses_and_arguments_of_a_model_recipe(name, tmp_path):
+    recipe = MODELS[name]
+    for data in (one for one in recipe.datasets if one.repo_id not in OUTSIDE):
+        source = made(data)
+        assert data.revision == f"v{source.version}" and data.config in source.configs
+        assert data.example_set is None or (source.few_shot and data.example_set < source.few_shot.sets)
+        assert source.postprocess.validation_fraction > 0 or recipe.validation, "nothing would choose the checkpoint"
+    arguments = typed_arguments(recipe.arguments, f"{name}:arguments")
+    check_together(recipe, arguments, name)
+    check_losses(recipe, name)
+    found, reporters = trainer_arguments(recipe, arguments, tmp_path, 1, not recipe.datasets[0].streaming, name)
+    assert (found.per_device_train_batch_size, found.eval_steps) == (recipe.batch_size, arguments.get("eval_steps"))
+    assert reporters == ["tensorboard"]
+
+
+@pytest.mark.parametrize("name", ["sts-dino-x2", "sts-dino-x1x2"])
+def test_dinos_prompts(name):
+    """DINO figures 1 and 2."""
+    recipe, tasks = TEXTS[name], {"1": "mean the same thing", "0.5": "are somewhat similar"}
+    tasks["0"] = "are on completely different topics"
     expected = {
-        "1": (
-            "Task: Write two sentences that mean the same thing.\n"
-            'Sentence 1: "A man is playing a flute."\nSentence 2: "'
-        ),
-        "0.5": (
-            "Task: Write two sentences that are somewhat similar.\n"
-            'Sentence 1: "A man is playing a flute."\nSentence 2: "'
-        ),
-        "0": (
-            "Task: Write two sentences that are on completely different topics.\n"
-            'Sentence 1: "A man is playing a flute."\nSentence 2: "'
-        ),
+        label: f'Task: Write two sentences that {task}.\nSentence 1: "A man is playing a flute."\nSentence 2: "'
+        for label, task in tasks.items()
     }
-    prompts = Prompts(found)
-    made = {label.name: prompts.of(label, "A man is playing a flute.", found.variants[0]) for label in found.labels}
-    assert {name: prompt for name, (prompt, _) in made.items()} == expected
+    prompts = Prompts(recipe)
+    found = {one.name: prompts.of(one, "A man is playing a flute.", recipe.variants[0]) for one in recipe.labels}
+    assert {name: prompt for name, (prompt, _) in found.items()} == expected
     counters = {name: [expected[other] for other in expected if float(other) > float(name)] for name in expected}
-    assert {name: list(found) for name, (_, found) in made.items()} == counters
-    assert {label.name: label.score for label in found.labels} == {"1": 1, "0.5": 0.5, "0": 0}
-    decoding = found.decoding
-    assert (decoding.decay_constant, decoding.epsilon, decoding.top_k, decoding.top_p) == (100, 0.01, 5, 0.9)
-    assert (decoding.max_new_tokens, decoding.samples, decoding.max_attempts) == (40, 2, 5)
-    after = found.postprocess
-    assert (after.smoothing, after.sampled_negatives, after.max_per_label, after.validation_fraction) == (
-        0.2,
-        2,
-        2,
-        0.1,
-    )
+    assert {name: list(others) for name, (_, others) in found.items()} == counters
+    assert {label.name: label.score for label in recipe.labels} == {"1": 1, "0.5": 0.5, "0": 0}
 
 
-def test_x1x2_differs_from_x2_in_its_source_alone():
-    keys = {key for key in difference("sts-dino-x2", "sts-dino-x1x2") if not key.startswith("source.")}
-    assert keys == {"license"}
-    source = recipe("sts-dino-x1x2").source
-    assert (source.kind, source.limit, source.top_p) == ("model", 15_000, 0.9)
+def test_auto_nlis_prompts():
+    """Auto-NLI sections 3.2 and 4.1."""
+    recipe = TEXTS["auto-nli"]
+    zero, _ = Prompts(recipe).of(recipe.labels[0], "It is a colorless liquid.", Variant(0, 0))
+    assert zero.startswith("\nGenerate one sentence that logically entails"), "the authors' code has the line break"
+    pairs = {"entailment": "Fun for both adults and children.", "contradiction": "No fun for children."}
+    sets = {5: [{label: [Example(0, "Fun for adults and children.", text)] for label, text in pairs.items()}]}
+    found = [Prompts(recipe, sets).of(label, "It is a colorless liquid.", Variant(5, 0)) for label in recipe.labels]
+    assert found == [
+        (
+            f'Generate one sentence that logically {verb} "Fun for adults and children." in the form of a statement '
+            f'beginning with "Answer:". Answer: "{text}".\n'
+            f'Generate one sentence that logically {verb} "It is a colorless liquid." in the form of a statement '
+            'beginning with "Answer:". Answer: "',
+            (),
+        )
+        for verb, text in zip(("entails", "contradicts"), pairs.values(), strict=True)
+    ]
+    assert recipe.configs[0] == "triplet-0shot" and len(recipe.variants) == 31
+    examples = recipe.few_shot.examples
+    assert (examples.repo_id, examples.revision) == (recipe.source.repo_id, recipe.source.revision)
 
 
-@pytest.mark.parametrize(
-    ("name", "key", "values"),
-    [
-        ("sts-dino-x2-lambda0", "decoding.decay_constant", (100, 0)),
-        ("sts-dino-x2-lambda200", "decoding.decay_constant", (100, 200)),
-        ("sts-dino-x2-no-smoothing", "postprocess.smoothing", (0.2, 0)),
-        ("sts-dino-x2-no-augmentation", "postprocess.sampled_negatives", (2, 0)),
-    ],
-)
-def test_an_ablation_differs_in_one_key(name, key, values):
-    """DINO table 2."""
-    assert difference("sts-dino-x2", name) == {key: values}
-
-
-def test_x2_reads_no_sentence_of_the_validation_and_test_parts():
-    assert all(recipe(name).source.splits == ("train",) for name in NAMES if name.startswith("sts-dino-x2"))
-
-
-@pytest.mark.parametrize("name", ["sts-dino-x2", "movie-reviews", "auto-nli"])
-def test_where_the_papers_are_silent_the_authors_code_decides(name):
-    """timoschick/dino (dino.py, modeling.py) and lamsoma/Auto_NLI: docs/differences.md."""
-    found = recipe(name)
-    dino = name != "auto-nli"
-    assert found.model.dtype == ("float32" if dino else "bfloat16")
-    assert found.decoding.text_end == ("quotation_mark" if dino else "line")
-    assert found.source.quotation_marks == "keep" and found.postprocess.equal_triplets
-
-
-def test_auto_nlis_examples_are_rows_of_simcses_triplets():
-    examples = recipe("auto-nli").few_shot.examples
-    source = recipe("auto-nli").source
-    assert (examples.repo_id, examples.revision) == (source.repo_id, source.revision)
-    assert (examples.path, examples.premise) == ("nli_for_simcse.csv", "sent0")
-    assert examples.texts == {"entailment": "sent1", "contradiction": "hard_neg"} and not examples.labels
+def test_movie_reviews_are_texts_of_classes_against_one_another():
+    recipe = TEXTS["movie-reviews"]
+    prompt, (counter,) = Prompts(recipe).of(recipe.labels[0], "Some Movie", recipe.variants[0])
+    assert prompt == 'Task: Write a review for a bad movie.\nMovie: "Some Movie"\nReview: "'
+    assert counter == prompt.replace("bad", "good")
 
 
 @pytest.mark.skipif("STS_DINO_DATA" not in os.environ, reason="needs STS_DINO_DATA")
@@ -174,52 +215,3 @@ def test_the_counts_in_the_table_of_differences_are_those_of_the_data():
         f"{marked} of the {len(examples)} published examples",
     ):
         assert said in table
-
-
-def test_auto_nlis_prompts_and_constants():
-    """Auto-NLI sections 3.2, 4.1 and 4.2."""
-    found = recipe("auto-nli")
-    zero, _ = Prompts(found).of(found.labels[0], "It is a colorless liquid.", Variant(0, 0))
-    assert zero.startswith("\nGenerate one sentence that logically entails"), (
-        "the authors' code begins with a line break"
-    )
-    pairs = {"entailment": "Fun for both adults and children.", "contradiction": "No fun for children."}
-    sets = {5: [{label: [Example(0, "Fun for adults and children.", text)] for label, text in pairs.items()}]}
-    made = [Prompts(found, sets).of(label, "It is a colorless liquid.", Variant(5, 0)) for label in found.labels]
-    assert made == [
-        (
-            f'Generate one sentence that logically {verb} "Fun for adults and children." in the form of a statement '
-            f'beginning with "Answer:". Answer: "{text}".\n'
-            f'Generate one sentence that logically {verb} "It is a colorless liquid." in the form of a statement '
-            'beginning with "Answer:". Answer: "',
-            (),
-        )
-        for verb, text in zip(("entails", "contradicts"), pairs.values(), strict=True)
-    ]
-    assert found.few_shot is not None
-    assert (found.few_shot.shots, found.few_shot.sets) == ((0, 5, 10, 20), 10)
-    assert (found.source.limit, found.premise_tokens) == (64_000, (4, 32))
-    assert not found.model.chat_template
-    assert found.configs[0] == "triplet-0shot" and len(found.variants) == 31
-
-
-def test_the_chat_variant_differs_in_one_key():
-    assert difference("auto-nli", "auto-nli-chat") == {"model.chat_template": (False, True)}
-
-
-def test_movie_reviews_are_texts_of_classes_against_one_another():
-    found = recipe("movie-reviews")
-    prompt, (counter,) = Prompts(found).of(found.labels[0], "Some Movie", found.variants[0])
-    assert prompt == 'Task: Write a review for a bad movie.\nMovie: "Some Movie"\nReview: "'
-    assert counter == prompt.replace("bad", "good")
-    assert found.schema_name == "text"
-
-
-@pytest.mark.slow("starts command after command")
-def test_without_the_hub_a_recipe_ends_in_one_clear_line(tmp_path):
-    name = "auto-nli"
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
-    command = [sys.executable, "-m", "sts_dino", "write", str(FOLDER / f"{name}.yaml"), "--dry-run"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.returncode in (1, 2) and "Traceback" not in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("error: ") and recipe(name).model.repo_id in done.stderr

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from forked_python import python_in
-from test_startup import HEAVY, imported
+from test_startup import MODEL
 
 from hub.errors import InputError
 from sts_dino.__main__ import PACKAGES, foreign_package
@@ -19,50 +19,42 @@ from sts_dino.commands import COMMANDS
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def called(*words, **more):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **more.pop("environment", {})}
-    python = sys.executable if more else python_in(environment)  # in another folder other modules may be found
-    command = [python, "-m", "sts_dino", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, **more)
+def called(*words, cwd=ROOT, python="", **variables):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+    command = [python or python_in(environment), "-m", "sts_dino", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd)
 
 
-def test_help_names_every_command_whole_and_imports_no_stage():
-    code, names = imported("--help")
-    assert code == 0 and not names & {*HEAVY, "generation", "training", "eval", "release", "hub_server", "pydantic"}
+def test_help_names_every_command_whole():
     shown = called("--help").stdout
-    assert all(
-        re.search(rf"^  {name} +{re.escape(stage.help)}$", shown, re.MULTILINE)
-        for name, stage in COMMANDS.items()
-        if not stage.clone
-    )
+    shown_commands = {name: stage for name, stage in COMMANDS.items() if not stage.clone}
+    for name, stage in shown_commands.items():
+        assert re.search(rf"^  {name} +{re.escape(stage.help)}$", shown, re.MULTILINE), name
 
 
-@pytest.mark.parametrize("ask", [["--help"], ["-h"]], ids=" ".join)
-def test_a_command_and_help_of_it_answer_alike(ask):
-    shown = called("card", *ask).stdout
-    assert shown.startswith("Usage: ") and "sts-dino card" in shown and called("help", "card").stdout == shown
+def test_a_command_and_help_of_it_answer_alike():
+    shown = called("card", "--help").stdout
+    assert shown.startswith("Usage: ") and "sts-dino card" in shown
+    assert called("help", "card").stdout == called("card", "-h").stdout == shown
 
 
 def test_no_module_has_a_command_line_of_its_own():
     files = subprocess.run(["git", "ls-files", "*.py"], capture_output=True, text=True, check=True).stdout.split()
     ours = [name for name in files if name.split("/")[0] in (*PACKAGES, "sts_dino") and "/tests/" not in name]
     own = [name for name in ours if '__name__ == "__main__"' in Path(name).read_text(encoding="utf-8")]
-    assert own == ["generation/inputs/chat_process.py", "sts_dino/__main__.py"]  # the first: a script that a child runs
+    assert own == ["sts_dino/__main__.py"]
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         ("help scor", "sts-dino: no such command 'scor'; did you mean 'score'?; see sts-dino --help\n"),
-        (
-            "train recipes/demo/demo-sts-din.yaml",
-            "no such file or folder; did you mean 'recipes/demo/demo-sts-dino.yaml'?",
-        ),
+        (f"train {MODEL.removesuffix('o.yaml')}.yaml", f"no such file or folder; did you mean '{MODEL}'?"),
         ("card recipes/dem", "no such file or folder; did you mean 'recipes/demo'?"),
     ],
 )
 def test_bad_input_is_one_line_that_names_what_is_close(words, said):
-    done = called(*words.split(), cwd=ROOT)
+    done = called(*words.split())
     assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1 and not done.stdout
 
 
@@ -80,21 +72,21 @@ def runs(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-RUN, MODEL = "artifacts/datasets/pairs", "artifacts/models/encoder"
+RUN, ENCODER = "artifacts/datasets/pairs", "artifacts/models/encoder"
 
 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (f"train {MODEL}", f"{MODEL}/recipe.yaml --out {MODEL}"),
+        (f"train {ENCODER}", f"{ENCODER}/recipe.yaml --out {ENCODER}"),
         (f"write {RUN} --limit 3", f"{RUN}/recipe.yaml --limit 3 --out {RUN}"),
-        (f"train {MODEL} --out x", f"{MODEL}/recipe.yaml --out x"),
+        (f"train {ENCODER} --out x", f"{ENCODER}/recipe.yaml --out x"),
         (f"check {RUN}", f"{RUN}/recipe.yaml"),
         ("card pairs.yaml", RUN),
         ("explain pairs.yaml 000001/1/0", f"{RUN} 000001/1/0"),
-        ("publish encoder.yaml --yes", f"{MODEL} --yes"),
-        (f"score {MODEL}", f"{MODEL}/recipe.yaml --model {MODEL}"),
-        ("score encoder", f"{MODEL}/recipe.yaml --model {MODEL}"),
+        ("publish encoder.yaml --yes", f"{ENCODER} --yes"),
+        (f"score {ENCODER}", f"{ENCODER}/recipe.yaml --model {ENCODER}"),
+        ("score encoder", f"{ENCODER}/recipe.yaml --model {ENCODER}"),
         ("score encoder.yaml", "encoder.yaml"),
         ("score ./model", "--model ./model --tasks stsb/cosine"),
         ("score ORG/NAME --tasks=sts", "--model ORG/NAME --tasks=sts"),
@@ -123,18 +115,9 @@ def test_version():
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_knows_commands_and_their_options(shell):
     def completed(line):
-        words = line.split(" ")
-        asked = {
-            "_STS_DINO_COMPLETE": f"complete_{shell}",
-            "_TYPER_COMPLETE_ARGS": line,
-            "_TYPER_COMPLETE_FISH_ACTION": "get-args",
-            "COMP_WORDS": line,
-            "COMP_CWORD": str(len(words) - 1),
-        }
-        program = "import sys; sys.argv[0] = 'sts-dino'; from sts_dino.__main__ import main; main()"
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), **asked}
-        command = [sys.executable, "-c", program]
-        return subprocess.run(command, capture_output=True, text=True, env=environment, check=False).stdout
+        asked = {"_STS_DINO_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": line, "COMP_WORDS": line}
+        asked |= {"_TYPER_COMPLETE_FISH_ACTION": "get-args", "COMP_CWORD": str(line.count(" "))}
+        return called(**asked).stdout
 
     assert "compare" in completed("sts-dino com") and "--estimate" in completed("sts-dino write --est")
 
@@ -142,26 +125,21 @@ def test_completion_knows_commands_and_their_options(shell):
 def test_a_foreign_package_under_the_name_of_ours_is_named(tmp_path):
     assert foreign_package(ROOT) is None
     (tmp_path / "hub.py").write_text("")
-    done = called("--help", cwd=tmp_path, environment={"PYTHONPATH": f"{tmp_path}:{ROOT}"})
+    done = called("--help", cwd=tmp_path, python=sys.executable, PYTHONPATH=f"{tmp_path}:{ROOT}")
     assert done.returncode == 2 and not done.stdout
     assert done.stderr.startswith(f"error: {tmp_path / 'hub.py'}: Python finds this under the name hub, which sts-dino")
     assert done.stderr.count("\n") == 1
     assert foreign_package(tmp_path).startswith(str(ROOT / PACKAGES[0]))
 
 
-def test_check_shows_a_plan_and_writes_nothing(tmp_path):
-    done = called("check", ROOT / "recipes/demo/sts-dino-x2.yaml", cwd=ROOT)
-    assert done.returncode == 0 and "prompt" in done.stdout
-
-
 def test_write_ends_with_a_table_and_the_next_command_or_with_json(tmp_path):
     words = ["write", "recipes/demo/sts-dino-x2.yaml", "--limit", "3", "--out", tmp_path / "x2"]
-    written = called(*words, cwd=ROOT)
+    written = called(*words)
     assert written.returncode == 0, written.stderr
     head, blank, columns, *rows = written.stdout.splitlines()
     assert head.startswith(f"{tmp_path / 'x2'}: sts-dino-x2 v") and not blank and columns.split()[0] == "label"
     assert [row.split()[0] for row in rows] == ["1", "0.5", "0"]
     assert written.stderr.rstrip().endswith(f"next: sts-dino card {tmp_path / 'x2'}")
-    facts = json.loads(called(*words, "--json", cwd=ROOT).stdout)
+    facts = json.loads(called(*words, "--json").stdout)
     assert facts["directory"] == str(tmp_path / "x2") and facts["sources"] == 3
     assert sum(int(row.split()[1]) for row in rows) == facts["kept"]

@@ -6,19 +6,19 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
-import datasets
 import httpx2
 import pyarrow as pa
 import pytest
-from datasets import Dataset, Features, IterableDataset, Value
+from datasets import Dataset, IterableDataset
 from datasets.exceptions import DatasetGenerationError
 from huggingface_hub import DatasetCardData
-from training_inputs import data_spec, hub_spec, labelled_data, sts_rows, write_dataset
+from training_inputs import data_spec, hub_spec, sts_rows, write_dataset
 
-from hub.contract.recipe import TrainingData
 from hub.contract.schema import EXAMPLE_SET, STS, features
 from hub.errors import InputError, RunError
+from training.data.example_types import EXAMPLE_TYPES
 from training.data.rows import RowChecks, stream_errors
 from training.data.training_sets import checked, load_all
 
@@ -42,20 +42,12 @@ def test_only_the_columns_of_the_example_type_reach_the_trainer(pairs):
     assert sorted(tuple(row.values()) for row in stream.train) == sorted(tuple(row.values()) for row in whole.train)
 
 
-def test_a_shard_changed_after_the_run(tmp_path):
-    directory = write_dataset(tmp_path / "d", {"train": sts_rows(3)})
-    shard = next(directory.rglob("*.parquet"))
-    shard.write_bytes(shard.read_bytes()[:-1])
-    with pytest.raises(InputError, match=r"missing or not what its manifest says"):
-        load_all((data_spec(directory),), None)
+def checks(example_type, example_set=None):
+    return RowChecks(EXAMPLE_TYPES[example_type], example_set, "place")
 
 
 def scored(first=("a", "c"), second=("b", "b"), score=(0.0, 1.0)):
     return "sts", {"sentence1": list(first), "sentence2": list(second), "score": list(score)}
-
-
-def labelled(*labels):
-    return "pair-class", {"premise": ["a"] * len(labels), "hypothesis": ["b"] * len(labels), "label": list(labels)}
 
 
 @pytest.mark.parametrize(
@@ -67,54 +59,17 @@ def labelled(*labels):
         (scored(second=["b", " \t"]), "row 1 .*'sentence2' is empty"),
         (scored(score=[0.5, 0.5]), "every score is 0.5"),
         (scored(score=[0.0, 5.0]), "row 1 .* is 5; allowed: 0 to 1"),
-        (scored(first=["a", None]), "row 1 of column 'sentence1'"),
         (scored(first=[1, 2]), "'sentence1' holds int64; allowed: text"),
         (scored(score=["0", "1"]), "'score' holds string; allowed: num"),
-        (labelled(1, 1), "place: every label is 1: there is nothing to learn from; mix the labels"),
-        (labelled(1, -1), "row 1 of column 'label' is -1; allowed: 0 to 2"),
     ],
 )
 def test_rows_that_cannot_be_learned_from(rows, problem):
     with pytest.raises(InputError, match=problem):
-        checked(Dataset.from_dict(rows[1]), rows[0], "place")
+        checked(Dataset.from_dict(rows[1]), checks(rows[0]))
 
 
-@pytest.fixture
-def mocked_hub(monkeypatch, pairs):
-    """A Hub whose dataset ``o/d`` has ``pairs``; what was asked of it, and what ``load_dataset`` raises."""
-    hub = SimpleNamespace(asked=[], raised=None)
-
-    class Api:
-        def dataset_info(self, repo_id, revision):
-            hub.asked.append((repo_id, revision))
-            card = DatasetCardData(license="other", license_name="mixed")
-            return SimpleNamespace(sha="c0ffee", card_data=card)
-
-    def load_dataset(repo_id, config, revision):
-        hub.asked.append((repo_id, config, revision))
-        if isinstance(hub.raised, httpx2.HTTPError):
-            raise DatasetGenerationError("An error occurred while generating the dataset") from hub.raised
-        if hub.raised:
-            raise hub.raised
-        return local
-
-    files = {split: str(next(pairs.rglob(f"{split}-*.parquet"))) for split in ("train", "validation")}
-    local = datasets.load_dataset("parquet", data_files=files)
-    monkeypatch.setattr("huggingface_hub.HfApi", Api)
-    monkeypatch.setattr("hub.client.fetch.check_dataset_card", lambda *_: None)
-    monkeypatch.setattr("datasets.get_dataset_config_names", lambda repo_id, revision: ["postprocessed", revision])
-    monkeypatch.setattr("datasets.load_dataset", load_dataset)
-    return hub
-
-
-def test_a_hub_dataset_is_read_at_the_commit_of_its_tag(mocked_hub):
-    """The tag is resolved once; configs and rows are then asked for by commit."""
-    (loaded,) = load_all((hub_spec(),), None)
-    assert loaded.sha256 == loaded.commit == "c0ffee"
-    assert mocked_hub.asked == [("o/d", "v1"), ("o/d", "postprocessed", "c0ffee")]
-    named = {"repo_id": "o/d", "revision": "v1", "commit": "c0ffee", "config": "postprocessed", "license": "mixed"}
-    learned = {"example_type": "sts", "loss": "CosineSimilarityLoss"}
-    assert loaded.describe() == {**named, **learned, "splits": {"train": 12, "validation": 6}}
+UNREACHABLE = DatasetGenerationError("An error occurred while generating the dataset")
+UNREACHABLE.__cause__ = httpx2.ConnectError("https://cdn/file?Signature=s3cret")
 
 
 @pytest.mark.parametrize(
@@ -122,11 +77,15 @@ def test_a_hub_dataset_is_read_at_the_commit_of_its_tag(mocked_hub):
     [
         (DatasetGenerationError("x"), InputError, r"o/d \(postprocessed\): cannot be read: x$"),
         (RuntimeError("Dataset scripts are no longer supported\nmore"), InputError, "cannot be read: .*supported$"),
-        (httpx2.ConnectError("https://cdn/file?Signature=s3cret"), RunError, r"the Hub cannot be reached \(ConnectErr"),
+        (UNREACHABLE, RunError, r"the Hub cannot be reached \(ConnectErr"),
     ],
 )
-def test_what_goes_wrong_while_a_dataset_is_fetched(mocked_hub, raised, error, message):
-    mocked_hub.raised = raised
+def test_errors_while_a_dataset_is_fetched(monkeypatch, raised, error, message):
+    info = SimpleNamespace(sha="c0ffee", card_data=DatasetCardData(license="mit"))
+    monkeypatch.setattr("huggingface_hub.HfApi", lambda: SimpleNamespace(dataset_info=lambda repo_id, revision: info))
+    monkeypatch.setattr("hub.client.fetch.check_dataset_card", lambda *_: None)
+    monkeypatch.setattr("datasets.get_dataset_config_names", lambda repo_id, revision: ["postprocessed", revision])
+    monkeypatch.setattr("datasets.load_dataset", Mock(side_effect=raised))
     with pytest.raises(error, match=message) as caught:
         load_all((hub_spec(),), None)
     assert "s3cret" not in str(caught.value)
@@ -149,14 +108,9 @@ def test_limit_counts_rows_of_the_set_and_later_rows_are_not_read():
     columns = {"sentence1": list("abcdef"), "sentence2": ["b"] * 5 + [""], "score": [0.1, 0.5, 0.9, 0.5, 0.1, 0.5]}
     rows = Dataset.from_dict({**columns, "example_set": [0, 1, 0, 1, 0, 1]})
     with pytest.raises(InputError, match=r"every score is 0.5"):
-        checked(rows, "sts", "place", example_set=1, limit=2)
-    assert checked(rows, "sts", "place", example_set=0, limit=2)["sentence1"][:] == ["a", "c"]
-    assert checked(rows, "sts", "place", limit=3)["sentence1"][:] == ["a", "b", "c"]
-
-
-def test_rows_with_labels_are_read(tmp_path):
-    data = TrainingData.model_validate(labelled_data(tmp_path, 6))
-    assert load_all((data,), None)[0].train["label"][:] == [0, 1, 2, 0, 1, 2]
+        checked(rows, checks("sts", 1), limit=2)
+    assert checked(rows, checks("sts", 0), limit=2)["sentence1"][:] == ["a", "c"]
+    assert checked(rows, checks("sts"), limit=3)["sentence1"][:] == ["a", "b", "c"]
 
 
 def test_checks_look_at_some_rows_at_a_time(monkeypatch):
@@ -166,9 +120,9 @@ def test_checks_look_at_some_rows_at_a_time(monkeypatch):
     columns["sentence2"][3_210] = ""
     sizes = []
     of_set = RowChecks.of_set
-    monkeypatch.setattr(RowChecks, "of_set", lambda checks, table: sizes.append(len(table)) or of_set(checks, table))
+    monkeypatch.setattr(RowChecks, "of_set", lambda own, table: sizes.append(len(table)) or of_set(own, table))
     with pytest.raises(InputError, match=r"row 3210 of column 'sentence2' is empty"):
-        checked(Dataset.from_dict(columns), "sts", "place")
+        checked(Dataset.from_dict(columns), checks("sts"))
     assert sizes == [1_000, 1_000, 1_000, 500]
 
 
@@ -193,14 +147,6 @@ def test_documents_are_read_from_files(tmp_path, streaming):
         assert loaded.train.column_names == ["text"]
         assert loaded.validation is None
         assert loaded.sha256 == hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
-
-
-def test_documents_are_read_from_a_run_directory(tmp_path):
-    features = Features({"source_id": Value("string"), "text": Value("string")})
-    rows = [{"source_id": str(index), "text": text} for index, text in enumerate(LONG)]
-    directory = write_dataset(tmp_path / "d", {"train": rows}, "sources", features=features)
-    (loaded,) = load_all((documents(directory, config="sources"),), None)
-    assert loaded.train["text"][:] == LONG
 
 
 @pytest.mark.parametrize("streaming", [False, True])

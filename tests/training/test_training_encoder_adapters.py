@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from tiny_bases import make_llama, make_mlm
 from tiny_lm import make_lm
@@ -58,18 +57,6 @@ def test_a_new_adapter_is_the_identity_and_only_it_is_trained(tmp_path, family):
     trained = [name for name, parameter in encoder.named_parameters() if parameter.requires_grad]
     assert trained and all("lora_" in name for name in trained)
     assert not any("pooler" in name or "embed" in name or "lm_head" in name for name in trained)
-
-
-def test_the_base_is_in_half_precision_and_the_adapter_is_trained_in_float32(tmp_path):
-    spec = make_spec(make_llama(tmp_path / "base"), dtype="bfloat16")
-    encoder = make_encoder(spec).train()
-    assert {p.dtype for p in encoder.parameters() if p.requires_grad} == {torch.float32}
-    assert {p.dtype for p in encoder.parameters() if not p.requires_grad} == {torch.bfloat16}
-    encoder(encoder.preprocess(SENTENCES))["sentence_embedding"].float().pow(2).mean().backward()
-    gradients = [p.grad for name, p in encoder.named_parameters() if "lora_B" in name]
-    assert all(g.dtype == torch.float32 and g.abs().max() > 0 for g in gradients)
-    save_encoder(encoder, tmp_path / "saved")
-    assert {weight.dtype for weight in load_file(tmp_path / "saved" / ADAPTER_WEIGHTS).values()} == {torch.float32}
 
 
 @pytest.mark.parametrize("family", ["llama", "roberta"])

@@ -3,8 +3,10 @@
 import math
 
 import pytest
-from training_inputs import model_recipe
+from training_inputs import model_recipe, write_recipe
 
+from hub.contract.recipe import ModelRecipe
+from hub.contract.recipe_file import load_recipe
 from hub.errors import InputError
 from training.loop.arguments import check_together, reported, trainer_arguments, typed_arguments
 from training.loop.trainer import slanted_triangular
@@ -19,14 +21,10 @@ def recipe(**data):
     [
         ("max_steps", "many", "p.max_steps: Input should be a valid integer.*'many'"),
         ("output_dir", "x", "p.output_dir: is set by --out"),
-        ("per_device_train_batch_size", "8", "is set by the recipe's batch_size"),
-        ("push_to_hub", "true", "p.push_to_hub: is set by this stage"),
         ("learning_rate", "inf", "p.learning_rate: is inf; allowed: a positive number"),
         ("max_steps", "0", "p.max_steps: is 0; allowed: a positive number"),
         ("dataloader_num_workers", "-1", "p.dataloader_num_workers: is -1; allowed: 0 or a positive number"),
         ("fsdp", "full_shard", "p.fsdp: is not supported: each process holds the whole encoder"),
-        ("save_only_model", "true", "p.save_only_model: is not supported: a killed run could not go on"),
-        ("prompts", "query: ", "p.prompts: is not supported: the released encoder would not have them"),
     ],
 )
 def test_arguments_that_cannot_be_used(name, text, message):
@@ -44,11 +42,17 @@ def test_arguments_that_do_not_go_together(tmp_path):
         check_together(recipe(streaming=True), given, "p")
 
 
+def test_no_in_a_recipe_is_false(tmp_path):
+    path = write_recipe(tmp_path, arguments={"bf16": "NO"})
+    path.write_text(path.read_text().replace("bf16: 'NO'", "bf16: no"))
+    assert typed_arguments(load_recipe(path, ModelRecipe).arguments, "p") == {"bf16": False}
+
+
 def test_what_is_evaluated_is_saved(tmp_path):
     steps = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 4}
     chosen, _ = trainer_arguments(recipe(), steps, tmp_path, 1, True, "p")
     assert chosen.save_steps == 4
-    with pytest.raises(InputError, match=r"p.save_steps: is 8, and evaluated is every 4 steps"):
+    with pytest.raises(InputError, match=r"p.save_steps: is 8, but eval_steps is 4"):
         trainer_arguments(recipe(), steps | {"save_steps": 8}, tmp_path, 1, True, "p")
 
 

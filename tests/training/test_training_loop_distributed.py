@@ -3,7 +3,6 @@
 import pytest
 import torch
 from safetensors.torch import load_file
-from sentence_transformers.base.sampler import NoDuplicatesBatchSampler
 from training_inputs import labelled_data, sts_rows, triplet_data, write_dataset, write_recipe
 from training_processes import killed, launched, trained
 
@@ -38,17 +37,14 @@ def pairs(folder, loss="CosineSimilarityLoss"):
 
 def data(name, folder):
     return {
-        "cosine": lambda: [pairs(folder)],
         "stream": lambda: [pairs(folder) | {"streaming": "true"}],
-        "in-batch": lambda: [triplet_data(folder)],
-        "cached": lambda: [triplet_data(folder, loss="CachedMultipleNegativesRankingLoss")],
         "classifier": lambda: [labelled_data(folder)],
         "two": lambda: [pairs(folder, "CoSENTLoss"), triplet_data(folder)],
     }[name]()
 
 
 @pytest.mark.slow("trains in two processes")
-@pytest.mark.parametrize("name", ["cosine", "stream", "in-batch", "cached", "classifier", "two"])
+@pytest.mark.parametrize("name", ["stream", "classifier", "two"])
 def test_two_processes_end_in_the_weights_of_one(folder, name):
     """A last, smaller batch (of 4 or 6 rows) included; of a stream, past its end (7 steps of 32 rows, of 100)."""
     arguments = PLAIN | ({"max_steps": "7"} if name == "stream" else {})
@@ -95,7 +91,6 @@ def test_torchrun_starts_a_group_of_which_only_the_main_process_writes(folder):
     ("setting", "code", "message"),
     [
         ("batch_size=15", 2, "15 does not divide by 2 processes x 1 accumulated steps; allowed: a multiple of 2"),
-        ("datasets.0.config=none", 2, "has no config 'none'"),
         ("arguments.weight_decay=1e30", 1, "training, step"),
     ],
 )
@@ -149,18 +144,6 @@ def test_shares_are_even_and_cover_the_batch():
     halves = SharedBatches(Whole(), 1, 2, accumulated=2)
     assert list(halves) == [[1], [3], [4, 5, 6], [4, 5, 6], [7], [7]]  # fewer rows than the four shares: all of them
     assert len(halves) == 6
-
-
-def test_no_duplicates_holds_over_the_whole_batch():
-    """The batch sampler sees the recipe's batch, not a process's share of it."""
-    from datasets import Dataset
-
-    rows = Dataset.from_dict({"anchor": [f"a{index // 2}" for index in range(16)]})
-    whole = NoDuplicatesBatchSampler(rows, 8, False, generator=torch.Generator(), seed=0)
-    shares = [list(SharedBatches(whole, process, 2)) for process in (0, 1)]
-    for left, right in zip(*shares, strict=True):
-        texts = [rows[index]["anchor"] for index in left + right]
-        assert len(set(texts)) == len(texts)
 
 
 @pytest.mark.parametrize(("size", "processes", "accumulated", "allowed"), [(30, 4, 1, "28 or 32"), (2, 2, 2, "e.g. 4")])

@@ -11,7 +11,7 @@ from torch import multiprocessing
 from torch.nn.parallel import DistributedDataParallel
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
-from hub.contract.model_sections import Encoder
+from hub.contract.recipe import Encoder
 from hub.errors import InputError
 from training.data.spans import SpanCollator, span_rows
 from training.encoder.bases import find_base
@@ -101,25 +101,6 @@ def test_the_masked_language_loss_is_transformers_own(tmp_path):
         torch.testing.assert_close(head[f"lm_head.{name}"].grad, parameter.grad)
     for name, parameter in whole.named_parameters():
         torch.testing.assert_close(own.get_parameter(name).grad, parameter.grad)
-
-
-def test_masked_language_modelling_alone_is_its_own_part_and_reads_no_positive(tmp_path):
-    """Figure 3's second objective: the loss and gradients of the whole objective without the contrastive part."""
-    alone = make_loss(tmp_path / "base", contrastive_weight=0.0).eval()
-    whole = make_loss(tmp_path / "base").eval()
-    features = batch_of(whole, 3)
-    found = []
-    for loss in (alone, whole):
-        torch.manual_seed(5)
-        parts = loss([dict(side) for side in features])
-        parts["mlm"].backward()
-        found.append((parts, gradients(loss)))
-    assert list(found[0][0]) == ["mlm"] and list(found[1][0]) == ["contrastive", "mlm"]
-    torch.testing.assert_close(found[0][0]["mlm"], found[1][0]["mlm"])
-    for name, gradient in found[1][1].items():
-        torch.testing.assert_close(found[0][1][name], gradient, msg=name)
-    torch.manual_seed(5)
-    assert alone([features[0], {}])["mlm"] == found[0][0]["mlm"]
 
 
 def test_masks_are_the_papers_and_leave_padding_and_special_tokens_alone(tmp_path):

@@ -93,14 +93,9 @@ REAL = pytest.mark.slow("measures the memory of real training steps")
 @pytest.mark.parametrize(
     ("chosen", "base", "shapes", "arguments"),
     [
-        pytest.param(recipe(), "roberta", PAIR, {}, marks=REAL),
-        pytest.param(triplets(), "roberta", TRIPLETS, {}, marks=REAL),
-        pytest.param(recipe({"pooling": "cls"}, {"loss": "CoSENTLoss"}), "roberta", PAIR, {}, marks=REAL),
-        pytest.param(triplets(LAST, LORA), "llama", TRIPLETS, {}, marks=REAL),
         pytest.param(triplets(LAST | {"dtype": "bfloat16"}, LORA), "llama", TRIPLETS, {}, marks=REAL),
         pytest.param(recipe(data=DOCUMENTS), "roberta", SPANS, {}, marks=REAL),
         (recipe(), "roberta", PAIR, {"bf16": True}),
-        pytest.param(recipe(), "roberta", PAIR, {"activation_checkpointing": True}, marks=REAL),
         pytest.param(triplets(LAST, LORA), "llama", TRIPLETS, {"activation_checkpointing": True}, marks=REAL),
         pytest.param(triplets(LAST, LORA, **CACHED), "llama", TRIPLETS, {}, marks=REAL),
     ],
@@ -118,14 +113,6 @@ def test_a_step_holds_what_the_real_one_holds(bases, chosen, base, shapes, argum
         assert saved < found.activations < 1.3 * saved
 
 
-@REAL
-def test_cached_gradients_cost_one_mini_batch_and_the_waiting_embeddings(bases):
-    found = estimated(triplets(LAST, LORA, **CACHED), bases["llama"])
-    assert found.activations < 0.2 * estimated(triplets(LAST, LORA), bases["llama"]).activations
-    by_tokens = {"loss_arguments": {"mini_batch_num_tokens": str(4 * LENGTH + 1)}}
-    assert estimated(triplets(lora=LORA, **CACHED | by_tokens), bases["llama"]).activations > 1.5 * found.activations
-
-
 def test_declutr_counts_its_head_and_the_logits_of_masked_tokens(tmp_path):
     sizes = {"hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 3, "num_attention_heads": 2}
     RobertaConfig(vocab_size=30_000, **sizes).save_pretrained(tmp_path)
@@ -135,20 +122,6 @@ def test_declutr_counts_its_head_and_the_logits_of_masked_tokens(tmp_path):
     more = estimated(recipe(data=DOCUMENTS | {"loss_arguments": {"mlm_probability": "0.30"}}), tmp_path)
     logits = 0.15 * 2 * ROWS * LENGTH * 30_000 * 4
     assert more.activations - found.activations == pytest.approx(3 * logits, rel=0.02)  # log-softmax and gradients
-
-
-@REAL
-def test_optimisers(bases):
-    trained = sum(p.numel() for p in build_encoder(recipe().base, Base(bases["roberta"], None, "")).parameters())
-    states = {
-        name: estimated(recipe(), bases["roberta"], optim=name).optimizer / trained
-        for name in ("adamw_torch", "adamw_torch_fused", "adamw_8bit", "sgd", "adafactor", "paged_adamw_32bit")
-    }
-    assert states["adamw_torch"] == states["adamw_torch_fused"] == pytest.approx(8, abs=0.1)
-    assert states["paged_adamw_32bit"] == 8
-    assert states["adamw_8bit"] == pytest.approx(2, abs=0.1)
-    assert states["sgd"] == 0
-    assert 0 < states["adafactor"] < 0.5
 
 
 def test_accumulated_gradients_stand_beside_the_activations(bases):

@@ -17,14 +17,14 @@ from training.merge import main
 
 pytest_plugins = ["local_hub"]
 MAKE = """
-import os, sys
+import os, shutil, sys
 from pathlib import Path
 from training import merge, run
 from training.loop import finish
 from training.encoder import encoder
 
 def merged(adapter, out, step):
-    home = {"save_encoder": encoder, "_copy_untrained": merge}.get(step, finish)
+    home = {"save_encoder": encoder, "copytree": shutil}.get(step, finish)
     made = getattr(home, step)
     setattr(home, step, lambda *given: ((step == "write_manifest") or made(*given), os._exit(9)))
     merge.main(adapter, out)
@@ -32,7 +32,7 @@ def merged(adapter, out, step):
 recipe, folder = map(Path, sys.argv[1:])
 run.main(recipe, out=folder / "eol")
 merge.main(folder / "eol", None)
-for step in ("save_encoder", "_copy_untrained", "move_into_place", "write_manifest"):
+for step in ("save_encoder", "copytree", "move_into_place", "write_manifest"):
     out = folder / "killed" / step
     if os.fork() == 0:
         merged(folder / "eol", out, step)
@@ -100,7 +100,7 @@ def test_the_merged_run_is_whole_and_says_where_it_comes_from(adapter_run, merge
 @pytest.mark.slow("trains an adapter, publishes and merges it")
 def test_killed_at_any_step_it_ends_the_same(adapter_run, merged_run):
     runs = {path.name: path for path in adapter_run.with_name("killed").iterdir() if path.is_dir()}
-    steps = {"save_encoder", "_copy_untrained", "move_into_place", "write_manifest"}
+    steps = {"save_encoder", "copytree", "move_into_place", "write_manifest"}
     assert set(runs) == steps | {f"{step}.base" for step in steps}
     for step in steps:
         assert contents(runs[step]) == contents(merged_run), step

@@ -18,7 +18,7 @@ from hub.cli import run
 from hub.contract.published_paths import clone_of
 from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import load_recipe
-from hub.contract.run_dir import begin, changed_files, locked, require_complete
+from hub.contract.run_dir import changed_files, locked, require_complete
 from hub.errors import InputError, RunError
 from training.encoder.encoder import build_encoder
 from training.loop.checkpoints import mark_whole, newest_whole, remove_old
@@ -64,27 +64,6 @@ def test_the_manifest_says_where_the_weights_come_from(trained):
     assert timing["resumed_from_step"] == 0
 
 
-def test_a_finished_run_is_not_trained_again_also_with_a_corrected_name_and_other_tasks(trained, capsys):
-    weights, before = trained / "out" / "model.safetensors", require_complete(trained / "out")
-    written = weights.stat().st_mtime_ns
-    settings = ["pretty_name=Corrected", "evaluation=[{task: stsb/cosine}]", "bootstrap_samples=50", "version=0.1.1"]
-    main(trained / "recipe.yaml", out=trained / "out", settings=settings)
-    now, told = require_complete(trained / "out"), capsys.readouterr().err
-    assert "already made" in told and "the card has to be written again" in told
-    assert (now.fingerprint, now.version, weights.stat().st_mtime_ns) == (before.fingerprint, "0.1.1", written)
-    main(trained / "recipe.yaml", out=trained / "out")
-    assert require_complete(trained / "out") == before
-    manifest = (trained / "out" / "manifest.json").stat().st_mtime_ns
-    main(trained / "recipe.yaml", out=trained / "out")
-    assert (trained / "out" / "manifest.json").stat().st_mtime_ns == manifest
-    assert "96 rows, 18 steps" in capsys.readouterr().out
-
-
-def test_another_recipe_may_not_overwrite_a_run(trained):
-    with pytest.raises(InputError, match=r"holds a run of another recipe"):
-        main(trained / "recipe.yaml", out=trained / "out", settings=["arguments.learning_rate=1e-4"])
-
-
 def test_a_damaged_file_is_made_again(trained):
     weights = trained / "out" / "model.safetensors"
     good = weights.read_bytes()
@@ -94,18 +73,19 @@ def test_a_damaged_file_is_made_again(trained):
     assert require_complete(trained / "out")
 
 
-def test_an_unfinished_run_of_other_versions_is_refused(trained):
-    out = trained / "begun"
-    job = prepare(trained / "recipe.yaml", out, None, [])
-    assert {"python", "torch", "transformers"} <= job.manifest().versions.keys()
-    begin(out, job.manifest().model_copy(update={"versions": {**job.manifest().versions, "torch": "1.0"}}), "recipe")
-    with pytest.raises(InputError, match=r"begun by other versions \(torch 1.0, now "):
-        main(trained / "recipe.yaml", out=out)
-
-
-def test_a_second_process_is_refused(trained):
+def test_a_run_directory_is_refused_to_another_recipe_and_to_a_second_process(trained):
+    with pytest.raises(InputError, match=r"holds a run of another recipe"):
+        main(trained / "recipe.yaml", out=trained / "out", settings=["arguments.learning_rate=1e-4"])
     with locked(trained / "out"), pytest.raises(RunError, match=r"another process is working on this run"):
         main(trained / "recipe.yaml", out=trained / "out")
+
+
+def test_a_finished_run_is_not_trained_again(trained, capsys):
+    before = [(trained / "out" / name).stat().st_mtime_ns for name in ("model.safetensors", "manifest.json")]
+    main(trained / "recipe.yaml", out=trained / "out")
+    assert [(trained / "out" / name).stat().st_mtime_ns for name in ("model.safetensors", "manifest.json")] == before
+    told = capsys.readouterr()
+    assert "already made" in told.err and "96 rows, 18 steps" in told.out
 
 
 @pytest.fixture

@@ -27,9 +27,8 @@ class Target:
 class ExampleType:
     """A type of training example, under its name in recipes (``example_type``).
 
-    ``columns`` are all that the trainer is given, in the loss's order. ``buffer``: rows that a stream draws from.
-    ``blank``: whether a text may be blank, as lines of a file are. ``made_from``: the type of the rows that are read,
-    where the trainer's are made from them (``training.data.rows``).
+    ``columns``: of the trainer, in the loss's order. ``buffer``: rows that a stream draws from. ``blank``: whether a
+    text may be blank, e.g. lines of a file. ``made_from``: the type of the rows that the trainer's are made from.
     """
 
     name: str

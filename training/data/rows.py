@@ -6,21 +6,21 @@ stream's rows are checked as they come, the first of them before training starts
 Its files are shuffled, and rows are drawn from a buffer of some thousand, both by the run's seed and the epoch.
 """
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from datasets import Dataset, IterableDataset
+from datasets import Dataset, Features, IterableDataset
 from numpy.typing import NDArray
 
 from hub.client.connection import reading
-from hub.contract.model_sections import Grades
-from hub.contract.recipe import Spans, TrainingData
+from hub.contract.recipe import Grades, Spans, TrainingData
 from hub.contract.shards import reading_rows
 from hub.errors import InputError, RunError
 from training.data.example_types import (
@@ -33,9 +33,6 @@ from training.data.example_types import (
     WEIGHT,
     ExampleType,
 )
-
-if TYPE_CHECKING:
-    from datasets import Dataset
 
 NO_ROWS = "generate more, or take another config"
 ROWS = 1_000  # looked at together; of a stream, the first so many are checked before training starts
@@ -82,15 +79,12 @@ class RowChecks:
                 needs = {SET: SET, self.weights: "weights"}.get(column, f"example type {self.examples.name}")
                 raise InputError(self.place, f"has no column {column!r}, which {needs} needs", allowed=schema.names)
             dtype = schema.field(column).type
-            number = column not in self.examples.texts
-            if number:
-                fits = pa.types.is_integer(dtype)
-                real = column == self.weights or (column != SET and target is not None and not target.integers)
-                fits |= real and pa.types.is_floating(dtype)
+            if column in self.examples.texts:
+                allowed, fits = "text", pa.types.is_string(dtype) or pa.types.is_large_string(dtype)
             else:
-                fits = pa.types.is_string(dtype) or pa.types.is_large_string(dtype)
+                real = column == self.weights or (column != SET and target is not None and not target.integers)
+                allowed, fits = "numbers", pa.types.is_integer(dtype) or (real and pa.types.is_floating(dtype))
             if not fits:
-                allowed = "numbers" if number else "text"
                 raise InputError(self.place, f"column {column!r} holds {dtype}", allowed=allowed)
 
     def of_set(self, table: pa.Table) -> Indices:
@@ -103,8 +97,7 @@ class RowChecks:
     def require_cells(self, table: pa.Table, numbers: Indices) -> None:
         """Raise InputError for the first empty text, or target or weight that is missing, NaN or out of range.
 
-        ``numbers``: (rows,) from 0, what the error calls the rows. Documents may be blank, as lines of a text file are:
-        such a one is shorter than any span.
+        ``numbers``: (rows,) from 0, the row numbers of the error.
         """
         for column in self.kept:
             cells, target = table[column], self.examples.target
@@ -160,11 +153,6 @@ class RowChecks:
             raise InputError(self.place, f"{found}spans.min_document {spans.min_document:,}", hint=hint)
 
 
-def tables(rows: "Dataset", columns: list[str]) -> Iterator[pa.Table]:
-    """The rows in order, at most ``ROWS`` at a time, with these columns."""
-    yield from rows.select_columns(columns).with_format("arrow").iter(batch_size=ROWS)
-
-
 SOURCE_COLUMNS = ("sentence1", "premise", "anchor", "text")  # of source sentences, by schema
 
 
@@ -193,15 +181,7 @@ def self_pairs(rows: Dataset, limit: int | None) -> Dataset:
     interleaved = pa.concat_arrays(columns).take(pa.array(np.arange(count * len(rows)).reshape(count, -1).T.ravel()))
     texts = pc.unique(interleaved)
     texts = texts.filter(pc.not_equal(pc.utf8_trim_whitespace(texts), ""))[:limit]
-    return _dataset({"anchor": texts, "positive": texts}, SELF_PAIR.features.arrow_schema)
-
-
-@dataclass
-class _OfAnchor:
-    """Rows of one source sentence, by their grade."""
-
-    positives: list[int] = field(default_factory=list)
-    negatives: list[int] = field(default_factory=list)
+    return Dataset(pa.table({"anchor": texts, "positive": texts}).cast(SELF_PAIR.features.arrow_schema))
 
 
 def graded_rows(
@@ -216,19 +196,27 @@ def graded_rows(
     table = rows.with_format("arrow")[:]
     first, second, scores = (table[name] for name in STS.columns)
     second_texts, values = second.to_pylist(), scores.to_numpy()
+    bounds = (grades.positive_from, grades.negative_from, grades.negative_to)
+    positive_from, negative_from, negative_to = np.asarray(bounds, dtype=np.float32)  # as published scores are
+    by_anchor: dict[str, tuple[list[int], list[int]]] = {}  # in the order of the first rows
+    for row, (text, score) in enumerate(zip(first.to_pylist(), values.astype(np.float32), strict=True)):
+        own, others = by_anchor.setdefault(text, ([], []))
+        if score >= positive_from:
+            own.append(row)
+        elif negative_from <= score <= negative_to:
+            others.append(row)
     positives: list[int] = []
     negatives: list[int] = []
     without = 0
-    for found in _by_anchor(first.to_pylist(), values, grades):
-        taken = {second_texts[row] for row in found.positives}
-        others = [row for row in found.negatives if second_texts[row] not in taken]
-        others.sort(key=lambda row: -values[row])
-        if not found.positives or (with_negatives and not others):
+    for own, others in by_anchor.values():
+        taken = {second_texts[row] for row in own}
+        hard = sorted((row for row in others if second_texts[row] not in taken), key=lambda row: -values[row])
+        if not own or (with_negatives and not hard):
             without += 1
             continue
-        positives += found.positives
+        positives += own
         if with_negatives:
-            negatives += [others[index % len(others)] for index in range(len(found.positives))]
+            negatives += [hard[index % len(hard)] for index in range(len(own))]
     chosen = pa.array(positives[:limit], pa.int64())
     columns = {"anchor": first.take(chosen), "positive": second.take(chosen)}
     if with_negatives:
@@ -237,21 +225,7 @@ def graded_rows(
     if weights is not None:
         columns[weights] = table[weights].take(chosen)
         schema = schema.append(table.schema.field(weights))
-    return _dataset(columns, schema), without
-
-
-def _by_anchor(first: list[str], scores: np.ndarray, grades: Grades) -> Iterator[_OfAnchor]:
-    """The rows of each source sentence, in the order of their first rows."""
-    bounds = (grades.positive_from, grades.negative_from, grades.negative_to)
-    positive_from, negative_from, negative_to = np.asarray(bounds, dtype=np.float32)  # as published scores are
-    found: dict[str, _OfAnchor] = {}
-    for row, (text, score) in enumerate(zip(first, scores.astype(np.float32), strict=True)):
-        of = found.setdefault(text, _OfAnchor())
-        if score >= positive_from:
-            of.positives.append(row)
-        elif negative_from <= score <= negative_to:
-            of.negatives.append(row)
-    yield from found.values()
+    return Dataset(pa.table(columns).cast(schema)), without
 
 
 def weighted(rows: Dataset, column: str, place: str) -> Dataset:
@@ -269,15 +243,13 @@ def weighted(rows: Dataset, column: str, place: str) -> Dataset:
     return rows.remove_columns(column).add_column(WEIGHT, (weights / mean).astype(np.float32))
 
 
-def _dataset(columns: dict[str, pa.Array | pa.ChunkedArray], schema: pa.Schema) -> Dataset:
-    return Dataset(pa.table(columns).cast(schema))
+def checked_stream(
+    rows: IterableDataset, spec: TrainingData, place: str, limit: int | None, seed: int
+) -> IterableDataset:
+    """The first ``limit`` rows (of one example set) of a stream with the example type's columns, shuffled by ``seed``.
 
-
-def checked_stream(rows: IterableDataset, spec: TrainingData, place: str, limit: int | None) -> IterableDataset:
-    """The first ``limit`` rows (of one example set) of a stream, in order, with the example type's columns.
-
-    Raises InputError when its first ``ROWS`` rows cannot be learned from; a bad row further on raises the same error
-    when it is reached, with its number in the order of reading.
+    Files are shuffled, and rows are drawn from the example type's buffer. Raises InputError when the first ``ROWS``
+    rows cannot be learned from. A later bad row raises it when it is read, with its number in the order of reading.
     """
     head = in_memory(rows.take(ROWS), place).data.table
     examples = EXAMPLE_TYPES[spec.example_type]
@@ -297,7 +269,9 @@ def checked_stream(rows: IterableDataset, spec: TrainingData, place: str, limit:
         fn_kwargs={"checks": RowChecks(examples, spec.example_set, f"{place}, as read")},
     )
     stream = stream.with_format(None)
-    return stream if limit is None else stream.take(limit)
+    stream = stream if limit is None else stream.take(limit)
+    # one file at a time: several are fed by threads that upstream waits five seconds for, and number their own rows
+    return stream.shuffle(seed=seed, buffer_size=examples.buffer, max_buffer_input_shards=1)
 
 
 def _read(table: pa.Table, numbers: list[int], checks: RowChecks) -> pa.Table:
@@ -306,15 +280,6 @@ def _read(table: pa.Table, numbers: list[int], checks: RowChecks) -> pa.Table:
     part = table.take(keep).select(list(checks.examples.columns))
     checks.require_cells(part, np.asarray(numbers, dtype=np.int64)[keep])
     return part.cast(checks.examples.features.arrow_schema)
-
-
-def shuffled(rows: IterableDataset, buffer: int, seed: int) -> IterableDataset:
-    """A stream in the order of ``seed`` and its epoch: files shuffled, rows drawn from a buffer of so many.
-
-    One file at a time: read several at once, they are fed by threads whose end upstream waits five seconds for, and a
-    row's number would be that in its file.
-    """
-    return rows.shuffle(seed=seed, buffer_size=buffer, max_buffer_input_shards=1)
 
 
 @contextmanager
@@ -337,21 +302,26 @@ def in_memory(rows: IterableDataset, place: str) -> Dataset:
     return Dataset(pa.concat_tables(parts))
 
 
-def endless(rows: IterableDataset, place: str) -> IterableDataset:
-    """``rows`` epoch after epoch without end, each shuffled by its epoch, as one stream.
+ReadEpoch = Callable[[IterableDataset, int], Iterable[dict[str, Any]]]  # a stream and an epoch → rows
+
+
+def endless(
+    rows: IterableDataset, place: str, features: Features | None = None, read: ReadEpoch = lambda rows, number: rows
+) -> IterableDataset:
+    """The rows that ``read`` makes of ``rows``, epoch after epoch without end, each shuffled by its epoch.
 
     A step is then a place in one sequence, to which a killed run can return. Raises RunError when a pass is empty.
     """
-    return IterableDataset.from_generator(_passes, features=rows.features, gen_kwargs={"rows": rows, "place": place})
+    arguments = {"rows": rows, "place": place, "read": read}
+    return IterableDataset.from_generator(_passes, features=features or rows.features, gen_kwargs=arguments)
 
 
-def _passes(rows: IterableDataset, place: str) -> Iterator[dict[str, Any]]:
-    number, empty = 0, False
-    while not empty:
+def _passes(rows: IterableDataset, place: str, read: ReadEpoch) -> Iterator[dict[str, Any]]:
+    for number in itertools.count():
         rows.set_epoch(number)
         empty = True
-        for row in rows:
+        for row in read(rows, number):
             empty = False
             yield row
-        number += 1
-    raise RunError(place, "has no row to train on", hint="look at what its rows must hold, or take other data")
+        if empty:
+            raise RunError(place, "has no row to train on", hint="look at what its rows must hold, or take other data")

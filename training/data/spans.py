@@ -16,10 +16,9 @@ What the paper leaves open, and where the authors' code differs from it:
 
 import copy
 import hashlib
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,12 +26,12 @@ from datasets import Dataset, Features, IterableDataset, List, Value
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerState
 
-from hub.contract.model_sections import Spans
+from hub.contract.recipe import Spans
 from hub.errors import InputError
+from training.data.rows import endless
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(NamedTuple):
     """Words or tokens ``start`` to ``end`` (not included) of a document."""
 
     start: int
@@ -173,12 +172,12 @@ def span_rows(
         raise InputError(f"{place}.spans.max_length", problem, hint=hint)
     tokenizer = copy.deepcopy(tokenizer)  # calls change what a saved tokenizer says
     reader = _Reader(tokenizer, spans)
-    cutter = SpanCutter(tokenizer, spans, seed, max_seq_length)
-    collator, callbacks = SpanCollator(tokenizer), (SpanEpoch(cutter),)
+    cutter = SpanCutter(reader, seed, max_seq_length)
+    collator, callbacks = SpanCollator(tokenizer), (cutter,)
     if isinstance(documents, IterableDataset):
-        rows = IterableDataset.from_generator(_EndlessRows(documents, reader, cutter, place), features=FEATURES)
-        next(iter(rows))  # raises now, and not in a loader's worker, when no document is long enough
-        return TrainerRows(rows, collator, callbacks, passed_over=None)
+        if next(reader.each(documents), None) is None:
+            raise _none_long_enough(place, spans)
+        return TrainerRows(endless(documents, place, FEATURES, cutter.epoch), collator, callbacks, passed_over=None)
     kept = documents.map(
         reader,
         batched=True,
@@ -188,12 +187,12 @@ def span_rows(
         desc="reading documents",
     )
     if len(kept) == 0:
-        raise _none_long_enough(place, len(documents), spans)
+        raise _none_long_enough(place, spans)
     return TrainerRows(kept.with_transform(cutter), collator, callbacks, len(documents) - len(kept))
 
 
-def _none_long_enough(place: str, count: int, spans: Spans) -> InputError:
-    problem = f"none of the {count:,} documents has the {spans.min_document:,} {spans.unit} of spans.min_document"
+def _none_long_enough(place: str, spans: Spans) -> InputError:
+    problem = f"no document has the {spans.min_document:,} {spans.unit} of spans.min_document"
     return InputError(place, problem, hint="give longer documents, or shorter spans with a smaller min_document")
 
 
@@ -211,6 +210,11 @@ class _Reader:
         words = (text.split() for text in texts)
         return {DOCUMENT: [" ".join(found) for found in words if len(found) >= self.spans.min_document]}
 
+    def each(self, documents: IterableDataset) -> Iterator[str | list[int]]:
+        """The documents of a stream that are long enough."""
+        for batch in documents.iter(batch_size=READ_AT_ONCE):
+            yield from self(batch)[DOCUMENT]
+
 
 def plain_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list[int]]:
     """Ids of ``texts`` without special tokens, however long.
@@ -220,29 +224,21 @@ def plain_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list
     """
     if not texts:
         return []
-    encoded = tokenizer(
-        texts,
-        add_special_tokens=False,
-        split_special_tokens=True,
-        return_attention_mask=False,
-        return_token_type_ids=False,
-        verbose=False,  # that documents are longer than the model reads is the point
-    )
-    ids: list[list[int]] = encoded["input_ids"]
-    return ids
+    encoded = tokenizer(texts, add_special_tokens=False, split_special_tokens=True, verbose=False)
+    return list(encoded["input_ids"])
 
 
-class SpanCutter:
-    """Documents → rows of ids; callable as a dataset's transform.
+class SpanCutter(TrainerCallback):
+    """Documents → rows of ids: a dataset's transform, and the callback that samples its spans anew in every epoch.
 
     A span gets the special tokens that the encoder's own input has, and loses what the encoder cannot read at its end:
     with RoBERTa's two, and spans of up to 512 tokens, anchors of 511 alone (4 in 100,000), but every span of words with
     more than 510 tokens, as in the authors' code. A span of words is tokenised by itself.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, spans: Spans, seed: int, max_seq_length: int):
-        self.tokenizer, self.spans, self.seed = tokenizer, spans, seed
-        self.before, self.after = special_tokens(tokenizer)
+    def __init__(self, reader: _Reader, seed: int, max_seq_length: int):
+        self.reader, self.tokenizer, self.spans, self.seed = reader, reader.tokenizer, reader.spans, seed
+        self.before, self.after = special_tokens(self.tokenizer)
         self.room = max_seq_length - len(self.before) - len(self.after)
         self.number = torch.zeros((), dtype=torch.int64).share_memory_()  # of the pass; loaders' workers see it, too
 
@@ -255,6 +251,14 @@ class SpanCutter:
             units, content = document, np.asarray(document, dtype="<i8").tobytes()
         anchors, positives = sample_spans(document_generator(self.seed, number, content), len(units), self.spans)
         return {"anchors": self._ids(units, anchors), "positives": self._ids(units, positives)}
+
+    def epoch(self, documents: IterableDataset, number: int) -> Iterator[dict[str, list[list[int]]]]:
+        """The rows of a stream in epoch ``number``."""
+        return (self.row(document, number) for document in self.reader.each(documents))
+
+    def on_epoch_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        """Count whole epochs; a run resumed in one has the spans of that one."""
+        self.number.fill_(int(state.epoch or 0))
 
     def __call__(self, batch: dict[str, list[Any]]) -> dict[str, list[list[list[int]]]]:
         """The rows of documents in the trainer's epoch."""
@@ -277,36 +281,6 @@ def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[
         if whole[start : start + len(text)] == text:
             return whole[:start], whole[start + len(text) :]
     raise InputError("base: its tokenizer", "reads a text otherwise with special tokens than without")
-
-
-class _EndlessRows:
-    """Rows of a stream, epoch after epoch without end."""
-
-    def __init__(self, documents: IterableDataset, reader: _Reader, cutter: SpanCutter, place: str):
-        self.documents, self.reader, self.cutter, self.place = documents, reader, cutter, place
-
-    def __call__(self) -> Iterator[dict[str, list[list[int]]]]:
-        for number in itertools.count():
-            self.documents.set_epoch(number)  # another order, where the documents are shuffled
-            seen = rows = 0
-            for batch in self.documents.iter(batch_size=READ_AT_ONCE):
-                seen += len(batch["text"])
-                for document in self.reader(batch)[DOCUMENT]:
-                    rows += 1
-                    yield self.cutter.row(document, number)
-            if rows == 0:
-                raise _none_long_enough(self.place, seen, self.cutter.spans)
-
-
-class SpanEpoch(TrainerCallback):
-    """Callback that sets the cutter's epoch, by which spans are sampled anew."""
-
-    def __init__(self, cutter: SpanCutter):
-        self.cutter = cutter
-
-    def on_epoch_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Count whole epochs; a run resumed in one has the spans of that one."""
-        self.cutter.number.fill_(int(state.epoch or 0))
 
 
 class SpanCollator:

@@ -18,30 +18,27 @@ from datasets import Dataset, IterableDataset
 
 from hub.client.connection import reading
 from hub.client.fetch import hub_dataset, local_run, require_known
-from hub.contract.model_sections import MADE, Grades
 from hub.contract.published_paths import published
-from hub.contract.recipe import DatasetRecipe, Spans, TrainingData
+from hub.contract.recipe import MADE, DatasetRecipe, Grades, Spans, TrainingData
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import RECIPE
 from hub.contract.shards import reading_rows, unreadable
 from hub.durable import sha256_file
 from hub.errors import InputError
-from training.data.example_types import DOCUMENTS, EXAMPLE_TYPES, GRADED_TRIPLET, SELF_PAIR, ExampleType
+from training.data.example_types import DOCUMENTS, EXAMPLE_TYPES, GRADED_TRIPLET, SELF_PAIR
 from training.data.rows import (
     NO_ROWS,
+    ROWS,
     RowChecks,
     checked_stream,
     graded_rows,
     in_memory,
     self_pairs,
-    shuffled,
-    tables,
     text_columns,
     weighted,
 )
 
 FILES = {".txt": "text", ".jsonl": "json", ".parquet": "parquet"}  # ending → reader of ``datasets``; .txt: a line each
-CONFIG, SPLIT = "default", "train"  # what a file has of them
 
 
 @dataclass(frozen=True)
@@ -88,22 +85,18 @@ def from_directory(directory: Path, config: str, streaming: bool, place: str) ->
     return Origin(load_files("parquet", files, streaming, place), None, digest.hexdigest(), licence)
 
 
-def is_file(path: Path) -> bool:
-    """Whether ``path`` names a file of rows rather than a run directory."""
-    return path.is_file() or path.suffix in FILES
-
-
 def from_file(path: Path, config: str, split: str, streaming: bool, place: str) -> Origin:
     """The rows of a file, as its one split. Raises InputError when it is not there or not of a known kind."""
+    one = "default", "train"
     if path.suffix not in FILES:
         raise InputError(place, f"has the ending {path.suffix!r}", allowed=list(FILES))
     if not path.is_file():
         raise InputError(place, "no such file", allowed=f"a run directory, or a file ending in {', '.join(FILES)}")
-    if (config, split) != (CONFIG, SPLIT):
-        raise InputError(place, f"is one file, without config {config!r} and split {split!r}", allowed=(CONFIG, SPLIT))
+    if (config, split) != one:
+        raise InputError(place, f"is one file, without config {config!r} and split {split!r}", allowed=one)
     if path.stat().st_size == 0:
         raise InputError(place, "is empty", allowed="at least one document")
-    loaded = load_files(FILES[path.suffix], {SPLIT: [str(path.resolve())]}, streaming, place)
+    loaded = load_files(FILES[path.suffix], {split: [str(path.resolve())]}, streaming, place)
     return Origin(loaded, None, sha256_file(path), None)
 
 
@@ -132,11 +125,10 @@ VALIDATION_ROWS = 10_000  # of a stream's validation split: they are kept in mem
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """A checked training dataset with the columns of its example type alone, and what pins it.
+    """A checked training dataset with the columns of its example type alone.
 
-    ``commit`` is the Hub commit its revision stood for (None: local); ``sha256`` identifies the rows' origin;
-    ``own_license`` is what its card or recipe says of itself (None: nothing). ``passed_over``: source sentences without
-    a row.
+    ``commit``: of the Hub (None: local). ``sha256`` identifies the rows' origin. ``own_license``: that of its card or
+    recipe. ``passed_over``: source sentences without a row.
     """
 
     name: str
@@ -195,12 +187,12 @@ def load(
     with reading(spec.repo_id, spec.revision) if spec.repo_id is not None else nullcontext():
         train: Dataset | IterableDataset
         if isinstance(rows, IterableDataset):
-            train = shuffled(checked_stream(rows, spec, part, limit), EXAMPLE_TYPES[spec.example_type].buffer, seed)
+            train = checked_stream(rows, spec, part, limit, seed)
         elif spec.example_type in MADE:
             train, passed_over = _made(rows, spec, part, limit)
         else:
             checks = RowChecks(EXAMPLE_TYPES[spec.example_type], spec.example_set, part, spec.weights)
-            train = _checked(rows, checks, limit, spec.spans)
+            train = checked(rows, checks, limit, spec.spans)
         if isinstance(train, Dataset) and spec.weights is not None:
             train = weighted(train, spec.weights, part)
         validation = _validation(spec, origin, place) if own_validation else None
@@ -215,18 +207,17 @@ def _made(rows: Dataset, spec: TrainingData, place: str, limit: int | None) -> t
     read = examples.read
     if examples == SELF_PAIR:
         read = replace(read, columns=dict.fromkeys(text_columns(spec.columns, rows.column_names, place), "string"))
-    found = _checked(rows, RowChecks(read, spec.example_set, place, spec.weights, one_target=True))
+    found = checked(rows, RowChecks(read, spec.example_set, place, spec.weights, one_target=True))
     if examples == SELF_PAIR:
         made, without = self_pairs(found, limit), 0
     else:
         grades = spec.grades or Grades()
         made, without = graded_rows(found, grades, examples == GRADED_TRIPLET, spec.weights, limit)
     if len(made) == 0:
-        wanted = {"self-pair": "a text", "graded-pair": "a positive"}.get(
-            spec.example_type, "a positive and a negative"
-        )
-        hint = "look at datasets.N.grades" if spec.example_type != "self-pair" else None
-        raise InputError(place, f"no row can be made of it: no source sentence has {wanted}", hint=hint)
+        wanted = {SELF_PAIR: "a text", GRADED_TRIPLET: "a positive and a negative"}
+        hint = None if examples == SELF_PAIR else "look at datasets.N.grades"
+        problem = f"no row can be made of it: no source sentence has {wanted.get(examples, 'a positive')}"
+        raise InputError(place, problem, hint=hint)
     return made, without
 
 
@@ -234,7 +225,7 @@ def _find(spec: TrainingData, place: str) -> Origin:
     if spec.repo_id is not None:
         return from_hub(spec.repo_id, spec.revision, spec.config, spec.streaming, place)
     path = Path(spec.path or "")
-    if is_file(path):
+    if path.is_file() or path.suffix in FILES:
         return from_file(path, spec.config, spec.split, spec.streaming, place)
     return from_directory(path, spec.config, spec.streaming, place)
 
@@ -248,32 +239,20 @@ def _validation(spec: TrainingData, origin: Origin, place: str) -> Dataset | Non
     part = f"{place}, validation"
     if isinstance(rows, IterableDataset):
         rows = in_memory(rows.take(VALIDATION_ROWS), part)
-    return checked(rows, examples.read, part, spec.example_set)
+    return checked(rows, RowChecks(examples.read, spec.example_set, part))
 
 
-def checked(
-    rows: Dataset,
-    example_type: str | ExampleType,
-    place: str,
-    example_set: int | None = None,
-    limit: int | None = None,
-    spans: Spans | None = None,
-) -> Dataset:
+def checked(rows: Dataset, checks: RowChecks, limit: int | None = None, spans: Spans | None = None) -> Dataset:
     """The first ``limit`` rows (of one example set) with the columns of the example type only.
 
     Raises InputError unless the trainer can learn from every one of them.
     """
-    examples = EXAMPLE_TYPES[example_type] if isinstance(example_type, str) else example_type
-    return _checked(rows, RowChecks(examples, example_set, place), limit, spans)
-
-
-def _checked(rows: Dataset, checks: RowChecks, limit: int | None = None, spans: Spans | None = None) -> Dataset:
     place, example_set = checks.place, checks.example_set
     if len(rows) == 0:  # its columns may have no type
         raise InputError(place, "has no rows", hint=NO_ROWS)
     checks.require_columns(rows.features.arrow_schema)
     kept, first = [np.arange(0)], 0
-    for table in tables(rows, checks.columns):
+    for table in rows.select_columns(checks.columns).with_format("arrow").iter(batch_size=ROWS):
         keep = checks.of_set(table)
         keep = keep if limit is None else keep[: limit - checks.rows]
         part = table.take(keep) if len(keep) < table.num_rows else table

@@ -36,7 +36,7 @@ class Base:
 
     def describe(self, spec: Encoder) -> dict[str, object]:
         """Its provenance entry for the manifest."""
-        described = published(spec).model_dump(mode="json", include=set(spec.deciding_keys()), exclude_none=True)
+        described = published(spec).model_dump(mode="json", include=spec.deciding_keys, exclude_none=True)
         return {**described, "commit": self.commit, "sha256": self.sha256, **upstream_of(spec.path)}
 
 
@@ -47,6 +47,7 @@ def find_base(spec: Encoder, key: str = "base") -> Base:
     """
     commit, folder = _fetched(spec) if spec.repo_id is not None else (None, Path(spec.path or ""))
     place = f"{key}: {spec.repo_id or spec.path}"
+    corpus = None
     if spec.modules == "word-vectors":
         if not folder.is_file() or not folder.name.endswith(WORD_FILES):
             raise InputError(place, f"{folder.name} is not a file of word vectors", allowed=", ".join(WORD_FILES))
@@ -61,18 +62,12 @@ def find_base(spec: Encoder, key: str = "base") -> Base:
         raise InputError(place, "is an adapter", allowed="the model it is for, or its merged form")
     if not (folder / "config.json").is_file() or not list(folder.glob("*.safetensors")):
         raise InputError(place, "is not a transformers model", allowed="a folder with config.json and *.safetensors")
-    return Base(folder, commit, _hash(folder), _corpus(spec, key))
+    if spec.vocabulary is not None:
+        from training.data.training_sets import load  # imports its libraries, which takes seconds
 
-
-def _corpus(spec: Encoder, key: str) -> TrainingSet | None:
-    """The texts of ``spec.vocabulary``: each distinct one, which is what the form self-pair reads."""
-    if spec.vocabulary is None:
-        return None
-    from training.data.training_sets import load  # imports its libraries, which takes seconds
-
-    place = {name: getattr(spec.vocabulary, name) for name in ("repo_id", "revision", "path", "config", "split")}
-    texts = TrainingData(**place, columns=spec.vocabulary.columns, example_type="self-pair", loss="none")
-    return load(texts, f"{key}.vocabulary")
+        data = spec.vocabulary.model_dump(include={"repo_id", "revision", "path", "config", "split", "columns"})
+        corpus = load(TrainingData(**data, example_type="self-pair", loss="none"), f"{key}.vocabulary")
+    return Base(folder, commit, _hash(folder), corpus)
 
 
 def _fetched(spec: Encoder) -> tuple[str | None, Path]:

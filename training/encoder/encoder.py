@@ -4,15 +4,13 @@ Only stock sentence-transformers modules and safetensors are used, so the releas
 Padding is on the right: with left padding, GPT-2 would see other positions in a batch than alone.
 
 A two-sided prompt, e.g. PromptEOL's ``This sentence : "[X]" means in one word:"``, becomes the tokenizer's chat
-template. So the model receives the tokens of the whole prompt as one string, as in PromptEOL (Jiang et al. 2023,
-section 3). The other stock way, a template in the tokenizer's post-processor, tokenises the sentence alone: a tokenizer
-that merges across the quotation mark (``."`` is one token of GPT-2) then gives other ids than the paper's. A sentence
-that is too long loses its own end, never the prompt's.
+template. So the model receives the tokens of the whole prompt as one string (Jiang et al. 2023, section 3). A template
+in the post-processor would tokenise the sentence alone, and GPT-2 merges ``."`` to one token. A sentence that is too
+long loses its own end, never the prompt's.
 
-A LoRA adapter (Hu et al. 2022) is trained in float32 on a frozen base of any precision. Only the adapter is saved, and
-its ``adapter_config.json`` names the base by Hub id and commit. sentence-transformers 6.2 reads that base at its branch
-main whatever ``revision`` says, so ``check_base_branch`` refuses a pin that main has left. A merged release does not
-depend on the base.
+A LoRA adapter (Hu et al. 2022) is trained in float32 on a frozen base of any precision. Only the adapter is saved;
+``adapter_config.json`` names the base by Hub id and commit. sentence-transformers 6.2 reads that base at main whatever
+``revision`` says, so ``check_base_branch`` refuses other pins. A merged release does not depend on the base.
 """
 
 import copy
@@ -34,9 +32,7 @@ from transformers.pytorch_utils import Conv1D
 from transformers.quantizers.auto import AutoQuantizationConfig
 
 from hub.client.connection import reading
-from hub.contract.dataset_sections import quantization_values
-from hub.contract.model_sections import PROMPT_TEXT
-from hub.contract.recipe import Encoder, Lora
+from hub.contract.recipe import PROMPT_TEXT, Encoder, Lora, quantization_values
 from hub.durable import write_text
 from hub.errors import InputError, RunError, did_you_mean
 from hub.untrusted import NO_CODE, NO_PICKLES, reading_model, require_safetensors
@@ -73,27 +69,35 @@ def _load(spec: Encoder, base: Base, place: str) -> Transformer:
     with reading_model(place):
         config = AutoConfig.from_pretrained(base.folder, **NO_CODE)
         first = first_layers(config, spec.layers, place)
+        arguments: dict[str, Any] = {"dtype": spec.dtype, **NO_PICKLES, **without_pooler(config)}
+        if spec.quantization is not None:
+            arguments["quantization_config"] = AutoQuantizationConfig.from_dict(quantization_values(spec.quantization))
         transformer = Transformer(
             str(base.folder),
             max_seq_length=spec.max_seq_length,
-            model_kwargs=_model_arguments(spec, config),
+            model_kwargs=arguments,
             processor_kwargs={"padding_side": "right", **NO_CODE},
             config_kwargs={**NO_CODE, **first},
             modality_config=PROMPTED if spec.prompt else PLAIN,
             module_output_name="token_embeddings",
         )
     _require_weights(transformer.model, base.folder, place)
-    _check_pooling(spec, config, place)
+    if spec.pooling == "cls" and any(name.endswith("ForCausalLM") for name in config.architectures or ()):
+        found = f"cls, but {config.architectures[0]} reads from left to right: its first token knows no other"
+        raise InputError(f"{place}.pooling", found, allowed="lasttoken or mean")
     _check_length(spec, transformer, place)
-    _set_padding(transformer, place)
+    tokenizer = transformer.tokenizer
+    if tokenizer is None:
+        raise InputError(place, "has no tokenizer", allowed="a text model with its tokenizer files")
+    if tokenizer.pad_token is None:
+        if tokenizer.eos_token is None:
+            raise InputError(place, "its tokenizer has no pad and no eos token")
+        tokenizer.pad_token = tokenizer.eos_token  # the attention mask hides it either way
     return transformer
 
 
 def _require_weights(model: Any, folder: Path, place: str) -> None:
-    """Raise InputError for weights that the base lacks: transformers makes them at random, and only warns.
-
-    The names are compared once more, on the meta device: no weight is read.
-    """
+    """Raise InputError for weights that the base lacks: transformers makes them at random, and only warns."""
     if getattr(model, "is_quantized", False):
         return
     settings = {"device_map": "meta", "output_loading_info": True, **without_pooler(model.config)}
@@ -103,47 +107,25 @@ def _require_weights(model: Any, folder: Path, place: str) -> None:
         raise InputError(place, problem, allowed="a base with all of its weights")
 
 
-def _model_arguments(spec: Encoder, config: Any) -> dict[str, Any]:
-    arguments: dict[str, Any] = {"dtype": spec.dtype, **NO_PICKLES}
-    arguments |= without_pooler(config)
-    if spec.quantization is not None:
-        arguments["quantization_config"] = AutoQuantizationConfig.from_dict(quantization_values(spec.quantization))
-    return arguments
-
-
 def first_layers(config: Any, layers: int | None, place: str) -> dict[str, Any]:
     """The config's changes that keep the first ``layers`` layers alone (None: no change); the last norm stays.
 
-    Raises InputError when there are not so many.
+    Raises InputError when the base has fewer.
     """
     if layers is None:
         return {}
     there = config.num_hidden_layers
     if layers > there:
-        raise InputError(
-            f"{place}.layers", f"{layers} is more than the {there} that the base has", allowed=f"1 to {there}"
-        )
-    each = {
-        name: value[:layers] for name, value in vars(config).items() if isinstance(value, list) and len(value) == there
-    }
-    return {**each, "num_hidden_layers": layers}
+        raise InputError(f"{place}.layers", f"{layers} exceeds the base's {there}", allowed=f"1 to {there}")
+    lists = {name: value for name, value in vars(config).items() if isinstance(value, list) and len(value) == there}
+    return {**{name: value[:layers] for name, value in lists.items()}, "num_hidden_layers": layers}
 
 
 def without_pooler(config: Any) -> dict[str, Any]:
-    """The argument that leaves the pooler out, where an architecture takes it.
-
-    The pooler is no part of the embedding, and a base that was published without one would get random weights.
-    """
+    """The argument that leaves the unused pooler out; a base published without one would get random weights."""
     model_class = MODEL_MAPPING.get(type(config), None)
     takes = isinstance(model_class, type) and "add_pooling_layer" in inspect.signature(model_class).parameters
     return {"add_pooling_layer": False} if takes else {}
-
-
-def _check_pooling(spec: Encoder, config: Any, place: str) -> None:
-    """A causal model's first token has read nothing: its state is the same for every text that begins alike."""
-    if spec.pooling == "cls" and any(name.endswith("ForCausalLM") for name in config.architectures or ()):
-        found = f"cls, but {config.architectures[0]} reads from left to right: its first token knows no other"
-        raise InputError(f"{place}.pooling", found, allowed="lasttoken or mean")
 
 
 def _check_length(spec: Encoder, transformer: Transformer, place: str) -> None:
@@ -185,17 +167,6 @@ def _static(transformer: Transformer, spec: Encoder, base: Base, place: str) -> 
     return StaticEmbedding(tokenizer, embedding_weights=weights)
 
 
-def _set_padding(transformer: Transformer, place: str) -> None:
-    """Pad with the end token where a causal model has none of its own; the attention mask hides it either way."""
-    tokenizer = transformer.tokenizer
-    if tokenizer is None:
-        raise InputError(place, "has no tokenizer", allowed="a text model with its tokenizer files")
-    if tokenizer.pad_token is None:
-        if tokenizer.eos_token is None:
-            raise InputError(place, "its tokenizer has no pad and no eos token")
-        tokenizer.pad_token = tokenizer.eos_token
-
-
 def has_dropout(encoder: SentenceTransformer) -> bool:
     """Whether reading a text twice in training may give two embeddings."""
     layers = list(encoder.modules())
@@ -219,9 +190,10 @@ def save_release(encoder: SentenceTransformer, folder: Path, spec: Encoder, base
 
 
 def merged_encoder(spec: Encoder, base: Base, adapter: Path) -> SentenceTransformer:
-    """The whole model of the adapter that is saved in ``adapter``, with no adapter any more."""
+    """The whole model: the base with the adapter of the folder ``adapter`` added to its weights."""
     encoder = build_encoder(spec.model_copy(update={"quantization": None}), base)
-    merge(encoder, adapter)
+    model: Any = encoder.transformers_model
+    encoder[0].model = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
     return encoder
 
 
@@ -250,7 +222,11 @@ def _write_loading_arguments(model: SentenceTransformer, path: Path) -> None:
     if has_adapter(model):
         dtype = getattr(transformer, "base_dtype", transformer.dtype)
         arguments["dtype"] = str(dtype).removeprefix("torch.")
-        write_config(model, path.parent)
+        adapter = json.loads((path.parent / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+        adapter["base_model_name_or_path"] = transformer.name_or_path
+        if isinstance(adapter["target_modules"], list):  # of a set, in any order; a finished adapter may have a pattern
+            adapter["target_modules"].sort()
+        write_text(path.parent / ADAPTER_CONFIG, json.dumps(adapter, indent=2, sort_keys=True) + "\n")
     if getattr(transformer, "pooler", None) is None:
         arguments |= without_pooler(transformer.config)
     if arguments:
@@ -287,10 +263,8 @@ def set_prompt(transformer: Transformer, prompt: str | None, place: str) -> None
         return
     length, most = len(whole_ids(tokenizer, prompt, "")), transformer.max_seq_length or 0
     if length >= most:
-        found, limit = f"the prompt alone has {length} tokens", f"fewer than max_seq_length, which is {most}"
-        raise InputError(
-            f"{place}.prompt", found, allowed=limit, hint="shorten the prompt or raise base.max_seq_length"
-        )
+        found, hint = f"the prompt alone has {length} tokens", "shorten the prompt or raise base.max_seq_length"
+        raise InputError(f"{place}.prompt", found, allowed=f"fewer than max_seq_length, which is {most}", hint=hint)
     for template in _templates(tokenizer, prompt):
         tokenizer.chat_template = template
         transformer._chat_template_suffix_cache.clear()
@@ -332,14 +306,11 @@ def _templates(tokenizer: Any, prompt: str) -> list[str]:
     SentencePiece marks a text's first word with a space, which some tokenizers lose behind a special token.
     """
     encoded = tokenizer(prompt, return_special_tokens_mask=True)
-    mask = encoded["special_tokens_mask"]
-    tokens = tokenizer.convert_ids_to_tokens(encoded["input_ids"])
-    first = mask.index(0)
-    last = len(mask) - mask[::-1].index(0)
+    mask, tokens = encoded["special_tokens_mask"], tokenizer.convert_ids_to_tokens(encoded["input_ids"])
+    first, last = mask.index(0), len(mask) - mask[::-1].index(0)
     before, after = prompt.split(PROMPT_TEXT)
-    opening, closing = "".join(tokens[:first]), "".join(tokens[last:])
-    content, end = '{{ messages[-1]["content"] }}', _literal(after + closing)
-    return [_literal(opening + space + before) + content + end for space in ("", " ")]
+    content, end = '{{ messages[-1]["content"] }}', _literal(after + "".join(tokens[last:]))
+    return [_literal("".join(tokens[:first]) + space + before) + content + end for space in ("", " ")]
 
 
 def _literal(text: str) -> str:
@@ -371,10 +342,17 @@ def attach(encoder: SentenceTransformer, lora: Lora, repo_id: str | None = None,
     Raises InputError for layers that the base does not have.
     """
     model: Any = encoder.transformers_model
-    _check_targets(model, lora)
+    linear = [name for name, module in model.named_modules() if isinstance(module, (nn.Linear, Conv1D))]
+    for target in lora.target_modules:  # peft passes over a name without a layer as long as another one has some
+        if not any(name == target or name.endswith(f".{target}") for name in linear):
+            leaves = sorted({name.rsplit(".", 1)[-1] for name in linear})
+            hint = did_you_mean(target, leaves)
+            raise InputError("lora.target_modules", f"no linear layer {target!r}", allowed=leaves, hint=hint)
     model.base_dtype = model.config.dtype  # before saving or quantization change what the config says
     if getattr(model, "is_quantized", False):
-        _check_device(model)
+        if model.device.type == "cpu" and getattr(model, "quantization_method", None) == "bitsandbytes":
+            hint = "train on a GPU, or leave base.quantization out"  # version 0.50 packs weights at an evaluation
+            raise InputError("base.quantization", "bitsandbytes does not train on a CPU", hint=hint)
         prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)  # the trainer's argument decides that
     config = LoraConfig(
         r=lora.r,
@@ -394,23 +372,6 @@ def has_adapter(encoder: SentenceTransformer) -> bool:
     return bool(getattr(encoder.transformers_model, "_hf_peft_config_loaded", False))
 
 
-def merge(encoder: SentenceTransformer, folder: Path) -> None:
-    """Add the adapter in ``folder`` to the weights of ``encoder``, a plain one on the adapter's base."""
-    model: Any = encoder.transformers_model
-    encoder[0].model = PeftModel.from_pretrained(model, str(folder)).merge_and_unload()
-
-
-def write_config(encoder: SentenceTransformer, folder: Path) -> None:
-    """Name the base in a saved ``adapter_config.json``, and put the layers in order: peft writes a set as it comes."""
-    path = folder / ADAPTER_CONFIG
-    config = json.loads(path.read_text(encoding="utf-8"))
-    model: Any = encoder.transformers_model
-    config["base_model_name_or_path"] = model.name_or_path
-    if isinstance(config["target_modules"], list):  # a finished adapter may have a pattern
-        config["target_modules"].sort()
-    write_text(path, json.dumps(config, indent=2, sort_keys=True) + "\n")
-
-
 def check_base_branch(spec: Encoder, place: str) -> None:
     """Raise InputError when the base's branch main is not what ``spec`` pins, in the files that are loaded.
 
@@ -418,32 +379,11 @@ def check_base_branch(spec: Encoder, place: str) -> None:
     """
     assert spec.repo_id is not None
     with reading(spec.repo_id, spec.revision):
-        pinned, main = (_contents(spec.repo_id, revision) for revision in (spec.revision, "main"))
-    differ = sorted(path for path in pinned.keys() | main.keys() if pinned.get(path) != main.get(path))
+        found = [
+            HfApi().model_info(spec.repo_id, revision=name, files_metadata=True) for name in (spec.revision, "main")
+        ]
+    files = [{(item.rfilename, item.blob_id) for item in info.siblings or []} for info in found]
+    differ = sorted(name for name, _ in files[0] ^ files[1] if "/" not in name and name.endswith(READ_FILES))
     if differ:
         problem = f"{spec.revision!r} is not the base that an adapter is loaded on: main has another {differ[0]}"
         raise InputError(f"{place}.revision", problem, hint="pin what main is now, or choose lora.release: merged")
-
-
-def _contents(repo_id: str, revision: str | None) -> dict[str, str | None]:
-    """Path → git's id, for the files that decide what is loaded."""
-    siblings = HfApi().model_info(repo_id, revision=revision, files_metadata=True).siblings or []
-    top = (item for item in siblings if "/" not in item.rfilename)
-    return {item.rfilename: item.blob_id for item in top if item.rfilename.endswith(READ_FILES)}
-
-
-def _check_device(model: Any) -> None:
-    """bitsandbytes (0.50) packs weights at the first evaluation on a CPU; no gradient passes them after that."""
-    if model.device.type == "cpu" and getattr(model, "quantization_method", None) == "bitsandbytes":
-        hint = "train on a GPU, or leave base.quantization out"
-        raise InputError("base.quantization", "bitsandbytes does not train on a CPU", hint=hint)
-
-
-def _check_targets(model: nn.Module, lora: Lora) -> None:
-    """peft passes over a name that fits no layer as long as another one fits."""
-    linear = [name for name, module in model.named_modules() if isinstance(module, (nn.Linear, Conv1D))]
-    leaves = sorted({name.rsplit(".", 1)[-1] for name in linear})
-    for target in lora.target_modules:
-        if not any(name == target or name.endswith(f".{target}") for name in linear):
-            hint = did_you_mean(target, leaves)
-            raise InputError("lora.target_modules", f"no linear layer {target!r}", allowed=leaves, hint=hint)

@@ -1,17 +1,15 @@
 """Static encoders: a base's vocabulary cut to the tokens of a corpus, and files of word vectors.
 
-A language model's vocabulary covers many languages and code: sentences of one language never read most of its vectors,
-yet each training step updates all of them. ``cut`` keeps the tokens of the corpus (the most frequent ``size``), the
-tokens that byte pair encoding (Sennrich et al. 2016) builds them from, and bytes or single characters. So a kept token
-is found as before, and every other text still has tokens. ``dimensions`` keeps the vectors' first principal
-components, tokens weighted by their frequency p. ``sif`` multiplies each vector by a / (a + p), smooth inverse
-frequency (Arora et al. 2017). Both happen once, before training, as in Model2Vec, which estimates frequencies from
-ranks (Tulkens and van Dongen 2024).
+Sentences of one language never read most vectors of a language model, yet each training step updates all of them.
+``cut`` keeps the tokens of the corpus (the most frequent ``size``), the tokens that byte pair encoding (Sennrich et al.
+2016) builds them from, and bytes or single characters. So a kept token is found as before, and every other text still
+has tokens. ``dimensions`` keeps the vectors' first principal components, tokens weighted by their frequency p. ``sif``
+multiplies each vector by a / (a + p), smooth inverse frequency (Arora et al. 2017). Both happen once, before training,
+as in Model2Vec (Tulkens and van Dongen 2024).
 
 GloVe (Pennington et al. 2014) writes a word and its numbers a line; fastText's .vec begins with a line of two counts.
-A text is split at white space and around every punctuation mark; it is lower-cased when no word of the file has a
-capital. The mean leaves out words that the file lacks; a text of such words alone gives the zero vector, whose cosine
-with every other vector is 0.
+A text is split at white space and around punctuation; it is lower-cased when no word of the file has a capital. The
+mean leaves out words that the file lacks; a text of such words alone gives the zero vector.
 """
 
 import gzip
@@ -28,11 +26,12 @@ import torch
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from hub.contract.model_sections import Vocabulary
+from hub.contract.recipe import Vocabulary
 from hub.errors import InputError
 
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # what a character outside the vocabulary falls back to
 _AFFIXES = ("continuing_subword_prefix", "end_of_word_suffix")
+_NUMBER_AT_END = re.compile(r" [+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$", re.IGNORECASE)
 
 
 def cut(
@@ -40,8 +39,7 @@ def cut(
 ) -> tuple[Tokenizer, torch.Tensor]:
     """The tokenizer with the vocabulary that ``texts`` need, and the vectors of its tokens, in float32.
 
-    ``weights``: a vector for each id. Raises InputError when the tokenizer is not one of byte pair encoding, or has
-    fewer tokens or dimensions than are asked for.
+    ``weights``: (ids, dimensions). Raises InputError for a tokenizer without byte pair encoding or too few dimensions.
     """
     if spec.dimensions is not None and spec.dimensions > weights.shape[1]:
         found = f"{spec.dimensions} is more than the {weights.shape[1]} dimensions of the base"
@@ -72,7 +70,10 @@ def cut_tokenizer(
     if not seen:
         raise InputError(f"{place}.vocabulary", "the corpus has no token of the base", hint="give other texts")
     ranks = {tuple(pair): rank for rank, pair in enumerate(model["merges"])}
-    needed = {part for token in seen[:size] for part in derivation(token, ranks)} | _alphabet(vocabulary, model)
+    needed = {part for token in seen[:size] for part in derivation(token, ranks)}
+    # any text can be written in bytes where the tokenizer falls back to them, else in single characters
+    letters = _BYTE.fullmatch if model["byte_fallback"] else re.compile(".", re.DOTALL).fullmatch
+    needed |= {token for token in vocabulary if letters(token)} | {model["unk_token"]}
     kept = sorted(needed & vocabulary.keys(), key=vocabulary.__getitem__)
     new = {token: number for number, token in enumerate(kept)}
     model["vocab"] = new
@@ -110,15 +111,6 @@ def principal_components(vectors: np.ndarray, frequencies: np.ndarray, dimension
     return result
 
 
-def _alphabet(vocabulary: dict[str, int], model: dict[str, Any]) -> set[str]:
-    """What any text can be written in: bytes where the tokenizer falls back to them, else all single characters."""
-    if model["byte_fallback"]:
-        letters = {token for token in vocabulary if _BYTE.fullmatch(token)}
-    else:
-        letters = {token for token in vocabulary if len(token) == 1}
-    return letters | {model["unk_token"]} - {None}
-
-
 def _counts(tokenizer: Tokenizer, texts: Sequence[str]) -> Counter[int]:
     """How often each id stands in the texts."""
     counts: Counter[int] = Counter()
@@ -151,32 +143,20 @@ def read_vectors(path: Path) -> tuple[list[str], np.ndarray]:
             if dimensions < 1:
                 raise InputError(place, "has no numbers", allowed="a word and its vector a line")
         word, *numbers = line.rsplit(" ", dimensions)  # a few words of GloVe contain spaces
-        if len(numbers) != dimensions or not word or (" " in word and _is_number(word.rsplit(" ", 1)[1])):
+        if len(numbers) != dimensions or not word or _NUMBER_AT_END.search(word):
             found = line.count(" ")
             raise InputError(place, f"has {found} numbers", allowed=f"a word and {dimensions} numbers, as before")
-        if word not in rows:
-            rows[word] = _vector(numbers, place)
+        try:
+            with np.errstate(over="ignore"):  # infinite then, which is refused
+                vector = np.array(numbers, dtype=np.float32)
+        except ValueError as error:
+            raise InputError(place, str(error), allowed="a word and numbers, with single spaces between") from error
+        if not np.isfinite(vector).all():
+            raise InputError(place, "a number is not finite", hint="remove the line")
+        rows.setdefault(word, vector)
     if not rows:
         raise InputError(path, "holds no word vectors")
     return list(rows), np.stack(list(rows.values()))
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return bool(np.isfinite(float(text)))
-    except ValueError:
-        return False
-
-
-def _vector(numbers: list[str], place: str) -> np.ndarray:
-    try:
-        with np.errstate(over="ignore"):  # infinite then, which is refused
-            vector = np.array(numbers, dtype=np.float32)
-    except ValueError as error:
-        raise InputError(place, str(error), allowed="a word and numbers, with single spaces between") from error
-    if not np.isfinite(vector).all():
-        raise InputError(place, "a number is not finite", hint="remove the line")
-    return vector
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -39,71 +37,46 @@ DECIDED = {name: who for who, names in TABLES["decided"].items() for name in nam
 UNSUPPORTED = {name: why for why, names in TABLES["unsupported"].items() for name in names}
 
 
-def check_decided(texts: dict[str, str], place: str) -> None:
-    """Raise InputError naming ``place``.NAME for an argument that is decided elsewhere or cannot be supported."""
-    for name in texts:
-        if name in DECIDED:
-            found = f"is set by {DECIDED[name]}"
-        elif name in UNSUPPORTED:
-            found = f"is not supported: {UNSUPPORTED[name]}"
-        else:
-            continue
-        raise InputError(f"{place}.{name}", found, hint="remove it from the recipe's arguments")
-
-
 def check_texts(texts: dict[str, str], place: str) -> None:
     """Check arguments without the trainer's library, whose import takes seconds.
 
-    Raises InputError naming ``place``.NAME for one that is decided elsewhere, for a name that the library's source does
-    not have, and for a number that is none or outside its range.
+    Raises InputError naming ``place``.NAME for a name that is decided elsewhere, not supported or unknown, and for a
+    number outside its range.
     """
-    check_decided(texts, place)
     known = _names_in_source()
     for name, text in texts.items():
-        if known and name not in known:
-            raise _unknown(name, known, f"{place}.{name}")
-        if name in TABLES["above_zero"] or name in TABLES["from_zero"]:
-            with suppress(ValueError):  # the library says what is no number
-                _check_range(name, float(text), f"{place}.{name}")
+        here = f"{place}.{name}"
+        for table, problem in ((DECIDED, "is set by "), (UNSUPPORTED, "is not supported: ")):
+            if name in table:
+                raise InputError(here, problem + table[name], hint="remove it from the recipe's arguments")
+        if name not in known:
+            hint = did_you_mean(name, known) or "see transformers.TrainingArguments"
+            raise InputError(here, "is not a trainer argument", hint=hint)
+        with suppress(ValueError):  # ``typed_arguments`` reports text that is not a number
+            _check_range(name, float(text), here)
 
 
 def _names_in_source() -> set[str]:
-    """The names of all arguments, read from the source of the classes that declare them; none where it is elsewhere."""
+    """The names of all arguments, read from the source of the classes that declare them."""
     names = set[str]()
     for library, module in _SOURCES:
         spec = find_spec(library)
-        path = Path(spec.origin or "").parent / module if spec else Path(module)
-        if not path.is_file():
-            return set()
-        names |= set(re.findall(r"^    (\w+):", path.read_text(encoding="utf-8"), re.MULTILINE))
+        assert spec is not None and spec.origin is not None
+        source = (Path(spec.origin).parent / module).read_text(encoding="utf-8")
+        names |= set(re.findall(r"^    (\w+): ", source, re.MULTILINE))
     return names
 
 
 def typed_arguments(texts: dict[str, str], place: str) -> dict[str, Any]:
-    """Recipe arguments with the types their dataclass fields declare.
+    """Checked recipe arguments with the types their dataclass fields declare.
 
-    Raises InputError naming ``place``.NAME for an unknown name, one decided elsewhere, or an unfit value.
+    Raises InputError naming ``place``.NAME for an unfit value.
     """
     from sentence_transformers import SentenceTransformerTrainingArguments
 
-    check_decided(texts, place)
+    check_texts(texts, place)
     hints = get_type_hints(SentenceTransformerTrainingArguments)
-    valid = [field.name for field in fields(SentenceTransformerTrainingArguments) if field.init]
-    return {name: _typed(name, text, hints, valid, f"{place}.{name}") for name, text in texts.items()}
-
-
-def _typed(name: str, text: str, hints: dict[str, Any], valid: list[str], place: str) -> Any:
-    if name not in valid:
-        raise _unknown(name, valid, place)
-    value = typed_argument(text, hints[name], place)
-    if isinstance(value, int | float):
-        _check_range(name, value, place)
-    return value
-
-
-def _unknown(name: str, known: Iterable[str], place: str) -> InputError:
-    hint = did_you_mean(name, known) or "see transformers.TrainingArguments"
-    return InputError(place, "is not a trainer argument", hint=hint)
+    return {name: typed_argument(text, hints[name], f"{place}.{name}") for name, text in texts.items()}
 
 
 def _check_range(name: str, value: float, place: str) -> None:
@@ -140,9 +113,7 @@ def check_together(recipe: ModelRecipe, given: dict[str, Any], recipe_place: str
     for index, spec in enumerate(recipe.datasets):
         loss_arguments(spec, f"{recipe_place}:datasets.{index}")
         if LOSSES[spec.loss].in_batch and accumulated > 1:
-            found = (
-                f"{spec.loss} compares the rows of a batch with one another, and accumulated steps do not share them"
-            )
+            found = f"{spec.loss} compares the rows of a batch, and accumulated steps do not share them"
             hint = LOSSES[spec.loss].smaller
             raise InputError(f"{place}.gradient_accumulation_steps", found, allowed="1", hint=hint)
     per_device_batch(recipe.batch_size, process_count(), accumulated, f"{recipe_place}:batch_size")
@@ -210,20 +181,13 @@ def trainer_arguments(
             raise InputError(place, problem, allowed="equal values, or save_strategy best")
         chosen |= {"load_best_model_at_end": True, "metric_for_best_model": "eval_sequential_score"}
         chosen["greater_is_better"] = True
-        _keep_what_is_evaluated(chosen, place)
+        every = chosen.get("eval_steps") or chosen["logging_steps"]  # as upstream, which may not save the best step
+        if saved == "steps" and chosen.setdefault("save_steps", every) != every:
+            found = f"is {chosen['save_steps']:g}, but eval_steps is {every:g}: the best might not be saved"
+            raise InputError(f"{place}.save_steps", found, allowed=f"{every:g}, or save_strategy best")
     else:
         chosen["eval_strategy"] = "no"
     return _built(chosen, processes, place), reporters
-
-
-def _keep_what_is_evaluated(chosen: dict[str, Any], place: str) -> None:
-    """Save at the steps that are evaluated: upstream takes the best score for the run's even if it was not saved."""
-    if chosen["save_strategy"] != "steps":
-        return
-    every = chosen.get("eval_steps") or chosen["logging_steps"]  # as upstream
-    if chosen.setdefault("save_steps", every) != every:
-        found = f"is {chosen['save_steps']:g}, and evaluated is every {every:g} steps: the best might not be saved"
-        raise InputError(f"{place}.save_steps", found, allowed=f"{every:g}, or save_strategy best")
 
 
 def _built(chosen: dict[str, Any], processes: int, place: str) -> SentenceTransformerTrainingArguments:
@@ -231,30 +195,23 @@ def _built(chosen: dict[str, Any], processes: int, place: str) -> SentenceTransf
 
     With several processes, upstream would drop every batch that is not whole (``training.loop.trainer`` cuts them).
     """
+    import torch
     from sentence_transformers import SentenceTransformerTrainingArguments
+    from transformers import Trainer, get_scheduler
 
     drops = chosen.get("dataloader_drop_last", False)
     try:
         arguments = SentenceTransformerTrainingArguments(**chosen | {"dataloader_drop_last": drops or processes > 1})
     except (ValueError, ImportError, OSError) as error:
         raise InputError(place, first_line(error, longest=1_000)) from error  # it may list what is allowed
-    _check_optimizer(arguments, place)
     if arguments.world_size != processes:
         found = f"says {processes} processes, but {arguments.world_size} joined their group"
         hint = "start them with torchrun or accelerate launch, or unset it to train in one process"
         raise InputError("WORLD_SIZE in the environment", found, hint=hint)
     arguments.dataloader_drop_last = drops
     arguments._n_gpu = min(arguments.n_gpu, 1)
-    return arguments
-
-
-def _check_optimizer(arguments: SentenceTransformerTrainingArguments, place: str) -> None:
-    """Make optimiser and schedule of one number, so that what they lack shows before anything is trained."""
-    import torch
-    from transformers import Trainer, get_scheduler
-
     optim, schedule = (getattr(value, "value", value) for value in (arguments.optim, arguments.lr_scheduler_type))
-    try:
+    try:  # optimiser and schedule of one number: what they lack shows before anything is trained
         kind, settings = Trainer.get_optimizer_cls_and_kwargs(arguments, torch.nn.Linear(1, 1))  # type: ignore[arg-type]
         made = kind([torch.nn.Parameter(torch.zeros(1))], **settings)
     except (ImportError, TypeError, ValueError) as error:
@@ -264,6 +221,7 @@ def _check_optimizer(arguments: SentenceTransformerTrainingArguments, place: str
     except (TypeError, ValueError) as error:
         hint = "give what it needs by lr_scheduler_kwargs, or take another"
         raise InputError(f"{place}.lr_scheduler_type", f"{schedule}: {error}", hint=hint) from error
+    return arguments
 
 
 def reported(arguments: SentenceTransformerTrainingArguments, recipe: ModelRecipe) -> dict[str, Any]:

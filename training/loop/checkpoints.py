@@ -1,11 +1,9 @@
 """Checkpoints: the trained weights by name, a completeness mark, and the newest complete one to resume from.
 
-The trainer writes a checkpoint file by file, so a kill can leave one that looks like a checkpoint and is not. A mark
-with the hash of every file is written last; without it, or with other hashes, a checkpoint does not count.
-
-Weights are kept by parameter name: of the encoder what is trained (of an adapted base the adapter alone), in
-``student.safetensors``, and what the losses train of their own, as a masked-language-model head, in
-``loss.safetensors``. Reading them back needs no second model, no base and no Hub.
+The trainer writes a checkpoint file by file. A mark with the hash of every file is written last; without it, or with
+other hashes, a checkpoint does not count. Trained weights are kept by parameter name: those of the encoder or its
+adapter in ``student.safetensors``, those of the losses, e.g. a masked-language-model head, in ``loss.safetensors``.
+Reading them back needs no second model, no base and no Hub.
 """
 
 import json
@@ -35,13 +33,8 @@ def own_parameters(losses: Mapping[str, nn.Module], encoder: nn.Module) -> dict[
     Call it before the encoder in the losses is wrapped for several processes: names would change.
     """
     known = {id(parameter) for parameter in encoder.parameters()}
-    found = {}
-    for key, loss in losses.items():
-        for name, parameter in trained(loss).items():
-            if id(parameter) not in known:
-                known.add(id(parameter))
-                found[f"{key}.{name}"] = parameter
-    return found
+    found = trained(nn.ModuleDict(losses))
+    return {name: parameter for name, parameter in found.items() if id(parameter) not in known}
 
 
 def save_weights(checkpoint: Path, parameters: Mapping[str, nn.Parameter], file: str) -> None:
@@ -65,10 +58,7 @@ def load_weights(checkpoint: Path, parameters: Mapping[str, nn.Parameter], file:
 
 
 def mark_whole(checkpoint: Path, fingerprint: str, processes: int = 1) -> None:
-    """Mark ``checkpoint``, of the run with this fingerprint, as complete.
-
-    After a power cut it may not be (the libraries that write it do not fsync): ``is_whole`` compares its hashes.
-    """
+    """Mark ``checkpoint``, of the run with this fingerprint, as complete; after a power cut its hashes may differ."""
     files = sorted(path for path in checkpoint.rglob("*") if path.is_file() and path.name != MARK)
     hashes = {str(path.relative_to(checkpoint)): sha256_file(path) for path in files}
     mark = {"fingerprint": fingerprint, "processes": processes, "files": hashes}
@@ -84,21 +74,14 @@ def is_whole(checkpoint: Path, fingerprint: str) -> bool:
     """Whether ``checkpoint`` is of this run, and complete: every file has the hash it was marked with."""
     try:
         mark = json.loads((checkpoint / MARK).read_text(encoding="utf-8"))
+        files = {checkpoint / name: sha256 for name, sha256 in mark["files"].items()}
+        return mark["fingerprint"] == fingerprint and all(sha256_file(path) == files[path] for path in files)
     except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError):
         return False
-    if mark["fingerprint"] != fingerprint:
-        return False
-    return all(
-        (checkpoint / name).is_file() and sha256_file(checkpoint / name) == sha256
-        for name, sha256 in mark["files"].items()
-    )
 
 
 def newest_whole(directory: Path, fingerprint: str) -> Path | None:
-    """The checkpoint to resume from, or None to start anew; those that cannot be used are removed.
-
-    A checkpoint is of use only together with the best one so far, which it names and which is loaded at the end.
-    """
+    """The checkpoint to resume from, or None to start anew; those without their best one so far are removed."""
     found = _newest_first(directory)
     whole = [checkpoint for checkpoint in found if is_whole(checkpoint, fingerprint)]
     usable = [checkpoint for checkpoint in whole if (best := _best(checkpoint)) is None or best in whole]
@@ -109,9 +92,9 @@ def newest_whole(directory: Path, fingerprint: str) -> Path | None:
 
 
 def remove_old(directory: Path, keep: int) -> None:
-    """Remove all but the newest ``keep`` checkpoints and the best ones that these name.
+    """Remove all but the newest ``keep`` checkpoints and the best ones that these name, when the newest is marked.
 
-    Call it when the newest is marked: upstream rotates before that, so a kill in between could leave none of use.
+    Upstream removes them before that, so a kill in between could leave none of use.
     """
     found = _newest_first(directory)
     needed = set(found[:keep])

@@ -1,7 +1,7 @@
 """Data-parallel training in several processes, as ``torchrun -m sts_dino train`` or ``accelerate launch`` starts them.
 
-All read and train; the main one alone writes, prints and holds the lock. The launcher's environment says who is who, so
-nothing here needs the group of processes before the trainer's arguments have joined it.
+All read and train; the main one alone writes, prints and holds the lock. Ranks come from the launcher's environment:
+the trainer's arguments join the group of processes later.
 """
 
 import os
@@ -52,11 +52,7 @@ def wait_for_all() -> None:
 
 @contextmanager
 def report_once() -> Iterator[None]:
-    """Report an error once: by rank 0 if all share it, or if it ends the others.
-
-    When a process dies, its launcher ends the rest. So another one waits before its own error goes on: if the main
-    process had the same error, or was the first, this one is stopped while it waits; if not, it speaks for itself.
-    """
+    """Report an error once: other ranks wait, and the launcher ends them when rank 0 has failed first."""
     try:
         yield
     except BaseException as error:

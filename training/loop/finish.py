@@ -108,15 +108,25 @@ def move_into_place(built: Path, out: Path) -> list[str]:
 
 
 def training_facts(job: TrainingJob, trainer: EncoderTrainer) -> dict[str, Any]:
-    """Steps, chosen checkpoint, curves and arguments, for the manifest."""
+    """Steps, chosen checkpoint, curves and arguments, for the manifest.
+
+    A curve is [[step, value]], steps ascending; ``loss_parts``: name → curve, only for losses of several parts.
+    """
     state = trainer.state
+
+    def curve(name: str) -> list[list[float]]:
+        return [[entry["step"], round(entry[name], 6)] for entry in state.log_history if name in entry]
+
+    parts = dict.fromkeys(name for entry in state.log_history if "loss" in entry for name in entry)
     return {
         "steps": state.global_step,
         "epochs": round(state.epoch or 0, 4),
         "best_step": state.best_global_step,
         "validation_metric": job.evaluator.metric if job.evaluator else None,
         "validation_score": state.best_metric,
-        **curves(state.log_history),
+        "loss_curve": curve("loss"),
+        "validation_curve": curve("eval_sequential_score"),
+        "loss_parts": {name: curve(name) for name in parts if name not in NOT_PARTS},
         "arguments": reported(job.arguments, job.recipe),
         "batch_size": job.recipe.batch_size,
         "processes": process_count(),
@@ -125,29 +135,10 @@ def training_facts(job: TrainingJob, trainer: EncoderTrainer) -> dict[str, Any]:
     }
 
 
-def curves(log_history: list[dict[str, Any]]) -> dict[str, Any]:
-    """``loss_curve``, ``validation_curve`` and ``loss_parts`` (name → curve, only for losses of several parts).
-
-    A curve is [[step, value]], steps ascending.
-    """
-
-    def curve(entries: list[dict[str, Any]], name: str) -> list[list[float]]:
-        return [[entry["step"], round(entry[name], 6)] for entry in entries if name in entry]
-
-    losses = [entry for entry in log_history if "loss" in entry]
-    parts = dict.fromkeys(name for entry in losses for name in entry if name not in NOT_PARTS)
-    return {
-        "loss_curve": curve(losses, "loss"),
-        "validation_curve": curve(log_history, "eval_sequential_score"),
-        "loss_parts": {name: curve(losses, name) for name in parts},
-    }
-
-
 def write_timing(job: TrainingJob, seconds: float, trainer: EncoderTrainer) -> None:
     """Write seconds, throughput and peak memory of this process beside the run directory; they are not published.
 
-    ``samples_per_second`` counts rows of the steps of this process alone (a resumed run did the first ones before),
-    over the trainer's own time: evaluations and checkpoints are in it, loading is not.
+    ``samples_per_second``: rows of the steps since the run was resumed, over training with evaluations and checkpoints.
     """
     rows = (trainer.state.global_step - trainer.first_step) * job.recipe.batch_size
     timing = {

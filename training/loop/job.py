@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Mapping
+from collections import Counter
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,28 +59,25 @@ class TrainingJob:
     def manifest(self) -> Manifest:
         """The manifest of this run before anything is trained."""
         base = self.recipe.base
-        inputs = {f"base:{base.repo_id or published_path(base.path or '')}": self.base.sha256}
+        named = [(f"base:{base.repo_id or published_path(base.path or '')}", self.base.sha256)]
         if base.vocabulary is not None and self.base.corpus is not None:
             name = origin_name(base.vocabulary.repo_id, base.vocabulary.path)
-            inputs[f"vocabulary:{name}:{base.vocabulary.config}"] = self.base.corpus.sha256
+            named += [(f"vocabulary:{name}:{base.vocabulary.config}", self.base.corpus.sha256)]
         for item in self.sets:
             name = item.spec.repo_id or published_path(item.spec.path or "")
-            inputs[_new(f"dataset:{name}:{item.spec.config}", inputs)] = item.sha256
+            named += [(f"dataset:{name}:{item.spec.config}", item.sha256)]
         for index, guide in self.guides.items():
             spec = self.recipe.datasets[index].guide
             assert spec is not None
-            inputs[_new(f"guide:{origin_name(spec.repo_id, spec.path)}", inputs)] = guide.sha256
+            named += [(f"guide:{origin_name(spec.repo_id, spec.path)}", guide.sha256)]
+        inputs, seen = dict[str, str](), Counter[str]()
+        for name, sha256 in named:  # folders of one name may lie in different places: they are numbered
+            seen[name] += 1
+            inputs[name if seen[name] == 1 else f"{name}#{seen[name]}"] = sha256
         inputs |= {} if self.evaluator is None else self.evaluator.inputs
         libraries = (*LIBRARIES, *(("peft",) if self.recipe.lora else ()))
         versions = {"python": sys.version.split()[0], **{library: version(library) for library in libraries}}
         return new_manifest(self.recipe, inputs, versions)
-
-
-def _new(name: str, taken: Mapping[str, str]) -> str:
-    """``name``, numbered when it is taken: folders of one name may lie in different places."""
-    if name not in taken:
-        return name
-    return next(f"{name}#{number}" for number in count(2) if f"{name}#{number}" not in taken)
 
 
 def prepare(path: Path, out: Path | None, limit: int | None, settings: list[str]) -> TrainingJob:

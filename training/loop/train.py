@@ -5,6 +5,7 @@ and the validation score with the best so far. TensorBoard's event files go to `
 transformers writes where its own environment variables say.
 """
 
+import io
 import shutil
 import sys
 import time
@@ -24,7 +25,7 @@ from transformers import PrinterCallback, TrainerCallback, TrainerState
 from transformers.integrations import TensorBoardCallback
 
 from hub.cli import say
-from hub.contract.model_sections import Spans
+from hub.contract.recipe import Spans
 from hub.contract.recipe_file import resolved
 from hub.contract.run_dir import Manifest, begin, locked
 from hub.errors import RunError
@@ -43,6 +44,7 @@ from training.losses.losses import LOSSES, build_loss
 
 SAME, SAME_IN_HALF = 1e-4, 5e-3  # scores of the same weights; half: another number of processes batches texts otherwise
 SECONDS = 30.0  # between two lines of a log file
+LINE = "{desc}: step {n_fmt} of {total_fmt}, {remaining} left{postfix}"
 
 
 def work(job: TrainingJob, command: str) -> Manifest:
@@ -168,8 +170,7 @@ def _tensorboard(job: TrainingJob, first_step: int) -> TensorBoardCallback:
 def verify(trainer: EncoderTrainer, job: TrainingJob) -> None:
     """Weights and embeddings must be finite and, where a checkpoint was chosen, score what it scored.
 
-    All processes take part, as they did when it was chosen: in half precision, an embedding depends on the texts of its
-    batch.
+    All processes take part: in half precision an embedding depends on the other texts of its batch.
     """
     require_finite(list(trainer.model.parameters()), "training")
     if not torch.isfinite(trainer.model.encode(list(PROBES), convert_to_tensor=True)).all():
@@ -200,21 +201,18 @@ class ProgressReporter(TrainerCallback):
     """Callback that shows progress on stderr; ``metric`` names the validation score."""
 
     def __init__(self, metric: str):
-        self.metric, self.first_step = metric, 0
-        self.bar: Any = None
+        self.metric = metric
         self.shown: dict[str, str] = {}
-        self.started = self.printed = time.monotonic()
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Begin where a resumed run stands."""
-        self.started, self.first_step = time.monotonic(), state.global_step
-        if sys.stderr.isatty():
-            self.bar = tqdm(total=state.max_steps, initial=state.global_step, unit="step", desc="training")
+        self.to_file, self.printed = not sys.stderr.isatty(), time.monotonic()
+        form: dict[str, Any] = {"file": io.StringIO(), "bar_format": LINE} if self.to_file else {}
+        self.bar = tqdm(total=state.max_steps, initial=state.global_step, unit="step", desc="training", **form)
 
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Advance to the state's step."""
-        if self.bar is not None:
-            self.bar.update(state.global_step - self.bar.n)
+        self.bar.update(state.global_step - self.bar.n)
 
     def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """Show the newest numbers, and the best validation score with its step."""
@@ -226,22 +224,13 @@ class ProgressReporter(TrainerCallback):
             best = max(earlier, key=lambda item: float(item["eval_sequential_score"]))
             self.shown[self.metric] = f"{score:.4f}"
             self.shown["best"] = f"{best['eval_sequential_score']:.4f} at step {best['step']:,}"
-        if self.bar is not None:
-            self.bar.set_postfix(self.shown)
-        elif time.monotonic() - self.printed >= SECONDS:
-            self._line(state)
+        self.bar.set_postfix(self.shown)
+        if self.to_file and time.monotonic() - self.printed >= SECONDS:
+            self.printed = time.monotonic()
+            say(str(self.bar))
 
     def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Close the bar, or print the last line."""
-        if self.bar is not None:
-            self.bar.close()
-        else:
-            self._line(state)
-
-    def _line(self, state: TrainerState) -> None:
-        self.printed = time.monotonic()
-        done = state.global_step - self.first_step
-        left = (self.printed - self.started) / done * (state.max_steps - state.global_step) if done else 0
-        numbers = ", ".join(f"{name} {value}" for name, value in self.shown.items())
-        place = f"step {state.global_step:,} of {state.max_steps:,}"
-        say(f"training: {place}, {tqdm.format_interval(left)} left, {numbers}")
+        if self.to_file:
+            say(str(self.bar))
+        self.bar.close()

@@ -1,10 +1,8 @@
 """SentenceTransformerTrainer over one global batch: NaN checks, loss parameters, token dropout, checkpoint choice.
 
-Every step is one batch of the recipe, cut evenly over processes and accumulated steps. Accelerate would hand whole
-batches to processes in turn. With several datasets the processes of one step would then be on different ones, a loss
-that gathers in-batch negatives would mix them, no batch sampler would see the whole batch (``no_duplicates``), and the
-order of the rows would depend on the number of processes. Here every process draws the same sequence of whole batches
-and takes its share of each.
+Every process draws the same sequence of whole batches and takes its share of each. Accelerate would hand whole batches
+to processes in turn: a step would mix datasets, no batch sampler would see the whole batch (``no_duplicates``), and the
+order of the rows would depend on the number of processes.
 
 Token dropout leaves out a share of each text's tokens at random. It tells a text from itself in unsupervised SimCSE
 where an encoder has no dropout: static embeddings, Gemma, Llama. Deleted words are among the noises of Gao et al. 2021
@@ -27,13 +25,12 @@ from sentence_transformers import SentenceTransformerTrainer
 from sentence_transformers.base.data_collator import DEFAULT_LABEL_COLUMNS
 from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
 from torch import nn
-from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
-from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data import BatchSampler
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy
 
-from hub.contract.model_sections import SlantedTriangular
+from hub.contract.recipe import SlantedTriangular
 from hub.errors import InputError, RunError
 from training.data.example_types import WEIGHT
 from training.loop.checkpoints import (
@@ -52,9 +49,8 @@ from training.loop.distributed import is_main, process_count, process_index, wai
 class SharedBatches(BatchSampler):
     """Batch sampler of one process: its share of every global batch, one for each of ``accumulated`` backward passes.
 
-    Shares are of one size, so that means over them are means over the batch and all processes take part in every step.
-    From a last, smaller batch up to ``processes`` * ``accumulated`` - 1 rows are left out; one with fewer rows than
-    shares is whole in each, since no process may stay away.
+    Shares have one size, so means over them are means over the batch. A smaller last batch loses its remainder; one
+    with fewer rows than shares is whole in each, since all processes take part in every step.
     """
 
     def __init__(self, batch_sampler: Any, process: int, processes: int, accumulated: int = 1):
@@ -78,30 +74,16 @@ class SharedBatches(BatchSampler):
         self.batch_sampler.set_epoch(epoch)
 
 
-def shared_loader(loader: DataLoader[Any], device: torch.device, process: int, processes: int) -> DataLoader[Any]:
-    """``loader`` on ``device``, restartable at any batch. Batches of a stream are cut here: every process reads it all
-    and keeps its rows; others come as shares from ``SharedBatches`` already.
-    """
-    streamed = isinstance(loader.dataset, IterableDataset)
-    parts = (processes, process) if streamed else (1, 0)
-    return prepare_data_loader(loader, device, *parts, split_batches=True, put_on_device=True, dispatch_batches=False)
-
-
 def slanted_triangular(step: int, steps: int, cut_fraction: float = 0.1, ratio: float = 32.0) -> float:
     """The share of the peak rate at ``step`` (from 0) of ``steps``: up to 1 at the cut, then down to 1 / ``ratio``.
 
     Howard and Ruder 2018, equation 3, with cut = floor(steps * cut_fraction). Their fall has the length
-    cut * (1 / cut_fraction - 1), which is steps - cut where steps * cut_fraction is whole. Where it is not, theirs ends
-    early and would pass zero, so steps - cut is used throughout. A cut of 0 (few steps) leaves the fall alone.
+    cut * (1 / cut_fraction - 1), which passes zero where steps * cut_fraction is not whole: it is steps - cut here.
+    A cut of 0 (few steps) leaves only the fall.
     """
     cut = math.floor(steps * cut_fraction)
     rise = step / cut if step < cut else max(0.0, 1 - (step - cut) / (steps - cut))
     return (1 + rise * (ratio - 1)) / ratio
-
-
-def slanted_triangular_schedule(optimizer: Optimizer, steps: int, cut_fraction: float, ratio: float) -> LambdaLR:
-    """The schedule for a trainer's ``create_scheduler``; its peak is the rate that ``optimizer`` was made with."""
-    return LambdaLR(optimizer, partial(slanted_triangular, steps=steps, cut_fraction=cut_fraction, ratio=ratio))
 
 
 IDS = "_input_ids"
@@ -111,9 +93,8 @@ PROBES = ("Dogs", "A man is playing a flute", "3.5 apples", "we, too")  # they s
 class TokenDropout:
     """Leaves each token of a batch's texts out with probability ``rate``, but never all of a text's.
 
-    What stands around every text (special tokens, a prompt) is never left out. The draw is a function of ``seed`` and
-    the whole batch, not of a generator's state: a resumed run draws as an uninterrupted one, whatever was read ahead.
-    Epochs differ because they cut other batches; columns with the same text differ because they are drawn in turn.
+    Special tokens and the prompt are never left out. The draw is a function of ``seed`` and the whole batch: a resumed
+    run draws as an uninterrupted one. Columns are drawn in turn, so those with the same text differ.
     """
 
     def __init__(self, preprocess: Callable[[list[str]], dict[str, Any]], rate: float, seed: int, pad: int = 0):
@@ -202,16 +183,13 @@ class TextCollator(SentenceTransformerDataCollator):
 
     def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
         """A batch of token ids by column, some of them left out with ``token_dropout``, and the labels."""
-        batch = self._whole(features)
+        weights = torch.tensor([row[WEIGHT] for row in features if WEIGHT in row])
+        batch: dict[str, Any] = super().__call__(
+            [{name: row[name] for name in row if name != WEIGHT} for row in features]
+        )
+        if len(weights):
+            batch["label"] = torch.stack([batch["label"], weights], dim=1) if "label" in batch else weights
         return batch if self.token_dropout is None else self.token_dropout(batch)
-
-    def _whole(self, features: list[dict[str, Any]]) -> dict[str, Any]:
-        if not features or WEIGHT not in features[0]:
-            return super().__call__(features)
-        weights = torch.tensor([row[WEIGHT] for row in features])
-        batch = super().__call__([{name: row[name] for name in row if name != WEIGHT} for row in features])
-        batch["label"] = torch.stack([batch["label"], weights], dim=1) if "label" in batch else weights
-        return batch
 
     def maybe_warn_about_column_order(self, column_names: list[str]) -> None:
         """Nothing: upstream would advise to put NLI's hypothesis first."""
@@ -243,7 +221,12 @@ class EncoderTrainer(SentenceTransformerTrainer):
         if not isinstance(self.train_dataset, IterableDataset) and len(loader) == 0:
             found = f"drops all rows: there are fewer than a batch of {size}"
             raise InputError("arguments.dataloader_drop_last", found, hint="lower batch_size, or leave it out")
-        self._train_dataloader = shared_loader(loader, self.args.device, process_index(), process_count())
+        # restartable at any batch; of a stream, which has no ``SharedBatches``, every process keeps its rows
+        streamed = isinstance(loader.dataset, IterableDataset)
+        parts = (process_count(), process_index()) if streamed else (1, 0)
+        self._train_dataloader = prepare_data_loader(
+            loader, self.args.device, *parts, split_batches=True, put_on_device=True, dispatch_batches=False
+        )
         return self._train_dataloader
 
     def get_multi_dataset_batch_sampler(self, dataset: Any, batch_samplers: Any, *args: Any, **kwargs: Any) -> Any:
@@ -256,8 +239,8 @@ class EncoderTrainer(SentenceTransformerTrainer):
         if self.slanted is None:
             return super().create_scheduler(num_training_steps, optimizer)
         if self.lr_scheduler is None:
-            shape = (num_training_steps, self.slanted.cut_fraction, self.slanted.ratio)
-            self.lr_scheduler = slanted_triangular_schedule(optimizer or self.optimizer, *shape)  # type: ignore[arg-type]
+            share = partial(slanted_triangular, steps=num_training_steps, **self.slanted.model_dump())
+            self.lr_scheduler = LambdaLR(optimizer or self.optimizer, share)  # type: ignore[arg-type]
             self._created_lr_scheduler = True
         return self.lr_scheduler
 
@@ -281,10 +264,7 @@ class EncoderTrainer(SentenceTransformerTrainer):
             parameter.grad /= process_count()
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log. Raises RunError when the loss since the last log, or its gradient, is NaN or infinite.
-
-        The sum of the losses keeps a NaN of any of its steps, so nothing needs to be asked of the GPU at every step.
-        """
+        """Log. Raises RunError when the sum of losses since the last log, or its gradient, is NaN or infinite."""
         numbers = {"loss": logs.get("loss", 0.0)}
         if not self.args.fp16:  # its scaler meets infinite gradients on purpose and skips their steps
             numbers["norm of the gradient"] = logs.get("grad_norm", 0.0)
@@ -325,15 +305,12 @@ def require_finite(parameters: list[nn.Parameter], place: str) -> None:
 class Checks(TrainerCallback):
     """Callback: evaluates the last step too, refuses a NaN score, logs before and marks after every checkpoint.
 
-    When one is marked, all but the newest ``keep`` and the best are removed.
-
-    Upstream loses the loss summed up since the last log when a run is resumed, so the curve of a resumed run would
-    differ from that of an uninterrupted one.
+    When one is marked, all but the newest ``keep`` and the best are removed. Upstream loses the loss summed up since
+    the last log when a run is resumed; with a log at every checkpoint the curves are those of an uninterrupted run.
     """
 
     def __init__(self, fingerprint: str, keep: int | None):
-        self.fingerprint = fingerprint
-        self.keep = keep
+        self.fingerprint, self.keep = fingerprint, keep
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Evaluate the last step, which upstream saves; log at every step that is evaluated or saved."""

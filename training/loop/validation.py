@@ -27,13 +27,11 @@ from training.data.training_sets import TrainingSet, from_hub
 
 SPEARMAN, ACCURACY = "Spearman's correlation", "share of triplets whose positive is nearer"
 OWN = {"repo_id", "revision", "path", "config", "example_set"}  # keys of a dataset that identify its validation split
-COSINE = {"similarity_fn_names": ["cosine"], "write_csv": False}
-STSB_SCORE, STSB_FIRST, STSB_SECOND = 4, 5, 6  # columns of the STS Benchmark's files, from 0
 
 
 @dataclass(frozen=True)
 class ValidationPairs:
-    """Scored sentence pairs, their name, provenance, and what identifies them (a Hub commit or a file's SHA-256)."""
+    """Scored sentence pairs with their provenance; ``sha256``: a Hub commit or a file's SHA-256."""
 
     name: str
     first: list[str]
@@ -46,8 +44,8 @@ class ValidationPairs:
 class ValidationEvaluator(SequentialEvaluator):
     """The mean score of all validation sets, as ``sequential_score``; higher is better.
 
-    ``metric`` says what it is, ``sources`` where the data come from (for the manifest); ``inputs`` names what the run's
-    fingerprint does not know from its datasets.
+    ``metric``: its name. ``sources``: of the data, for the manifest. ``inputs``: what the fingerprint adds to that of
+    the datasets.
     """
 
     def __init__(
@@ -66,33 +64,26 @@ def validation_evaluator(
 
     Raises InputError for data that cannot tell checkpoints apart, RunError when the Hub cannot be read.
     """
-    if recipe.validation:
-        named = [read_pairs(spec, f"validation.{index}") for index, spec in enumerate(recipe.validation)]
-        inputs = {f"validation:{index}": pairs.sha256 for index, pairs in enumerate(named)}
-        return _of_pairs(named, inputs, batch_size)
     own = [item for item in sets if item.validation is not None]
-    pairs = [
+    pairs = [read_pairs(spec, f"validation.{index}") for index, spec in enumerate(recipe.validation)] or [
         ValidationPairs(item.name, *_columns(item, STS), origin=_own(item), sha256=item.sha256)
         for item in own
         if EXAMPLE_TYPES[item.spec.example_type].read == STS
     ]
+    chosen: Any = {"similarity_fn_names": ["cosine"], "write_csv": False, "batch_size": batch_size}
     if pairs:
-        return _of_pairs(pairs, {}, batch_size)
+        chosen["main_similarity"] = "cosine"
+        scored = [
+            EmbeddingSimilarityEvaluator(one.first, one.second, one.scores, name=one.name, **chosen) for one in pairs
+        ]
+        inputs = {f"validation:{index}": one.sha256 for index, one in enumerate(pairs)} if recipe.validation else {}
+        return ValidationEvaluator(scored, SPEARMAN, [one.origin for one in pairs], inputs)
     triplets = [item for item in own if item.spec.example_type == TRIPLET.name]
     if not triplets:
         return None
-    chosen: Any = {**COSINE, "main_similarity_function": "cosine", "batch_size": batch_size}
-    evaluators = [TripletEvaluator(*_columns(item, TRIPLET), name=item.name, **chosen) for item in triplets]
-    return ValidationEvaluator(evaluators, ACCURACY, [_own(item) for item in triplets], {})
-
-
-def _of_pairs(sets: list[ValidationPairs], inputs: dict[str, str], batch_size: int) -> ValidationEvaluator:
-    chosen: Any = {**COSINE, "main_similarity": "cosine", "batch_size": batch_size}
-    evaluators = [
-        EmbeddingSimilarityEvaluator(pairs.first, pairs.second, pairs.scores, name=pairs.name, **chosen)
-        for pairs in sets
-    ]
-    return ValidationEvaluator(evaluators, SPEARMAN, [pairs.origin for pairs in sets], inputs)
+    chosen["main_similarity_function"] = "cosine"
+    nearer = [TripletEvaluator(*_columns(item, TRIPLET), name=item.name, **chosen) for item in triplets]
+    return ValidationEvaluator(nearer, ACCURACY, [_own(item) for item in triplets], {})
 
 
 def _columns(item: TrainingSet, examples: ExampleType) -> tuple[list[Any], list[Any], list[Any]]:
@@ -135,30 +126,29 @@ def _from_file(path: Path, where: str, place: str) -> ValidationPairs:
         raise InputError(where, "no such file", hint="the STS Benchmark's is assets/stsb/sts-dev.csv") from error
     except UnicodeDecodeError as error:
         raise InputError(where, f"is not UTF-8 (byte {error.start})") from error
+    first, second, scores = list[str](), list[str](), list[float]()
     lines = text.removesuffix("\n").split("\n")  # splitlines would also break at characters inside a sentence
-    cells = [_cells(line, f"{where}, line {number}") for number, line in enumerate(lines, start=1)]
-    first, second, scores = (list(column) for column in zip(*cells, strict=True))
+    for number, line in enumerate(lines, start=1):
+        cells = line.rstrip("\r").split("\t")
+        if len(cells) < 7:
+            found, allowed = f"has {len(cells)} tab-separated columns", "genre, file, year, id, score, two sentences"
+            raise InputError(f"{where}, line {number}", found, allowed=allowed)
+        try:
+            scores.append(float(cells[4]))
+        except ValueError as error:
+            raise InputError(f"{where}, line {number}", f"column 5 is {cells[4]!r}", allowed="a score") from error
+        first.append(cells[5])
+        second.append(cells[6])
     _require_usable(first, second, scores, where, 1)
     sha256 = sha256_file(path)
     origin = {"path": published_path(str(path)), "sha256": sha256, "rows": len(scores)}
     return ValidationPairs(place.replace(".", "-"), first, second, scores, origin, sha256)
 
 
-def _cells(line: str, where: str) -> tuple[str, str, float]:
-    cells = line.rstrip("\r").split("\t")
-    if len(cells) <= STSB_SECOND:
-        found = f"has {len(cells)} tab-separated columns"
-        raise InputError(where, found, allowed="genre, file, year, id, score, sentence 1, sentence 2")
-    try:
-        return cells[STSB_FIRST], cells[STSB_SECOND], float(cells[STSB_SCORE])
-    except ValueError as error:
-        raise InputError(where, f"column {STSB_SCORE + 1} is {cells[STSB_SCORE]!r}", allowed="a score") from error
-
-
 def _require_usable(
-    first: list[str | None], second: list[str | None], scores: list[float | None], where: str, start: int
+    first: Sequence[str | None], second: Sequence[str | None], scores: Sequence[float | None], where: str, start: int
 ) -> None:
-    """Raise InputError for an empty sentence, a score that is no number, or scores that are all the same."""
+    """Raise InputError for an empty sentence, a score that is not a number, or scores that are all the same."""
     for number, (left, right, score) in enumerate(zip(first, second, scores, strict=True), start=start):
         if not (left and left.strip() and right and right.strip()):
             raise InputError(where, f"row {number} has an empty sentence")

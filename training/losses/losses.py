@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from hub.contract.recipe import NLI_LABELS, ModelRecipe, TrainingData
+from hub.contract.recipe import ModelRecipe, TrainingData
+from hub.contract.schema import NLI_LABELS
 from hub.errors import InputError, did_you_mean
 from training.data.example_types import (
     DOCUMENTS,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from torch import nn
 
-UPSTREAM = "sentence_transformers.sentence_transformer.losses"
+UPSTREAM, OWN = "sentence_transformers.sentence_transformer.losses", "training.losses.modules"
 CONTRASTIVE = (TRIPLET, SELF_PAIR, GRADED_PAIR, GRADED_TRIPLET)  # anchors, positives and perhaps hard negatives
 LOWER = "lower its loss_arguments.mini_batch_size, which fits any memory"
 OTHERS = "use more processes, or arguments.activation_checkpointing"
@@ -52,13 +53,12 @@ def _language_head(encoder: SentenceTransformer, base: Base) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Loss:
-    """A training loss: the class called ``name`` in ``module``, imported when it is used, and what it learns from.
+    """A training loss: the class called ``name`` in ``module``, imported when it is used, and its example types.
 
-    ``in_batch``: it compares the rows of a batch with one another, so accumulated steps are not one batch for it, and
-    ``smaller`` says how it fits less memory. ``gathered``: whether its class for several processes is
-    ``training.losses.modules.Gathered...``, since it has no argument for them. ``weighted``: whether rows may have
-    weights, in ``training.losses.modules.Weighted...``. ``guided``: whether a second encoder says which negatives are
-    false. ``decided``: the arguments that encoder and base decide.
+    ``in_batch``: it compares the rows of a batch with one another, so accumulated steps are not one batch for it;
+    ``smaller``: the way to less memory. ``gathered``: ``modules.Gathered...`` is its class for several processes, since
+    it has no argument for them. ``weighted``: ``modules.Weighted...`` takes row weights. ``guided``: a second encoder
+    detects false negatives. ``decided``: the arguments that encoder and base decide.
     """
 
     name: str
@@ -71,25 +71,16 @@ class Loss:
     module: str = UPSTREAM
     decided: Callable[[SentenceTransformer, Base], dict[str, Any]] = lambda encoder, base: {}
 
-    @property
-    def loss_class(self) -> type[nn.Module]:
-        """The class, called with the encoder and the loss's arguments."""
-        found: type[nn.Module] = getattr(import_module(self.module), self.name)
-        return found
-
-    def made(self, weights: bool, processes: int) -> type[nn.Module]:
+    def loss_class(self, weights: bool = False, processes: int = 1) -> type[nn.Module]:
         """The class for rows with ``weights`` or without, over the batch of so many processes."""
-        name = f"Weighted{self.name}" if weights else self.name
-        if processes > 1 and self.gathered:
-            found: type[nn.Module] = getattr(import_module("training.losses.modules"), f"Gathered{name}")
-        else:
-            found = getattr(import_module("training.losses.modules"), name) if weights else self.loss_class
+        own = ("Gathered" if processes > 1 and self.gathered else "") + ("Weighted" if weights else "")
+        found: type[nn.Module] = getattr(import_module(OWN if own else self.module), own + self.name)
         return found
 
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:
         """The arguments of the class by name."""
-        return dict(inspect.signature(self.loss_class).parameters)
+        return dict(inspect.signature(self.loss_class()).parameters)
 
 
 ALL = (
@@ -122,7 +113,7 @@ ALL = (
     # Reimers and Gurevych 2019, section 3: a classifier on (u, v, |u - v|); a parameter of the loss, not of the encoder
     Loss("SoftmaxLoss", (PAIR_CLASS,), decided=_classifier),
     # Giorgi et al. 2021: NT-Xent on spans plus masked language modelling
-    Loss("DeclutrLoss", (DOCUMENTS,), in_batch=True, module="training.losses.modules", decided=_language_head),
+    Loss("DeclutrLoss", (DOCUMENTS,), in_batch=True, module=OWN, decided=_language_head),
 )
 LOSSES = {loss.name: loss for loss in ALL}
 
@@ -162,18 +153,18 @@ def _check_loss(spec: TrainingData, place: str) -> None:
     if spec.loss not in LOSSES:
         hint = did_you_mean(spec.loss, LOSSES)
         raise InputError(f"{place}.loss", f"unknown loss {spec.loss!r}", allowed=sorted(LOSSES), hint=hint)
-    loss, examples = LOSSES[spec.loss], EXAMPLE_TYPES[spec.example_type]
-    if examples not in loss.examples:
-        fitting = [other.name for other in ALL if examples in other.examples]
-        raise InputError(
-            f"{place}.loss", f"{loss.name} does not learn from example type {spec.example_type}", allowed=fitting
-        )
-    if spec.weights is not None and not loss.weighted:
-        allowed = [other.name for other in ALL if other.weighted]
-        raise InputError(f"{place}.weights", f"{loss.name} takes no weights of rows", allowed=allowed)
-    if spec.guide is not None and not loss.guided:
-        allowed = [other.name for other in ALL if other.guided]
-        raise InputError(f"{place}.guide", f"{loss.name} has no guide", allowed=allowed)
+    needs: dict[str, tuple[Callable[[Loss], bool], str]] = {
+        "loss": (
+            lambda loss: EXAMPLE_TYPES[spec.example_type] in loss.examples,
+            f"does not learn from example type {spec.example_type}",
+        ),
+        "weights": (lambda loss: loss.weighted, "takes no row weights"),
+        "guide": (lambda loss: loss.guided, "has no guide"),
+    }
+    for key, (fits, problem) in needs.items():
+        if getattr(spec, key) is not None and not fits(LOSSES[spec.loss]):
+            allowed = [other.name for other in ALL if fits(other)]
+            raise InputError(f"{place}.{key}", f"{spec.loss} {problem}", allowed=allowed)
     for name in HARDNESS:
         if spec.weights is not None and name in spec.loss_arguments:
             raise InputError(f"{place}.loss_arguments.{name}", "does not go with weights", hint="remove one of the two")
@@ -189,27 +180,20 @@ def loss_arguments(spec: TrainingData, place: str) -> dict[str, Any]:
         if name in DECIDED:
             raise InputError(f"{here}.{name}", f"is set by {DECIDED[name]}", hint="remove it from the recipe")
     if spec.loss_arguments:
-        hints = get_type_hints(loss.loss_class.__init__)
+        hints = get_type_hints(loss.loss_class().__init__)
         names = [name for name in loss.parameters if name not in DECIDED]
-        typed = {name: _typed(name, text, hints, names, f"{here}.{name}") for name, text in spec.loss_arguments.items()}
+    for name, text in spec.loss_arguments.items():
+        if name not in names:
+            scaled = name == "temperature" and "scale" in names
+            hint = "scale is 1 / temperature" if scaled else did_you_mean(name, names)
+            raise InputError(f"{here}.{name}", "is not an argument of the loss", allowed=names or "none", hint=hint)
+        typed[name] = value = typed_argument(text, hints[name], f"{here}.{name}")
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            require_positive(value, f"{here}.{name}", zero=name in MAY_BE_ZERO)
     if loss.guided and spec.example_type == SELF_PAIR.name and not typed.get("margin"):
-        found = (
-            "is 0: a text is as similar to itself as can be, so no negative would be masked, and it would be its own"
-        )
+        found = "is 0: a text is most similar to itself, so every negative would stay"
         raise InputError(f"{here}.margin", found, hint="give one, e.g. margin: 0.1")
     return typed
-
-
-def _typed(name: str, text: str, hints: dict[str, Any], names: list[str], place: str) -> Any:
-    if name not in names:
-        hint = did_you_mean(name, names)
-        if name == "temperature" and "scale" in names:
-            hint = "scale is 1 / temperature"
-        raise InputError(place, "is not an argument of the loss", allowed=names or "none", hint=hint)
-    value = typed_argument(text, hints[name], place)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        require_positive(value, place, zero=name in MAY_BE_ZERO)
-    return value
 
 
 def build_loss(
@@ -231,7 +215,7 @@ def build_loss(
     if processes > 1 and not loss.gathered and "gather_across_devices" in loss.parameters:
         arguments["gather_across_devices"] = True
     try:
-        return loss.made(spec.weights is not None, processes)(encoder, **arguments)
+        return loss.loss_class(spec.weights is not None, processes)(encoder, **arguments)
     except ValueError as error:
         raise InputError(f"datasets: {spec.loss}", str(error)) from error
 

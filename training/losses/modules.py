@@ -97,23 +97,17 @@ def load_head(base: Base) -> MaskedLanguageHead:
 class DeclutrLoss(nn.Module):
     """L = contrastive + masked language loss over the features of ``SpanCollator``, returned as a dict of its parts.
 
-    The anchors are masked and read once; their states give both the embeddings and the masked tokens' logits. The paper
-    does not say which reading gives the embeddings. One is what its cost implies ("sum the losses ... before
-    backpropagating"), and the authors' code does the same. Positives are read whole, and the mean of an anchor's is its
-    partner. The embedding of an anchor is so learned from text with 15 % of the tokens masked.
+    The anchors are masked and read once; their states give both the embeddings and the masked tokens' logits, as in the
+    authors' code. Positives are read whole, and the mean of an anchor's positives is its partner. Masks come from
+    torch's CPU generator, whose state a checkpoint holds, so a resumed run draws the same.
 
-    Masks come from torch's CPU generator, whose state a checkpoint holds, so a resumed run draws the same.
+    ``contrastive_weight`` multiplies NT-Xent. The paper sums the two parts. The authors' code gathers the points of W
+    GPUs and, with the paper's ``scale_fix: false``, leaves the gradient at 1/W of the whole batch's: a weight of 1/W.
+    With ``contrastive_weight`` 0 no positive is read, with ``mlm_probability`` 0 anchors are read whole (figure 3).
 
-    ``contrastive_weight`` stands before NT-Xent. The paper sums the two; the authors' code gathers the points of W GPUs
-    and, in the configuration of the paper (``scale_fix: false``), leaves the gradient of their loss at 1/W of the whole
-    batch's. A weight of 1/W gives that on any number of devices.
-
-    Either part can be left out (figure 3's objectives): with ``contrastive_weight`` 0 no positive is read, and with
-    ``mlm_probability`` 0 anchors are read whole.
-
-    With ``gather_across_devices`` the points of all processes are each other's negatives and masked tokens weigh the
-    same wherever they lie: with the mean over processes that the trainer takes of gradients (the head's, too, which its
-    wrapped encoder lacks), they are those of one process on the joined batch. Processes need equally many documents.
+    With ``gather_across_devices`` the points of all processes are each other's negatives and all masked tokens weigh
+    the same. The trainer's mean of gradients (the head's, too) is then that of one process on the joined batch.
+    Processes need equally many documents.
     """
 
     def __init__(
@@ -252,6 +246,8 @@ def _compared(embeddings: list[Tensor], gathered: bool) -> tuple[Tensor, Tensor,
 
 
 class _Gathered:
+    """Over the batch of all processes."""
+
     def compute_loss_from_embeddings(self, embeddings: list[torch.Tensor], labels: Any) -> Any:
         """The loss, a scalar, of this process's (rows, dimensions) embeddings and its scores (and weights)."""
         gathered = [all_gather_with_grad(side) for side in embeddings]
@@ -283,10 +279,7 @@ class GatheredCachedGISTEmbedLoss(losses.CachedGISTEmbedLoss):
 
 
 class GatheredGISTEmbedLoss(GatheredCachedGISTEmbedLoss):
-    """GISTEmbed over the batch of all processes: the cached loss, whose mini-batch is the whole share of a process.
-
-    Upstream's own has its objective and its reading of texts in one function, so nothing can be gathered between them.
-    """
+    """GISTEmbed over the batch of all processes: the cached loss, whose mini-batch is the whole share of a process."""
 
     def __init__(self, model: SentenceTransformer, guide: SentenceTransformer, **arguments: Any):
         super().__init__(model, guide, mini_batch_size=1 << 30, **arguments)
