@@ -88,12 +88,6 @@ def test_unlike_protocols_stay_apart_in_the_model_index() -> None:
     assert [len(metrics) for _, metrics in found.values()] == [1, 1, 1]
 
 
-@pytest.mark.parametrize("metric", ["ndcg_at_10", "v_measure", "ap"])
-def test_a_metric_that_is_no_correlation_is_not_called_similarity(metric: str) -> None:
-    (model,) = model_index("m", results(score("mteb/Other", 10, main_metric=metric)))
-    assert model["results"][0]["task"]["type"] == "other"
-
-
 ROOT = Path(__file__).parents[2]
 
 

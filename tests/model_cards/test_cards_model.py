@@ -170,13 +170,39 @@ def test_a_card_names_hub_ids_and_no_path_of_the_machine(tmp_path: Path) -> None
     assert "| `artifacts/datasets/tiny` | `local` |" in card
 
 
-@pytest.mark.parametrize("missing", ["command", "training", "datasets"])
-def test_missing_provenance_is_named(tmp_path: Path, missing: str) -> None:
-    directory = model_run(tmp_path / "run")
-    kept = {key: value for key, value in model_provenance().items() if key != missing}
-    manifest = read_manifest(directory).model_copy(update={"provenance": kept})
-    with pytest.raises(InputError, match=f"provenance.{missing}: field required"):
-        render(directory, manifest=manifest)
+def test_directories_of_the_training_stage_get_a_card(tmp_path: Path) -> None:
+    baseline = write_recipe(tmp_path, datasets=[], arguments={})
+    work(prepare(baseline, tmp_path / "baseline", None, []), "sts-dino train recipe.yaml")
+    assert list(render(tmp_path / "baseline")) == ["README.md"]
+    recipe = load_recipe(Path("recipes/demo/sts-dino-x2.yaml"), DatasetRecipe)  # names the licence of the pairs
+    write_text(tmp_path / "pairs" / RECIPE, resolved(recipe.model_copy(update={"license": "mit"})))
+    pairs = {"path": str(tmp_path / "pairs"), "config": "postprocessed"}
+    simcse = {"example_type": "self-pair", "loss": "MultipleNegativesRankingLoss", "columns": ["sentence1"]}
+    guide = {"path": str(make_mlm(tmp_path / "guide")), "license": "cc-by-nc-4.0"}
+    graded = {"example_type": "graded-pair", "loss": "GISTEmbedLoss", "guide": guide}
+    path = write_recipe(tmp_path, datasets=[pairs | simcse, pairs | graded], license="cc-by-nc-4.0")
+    work(prepare(path, tmp_path / "tiny", None, []), "sts-dino train recipe.yaml")
+    card, training = card_of(tmp_path / "tiny"), read_manifest(tmp_path / "tiny").provenance["training"]
+    facts = dict(table_with(card, "training"))
+    assert facts["selected step"] == str(training["best_step"]) and facts["batch size"] == "16"
+    assert float(facts["Spearman's correlation at that step"]) == pytest.approx(training["validation_score"], abs=1e-3)
+    assert "labelled sentence pairs and with unsupervised SimCSE" in card and "Guide of the loss" in card
+    assert {"simcse", "dino"} < set(front(card)["tags"]) and "gao-etal-2021-simcse" in card
+    first, second = table_with(card, "dataset", "revision")
+    assert first[3] == "self-pair: each distinct text (sentence1) with itself"
+    assert second[3:5] == ["graded-pair: positive from 0.75", "GISTEmbedLoss, guided by guide"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"command": None}, "provenance.command: "),
+        ({"training": None}, "records no training"),
+    ],
+)
+def test_provenance_that_lacks_a_fact_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        render(edit(model_run(tmp_path / "run"), provenance=changes))
 
 
 def test_unfinished_models_and_results_of_other_weights_or_part_of_the_data_are_refused(tmp_path: Path) -> None:
@@ -189,15 +215,7 @@ def test_unfinished_models_and_results_of_other_weights_or_part_of_the_data_are_
         card_of(edit(model_run(tmp_path / "run"), complete=False))
 
 
-@pytest.mark.parametrize("trained", [True, False])
-def test_recipe_and_manifest_must_agree_on_whether_there_was_a_training(tmp_path: Path, trained: bool) -> None:
-    directory = model_run(tmp_path / "run", **({"datasets": []} if trained else {}))
-    edit(directory, provenance=model_provenance() | ({} if trained else {"training": None}))
-    with pytest.raises(InputError, match="but the recipe is of a baseline" if trained else "records no training"):
-        render(directory)
-
-
-@pytest.mark.parametrize("repo_id", ["name", "a/b/c", "a b/c", 'x"/y', "-a/b"])
+@pytest.mark.parametrize("repo_id", ["name", "a/b/c", 'x"/y'])
 def test_a_bad_repo_id_is_refused(repo_id: str) -> None:
     with pytest.raises(InputError, match="--repo-id"):
         checked_repo_id(repo_id)
@@ -431,72 +449,3 @@ def test_a_baselines_card_has_no_training_and_is_not_published(tmp_path: Path) -
     with pytest.raises(InputError, match="is a baseline, which is not published"):
         publish(HfApi("http://127.0.0.1:9"), directory, "acme", yes=True)
     assert checked(adapter_run(tmp_path / "adapter")).name == "tiny-encoder"
-
-
-def trained(folder: Path, **changes: Any) -> Path:
-    """The run directory of a tiny recipe, trained here."""
-    work(prepare(write_recipe(folder, **changes), folder / "tiny", None, []), "sts-dino train recipe.yaml")
-    return folder / "tiny"
-
-
-def licensed(folder: Path, name: str) -> None:
-    """Give a dataset's run directory a recipe, which names its licence."""
-    recipe = load_recipe(Path("recipes/demo/sts-dino-x2.yaml"), DatasetRecipe)
-    write_text(folder / name / RECIPE, resolved(recipe.model_copy(update={"license": "mit"})))
-
-
-def test_directories_of_the_training_stage_get_a_card(tmp_path: Path) -> None:
-    baseline = render(trained(tmp_path / "baseline", datasets=[], arguments={}))
-    assert list(baseline) == ["README.md"] and "baseline of the evaluation" in baseline["README.md"].decode()
-    write_recipe(tmp_path)
-    licensed(tmp_path, "pairs")
-    directory = trained(tmp_path)
-    files, training = render(directory), read_manifest(directory).provenance["training"]
-    facts = dict(table_with(files["README.md"].decode(), "training"))
-    assert facts["selected step"] == str(training["best_step"]) and facts["batch size"] == "16"
-    assert float(facts["Spearman's correlation at that step"]) == pytest.approx(training["validation_score"], abs=1e-3)
-    assert files["assets/training.png"].startswith(PNG)
-
-
-def test_spans_of_documents_of_the_training_stage(tmp_path: Path) -> None:
-    make_mlm(tmp_path / "mlm")
-    words = ["man", "dog", "plays", "flute", "beach", "woman", "red", "car"]
-    texts = [" ".join(words[(i * j + j) % 8] for j in range(400)) for i in range(24)]
-    (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
-    spans = {"min_length": "8", "max_length": "32", "min_document": "128"}
-    data = {"path": str(tmp_path / "texts.txt"), "config": "default", "example_type": "documents", "spans": spans}
-    changes: dict[str, Any] = {
-        "base": {"path": str(tmp_path / "mlm"), "max_seq_length": "48", "license": "mit"},
-        "datasets": [{**data, "loss": "DeclutrLoss"}],
-        "batch_size": "4",
-        "arguments": {"max_steps": "4", "logging_steps": "1", "report_to": "none", "save_strategy": "no"},
-        "slanted_triangular": {"cut_fraction": "0.25"},
-    }
-    directory = trained(tmp_path, **changes)
-    provenance = read_manifest(directory).provenance
-    assert set(provenance["training"]["loss_parts"]) == {"contrastive", "mlm"}
-    known = [{**provenance["datasets"][0], "license": "cc0-1.0"}]  # a file has none: a release names data of the Hub
-    card = card_of(edit(directory, provenance={"datasets": known}))
-    assert "and of its parts by step.]" in card and dict(table_with(card, "spans"))["words of a span"] == "8 to 32"
-    assert "slanted triangular: up for 25 %" in card
-
-
-def test_simcse_and_graded_pairs_of_the_training_stage(tmp_path: Path) -> None:
-    make_mlm(tmp_path / "guide")
-    write_recipe(tmp_path)
-    simcse = {"path": str(tmp_path / "pairs"), "config": "postprocessed", "example_type": "self-pair"}
-    simcse |= {"loss": "MultipleNegativesRankingLoss", "columns": ["sentence1", "sentence2"]}
-    card = card_of(trained(tmp_path / "simcse", datasets=[simcse]))
-    assert "trained with unsupervised SimCSE, without labels" in card and "generated" not in card.split("## Use it")[0]
-    assert "gao-etal-2021-simcse" in card and "schick-schutze" not in card
-    (row,) = table_with(card, "dataset", "revision")
-    assert row[3] == "self-pair: each distinct text (sentence1, sentence2) with itself"
-    guide = {"path": str(tmp_path / "guide"), "license": "cc-by-nc-4.0"}
-    graded = simcse | {"example_type": "graded-pair", "loss": "GISTEmbedLoss", "guide": guide}
-    del graded["columns"]
-    card = card_of(trained(tmp_path / "both", datasets=[simcse, graded], license="cc-by-nc-4.0"))
-    assert "labelled sentence pairs and with unsupervised SimCSE" in card and "Guide of the loss" in card
-    tags = front(card)["tags"]
-    assert {"simcse", "dino"} < set(tags) and len(set(tags)) == len(tags)
-    _, row = table_with(card, "dataset", "revision")
-    assert row[3:5] == ["graded-pair: positive from 0.75", "GISTEmbedLoss, guided by guide"]
