@@ -3,6 +3,7 @@
 RUN is a finished dataset run directory or ``ORG/NAME@REVISION`` of a Hub. Writes quality.json, quality.md and plots.
 """
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -70,6 +71,6 @@ def main(
         write_bytes(folder / name, picture)
     text = report(quality, drawn)
     write_text(folder / "quality.md", text)
-    write_text(folder / "quality.json", quality.model_dump_json(indent=2) + "\n")
+    write_text(folder / "quality.json", json.dumps(quality.document(), indent=2, default=vars) + "\n")
     say(f"written: {folder}")
-    answer(text.rstrip(), quality, as_json)
+    answer(text.rstrip(), quality.document(), as_json)

@@ -110,7 +110,7 @@ def sample(text: str, limit: int = SAMPLE_LIMIT) -> Markdown:
     text = visible_line(text)
     if len(text) > limit:
         text = text[: limit - 1].rstrip() + "…"
-    escaped = inline(text).replace("@", f"@{BREAK}").replace("//", f"/{BREAK}/")
+    escaped = re.sub("/(?=/)", f"/{BREAK}", inline(text).replace("@", f"@{BREAK}"))
     return Markdown(ADDRESS_DOT.sub(f"{BREAK}.", escaped))
 
 
@@ -201,7 +201,7 @@ class SafeTypes(Guard, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: 
 
 
 class _Extent(NamedTuple):
-    """What a node stands for with its aliases unfolded: values, characters of text, levels of collections."""
+    """What a node stands for with its aliases unfolded: keys and values, characters of text, levels of collections."""
 
     nodes: int = 0
     characters: int = 0
@@ -219,70 +219,60 @@ def load_yaml(text: str, *, max_bytes: int, max_depth: int, max_nodes: int, load
     if size > max_bytes:
         raise UnsafeYaml(f"{size} bytes of YAML; at most {max_bytes} are read")
     try:
-        _Count(_Extent(max_nodes, max_bytes, max_depth)).read(yaml.parse(text, loader))
+        events = (
+            event for event in yaml.parse(text, loader) if isinstance(event, yaml.NodeEvent | yaml.CollectionEndEvent)
+        )
+        _Count(events, _Extent(max_nodes, max_bytes, max_depth)).read()
         return yaml.load(text, loader)  # noqa: S506 - a SafeLoader
     except UnicodeEncodeError as error:
         raise UnsafeYaml("half a surrogate pair, which is no character") from error
 
 
 class _Count:
-    """The running extent of a document whose events are read one by one, and of everything in it with an anchor."""
+    """The extents of the nodes in a stream of events."""
 
-    def __init__(self, most: _Extent):
-        self._most = most
-        self._nodes, self._characters, self._merges = 0, 0, 0
-        self._named: dict[str | None, _Extent] = {}
-        self._open: list[tuple[str | None, int, int]] = []  # anchor, and the counts before it
-        self._below = [0]  # levels inside the document, and inside each open collection, so far
+    def __init__(self, events: Iterator[yaml.Event], most: _Extent):
+        self._events, self._most, self._merges = events, most, 0
+        self._named: dict[str | None, _Extent] = {}  # by anchor
 
-    def read(self, events: Iterator[yaml.Event]) -> None:
-        """Raises UnsafeYaml at the first event at which the document, aliases unfolded, exceeds a limit."""
-        for event in events:
-            if isinstance(event, yaml.CollectionEndEvent):
-                self._close()
-            elif isinstance(event, yaml.NodeEvent):
-                self._add(event, self._extent(event))
-                self._check(event)
+    def read(self, depth: int = 0) -> _Extent | None:
+        """The extent of the next node, ``depth`` collections deep; None where a collection ends.
 
-    def _extent(self, event: yaml.NodeEvent) -> _Extent:
-        """What this event adds. An alias to nothing, or to what it is in, is refused."""
+        Raises UnsafeYaml where a limit is exceeded, and for an alias to nothing or to what it is in.
+        """
+        event: Any = next(self._events, None)
+        if not isinstance(event, yaml.NodeEvent):
+            return None
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in self._named:
                 problem = f"alias *{event.anchor} stands for nothing before it, or for what it is in"
                 raise UnsafeYaml(problem, event.start_mark)
-            return self._named[event.anchor]
-        if isinstance(event, yaml.ScalarEvent):
+            found = self._named[event.anchor]
+        elif isinstance(event, yaml.ScalarEvent):
             self._merges += event.value == "<<"
-            return _Extent(1, len(event.value))
-        return _Extent(1)
-
-    def _add(self, event: yaml.NodeEvent, extent: _Extent) -> None:
-        self._below[-1] = max(self._below[-1], extent.levels)
-        if isinstance(event, yaml.CollectionStartEvent):
+            found = _Extent(1, len(event.value))
+        else:
             self._named.pop(event.anchor, None)
-            self._open.append((event.anchor, self._nodes, self._characters))
-            self._below.append(0)
-        elif event.anchor:
-            self._named[event.anchor] = extent
-        self._nodes += extent.nodes
-        self._characters += extent.characters
+            found = _Extent(1, 0, 1)
+            self._check(found, depth, event)
+            while (inner := self.read(depth + 1)) is not None:
+                levels = max(found.levels, 1 + inner.levels)
+                found = _Extent(found.nodes + inner.nodes, found.characters + inner.characters, levels)
+                self._check(found, depth, event)
+        if event.anchor and not isinstance(event, yaml.AliasEvent):
+            self._named[event.anchor] = found
+        self._check(found, depth, event)
+        return found
 
-    def _close(self) -> None:
-        anchor, nodes, characters = self._open.pop()
-        levels = self._below.pop() + 1
-        self._below[-1] = max(self._below[-1], levels)
-        if anchor:
-            self._named[anchor] = _Extent(self._nodes - nodes, self._characters - characters, levels)
-
-    def _check(self, event: yaml.NodeEvent) -> None:
-        levels = len(self._open) + self._below[-1]
-        for what, found, most in (
-            ("levels", levels, self._most.levels),
-            ("keys and values", self._nodes, self._most.nodes),
-            ("characters", self._characters, self._most.characters),
-            ("merges", self._merges, MAX_MERGES),
-        ):
-            if found > most:
+    def _check(self, found: _Extent, depth: int, event: yaml.NodeEvent) -> None:
+        limits = {
+            "levels": (depth + found.levels, self._most.levels),
+            "keys and values": (found.nodes, self._most.nodes),
+            "characters": (found.characters, self._most.characters),
+            "merges": (self._merges, MAX_MERGES),
+        }
+        for what, (number, most) in limits.items():
+            if number > most:
                 problem = f"more than {most} {what} (an alias counts as what it stands for)"
                 raise UnsafeYaml(problem, event.start_mark)
 
@@ -308,17 +298,13 @@ def check_dataset_card(repo_id: str, revision: str) -> None:
             continue
         text = Path(path).read_text(encoding="utf-8", errors="replace")
         found = REGEX_YAML_BLOCK.search(text)
-        _check_metadata(text if name == _STANDALONE else found.group(2) if found else "", f"dataset {repo_id}: {name}")
-
-
-def _check_metadata(metadata: str, place: str) -> None:
-    try:
-        load_yaml(metadata, **CARD_LIMITS)
-    except UnsafeYaml as error:
-        hint = "it would stop the library that reads it: use another revision, or download its files and name them"
-        raise InputError(place, f"its metadata has {error.problem}", hint=hint) from None
-    except yaml.YAMLError:
-        pass
+        try:
+            load_yaml(text if name == _STANDALONE else found.group(2) if found else "", **CARD_LIMITS)
+        except UnsafeYaml as error:
+            hint = "it would stop the library that reads it: use another revision, or download its files and name them"
+            raise InputError(f"dataset {repo_id}: {name}", f"its metadata has {error.problem}", hint=hint) from None
+        except yaml.YAMLError:
+            pass
 
 
 NO_CODE: dict[str, Any] = {"trust_remote_code": False}

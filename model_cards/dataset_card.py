@@ -1,12 +1,13 @@
 """A dataset's card: the facts of its run as variables of ``dataset_card.md.jinja``."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from hub.contract.measured import KINDS, NEAR_COPY, Arm
@@ -15,7 +16,7 @@ from hub.contract.run_dir import Manifest
 from hub.contract.schema import EXAMPLE_SET, OF_GENERATED_TEXTS, OF_SOURCE_SENTENCES, PROVENANCE, base_config, features
 from hub.untrusted import Markdown, code, fenced, sample, table
 from model_cards.facts import DatasetFacts
-from model_cards.manifest import DatasetCounts, GenerationProgress, TextLengths, check_files
+from model_cards.manifest import GenerationProgress, TextLengths, check_files
 from model_cards.metadata import PAGE, dataset_data, front_matter
 from model_cards.provenance import change_table, cited, reproduction
 from model_cards.renderer import DATA, fill
@@ -58,7 +59,7 @@ def dataset_files(facts: DatasetFacts, repo_id: str, now: datetime) -> dict[str,
     check_files(facts.directory, facts.manifest)
     recipe, manifest = facts.recipe, facts.manifest
     names = existing_configs(recipe, manifest)
-    configs = {name: measure(facts.directory, manifest, name) for name in names}
+    configs = {name: measure(facts.directory, manifest, name) for name in names}  # config → its splits
     head = front_matter(dataset_data(recipe, configs, f"{PAGE}datasets/{repo_id}"))
     context = recipe_context(recipe) | rows_context(facts, configs) | counts_context(facts) | measured_context(facts)
     context |= {
@@ -67,7 +68,9 @@ def dataset_files(facts: DatasetFacts, repo_id: str, now: datetime) -> dict[str,
         "changes": change_table(recipe.name, recipe.version, manifest.complete),
         "provenance": facts.provenance,
         "complete": manifest.complete,
-        "progress": progress_note(facts, now) if facts.progress else None,
+        "progress": Markdown(f"{done_so_far(manifest, facts.progress)} {time_left(facts, facts.progress, now)}")
+        if facts.progress
+        else None,
         "script": manifest.complete and recipe.has_script and not facts.dropped,  # a release publishes it
         "removed": facts.dropped,
         "report": facts.report,
@@ -98,7 +101,8 @@ def pictures(facts: DatasetFacts) -> dict[str, bytes]:
 def recipe_context(recipe: DatasetRecipe) -> dict[str, Any]:
     """Template variables from the recipe alone."""
     model, guided = recipe.model, bool(recipe.guided_labels)
-    against = {label.name for label in recipe.labels if is_debiased(label, recipe)}
+    countered = [label for label in recipe.labels if label.counter_labels]
+    against = {label.name for label in countered if recipe.decoding_of(label).decay_constant > 0}  # self-debiased
     on_cpu = model.device == "cpu" and model.device_map is None and model.quantization is None
     plain = dict.fromkeys(label.plain_prompt or "" for label in recipe.guided_labels)
     return {
@@ -110,7 +114,7 @@ def recipe_context(recipe: DatasetRecipe) -> dict[str, Any]:
         "guided": guided,
         "plain_prompts": list(plain),
         "settings": partial(settings, recipe),
-        "countered": [label for label in recipe.labels if label.counter_labels],
+        "countered": countered,
         "exact": model.facts.local and model.dtype == "float32" and on_cpu,  # fp32 on a CPU
         "citation": fenced(cited({recipe.dataset_schema.card.method}, bool(against), guided=guided), "bibtex"),
         "benchmark": BENCHMARKS.get(recipe.source.license),
@@ -118,11 +122,6 @@ def recipe_context(recipe: DatasetRecipe) -> dict[str, Any]:
         "small_generator": SMALL_GENERATOR,
         "kinds": WORDS["matches"],
     }
-
-
-def is_debiased(label: Label, recipe: DatasetRecipe) -> bool:
-    """Whether self-debiasing generates a label's texts."""
-    return recipe.decoding_of(label).decay_constant > 0 and bool(label.counter_labels)
 
 
 def settings(recipe: DatasetRecipe, key: str, labels: Sequence[Label]) -> list[tuple[str, Any]]:
@@ -213,19 +212,18 @@ def rejected_samples(facts: DatasetFacts, reasons: list[str]) -> Markdown | None
 
 def _samples(found: Mapping[str, list[dict[str, Any]]], keys: list[str], columns: Mapping[str, Any]) -> Markdown | None:
     """A table of rows: their ``keys`` as code, the cells of ``columns`` escaped, classes by name."""
+
+    def cell(kind: Any, value: Any) -> Any:
+        shown = kind[value] if isinstance(kind, tuple) else value
+        return sample(shown) if isinstance(value, str) else shown
+
     rows = [
-        [*(code(row[key]) for key in keys), *(_cell(kind, row[name]) for name, kind in columns.items())]
+        [*(code(row[key]) for key in keys), *(cell(kind, row[name]) for name, kind in columns.items())]
         for some in found.values()
         for row in some
     ]
     header = ["requested label" if key == "target" else key for key in keys]
     return table([*header, *columns], rows) if rows else None
-
-
-def _cell(kind: Any, value: Any) -> Any:
-    if isinstance(kind, tuple):
-        return kind[value]
-    return sample(value) if isinstance(value, str) else value
 
 
 def counts_context(facts: DatasetFacts) -> dict[str, Any]:
@@ -234,32 +232,20 @@ def counts_context(facts: DatasetFacts) -> dict[str, Any]:
     if counts is None:
         return {"counts": None}
     passed_over = {**counts.sources_skipped, **counts.sources_rejected}
-    lengths = counts.token_lengths
+    lengths, meanings = counts.token_lengths, LINE_REASONS if recipe.decoding.text_end == "line" else REASONS
+    by_label = {name: counts.by_label[name].reasons for name in facts.label_names}
     return {
         "counts": counts,
         "rejected_texts": sum(counts.rejected.values()),
         "labels": {name: counts.by_label[name] for name in facts.label_names},
         "likeliest": [label.name for label in recipe.labels if label.name in counts.likeliest],
-        "rejected": rejected_table(facts, counts),
+        "rejected": reason_table(counts.rejected, meanings, by_label if any(by_label.values()) else {}),
         "rejects": rejected_samples(facts, ordered_reasons(counts.rejected, REASONS)),
         "lengths": _in_order(recipe, lengths) if lengths else {},
         "quantiles": QUANTILES,
         "quantile": quantile,
-        "passed_over": reason_table(passed_over, SOURCE_REASONS),
+        "passed_over": reason_table(passed_over, SOURCE_REASONS, {}),
     }
-
-
-def rejected_table(facts: DatasetFacts, counts: DatasetCounts) -> Markdown | None:
-    """Every rejection reason with its counts, by label where the manifest has them. None without any."""
-    meanings = LINE_REASONS if facts.recipe.decoding.text_end == "line" else REASONS
-    names = facts.label_names
-    if not any(counts.by_label[name].reasons for name in names):
-        return reason_table(counts.rejected, meanings)
-    rows: list[list[Any]] = []
-    for reason in ordered_reasons(counts.rejected, meanings):
-        per_label = [counts.by_label[name].reasons.get(reason, 0) for name in names]
-        rows.append([code(reason), Markdown(meanings.get(reason, "")), *per_label, counts.rejected[reason]])
-    return table(["reason", "meaning", *map(code, names), "all"], rows) if rows else None
 
 
 def ordered_reasons(counts: Mapping[str, int], meanings: Mapping[str, str]) -> list[str]:
@@ -268,11 +254,15 @@ def ordered_reasons(counts: Mapping[str, int], meanings: Mapping[str, str]) -> l
     return [name for name in names if counts[name]]
 
 
-def reason_table(counts: Mapping[str, int], meanings: Mapping[str, str]) -> Markdown | None:
-    """Every reason with its count. None without any."""
-    names = ordered_reasons(counts, meanings)
-    rows: list[list[Any]] = [[code(name), Markdown(meanings.get(name, "")), counts[name]] for name in names]
-    return table(["reason", "meaning", "texts"], rows) if rows else None
+def reason_table(
+    counts: Mapping[str, int], meanings: Mapping[str, str], labels: Mapping[str, Mapping[str, int]]
+) -> Markdown | None:
+    """Every reason with its count, after those of the ``labels``. None without any."""
+    rows: list[list[Any]] = []
+    for name in ordered_reasons(counts, meanings):
+        per_label = [found.get(name, 0) for found in labels.values()]
+        rows.append([code(name), Markdown(meanings.get(name, "")), *per_label, counts[name]])
+    return table(["reason", "meaning", *map(code, labels), "all" if labels else "texts"], rows) if rows else None
 
 
 def _in_order(recipe: DatasetRecipe, lengths: TextLengths) -> dict[str, dict[int, int]]:
@@ -283,12 +273,7 @@ def _in_order(recipe: DatasetRecipe, lengths: TextLengths) -> dict[str, dict[int
 
 def quantile(counts: Mapping[int, int], share: float) -> int:
     """The smallest length that at least ``share`` of the texts do not exceed."""
-    wanted, seen = share * sum(counts.values()), 0
-    for size in sorted(counts):
-        seen += counts[size]
-        if seen >= wanted:
-            return size
-    raise ValueError("no texts")
+    return int(np.quantile(list(counts), share, weights=list(counts.values()), method="inverted_cdf"))
 
 
 def measured_context(facts: DatasetFacts) -> dict[str, Any]:
@@ -305,35 +290,27 @@ def measured_context(facts: DatasetFacts) -> dict[str, Any]:
     }
 
 
-def progress_note(facts: DatasetFacts, now: datetime) -> Markdown:
-    """The progress of a growing dataset and the estimated time of its last shard."""
-    assert facts.progress is not None
-    left = time_left(facts.directory, facts.manifest, facts.progress, now)
-    return Markdown(f"{done_so_far(facts.manifest, facts.progress)} {left}")
-
-
 def done_so_far(manifest: Manifest, progress: GenerationProgress) -> str:
     """Finished shards and rows."""
     if progress.shards_total is None:
         return "No shard is done yet."
     share = f" ({progress.shards_done / progress.shards_total:.0%})" if progress.shards_total else ""
-    rows: dict[str, int] = {}
+    rows = Counter[str]()
     for file in manifest.files:
-        if file.config is not None and file.rows:
-            rows[file.config] = rows.get(file.config, 0) + file.rows
-    counted = ", ".join(f"{count:,} in `{config}`" for config, count in sorted(rows.items()))
+        rows[file.config or ""] += (file.rows or 0) if file.config else 0
+    counted = ", ".join(f"{count:,} in `{config}`" for config, count in sorted(rows.items()) if count)
     shards = f"{progress.shards_done:,} of {progress.shards_total:,} shards are done{share}"
     return f"{shards}; rows so far: {counted}." if counted else f"{shards}."
 
 
-def time_left(directory: Path, manifest: Manifest, progress: GenerationProgress, now: datetime) -> str:
+def time_left(facts: DatasetFacts, progress: GenerationProgress, now: datetime) -> str:
     """The estimated end (UTC) at the rate recorded beside the run directory."""
     done, total = progress.shards_done, progress.shards_total
     if total is not None and done >= total:
         return "All shards are written; the finished configs and all counts follow."
-    path = directory.with_name(f"{directory.name}.timing.json")
+    path = facts.directory.with_name(f"{facts.directory.name}.timing.json")
     timing = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    rows = sum(file.rows or 0 for file in manifest.files if base_config(file.config or "") == "raw")
+    rows = sum(file.rows or 0 for file in facts.manifest.files if base_config(file.config or "") == "raw")
     if total is None or not (rows and done and timing.get("rows") and timing.get("seconds")):
         return "The remaining time is not known yet."
     rate = timing["rows"] / timing["seconds"]

@@ -39,7 +39,7 @@ def require_manifest(directory: Path) -> Manifest:
 
 @dataclass(frozen=True)
 class DatasetFacts:
-    """A dataset's run: everything that its card and its report print. A growing run has ``progress`` and no counts."""
+    """A dataset's run, as its card and its report print it. A growing run has ``progress`` and no counts."""
 
     directory: Path
     manifest: Manifest

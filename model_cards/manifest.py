@@ -105,10 +105,11 @@ class Generator(Facts):
     upstream: Upstream | None = None  # None: a Hub model, or nothing says where a folder is from
 
 
-class SourceFacts(Facts):
-    """The origin of the source sentences, beyond the recipe."""
+class Origin(Facts):
+    """The origin of the source sentences, or of the pretrained model before training."""
 
     sha256: str | None = None
+    upstream: Upstream | None = None
 
 
 class ExampleFacts(Facts):
@@ -135,7 +136,7 @@ class DatasetProvenance(Facts):
     """How a dataset was made."""
 
     model: Generator
-    source: SourceFacts
+    source: Origin
     examples: ExampleFacts | None = None
     decontamination: Dropped | None = None  # of a dataset without another's rows that occur in evaluation data
     code: CodeFacts | None = None  # None: made outside of a clone
@@ -156,13 +157,6 @@ class TrainedOn(Facts):
     example_set: int | None = None  # None: all rows
     splits: dict[str, int | None]  # rows; None: streamed, and not counted
     license: str | None = None  # what its own card or recipe says; None: the model's recipe does
-
-
-class BaseFacts(Facts):
-    """The pretrained model before training."""
-
-    sha256: str | None = None
-    upstream: Upstream | None = None
 
 
 Curve = tuple[tuple[int, float], ...]  # (step, value)
@@ -189,7 +183,7 @@ class ModelProvenance(Facts):
     """How an encoder was made."""
 
     datasets: tuple[TrainedOn, ...]
-    base: BaseFacts
+    base: Origin
     training: TrainingFacts | None  # None: a baseline
     code: CodeFacts | None = None  # None: made outside of a clone
     command: str
@@ -212,10 +206,8 @@ def read_facts(directory: Path, key: str, tree: dict[str, Any], model: type[Mode
 def check_identity(directory: Path, manifest: Manifest, name: str, version: str) -> None:
     """Manifest and recipe must speak of the same artefact."""
     if (manifest.name, manifest.version) != (name, version):
-        raise InputError(
-            directory / RECIPE,
-            f"is the recipe of {name} v{version}, but the manifest is of {manifest.name} v{manifest.version}",
-        )
+        problem = f"is the recipe of {name} v{version}, but the manifest is of {manifest.name} v{manifest.version}"
+        raise InputError(directory / RECIPE, problem)
 
 
 def check_files(directory: Path, manifest: Manifest) -> None:
@@ -223,8 +215,8 @@ def check_files(directory: Path, manifest: Manifest) -> None:
     if manifest.complete:
         changed = changed_files(directory, manifest)
     else:
-        sizes = {file.path: (directory / file.path, file.bytes) for file in manifest.files}
-        changed = [name for name, (path, size) in sizes.items() if not path.is_file() or path.stat().st_size != size]
+        found = {file: directory / file.path for file in manifest.files}
+        changed = [file.path for file, path in found.items() if not path.is_file() or path.stat().st_size != file.bytes]
     if changed:
         problem = "is missing or is not the file the manifest names"
         raise InputError(directory / changed[0], problem, hint="run the stage again")
@@ -250,17 +242,18 @@ def check_counts(directory: Path, counts: DatasetCounts) -> None:
         for key, total in (("requested", counts.requested), ("kept", counts.kept), ("rejected", rejected)):
             if part or name == "by_label":
                 _equal(place, key, total, f"the sum over {name}", sum(getattr(row, key) for row in part.values()))
-    lengths = counts.token_lengths.by_label if counts.token_lengths else {}
-    for label, found in lengths.items():
+    for label, found in (counts.token_lengths.by_label if counts.token_lengths else {}).items():
         kept = counts.by_label[label].kept if label in counts.by_label else 0
         _equal(place, f"by_label.{label}.kept", kept, f"the sum of token_lengths.by_label.{label}", sum(found.values()))
     summed: Counter[str] = Counter()
-    for label, row in counts.by_label.items() if any(row.reasons for row in counts.by_label.values()) else ():
-        _equal(place, f"by_label.{label}.rejected", row.rejected, "the sum of its reasons", sum(row.reasons.values()))
+    for row in counts.by_label.values():
         summed.update(row.reasons)
-    for reason in sorted({*summed, *counts.rejected}) if summed else ():  # old manifests have no reasons by label
-        rejected = counts.rejected.get(reason, 0)
-        _equal(place, f"rejected.{reason}", rejected, "the sum over by_label", summed[reason])
+    if not summed:  # old manifests have no reasons by label
+        return
+    for label, row in counts.by_label.items():
+        _equal(place, f"by_label.{label}.rejected", row.rejected, "the sum of its reasons", sum(row.reasons.values()))
+    for reason in sorted({*summed, *counts.rejected}):
+        _equal(place, f"rejected.{reason}", counts.rejected.get(reason, 0), "the sum over by_label", summed[reason])
 
 
 def check_splits(directory: Path, counts: DatasetCounts, manifest: Manifest) -> None:
@@ -302,8 +295,5 @@ def _same_rows(place: Path, key: str, claimed: dict[tuple[str, str], int], manif
 
 def _equal(place: Path, left: str, left_value: int, right: str, right_value: int) -> None:
     if left_value != right_value:
-        raise InputError(
-            place,
-            f"{left} is {left_value}, but {right} is {right_value}",
-            hint="numbers that disagree stop the card: run the stage again",
-        )
+        problem = f"{left} is {left_value}, but {right} is {right_value}"
+        raise InputError(place, problem, hint="numbers that disagree stop the card: run the stage again")

@@ -6,7 +6,7 @@ It is built as data and dumped by PyYAML, never by a template. Only scores on a 
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
@@ -16,9 +16,6 @@ from hub.contract.results import Results, TaskScore
 from hub.untrusted import visible_line
 from model_cards.manifest import ModelProvenance
 from model_cards.rows import Split, default_config
-
-if TYPE_CHECKING:
-    from huggingface_hub import EvalResult  # its import takes half a second
 
 # example type of training data → tag of the paper
 METHODS = {
@@ -75,24 +72,21 @@ def dataset_data(recipe: DatasetRecipe, configs: dict[str, list[Split]], page: s
     if configs:
         default = default_config(configs, recipe)
         data["size_categories"] = [size_category(sum(split.rows for split in configs[default]))]
-        data["configs"] = [config_entry(config, splits, config == default) for config, splits in configs.items()]
+        data["configs"] = [
+            {
+                "config_name": config,
+                "data_files": [{"split": one.name, "path": _path(config, one)} for one in splits],
+                **({"default": True} if config == default else {}),
+            }
+            for config, splits in configs.items()
+        ]
         data["dataset_info"] = [dataset_info(config, splits, recipe) for config, splits in configs.items()]
     return data
 
 
-def config_entry(config: str, splits: list[Split], default: bool) -> dict[str, Any]:
-    """One entry of ``configs``."""
-    entry: dict[str, Any] = {"config_name": config, "data_files": data_files(config, splits)}
-    return {**entry, "default": True} if default else entry
-
-
-def data_files(config: str, splits: list[Split]) -> list[dict[str, Any]]:
-    """The ``data_files`` entry of a config: a pattern for each split.
-
-    A split with empty shards is listed file by file: datasets 5.2 cannot read a parquet file without rows.
-    """
-    patterns = {split.name: f"data/{config}/{split.name}-*.parquet" for split in splits}
-    return [{"split": one.name, "path": one.paths if one.gaps else patterns[one.name]} for one in splits]
+def _path(config: str, split: Split) -> str | list[str]:
+    """A pattern, or the files beside empty shards: datasets 5.2 cannot read a parquet file without rows."""
+    return split.paths if split.gaps else f"data/{config}/{split.name}-*.parquet"
 
 
 def dataset_info(config: str, splits: list[Split], recipe: DatasetRecipe) -> dict[str, Any]:
@@ -120,11 +114,10 @@ def dataset_info(config: str, splits: list[Split], recipe: DatasetRecipe) -> dic
 
 def size_category(rows: int) -> str:
     """The Hub's size class of so many rows."""
-    bounds = ["1K", "10K", "100K", "1M", "10M", "100M", "1B"]
-    power = max(0, len(str(rows)) - 3)  # 0 below a thousand, 1 below ten thousand
-    if power == 0:
-        return f"n<{bounds[0]}"
-    return f"{bounds[power - 1]}<n<{bounds[power]}" if power < len(bounds) else f"n>{bounds[-1]}"
+    bounds = {1_000: "1K", 10_000: "10K", 100_000: "100K", 10**6: "1M", 10**7: "10M", 10**8: "100M", 10**9: "1B"}
+    below = next((name for bound, name in bounds.items() if rows < bound), None)
+    above = "".join([name for bound, name in bounds.items() if rows >= bound][-1:])
+    return f"{above}<n<{below}".removeprefix("<") if below else f"n>{above}"
 
 
 def license_fields(licence: Licence, page: str = "") -> dict[str, str]:
@@ -137,58 +130,46 @@ def license_fields(licence: Licence, page: str = "") -> dict[str, str]:
 
 def model_data(recipe: ModelRecipe, provenance: ModelProvenance, model_index: list[dict[str, Any]]) -> dict[str, Any]:
     """Front matter of a model card, without empty keys."""
-    repo_ids = sorted({item.repo_id for item in provenance.datasets if item.repo_id})
+    adapter = recipe.lora is not None and recipe.lora.release == "adapter"
+    tags = ["sentence-transformers", "sentence-similarity", "feature-extraction", "sts-dino"]
+    methods = dict.fromkeys(METHODS[item.example_type] for item in recipe.datasets)
     data: dict[str, Any] = {
         "language": [recipe.language],
         **license_fields(known("recipe: license", recipe.license)),
         "library_name": "sentence-transformers",
         "pipeline_tag": "sentence-similarity",
-        "tags": ["sentence-transformers", "sentence-similarity", "feature-extraction", "sts-dino", *_method(recipe)],
+        "tags": [*tags, *(["peft", "lora"] if recipe.lora else []), *methods],
         "base_model": recipe.base.repo_id,
-        "base_model_relation": _relation(recipe),
-        "datasets": repo_ids,
+        "base_model_relation": ("adapter" if adapter else "finetune")
+        if recipe.base.repo_id and not recipe.is_baseline
+        else None,
+        "datasets": sorted({item.repo_id for item in provenance.datasets if item.repo_id}),
         "model-index": model_index,
     }
     return {key: value for key, value in data.items() if value}
 
 
-def _method(recipe: ModelRecipe) -> list[str]:
-    """Tags of an adapter and of the methods that made the training pairs."""
-    methods = dict.fromkeys(METHODS[item.example_type] for item in recipe.datasets)
-    return [*(["peft", "lora"] if recipe.lora else []), *methods]
-
-
-def _relation(recipe: ModelRecipe) -> str | None:
-    """The Hub's name for the relation to the base; None for a local base and for a baseline."""
-    if recipe.base.repo_id is None or recipe.is_baseline:
-        return None
-    return "adapter" if recipe.lora and recipe.lora.release == "adapter" else "finetune"
-
-
 def model_index(name: str, results: Results) -> list[dict[str, Any]]:
     """The scores after training as ``model-index`` data."""
-    from huggingface_hub.repocard_data import eval_results_to_model_index
+    from huggingface_hub import EvalResult, ModelCardData  # takes half a second
 
-    entries = [_entry(score) for score in results.scores]
-    return _without_none(eval_results_to_model_index(name, entries)) if entries else []
-
-
-def _entry(score: TaskScore) -> "EvalResult":
-    from huggingface_hub import EvalResult
-
-    known = BENCHMARKS.get(score.task)
-    task_type, task_name = TASK_TYPES.get(score.main_metric, OTHER)
-    return EvalResult(
-        task_type=task_type,
-        task_name=task_name,
-        dataset_type=known.dataset_id if known else score.task,
-        dataset_name=f"{known.name if known else score.task} ({score.split})",
-        dataset_split=score.split,
-        dataset_revision=_revision(score, known),
-        metric_type=score.main_metric,
-        metric_name=f"{score.main_metric} x 100",
-        metric_value=round(score.main_score, 2),
-    )
+    entries = []
+    for score in results.scores:
+        known = BENCHMARKS.get(score.task)
+        task_type, task_name = TASK_TYPES.get(score.main_metric, OTHER)
+        entry = EvalResult(
+            task_type=task_type,
+            task_name=task_name,
+            dataset_type=known.dataset_id if known else score.task,
+            dataset_name=f"{known.name if known else score.task} ({score.split})",
+            dataset_split=score.split,
+            dataset_revision=_revision(score, known),
+            metric_type=score.main_metric,
+            metric_name=f"{score.main_metric} x 100",
+            metric_value=round(score.main_score, 2),
+        )
+        entries.append(entry)
+    return list(ModelCardData(model_name=name, eval_results=entries).to_dict()["model-index"]) if entries else []
 
 
 def _revision(score: TaskScore, known: Benchmark | None) -> str | None:
@@ -202,33 +183,22 @@ def eval_result_files(results: Results) -> dict[str, str]:
 
     Of our task and MTEB's own, which agree up to rounding, the one with the dataset's revision becomes the entry.
     """
-    found: dict[str, TaskScore] = {}
-    for score in results.scores:
-        known = BENCHMARKS.get(score.task)
-        if known and score.split == "test" and score.n == known.test_pairs:
-            other = found.get(known.file)
-            if other is None or _revision(other, known) is None:
-                found[known.file] = score
-    return {f"{FOLDER}/{name}.yaml": _file(score) for name, score in found.items()}
-
-
-def _file(score: TaskScore) -> str:
     from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
 
-    known = BENCHMARKS[score.task]
-    data = f"rows with SHA-256 {score.data_sha256}" if score.data_sha256 else score.data_revision
-    entry = EvalResultEntry(
-        dataset_id=known.dataset_id,
-        task_id=known.task_id,
-        value=round(score.main_score, 2),
-        dataset_revision=_revision(score, known),
-        notes=f"{score.main_metric} x 100; {data}",
-    )
-    return yaml.safe_dump(eval_result_entries_to_yaml([entry]), sort_keys=False, allow_unicode=True, width=120)
-
-
-def _without_none(value: Any) -> Any:
-    """``value`` without null keys."""
-    if isinstance(value, dict):
-        return {key: _without_none(item) for key, item in value.items() if item is not None}
-    return [_without_none(item) for item in value] if isinstance(value, list) else value
+    found: dict[str, EvalResultEntry] = {}
+    for score in results.scores:
+        known = BENCHMARKS.get(score.task)
+        if not known or score.split != "test" or score.n != known.test_pairs:
+            continue
+        if known.file not in found or found[known.file].dataset_revision is None:
+            data = f"rows with SHA-256 {score.data_sha256}" if score.data_sha256 else score.data_revision
+            found[known.file] = EvalResultEntry(
+                dataset_id=known.dataset_id,
+                task_id=known.task_id,
+                value=round(score.main_score, 2),
+                dataset_revision=_revision(score, known),
+                notes=f"{score.main_metric} x 100; {data}",
+            )
+    form: Any = {"sort_keys": False, "allow_unicode": True, "width": 120}
+    entries = {name: eval_result_entries_to_yaml([entry]) for name, entry in found.items()}
+    return {f"{FOLDER}/{name}.yaml": yaml.safe_dump(entry, **form) for name, entry in entries.items()}

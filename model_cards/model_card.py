@@ -3,12 +3,11 @@
 from typing import Any
 
 from hub.contract.licences import known
-from hub.contract.measured import Repeats
 from hub.contract.published_paths import origin_name
-from hub.contract.recipe import Encoder, Grades, ModelRecipe, Spans, TrainingData
-from hub.untrusted import Markdown, code, fenced
+from hub.contract.recipe import Grades, ModelRecipe, Spans
+from hub.untrusted import Markdown, fenced
 from model_cards.facts import ModelFacts
-from model_cards.manifest import TrainedOn, TrainingFacts, check_files
+from model_cards.manifest import TrainingFacts, check_files
 from model_cards.metadata import METHODS, eval_result_files, front_matter, model_data, model_index
 from model_cards.papers import reproduced
 from model_cards.provenance import change_table, cited, reproduction
@@ -56,13 +55,14 @@ def model_context(facts: ModelFacts) -> dict[str, Any]:
     """Template variables of a finished model."""
     assert facts.provenance is not None
     recipe, provenance, results, training = facts.recipe, facts.provenance, facts.results, facts.training
-    row = reproduced(recipe)
+    row, base = reproduced(recipe), recipe.base
     row = row.beside(results.scores) if row and results else row
+    layers = "all layers" if base.layers is None else f"its first {base.layers} layers"
     context = {
         "recipe": recipe,
         "provenance": provenance,
         "verdict": facts.verdict,
-        "used": used(recipe.base),
+        "used": USED.get(base.modules, f"{layers}, {base.pooling} pooling"),
         "paper": row,
         "report": facts.report,
         "removed": None,
@@ -78,23 +78,24 @@ def training_context(recipe: ModelRecipe, facts: ModelFacts, training: TrainingF
     assert facts.provenance is not None
     types = {item.example_type for item in facts.provenance.datasets}
     methods = {METHODS[one] for one in types}
+    selection = [f"{origin_name(item.repo_id, item.path)} ({item.split})" for item in recipe.validation]
+    curve, points = training.loss_curve, min(CURVE_POINTS, len(training.loss_curve))
     return {
         "tag": Markdown(f"v{recipe.version}"),
         "documents": "documents" in types,
         "simcse_alone": types == {"self-pair"},
         "simcse_too": "self-pair" in types,
         "licence_terms": known("recipe: base.license", recipe.base.license).terms,
-        "loss_call": loss_call,
         "grades": Grades(),
         "spans": [item.spans or Spans() for item in recipe.datasets if item.example_type == "documents"],
         "anchors": ANCHORS,
         "strategies": STRATEGIES,
         "training": training,
-        "selected_on": selected_on(recipe),
+        "selected_on": " and ".join(selection) or "the training data's own validation splits",
         "metric": training.validation_metric or "score",
-        "curve": curve_points(training),
+        "curve": [curve[round(i * (len(curve) - 1) / max(1, points - 1))] for i in range(points)],  # and both ends
         "repeats": repeated_scores(facts.repeats, facts.results) if facts.repeats else {},
-        "repeated": repeated(facts.repeats) if facts.repeats else None,
+        "repeated": facts.repeats,
         "changes": change_table(release_name(recipe), recipe.version, complete=True),
         "citation": fenced(cited(methods, debiased=False, prompted=recipe.base.prompt is not None), "bibtex"),
     }
@@ -104,33 +105,3 @@ def release_name(recipe: ModelRecipe) -> str:
     """The name in ``changes.yaml``: an adapter's name also for the model with the adapter merged into its base."""
     merged = recipe.lora is not None and recipe.lora.release == "merged"
     return recipe.name.removesuffix("-merged") if merged else recipe.name
-
-
-def used(base: Encoder) -> str:
-    """The part of the base that makes an embedding."""
-    layers = "all layers" if base.layers is None else f"its first {base.layers} layers"
-    return USED.get(base.modules, f"{layers}, {base.pooling} pooling")
-
-
-def loss_call(item: TrainedOn, spec: TrainingData) -> Markdown:
-    """The loss with its arguments."""
-    given = ", ".join(f"{key}={value}" for key, value in spec.loss_arguments.items())
-    return code(f"{item.loss}({given})" if given else item.loss)
-
-
-def selected_on(recipe: ModelRecipe) -> str:
-    """The data on which the checkpoint was selected."""
-    named = [f"{origin_name(item.repo_id, item.path)} ({item.split})" for item in recipe.validation]
-    return " and ".join(named) or "the training data's own validation splits"
-
-
-def curve_points(training: TrainingFacts) -> list[tuple[int, float]]:
-    """The training loss at evenly spaced steps, the first and the last among them."""
-    curve, points = training.loss_curve, min(CURVE_POINTS, len(training.loss_curve))
-    return [curve[round(i * (len(curve) - 1) / max(1, points - 1))] for i in range(points)]
-
-
-def repeated(repeats: Repeats) -> str:
-    """The difference between the trainings."""
-    kind = {"seed": "seeds", "example_set": "sets of few-shot examples"}[repeats.over]
-    return f"{kind} ({', '.join(str(run.value) for run in repeats.runs)})"

@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from hub.contract.recipe import Encoder, ModelRecipe, TrainingData
+from hub.contract.recipe import ModelRecipe
 from hub.contract.results import TaskScore
 from hub.papers import Paper, Table, find_paper
 
@@ -69,16 +69,17 @@ class PaperRow(BaseModel):
         tables = [one.tables[0] for one in each if any(one.score(score) is not None for score in scores)]
         return self.model_copy(update={"tables": tuple(tables)}) if tables else None
 
-    def has_encoder(self, encoder: Encoder) -> bool:
-        """Whether ``encoder`` is the one the row's model started from."""
-        wanted = (encoder.pooling, encoder.prompt) == (self.pooling, self.prompt)
-        return wanted and encoder.modules == "transformer" and encoder.repo_id in self.base
-
-    def has_data(self, data: TrainingData, limit: int | None) -> bool:
-        """Whether ``data`` is what the row's model was trained on, in a full version and with its loss."""
-        name, version = (data.repo_id or "").rpartition("/")[2], data.revision or ""
-        full = version.startswith("v") and not version.startswith("v0.")
-        return full and (name, data.config, data.loss, limit) == (self.dataset, self.config, self.loss, self.limit)
+    def is_of(self, recipe: ModelRecipe) -> bool:
+        """Whether ``recipe`` has the row's encoder, and its data alone in a full version with its loss (or none)."""
+        base, wanted = recipe.base, (self.dataset, self.config, self.loss, self.limit)
+        if base.repo_id not in self.base or (base.pooling, base.prompt) != (self.pooling, self.prompt):
+            return False
+        found = []
+        for data in recipe.datasets:
+            full = (data.revision or "").startswith("v") and not (data.revision or "").startswith("v0.")
+            name = (data.repo_id or "").rpartition("/")[2] if full else ""
+            found.append((name, data.config, data.loss, recipe.limit))
+        return base.modules == "transformer" and found == ([wanted] if self.dataset else [])
 
 
 @cache
@@ -89,11 +90,4 @@ def paper_rows() -> tuple[PaperRow, ...]:
 
 def reproduced(recipe: ModelRecipe) -> PaperRow | None:
     """The row that a recipe reproduces: its data alone, of a full version, on its encoder. None: it reproduces none."""
-    for row in paper_rows():
-        if recipe.is_baseline:
-            found = row.dataset is None
-        else:
-            found = len(recipe.datasets) == 1 and row.has_data(recipe.datasets[0], recipe.limit)
-        if found and row.has_encoder(recipe.base):
-            return row
-    return None
+    return next((row for row in paper_rows() if row.is_of(recipe)), None)

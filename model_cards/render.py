@@ -58,13 +58,10 @@ def render(
         files = model_files(ModelFacts.read(directory, manifest), repo_id)
     else:
         raise InputError(directory, "the run is not finished", hint="run the same stage again: it resumes")
-    contents = _contents(directory, MEASURED) if on_disk or manifest.kind == "model" else []
+    measured = [directory / name for name in MEASURED] if on_disk or manifest.kind == "model" else []
+    contents = [path.read_bytes() if path.exists() else None for path in measured]
     digest = facts_digest(manifest_text(manifest).encode(), *contents)
     return {**files, CARD: stamped(files[CARD].decode(), repo_id, digest).encode()}
-
-
-def _contents(directory: Path, names: Sequence[str]) -> list[bytes | None]:
-    return [path.read_bytes() if (path := directory / name).exists() else None for name in names]
 
 
 def checked_repo_id(repo_id: str) -> str:
@@ -81,17 +78,13 @@ def checked_repo_id(repo_id: str) -> str:
     return repo_id
 
 
-def require_card(recipe: DatasetRecipe | ModelRecipe, repo_id: str) -> None:
+def require_card(recipe: DatasetRecipe | ModelRecipe, repo_id: str, datasets: Sequence[tuple[str, str]] = ()) -> None:
     """Raise InputError, before a run, when its card and so its release would be refused.
 
     Reasons: a licence that does not follow from its parts, a version without an entry in ``changes.yaml``, or a name
-    that no Hub takes. The licences of a model's datasets are checked when they are read (``training.loop.job``).
+    that no Hub takes. ``datasets``: names and licences of a model's datasets, once they are read.
     """
     checked_repo_id(repo_id)
-    _require_card(recipe, ())
-
-
-def _require_card(recipe: Any, datasets: Sequence[tuple[str, str]]) -> None:
     if isinstance(recipe, DatasetRecipe):
         check(recipe)
         change_table(recipe.name, recipe.version, complete=True)
@@ -136,23 +129,18 @@ def update_recipe(directory: Path, recipe_path: Path, settings: list[str], dry_r
         kept, given = load_recipe(directory / RECIPE, kind), load_recipe(recipe_path, kind, settings)
         if isinstance(given, DatasetRecipe) and given.model.dtype == "auto":  # the run recorded what it resolved to
             given = given.model_copy(update={"model": given.model.model_copy(update={"dtype": kept.model.dtype})})
-        _require_same(directory, recipe_path, manifest, kept, given)
-        provenance = manifest.provenance
+        found, provenance = changed_keys(deciding(published(kept)), deciding(published(given))), manifest.provenance
+        if found:
+            more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+            problem = f"differs from the run {directory} in keys that decide its content"
+            made = f"; the run's command: {provenance['command']}" if provenance.get("command") else ""
+            hint = f"start another run, or override the keys: --set KEY=VALUE{made}"
+            raise InputError(recipe_path, f"{problem}: {'; '.join(found[:_SHOWN])}{more}", hint=hint)
         trained = () if kind is DatasetRecipe else read_facts(directory, "provenance", provenance, ModelProvenance)
-        _require_card(given, licensed(given, trained) if trained else ())
+        require_card(given, f"{ORGANISATION}/{given.name}", licensed(given, trained) if trained else ())
         if not dry_run:
             rewrite_recipe(directory, manifest, given.version, resolved(given))
         return changed_keys(*(published(recipe).model_dump(mode="json") for recipe in (kept, given)))
-
-
-def _require_same(directory: Path, recipe_path: Path, manifest: Manifest, kept: Any, given: Any) -> None:
-    found = changed_keys(deciding(published(kept)), deciding(published(given)))
-    if found:
-        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-        problem = f"differs from the run {directory} in keys that decide its content: {'; '.join(found[:_SHOWN])}{more}"
-        command = manifest.provenance.get("command")
-        made = f"; the run's command: {command}" if command else ""
-        raise InputError(recipe_path, problem, hint=f"start another run, or override the keys: --set KEY=VALUE{made}")
 
 
 @app.command()

@@ -5,7 +5,7 @@ Of a growing run only footers and a few shards are read, because each of its com
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +23,16 @@ BATCH = 500  # rows
 GROWING_SHARDS = 4  # read for a growing run: a label whose texts are all rejected must not cost a full read
 
 
-@dataclass(frozen=True)
+@dataclass
 class Split:
-    """One split of one config, measured: ``data_bytes`` uncompressed, ``file_bytes`` on disk.
-
-    ``paths`` holds its shards that have rows; ``gaps`` says that it has others too.
-    """
+    """A split of a config: ``data_bytes`` uncompressed, ``file_bytes`` of the ``paths`` with rows; ``gaps``: others."""
 
     name: str
-    rows: int
-    data_bytes: int
-    file_bytes: int
-    paths: list[str]
-    gaps: bool
+    rows: int = 0
+    data_bytes: int = 0
+    file_bytes: int = 0
+    paths: list[str] = field(default_factory=list)
+    gaps: bool = False
 
 
 def ordered_shards(manifest: Manifest, config: str) -> list[File]:
@@ -56,45 +53,29 @@ def measure(directory: Path, manifest: Manifest, config: str) -> list[Split]:
 
     Raises InputError when a shard has another number of rows than the manifest says.
     """
-    size = _read_size if manifest.complete else _footer_size
-    sizes: dict[str, int] = {}
-    splits: dict[str, list[File]] = {}
+    splits: dict[str, Split] = {}
     for file in ordered_shards(manifest, config):
-        rows, sizes[file.path] = size(directory / file.path)
+        path, split = directory / file.path, splits.setdefault(str(file.split), Split(str(file.split)))
+        if manifest.complete:
+            table = read_table(path)
+            rows, size = table.num_rows, table.nbytes
+        else:
+            with reading_rows(path, AGAIN):
+                footer = pq.read_metadata(path)
+            rows, size = footer.num_rows, sum(footer.row_group(i).total_byte_size for i in range(footer.num_row_groups))
         if rows != file.rows:
-            raise InputError(directory / file.path, f"has {rows} rows, but the manifest says {file.rows}")
-        splits.setdefault(str(file.split), []).append(file)
-    return [_split(name, files, sizes) for name, files in splits.items() if any(file.rows for file in files)]
-
-
-def _split(name: str, files: list[File], sizes: dict[str, int]) -> Split:
-    filled = [file for file in files if file.rows]
-    return Split(
-        name,
-        rows=sum(file.rows or 0 for file in files),
-        data_bytes=sum(sizes[file.path] for file in files),
-        file_bytes=sum(file.bytes for file in filled),
-        paths=[file.path for file in filled],
-        gaps=len(filled) < len(files),
-    )
-
-
-def _read_size(path: Path) -> tuple[int, int]:
-    table = read_table(path)
-    return table.num_rows, table.nbytes
-
-
-def _footer_size(path: Path) -> tuple[int, int]:
-    with reading_rows(path, AGAIN):
-        footer = pq.read_metadata(path)
-    return footer.num_rows, sum(footer.row_group(group).total_byte_size for group in range(footer.num_row_groups))
+            raise InputError(path, f"has {rows} rows, but the manifest says {file.rows}")
+        split.data_bytes += size
+        if rows:
+            split.rows, split.file_bytes = split.rows + rows, split.file_bytes + file.bytes
+            split.paths.append(file.path)
+        else:
+            split.gaps = True
+    return [split for split in splits.values() if split.rows]
 
 
 def default_config(configs: Iterable[str], recipe: DatasetRecipe) -> str:
-    """The config of a load without a config name: the recipe's first or, until that exists, a raw one.
-
-    ``configs`` are those that exist; at least one.
-    """
+    """The default of the existing ``configs``: the recipe's first or, until that exists, a raw one."""
     existing = sorted(configs, key=recipe.configs.index)
     raw = [config for config in existing if base_config(config) == "raw"]
     return existing[0] if existing[0] == recipe.configs[0] else [*raw, *existing][0]

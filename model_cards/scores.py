@@ -68,7 +68,7 @@ def score_context(results: Results, row: PaperRow | None, trained: bool) -> dict
     scores = [*results.scores, *results.base_scores, *results.control_scores]
     return {
         "results": results,
-        "scores": score_tables(results, row, trained),
+        "scores": {name: _table(found, results, row, trained) for name, found in families(results.scores).items()},
         "paper_averages": row.averages if row else {},
         "parts": parts_of(results),
         "no_interval": any(score.interval() is None for score in scores),
@@ -87,13 +87,8 @@ def other_versions(results: Results) -> list[tuple[str, dict[str, str]]]:
     return [(f"{side}{one.task} {one.split}", one.versions) for side, one in found if one.versions]
 
 
-def score_tables(results: Results, row: PaperRow | None = None, trained: bool = True) -> dict[str, Markdown]:
-    """Title → table of a family: each score, of a trained encoder beside its baselines, and the paper's number."""
-    found = families(results.scores)
-    return {name: _family_table(scores, results, row, trained) for name, scores in found.items()}
-
-
-def _family_table(scores: list[TaskScore], results: Results, row: PaperRow | None, trained: bool) -> Markdown:
+def _table(scores: list[TaskScore], results: Results, row: PaperRow | None, trained: bool) -> Markdown:
+    """The scores of a family, those of a trained encoder beside its baselines, and the paper's numbers."""
     before, gains = by_task(results.base_scores), by_task(results.gains)
     control, over = by_task(results.control_scores), by_task(results.over_control)
     units = {score.unit for score in scores}
@@ -111,7 +106,7 @@ def _family_table(scores: list[TaskScore], results: Results, row: PaperRow | Non
             cells = [formats.score(before.get(key)), *cells, _gain(before.get(key), score, gains.get(key))]
         if control:
             cells += [formats.score(control.get(key)), _gain(control.get(key), score, over.get(key))]
-        cells += [_number(paper)] if in_paper else []
+        cells += ["" if paper is None else formats.number(paper)] if in_paper else []
         rows.append([code(score.task), score.split, counted, *map(Markdown, cells)])
     return table([*header, *(["paper"] if in_paper else [])], rows)
 
@@ -120,10 +115,6 @@ def _gain(before: TaskScore | None, after: TaskScore, gain: Gain | None) -> str:
     if gain is not None or before is None:
         return formats.difference(gain)
     return f"{formats.number(after.main_score - before.main_score, signed=True)} [{formats.NO_INTERVAL}]"
-
-
-def _number(value: float | None) -> Markdown:
-    return Markdown("" if value is None else formats.number(value))
 
 
 def parts_of(results: Results) -> list[tuple[str, str, str, Part]]:

@@ -14,7 +14,7 @@ import typer
 
 from hub import cli
 from hub.contract import run_dir
-from hub.contract.measured import REPEATS, Repeats, Run, repeats_of, run_of, write_repeats
+from hub.contract.measured import REPEATS, Repeats, Run, repeats_of, run_of, write_json
 from hub.contract.published_paths import published
 from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import deciding, load_recipe
@@ -89,7 +89,7 @@ def main(
         runs = comparable([run_once(series, value) for value in series.values])
         repeats = repeats_of(series.recipe.name, series.over, runs)
         path = series.out.with_name(f"{series.out.name}.json")
-        write_repeats(path, repeats)
+        write_json(path, repeats)
     cli.say(f"written: {path}")
     write_for_card(series, repeats)
     cli.answer(table(repeats), repeats, as_json)
@@ -120,7 +120,9 @@ def parsed_range(text: str, option: str) -> tuple[int, ...]:
     for part in text.split(","):
         found = re.fullmatch(r"\s*(\d{1,9})(?:-(\d{1,9}))?\s*", part, re.ASCII)
         if found is None or int(found[2] or found[1]) < int(found[1]):
-            raise InputError(f"{option} {text!r}", f"{part!r} is no number or range", allowed="e.g. 42,43,44 or 0-9")
+            raise InputError(
+                f"{option} {text!r}", f"{part!r} is not a number or a range", allowed="e.g. 42,43,44 or 0-9"
+            )
         values += range(int(found[1]), int(found[2] or found[1]) + 1)
     twice = next((value for value in values if values.count(value) > 1), None)
     if twice is not None:
@@ -194,7 +196,7 @@ def write_for_card(series: Series, repeats: Repeats) -> None:
         cli.say(f"warning: {directory} is a run of another recipe or of other settings: no {REPEATS} for its card")
         return
     with run_dir.locked(directory):
-        write_repeats(directory / REPEATS, repeats)
+        write_json(directory / REPEATS, repeats)
     cli.say(f"written: {directory / REPEATS}")
 
 

@@ -20,7 +20,7 @@ from eval.encoders.load import Encoder
 from hub.contract.measured import Interval
 from hub.errors import InputError
 from hub.papers import find_paper
-from hub.untrusted import Markdown, table
+from hub.untrusted import Markdown, code, table
 
 WEIGHTS = ("linear", "quadratic")
 SAMPLES = 2_000
@@ -149,8 +149,8 @@ def markdown(report: Report) -> str:
     scale = report.sample.examples.scale
 
     def confusion(cells: Sequence[Sequence[Any]], *below: list[Any]) -> Markdown:
-        rows = [[label, *row] for label, row in zip(scale.labels, cells, strict=True)]
-        return table(["human ↓ generator →", *scale.labels], [*rows, *below])
+        rows = [[code(label), *row] for label, row in zip(scale.labels, cells, strict=True)]
+        return table(["human ↓ generator →", *map(code, scale.labels)], [*rows, *below])
 
     def percents(found: Agreement) -> Markdown:
         cells = [[_percent(value) for value in row] for row in found.column_percent]

@@ -17,9 +17,9 @@ import pyarrow as pa
 import typer
 from tqdm import tqdm
 
-from eval.audit.evaluation_sentences import EvaluationTexts, MatchSettings, Sentences, read_evaluation_sets
+from eval.audit.evaluation_sentences import Sentences, read_evaluation_sets
 from eval.audit.ledger import DROPPED, SCORED, Bookkeeper, Hits, report
-from eval.audit.source import BATCH, DatasetRows, default_folder, find_dataset, made_folder
+from eval.audit.source import BATCH, default_folder, find_dataset, made_folder
 from eval.tasks.registry import DATASETS
 from hub.cli import JsonOption, answer, new_app, say
 from hub.contract.measured import INPUT, KINDS, PROVENANCE, Dropped, Kind, Origin, SplitRows
@@ -92,13 +92,15 @@ def drop(directory: Path, target: Target, books: Bookkeeper) -> Manifest:
     """
     with locked(target.out):
         require_new(target.out)
-        before = require_complete(directory)
+        before, hits = require_complete(directory), books.hits
         recipe = dropped_recipe(directory, target)
-        _require_rows(directory, books.hits)
+        for config, split in ((config, split) for config, of in hits.items() for split in of if of[split].all()):
+            hint = "use other source sentences, or check and drop less: --sets, --drop-kinds, --drop-splits"
+            raise InputError(f"{directory} ({config})", f"every row of {split} is in evaluation data", hint=hint)
         staging = target.out.with_name(f"{target.out.name}.partial")  # OUT is there when it is whole
         shutil.rmtree(staging, ignore_errors=True)
         make_folder(staging)
-        files = [file for name, hits in books.hits.items() for file in _config(directory, staging, before, name, hits)]
+        files = [file for config, of in hits.items() for file in _config(directory, staging, before, config, of)]
         write_text(staging / RECIPE, resolved(recipe))
         manifest = _manifest(before, recipe, _dropped(before, books), target.command).with_files(files)
         write_manifest(staging, manifest)
@@ -108,6 +110,11 @@ def drop(directory: Path, target: Target, books: Bookkeeper) -> Manifest:
 
 def _dropped(before: Manifest, books: Bookkeeper) -> Dropped:
     ledger = books.ledger()
+
+    def counted(reasons: np.ndarray) -> SplitRows:
+        found: dict[str, int] = {kind: int((reasons == 1 + KINDS.index(kind)).sum()) for kind in books.kinds}
+        return SplitRows(kept=int((reasons == 0).sum()), dropped=found)
+
     return Dropped(
         dataset=Origin(name=before.name, version=before.version, fingerprint=before.fingerprint),
         kinds=books.kinds,
@@ -115,23 +122,15 @@ def _dropped(before: Manifest, books: Bookkeeper) -> Dropped:
         evaluation={place: one.sha256 for place, one in ledger.checked.items()},
         not_checked=ledger.not_checked,
         settings=ledger.settings,
-        rows={
-            config: {split: _counted(reasons, books.kinds) for split, reasons in hits.items()}
-            for config, hits in books.hits.items()
-        },
+        rows={config: {split: counted(of) for split, of in hits.items()} for config, hits in books.hits.items()},
     )
 
 
-def _counted(reasons: np.ndarray, kinds: Sequence[Kind]) -> SplitRows:
-    found: dict[str, int] = {kind: int((reasons == 1 + KINDS.index(kind)).sum()) for kind in kinds}
-    return SplitRows(kept=int((reasons == 0).sum()), dropped=found)
-
-
 def _manifest(before: Manifest, recipe: DatasetRecipe, dropped: Dropped, command: str) -> Manifest:
-    """The manifest without its files. What is counted is what the generation wrote; the splits are what is kept."""
+    """The manifest without its files. Counts are those of the generation, except that splits count the kept rows."""
     inputs = {**before.inputs, INPUT: dropped.digest()}
     kept = {config: {split: rows.kept for split, rows in found.items()} for config, found in dropped.rows.items()}
-    commands = [line for line in (before.provenance.get("command"), command) if line]
+    commands = "\n".join(line for line in (before.provenance.get("command"), command) if line)
     changes = {
         "name": recipe.name,
         "version": recipe.version,
@@ -139,22 +138,10 @@ def _manifest(before: Manifest, recipe: DatasetRecipe, dropped: Dropped, command
         "fingerprint": fingerprint(recipe, inputs),
         "recipe_sha256": text_sha256(resolved(recipe)),
         "counts": {**before.counts, "splits": kept},
-        "provenance": {
-            **before.provenance,
-            "command": "\n".join(commands),
-            PROVENANCE: dropped.model_dump(mode="json"),
-        },
+        "provenance": {**before.provenance, "command": commands, PROVENANCE: dropped.model_dump(mode="json")},
         "files": (),
     }
     return before.model_copy(update=changes)
-
-
-def _require_rows(directory: Path, hits: dict[str, Hits]) -> None:
-    for config, found in hits.items():
-        for split, reasons in found.items():
-            if reasons.all():
-                hint = "use other source sentences, or check and drop less: --sets, --drop-kinds, --drop-splits"
-                raise InputError(f"{directory} ({config})", f"every row of {split} is in evaluation data", hint=hint)
 
 
 def _config(directory: Path, out: Path, manifest: Manifest, config: str, hits: Hits) -> list[File]:
@@ -181,14 +168,9 @@ def _config(directory: Path, out: Path, manifest: Manifest, config: str, hits: H
 app = new_app("Find the sentences of evaluation data in a dataset, and drop them.")
 
 
-def names_in(text: str) -> list[str]:
-    """The names in a comma-separated option."""
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def split_list(text: str, allowed: tuple[str, ...], option: str) -> list[str]:
-    """``names_in``. Raises InputError for one that is not allowed."""
-    names = names_in(text)
+def split_list(text: str, allowed: Sequence[str], option: str) -> list[str]:
+    """The names in a comma-separated option. Raises InputError for one that is not allowed."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in allowed:
             hint = did_you_mean(name, allowed)
@@ -196,26 +178,15 @@ def split_list(text: str, allowed: tuple[str, ...], option: str) -> list[str]:
     return names
 
 
-def require_possible(place: str, target: Target, split: str | None) -> None:
-    """Raise InputError, before anything is matched_rows, when the rest could not be written or named so."""
-    require_new(target.out)
+def require_run(place: str, option: str, **parts: str | None) -> None:
+    """Raise InputError, before any row is matched, unless ``place`` is a run directory and all of it is checked."""
     if not Path(place).is_dir():
         hint = "get it first: hf download ORG/NAME --repo-type dataset --revision REVISION --local-dir DIR"
-        raise InputError(place, "rows are dropped from a run directory only", hint=hint)
-    if split is not None:
-        raise InputError("--drop", f"writes every split, but --split {split} is given", hint="leave --split out")
-    dropped_recipe(Path(place), target)
-    made_folder(target.out.parent, "--drop")
-
-
-def require_whole(place: str, config: str | None, split: str | None) -> None:
-    """Raise InputError, before anything is matched_rows, when the ledger would not be that of a whole run directory."""
-    if not Path(place).is_dir():
-        raise InputError(place, "--card writes into a run directory", hint="leave it out, or give the run directory")
-    for option, value in (("--config", config), ("--split", split)):
+        raise InputError(place, f"{option} needs a run directory", hint=hint)
+    for name, value in parts.items():
         if value is not None:
-            found = f"a card tells of every config and split, but {option} {value} is given"
-            raise InputError("--card", found, hint=f"leave {option} out")
+            problem = f"is for every {name}, but --{name} {value} is given"
+            raise InputError(option, problem, hint=f"leave --{name} out")
 
 
 @app.command()
@@ -250,7 +221,7 @@ def main(
 ) -> None:
     """Check every text of the dataset RUN against STS, SICK and SentEval sentences.
 
-    Without a directory only the STS Benchmark's validation and test splits are matched_rows, and the ledger says so. A
+    Without a directory only the STS Benchmark's validation and test splits are checked, and the ledger says so. A
     Markdown table of the counts is printed and stands beside the ledger.
 
     Examples:
@@ -276,14 +247,25 @@ def main(
     }
     target = Target(drop_to, command_of(place, options), drop_name, drop_version) if drop_to else None
     if target is not None:
-        require_possible(place, target, split)
+        require_new(target.out)
+        require_run(place, "--drop", split=split)
+        dropped_recipe(Path(place), target)
+        made_folder(target.out.parent, "--drop")
     if card:
-        require_whole(place, config, split)
+        require_run(place, "--card", config=config, split=split)
     dataset = find_dataset(place)
     configs = [dataset.rows(name, split) for name in ([config] if config else dataset.finished or [None])]
     folder = made_folder(out or default_folder("quality", dataset.name, config or "all"))
     evaluation = read_evaluation_sets(senteval_data, sts_data, split_list(sets, tuple(DATASETS), "--sets"))
-    books = matched_rows(configs, evaluation, MatchSettings(similarity=similarity), kinds, splits)
+    for name in evaluation.absent:
+        say(f"not checked, no files: {name}")
+    sentences = Sentences(evaluation.sets, similarity)
+    expected = f"{sentences.settings['recall']:.1%} of those with just that similarity are expected to be found"
+    say(f"near matches from {similarity:g} on: {expected}")
+    books = Bookkeeper(sentences, evaluation, kinds, splits)
+    with tqdm(total=sum(rows.total for rows in configs), desc="checking", unit=" rows") as bar:
+        for rows in configs:
+            books.check(rows, bar.update)
     ledger = books.ledger()
     text = report(ledger)
     write_text(folder / "ledger.md", text)
@@ -298,22 +280,3 @@ def main(
         dropped = sum(int((one > 0).sum()) for hits in books.hits.values() for one in hits.values())
         say(f"written: {target.out} ({manifest.name} v{manifest.version}), without {dropped:,} rows")
         say(f"next: sts-dino card {target.out}, and sts-dino publish {target.out}")
-
-
-def matched_rows(
-    configs: Sequence[DatasetRows],
-    evaluation: EvaluationTexts,
-    settings: MatchSettings,
-    kinds: Sequence[Kind],
-    splits: Sequence[str],
-) -> Bookkeeper:
-    """The rows of all configs, matched with the evaluation's sentences."""
-    for name in evaluation.absent:
-        say(f"not matched_rows, no files: {name}")
-    expected = f"{settings.recall:.1%} of those with just that similarity are expected to be found"
-    say(f"near matches from {settings.similarity:g} on: {expected}")
-    books = Bookkeeper(Sentences(evaluation.sets, settings), evaluation, kinds, splits)
-    with tqdm(total=sum(rows.total for rows in configs), desc="checking", unit=" rows") as bar:
-        for rows in configs:
-            books.check(rows, bar.update)
-    return books

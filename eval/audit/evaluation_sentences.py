@@ -7,15 +7,17 @@ memory, and answers whole batches at once.
 
 import hashlib
 import math
+import re
+import unicodedata
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.audit.text_forms import normal_form
 from eval.tasks.registry import DATASETS, find_dataset
 from eval.tasks.rows import Pins, names_in_layout
 from eval.tasks.sources import Source
@@ -23,12 +25,28 @@ from eval.tasks.task import DataSet
 from hub.contract.measured import KINDS, Kind
 from hub.errors import InputError
 
+_WORD = re.compile(r"[^\W_]+")
 Signatures = NDArray[np.uint32]  # (n, permutations)
 SEED = 1
 SCHEME = "affine32"
 RECALL = 0.99  # of the pairs at the threshold that are to be expected among the candidates
 LONGEST = 768  # values of a signature
 WIDEST = 4  # rows of a band: more make fewer candidates and, for one threshold, longer signatures
+
+
+def normal_form(text: str) -> str:
+    """The letters and digits of ``text`` alone: NFKC, case folded, without spaces and punctuation.
+
+    Plain, Moses and Penn Treebank forms of a sentence meet in it: ``Don't!``, ``do n't !`` and ``don 't``; so do
+    ``cannot`` and ``can not``. Two sentences that differ in word boundaries only (``now here``, ``nowhere``) meet too.
+    """
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return folded if folded.isalnum() else "".join(_WORD.findall(folded))
+
+
+def words(text: str) -> list[str]:
+    """The runs of letters and digits of ``text``, NFKC and case folded: ``Don't go.`` has ``don``, ``t`` and ``go``."""
+    return _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
 
 
 @dataclass(frozen=True)
@@ -45,8 +63,11 @@ class Banding:
 
         Of the numbers of rows up to ``WIDEST`` the largest whose signature is no longer than ``LONGEST``.
         """
-        bandings = [_reaching(similarity, rows) for rows in range(1, WIDEST + 1)]
-        return [banding for banding in bandings if banding.permutations <= LONGEST][-1]
+        found = []
+        for rows in range(1, WIDEST + 1):
+            alike = similarity**rows  # the probability that one band agrees
+            found.append(cls(1 if alike >= RECALL else math.ceil(math.log(1 - RECALL) / math.log(1 - alike)), rows))
+        return [banding for banding in found if banding.permutations <= LONGEST][-1]
 
     def recall(self, similarity: float) -> float:
         """The expected share of the pairs with this similarity that are candidates: 1 - (1 - s^rows)^bands."""
@@ -56,12 +77,6 @@ class Banding:
     def permutations(self) -> int:
         """Values of a signature."""
         return self.bands * self.rows
-
-
-def _reaching(similarity: float, rows: int) -> Banding:
-    """The fewest bands of so many rows that reach ``RECALL`` at this similarity."""
-    alike = similarity**rows  # the probability that one band agrees
-    return Banding(1 if alike >= RECALL else math.ceil(math.log(1 - RECALL) / math.log(1 - alike)), rows)
 
 
 def grams(form: str, size: int) -> set[str]:
@@ -179,11 +194,7 @@ def read_evaluation_sets(
     for dataset in [find_dataset(name) for name in names] if names else usual:
         root = roots[dataset.layout]
         for split in dataset.parts:
-            if (
-                (root is None and split in dataset.shipped)
-                or names
-                or (root is not None and _is_there(dataset, split, root))
-            ):
+            if names or (source.has(dataset.name, split) if root is None else _is_there(dataset, split, root)):
                 sets.append(_read(source, dataset, split))
             elif root is not None:
                 absent.append(f"{dataset.name}/{split}")
@@ -206,29 +217,11 @@ def _read(source: Source, dataset: DataSet, split: str) -> EvaluationSet:
 
 
 BLOCK = 512  # texts whose neighbours are looked up at once
+NEAR_LETTERS = 16  # of an evaluation sentence, from which on it has near matches
+SHORT_LETTERS = 12  # matches of fewer are by chance
 
 
-@dataclass(frozen=True)
-class MatchSettings:
-    """The thresholds of a match."""
-
-    similarity: float = 0.5
-    near_letters: int = 16  # of the evaluation sentence
-    short_letters: int = 12
-
-    @property
-    def banding(self) -> Banding:
-        """What finds the candidates of a near match."""
-        return Banding.at(self.similarity)
-
-    @property
-    def recall(self) -> float:
-        """The share of the pairs just at the threshold that is expected to be found, rounded to four decimals."""
-        return round(self.banding.recall(self.similarity), 4)
-
-
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Where an evaluation sentence stands: ``place`` like sts12/test, row from 0, side 1 or 2."""
 
     place: str
@@ -236,8 +229,7 @@ class Place:
     side: int
 
 
-@dataclass(frozen=True)
-class Match:
+class Match(NamedTuple):
     """One evaluation sentence that a text matches; similarity of 3-grams, 1 unless near."""
 
     kind: Kind
@@ -247,64 +239,61 @@ class Match:
 
 
 class Sentences:
-    """All evaluation sentences, to be asked which of them a text is."""
+    """All evaluation sentences, to be asked which of them a text is; ``similarity`` is that of near matches."""
 
-    def __init__(self, sets: Sequence[EvaluationSet], settings: MatchSettings | None = None):
-        self.settings = settings or MatchSettings()
+    def __init__(self, sets: Sequence[EvaluationSet], similarity: float = 0.5):
+        self.similarity = similarity
         self._number: dict[str, int] = {}  # normal form → its number
         self._places: list[dict[Place, set[bytes]]] = []  # of every normal form: place → hashes of its texts
         for one in sets:
             for side, texts in enumerate(one.sides, start=1):
                 for row, text in enumerate(texts):
                     self._add(text, Place(one.place, row, side))
-        long = [form for form in self._number if len(form) >= self.settings.near_letters]
+        long = [form for form in self._number if len(form) >= NEAR_LETTERS]
         self._long = [self._number[form] for form in long]
-        self._near = NearIndex(long, self.settings.banding)
+        self._near = NearIndex(long, Banding.at(similarity))
 
     def __len__(self) -> int:
         """Distinct normal forms."""
         return len(self._number)
 
+    @property
+    def settings(self) -> dict[str, float | int | dict[str, int]]:
+        """The thresholds, and ``recall``: the expected share of the pairs just at the threshold that is found."""
+        banding = self._near.banding
+        letters = {"near_letters": NEAR_LETTERS, "short_letters": SHORT_LETTERS}
+        recall = round(banding.recall(self.similarity), 4)
+        return {"similarity": self.similarity, **letters, "banding": asdict(banding), "recall": recall}
+
     def _add(self, text: str, place: Place) -> None:
-        form = normal_form(text)
-        if not form:
-            return
-        number = self._number.setdefault(form, len(self._places))
-        if number == len(self._places):
-            self._places.append({})
-        self._places[number].setdefault(place, set()).add(_hashed(text))
+        if form := normal_form(text):
+            number = self._number.setdefault(form, len(self._places))
+            if number == len(self._places):
+                self._places.append({})
+            self._places[number].setdefault(place, set()).add(_hashed(text))
 
     def matches(self, texts: Sequence[str]) -> list[list[Match]]:
         """For each text its matches, one with every sentence of every split that it matches, strongest first."""
         forms = [normal_form(text) for text in texts]
-        matches = []
-        for text, form, neighbours in zip(texts, forms, self._neighbours(forms), strict=True):
-            near = [
-                Match("near", value, number, place) for number, value in neighbours for place in self._places[number]
-            ]
-            matches.append(_once([*self._same(text, form), *near]))
-        return matches
-
-    def _neighbours(self, forms: Sequence[str]) -> list[list[tuple[int, float]]]:
-        """(number of an evaluation sentence, similarity) of the near ones of each text; none for short texts."""
-        least = self.settings.similarity
-        asked = [row for row, form in enumerate(forms) if len(form) >= self.settings.short_letters]
-        found: list[list[tuple[int, float]]] = [[] for _ in forms]
+        found = [self._same(text, form) for text, form in zip(texts, forms, strict=True)]
+        asked = [row for row, form in enumerate(forms) if len(form) >= SHORT_LETTERS]
         for start in range(0, len(asked), BLOCK):
             block = asked[start : start + BLOCK]
-            for row, near in zip(block, self._near.near([forms[row] for row in block], least), strict=True):
-                found[row] = [
-                    (self._long[place], similarity)
-                    for place, similarity in near
-                    if self._long[place] != self._number.get(forms[row])
+            for row, near in zip(block, self._near.near([forms[row] for row in block], self.similarity), strict=True):
+                numbers = [(self._long[at], similarity) for at, similarity in near]
+                found[row] += [
+                    Match("near", similarity, number, place)
+                    for number, similarity in numbers
+                    if number != self._number.get(forms[row])
+                    for place in self._places[number]
                 ]
-        return found
+        return [_once(matches) for matches in found]
 
     def _same(self, text: str, form: str) -> list[Match]:
         number = self._number.get(form)
         if number is None:
             return []
-        short, own = len(form) < self.settings.short_letters, _hashed(text)
+        short, own = len(form) < SHORT_LETTERS, _hashed(text)
         return [
             Match("short" if short else "exact" if own in texts else "normal", 1.0, number, place)
             for place, texts in self._places[number].items()
@@ -314,14 +303,9 @@ class Sentences:
 def _once(matches: Sequence[Match]) -> list[Match]:
     """The strongest match with every sentence of every split, strongest first."""
     found: dict[tuple[str, int], Match] = {}
-    for match in sorted(matches, key=_rank):
+    for match in sorted(matches, key=lambda one: (KINDS.index(one.kind), -one.similarity, one.place)):
         found.setdefault((match.place.place, match.sentence), match)
     return list(found.values())
-
-
-def _rank(match: Match) -> tuple[int, float, str, int, int]:
-    place = match.place
-    return KINDS.index(match.kind), -match.similarity, place.place, place.row, place.side
 
 
 def _hashed(text: str) -> bytes:

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from eval.audit.agreement import bootstrap_interval, correlation_interval, make_report, resampled
 from eval.audit.source import Batch, DatasetRows, default_folder, find_rows
-from eval.audit.text_forms import code, table
 from hub.cli import JsonOption, answer, new_app, say
 from hub.contract.measured import NEAR_COPY, Fidelity, Judge, LabelFidelity, PersonAgreement
 from hub.contract.recipe import DatasetRecipe
@@ -28,6 +27,7 @@ from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import RECIPE, Manifest, require_complete
 from hub.contract.schema import NLI_LABELS, SAMPLED, SCHEMAS
 from hub.errors import InputError
+from hub.untrusted import Markdown, code, table
 from hub.word_overlap import word_overlap
 
 Rows = NDArray[np.int64]
@@ -249,8 +249,8 @@ def shown(found: Fidelity) -> str:
     spearman = f"Spearman(score, cosine) {found.spearman}, " if found.spearman else ""
     head = f"{code(found.dataset)} ({code(found.config)}), {found.first_texts:,} source sentences, "
     rows = [
-        [code(label), f"{of.texts:,}", str(of.cosine), f"{of.near_copies:.1%}", f"{of.word_overlap:.2f}"]
-        + [f"{share:.1%}" for share in (of.nli or {}).values()]
+        [code(label), of.texts, Markdown(of.cosine), Markdown(f"{of.near_copies:.1%}"), round(of.word_overlap, 2)]
+        + [Markdown(f"{share:.1%}") for share in (of.nli or {}).values()]
         for label, of in found.labels.items()
     ]
     classes = list(next(iter(found.labels.values())).nli or {})

@@ -1,30 +1,37 @@
-"""Keeping the ledger of a decontamination (``hub.contract.measured.Ledger``) while rows are matched."""
+"""Matches of a dataset's rows with evaluation sentences, counted in a ledger (``hub.contract.measured.Ledger``)."""
 
 import hashlib
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import pandas
 from numpy.typing import NDArray
 
-from eval.audit.evaluation_sentences import EvaluationTexts, Match, Sentences
+from eval.audit.evaluation_sentences import EvaluationTexts, Sentences
+from eval.audit.render import fill
 from eval.audit.source import Batch, DatasetRows
-from eval.audit.text_forms import code, table
 from hub.contract.measured import KINDS, Checked, ConfigCount, Example, Kind, Ledger
+from hub.untrusted import code
 
 SCORED = ("all", "validation", "test")  # splits that scores come from; `all` of k-fold tasks
 DROPPED: tuple[Kind, ...] = ("exact", "normal", "near")
 EXAMPLES = 10  # of every split and kind
-
+ROW = ["config", "split", "row"]
+EXAMPLE = ["place", "kind"]
+TYPES = {  # columns of the table of matches; kind: its number in KINDS; place: e.g. sts12/test
+    **{"config": "str", "split": "str", "row": "int64", "column": "str", "label": "object", "kind": "int8"},
+    **{"similarity": "float64", "sentence": "int64", "place": "str", "place_row": "int64", "place_side": "int64"},
+    "text": "object",  # of the first matches of a place and kind
+}
 
 Hits = dict[str, NDArray[np.int8]]  # split → (rows,): 0 keeps a row, k + 1 drops it for KINDS[k]
 
 
 class Bookkeeper:
-    """Matches of all rows, batch by batch, on their way into a ledger.
+    """Matches of all rows, batch by batch, and the ledger of them.
 
-    ``hits``: config → the rows to drop, each for its strongest match of ``kinds`` with the evaluation's ``splits``.
+    A row is dropped for its strongest match of ``kinds`` with the evaluation's ``splits``.
     """
 
     def __init__(
@@ -34,156 +41,120 @@ class Bookkeeper:
         kinds: Sequence[Kind] = DROPPED,
         splits: Sequence[str] = SCORED,
     ):
-        self.kinds, self.splits, self.hits = tuple(kinds), tuple(splits), dict[str, Hits]()
+        self.kinds, self.splits, self._checked = tuple(kinds), tuple(splits), list[DatasetRows]()
         self._sentences, self._evaluation = sentences, evaluation
-        self._dataset = self._revision = ""
-        self._configs: dict[str, ConfigCount] = {}
-        self._rows: dict[str, dict[Kind, int]] = defaultdict(_zeros)  # place → rows
-        self._found: dict[tuple[str, Kind], set[int]] = defaultdict(set)  # numbers of evaluation sentences
-        self._examples: dict[tuple[str, Kind], list[Example]] = defaultdict(list)
+        self._found = [pandas.DataFrame(columns=[*TYPES]).astype(TYPES)]
 
     def check(self, rows: DatasetRows, progress: Callable[[int], object] = lambda done: None) -> None:
         """Match all rows of a config; ``progress`` is called with the number of rows of each batch."""
-        self._dataset, self._revision = rows.name, rows.revision
-        columns = {column: _zeros() for column in rows.columns}
-        counted = ConfigCount(splits=rows.splits, kinds=_zeros(), train_only=0, columns=columns, labels={})
-        hits = {split: np.zeros(count, dtype=np.int8) for split, count in rows.splits.items()}
-        self._configs[rows.config], self.hits[rows.config] = counted, hits
+        self._checked.append(rows)
         for batch in rows.batches():
-            distinct = list(dict.fromkeys(text for texts in batch.texts.values() for text in texts))
-            found = dict(zip(distinct, self._sentences.matches(distinct), strict=True))
-            for place, row in enumerate(batch.rows):
-                matches = {column: found[texts[place]] for column, texts in batch.texts.items()}
-                every = [match for one in matches.values() for match in one]
-                if every:
-                    self._exemplify(rows.config, batch, place, matches)
-                    self._count_places(every)
-                    _count(counted, batch.labels[place] if batch.labels else None, matches, every)
-                    reason = _strongest(every, self.splits, self.kinds)
-                    hits[batch.split][row] = 0 if reason is None else 1 + KINDS.index(reason)
+            self._add(rows.config, batch)
             progress(len(batch))
 
-    def _count_places(self, matches: Sequence[Match]) -> None:
-        by_place: dict[str, list[Kind]] = defaultdict(list)
-        for match in matches:
-            by_place[match.place.place].append(match.kind)
-            self._found[match.place.place, match.kind].add(match.sentence)
-        for name, kinds in by_place.items():
-            self._rows[name][min(kinds, key=KINDS.index)] += 1
+    def _add(self, config: str, batch: Batch) -> None:
+        distinct = list(dict.fromkeys(text for texts in batch.texts.values() for text in texts))
+        found = dict(zip(distinct, self._sentences.matches(distinct), strict=True))
+        labels: Sequence[str | None] = batch.labels or [None] * len(batch)
+        matches = [
+            (config, batch.split, row, column, label, KINDS.index(of.kind), of.similarity, of.sentence, *of.place, text)
+            for row, label, *texts in zip(batch.rows.tolist(), labels, *batch.texts.values(), strict=True)
+            for column, text in zip(batch.texts, texts, strict=True)
+            for of in found[text]
+        ]
+        if matches:
+            table = pandas.DataFrame(matches, columns=[*TYPES]).astype(TYPES)
+            self._found.append(table.assign(text=table["text"].where(table.groupby(EXAMPLE).cumcount() < EXAMPLES)))
 
-    def _exemplify(self, config: str, batch: Batch, place: int, matches: dict[str, list[Match]]) -> None:
-        for column, match in ((column, match) for column, found in matches.items() for match in found):
-            kept = self._examples[match.place.place, match.kind]
-            if len(kept) == EXAMPLES:
-                continue
-            kept.append(
-                Example(
-                    config=config,
-                    split=batch.split,
-                    row=int(batch.rows[place]),
-                    column=column,
-                    text_sha256=hashlib.sha256(batch.texts[column][place].encode("utf-8", "surrogatepass")).hexdigest(),
-                    kind=match.kind,
-                    similarity=round(match.similarity, 4),
-                    place=match.place.place,
-                    place_row=match.place.row,
-                    place_side=match.place.side,
-                )
-            )
+    @property
+    def matches(self) -> pandas.DataFrame:
+        """A row for each match of a text with an evaluation sentence; ``part`` is the split of that."""
+        found = pandas.concat(self._found, ignore_index=True)
+        return found.assign(part=[place.partition("/")[2] for place in found["place"]])
+
+    @property
+    def hits(self) -> dict[str, Hits]:
+        """Config → the rows to drop."""
+        matches, kinds = self.matches, [KINDS.index(kind) for kind in self.kinds]
+        reasons = _strongest(matches[matches["kind"].isin(kinds) & matches["part"].isin(self.splits)])
+        hits = {
+            rows.config: {split: np.zeros(count, dtype=np.int8) for split, count in rows.splits.items()}
+            for rows in self._checked
+        }
+        for (config, split, row), kind in reasons.items():
+            hits[config][split][row] = 1 + kind
+        return hits
 
     def ledger(self) -> Ledger:
-        """What was found in all configs checked so far."""
-        settings = self._sentences.settings
-        for one in self._configs.values():
-            one.labels = dict(sorted(one.labels.items()))
+        """The counts of all configs checked so far."""
+        matches = self.matches
+        examples = matches.groupby(EXAMPLE).head(EXAMPLES)
+        examples = examples.assign(kind=[KINDS[kind] for kind in examples["kind"]]).sort_values(EXAMPLE, kind="stable")
         return Ledger(
-            dataset=self._dataset,
-            revision=self._revision,
-            settings={**asdict(settings), "banding": asdict(settings.banding), "recall": settings.recall},
+            dataset=self._checked[-1].name,
+            revision=self._checked[-1].revision,
+            settings=self._sentences.settings,
             sentences=len(self._sentences),
-            checked={place: self._checked(place) for place in dict.fromkeys(s.place for s in self._evaluation.sets)},
+            checked={one.place: self._place(one.place, matches) for one in self._evaluation.sets},
             not_checked=self._evaluation.absent,
-            configs=self._configs,
-            examples=tuple(example for key in sorted(self._examples) for example in self._examples[key]),
+            configs={rows.config: _config(rows, matches[matches["config"] == rows.config]) for rows in self._checked},
+            examples=tuple(map(_example, examples.to_dict("records"))),
         )
 
-    def _checked(self, place: str) -> Checked:
+    def _place(self, place: str, matches: pandas.DataFrame) -> Checked:
         sets = [one for one in self._evaluation.sets if one.place == place]
+        mine = matches[matches["place"] == place]
         return Checked(
             texts=sum(len(side) for side in sets[0].sides),
             sha256={one.form: one.sha256 for one in sets},
-            rows=self._rows[place],
-            found={kind: len(self._found.get((place, kind), ())) for kind in KINDS},
+            rows=_counts(_strongest(mine)),
+            found=_counts(mine.drop_duplicates(["kind", "sentence"])["kind"]),
         )
 
 
-def _count(counted: ConfigCount, label: str | None, matches: dict[str, list[Match]], every: Sequence[Match]) -> None:
-    """Count a row: its ``matches`` by column, which are ``every`` one of them."""
-    for column, found in matches.items():
-        if kind := _strongest(found, SCORED):
-            counted.columns[column][kind] += 1
-    strongest = _strongest(every, SCORED)
-    if strongest:
-        counted.kinds[strongest] += 1
-        if label is not None:
-            counted.labels.setdefault(label, _zeros())[strongest] += 1
-    if strongest in (None, "short"):
-        counted.train_only += any(match.kind in DROPPED for match in every)
+def _strongest(matches: pandas.DataFrame) -> "pandas.Series[int]":
+    """(config, split, row) → the number of its strongest kind."""
+    return matches.groupby(ROW)["kind"].min()
 
 
-def _zeros() -> dict[Kind, int]:
-    return dict.fromkeys(KINDS, 0)
+def _counts(kinds: "pandas.Series[int]") -> dict[Kind, int]:
+    return {kind: int((kinds == number).sum()) for number, kind in enumerate(KINDS)}
 
 
-def _strongest(matches: Iterable[Match], splits: Sequence[str], kinds: Sequence[Kind] = KINDS) -> Kind | None:
-    found = {one.kind for one in matches if one.kind in kinds and one.place.place.partition("/")[2] in splits}
-    return min(found, key=KINDS.index, default=None)
+def _config(rows: DatasetRows, matches: pandas.DataFrame) -> ConfigCount:
+    scored = matches[matches["part"].isin(SCORED)]
+    dropped, dropped_scored = (_strongest(one[one["kind"] < KINDS.index("short")]) for one in (matches, scored))
+    return ConfigCount(
+        splits=rows.splits,
+        kinds=_counts(_strongest(scored)),
+        train_only=len(dropped) - len(dropped_scored),
+        columns={column: _counts(_strongest(scored[scored["column"] == column])) for column in rows.columns},
+        labels={str(label): _counts(_strongest(of)) for label, of in scored.groupby("label")},
+    )
+
+
+def _example(match: dict[str, Any]) -> Example:
+    digest = hashlib.sha256(match["text"].encode("utf-8", "surrogatepass")).hexdigest()
+    known = {name: match[name] for name in match.keys() & Example.model_fields.keys()}
+    return Example(**known | {"text_sha256": digest, "similarity": round(match["similarity"], 4)})
 
 
 def report(ledger: Ledger) -> str:
     """The ledger's counts, and what was not checked."""
-    parts = [f"# {code(ledger.dataset)} against evaluation data", _head(ledger)]
-    columns = _by("column", {name: one.columns for name, one in ledger.configs.items()})
-    parts += ["## Rows by their strongest match", _configs(ledger), "## Texts by column", columns]
-    if labels := _by("label", {name: one.labels for name, one in ledger.configs.items()}):
-        parts += ["## Rows by label", labels]
-    return "\n\n".join([*parts, "## By evaluation split", _places(ledger.checked)]) + "\n"
 
+    def by(counted: Mapping[str, Mapping[str, Mapping[Kind, int]]]) -> list[list[Any]]:
+        """Config → column or label → its counts, as rows of a table."""
+        return [[code(f"{name} {one}"), *of.values()] for name, found in counted.items() for one, of in found.items()]
 
-def _head(ledger: Ledger) -> str:
-    absent = f" Not checked (no files): {', '.join(map(code, ledger.not_checked))}." if ledger.not_checked else ""
-    settings = ledger.settings
-    recall = f"{100 * float(str(settings['recall'])):.1f} %"
-    return (
-        f"{len(ledger.checked)} splits with {ledger.sentences:,} distinct sentences were checked.{absent} *exact*: the "
-        "same characters; *normal*: the same letters and digits; *near*: character 3-grams with a Jaccard similarity "
-        f"of {settings['similarity']} or more, from {settings['near_letters']} letters on (of pairs at "
-        f"{settings['similarity']}, {recall} are expected to be found, and more above); *short*: exact or normal "
-        f"with fewer than {settings['short_letters']} letters, by chance. Rows are counted against the splits that "
-        "scores come from (all, validation, test); *train only* are rows that match train splits alone."
-    )
-
-
-def _counts(counts: Mapping[Kind, int]) -> list[str]:
-    return [f"{counts[kind]:,}" for kind in KINDS]
-
-
-def _configs(ledger: Ledger) -> str:
-    rows = [
-        [code(name), f"{sum(one.splits.values()):,}", *_counts(one.kinds), f"{one.train_only:,}"]
-        for name, one in ledger.configs.items()
-    ]
-    return table(["config", "rows", *KINDS, "train only"], rows)
-
-
-def _by(part: str, counted: Mapping[str, Mapping[str, Mapping[Kind, int]]]) -> str:
-    """Config → column or label → its counts, as a table; nothing without rows."""
-    rows = [
-        [f"{code(name)} {code(one)}", *_counts(counts)] for name, of in counted.items() for one, counts in of.items()
-    ]
-    return table([part, *KINDS], rows) if rows else ""
-
-
-def _places(checked: Mapping[str, Checked]) -> str:
-    rows = [[code(place), f"{one.texts:,}", *_counts(one.rows), *_counts(one.found)] for place, one in checked.items()]
-    return table(["split", "texts", *(f"rows {kind}" for kind in KINDS), *(f"found {kind}" for kind in KINDS)], rows)
+    rows = {
+        "configs": [
+            [code(name), sum(one.splits.values()), *one.kinds.values(), one.train_only]
+            for name, one in ledger.configs.items()
+        ],
+        "columns": by({name: one.columns for name, one in ledger.configs.items()}),
+        "labels": by({name: one.labels for name, one in ledger.configs.items()}),
+        "places": [
+            [code(place), one.texts, *one.rows.values(), *one.found.values()] for place, one in ledger.checked.items()
+        ],
+    }
+    return fill("ledger.md.jinja", ledger=ledger, kinds=list(KINDS), **rows)

@@ -1,4 +1,4 @@
-"""quality.json: texts, pairs and labels of a dataset, measured in one pass over its rows.
+"""Texts, pairs and labels of a dataset, measured in one pass over its rows; cross-encoders for NLI.
 
 Shares are fractions (0 to 1) with 95 % Wilson intervals, as if rows were independent. Memory: one batch of texts, the
 texts of at most ``DISTINCT_ROWS`` rows, and some 100 bytes of hashes and numbers for each row.
@@ -10,23 +10,23 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import pandas
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
 
+from eval.audit.agreement import wilson
+from eval.audit.evaluation_sentences import normal_form, words
 from eval.audit.source import Batch, DatasetRows
-from eval.audit.text_forms import normal_form, words
 from eval.encoders.embeddings import cosine
 from eval.encoders.load import Encoder, content_hash, download
 from hub.contract.schema import NLI_LABELS
 from hub.errors import InputError, RunError
 from hub.untrusted import NO_CODE, NO_PICKLES, reading_model, require_safetensors
 
-Finite = Annotated[float, Field(allow_inf_nan=False)]
 Lengths = Callable[[Sequence[str]], list[int]]
+Measures = Mapping[str, Callable[[list[str], list[str]], Sequence[Any]]]  # name → a value for each pair
 LIBRARIES = ("numpy", "pyarrow", "scipy", "scikit-learn", "torch", "transformers", "sentence-transformers")
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 ORDER = ("contradiction", "negative", "neutral", "entailment", "positive")  # rising similarity
@@ -34,134 +34,35 @@ INTENDED = {**{name: name for name in NLI_LABELS}, "positive": "entailment", "ne
 SHORT = 3  # tokens
 NEEDED = (4, 32)  # tokens: the premises that Auto-NLI used (section 4.1, appendix A), both ends included
 DISTINCT_ROWS = 10_000  # distinct-n falls as texts are added: datasets are compared on as many
-BIN = 0.05  # width of a histogram's bin
 NLI_BATCH = 32  # pairs of similar length
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+@dataclass(frozen=True)
+class Quality:
+    """Everything measured of one config: ``facts`` about the measurement, and a table for each question.
 
+    ``texts`` has a row for each text column, ``repeats`` one for exact and one for normal repeats, ``measures`` (name →
+    table) one for each label in rising order, ``nli`` one for each label and one for all. ``lengths`` holds the tokens
+    of each text, ``pairs`` the label and measured values of each pair.
+    """
 
-class Share(_Frozen):
-    """``count`` of ``n`` with its interval."""
+    facts: dict[str, Any]
+    texts: pandas.DataFrame
+    repeats: pandas.DataFrame
+    measures: dict[str, pandas.DataFrame]
+    nli: pandas.DataFrame | None
+    lengths: pandas.DataFrame
+    pairs: pandas.DataFrame
 
-    count: int
-    n: int
-    share: Finite
-    low: Finite
-    high: Finite
+    def document(self) -> dict[str, Any]:
+        """The tables as lists of rows; cells are numbers, None and ``Interval``."""
 
+        def records(table: pandas.DataFrame) -> Any:
+            return table.reset_index().to_dict("records")
 
-class LabelAgreement(_Frozen):
-    """The NLI model's classes for the pairs of one label; ``agreement`` where the label stands for a class."""
-
-    label: str
-    intended: str | None
-    predicted: dict[str, Share]
-    agreement: Share | None
-
-
-class NliAgreement(_Frozen):
-    """Agreement with an NLI model (Auto-NLI, section 4.1); ``classes`` in the order of the model's outputs."""
-
-    model: str
-    revision: str
-    classes: tuple[str, ...]
-    labels: tuple[LabelAgreement, ...]
-    agreement: Share | None  # over all pairs whose label stands for a class
-
-
-class Spread(_Frozen):
-    """Values of a measure over the pairs of one label; ``histogram`` counts them between the edges."""
-
-    label: str
-    n: int
-    mean: Finite
-    sd: Finite
-    quantiles: dict[str, Finite]
-    histogram: tuple[int, ...]
-
-
-class Auc(_Frozen):
-    """Probability that a pair of label ``higher`` has a larger value than one of ``lower``; ties count half."""
-
-    lower: str
-    higher: str
-    auc: Finite
-
-
-class Measure(_Frozen):
-    """One number per pair, label by label in rising order; ``source`` and ``revision`` of the encoder, if one."""
-
-    name: str
-    source: str | None = None
-    revision: str | None = None
-    edges: tuple[Finite, ...]
-    labels: tuple[Spread, ...]
-    separations: tuple[Auc, ...]
-
-
-class Distinct(_Frozen):
-    """distinct-n (Li et al. 2016): different n-grams over all n-grams of ``texts`` texts drawn at random."""
-
-    n: int
-    different: int
-    total: int
-    ratio: Finite
-    texts: int
-
-
-class Column(_Frozen):
-    """Texts of one column. ``lengths``: length → texts; ``different_normal`` compares letters and digits alone."""
-
-    name: str
-    texts: int
-    empty: int
-    short: int  # fewer than SHORT tokens, the empty ones included
-    between_4_and_32: Share
-    mean_length: Finite
-    lengths: dict[int, int]
-    different: int
-    different_normal: int
-    distinct: tuple[Distinct, ...]
-
-
-class Repeats(_Frozen):
-    """Rows that repeat an earlier one (texts and label), and pairs whose two texts are the same."""
-
-    rows: int
-    exact: int
-    normal: int
-    same_sides: int
-    same_sides_normal: int
-
-
-class Quality(_Frozen):
-    """Everything measured of one config. ``rows`` of ``splits`` were read, drawn at random if fewer than there are."""
-
-    dataset: str
-    revision: str
-    config: str
-    form: str
-    splits: dict[str, int]
-    rows: int
-    seed: int
-    length_unit: str
-    versions: dict[str, str]
-    columns: tuple[Column, ...]
-    repeats: Repeats
-    measures: tuple[Measure, ...] = ()
-    nli: NliAgreement | None = None
-
-
-def share(count: int, n: int) -> Share:
-    """``count`` of ``n`` with its interval; of nothing, 0 with the interval [0, 1]."""
-    if n == 0:
-        return Share(count=0, n=0, share=0.0, low=0.0, high=1.0)
-    from scipy.stats import binomtest  # costs most of a second
-
-    around = binomtest(count, n).proportion_ci(0.95, method="wilson")
-    return Share(count=count, n=n, share=count / n, low=float(around.low), high=float(around.high))
+        measures = {name: records(table) for name, table in self.measures.items()}
+        tables = {"texts": records(self.texts), "repeats": records(self.repeats), "measures": measures}
+        return {**self.facts, **tables, "nli": None if self.nli is None else records(self.nli)}
 
 
 def whitespace_lengths(texts: Sequence[str]) -> list[int]:
@@ -264,71 +165,64 @@ def measure(
 ) -> Quality:
     """The quality of a dataset, or of ``sample`` of its rows drawn at random.
 
-    lengths: what counts tokens, and in which unit. ``progress`` is called with the number of rows of each batch.
-    Raises InputError when an encoder or NLI model is given and there are no pairs, or one of them fails.
+    lengths: the function that counts tokens, and its unit. ``progress`` is called with the number of rows of each
+    batch. Raises InputError when an encoder or NLI model is given and there are no pairs, or one of them fails.
     """
     if len(rows.columns) < 2 and (encoder or nli):
-        raise InputError(f"{rows.name} ({rows.config})", "has single texts: no pairs to compare")
-    values: dict[str, Callable[[list[str], list[str]], Sequence[Any]]] = {
+        raise InputError(rows.place, "has single texts: no pairs to compare")
+    values: Measures = {
         "jaccard": jaccard,
         "overlap coefficient": overlap_coefficient,
         **({"cosine": cosine(encoder)} if encoder else {}),
         **({"nli": nli.predict} if nli else {}),
     }
-    total = len(rows.drawn(sample, seed))
-    drawn = np.arange(total)
-    if total > DISTINCT_ROWS:
-        drawn = np.sort(np.random.default_rng(seed + 1).choice(total, DISTINCT_ROWS, replace=False))
-    texts, pairs, kept, done = list[pandas.DataFrame](), list[pandas.DataFrame](), dict[str, list[str]](), 0
+    found = list[tuple[pandas.DataFrame, pandas.DataFrame]]()
     for batch in rows.batches(sample, seed):
-        texts.append(_texts(batch, lengths[0]))
-        pairs.append(_pairs(batch, values))
-        low, high = np.searchsorted(drawn, [done, done + len(batch)])
-        for column, found in batch.texts.items():
-            kept.setdefault(column, []).extend(found[place] for place in drawn[low:high] - done)
-        done += len(batch)
+        found.append((_texts(batch, lengths[0]), _pairs(batch, values)))
         progress(len(batch))
-    every, compared = pandas.concat(texts), pandas.concat(pairs)
-    encoded = {"source": encoder.name, "revision": encoder.revision} if encoder else {}
-    measures = [("jaccard", 0.0, {}), ("overlap coefficient", 0.0, {}), ("cosine", -1.0, encoded)]
+    texts, pairs = (pandas.concat(frames) for frames in zip(*found, strict=True))
+    facts = {
+        "dataset": rows.name,
+        "revision": rows.revision,
+        "config": rows.config,
+        "example_type": rows.example_type,
+        "splits": rows.splits,
+        "rows": len(texts),
+        "seed": seed,
+        "length_unit": lengths[1],
+        "encoder": encoder and {"name": encoder.name, "revision": encoder.revision},
+        "nli_model": nli and {"name": nli.name, "revision": nli.revision, "classes": list(nli.classes)},
+        "versions": {"python": sys.version.split()[0], **{library: version(library) for library in LIBRARIES}},
+    }
+    drawn = list(rows.batches(min(len(texts), DISTINCT_ROWS), seed))
+    kept = {column: [text for batch in drawn for text in batch.texts[column]] for column in rows.columns}
     return Quality(
-        dataset=rows.name,
-        revision=rows.revision,
-        config=rows.config,
-        form=rows.example_type,
-        splits=rows.splits,
-        rows=done,
-        seed=seed,
-        length_unit=lengths[1],
-        versions={"python": sys.version.split()[0], **{library: version(library) for library in LIBRARIES}},
-        columns=tuple(_column(column, every, kept[column]) for column in rows.columns),
-        repeats=_repeats(every, rows.columns),
-        measures=tuple(
-            _measure(name, compared, low, **source) for name, low, source in measures if name in compared.columns
-        ),
-        nli=_agreement(nli, compared) if nli else None,
+        facts,
+        pandas.DataFrame({column: _column(column, texts, kept[column]) for column in rows.columns}, dtype=object).T,
+        pandas.DataFrame({kind: _repeats(kind, texts, rows.columns) for kind in ("exact", "normal")}).T,
+        {name: _by_label(name, pairs) for name in values if name in pairs and pairs[name].dtype.kind == "f"},
+        _agreement(pairs) if nli else None,
+        texts[[f"{column} length" for column in rows.columns]].set_axis(list(rows.columns), axis="columns"),
+        pairs,
     )
 
 
 def _texts(batch: Batch, lengths: Lengths) -> pandas.DataFrame:
-    """Per row: the length, emptiness and hashes (exact, normal) of each text, and the hashes of the whole row."""
-    columns: dict[str, Any] = {}
-    label = _hashes(batch.labels or [""] * len(batch))
-    rows = {"exact": label, "normal": label}
+    """Per row: the length, emptiness and hashes (exact, normal) of each text, and the hash of the label."""
+    found: dict[str, Any] = {"label": _hashes(batch.labels or [""] * len(batch))}
     for column, texts in batch.texts.items():
-        columns[f"{column} length"] = lengths(texts)
-        columns[f"{column} empty"] = [not text.strip() for text in texts]
-        for kind, hashes in (("exact", _hashes(texts)), ("normal", _hashes([normal_form(text) for text in texts]))):
-            columns[f"{column} {kind}"] = hashes
-            rows[kind] = rows[kind] * np.uint64(1_000_003) ^ hashes
-    return pandas.DataFrame(columns | rows)
+        found[f"{column} length"] = lengths(texts)
+        found[f"{column} empty"] = [not text.strip() for text in texts]
+        found[f"{column} exact"] = _hashes(texts)
+        found[f"{column} normal"] = _hashes([normal_form(text) for text in texts])
+    return pandas.DataFrame(found)
 
 
 def _hashes(texts: Sequence[str]) -> NDArray[np.uint64]:
     return pandas.util.hash_array(np.array(texts, dtype=object), categorize=False)
 
 
-def _pairs(batch: Batch, values: Mapping[str, Callable[[list[str], list[str]], Sequence[Any]]]) -> pandas.DataFrame:
+def _pairs(batch: Batch, values: Measures) -> pandas.DataFrame:
     """Per pair: label, score (0 where there is none) and every measured value; no columns for single texts."""
     first, second, labels = batch.pairs()
     if not first:
@@ -337,89 +231,61 @@ def _pairs(batch: Batch, values: Mapping[str, Callable[[list[str], list[str]], S
     return pandas.DataFrame({"label": labels, "score": batch.scores or 0.0, **found})
 
 
-def _column(name: str, rows: pandas.DataFrame, drawn: Sequence[str]) -> Column:
-    lengths = rows[f"{name} length"]
-    distinct = []
-    tokens = [text.lower().split() for text in drawn]
-    for n in (1, 2, 3):
-        grams = [gram for one in tokens for gram in zip(*(one[start:] for start in range(n)), strict=False)]
-        ratio = len(set(grams)) / max(len(grams), 1)
-        distinct.append(Distinct(n=n, different=len(set(grams)), total=len(grams), ratio=ratio, texts=len(drawn)))
-    return Column(
-        name=name,
-        texts=len(rows),
-        empty=int(rows[f"{name} empty"].sum()),
-        short=int((lengths < SHORT).sum()),
-        between_4_and_32=share(int(lengths.between(*NEEDED).sum()), len(rows)),
-        mean_length=float(lengths.mean()),
-        lengths=lengths.value_counts().sort_index().to_dict(),
-        different=rows[f"{name} exact"].nunique(),
-        different_normal=rows[f"{name} normal"].nunique(),
-        distinct=tuple(distinct),
-    )
+def _column(name: str, rows: pandas.DataFrame, drawn: Sequence[str]) -> dict[str, Any]:
+    """Counts of a column's texts; distinct-n (Li et al. 2016) of the ``drawn`` ones: different over all n-grams."""
+    lengths, tokens = rows[f"{name} length"], [text.lower().split() for text in drawn]
+    grams = {
+        n: [gram for one in tokens for gram in zip(*(one[at:] for at in range(n)), strict=False)] for n in (1, 2, 3)
+    }
+    return {
+        "texts": len(rows),
+        "empty": int(rows[f"{name} empty"].sum()),
+        "under 3": int((lengths < SHORT).sum()),
+        "4 to 32": wilson(int(lengths.between(*NEEDED).sum()), len(rows)),
+        "mean length": float(lengths.mean()),
+        "different": rows[f"{name} exact"].nunique(),
+        "different, normal": rows[f"{name} normal"].nunique(),
+        **{f"distinct-{n}": len(set(found)) / max(len(found), 1) for n, found in grams.items()},
+    }
 
 
-def _repeats(rows: pandas.DataFrame, columns: Sequence[str]) -> Repeats:
-    same = dict.fromkeys(("exact", "normal"), 0)
+def _repeats(kind: str, rows: pandas.DataFrame, columns: Sequence[str]) -> dict[str, int]:
+    """Rows that repeat an earlier one (texts and label), and rows whose first two texts are the same."""
+    found = {
+        "rows that repeat an earlier one": int(rows.duplicated(["label", *(f"{c} {kind}" for c in columns)]).sum())
+    }
     if len(columns) > 1:
-        same = {kind: int((rows[f"{columns[0]} {kind}"] == rows[f"{columns[1]} {kind}"]).sum()) for kind in same}
-    return Repeats(
-        rows=len(rows),
-        exact=len(rows) - rows["exact"].nunique(),
-        normal=len(rows) - rows["normal"].nunique(),
-        same_sides=same["exact"],
-        same_sides_normal=same["normal"],
-    )
+        same = rows[f"{columns[0]} {kind}"] == rows[f"{columns[1]} {kind}"]
+        found["rows whose first two texts are the same"] = int(same.sum())
+    return found
 
 
-def _measure(name: str, pairs: pandas.DataFrame, low: float, **source: str) -> Measure:
-    """Distribution by label, labels by the mean score of their pairs, else by meaning, else by name."""
-    scores = pairs.groupby("label")["score"].mean()
-    ordered = sorted(scores.index, key=lambda one: (scores[one], ORDER.index(one) if one in ORDER else len(ORDER), one))
-    values = {label: found.to_numpy(dtype=np.float64) for label, found in pairs.groupby("label")[name]}
-    edges = np.linspace(low, 1.0, round((1.0 - low) / BIN) + 1)
-    return Measure(
-        name=name,
-        edges=tuple(edges),
-        labels=tuple(_spread(label, values[label], edges) for label in ordered),
-        separations=tuple(
-            Auc(lower=lower, higher=higher, auc=auc(values[lower], values[higher]))
-            for lower, higher in pairwise(ordered)
-        ),
-        **source,
-    )
+def _by_label(name: str, pairs: pandas.DataFrame) -> pandas.DataFrame:
+    """Distribution by label, labels by the mean score of their pairs, else by meaning, else by name.
 
-
-def _spread(label: str, values: NDArray[np.float64], edges: NDArray[np.float64]) -> Spread:
-    counts, _ = np.histogram(np.clip(values, edges[0], edges[-1]), edges)
-    return Spread(
-        label=label,
-        n=len(values),
-        mean=float(values.mean()),
-        sd=float(values.std()),
-        quantiles={f"{q:g}": float(value) for q, value in zip(QUANTILES, np.quantile(values, QUANTILES), strict=True)},
-        histogram=tuple(counts.tolist()),
-    )
-
-
-def auc(lower: NDArray[np.float64], higher: NDArray[np.float64]) -> float:
-    """Probability that a value of ``higher`` exceeds one of ``lower``; ties count half."""
+    AUC: the probability that a pair has a larger value than one of the label before; ties count half.
+    """
     from sklearn.metrics import roc_auc_score
 
-    return float(roc_auc_score(np.repeat([0, 1], [len(lower), len(higher)]), np.concatenate([lower, higher])))
+    scores = pairs.groupby("label")["score"].mean()
+    ordered = sorted(scores.index, key=lambda one: (scores[one], ORDER.index(one) if one in ORDER else len(ORDER), one))
+    found = pairs.groupby("label")[name].describe(percentiles=QUANTILES).loc[ordered].fillna(0.0)
+    found = found.drop(columns=["min", "max"]).rename(columns={"count": "pairs", "std": "sd"}).astype({"pairs": int})
+    two = [pairs[pairs["label"].isin(both)] for both in pairwise(ordered)]
+    aucs = [roc_auc_score(one["label"] == label, one[name]) for one, label in zip(two, ordered[1:], strict=True)]
+    return found.astype(object).assign(AUC=np.array([None, *map(float, aucs)], dtype=object))
 
 
-def _agreement(model: NliModel, pairs: pandas.DataFrame) -> NliAgreement:
-    """Predicted classes by label, and their agreement with the labels that stand for a class."""
+def _agreement(pairs: pandas.DataFrame) -> pandas.DataFrame:
+    """The NLI model's classes by label, and the share of the class that the label stands for (Auto-NLI, 4.1)."""
     counts = pandas.crosstab(pairs["label"], pairs["nli"]).reindex(columns=list(NLI_LABELS), fill_value=0)
-    labels = []
+    found, meant = dict[str, dict[str, Any]](), [label for label in counts.index if label in INTENDED]
+    hits = {label: int(counts.loc[label, INTENDED[label]]) for label in meant}
     for label, row in counts.iterrows():
-        predicted = {name: share(int(row[name]), int(row.sum())) for name in NLI_LABELS}
-        intended = INTENDED.get(str(label))
-        found = predicted[intended] if intended else None
-        labels.append(LabelAgreement(label=str(label), intended=intended, predicted=predicted, agreement=found))
-    meant = [row.agreement for row in labels if row.agreement is not None]
-    whole = share(sum(one.count for one in meant), sum(one.n for one in meant)) if meant else None
-    return NliAgreement(
-        model=model.name, revision=model.revision, classes=model.classes, labels=tuple(labels), agreement=whole
-    )
+        n = int(row.sum())
+        shares = {name: wilson(int(row[name]), n) for name in NLI_LABELS}
+        found[str(label)] = {"pairs": n, **shares, "agreement": wilson(hits[label], n) if label in hits else None}
+    if meant:
+        n = int(counts.loc[meant].to_numpy().sum())
+        found["all"] = {"pairs": n, **dict.fromkeys(NLI_LABELS), "agreement": wilson(sum(hits.values()), n)}
+    return pandas.DataFrame.from_dict(found, orient="index", dtype=object).rename_axis("label")

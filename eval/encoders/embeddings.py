@@ -1,6 +1,6 @@
-"""Embeddings on disk: files of some MiB, each named by the SHA-256 of its bytes, so that no torn one is ever trusted.
+"""Embeddings of an encoder, each distinct text once, on disk in files named by the SHA-256 of their bytes.
 
-A row is the hash of a text and its vector. Texts themselves are not stored.
+No torn file is ever trusted. A row is the hash of a text and its vector. Texts themselves are not stored.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ def digests(texts: Sequence[str]) -> Digests:
 
 
 class Chunks:
-    """The chunk files of a folder and, in memory, where each text's embedding lies: 25 bytes a text."""
+    """The chunk files of a folder and, in memory, where each text's embedding lies: 24 bytes a text."""
 
     def __init__(self, folder: Path, dimension: int):
         self.folder, self.dimension = folder, dimension
@@ -45,7 +45,6 @@ class Chunks:
         self._paths: list[Path] = []
         self._digests: Digests = np.empty(0, dtype=f"S{HASH_BYTES}")  # in order
         self._places: NDArray[np.int64] = np.empty(0, dtype=np.int64)  # of each digest
-        self._zero: NDArray[np.bool_] = np.empty(0, dtype=np.bool_)
 
     @property
     def row_bytes(self) -> int:
@@ -62,17 +61,17 @@ class Chunks:
         Raises InputError when a chunk is whole but of another dimension.
         """
         new = sorted(set(self.folder.glob("*.npy")) - set(self._paths))
-        parts: list[tuple[Any, ...]] = [(self._digests, self._places, self._zero)]
+        parts: list[tuple[Any, ...]] = [(self._digests, self._places)]
         for path in new:
             rows = self._read(path)
             if rows is not None:
                 first = len(self._paths) << _ROW_BITS
                 self._paths.append(path)
-                parts.append((rows["text"].copy(), first + np.arange(len(rows)), (rows["embedding"] == 0).all(axis=1)))
+                parts.append((rows["text"].copy(), first + np.arange(len(rows))))
         if len(parts) > 1:
-            joined = [np.concatenate(columns) for columns in zip(*parts, strict=True)]
-            order = np.argsort(joined[0], kind="stable")
-            self._digests, self._places, self._zero = (column[order] for column in joined)
+            found, places = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+            order = np.argsort(found, kind="stable")
+            self._digests, self._places = found[order], places[order]
 
     def discard_damaged(self) -> None:
         """Remove what killed or torn writes left. Call it with the folder locked."""
@@ -95,10 +94,6 @@ class Chunks:
             return np.full(len(wanted), -1)
         at = np.searchsorted(self._digests, wanted).clip(max=len(self._digests) - 1)
         return np.where(self._digests[at] == wanted, self._places[at], -1)
-
-    def zeros(self, wanted: Digests) -> NDArray[np.bool_]:
-        """Whether each digest (n,), which must be here, has a zero vector."""
-        return self._zero[np.searchsorted(self._digests, wanted)]
 
     def take(self, places: NDArray[np.int64]) -> NDArray[np.float32]:
         """The embeddings (n, dimension) at places that ``find`` gave; one chunk is in memory at a time."""
@@ -198,16 +193,6 @@ class Embeddings:
             self.encode()
         return self._chunks.take(self._chunks.find(found))
 
-    @property
-    def reused(self) -> int:
-        """How many of the distinct sentences asked for were there before."""
-        return len(self._wanted) - len(self._missing()) - self.encoded
-
-    @property
-    def zero_vectors(self) -> int:
-        """How many of the sentences, once encoded, have the zero vector, which has no direction to compare."""
-        return int(self._chunks.zeros(self._hashes(self._wanted)).sum())
-
     def _hashes(self, texts: Iterable[str]) -> Digests:
         return np.array([self._wanted[text] for text in texts], dtype=f"S{HASH_BYTES}")
 
@@ -272,8 +257,6 @@ class Embeddings:
     def _say_cost(self) -> None:
         """Say what was done, how large the cache is and how to get rid of it."""
         said = f"{self.encoded:,} sentences encoded in {self.seconds:.1f} s"
-        if zero := self.zero_vectors:
-            said += f"; {zero:,} sentences have the zero vector"
         if not self._temporary:
             said += f"; {self._chunks.bytes() / MIB:,.1f} MiB in {self.folder}, which may be deleted"
         say(said)

@@ -1,10 +1,9 @@
-"""A sentence encoder that comes as a Python package, so that it can be had without a Hub: all-MiniLM-L6-v2."""
+"""Load sentence encoders: folders, Hub models, functions, and all-MiniLM-L6-v2, which comes as a Python package."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib
-import inspect
 import json
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -50,28 +49,25 @@ def checked(found: Any, texts: Sequence[str], name: str, dimension: int | None =
     """
     import torch
 
-    first = f"the first of which is {shown(texts[0])}"
     if isinstance(found, torch.Tensor):
         found = found.detach().to("cpu", torch.float64).numpy()
+
+    def refused(what: str, allowed: str) -> InputError:
+        problem = f"gives {what} for {len(texts)} texts, the first of which is {shown(texts[0])}"
+        return InputError(name, problem, allowed=allowed)
+
     if not isinstance(found, np.ndarray) or found.dtype.kind not in "fiu":
         kind = f"an array of {found.dtype}" if isinstance(found, np.ndarray) else f"a {type(found).__name__}"
-        raise InputError(name, f"gives {kind} for {len(texts)} texts, {first}", allowed="an array of numbers")
+        raise refused(kind, "an array of numbers")
     if found.ndim != 2:
-        problem = f"gives an array of shape {found.shape} for {len(texts)} texts, {first}"
-        raise InputError(name, problem, allowed=f"({len(texts)}, dimension)")
+        raise refused(f"an array of shape {found.shape}", f"({len(texts)}, dimension)")
     if len(found) != len(texts):
-        problem = f"gives {len(found)} rows for {len(texts)} texts, {first}"
-        raise InputError(name, problem, allowed="one row a text, in their order")
+        raise refused(f"{len(found)} rows", "one row a text, in their order")
     if found.shape[1] == 0 or dimension not in (None, found.shape[1]):
         before = "" if dimension is None else f", after {dimension} before"
-        problem = f"gives vectors of {found.shape[1]} numbers{before} for {len(texts)} texts, {first}"
-        raise InputError(name, problem, allowed="one dimension for all texts")
-    return _finite(found, texts, name)
-
-
-def _finite(found: NDArray[Any], texts: Sequence[str], name: str) -> NDArray[np.float32]:
+        raise refused(f"vectors of {found.shape[1]} numbers{before}", "one dimension for all texts")
     with np.errstate(over="ignore"):
-        embeddings = found.astype(np.float32)
+        embeddings: NDArray[np.float32] = found.astype(np.float32)
     finite = np.isfinite(embeddings)
     if not finite.all():
         row, column = (int(place) for place in np.argwhere(~finite)[0])
@@ -88,14 +84,7 @@ def shown(text: str) -> str:
 
 OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.h5", "*.ot", "*.msgpack", "*.onnx", "onnx/*", "openvino/*")
 """What is not downloaded with a model: pickles, and weights for other libraries."""
-_DESCRIPTIONS = {
-    "README.md",
-    "results.json",
-    MANIFEST,
-    RECIPE,
-    REPORT,
-    ".gitattributes",
-}  # descriptions of a model
+_DESCRIPTIONS = {"README.md", "results.json", MANIFEST, RECIPE, REPORT, ".gitattributes"}
 _DESCRIPTION_FOLDERS = {"assets", "onnx", "openvino"}
 _DESCRIPTION_SUFFIXES = {".md", ".png", ".svg", ".pdf", ".csv"}
 
@@ -106,14 +95,10 @@ def content_hash(folder: Path) -> str:
     Cards, results, plots and hidden files are left out, so that evaluating or publishing a model changes nothing; an
     unknown file counts. It takes as long as reading the files.
     """
-    lines = [f"{path}\0{sha256_file(folder / path)}\n" for path in deciding_files(folder)]
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
-def deciding_files(folder: Path) -> list[PurePosixPath]:
-    """Paths inside a model folder, in order of their text, of the files that decide its embeddings."""
     found = (PurePosixPath(path.relative_to(folder).as_posix()) for path in folder.rglob("*") if path.is_file())
-    return sorted((path for path in found if not _is_description(path)), key=str)
+    paths = sorted((path for path in found if not _is_description(path)), key=str)
+    lines = [f"{path}\0{sha256_file(folder / path)}\n" for path in paths]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def _is_description(path: PurePosixPath) -> bool:
@@ -270,11 +255,8 @@ def chat_template(name: str) -> Iterator[None]:
 def wrap(function: Embed, name: str, revision: str | None = None) -> Encoder:
     """A function from n texts to (n, dimension) as an encoder. It is called with at most a few hundred texts at once.
 
-    Its revision is ``revision``, else ``function.revision``, else the hash of the source file it is defined in: that
-    misses a change in whatever else it reads, so embeddings are then not kept for the next run.
-
-    Raises InputError when there is no revision and no source, or the function gives no embeddings; RunError, also later
-    on, when it raises.
+    Its revision is ``revision``, else ``function.revision``; without one, nothing is kept for the next run. Raises
+    InputError when the function gives no embeddings; RunError, also later on, when it raises.
     """
 
     def embed(texts: list[str]) -> Any:
@@ -285,10 +267,10 @@ def wrap(function: Embed, name: str, revision: str | None = None) -> Encoder:
     if declared is not None and (not isinstance(declared, str) or not declared.strip()):
         raise InputError(name, f"its revision is {declared!r}", allowed="a text that changes with its embeddings")
     if declared is None:
-        say(f"{name}: declares no revision, so the hash of its source file stands for it, and embeddings are not kept")
+        say(f"{name}: declares no revision, so its embeddings are not kept")
     return Encoder(
         name=name,
-        revision=declared or _source_hash(function, name),
+        revision=declared or "undeclared",
         embed=embed,
         dimension=checked(embed(list(PROBE)), PROBE, name).shape[1],
         settings={"function": name},  # two functions may both call themselves v1
@@ -309,25 +291,11 @@ def _own_code(name: str) -> Iterator[None]:
         raise RunError(name, f"raises {type(error).__name__}: {said} ({Path(at.filename).name}:{at.lineno})") from error
 
 
-def _source_hash(function: Embed, name: str) -> str:
-    """Hash of the file that defines a function or, for a callable object, its class."""
-    defined = function if inspect.isroutine(function) or inspect.isclass(function) else type(function)
-    try:
-        source = inspect.getsourcefile(defined)
-    except TypeError:
-        source = None
-    if source is None or not Path(source).is_file():
-        raise InputError(name, "has no source file to tell its revision by", hint="set its attribute `revision`")
-    return f"source-{hashlib.sha256(Path(source).read_bytes()).hexdigest()}"
-
-
 def _imported(model: str) -> Embed:
     """The function that ``python:package.module:function`` names."""
     module_name, _, attribute = model.removeprefix(FUNCTION).partition(":")
-    if not module_name or not attribute:
+    if not attribute or not all(part.isidentifier() for part in module_name.split(".")):
         raise InputError(model, "names no function", allowed=f"{FUNCTION}package.module:function")
-    if not all(part.isidentifier() for part in module_name.split(".")):
-        raise InputError(model, f"{module_name!r} is no module's name", allowed=f"{FUNCTION}package.module:function")
     with _own_code(model):
         try:
             module = importlib.import_module(module_name)
@@ -371,12 +339,8 @@ def _load(folder: Path, model: str, dtype: str | None) -> SentenceTransformer:
 def _settings(loaded: SentenceTransformer) -> dict[str, str]:
     """What decides an embedding beside the model's files."""
     prompt = loaded.prompts.get(loaded.default_prompt_name or "", "")
-    facts = {
-        "prompt": prompt,
-        "max_seq_length": loaded.max_seq_length,
-        "truncate_dim": loaded.truncate_dim,
-        "dtype": loaded.dtype,
-    }
+    facts = {"prompt": prompt, "max_seq_length": loaded.max_seq_length}
+    facts |= {"truncate_dim": loaded.truncate_dim, "dtype": loaded.dtype}
     return {key: str(value) for key, value in facts.items()}
 
 

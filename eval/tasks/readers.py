@@ -28,11 +28,6 @@ PARTS = {"train": "tr", "validation": "va", "test": "te"}
 TextForm = Callable[[str], str]
 
 
-def as_it_is(text: str) -> str:
-    """The organisers' text form: every character of the cell, spaces at its ends included (MTEB's copies have them)."""
-    return text
-
-
 def two_classes(files: Sequence[DataFile]) -> Rows:
     """MR, CR, SUBJ, MPQA: one text a line, Latin-1; the first file's class is 1, and its rows come first."""
     rows = [(tokens(line), 1 - number) for number, file in enumerate(files) for line in file.lines("latin-1")]
@@ -79,26 +74,25 @@ def snli(files: Sequence[DataFile]) -> Rows:
 
     Raises InputError when the files have different numbers of lines.
     """
-    labels, first, second = files[0].lines(), files[1].lines("latin-1"), files[2].lines("latin-1")
-    parallel(files, (labels, first, second))
-    rows = [
-        (tokens(left), tokens(right), index(f"{files[0].place}:{number}", label, SNLI))
-        for number, (label, left, right) in enumerate(zip(labels, first, second, strict=True), start=1)
-    ]
-    return Rows.of(rows, SNLI)
+    lines = files[0].lines(), files[1].lines("latin-1"), files[2].lines("latin-1")
+    parallel(files, lines)
+    labels = [index(f"{files[0].place}:{number}", label, SNLI) for number, label in enumerate(lines[0], start=1)]
+    return Rows.of(list(zip(map(tokens, lines[1]), map(tokens, lines[2]), labels, strict=True)), SNLI)
 
 
 def probing(files: Sequence[DataFile], split: str) -> Rows:
     """A probing task: part, class, …, text. One file holds all parts; the classes are those of its train part, sorted
     as text (tree depth: ``10`` before ``5``).
     """
-    rows = [(place, cells[0], cells[1], cells[-1]) for place, cells in files[0].cells(3)]
-    classes = sorted({label for _, part, label, _ in rows if part == "tr"})
-    for place, part, _, _ in rows:
-        if part not in PARTS.values():
+    found: dict[str, list[tuple[str, str, str]]] = {part: [] for part in PARTS.values()}
+    for place, (part, label, *_, text) in files[0].cells(3):
+        if part not in found:
             raise InputError(place, f"unknown part {part!r}", allowed="tr, va, te", hint="restore the file")
-    of_split = [(place, label, text) for place, part, label, text in rows if part == PARTS[split]]
-    return Rows.of([(tokens(text), index(place, label, classes)) for place, label, text in of_split], classes)
+        found[part].append((place, label, text))
+    classes = sorted({label for _, label, _ in found["tr"]})
+    return Rows.of(
+        [(tokens(text), index(place, label, classes)) for place, label, text in found[PARTS[split]]], classes
+    )
 
 
 def parallel(files: Sequence[DataFile], lines: Sequence[Sequence[str]]) -> None:
@@ -166,6 +160,9 @@ class _Array(_Known):
         content = data.encode("latin1") if isinstance(data, str) else data
         self.values = np.frombuffer(content, kind.numpy()).reshape(shape, order="F" if columns_first else "C")
 
+    def __array__(self, *_: object, **__: object) -> NDArray[Any]:
+        return self.values
+
 
 class _Reconstruct(_Known):
     """NumPy's maker of an empty array, whatever shape it is asked for."""
@@ -228,9 +225,11 @@ def coco(files: Sequence[DataFile]) -> Rows:
     file = files[0]
     content = load_arrays(file)
     try:
-        features = _matrix(content["features"])
+        features = np.ascontiguousarray(content["features"], dtype=np.float32)
+        if features.ndim != 2 or not np.isfinite(features).all():
+            raise ValueError(f"features of shape {features.shape}, or not finite")
         texts, ids = content["captions"], content["image_to_caption_ids"]
-        of_image = [[int(key) for key in _list(ids[image])[:CAPTIONS_PER_IMAGE]] for image in range(len(features))]
+        of_image = [np.asarray(ids[image], dtype=int).tolist()[:CAPTIONS_PER_IMAGE] for image in range(len(features))]
         rows = [
             (tokens(f"{texts[key]['cleaned_caption']} ."), image) for image, keys in enumerate(of_image) for key in keys
         ]
@@ -241,18 +240,3 @@ def coco(files: Sequence[DataFile]) -> Rows:
         few = next(image for image, keys in enumerate(of_image) if len(keys) < CAPTIONS_PER_IMAGE)
         raise InputError(file.place, f"image {few} has {len(of_image[few])} captions", allowed="at least five an image")
     return Rows.of(rows, features=features)
-
-
-def _list(values: Any) -> list[Any]:
-    return values.values.tolist() if isinstance(values, _Array) else list(values)
-
-
-def _matrix(values: Any) -> NDArray[np.float32]:
-    """Features (images, dimension) from one array or a list of rows. Raises ValueError for anything else."""
-    if isinstance(values, _Array):
-        matrix = values.values
-    else:
-        matrix = np.array([row.values if isinstance(row, _Array) else row for row in values], dtype=np.float32)
-    if matrix.ndim != 2 or not np.isfinite(matrix).all():
-        raise ValueError(f"features of shape {matrix.shape}, or not finite")
-    return np.ascontiguousarray(matrix, dtype=np.float32)

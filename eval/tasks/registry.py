@@ -86,8 +86,10 @@ def _named(names: Iterable[str], protocol: str) -> tuple[str, ...]:
     return tuple(f"{name}/{protocol}" for name in names)
 
 
+_SENTEVAL = (*CLASSIFICATION, "mrpc")
+_PROBING = tuple(one.name for one in PROBING)
 _DECLUTR = (
-    *_named((*CLASSIFICATION, "mrpc"), "senteval"),
+    *_named(_SENTEVAL, "senteval"),
     *_named(("sick-r", "stsb"), "regression"),
     "coco/retrieval",
     *_named(YEARS, "mean"),
@@ -97,33 +99,24 @@ _DECLUTR_WORDS = (
     "SICK-R and STS-B with the trained head, the mean of accuracy and F1 for MRPC, the mean of six recalls for COCO, "
     "accuracy elsewhere (Giorgi et al. 2021, appendix C.2"
 )
+_WITHOUT_TEST_ROWS = (
+    "mean accuracy on what SentEval's classification tasks choose their regularisation by, SNLI left out: for choices "
+    "between encoders, without test rows"
+)
+_WITH_SNLI = (*_DECLUTR, "snli/senteval")
 DEFINITIONS = (
     Definition("declutr-downstream", f"{_DECLUTR_WORDS}, table 2: without SNLI)", _DECLUTR, "mrpc/senteval"),
-    Definition(
-        "declutr-downstream-with-snli",
-        f"{_DECLUTR_WORDS}; with SNLI)",
-        (*_DECLUTR, "snli/senteval"),
-        "mrpc/senteval",
-    ),
+    Definition("declutr-downstream-with-snli", f"{_DECLUTR_WORDS}; with SNLI)", _WITH_SNLI, "mrpc/senteval"),
     Definition(
         "declutr-probing",
         "mean accuracy over SentEval's ten probing tasks (Giorgi et al. 2021, appendix C.2, table 3)",
-        _named((one.name for one in PROBING), "senteval"),
+        _named(_PROBING, "senteval"),
     ),
     *(
-        Definition(
-            f"validation-{mode}",
-            "mean accuracy on what SentEval's classification tasks choose their regularisation by, SNLI left out: for "
-            "choices between encoders, without test rows",
-            _named((*CLASSIFICATION, "mrpc"), f"{mode}{VALIDATION}"),
-        )
-        for mode in MODES
-    ),
-    *(
-        Definition(
-            f"validation-probing-{mode}",
-            "the same of SentEval's ten probing tasks",
-            _named((one.name for one in PROBING), f"{mode}{VALIDATION}"),
+        Definition(f"validation-{kind}{mode}", words, _named(names, f"{mode}{VALIDATION}"))
+        for kind, words, names in (
+            ("", _WITHOUT_TEST_ROWS, _SENTEVAL),
+            ("probing-", "the same of SentEval's ten probing tasks", _PROBING),
         )
         for mode in MODES
     ),

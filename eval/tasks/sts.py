@@ -28,6 +28,7 @@ SUBSETS = {  # in the toolkit's order, which is the order of rows
 }
 SICK_FILES = {"train": ("SICK_train.txt",), "validation": ("SICK_trial.txt",), "test": ("SICK_test_annotated.txt",)}
 STSB_FILES = {"train": ("sts-train.csv",), "validation": ("sts-dev.csv",), "test": ("sts-test.csv",)}
+BOTH = ("validation", "test")
 ALL_OF_SICK = {"test": tuple(file for files in SICK_FILES.values() for file in files)}
 
 
@@ -43,30 +44,23 @@ def _years(layout: Layout, suffix: str = "") -> list[DataSet]:
 
 
 def _pairs(
-    name: str,
-    layout: Layout,
-    folder: str,
-    files: Mapping[str, Sequence[str]],
-    read: Callable[..., Rows],
-    known: str | None,
-    **more: Any,
+    name: str, layout: Layout, folder: str, files: Mapping[str, Sequence[str]], read: Callable[..., Rows], **more: Any
 ) -> DataSet:
-    reader = partial(read, form=LAYOUTS[layout].form)
-    return DataSet(name, layout, parts(folder, files, reader), known, **more)
+    return DataSet(name, layout, parts(folder, files, partial(read, form=LAYOUTS[layout].form)), **more)
 
 
 _BENCHMARK = partial(table, columns=7, texts=(5, 6), target=4)  # genre, file, year, id, score, two texts, sources
 _SICK = partial(table, columns=5, texts=(1, 2), target=3, span=(1, 5), header=True)  # id, two texts, score, class
 SENTEVAL_DATA = (
     *_years("senteval"),
-    _pairs("stsb-tokenised", "senteval", "downstream/STS/STSBenchmark", STSB_FILES, _BENCHMARK, "stsb"),
-    _pairs("sick-r-tokenised", "senteval", "downstream/SICK", SICK_FILES, _SICK, "sick"),
+    _pairs("stsb-tokenised", "senteval", "downstream/STS/STSBenchmark", STSB_FILES, _BENCHMARK, sentences="stsb"),
+    _pairs("sick-r-tokenised", "senteval", "downstream/SICK", SICK_FILES, _SICK, sentences="sick"),
 )
 ORIGINALS = (
     *_years("originals", "-original"),
-    _pairs("stsb", "originals", "STSBenchmark", STSB_FILES, _BENCHMARK, "stsb", shipped=("validation", "test")),
-    _pairs("sick-r", "originals", "SICK", SICK_FILES, _SICK, "sick"),
-    _pairs("sick-r-full", "originals", "SICK", ALL_OF_SICK, _SICK, None),  # the rows of sick-r
+    _pairs("stsb", "originals", "STSBenchmark", STSB_FILES, _BENCHMARK, sentences="stsb", shipped=BOTH),
+    _pairs("sick-r", "originals", "SICK", SICK_FILES, _SICK, sentences="sick"),
+    _pairs("sick-r-full", "originals", "SICK", ALL_OF_SICK, _SICK),  # the rows of sick-r
 )
 
 AGGREGATIONS: dict[Aggregation, str] = {
@@ -75,21 +69,16 @@ AGGREGATIONS: dict[Aggregation, str] = {
     "wmean": "one correlation per subset, mean weighted by the number of pairs",
 }
 COSINE = "Spearman correlation x 100 between the cosine of two sentence embeddings and the mean human score"
-ORIGINAL, TOKENISED = (
-    "sentences as the organisers distribute them",
-    "SentEval's text form (Moses tokens, STS in lower case)",
-)
+ORIGINAL = "sentences as the organisers distribute them"
+TOKENISED = "SentEval's text form (Moses tokens, STS in lower case)"
 NO_MODEL = "over all pairs of the split; no model is fitted on top"
 STSB, SICK = "STS benchmark (SemEval 2017 task 1)", "SICK relatedness (SemEval 2014 task 1)"
 
 
 def _year(name: str, suffix: str, aggregation: Aggregation) -> Task:
-    protocol = (
-        f"{name.upper()} ({YEARS[name]}), {ORIGINAL if suffix else TOKENISED}: {COSINE}; {AGGREGATIONS[aggregation]}; "
-        "no model is fitted on top"
-    )
-    dataset, group = f"{name}{suffix}", f"sts{suffix}"
-    return Task(f"{dataset}/{aggregation}", dataset, group, "sts", protocol, "spearman", aggregation)
+    how = f"{ORIGINAL if suffix else TOKENISED}: {COSINE}; {AGGREGATIONS[aggregation]}; no model is fitted on top"
+    protocol, dataset = f"{name.upper()} ({YEARS[name]}), {how}", f"{name}{suffix}"
+    return Task(f"{dataset}/{aggregation}", dataset, f"sts{suffix}", "sts", protocol, "spearman", aggregation)
 
 
 def _cosine(dataset: str, group: str, protocol: str, splits: tuple[str, ...] = ("test",)) -> Task:
@@ -111,23 +100,19 @@ def _regression(name: str, words: str) -> Task:
     )
 
 
-STSB_COSINE = _cosine(
-    "stsb",
-    "sts",
-    f"{STSB}: correlation x 100 between the cosine of two sentence embeddings and the mean human score, {NO_MODEL}",
-    ("validation", "test"),
+_STSB_WORDS = (
+    f"{STSB}: correlation x 100 between the cosine of two sentence embeddings and the mean human score, {NO_MODEL}"
+)
+_ALL_OF_SICK_WORDS = (
+    f"{SICK}, {ORIGINAL}: {COSINE}, over all 9,927 pairs (train, trial and test together, as MTEB); no model is fitted "
+    "on top"
 )
 TASKS = (
     *(_year(name, suffix, how) for suffix in ("", "-original") for name in YEARS for how in AGGREGATIONS),
-    STSB_COSINE,
-    _cosine("stsb-tokenised", "sts", f"{STSB}, {TOKENISED}: {COSINE}, {NO_MODEL}", ("validation", "test")),
+    _cosine("stsb", "sts", _STSB_WORDS, BOTH),
+    _cosine("stsb-tokenised", "sts", f"{STSB}, {TOKENISED}: {COSINE}, {NO_MODEL}", BOTH),
     _cosine("sick-r-tokenised", "sts", f"{SICK}, Moses tokens: {COSINE}, {NO_MODEL}"),
     _cosine("sick-r", "sts-original", f"{SICK}, {ORIGINAL}: {COSINE}, {NO_MODEL}"),
-    _cosine(
-        "sick-r-full",
-        "sts-original",
-        f"{SICK}, {ORIGINAL}: {COSINE}, over all 9,927 pairs (train, trial and test together, as MTEB); no model is "
-        "fitted on top",
-    ),
+    _cosine("sick-r-full", "sts-original", _ALL_OF_SICK_WORDS),
 )
 REGRESSIONS = (_regression("stsb", "STS benchmark"), _regression("sick-r", "SICK relatedness"))

@@ -84,18 +84,16 @@ class Design:
     validation: "Design | None" = None
 
 
+_INNER_FOLDS = (
+    "the mean, over the 10 test folds of nested cross-validation, of the best mean accuracy on the inner folds; no "
+    "test fold is scored"
+)
 KFOLD = Design(
     "nested 10-fold cross-validation over all rows",
     "nested_kfold",
     ("all",),
     "all",
-    Design(
-        "the mean, over the 10 test folds of nested cross-validation, of the best mean accuracy on the inner folds; no "
-        "test fold is scored",
-        "nested_validation",
-        ("all",),
-        "all",
-    ),
+    Design(_INNER_FOLDS, "nested_validation", ("all",), "all"),
 )
 CROSS_VALIDATED = Design(
     "regularisation chosen by 10-fold cross-validation on train, scored on test",
@@ -117,12 +115,10 @@ HELD_OUT = Design(
 class Task:
     """A declared evaluation; a score under its name is always the same measurement.
 
-    ``dataset`` is what ``eval.tasks.sources.Source.load`` reads (MTEB's name of an MTEB task), ``splits`` what is
-    scored and ``fitted_on`` the further splits that a head is fitted or chosen on. ``family`` says which scores may
-    stand in one table with this one. ``metric`` is None for MTEB, whose tasks have their own main score.
-
-    ``design``, ``mode``, ``as_snli`` and ``with_f1`` are a probe's: how the regularisation is chosen, by which
-    optimiser, whether rows, features and training are those of the toolkit's SNLI task, whether F1 is reported as well.
+    ``dataset`` is what ``Source.load`` reads (MTEB's name of an MTEB task), ``splits`` what is scored, ``fitted_on``
+    the further splits that a head is fitted or chosen on. ``family`` says which scores may share a table. ``metric`` is
+    None for MTEB, whose tasks have their own main score. ``design``, ``mode``, ``as_snli`` (the toolkit's rows,
+    features and training for SNLI) and ``with_f1`` are a probe's.
     """
 
     name: str

@@ -152,7 +152,7 @@ def columns(texts: Sequence[Hypothesis], judged: Sequence[Judged]) -> dict[str, 
 
 
 def _words(text: str) -> int:
-    from eval.audit.text_forms import words
+    from eval.audit.evaluation_sentences import words
 
     return len(words(text))
 

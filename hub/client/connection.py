@@ -126,12 +126,6 @@ def asked_seconds(headers: httpx2.Headers) -> int | None:
     return seconds if 0 <= seconds <= LONGEST_ASKED else None
 
 
-def is_failure(error: BaseException) -> bool:
-    """Whether an error of a step that speaks to a Hub is the Hub's, or that of the way there."""
-    known = (HfHubHTTPError, httpx2.HTTPError, ConnectionError, OfflineModeIsEnabled)
-    return isinstance(error, known) or is_wrong(error)
-
-
 def is_wrong(error: BaseException) -> bool:
     """Whether what answered is no Hub: the client tripped over the answer, or was led in circles or elsewhere."""
     if isinstance(error, HFValidationError):
@@ -195,32 +189,9 @@ def hub_errors(what: str) -> Iterator[None]:
         raise known from None  # the cause holds request headers
 
 
-def in_words(what: str, error: Exception) -> StsDinoError | None:
-    """The project's error for a failure of a Hub or of the way there; None when ``error`` is something else."""
-    if isinstance(error, StsDinoError):
-        return error
-    if isinstance(error, HFValidationError):
-        return InputError(what, first_line(error))
-    if isinstance(error, LocalTokenNotFoundError) or is_failure(error):
-        return translated(what, error)
-    lost = lost_connection(error)
-    return translated(what, lost) if lost is not None else None
-
-
-def lost_connection(error: BaseException) -> Exception | None:
-    """The failed connection that transformers' plain OSError was raised from; None when there is none."""
-    behind: BaseException | None = error if type(error) is OSError and error.errno is None else None
-    while behind is not None and not isinstance(behind, httpx2.TransportError | ConnectionError):
-        behind = behind.__cause__
-    return behind
-
-
 @contextmanager
 def reading(what: str, revision: str | None) -> Iterator[None]:
-    """Turn the Hub's failures while reading ``what`` into InputError (wrong name) or RunError (no access, no Hub).
-
-    Causes are dropped: they hold request headers.
-    """
+    """Turn the Hub's failures while reading ``what`` into InputError (wrong name) or RunError (no access, no Hub)."""
     with hub_errors(f"read {what}"):
         try:
             yield
@@ -244,20 +215,23 @@ def _of_reading(place: str, revision: str | None, error: Exception) -> StsDinoEr
     if library and isinstance(error, library.DataFilesNotFoundError):
         hint = "does its card name files that are there? Publish them, or give another revision"
         return InputError(place, "has no data files that can be read", hint=hint)
-    unanswered = isinstance(error, (LocalEntryNotFoundError, ConnectionError))
-    if unanswered or (library and isinstance(error, library.FileNotFoundDatasetsError)):
-        if constants.HF_HUB_OFFLINE:
-            hint = "run once without it, or give the revision that was downloaded"
-            return RunError(place, "is not downloaded, and HF_HUB_OFFLINE is set", hint=hint)
-        return RunError(place, "stopped answering", hint="run the same command again later")
-    if isinstance(error, FileNotFoundError) and error.errno is None:  # so ``datasets`` tells a Hub that answers nothing
+    unanswered = isinstance(error, LocalEntryNotFoundError | ConnectionError)
+    unanswered = unanswered or (library and isinstance(error, library.FileNotFoundDatasetsError))
+    if unanswered and constants.HF_HUB_OFFLINE:
+        hint = "run once without it, or give the revision that was downloaded"
+        return RunError(place, "is not downloaded, and HF_HUB_OFFLINE is set", hint=hint)
+    if unanswered or (isinstance(error, FileNotFoundError) and error.errno is None):  # datasets, of a silent Hub
         return RunError(place, "stopped answering", hint="run the same command again later")
     return None
 
 
-def translated(what: str, error: Exception) -> StsDinoError:
-    """The project's error for a failed request to the Hub."""
-    place = f"{what} at {constants.ENDPOINT}"
+def in_words(what: str, error: Exception) -> StsDinoError | None:
+    """The project's error for a failure of a Hub or of the way there; None when ``error`` is something else."""
+    if isinstance(error, StsDinoError):
+        return error
+    if isinstance(error, HFValidationError):
+        return InputError(what, first_line(error))
+    place, error = f"{what} at {constants.ENDPOINT}", lost_connection(error) or error
     if isinstance(error, OfflineModeIsEnabled):
         return RunError(place, "HF_HUB_OFFLINE is set", hint="unset it to reach the Hub")
     if isinstance(error, LocalTokenNotFoundError):
@@ -269,8 +243,18 @@ def translated(what: str, error: Exception) -> StsDinoError:
     if is_wrong(error):
         hint = "is HF_ENDPOINT right, or does a proxy or a login page answer in its place? Nothing is lost"
         return RunError(place, f"what answered is no Hub ({what_is_wrong(error)})", hint=hint)
-    hint = "is it running, and is HF_ENDPOINT right? Run the same command again later: nothing is lost"
-    return RunError(place, f"the Hub cannot be reached ({type(error).__name__})", hint=hint)
+    if isinstance(error, httpx2.HTTPError | ConnectionError):
+        hint = "is it running, and is HF_ENDPOINT right? Run the same command again later: nothing is lost"
+        return RunError(place, f"the Hub cannot be reached ({type(error).__name__})", hint=hint)
+    return None
+
+
+def lost_connection(error: BaseException) -> Exception | None:
+    """The failed connection that transformers' plain OSError was raised from; None when there is none."""
+    behind: BaseException | None = error if type(error) is OSError and error.errno is None else None
+    while behind is not None and not isinstance(behind, httpx2.TransportError | ConnectionError):
+        behind = behind.__cause__
+    return behind
 
 
 class Organisation(BaseModel):
@@ -280,7 +264,7 @@ class Organisation(BaseModel):
 
 
 class Account(BaseModel):
-    """The token's user; ``role`` is what the token may do ("read", "write", ...), None when the Hub does not say."""
+    """The token's user and organisations."""
 
     name: str = Field(min_length=1)
     orgs: tuple[Organisation, ...] = ()
@@ -288,7 +272,7 @@ class Account(BaseModel):
 
     @property
     def role(self) -> str | None:
-        """What the token may do."""
+        """What the token may do ("read", "write", ...); None when the Hub does not say."""
         token = self.auth.get("accessToken")
         return token.get("role") if isinstance(token, dict) else None
 

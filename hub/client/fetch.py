@@ -52,18 +52,20 @@ def fetch(
 ) -> None:
     """Make ``directory``, empty or absent, the run directory of a published manifest, all at once.
 
-    ``recipe``: the one that the run resumes under; None: the published one.
-
-    After a kill it resumes from the files that arrived whole. Raises RunError for a file that the manifest does not
-    name as it is.
+    ``recipe``: the one that the run resumes under; None: the published one. After a kill it resumes from the files that
+    arrived whole. Raises RunError for a file that the manifest does not name as it is.
     """
     from huggingface_hub import snapshot_download
 
-    missing = [file.path for file in manifest.files if file.path not in remote.files]
-    if missing:
-        raise RunError(f"{repository.repo_id}: {missing[0]}", "is named by the manifest and not there", hint=_REPAIR)
+    def require(found: bool, path: str, problem: str) -> None:
+        if not found:
+            raise RunError(f"{repository.repo_id}: {path}", problem, hint=_REPAIR)
+
+    for file in manifest.files:
+        require(file.path in remote.files, file.path, "is named by the manifest and not there")
     cli.say(f"{directory}: going on from {repository.repo_id} ({len(manifest.files)} files)")
     staging = directory.with_name(f"{directory.name}.fetching")
+    named = {staging / file.path: file for file in manifest.files}
     with unwrapped(staging):
         snapshot_download(
             repository.repo_id,
@@ -74,38 +76,26 @@ def fetch(
             endpoint=repository.api.endpoint,
             token=repository.api.token,
         )
-    for file in manifest.files:
-        path = staging / file.path
+    for path, file in named.items():
         if not path.is_file():  # the client gives what is there when the Hub does not answer: this passes
             raise ConnectionError(f"{file.path} did not come")
         if sha256_file(path) != file.sha256:
             path.unlink()  # the client would keep it, should the repository be repaired
-            raise RunError(
-                f"{repository.repo_id}: {file.path}",
-                "is not the file that the repository's manifest names",
-                hint=_REPAIR,
-            )
+            require(False, file.path, "is not the file that the repository's manifest names")
     shutil.rmtree(staging / ".cache", ignore_errors=True)  # the client's notes
-    named = {staging / file.path for file in manifest.files}
     for path in staging.rglob("*"):  # an earlier start may have fetched another state
         if path.is_file() and path not in named:
             path.unlink()
-    for name in (*OF_DATASETS, REPORT):  # no stage makes them again
-        content = repository.read(remote, name) if name in remote.files else None
+    beside = {name: repository.read(remote, name) for name in (*OF_DATASETS, REPORT, RECIPE) if name in remote.files}
+    published = beside.pop(RECIPE, None)
+    for name, content in beside.items():  # no stage makes them again
         if content is not None:
             write_bytes(staging / name, content)
-    version, text = (recipe.version, resolved(recipe)) if recipe else (manifest.version, _published(repository, remote))
+    require(recipe is not None or published is not None, RECIPE, "is not there")
+    version, text = (recipe.version, resolved(recipe)) if recipe else (manifest.version, (published or b"").decode())
     run_dir.write_manifest(staging, manifest)
     run_dir.rewrite_recipe(staging, manifest, version, text)
     rename_folder(staging, directory)
-
-
-def _published(repository: Repository, remote: Remote) -> str:
-    """recipe.yaml as it is published. Raises RunError when it is not there."""
-    content = repository.read(remote, run_dir.RECIPE)
-    if content is None:
-        raise RunError(f"{repository.repo_id}: {run_dir.RECIPE}", "is not there", hint="repair the repository")
-    return content.decode("utf-8", "replace")
 
 
 @dataclass(frozen=True)
@@ -152,33 +142,31 @@ def published_run(repo_id: str, revision: str | None, place: str) -> FinishedRun
     """
     from huggingface_hub import HfApi, hf_hub_download
 
-    with reading(repo_id, revision):
-        if not constants.HF_HUB_OFFLINE:  # the client gives what it has when the Hub does not answer
+    def brought(path: str, commit: str | None) -> Path | None:
+        """A downloaded file; None when the repository, or without a Hub the cache, does not have it."""
+        with reading(repo_id, commit):
+            try:
+                return Path(hf_hub_download(repo_id, path, repo_type="dataset", revision=commit))
+            except LocalEntryNotFoundError:
+                if path == RECIPE:
+                    return None
+                raise
+            except EntryNotFoundError:
+                return None
+
+    if not constants.HF_HUB_OFFLINE:  # the client gives what it has when the Hub does not answer
+        with reading(repo_id, revision):
             HfApi().dataset_info(repo_id, revision=revision)
-        try:
-            directory = Path(hf_hub_download(repo_id, MANIFEST, repo_type="dataset", revision=revision)).parent
-        except LocalEntryNotFoundError:
-            raise
-        except EntryNotFoundError:
-            return None
+    found = brought(MANIFEST, revision)
+    if found is None:
+        return None
+    directory = found.parent
 
     def bring(files: Sequence[File]) -> Path:
-        with reading(repo_id, directory.name):
-            for file in files:
-                try:
-                    hf_hub_download(repo_id, file.path, repo_type="dataset", revision=directory.name)
-                except LocalEntryNotFoundError:
-                    raise
-                except EntryNotFoundError:
-                    raise InputError(place, f"{file.path} is named by its manifest and not there") from None
+        for file in files:
+            if brought(file.path, directory.name) is None:
+                raise InputError(place, f"{file.path} is named by its manifest and not there")
         return directory
-
-    def recipe() -> Path | None:
-        with reading(repo_id, directory.name):
-            try:
-                return Path(hf_hub_download(repo_id, RECIPE, repo_type="dataset", revision=directory.name))
-            except EntryNotFoundError:  # or, without a Hub, not downloaded
-                return None
 
     try:
         manifest = read_manifest(directory)
@@ -187,7 +175,7 @@ def published_run(repo_id: str, revision: str | None, place: str) -> FinishedRun
     assert manifest is not None
     if not manifest.complete:
         raise InputError(place, "the run is not finished", hint="publish it again when it is")
-    return FinishedRun(place, manifest, directory.name, bring, recipe)
+    return FinishedRun(place, manifest, directory.name, bring, lambda: brought(RECIPE, directory.name))
 
 
 @dataclass(frozen=True)
@@ -201,36 +189,29 @@ class HubDataset:
 
     def configs(self) -> list[str]:
         """Its configs."""
-        from datasets import get_dataset_config_names
-
-        return list(self._asked(get_dataset_config_names))
+        return list(self._asked("get_dataset_config_names"))
 
     def default_config(self) -> str | None:
         """The config that it declares as the default one, or its only one."""
-        from datasets import get_dataset_default_config_name
-
-        found: str | None = self._asked(get_dataset_default_config_name)
+        found: str | None = self._asked("get_dataset_default_config_name")
         return found
 
     def splits(self, config: str) -> list[str]:
         """The splits of a config."""
-        from datasets import get_dataset_split_names
-
-        return list(self._asked(get_dataset_split_names, config))
+        return list(self._asked("get_dataset_split_names", config))
 
     def load(self, config: str, **options: Any) -> Any:
         """What ``datasets.load_dataset`` returns."""
-        from datasets import load_dataset
+        return self._asked("load_dataset", config, **options)
 
-        return self._asked(load_dataset, config, **options)
-
-    def _asked(self, function: Callable[..., Any], *arguments: str, **options: Any) -> Any:
+    def _asked(self, function: str, *arguments: str, **options: Any) -> Any:
+        import datasets
         from datasets.data_files import EmptyDatasetError
         from datasets.exceptions import DatasetNotFoundError
 
         with reading(self.repo_id, self.commit):
             try:
-                return function(self.repo_id, *arguments, revision=self.commit, **options)
+                return getattr(datasets, function)(self.repo_id, *arguments, revision=self.commit, **options)
             except DatasetNotFoundError as error:  # between two requests
                 raise RunError(self.place, "is no longer on the Hub", hint="run the same command again") from error
             except unreadable_kinds(EmptyDatasetError, RuntimeError) as error:  # RuntimeError: only a script makes it

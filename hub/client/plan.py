@@ -48,7 +48,9 @@ class Content:
         """Whether the Hub holds these very bytes."""
         if remote.lfs is not None:
             return self.sha256() == remote.lfs.sha256
-        return self.size == remote.size and self._git_id() == remote.blob_id
+        from huggingface_hub.utils.sha import git_hash
+
+        return self.size == remote.size and git_hash(self.read()) == remote.blob_id
 
     def sha256(self) -> str:
         """As hex."""
@@ -56,9 +58,9 @@ class Content:
             return self.known
         return hashlib.sha256(self.data).hexdigest() if isinstance(self.data, bytes) else sha256_file(self.data)
 
-    def _git_id(self) -> str:
-        content = self.data if isinstance(self.data, bytes) else self.data.read_bytes()
-        return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+    def read(self) -> bytes:
+        """The bytes."""
+        return self.data if isinstance(self.data, bytes) else self.data.read_bytes()
 
 
 Snapshot = Mapping[str, Content]  # path in the repository → content: everything that shall be in it
@@ -80,8 +82,8 @@ class Changes:
     replaced: tuple[str, ...] = ()
     deleted: tuple[str, ...] = ()
 
-    def __bool__(self) -> bool:
-        return bool(self.added or self.replaced or self.deleted)
+    def __len__(self) -> int:
+        return len(self.added) + len(self.replaced) + len(self.deleted)
 
 
 def compare(snapshot: Snapshot, remote: Remote | None) -> Changes:
@@ -111,9 +113,8 @@ def foreign_files(remote: Remote, manifest: Manifest | None) -> dict[str, str]:
             continue
         if path not in ours:
             script = path.endswith(".py") and "/" not in path
-            found[path] = (
-                "a script on main: datasets 4 and later refuse to load the repository" if script else "not ours"
-            )
+            refused = "a script on main: datasets 4 and later refuse to load the repository"
+            found[path] = refused if script else "not ours"
         elif entry.lfs is not None and entry.lfs.sha256 != ours[path]:
             found[path] = "changed by hand"
     return found
@@ -183,15 +184,15 @@ class Stamp:
     facts: str
 
 
-def facts_digest(manifest: bytes, results: bytes | None = None, *others: bytes | None) -> str:
-    """SHA-256 over what a card is written from: manifest.json and, where there are any, the measured files.
+def facts_digest(manifest: bytes, *measured: bytes | None) -> str:
+    """SHA-256 over what a card is written from: manifest.json and the measured files, None for those that are missing.
 
-    Those are a model's results.json, and ``others`` in the order of ``OTHERS`` (the last ones may be left out).
+    measured: in the order of ``MEASURED``; the last ones may be left out.
     """
-    parts = [hashlib.sha256(content).hexdigest() for content in (manifest, results) if content is not None]
-    for name, content in zip(OTHERS, others, strict=False):
+    parts = [hashlib.sha256(manifest).hexdigest()]
+    for name, content in zip(("", *OTHERS), measured, strict=False):
         if content is not None:
-            parts.append(f"{name} {hashlib.sha256(content).hexdigest()}")
+            parts.append(f"{name} {hashlib.sha256(content).hexdigest()}".lstrip())
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
 
@@ -207,12 +208,6 @@ def read_stamp(card: str) -> Stamp | None:
     if found is None or _stamp_digest(found["repo_id"], found["facts"], card[: found.start()]) != found["text"]:
         return None
     return Stamp(found["repo_id"], found["facts"])
-
-
-def restamped(card: str, facts: str) -> str | None:
-    """A stamped card with other facts; None when it has no stamp of its own."""
-    found, stamp = _STAMP.search(card), read_stamp(card)
-    return stamped(card[: found.start()], stamp.repo_id, facts) if found and stamp else None
 
 
 def _stamp_digest(*parts: str) -> str:
@@ -248,41 +243,33 @@ class Step:
     progress: str = ""
 
 
-@dataclass(frozen=True)
-class BranchCard:
-    """The card of a branch, and the bytes of the measured files (``MEASURED``) it was written from."""
-
-    card: str | None = None
-    measured: tuple[bytes | None, ...] = (None,) * len(MEASURED)
-
-
-def count(changes: Changes) -> int:
-    """How many files a commit of all changes would touch."""
-    return len(changes.added) + len(changes.replaced) + len(changes.deleted)
-
-
-def steps(snapshot: Snapshot, remote: Remote, manifest: Manifest, repo_id: str, branch_card: BranchCard) -> list[Step]:
+def steps(snapshot: Snapshot, remote: Remote, manifest: Manifest, repo_id: str) -> list[Step]:
     """The commits that make ``remote`` hold ``snapshot``: none, one or, of more than ``FILES`` files, several."""
     changes = compare(snapshot, remote)
-    if count(changes) <= FILES:
+    if len(changes) <= FILES:
         return [Step(changes, snapshot)] if changes else []
     emptied = _emptied(changes)
     kept = {path for path in remote.files if path in snapshot and not is_beside(path) and not _within(path, emptied)}
     new = [path for path in sorted(snapshot) if path not in kept and not is_beside(path)]
     parts = [tuple(new[start : start + FILES - len(_BESIDE)]) for start in range(0, len(new), FILES - len(_BESIDE))]
-    untouched = None if emptied or not branch_card.card or _loads(branch_card.card, new) else branch_card.card
+    beside = {path: content for path, content in snapshot.items() if is_beside(path)}
+    gone = tuple(path for path in changes.deleted if is_beside(path))
+    measured = [snapshot[path].read() if path in snapshot else None for path in MEASURED]
     opening, there = list[Step](), set(kept)
-    before_last = [(), *parts[:-1]] if emptied else parts[:-1]  # what is emptied goes first, by itself
-    for number, part in enumerate(before_last):
+    for part in [(), *parts[:-1]] if emptied else parts[:-1]:  # what is emptied goes first, by itself
         there |= set(part)
-        beside = _beside(snapshot, manifest, there, repo_id, branch_card, untouched)
-        mixed = Changes(part, tuple(beside), emptied if number == 0 else ())
-        opening.append(Step(mixed, {**snapshot, **beside}, f", {len(there):,} of {len(kept) + len(new):,} files"))
-    last = Changes(
-        added=parts[-1] if parts else (),
-        replaced=tuple(path for path in snapshot if is_beside(path)),  # the client leaves out what is there just so
-        deleted=tuple(path for path in changes.deleted if is_beside(path)),
-    )
+        files = tuple(file for file in manifest.files if file.path in there)
+        text = manifest_text(manifest.model_copy(update={"complete": False, "files": files})).encode()
+        card = _UNDER_WAY.format(name=manifest.name, version=manifest.version)
+        card = stamped(card, repo_id, facts_digest(text, *measured))
+        held = {
+            **beside,
+            MANIFEST: Content(text),
+            CARD: Content(card.encode()),
+        }  # the client skips what is there already
+        mixed = Changes(part, tuple(held), () if opening else (*emptied, *gone))
+        opening.append(Step(mixed, {**snapshot, **held}, f", {len(there):,} of {len(kept) + len(new):,} files"))
+    last = Changes(parts[-1] if parts else (), tuple(beside), () if opening else gone)
     return [*opening, Step(last, snapshot)]
 
 
@@ -295,26 +282,3 @@ def _emptied(changes: Changes) -> tuple[str, ...]:
 
 def _within(path: str, places: Iterable[str]) -> bool:
     return any(path == place or (place.endswith("/") and path.startswith(place)) for place in places)
-
-
-def _loads(card: str, paths: Iterable[str]) -> bool:
-    """Whether a card's head may name files of these folders."""
-    head = card.split("\n---\n")[0]
-    return "configs:" not in head or any(f"{folder}/" in head for folder in {PurePosixPath(p).parent for p in paths})
-
-
-def _beside(
-    snapshot: Snapshot,
-    manifest: Manifest,
-    there: set[str],
-    repo_id: str,
-    branch_card: BranchCard,
-    untouched: str | None,
-) -> dict[str, Content]:
-    """Manifest, card and recipe of a commit in between, whose data are ``there``."""
-    files = tuple(file for file in manifest.files if file.path in there)
-    text = manifest_text(manifest.model_copy(update={"complete": False, "files": files})).encode()
-    facts = facts_digest(text, *branch_card.measured)
-    card = restamped(untouched, facts) if untouched else None
-    card = card or stamped(_UNDER_WAY.format(name=manifest.name, version=manifest.version), repo_id, facts)
-    return {MANIFEST: Content(text), CARD: Content(card.encode()), RECIPE: snapshot[RECIPE]}

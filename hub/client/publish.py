@@ -87,37 +87,27 @@ def publish(api: "HfApi", directory: Path, org: str | None, yes: bool, options: 
 def checked(directory: Path) -> Manifest:
     """The manifest of a run directory that is ready to be published. Raises InputError otherwise."""
     manifest = run_dir.require_complete(directory)
-    changed = run_dir.changed_files(directory, manifest)
+    changed = ", ".join(run_dir.changed_files(directory, manifest)[:5])
     if changed:
-        raise InputError(
-            directory, f"files differ from the manifest: {', '.join(changed[:5])}", hint="run the stage that made them"
-        )
+        raise InputError(directory, f"files differ from the manifest: {changed}", hint="run the stage that made them")
     path = directory / RECIPE
     recipe = load_recipe(path, DatasetRecipe) if manifest.kind == "dataset" else load_recipe(path, ModelRecipe)
     if fingerprint(recipe, manifest.inputs) != manifest.fingerprint or not run_dir.holds_recipe(directory, manifest):
-        raise InputError(
-            path,
-            "is not the recipe that the manifest's run was made by",
-            hint="change the recipe where it came from and run its stage again: only what is missing is made",
-        )
+        hint = "change the recipe where it came from and run its stage again: only what is missing is made"
+        raise InputError(path, "is not the recipe that the manifest's run was made by", hint=hint)
     if isinstance(recipe, ModelRecipe) and recipe.is_baseline:
         raise InputError(directory, BASELINE, hint="its scores are in results.json, for tables and comparisons")
     if isinstance(recipe, DatasetRecipe):
-        _check_columns(directory, manifest, recipe)
-    return manifest
-
-
-def _check_columns(directory: Path, manifest: Manifest, recipe: DatasetRecipe) -> None:
-    for file in manifest.files:
-        if file.config is not None:
-            wanted, found = config_features(file.config, recipe).arrow_schema, parquet_schema(directory / file.path)
+        for file in (file for file in manifest.files if file.config is not None):
+            wanted, found = (
+                config_features(file.config or "", recipe).arrow_schema,
+                parquet_schema(directory / file.path),
+            )
             if not same_schema(found, wanted):
-                raise InputError(
-                    directory / file.path,
-                    f"has the columns {', '.join(found.names)}, which are not those of {file.config}",
-                    allowed=", ".join(wanted.names),
-                    hint="run the stage that made it",
-                )
+                problem = f"has the columns {', '.join(found.names)}, which are not those of {file.config}"
+                allowed, hint = ", ".join(wanted.names), "run the stage that made it"
+                raise InputError(directory / file.path, problem, allowed=allowed, hint=hint)
+    return manifest
 
 
 def snapshot_of(directory: Path, manifest: Manifest) -> dict[str, Content]:
@@ -169,10 +159,12 @@ class Release:
             found = ", ".join(f"{path} ({what})" for path, what in plan.edits.items())
             hint = "look at it (without --yes, nothing is sent), then use --force to replace it"
             raise RunError(self.repository.repo_id, f"was changed by hand since it was published: {found}", hint=hint)
-        remote = plan.remote
-        if remote is None:
-            remote = self.repository.create(self.options.private)
-        sha = self._bring(remote)
+        remote = plan.remote or self.repository.create(self.options.private)
+        sha, message = remote.sha, f"{self.manifest.name} {self.tag}"
+        for step in self._steps(remote):
+            sha = self.repository.commit(Remote(sha, {}), MAIN, step.changes, step.snapshot, message + step.progress)
+            if step.progress:
+                cli.say(f"{self.repository.repo_id}: {self.tag}{step.progress} published")
         if plan.tag:
             self.repository.set_tag(plan.tag, sha)
         if self.options.script:
@@ -180,23 +172,8 @@ class Release:
         self._drop_next(sha)
         return self._first
 
-    def _bring(self, remote: Remote) -> str:
-        """Make main hold the snapshot, in as many commits as that takes; the last one's id."""
-        sha, message = remote.sha, f"{self.manifest.name} {self.tag}"
-        for step in self._steps(remote):
-            sha = self.repository.commit(Remote(sha, {}), MAIN, step.changes, step.snapshot, message + step.progress)
-            if step.progress:
-                cli.say(f"{self.repository.repo_id}: {self.tag}{step.progress} published")
-        return sha
-
     def _steps(self, remote: Remote) -> list[batches.Step]:
-        branch_card = batches.BranchCard()
-        if batches.count(compare(self.snapshot, remote)) > batches.FILES:
-            card, *measured = (
-                self.repository.read(remote, path) if path in remote.files else None for path in (CARD, *MEASURED)
-            )
-            branch_card = batches.BranchCard(None if card is None else card.decode("utf-8", "replace"), tuple(measured))
-        return batches.steps(self.snapshot, remote, self.manifest, self.repository.repo_id, branch_card)
+        return batches.steps(self.snapshot, remote, self.manifest, self.repository.repo_id)
 
     def plan(self) -> Plan:
         """What ``attempt`` would do now.
@@ -208,7 +185,13 @@ class Release:
             self.repository.require_private()
         remote = self.repository.branch()
         changes = compare(self.snapshot, remote)
-        edits, diff = self._look_at(remote) if remote else ({}, ())
+        edits: Edits = {}
+        diff: tuple[str, ...] = ()
+        if remote:
+            there = remote_manifest(self.repository, remote)
+            if not self.options.force and not self._is_ours(there):
+                check_place(self.repository, MAIN, there, self.manifest.version)
+            edits, diff = edits_since(self.repository, remote, there, self.snapshot)
         return Plan(
             self.repository.repo_id,
             self.manifest.kind,
@@ -222,16 +205,10 @@ class Release:
             len(self._steps(remote or Remote("", {}))),
         )
 
-    def _look_at(self, remote: Remote) -> tuple[Edits, tuple[str, ...]]:
-        there = remote_manifest(self.repository, remote)
-        if not self.options.force and not self._is_ours(there):
-            check_place(self.repository, MAIN, there, self.manifest.version)
-        return edits_since(self.repository, remote, there, self.snapshot)
-
     def _is_ours(self, manifest: Manifest | None) -> bool:
         """Whether a manifest is of these rows or weights, and of no later version of them."""
-        mine = manifest is not None and manifest.fingerprint == self.manifest.fingerprint
-        return mine and manifest is not None and not is_later(manifest.version, self.manifest.version)
+        same = manifest is not None and manifest.fingerprint == self.manifest.fingerprint
+        return same and manifest is not None and not is_later(manifest.version, self.manifest.version)
 
     def _missing_tag(self, remote: Remote | None, changes: Changes) -> str | None:
         tagged = self.repository.tags().get(self.tag) if remote else None
@@ -240,11 +217,9 @@ class Release:
         at_tag = changes if tagged == remote.sha else compare(self.snapshot, self.repository.at(tagged))
         if at_tag:
             what = ", ".join((*at_tag.added, *at_tag.replaced, *at_tag.deleted)[:5])
-            raise RunError(
-                f"{self.repository.repo_id}: tag {self.tag}",
-                f"exists and marks other content ({what})",
-                hint="drop again with a later --drop-version" if INPUT in self.manifest.inputs else VERSION,
-            )
+            hint = "drop again with a later --drop-version" if INPUT in self.manifest.inputs else VERSION
+            place = f"{self.repository.repo_id}: tag {self.tag}"
+            raise RunError(place, f"exists and marks other content ({what})", hint=hint)
         return None
 
     def _with_script(self) -> Snapshot:
@@ -259,7 +234,7 @@ class Release:
     def _renew_script(self, sha: str) -> None:
         """The branch ``script``: cut from main the first time, then always main's files and the script, atomically."""
         there = self.repository.branch(SCRIPT)
-        if there is not None and batches.count(compare(self._with_script(), there)) > batches.FILES:
+        if there is not None and len(compare(self._with_script(), there)) > batches.FILES:
             self.repository.drop_branch(SCRIPT)  # too much for one commit: cut again
             there = None
         if there is None:
@@ -301,11 +276,8 @@ def check_place(repository: Repository, branch: str, there: Manifest | None, ver
 
 def is_later(version: str, than: str) -> bool:
     """Whether one version comes after another."""
-    return _number(version) > _number(than)
-
-
-def _number(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"[0-9]+", version))
+    one, other = ([int(part) for part in re.findall(r"[0-9]+", text)] for text in (version, than))
+    return one > other
 
 
 def edits_since(

@@ -128,33 +128,41 @@ def check(recipe: DatasetRecipe) -> Verdict:
 
     Raises InputError for an unknown licence, a combination that may not be published, or a licence it may not have.
     """
-    source, generator, examples = _parts(recipe)
-    allowed = possible(recipe)
+    allowed, (source, generator, *examples) = possible(recipe), _parts(recipe)
     chosen = _chosen(f"recipe {recipe.name}", recipe.license, allowed)
-    return Verdict(chosen, allowed, (source, generator, *examples), _dataset_notes(source, generator, chosen))
+    outputs = generator.licence.outputs
+    treated = "; here it is treated as if it did" if outputs and outputs.reach == "licence" else ""
+    notes = [f"Of the generator: {outputs.note}{treated}."] if outputs else []
+    notes += [f"{text[0].upper()}{text[1:]}." for text in dict.fromkeys(_terms(source.licence))]
+    if chosen.id in (MIXED, MIXED_NON_COMMERCIAL) and any(leaf.share_alike for leaf in source.licence.leaves()):
+        notes.append(
+            "No single licence covers all parts, so source sentences and generated texts keep their own. It is not "
+            "settled whether a generated text is an adaptation of its source sentence; where it is, the sentence's "
+            "share-alike terms hold for it too."
+        )
+    return Verdict(chosen, allowed, (source, generator, *examples), tuple(notes))
 
 
 def possible(recipe: DatasetRecipe) -> tuple[str, ...]:
     """The licences that a dataset may have, whichever its recipe names; raises as ``check`` does."""
-    source, generator, examples = _parts(recipe)
+    source, generator, *examples = _parts(recipe)
     shown = [part.licence for part in examples]
     return dataset_licences(source.licence, generator.licence, shown, f"recipe {recipe.name}")
 
 
-def _parts(recipe: DatasetRecipe) -> tuple[Part, Part, list[Part]]:
+def _parts(recipe: DatasetRecipe) -> list[Part]:
     """Source sentences, generator and examples with their licences. Raises InputError for an unknown one."""
-    place = f"recipe {recipe.name}"
-    source = Part(
-        "Source sentences", recipe.source.description, known(f"{place}: source.license", recipe.source.license)
-    )
-    model = recipe.model.repo_id or recipe.model.path or (recipe.model.server.model if recipe.model.server else "")
-    generator = Part("Generator", model, known(f"{place}: model.license", recipe.model.license))
-    examples = []
+    model = recipe.model
+    name = model.repo_id or model.path or (model.server.model if model.server else "")
+    found = [
+        ("Source sentences", recipe.source.description, "source", recipe.source.license),
+        ("Generator", name, "model", model.license),
+    ]
     if recipe.few_shot:
         shown = recipe.few_shot.examples
-        licence = known(f"{place}: few_shot.examples.license", shown.license)
-        examples = [Part("Examples in prompts", shown.description, licence)]
-    return source, generator, examples
+        found.append(("Examples in prompts", shown.description, "few_shot.examples", shown.license))
+    place = f"recipe {recipe.name}"
+    return [Part(role, what, known(f"{place}: {key}.license", licence)) for role, what, key, licence in found]
 
 
 def dataset_licences(source: Licence, generator: Licence, examples: Iterable[Licence], place: str) -> tuple[str, ...]:
@@ -244,20 +252,6 @@ def _chosen(place: str, licence: str, allowed: tuple[str, ...]) -> Licence:
 
 def _no_result(what: str, licence: Licence, because: str) -> str:
     return f"{what} under {licence.id!r} may not be changed, and {because}: the result may not be published"
-
-
-def _dataset_notes(source: Part, generator: Part, chosen: Licence) -> tuple[str, ...]:
-    outputs = generator.licence.outputs
-    treated = "; here it is treated as if it did" if outputs and outputs.reach == "licence" else ""
-    notes = [f"Of the generator: {outputs.note}{treated}."] if outputs else []
-    notes += [f"{text[0].upper()}{text[1:]}." for text in dict.fromkeys(_terms(source.licence))]
-    if chosen.id in (MIXED, MIXED_NON_COMMERCIAL) and any(leaf.share_alike for leaf in source.licence.leaves()):
-        notes.append(
-            "No single licence covers all parts, so source sentences and generated texts keep their own. It is not "
-            "settled whether a generated text is an adaptation of its source sentence; where it is, the sentence's "
-            "share-alike terms hold for it too."
-        )
-    return tuple(notes)
 
 
 def _terms(licence: Licence) -> list[str]:

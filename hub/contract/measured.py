@@ -9,11 +9,11 @@ import re
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, model_validator
 
-from hub.contract.results import Finite, Frozen, Results, problem_of
+from hub.contract.results import Finite, Frozen, Results, read_json
 from hub.contract.run_dir import REPORT, Manifest, locked, require_complete
 from hub.durable import write_text
 from hub.errors import InputError, RunError
@@ -30,11 +30,7 @@ class Measured(Frozen):
     file: ClassVar[str]
     measured_by: ClassVar[str]
 
-    @property
-    def rows_fingerprint(self) -> str:
-        """The fingerprint of the run that was measured."""
-        found: str = getattr(self, "fingerprint")  # noqa: B009 - of the subclasses
-        return found
+    rows_key: ClassVar[str] = "fingerprint"  # the key with the fingerprint of the run that was measured
 
     @classmethod
     def read(cls, directory: Path, manifest: Manifest) -> Self | None:
@@ -42,21 +38,16 @@ class Measured(Frozen):
 
         Raises InputError, naming the command that measures again, for another form and for the rows of another run.
         """
-        path, hint = directory / cls.file, f"measure again: {cls.measured_by.format(directory=directory)}"
-        try:
-            found = cls.model_validate_json(path.read_bytes())
-        except FileNotFoundError:
-            return None
-        except ValidationError as error:
-            raise InputError(path, f"has another form than expected: {problem_of(error)}", hint=hint) from error
-        if found.rows_fingerprint != manifest.fingerprint:
-            raise InputError(path, "was measured on other rows than the run directory holds", hint=hint)
+        hint = f"measure again: {cls.measured_by.format(directory=directory)}"
+        found = read_json(cls, directory / cls.file, "has another form than expected", hint)
+        if found is not None and getattr(found, cls.rows_key) != manifest.fingerprint:
+            raise InputError(directory / cls.file, "was measured on other rows than the run directory holds", hint=hint)
         return found
 
     def write(self, directory: Path) -> Path:
         """Write the file into a run directory, atomically. Raises RunError when the rows are no longer the same."""
         with locked(directory):
-            if require_complete(directory).fingerprint != self.rows_fingerprint:
+            if require_complete(directory).fingerprint != getattr(self, self.rows_key):
                 raise RunError(directory, "its rows changed while they were measured", hint="measure again")
             write_json(directory / self.file, self)
         return directory / self.file
@@ -128,10 +119,8 @@ class Dropped(Frozen):
 
 
 class Checked(Frozen):
-    """A split of evaluation data: its rows' SHA-256 by text form, its sentences, and what of it was found.
-
-    ``rows`` are the dataset's rows that match it, by the strongest kind; ``found`` its distinct sentences (by normal
-    form) that some text matches, by kind: a sentence may be matched in several.
+    """A split of evaluation data: the dataset's ``rows`` that match it, by the strongest kind, and the split's distinct
+    sentences that some text matches (``found``), by kind: a sentence may count in several.
     """
 
     texts: int
@@ -167,15 +156,13 @@ class Example(Frozen):
 
 
 class Ledger(Measured):
-    """What was checked and found, under which settings.
+    """What was checked and found. ``revision``: the Hub commit or the run's fingerprint.
 
-    ``revision``: the Hub commit or the run's fingerprint. ``not_checked``: splits without files in what was given.
-
-    ``settings``: the thresholds, how near matches are looked up, and ``recall``, the share of the near pairs just at
-    the threshold that is expected to be found.
+    ``not_checked``: splits without files in what was given. ``settings``: thresholds, the look-up of near matches, and
+    ``recall``, the expected share of the near pairs just at the threshold that it finds.
     """
 
-    file = LEDGER
+    file, rows_key = LEDGER, "revision"
     measured_by = "sts-dino decontaminate {directory} --card"
 
     dataset: str
@@ -186,11 +173,6 @@ class Ledger(Measured):
     not_checked: tuple[str, ...]
     configs: dict[str, ConfigCount]
     examples: tuple[Example, ...]
-
-    @property
-    def rows_fingerprint(self) -> str:
-        """The fingerprint of the run that was measured."""
-        return self.revision
 
 
 FIDELITY = "fidelity.json"
@@ -332,42 +314,29 @@ def summarised(runs: Sequence[Run]) -> tuple[Summary, ...]:
     for run, found in zip(runs, tasks, strict=True):
         if found != tasks[0]:
             raise ValueError(f"run {run.value} was scored on {found}, run {runs[0].value} on {tasks[0]}")
-    return tuple(_summary(*task, [run.scores[place].main_score for run in runs]) for place, task in enumerate(tasks[0]))
-
-
-def _summary(task: str, split: str, values: list[float]) -> Summary:
-    sd = statistics.stdev(values) if len(values) > 1 else None
-    mean = statistics.fmean(values)
-    return Summary(task=task, split=split, runs=len(values), mean=mean, sd=sd, low=min(values), high=max(values))
+    summaries = []
+    for place, (task, split) in enumerate(tasks[0]):
+        scores = [run.scores[place].main_score for run in runs]
+        sd, ends = statistics.stdev(scores) if len(scores) > 1 else None, {"low": min(scores), "high": max(scores)}
+        mean = statistics.fmean(scores)
+        summaries.append(Summary(task=task, split=split, runs=len(scores), mean=mean, sd=sd, **ends))
+    return tuple(summaries)
 
 
 def run_of(value: int, manifest: Manifest, results: Results) -> Run:
     """What a finished run directory says of its training and its scores."""
     scores = [RepeatScore(task=score.task, split=score.split, main_score=score.main_score) for score in results.scores]
     chosen = (manifest.provenance.get("training") or {}).get("validation_score")
-    return Run(
-        value=value,
-        fingerprint=manifest.fingerprint,
-        version=manifest.version,
-        scores=tuple(scores),
-        validation_score=chosen,
-    )
-
-
-def write_repeats(path: Path, repeats: Repeats) -> None:
-    """Write repeats.json atomically."""
-    write_json(path, repeats)
+    known: Any = {"fingerprint": manifest.fingerprint, "version": manifest.version, "validation_score": chosen}
+    return Run(value=value, scores=tuple(scores), **known)
 
 
 def read_repeats(path: Path) -> Repeats:
     """Read repeats.json. Raises InputError when it is missing or has another form."""
-    try:
-        return Repeats.model_validate_json(path.read_bytes())
-    except FileNotFoundError as error:
-        hint = "run: sts-dino repeat RECIPE --seeds 42,43,44"
-        raise InputError(path, "no repeated trainings yet", hint=hint) from error
-    except ValidationError as error:
-        raise InputError(path, f"not a file of repeats: {problem_of(error)}") from error
+    found = read_json(Repeats, path, "not a file of repeats", "train again: sts-dino repeat RECIPE --seeds 42,43,44")
+    if found is None:
+        raise InputError(path, "no repeated trainings yet", hint="run: sts-dino repeat RECIPE --seeds 42,43,44")
+    return found
 
 
 VALUE = "value.json"

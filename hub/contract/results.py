@@ -35,10 +35,23 @@ RULE = (
 )
 
 
+Form = TypeVar("Form", bound=BaseModel)
+
+
 class Frozen(BaseModel):
     """Base of what is measured and of its parts: immutable, no unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def read_json(form: type[Form], path: Path, problem: str, hint: str) -> Form | None:
+    """A JSON file of a form, None when it is missing. Raises InputError, which begins with ``problem``, for another."""
+    try:
+        return form.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        raise InputError(path, f"{problem}: {problem_of(error)}", hint=hint) from error
 
 
 def problem_of(error: ValidationError) -> str:
@@ -173,15 +186,12 @@ class Results(Frozen):
         """A row for each task and split: score x 100, its interval, rows, and the base's and the control's scores."""
         import pandas
 
-        before, control = by_task(self.base_scores), by_task(self.control_scores)
-        rows = []
-        for score in self.scores:
-            key, around = (score.task, score.split), score.interval() or (None, None)
-            found = {"task": score.task, "split": score.split, "metric": score.main_metric, "score": score.main_score}
-            found |= {"low": around[0], "high": around[1], "n": score.n}
-            sides = {"base": before.get(key), "control": control.get(key)}
-            found |= {name: one.main_score for name, one in sides.items() if one is not None}
-            rows.append(found)
+        before, control, rows = by_task(self.base_scores), by_task(self.control_scores), []
+        for one in self.scores:
+            found = {"task": one.task, "split": one.split, "metric": one.main_metric, "score": one.main_score}
+            found |= {"low": one.low, "high": one.high, "n": one.n}
+            sides = {"base": before.get((one.task, one.split)), "control": control.get((one.task, one.split))}
+            rows.append(found | {name: other.main_score for name, other in sides.items() if other is not None})
         return pandas.DataFrame(rows)
 
     @model_serializer(mode="wrap")
@@ -205,11 +215,7 @@ def write_results(path: Path, results: Results) -> None:
 
 def read_results(path: Path) -> Results:
     """Read results.json. Raises InputError when it is missing or has another form."""
-    try:
-        return Results.model_validate_json(path.read_bytes())
-    except FileNotFoundError as error:
-        raise InputError(path, "no results yet", hint="run: sts-dino score RECIPE") from error
-    except ValidationError as error:
-        raise InputError(
-            path, f"not a results file: {problem_of(error)}", hint="evaluate again: sts-dino score"
-        ) from error
+    found = read_json(Results, path, "not a results file", "evaluate again: sts-dino score")
+    if found is None:
+        raise InputError(path, "no results yet", hint="run: sts-dino score RECIPE")
+    return found

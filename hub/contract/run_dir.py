@@ -85,8 +85,7 @@ class Manifest(BaseModel):
 
 def describe(directory: Path, path: str, **data: Any) -> File:
     """The manifest entry of a file that is on disk now."""
-    full = directory / path
-    return File(path=path, bytes=full.stat().st_size, sha256=sha256_file(full), **data)
+    return File(path=path, bytes=(directory / path).stat().st_size, sha256=sha256_file(directory / path), **data)
 
 
 def described(path: str, content: bytes, **data: Any) -> File:
@@ -115,25 +114,22 @@ def read_manifest(directory: Path) -> Manifest | None:
         raise InputError(directory, "is a file", allowed="a run directory", hint="choose another") from error
     except ValidationError as error:
         first = error.errors()[0]
+        problem, hint = f"not a manifest: {first['msg']}", "restore it, or remove the directory and make the run again"
         if first["type"] == "extra_forbidden":
-            hint = "update sts-dino, if a later version wrote it"
             problem = f"not a manifest of this version: unknown key {str(first['loc'][-1])!r}"
-            raise InputError(path, problem, hint=hint) from error
-        hint = "restore it, or remove the directory and make the run again"
-        raise InputError(path, f"not a manifest: {first['msg']}", hint=hint) from error
+            hint = "update sts-dino, if a later version wrote it"
+        raise InputError(path, problem, hint=hint) from error
 
 
 def require_complete(directory: Path) -> Manifest:
     """The manifest of a finished run. Raises InputError when there is none or the run is unfinished."""
     manifest = read_manifest(directory)
     if manifest is None:
-        raise InputError(
-            directory, "is not a run directory (no manifest.json)", hint="run the stage that makes it first"
-        )
+        hint = "run the stage that makes it first"
+        raise InputError(directory, "is not a run directory (no manifest.json)", hint=hint)
     if not manifest.complete:
-        raise InputError(
-            directory, "the run is not finished", hint="run the same stage again: it resumes where it stopped"
-        )
+        hint = "run the same stage again: it resumes where it stopped"
+        raise InputError(directory, "the run is not finished", hint=hint)
     return manifest
 
 
@@ -161,15 +157,7 @@ def begin(directory: Path, manifest: Manifest, recipe_yaml: str) -> Manifest:
     found = read_manifest(directory)
     if found is not None and (found.fingerprint == manifest.fingerprint or has_work(directory, found)):
         if found.fingerprint != manifest.fingerprint:
-            raise InputError(
-                directory,
-                f"holds a run of another recipe or of other inputs ({found.name} v{found.version}"
-                + "".join(f"; {path} has changed" for path in _changed_inputs(found, manifest)[:1])
-                + "".join(f"; {key}" for key in _changed_since(directory / RECIPE, recipe_yaml)[:3])
-                + ")",
-                hint="choose another --out, or remove the directory to start again"
-                + ("; --append adds rows to a finished dataset" if found.complete and found.kind == "dataset" else ""),
-            )
+            raise _of_another_recipe(directory, found, manifest, recipe_yaml)
         broken = set(changed_files(directory, found))
         if broken or not found.complete:
             _require_versions(directory, found, manifest)
@@ -226,19 +214,22 @@ def holds_recipe(directory: Path, manifest: Manifest) -> bool:
     return path.is_file() and sha256_file(path) == manifest.recipe_sha256
 
 
-def _changed_inputs(found: Manifest, now: Manifest) -> list[str]:
-    """Inputs that both manifests name and that have other bytes now."""
-    return [path for path in sorted(found.inputs.keys() & now.inputs.keys()) if found.inputs[path] != now.inputs[path]]
-
-
-def _changed_since(kept: Path, recipe_yaml: str) -> list[str]:
-    """What ``changed_keys`` says of the recipe that lies there, its version aside; nothing when it cannot be read."""
+def _of_another_recipe(directory: Path, found: Manifest, now: Manifest, recipe_yaml: str) -> InputError:
+    """The error that names a changed input and up to three keys of the recipe that lies there that differ."""
+    both = sorted(found.inputs.keys() & now.inputs.keys())
+    changes = [f"{path} has changed" for path in both if found.inputs[path] != now.inputs[path]][:1]
     limits = {"max_bytes": 1 << 20, "max_depth": 20, "max_nodes": 50_000}
     try:
-        before, now = (load_yaml(text, **limits) for text in (kept.read_text(encoding="utf-8"), recipe_yaml))
+        kept = (directory / RECIPE).read_text(encoding="utf-8")
+        keys = changed_keys(load_yaml(kept, **limits), load_yaml(recipe_yaml, **limits))
+        changes += [change for change in keys if not change.startswith("version ")][:3]
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
-        return []
-    return [change for change in changed_keys(before, now) if not change.startswith("version ")]
+        pass
+    what = "; ".join([f"holds a run of another recipe or of other inputs ({found.name} v{found.version}", *changes])
+    hint = "choose another --out, or remove the directory to start again"
+    if found.complete and found.kind == "dataset":
+        hint += "; --append adds rows to a finished dataset"
+    return InputError(directory, f"{what})", hint=hint)
 
 
 def changed_keys(kept: Any, given: Any) -> list[str]:
@@ -259,7 +250,7 @@ def _leaves(tree: Any, place: str = "") -> Iterator[tuple[str, Any]]:
         yield place, tree
         return
     for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
-        yield from _leaves(value, f"{place}.{key}" if place else str(key))
+        yield from _leaves(value, f"{place}.{key}".removeprefix("."))
 
 
 def _in_words(value: Any) -> str:

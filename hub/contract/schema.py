@@ -43,11 +43,7 @@ PROVENANCE: dict[str, ColumnType] = {
 }
 
 STS = RowSchema("sts", {"sentence1": "string", "sentence2": "string", "score": "float32"}, PROVENANCE)
-PAIR_CLASS = RowSchema(
-    "pair-class",
-    {"premise": "string", "hypothesis": "string", "label": NLI_LABELS},
-    PROVENANCE,
-)
+PAIR_CLASS = RowSchema("pair-class", {"premise": "string", "hypothesis": "string", "label": NLI_LABELS}, PROVENANCE)
 TRIPLET = RowSchema(
     "triplet",
     {"anchor": "string", "positive": "string", "negative": "string"},
@@ -84,9 +80,9 @@ class CardWords:
     opening: str
     texts: str  # what the model wrote for a label
     rows: str  # what a row holds
-    method: str  # tag of the paper
-    tags: tuple[str, ...]
     task_categories: tuple[str, ...]
+    method: str = "dino"  # tag of the paper
+    tags: tuple[str, ...] = ()
     task_ids: tuple[str, ...] = ()
 
 
@@ -126,18 +122,16 @@ STS_DATASET = DatasetSchema(
         opening="Labelled sentence pairs written by a language model, each with a similarity score.",
         texts="generated texts",
         rows="pairs",
-        method="dino",
         tags=("semantic-textual-similarity", "sentence-transformers"),
         task_categories=("sentence-similarity",),
         task_ids=("semantic-similarity-scoring",),
     ),
 )
+_TRIPLETS = "source sentences that have both an entailed and a contradicting text, for contrastive training"
 NLI_DATASET = DatasetSchema(
     name="nli",
     finished={
-        "triplet": Finished(
-            "triplet", "source sentences that have both an entailed and a contradicting text, for contrastive training"
-        ),
+        "triplet": Finished("triplet", _TRIPLETS),
         "pair-class": Finished("pair-class", "single pairs with their class"),
     },
     labelled="pair-class",
@@ -163,8 +157,6 @@ TEXT_DATASET = DatasetSchema(
         opening="Texts written by a language model, each for the class it is labelled with.",
         texts="texts",
         rows="texts",
-        method="dino",
-        tags=(),
         task_categories=("text-classification",),
     ),
 )
@@ -213,53 +205,40 @@ def same_schema(found: "pa.Schema", wanted: "pa.Schema") -> bool:
 
 @dataclass(frozen=True)
 class Reason:
-    """A reason and what a card says of it: of a generated text, of one that ends at its line, of a source sentence."""
+    """A reason and what a card says of it: of a generated text, of a source sentence, of a text that ends at its line.
+
+    ``line``: where ``decoding.text_end`` is line; empty: as ``second``.
+    """
 
     name: str
     second: str = ""
-    line: str = ""  # where ``decoding.text_end`` is line; empty: as ``second``
     first: str = ""
+    line: str = ""
 
 
-NOT_CLOSED = Reason(
-    "not_closed",
-    second="no closing quotation mark within the token limit",
-    line="no end within the token limit",
-    first="no closing quotation mark within the token limit",
-)
-LINE_BREAK = Reason("line_break", second="a line break inside the text", first="a line break inside the text")
-EMPTY = Reason("empty", second="no text before the closing quotation mark", line="no text in the line", first="no text")
+def _of_any_text(name: str, said: str) -> Reason:
+    return Reason(name, second=said, first=said)
+
+
+_NOT_CLOSED, _OF_PROMPT = "no closing quotation mark within the token limit", "nothing but words of its prompt"
+NOT_CLOSED = Reason("not_closed", _NOT_CLOSED, _NOT_CLOSED, line="no end within the token limit")
+LINE_BREAK = _of_any_text("line_break", "a line break inside the text")
+EMPTY = Reason("empty", "no text before the closing quotation mark", "no text", line="no text in the line")
 EXAMPLE_COPY = Reason("example_copy", second="a text of an example that stood in its prompt")
-PROMPT_WORDS = Reason(
-    "prompt_words",
-    second="nothing but words of its prompt, such as the name of a line",
-    first="nothing but words of its prompt, such as the name of a line",
-)
+PROMPT_WORDS = _of_any_text("prompt_words", f"{_OF_PROMPT}, such as the name of a line")
 PROMPT_ECHO = Reason(
-    "prompt_echo",
-    second="nothing but words of its prompt, which its source sentence does not have",
-    first="nothing but words of its prompt, such as the name of a line",
+    "prompt_echo", f"{_OF_PROMPT}, which its source sentence does not have", f"{_OF_PROMPT}, such as the name of a line"
 )
-CONTROL_CHARACTERS = Reason(
-    "control_characters",
-    second="control characters, directional overrides or U+FFFD (what is left of broken text)",
-    first="control characters, directional overrides or U+FFFD (what is left of broken text)",
+CONTROL_CHARACTERS = _of_any_text(
+    "control_characters", "control characters, directional overrides or U+FFFD (what is left of broken text)"
 )
-WRONG_LANGUAGE = Reason(
-    "wrong_language",
-    second="in another language than the dataset's, as a classifier sees it",
-    first="in another language than the dataset's, as a classifier sees it",
-)
+WRONG_LANGUAGE = _of_any_text("wrong_language", "in another language than the dataset's, as a classifier sees it")
 NEAR_COPY = Reason("near_copy", second="nearly the words of the source sentence (`postprocess.near_copy`)")
 OVERLAP = Reason("overlap", second="shares more or fewer words with the source sentence than its label may (`overlap`)")
 IDENTICAL = Reason("identical", second="the generated text repeats its source sentence")
-DUPLICATE = Reason(
-    "duplicate", second="the same pair was kept before", first="the same source sentence was there before"
-)
+DUPLICATE = Reason("duplicate", "the same pair was kept before", "the same source sentence was there before")
 OTHER_LABEL = Reason("other_label", second="likelier under another label's prompt than under its own")
-NOT_BEST = Reason(
-    "not_best", second="other texts for the same source sentence and label are more probably of the label"
-)
+NOT_BEST = Reason("not_best", "other texts for the same source sentence and label are more probably of the label")
 OVER_CAP = Reason("over_cap", second="more texts than wanted for one source sentence and label")
 QUOTATION_MARK = Reason("quotation_mark", first="a quotation mark inside, which the recipe passes over")
 NOT_UNICODE = Reason("not_unicode", first="half a surrogate pair, which is no text")
@@ -272,16 +251,5 @@ COPY = (EXAMPLE_COPY, PROMPT_WORDS, PROMPT_ECHO, NEAR_COPY, OVERLAP)
 VERIFIED = (OTHER_LABEL, NOT_BEST)
 ROW_FILTERS = (IDENTICAL, *VERIFIED, DUPLICATE, OVER_CAP)
 OF_GENERATED_TEXTS = (*COMPLETION, CONTROL_CHARACTERS, *COPY, WRONG_LANGUAGE, *ROW_FILTERS)  # in the order of a card
-OF_SOURCE_SENTENCES = (
-    *COMPLETION,
-    DUPLICATE,
-    QUOTATION_MARK,
-    PROMPT_WORDS,
-    PROMPT_ECHO,
-    NOT_UNICODE,
-    CONTROL_CHARACTERS,
-    WRONG_LANGUAGE,
-    LENGTH,
-    TOO_LONG,
-    NOT_NEEDED,
-)
+_OF_SOURCES = (NOT_UNICODE, CONTROL_CHARACTERS, WRONG_LANGUAGE, LENGTH, TOO_LONG, NOT_NEEDED)
+OF_SOURCE_SENTENCES = (*COMPLETION, DUPLICATE, QUOTATION_MARK, PROMPT_WORDS, PROMPT_ECHO, *_OF_SOURCES)

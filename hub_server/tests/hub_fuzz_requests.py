@@ -1,32 +1,143 @@
-"""Random requests for the local Hub, drawn from its code, so that they cover a new route at once.
+"""Random requests for the local Hub: one line of ``ADDRESSES`` and one of ``BODIES`` for each of its handlers.
 
-Addresses come from the patterns of the route table, bodies from the pydantic model that a handler reads, and query
-parameters from the handlers. Half are nearly right; the rest has wrong types, sizes, encodings or framing.
+Half are nearly right; the rest has wrong words, types, sizes, encodings or framing.
 """
 
 import contextlib
-import importlib
-import inspect
 import json
-import pkgutil
 import random
 import re
-import string
 import struct
-import sys
-import types
-from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Any, NamedTuple
 
-from hub_fuzz_words import GARBAGE, JSON, METHODS, ODD_HEADERS, PIECES, RIGHT, TEXTS, UNROUTED
-from pydantic import BaseModel
-
-import hub_server
 from hub_server.handlers import routes
 from hub_server.process import LocalHub
-from hub_server.storage.commits import _VALUES as OPERATIONS
+from hub_server.storage.errors import HubError
 
-_OPS = re._parser  # the only parser of patterns that there is
+OID = "ab" * 32
+ADDRESSES = """
+GET /
+GET /api/whoami-v2
+POST /api/repos/create
+DELETE /api/repos/delete
+POST /api/validate-yaml
+GET /api/{kind}
+GET {api}
+GET {api}/revision/{revision}
+PUT {api}/settings
+GET {api}/tree/{revision}/{path}
+POST {api}/paths-info/{revision}
+POST {api}/preupload/{revision}
+POST {api}/commit/{revision}
+GET {api}/commits/{revision}
+GET {api}/refs
+POST {api}/branch/{ref}
+DELETE {api}/branch/{ref}
+POST {api}/tag/{ref}
+DELETE {api}/tag/{ref}
+GET {api}/xet-write-token/{revision}
+POST /xet/{space}/v1/xorbs/default/{oid}
+POST /xet/{space}/v1/shards
+POST {web}.git/info/lfs/objects/batch
+PUT {upload}
+POST {upload}
+GET {web}/resolve/{revision}/{path}
+GET /{namespace}
+GET {web}
+GET {web}/tree/{revision}/{path}
+GET {web}/blob/{revision}/{path}
+GET {web}/report/{revision}
+GET {api}/none
+GET /api/models/none
+GET /api/papers/{path}
+""".splitlines()[1:]
+PLACES = {
+    "api": ["/api/{kind}/{namespace}/{name}"],
+    "web": ["/datasets/{namespace}/{name}", "/{namespace}/{name}"],
+    "kind": ["models", "datasets", "datasets", "datasets"],
+    "namespace": ["demo"] * 8 + ["acme"],
+    "name": ["fuzz"] * 8 + ["other"],
+    "revision": ["main", "main", "v1"],
+    "ref": ["main", "v1", "side"],
+    "path": ["README.md", "data/x.bin", "data", "a.txt"],
+    "oid": [OID],
+}
+_COMMIT = [
+    {"key": "header", "value": {"summary": "words", "description": "", "parentCommit": ""}},
+    {"key": "file", "value": {"path": "a.txt", "content": "eA==", "encoding": "base64"}},
+    {"key": "lfsFile", "value": {"path": "data/x.bin", "algo": "sha256", "oid": OID, "size": 10}},
+    {"key": "deletedFile", "value": {"path": "data/y.bin"}},
+    {"key": "deletedFolder", "value": {"path": "data/"}},
+]
+BODIES: dict[str, Any] = {
+    "repos.create": {"type": "dataset", "organization": "demo", "name": "fuzz", "visibility": "public"},
+    "repos.delete": {"type": "dataset", "organization": "demo", "name": "other"},
+    "repos.settings": {"visibility": "public", "private": False, "gated": False},
+    "repos.validate_yaml": {"repoType": "dataset", "content": "---\nlicense: mit\n---\n"},
+    "files.paths_info": {"paths": ["README.md", "data"], "expand": True},
+    "files.preupload": {"files": [{"path": "a.txt", "size": 10, "sample": "eA=="}], "gitIgnore": "*.tmp\n!a/**/b\n"},
+    "history.commit": _COMMIT,
+    "history.create_branch": {"startingPoint": "main"},
+    "history.create_tag": {"tag": "v2", "message": "words"},
+    "lfs.batch": {"operation": "upload", "transfers": ["multipart"], "objects": [{"oid": OID, "size": 1 << 17}]},
+    "lfs.complete": {"oid": OID, "parts": [{"partNumber": 1, "etag": OID}]},
+}
+PARAMETERS = (
+    "limit",
+    "cursor",
+    "expand",
+    "full",
+    "search",
+    "author",
+    "filter",
+    "p",
+    "page",
+    "config",
+    "split",
+    "q",
+    "x",
+)
+TEXTS = [
+    "", "\0", "a\0b", "\x1b[2J", "\r\nX-Evil: 1", "\x85", "\u202e", "é", "\U0001f600", "..", "../../token", ".git ",
+    "git~1", "/", "//", "\\", "C:x", "a" * 300, "a" * 5000, "x/" * 200, "%00", "%2e%2e", "*a" * 17, "[" * 1000,
+    "{a: " * 1000, "- " * 1000, "---\n&a [*a]\n---\n", "---\na: &a {x: 1}\nb: {<<: [*a, *a]}\n---\n", "9" * 400, "-1",
+    "1e999", "null", "refs/heads/main", "0" * 40, "' OR 1=1 --", "<script>", "nan", "hf_" + "a" * 34,
+]  # fmt: skip
+JSON: list[Any] = [None, True, 0, -1, 1 << 63, 1 << 70, 10**400, 1.5, 1e308, [], {}, [[]], {"a": None}, *TEXTS]
+PIECES = [
+    "", "%00", "a%00b", "%0d%0aX-Evil:1", "%1b[2J", "..", "%2e%2e", "%2e%2e%2f%2e%2e%2ftoken", "%2F", "%5c", "%ff",
+    "%", "%zz", "%c3%a9", "%e2%80%8b", "%ed%a0%80", "a" * 300, "x/" * 300, "-1", "0", "9" * 30, "9" * 5000, "main%20",
+    ".git", "git~1", "*", "~", "%2a" * 40, "refs%2Fheads%2Fmain", "refs%2Ftags%2Fv1", "refs%2Fpr%2F1", "0" * 40,
+    "deadbeef", "'%20OR%201=1", "%3Cscript%3E",
+]  # fmt: skip
+RANGES = [
+    "bytes=0-0", "bytes=-1", "bytes=5-", "bytes=9-1", "bytes=" + "9" * 5000 + "-", "bytes=0-" + "9" * 400,
+    "bytes=a-b", "bytes", "bytes=" + ",".join(["0-1"] * 500), "lines=0-1", "bytes=-0", "bytes=0-0,-1", "bytes=٣-٤",
+    "", "=", "bytes=--1",
+]  # fmt: skip
+METHODS = ["OPTIONS", "TRACE", "PATCH", "CONNECT", "get", "X" * 500, "HEAD", "GET", "POST", "PUT", "DELETE"]
+UNROUTED = [
+    "/demo/fuzz.git/info/refs?service=git-upload-pack", "/datasets/demo/fuzz.git/git-receive-pack",
+    "/datasets/demo/fuzz.git/HEAD", "/datasets/demo/fuzz/raw/main/README.md", "/api/datasets/demo/fuzz/parquet",
+    "/xet/" + "0" * 32, "/xet/" + "0" * 32 + "/v1/chunks/a/b", "/api", "/api/", "//", "/.",
+    "/%2e%2e/%2e%2e/etc/passwd", "*", "http://evil.example/", "/?", "/#", "/" + "a" * 9000, "/" + "a/" * 4000,
+]  # fmt: skip
+ODD_HEADERS = {
+    "Range": RANGES,
+    "If-Range": ['"x"', "", "Thu, 01 Jan 1970 00:00:00 GMT", "\xff"],
+    "Content-Type": ["application/json", "application/x-www-form-urlencoded", "multipart/form-data", "\xff"],
+    "Accept": ["text/plain", "*/*", "a" * 500],
+    "X-Request-Id": ["a" * 900, "\x80\xff", ""],
+    "Expect": ["100-continue", "x"],
+    "Connection": ["close", "upgrade", "keep-alive"],
+    "Upgrade": ["websocket", "h2c"],
+}
+GARBAGE = [
+    "GET\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", "GET / HTTP/1.1\r\n\r\n", "\r\n" * 50, "GET / HTTP/1.1\r\nHost\r\n\r\n",
+    "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "GET / HTTP/1.1\r\nHost: HOST\r\nX: " + "a" * 20_000 + "\r\n\r\n",
+    "GET / HTTP/1.1\r\n" + "A: b\r\n" * 500, "GET / HTTP/1.1\r\nHost: HOST\r\nContent-Length: -1\r\n\r\n",
+    "POST / HTTP/1.1\r\nHost: HOST\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+]  # fmt: skip
 
 
 class Target(NamedTuple):
@@ -50,45 +161,48 @@ class Request(NamedTuple):
         return f"{self.head[:400]!r} {self.body[:300]!r}"
 
 
+def handler_of(method: str, address: str) -> str:
+    """Module and name of the handler of a request; "" for none."""
+    with contextlib.suppress(HubError, UnicodeError):
+        return routes.name_of(routes.match(method, address.partition("?")[0])[0])
+    return ""
+
+
 class Fuzzer:
     """Draws requests for ``target`` with ``rng``."""
 
     def __init__(self, target: Target, rng: random.Random):
         self.target, self.rng = target, rng
-        self.right = RIGHT | {"space": [target.space]}
-        found = pkgutil.walk_packages(hub_server.__path__, "hub_server.")
-        modules = [importlib.import_module(item.name) for item in found if not item.name.endswith("__main__")]
-        sources = "".join(inspect.getsource(module) for module in modules)
-        self.parameters = sorted(set(re.findall(r"(?:flag|number|options|query\.get\w*)\(\"(\w+)\"", sources)))
-        models = {kind for module in modules for kind in vars(module).values()
-                  if isinstance(kind, type) and issubclass(kind, BaseModel) and kind is not BaseModel}  # fmt: skip
-        self.models = sorted(models, key=lambda kind: (kind.__module__, kind.__name__))
 
     def chance(self, share: float) -> bool:
         return self.rng.random() < share
 
     def request(self) -> Request:
+        if self.chance(0.04):  # bytes that are not HTTP, or an incomplete request
+            noise = self.rng.randbytes(self.rng.randrange(1, 400))
+            return Request(self.rng.choice(["", *GARBAGE]), noise if self.chance(0.5) else b"", whole=False)
+        line = self.rng.choice(ADDRESSES)
+        if line in ("GET {web}", "GET {web}/blob/{revision}/{path}") and self.chance(0.9):  # these start a process
+            line = self.rng.choice(ADDRESSES)
+        method, address = self.drawn(line, odd=0.07).split(" ", 1)
+        method = self.rng.choice(METHODS) if self.chance(0.04) else method
         if self.chance(0.04):
-            return self.garbage()
-        route = self.rng.choice(routes._ROUTES)
-        if route[2] in (routes.pages.repo, routes.pages.blob) and self.chance(0.9):  # these start a process
-            route = self.rng.choice(routes._ROUTES)
-        method, pattern, handler = route
-        method = self.rng.choice(METHODS) if method == "*" or self.chance(0.04) else method
-        address = self.address(pattern)
-        if handler.__module__.endswith(".lfs") and self.chance(0.6):
-            address = self.rng.choice(self.target.uploads)
-        elif self.chance(0.04):
             address = self.rng.choice(UNROUTED)
         elif self.chance(0.4):
             address += f"?{self.query()}"
-        body = self.body(handler) if method not in ("GET", "HEAD") or self.chance(0.05) else b""
+        body = self.body(handler_of(method, address)) if method not in ("GET", "HEAD") or self.chance(0.05) else b""
         return self.framed(method, address, body)
 
-    def garbage(self) -> Request:
-        """Draw bytes that are not HTTP, or an incomplete request."""
-        noise = bytes(self.rng.randrange(256) for _ in range(self.rng.randrange(1, 400)))
-        return Request(self.rng.choice(["", *GARBAGE]), noise if self.chance(0.5) else b"", whole=False)
+    def drawn(self, line: str, odd: float = 0.0) -> str:
+        """Fill the places of an address, now and then with words that fit nowhere."""
+        places = PLACES | {"space": [self.target.space], "upload": self.target.uploads}
+
+        def filled(place: re.Match[str]) -> str:
+            return self.rng.choice(PIECES if self.chance(odd) else places[place[1]])
+
+        while "{" in line:
+            line = re.sub(r"{(\w+)}", filled, line)
+        return line
 
     def framed(self, method: str, address: str, body: bytes) -> Request:
         """Add headers, some of them wrong; a request with a wrong length needs no answer."""
@@ -121,63 +235,25 @@ class Fuzzer:
                 found.append(f"{name}: {self.rng.choice(values)}")
         return found
 
-    def address(self, pattern: re.Pattern[str]) -> str:
-        """Draw an address that fits the pattern of a route, or nearly."""
-        names = {number: name for name, number in pattern.groupindex.items()}
-        return self._text(_OPS.parse(pattern.pattern), names)
-
-    def _text(self, tree: Any, names: dict[int, str]) -> str:
-        return "".join(self._part(str(kind), value, names) for kind, value in tree)
-
-    def _part(self, kind: str, value: Any, names: dict[int, str]) -> str:
-        if kind == "LITERAL":
-            return chr(value)
-        if kind == "SUBPATTERN":
-            return self._group(names.get(value[0], ""), lambda: self._text(value[3], names))
-        if kind == "BRANCH":
-            return self._text(self.rng.choice(value[1]), names)
-        if kind in ("MAX_REPEAT", "MIN_REPEAT"):
-            least, most, inner = value
-            times = self.rng.randint(least, min(int(most), least + 8)) if most != 1 else self.rng.randint(least, 1)
-            return "".join(self._text(inner, names) for _ in range(times))
-        if kind == "IN":
-            fits = re.compile(_class(value))
-            return self.rng.choice([c for c in string.ascii_letters + string.digits + "-_." if fits.match(c)])
-        return "a" if kind in ("ANY", "NOT_LITERAL") else ""
-
-    def _group(self, name: str, drawn: Callable[[], str]) -> str:
-        if not name:
-            return drawn()
-        if self.chance(0.07):
-            return self.rng.choice(PIECES)
-        return self.rng.choice(self.right[name]) if name in self.right and self.chance(0.95) else drawn()
-
     def query(self) -> str:
-        names = [self.rng.choice([*self.parameters, "x"]) for _ in range(self.rng.randrange(1, 4))]
         values = ["1", "true", "5", *PIECES, "a" * 7000]
+        names = self.rng.choices(PARAMETERS, k=self.rng.randrange(1, 4))
         return "&".join(f"{name}{self.rng.choice(['', '', '[]'])}={self.rng.choice(values)}" for name in names)
 
-    def body(self, handler: Callable) -> bytes:
+    def body(self, handler: str) -> bytes:
         """Draw a body for the handler, right or nearly so."""
         if self.chance(0.08):
             deep = self.rng.choice(["[", '{"a":', '[{"a":']) * self.rng.choice([50, 900, 100_000])
-            raw = bytes(self.rng.randrange(256) for _ in range(self.rng.randrange(300)))
-            odd = [b"", raw, deep.encode(), b'{"a": "\xff"}', b'"\\ud800"', b"nul", b"{}" * 9, bytes(3 << 20)]
-            return self.rng.choice(odd)
-        if handler.__module__.endswith("xet"):
+            odd = [b"", deep.encode(), b'{"a": "\xff"}', b'"\\ud800"', b"nul", b"{}" * 9, bytes(3 << 20)]
+            return self.rng.choice([*odd, self.rng.randbytes(300)])
+        if handler.startswith("xet."):
             shard = b"HFRepoMetaData\0" + bytes(17) + struct.pack("<Q", 2) + bytes(200)
             return self.mutated(self.rng.choice([shard, b"\0\x2c\1\0\0\x2c\1\0" + b"x" * 300]))
-        if handler.__name__ == "commit":
-            keys = ["header"] * self.chance(0.95) + self.rng.choices(list(OPERATIONS), k=self.rng.randrange(5))
-            return b"\n".join(self._json({"key": key, "value": self.value(OPERATIONS[key])}) for key in keys)
-        read = re.findall(r"read\((\w+)\)", inspect.getsource(handler))
-        known = [vars(sys.modules[handler.__module__])[name] for name in read]
-        body = self._json(self.value(self.rng.choice(known if known and self.chance(0.9) else self.models)))
-        return self.mutated(body) if self.chance(0.08) else body
-
-    def _json(self, value: Any) -> bytes:
-        with contextlib.suppress(ValueError):
-            return json.dumps(value).encode()
+        tree = self.damaged(BODIES.get(handler) or self.rng.choice([*BODIES.values()]))
+        with contextlib.suppress(ValueError):  # a number of too many digits
+            lines = tree if handler == "history.commit" and isinstance(tree, list) else [tree]
+            body = b"\n".join(json.dumps(line).encode() for line in lines)
+            return self.mutated(body) if self.chance(0.08) else body
         return b"[" + b"9" * 5000 + b"]"
 
     def mutated(self, content: bytes) -> bytes:
@@ -187,32 +263,14 @@ class Fuzzer:
                 changed[self.rng.randrange(len(changed))] = self.rng.randrange(256)
         return bytes(changed[: self.rng.randrange(len(changed) + 1)]) if self.chance(0.2) else bytes(changed)
 
-    def value(self, kind: Any, name: str = "") -> Any:
-        """Draw a value of this type, rarely of another."""
+    def damaged(self, tree: Any) -> Any:
+        """A copy of a right body: some values are others, some keys are missing, some items stand twice."""
         if self.chance(0.04):
             return self.rng.choice(JSON)
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            fields = kind.model_fields.items()
-            chosen = [(key, one.annotation) for key, one in fields if one.is_required() or self.chance(0.5)]
-            return {key: self.value(annotation, key) for key, annotation in chosen}
-        origin, inner = get_origin(kind), get_args(kind)
-        if origin is Literal:
-            return self.rng.choice(inner)
-        if origin in (Union, types.UnionType):
-            return self.value(self.rng.choice(inner), name)
-        if origin is list:
-            return [self.value(inner[0], name) for _ in range(self.rng.choice([0, 1, 1, 2, 5]))]
-        if kind in (int, float):
-            return self.rng.choice([0, 1, 10, 1 << 17, -1, 1 << 44, 1 << 65])
-        if kind in (bool, types.NoneType):
-            return self.chance(0.5) if kind is bool else None
-        if kind is str:
-            return self.rng.choice(self.right[name] if name in self.right and self.chance(0.9) else [*TEXTS, "words"])
-        return {}
-
-
-def _class(items: list) -> str:
-    """A parsed class of characters as a pattern."""
-    parts = {"NEGATE": lambda _: "^", "LITERAL": lambda code: re.escape(chr(code)), "CATEGORY": lambda _: r"\d",
-             "RANGE": lambda ends: f"{re.escape(chr(ends[0]))}-{re.escape(chr(ends[1]))}"}  # fmt: skip
-    return "[" + "".join(parts[str(kind)](value) for kind, value in items) + "]"
+        if isinstance(tree, dict):
+            return {key: self.damaged(value) for key, value in tree.items() if not self.chance(0.1)}
+        if isinstance(tree, list):
+            return [self.damaged(item) for item in tree for _ in range(self.rng.choice([0, 1, 1, 1, 2]))]
+        if isinstance(tree, int) and not isinstance(tree, bool):
+            return self.rng.choice([tree, tree, 0, 1, -1, 1 << 44, 1 << 65])
+        return tree

@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import socket
-import sqlite3
 import threading
 import time
 
@@ -13,10 +12,8 @@ from huggingface_hub import HfApi
 from local_hub import ask, file_line, post_commit, send_large, upload_address
 from starlette.responses import PlainTextResponse
 
-from hub_server.app import _refusal
 from hub_server.connections import TimedConnection
 from hub_server.process import LocalHub
-from hub_server.storage.database import Database
 
 DATASET = {"repo_type": "dataset"}
 PATIENCE = 2.0
@@ -192,10 +189,3 @@ def test_a_batch_of_huge_objects_has_a_small_answer(hub, repo):
     header = answer.json()["objects"][0]["actions"]["upload"]["header"]
     parts = [address for number, address in header.items() if number.isdigit()]
     assert int(header["chunk_size"]) * len(parts) >= 1 << 44
-
-
-def test_a_repo_that_vanishes_meanwhile_is_not_found(tmp_path):
-    database = Database(tmp_path / "hub.sqlite")
-    with contextlib.closing(database), pytest.raises(sqlite3.IntegrityError) as gone, database.writing() as db:
-        db.execute("INSERT INTO xet_spaces VALUES (7, 'x')")
-    assert _refusal(gone.value).status == 404

@@ -1,19 +1,16 @@
-"""Fuzzing: the local Hub answers every request to any route, stays up, and keeps no other client waiting."""
+"""Fuzzing: the local Hub answers every request to any route and stays up."""
 
 import contextlib
 import http.client
 import os
 import random
 import socket
-import threading
-import time
 from collections import Counter
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from hub_fuzz_requests import Fuzzer, Request, Target
-from hub_fuzz_words import OID
+from hub_fuzz_requests import ADDRESSES, OID, Fuzzer, Request, Target, handler_of
 from huggingface_hub import HfApi, hf_hub_download
 from local_hub import ask, commit_body, file_line
 
@@ -48,16 +45,6 @@ def prepare(hub: LocalHub) -> Target:
     return Target(hub, reader, uploads, xet.json()["casUrl"].rpartition("/")[2], xet.json()["accessToken"])
 
 
-@dataclass
-class Findings:
-    """Answers by class, complete requests without one, and the longest wait of another client."""
-
-    classes: Counter[str] = field(default_factory=Counter)
-    wrong: list[str] = field(default_factory=list)
-    polls: int = 0
-    longest_poll: float = 0.0
-
-
 def send(target: Target, request: Request) -> str:
     """The class of the answer, "closed" for none."""
     host, port = target.hub.endpoint.removeprefix("http://").split(":")
@@ -77,10 +64,9 @@ def send(target: Target, request: Request) -> str:
         return f"{answer.status // 100}xx" if answer.status != 507 else "507"
 
 
-def fuzz(hub: LocalHub) -> Findings:
-    """Send ``REQUESTS`` drawn by ``SEED``, while another client polls."""
-    findings, lock, done = Findings(), threading.Lock(), threading.Event()
-    target = prepare(hub)
+def fuzz(hub: LocalHub) -> tuple[Counter[str], list[str]]:
+    """Send ``REQUESTS`` drawn by ``SEED``; answers by class, and those that are wrong or missing."""
+    classes, wrong, target = Counter[str](), list[str](), prepare(hub)
 
     def work(number: int) -> None:
         fuzzer = Fuzzer(target, random.Random(SEED * 1000 + number))
@@ -92,30 +78,13 @@ def fuzz(hub: LocalHub) -> Findings:
                 found = send(target, request)
             except TimeoutError:
                 found = "no answer in 30 s"
-            with lock:
-                findings.classes[found] += 1
-                if found in ("5xx", "no answer in 30 s") or (found == "closed" and request.whole):
-                    findings.wrong.append(f"{found}: {request}")
+            classes[found] += 1
+            if found in ("5xx", "no answer in 30 s") or (found == "closed" and request.whole):
+                wrong.append(f"{found}: {request}")
 
-    def poll() -> None:
-        while not done.wait(0.02):
-            started, status = time.monotonic(), "nothing"
-            with contextlib.suppress(OSError, http.client.HTTPException):
-                status = str(ask(hub, "GET", "/api/whoami-v2", token=hub.token).status)
-            if status != "200":
-                findings.wrong.append(f"a poll was answered {status}")
-            findings.polls += 1
-            findings.longest_poll = max(findings.longest_poll, time.monotonic() - started)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(WORKERS)]
-    poller = threading.Thread(target=poll)
-    for thread in (poller, *threads):
-        thread.start()
-    for thread in threads:
-        thread.join()
-    done.set()
-    poller.join()
-    return findings
+    with ThreadPoolExecutor(WORKERS) as pool:
+        list(pool.map(work, range(WORKERS)))
+    return classes, wrong
 
 
 @pytest.fixture(scope="module")
@@ -125,13 +94,11 @@ def hub(tmp_path_factory):
 
 
 @pytest.mark.slow("sends 1,600 requests")
-def test_every_request_is_answered_and_no_other_client_waits(hub, tmp_path):
+def test_every_request_is_answered_and_the_hub_still_works(hub, tmp_path):
     process = hub.process.pid
-    found = fuzz(hub)
-    assert not found.wrong, f"{len(found.wrong)}: {found.wrong[:5]}"
-    assert found.classes["2xx"] > REQUESTS / 20 and found.classes["4xx"] > REQUESTS / 3 and not found.classes["5xx"]
-    assert found.classes.total() == REQUESTS // WORKERS * WORKERS  # no worker died
-    assert found.polls > 20 and found.longest_poll < 2
+    classes, wrong = fuzz(hub)
+    assert not wrong, f"{len(wrong)}: {wrong[:5]}"
+    assert classes["2xx"] > REQUESTS / 20 and classes["4xx"] > REQUESTS / 3
     assert hub.process.poll() is None and hub.process.pid == process
     assert "Traceback" not in hub.log_file.read_text(errors="replace")
     api = HfApi(endpoint=hub.endpoint, token=hub.token)
@@ -144,7 +111,5 @@ def test_every_request_is_answered_and_no_other_client_waits(hub, tmp_path):
 
 def test_addresses_reach_the_handlers_of_all_routes(hub):
     fuzzer = Fuzzer(prepare(hub), random.Random(1))
-    for _, pattern, handler in routes._ROUTES:
-        drawn = [fuzzer.address(pattern) for _ in range(40)]
-        assert sum(bool(pattern.fullmatch(address)) for address in drawn) >= 20, handler
-    assert ask(hub, "GET", "/").status == 200
+    drawn = [fuzzer.drawn(line) for line in ADDRESSES for _ in range(20)]
+    assert {handler_of(*one.split(" ", 1)) for one in drawn} >= set(routes.REQUESTS)

@@ -58,17 +58,6 @@ def test_pages_together_are_all_rows_that_match(split, question):
     assert sorted(texts) == sorted(row[:2] for row in wanted)
 
 
-def test_second_sentences_stand_below_their_source_sentence_by_label(split):
-    shown = split(*pairs(60), page=1)
-    assert [len(group.seconds) for group in shown.groups] == [7] * 7 + [1]
-    for group in shown.groups:
-        scores = [float(second.label) for second in group.seconds]
-        assert scores == sorted(scores, reverse=True)
-    assert [group.first for group in split(*pairs(60), page=2).groups] == ["first 7", "first 8"]
-    assert shown.labels == sorted(shown.labels, reverse=True) and shown.label_column == "score"
-    assert sum(count for _, count in shown.labels) == 60
-
-
 def test_a_search_ends_at_its_bounds_and_says_so(split, monkeypatch):
     monkeypatch.setattr(row_scan, "_BATCH", 50)
     monkeypatch.setattr(row_scan, "MOST_ROWS", 100)

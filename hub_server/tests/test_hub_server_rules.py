@@ -64,14 +64,11 @@ def test_ignore_rules():
     assert is_ignored(unreadable, "x.tmp") and not is_ignored(unreadable, "x")
 
 
-def refused(check, names: list[str]) -> list[int]:
-    """The statuses of the refusals."""
-    found = []
-    for name in names:
-        with pytest.raises(HubError) as error:
-            check(name)
-        found.append(error.value.status)
-    return found
+def refused(check, name: str) -> int:
+    """The status of the refusal."""
+    with pytest.raises(HubError) as error:
+        check(name)
+    return error.value.status
 
 
 GIT = [".git", ".GIT", ".git ", ".git.", ".git. .", "git~1", "GIT~1", "git~1 .", ".g\u200cit", "\ufeff.git"]
@@ -84,7 +81,8 @@ BAD_REFS += ["@", "a@{1}", "-a", "HEAD", "refs/heads/x", "0" * 40, "x\x7f", "x" 
 
 def test_paths_and_refs_that_git_or_a_file_system_misreads_are_refused():
     paths = BAD_PATHS + [place.format(name) for name in GIT for place in ("{}", "a/{}", "{}/config")]
-    assert set(refused(check_path, paths)) == {422} and set(refused(check_ref_name, BAD_REFS)) == {400}
+    assert {refused(check_path, path) for path in paths} == {422}
+    assert {refused(check_ref_name, name) for name in BAD_REFS} == {400}
     like_git = (".gitignore", ".gitattributes", "x.git", "git", "git~2", ".github/x", "agit~1", ".git-x", "a .git")
     assert [check_path(path) for path in like_git] == [*like_git]
     refs = ("main", "v1.0.0", "feature/one", "a@b", "é", "0" * 39)

@@ -8,7 +8,6 @@ import os
 import re
 import resource
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError
-from local_hub import Log, ask, file_line, post_commit, send_large, upload_address
+from local_hub import Log, ask, file_line, post_commit, send_large
 from typer.testing import CliRunner
 
 from hub_server.faults import EVERY, Fault
@@ -239,21 +238,6 @@ def test_full_disk_is_507_and_leaves_nothing(tmp_path):
         resource.prlimit(hub.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         done = api.upload_file(**upload, **DATASET)
         assert api.dataset_info(repo).sha == done.oid != before
-
-
-def test_client_that_goes_away_leaves_nothing(local_hub, repo):
-    path = upload_address(local_hub, repo, hashlib.sha256(b"never sent").hexdigest(), 1_000_000)
-    host, port = local_hub.endpoint.removeprefix("http://").split(":")
-    head = f"PUT {path} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: 1000000\r\n\r\n"
-    with socket.create_connection((host, int(port))) as half:
-        half.sendall(head.encode() + bytes(900_000))
-        deadline = time.monotonic() + 10
-        while not list((local_hub.root / "tmp").iterdir()) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert list((local_hub.root / "tmp").iterdir())
-    while list((local_hub.root / "tmp").iterdir()) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not list((local_hub.root / "tmp").iterdir())
 
 
 def test_no_token_outside_token_files(local_hub, hub_api, repo):

@@ -9,11 +9,9 @@ import time
 
 import pyarrow as pa
 import pytest
-from huggingface_hub import HfApi
 from local_hub import Log, ask, post_commit
 
 from hub_server.handlers.xet import TOKEN_SECONDS
-from hub_server.process import LocalHub
 from hub_server.storage.credentials import Signer
 
 pytest_plugins = ["local_hub"]
@@ -182,11 +180,3 @@ def test_a_client_sends_new_chunks_only_and_no_repo_uses_anothers(local_hub, hub
     hub_api.delete_repo(first, **DATASET)
     hub_api.create_repo(first, **DATASET)
     assert upload(local_hub, tmp_path / "home", first, 0)  # the client's cache is of a repo that is gone
-
-
-@pytest.mark.slow("starts two Hubs and clients with their libraries")
-def test_a_new_store_meets_an_old_client_cache(tmp_path):
-    for root in ("one", "two"):
-        with LocalHub(tmp_path / root) as hub:
-            repo = HfApi(endpoint=hub.endpoint, token=hub.token).create_repo("demo/same", **DATASET).repo_id
-            assert upload(hub, tmp_path / "home", repo, 0)

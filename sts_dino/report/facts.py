@@ -47,10 +47,7 @@ class Judgements:
 
 @dataclass(frozen=True)
 class DatasetPage:
-    """A dataset in a report. ``cosines``: encoder → label → cosines of the pairs of ``sample``.
-
-    ``encoder`` names their model, which ``was_trained_on`` these pairs or not.
-    """
+    """A dataset in a report. ``cosines``: side of ``encoder`` → label → cosines of the pairs of ``sample``."""
 
     facts: DatasetFacts
     cost: Mapping[str, Any]
@@ -88,9 +85,8 @@ def collect(
     Raises InputError for a folder that is not a run directory, damaged files, and numbers that disagree.
     """
     found = [(directory, require_manifest(directory)) for directory in runs]
-    kinds = {kind: [one for one in found if one[1].kind == kind] for kind in ("dataset", "model")}
-    models = tuple(ModelFacts.read(*one, evaluation=beside(one[0])) for one in kinds["model"])
-    datasets = tuple(_dataset(DatasetFacts.read(*one), models, kept) for one in kinds["dataset"])
+    models = tuple(ModelFacts.read(*one, evaluation=beside(one[0])) for one in found if one[1].kind == "model")
+    datasets = tuple(_dataset(DatasetFacts.read(*one), models, kept) for one in found if one[1].kind == "dataset")
     if annotations and judgements is None:
         judgements = read_judgements(annotations, datasets, models, kept)
     facts: tuple[DatasetFacts | ModelFacts, ...] = (*(one.facts for one in datasets), *models)
@@ -146,15 +142,13 @@ def _trained_on(model: ModelFacts) -> set[str]:
 def _encoders(model: ModelFacts, sides: Mapping[str, str]) -> dict[str, Path]:
     """Side → folder of the encoders that training left beside a model, and of the model itself."""
     found = {name: beside_model(str(model.directory), suffix) for name, suffix in sides.items()}
-    return {**{name: Path(place) for name, place in found.items() if place}, TRAINED: model.directory}
+    return {name: Path(place) for name, place in found.items() if place} | {TRAINED: model.directory}
 
 
 def read_judgements(
     places: Sequence[Path], datasets: Sequence[DatasetPage], models: Sequence[ModelFacts], kept: Path
 ) -> Judgements:
-    """Spearman's correlation of each encoder's cosines with human scores; of several annotators, the mean score.
-
-    places: folders of answers about pairs of the ``datasets``. ``kept``: the file of earlier cosines.
+    """Spearman's correlation of each encoder's cosines with the mean human scores in the folders ``places``.
 
     Raises InputError for answers to other rows, labels without an order, too few answers, and without an encoder.
     """

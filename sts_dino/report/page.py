@@ -33,7 +33,7 @@ def render(facts: ReportFacts) -> str:
         "report.md.jinja",
         {
             "title": ", ".join(names),
-            "summary": summary(facts),
+            "summary": sentences("summary", facts),
             "datasets": [_dataset(one) for one in facts.datasets],
             "models": [_model(one) for one in facts.models],
             "judgements": facts.judgements,
@@ -47,7 +47,7 @@ def render(facts: ReportFacts) -> str:
                 if one.verdict is not None
             ],
             "commands": "\n".join(facts.commands),
-            "missing": not_measured(facts),
+            "missing": sentences("missing", facts),
             "per_label": PER_LABEL,
             "seed": SEED,
         },
@@ -128,22 +128,12 @@ def kept_tokens(facts: DatasetFacts | ModelFacts) -> int:
     return sum(size * texts for of in lengths.by_label.values() for size, texts in of.items())
 
 
-def summary(facts: ReportFacts) -> list[str]:
-    """The result of each run in one sentence."""
-    return _sentences("report_summary.md.jinja", facts)
-
-
-def not_measured(facts: ReportFacts) -> list[str]:
-    """The measurements that this report lacks, each with the command that takes it."""
-    return _sentences("report_missing.md.jinja", facts)
-
-
-def _sentences(template: str, facts: ReportFacts) -> list[str]:
-    """The lines of a template as plain text."""
+def sentences(kind: str, facts: ReportFacts) -> list[str]:
+    """Lines of plain text: ``summary``, the result of each run; ``missing``, measurements that it lacks."""
     formatters = {"score": formats.score, "difference": formats.difference}
     costs = [*(one.cost for one in facts.datasets), *facts.costs]
     context = {"facts": facts, "costs": costs, "progress": done_so_far, "headline": headline, **formatters}
-    return [unescape(line) for line in renderer.fill(template, context).splitlines() if line]
+    return [unescape(line) for line in renderer.fill(f"report_{kind}.md.jinja", context).splitlines() if line]
 
 
 def headline(results: Results) -> dict[str, Any]:

@@ -109,10 +109,7 @@ def read_kept(path: Path) -> dict[str, dict[str, list[float]]]:
 
 
 def cosines_of(sample: Sample, fingerprint: str, encoders: Mapping[str, Path], kept: Path) -> dict[str, Cosines]:
-    """Encoder → the cosine similarities of a sample's pairs, in their order; computed once and kept in ``kept``.
-
-    fingerprint: of the rows; encoders: name → model folder.
-    """
+    """Name of an encoder → the cosine similarities of a sample's pairs; computed once and kept in ``kept``."""
     from eval.encoders.load import content_hash
 
     before, now = read_kept(kept), dict[str, dict[str, list[float]]]()

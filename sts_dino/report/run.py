@@ -5,6 +5,7 @@ the next report of the same runs is fast.
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
@@ -48,11 +49,12 @@ def main(
         require_complete(runs[0])
     place = out or runs[0] / REPORT
     facts = report(runs, place, annotations=annotations)
-    from sts_dino.report.page import not_measured, summary
+    from sts_dino.report.page import sentences
 
-    found = {"report": place, "summary": summary(facts), "not_measured": not_measured(facts)}
+    summary = sentences("summary", facts)
+    found = {"report": place, "summary": summary, "not_measured": sentences("missing", facts)}
     then = [] if out else [f"sts-dino card {quote(str(runs[0]))}"]
-    cli.answer("\n".join([*summary(facts), f"written: {place}"]), found, as_json, then)
+    cli.answer("\n".join([*summary, f"written: {place}"]), found, as_json, then)
 
 
 def report(
@@ -64,9 +66,8 @@ def report(
 ) -> "ReportFacts":
     """Write the report of some runs to ``out``, atomically, and return its facts.
 
-    commands: the commands of the runs (default: those in their manifests); the report prints them unchanged, and it
-    may be published. judgements: the agreement of encoders with human scores (default: computed from ``annotations``,
-    folders of answers).
+    commands: printed unchanged (default: those in the manifests). judgements: the agreement of encoders with human
+    scores (default: computed from ``annotations``, folders of answers).
 
     Raises InputError for a folder that is not a run directory, for damaged files, and where it cannot write.
     """
@@ -80,9 +81,6 @@ def report(
     make_folder(out.parent)
     facts = collect(runs, beside.with_name(f"{beside.name}.cosines.json"), commands, judgements, annotations)
     page = render(facts)
-    if within:
-        with locked(out.parent):
-            write_text(out, page)
-    else:
+    with locked(out.parent) if within else nullcontext():
         write_text(out, page)
     return facts

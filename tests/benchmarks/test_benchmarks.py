@@ -40,15 +40,6 @@ def test_all_ways_generate_the_same_texts_in_float32(way):
     assert texts(way) == texts("engine")
 
 
-def test_a_summary_has_rates_speed_ups_and_shares_of_equal_texts():
-    def result(texts, seconds):
-        return throughput.Result(len(texts), texts, seconds, seconds, 10.0)
-
-    runs = {"slow": [result(["a", "b"], 2.0)], "fast": [result(["a", "c"], 0.5)]}
-    found = throughput.summary(runs, "cpu")["fast"]
-    assert (found["rate"]["median"], found["speedup"], found["same_texts"]) == (4, 4, 0.5)
-
-
 @pytest.mark.parametrize("way", ["plain", "runner"])
 def test_a_training_step_is_timed_by_both_trainers(way):
     found = training.measure(training.CASES["tiny"], way, "cpu", 0)

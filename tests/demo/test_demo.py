@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from demo import real as demo_real
-from demo import run as demo_run
+from demo import verify
 from demo.chain import ORG, report
 from hub.contract import run_dir
 from hub.contract.recipe import ModelRecipe
@@ -67,18 +67,12 @@ def test_a_port_in_use_ends_the_demo_with_one_error(tmp_path):
     assert done.returncode == 1 and len(lines) == 1 and lines[0].startswith("error: ") and str(port) in lines[0]
 
 
-def test_the_demo_names_committed_recipes():
-    for name in (*demo_run.DATASETS, demo_run.MODEL):
-        assert (demo_run.RECIPES / f"{name}.yaml").is_file()
-
-
-def test_make_real_names_committed_recipes_that_need_each_other():
+def test_make_real_names_recipes_that_need_each_other():
     assert demo_real.sentences() <= len(Path("assets/first-texts/wikipedia.txt").read_text().splitlines())
     for name in (demo_real.STATIC, demo_real.PROMPTEOL):
         encoder = load_recipe(demo_real.RECIPES / f"{name}.yaml", ModelRecipe)
         assert {item.repo_id for item in encoder.datasets} == {f"{ORG}/{demo_real.DATASET}"}
         assert encoder.control == "simcse"
-    assert demo_real.OFFLINE.is_file() and demo_real.STUDENT.is_file()
 
 
 def test_a_trial_of_make_real_trains_in_proportion_and_reads_no_test_set():
@@ -98,8 +92,6 @@ def test_make_real_without_the_language_model_is_one_line(tmp_path, monkeypatch)
 
 
 def test_looking_at_what_was_published_leaves_a_persons_caches_alone(tmp_path, monkeypatch):
-    from demo import verify
-
     home, cache = tmp_path / "home", tmp_path / "datasets"
     for folder in (home, cache):
         folder.mkdir()
@@ -113,16 +105,9 @@ def test_looking_at_what_was_published_leaves_a_persons_caches_alone(tmp_path, m
         assert "HF_DATASETS_CACHE" not in os.environ and os.environ["HF_TOKEN_PATH"] == str(home / "token")
     assert os.environ["HF_HOME"] == str(home) and "HF_TOKEN_PATH" not in os.environ
     assert not used.exists() and (home / "token").is_file() and (cache / "token").is_file()
-
-
-def test_a_login_in_the_cache_that_the_desktop_names_is_used_too(tmp_path, monkeypatch):
-    from demo import verify
-
-    for name in ("HF_HOME", "HF_TOKEN_PATH"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("HF_HOME")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("HUGGINGFACE_HUB_CACHE", str(tmp_path / "older-name"))
-    with verify.empty_cache():
+    with verify.empty_cache():  # a login in the cache that the desktop names is used too
         shown = "from huggingface_hub import constants as c; print(c.HF_TOKEN_PATH, c.HF_HUB_CACHE, sep='\\n')"
         token, cache = subprocess.check_output([sys.executable, "-c", shown], text=True).splitlines()
         assert token == str(tmp_path / "huggingface/token") and cache == f"{os.environ['HF_HOME']}/hub"

@@ -32,16 +32,8 @@ def in_lists(texts):
     return letters(texts).tolist()
 
 
-def of_words(texts):
-    return np.array([[text] for text in texts])
-
-
 def one_vector(texts):
     return letters(texts)[0]
-
-
-def no_numbers(texts):
-    return np.empty((len(texts), 0))
 
 
 def one_short(texts):
@@ -76,7 +68,3 @@ for function in (one_short, changing, not_a_number, too_large, constant, zero):
 
 def failing(texts):
     raise ValueError("no such\nword")
-
-
-def lacking(texts):
-    import no_such_package  # noqa: F401

@@ -24,12 +24,12 @@ from eval.audit.evaluation_sentences import (
     Sentences,
     _gram_hash,
     grams,
+    normal_form,
     read_evaluation_sets,
     signatures,
 )
 from eval.audit.ledger import Bookkeeper, report
 from eval.audit.source import find_rows
-from eval.audit.text_forms import normal_form
 from eval.tasks.rows import Pins
 from hub.contract.measured import INPUT, KINDS, LEDGER, Dropped, Ledger
 from hub.contract.recipe import DatasetRecipe
@@ -251,11 +251,12 @@ def test_the_dropped_dataset_is_a_run_that_training_reads(checked, tmp_path):
     assert len(loaded.validation) == 3
 
 
-def test_only_what_is_new_is_written_and_something_is_left(checked, tmp_path):
+def test_only_what_is_new_is_written_and_something_is_left(checked, tmp_path, monkeypatch):
     directory, books = checked
     with pytest.raises(InputError, match="is there already"):
         drop(directory, Target(directory), books)
-    books.hits = {"postprocessed": {split: np.ones_like(one) for split, one in books.hits["postprocessed"].items()}}
+    all_rows = {"postprocessed": {split: np.ones_like(one) for split, one in books.hits["postprocessed"].items()}}
+    monkeypatch.setattr(Bookkeeper, "hits", all_rows)
     with pytest.raises(InputError, match=r"every row of train is in evaluation data.*--sets"):
         drop(directory, Target(tmp_path / "none"), books)
     assert not (tmp_path / "none").exists()

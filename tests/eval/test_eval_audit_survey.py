@@ -255,12 +255,12 @@ def test_the_report_has_a_table_per_annotator_one_for_all_and_every_two(tmp_path
     assert report.annotators["Ann"].counts.tolist() == [[2, 0, 1], [1, 0, 0], [0, 0, 1]]
     assert report.pooled.counts.tolist() == [[3, 0, 1], [1, 0, 1], [0, 0, 1]]
     text = markdown(report)
-    assert "| entailment | 67 % | – | 50 % |" in text and "| rows | 3 | 0 | 2 |" in text
+    assert "| `entailment` | 67 % | – | 50 % |" in text and "| rows | 3 | 0 | 2 |" in text
     assert "## B&#124;&lt;i&gt;&#42;" in text.replace("&#60;", "&lt;").replace("&#62;", "&gt;") and "<i>" not in text
     assert "2 of 5 answered" in text
     # observed 3/5, expected (3x3 + 1x2) / 25
     assert f"| Cohen's κ | {(0.6 - 0.44) / 0.56:.2f} [" in text
     assert "All annotators together" in text
-    assert "- neutral: the hypothesis might be true\n" in text
+    assert "- `neutral`: the hypothesis might be true\n" in text
     assert document(report)["meanings"][1] == "the hypothesis might be true"
     assert "|  | Ann, B&#124;&#60;i&#62;&#42; |\n| --- | --- |\n| rows | 2 |\n" in text

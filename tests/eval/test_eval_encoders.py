@@ -21,11 +21,12 @@ from tiny_lm import make_tokenizer
 
 from eval.encoders import embeddings as module
 from eval.encoders.embeddings import Embeddings, digests
-from eval.encoders.load import deciding_files, load_encoder, wrap
+from eval.encoders.load import load_encoder, wrap
 from hub.contract.run_dir import Manifest, write_manifest
 from hub.errors import InputError, RunError
 
 pytest_plugins = ["local_hub", "hub_here"]
+CONFIG = "config_sentence_transformers.json"
 FEW_TEXTS = ["A man plays.", "A", "", "Two dogs run on the beach.\n"]
 
 
@@ -44,18 +45,19 @@ def model(saved, tmp_path):
     return shutil.copytree(saved, tmp_path / "model")
 
 
+def move_weights(folder, by):
+    weights = load_file(folder / "model.safetensors")
+    save_file({key: value + by for key, value in weights.items()}, folder / "model.safetensors", {"format": "pt"})
+
+
 def change(path, **fields):
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
 def test_a_folder_gives_what_sentence_transformers_gives(saved):
     encoder = load_encoder(str(saved))
-    assert (encoder.name, encoder.dimension, encoder.fingerprint, encoder.pinned) == (
-        f"{saved.parent.name}/model",
-        32,
-        None,
-        True,
-    )
+    assert (encoder.name, encoder.dimension) == (f"{saved.parent.name}/model", 32)
+    assert encoder.fingerprint is None and encoder.pinned
     assert np.array_equal(encoder.embed(FEW_TEXTS), SentenceTransformer(str(saved)).encode(FEW_TEXTS))
     half = load_encoder(str(saved), dtype="bfloat16")
     assert half.revision == encoder.revision and half.key != encoder.key
@@ -72,24 +74,14 @@ def test_a_revision_is_that_of_the_files_that_decide(saved, model, monkeypatch):
     monkeypatch.chdir(renamed)
     here = load_encoder(".")
     assert here.name == f"{renamed.parent.name}/other"
-    assert "modules.json" in map(str, deciding_files(renamed)) and "README.md" not in map(str, deciding_files(renamed))
     (renamed / "pytorch_model.bin").unlink()
     assert load_encoder(".").revision == before.revision
     assert load_encoder(".").key == before.key
     (renamed / "1_Pooling" / "unknown").write_text("may decide")
     assert load_encoder(".").revision != before.revision
-
-
-def test_weights_and_prompts_change_the_revision_and_the_key(saved, model):
-    before = load_encoder(str(saved))
-    change(model / "config_sentence_transformers.json", prompts={"query": "q: "}, default_prompt_name="query")
-    prompted = load_encoder(str(model))
-    assert prompted.settings["prompt"] == "q: "
-    assert prompted.revision != before.revision and prompted.key != before.key
-    assert np.array_equal(prompted.embed(["A man"]), before.embed(["q: A man"]))
-    weights = load_file(model / "model.safetensors")
-    save_file({key: value + 1e-3 for key, value in weights.items()}, model / "model.safetensors", {"format": "pt"})
-    assert load_encoder(str(model)).revision != prompted.revision
+    (renamed / "1_Pooling" / "unknown").unlink()
+    move_weights(renamed, 1e-3)
+    assert load_encoder(".").revision != before.revision
 
 
 def test_a_run_directory_tells_its_fingerprint_and_must_be_finished(model):
@@ -146,11 +138,8 @@ def with_nan(folder):
         (truncate, "cannot be loaded: Error while deserializing header"),
         (with_code, "cannot be loaded: .*which is not part of Sentence Transformers"),
         (lambda folder: (folder / "modules.json").unlink(), r"is not a SentenceTransformer model \(no modules.json\)"),
-        (
-            lambda folder: change(folder / "config_sentence_transformers.json", model_type="CrossEncoder"),
-            "CrossEncoder",
-        ),
-        (lambda folder: (folder / "config_sentence_transformers.json").write_text("[]"), "is a list; allowed: a JSON"),
+        (lambda folder: change(folder / CONFIG, model_type="CrossEncoder"), "CrossEncoder"),
+        (lambda folder: (folder / CONFIG).write_text("[]"), "is a list; allowed: a JSON"),
         (with_nan, r"gives nan as number 1 of the vector for 'A sentence.'; allowed: finite float32 numbers"),
     ],
 )
@@ -170,8 +159,7 @@ def test_an_adapter_counts_with_its_base(model, tmp_path):
     config = tmp_path / "adapter" / "adapter_config.json"
     change(config, base_model_name_or_path=str(model))
     first = load_encoder(str(tmp_path / "adapter"))
-    weights = load_file(model / "model.safetensors")
-    save_file({key: value + 1e-2 for key, value in weights.items()}, model / "model.safetensors", {"format": "pt"})
+    move_weights(model, 1e-2)
     second = load_encoder(str(tmp_path / "adapter"))
     assert first.revision != second.revision
     assert not np.array_equal(first.embed(FEW_TEXTS), second.embed(FEW_TEXTS))
@@ -215,8 +203,7 @@ def test_a_function_is_an_encoder(capsys):
     assert (declared.dimension, declared.pinned, declared.model) == (encoder_functions.DIMENSION, True, None)
     assert capsys.readouterr().err == ""
     plain = load_encoder("python:encoder_functions:letters")
-    assert plain.revision.startswith("source-") and not plain.pinned
-    assert "letters: declares no revision, so the hash of its source file stands for it" in capsys.readouterr().err
+    assert not plain.pinned and "letters: declares no revision, so its embeddings are" in capsys.readouterr().err
     given = wrap(encoder_functions.letters, "mine", revision="3")
     assert (given.name, given.revision, given.pinned) == ("mine", "3", True)
     assert wrap(encoder_functions.as_tensor, "tensors", "1").dimension == encoder_functions.DIMENSION
@@ -226,16 +213,11 @@ def test_a_function_is_an_encoder(capsys):
     ("name", "problem"),
     [
         ("python:", "names no function; allowed: python:package.module:function"),
-        ("python:..x:f", "'..x' is no module's name"),
+        ("python:..x:f", "names no function"),
         ("python:no_such_module:f", "cannot be imported: No module named 'no_such_module'"),
         ("python:encoder_functions:leters", "encoder_functions has no function 'leters'; did you mean 'letters'"),
         ("python:encoder_functions:in_lists", "gives a list for 1 texts, the first of which is 'A sentence.'"),
-        ("python:encoder_functions:of_words", "gives an array of <U11 for 1 texts"),
-        (
-            "python:encoder_functions:one_vector",
-            r"gives an array of shape \(8,\) for 1 texts.*allowed: \(1, dimension\)",
-        ),
-        ("python:encoder_functions:no_numbers", "gives vectors of 0 numbers for 1 texts"),
+        ("python:encoder_functions:one_vector", r"gives an array of shape \(8,\) for 1 texts.*: \(1, dimension\)"),
     ],
 )
 def test_a_bad_function_is_refused_in_one_line(name, problem):
@@ -248,7 +230,6 @@ def test_a_bad_function_is_refused_in_one_line(name, problem):
     ("name", "said"),
     [
         ("python:encoder_functions:failing", r"raises ValueError: no such word \(encoder_functions.py:\d+\)"),
-        ("python:encoder_functions:lacking", r"raises ModuleNotFoundError: .*'no_such_package' \(encoder_functions.py"),
         ("python:broken_module:f", r"raises SyntaxError: .*broken_module"),
     ],
 )
@@ -299,10 +280,10 @@ def test_embeddings_are_those_of_encode_and_the_same_bits_from_disk(saved, tmp_p
     rows = fresh.rows(wanted)
     assert rows.dtype == np.float32
     assert np.abs(rows - SentenceTransformer(str(saved)).encode(wanted)).max() <= 1e-6
-    assert (fresh.encoded, fresh.reused) == (104, 0) and fresh.seconds > 0
+    assert fresh.encoded == 104 and fresh.seconds > 0
     again = Embeddings(encoder, tmp_path)
     assert again.rows(wanted[::-1]).tobytes() == rows[::-1].tobytes()
-    assert (again.encoded, again.reused, again.seconds) == (0, 104, 0.0)
+    assert (again.encoded, again.seconds) == (0, 0.0)
 
 
 def test_each_distinct_sentence_is_encoded_once_longest_first_in_small_calls(tmp_path, capsys):
@@ -348,8 +329,8 @@ def test_embeddings_are_shared_by_revision_and_prompt_not_by_name(saved, tmp_pat
     twin = shutil.copytree(saved, tmp_path / "twin")
     shared = Embeddings(load_encoder(str(twin)), cache)
     shared.rows(TEXTS)
-    assert (shared.encoded, shared.reused) == (0, 100)
-    change(twin / "config_sentence_transformers.json", prompts={"query": "query: "}, default_prompt_name="query")
+    assert shared.encoded == 0
+    change(twin / CONFIG, prompts={"query": "query: "}, default_prompt_name="query")
     prompted = Embeddings(load_encoder(str(twin)), cache)
     assert np.abs(prompted.rows(TEXTS) - SentenceTransformer(str(twin)).encode(TEXTS)).max() <= 1e-6
     assert prompted.encoded == 100
@@ -368,19 +349,14 @@ def test_without_a_cache_or_a_revision_nothing_is_kept(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def encode_slowly(cache, seconds):
-    def slow(texts):
-        time.sleep(seconds)
-        return encoder_functions.pinned(texts)
-
-    slow.revision = "slow"
-    Embeddings(wrap(slow, "slow"), cache).rows(TEXTS)
-
-
-def slow_embeddings(cache, function=None):
-    seen = Seen(function or encoder_functions.pinned)
-    seen.revision = "slow"
+def slow_embeddings(cache, seconds=0.0):
+    """What a function was asked for, and its embeddings; it takes so many seconds a call."""
+    seen = Seen(lambda texts: time.sleep(seconds) or encoder_functions.pinned(texts))
     return seen, Embeddings(wrap(seen, "slow"), cache)
+
+
+def encode_slowly(cache, seconds):
+    slow_embeddings(cache, seconds)[1].rows(TEXTS)
 
 
 def test_a_killed_run_keeps_what_it_finished(tmp_path):
@@ -418,7 +394,7 @@ def test_a_damaged_chunk_is_encoded_again(tmp_path, capsys):
     path.write_bytes(content)
     _, again = slow_embeddings(tmp_path)
     assert np.array_equal(again.rows(TEXTS), encoder_functions.pinned(TEXTS))
-    assert (again.encoded, again.reused) == (8, 92)
+    assert again.encoded == 8
     assert f"{path}: is damaged; its sentences are encoded again" in capsys.readouterr().err
     assert slow_embeddings(tmp_path)[1].rows(TEXTS) is not None
     assert "is damaged" not in capsys.readouterr().err
@@ -464,7 +440,7 @@ def test_a_full_disk_is_told_before_and_during_the_work(tmp_path, monkeypatch):
     assert len(list(tmp_path.glob("*/*.npy"))) == 1 and not list(tmp_path.glob("*/.*.tmp"))
     _, embeddings = slow_embeddings(tmp_path)
     embeddings.rows(TEXTS)
-    assert (embeddings.encoded, embeddings.reused) == (90, 10)
+    assert embeddings.encoded == 90
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Dataset quality: counts of planted rows, planted label noise found by an NLI model, the command and its report."""
 
+import json
 import random
+from dataclasses import replace
 
 import datasets
 import numpy as np
@@ -8,10 +10,10 @@ import pytest
 from marker_nli import MARKERS, make_marker_nli
 from training_inputs import PROVENANCE, write_dataset
 
-from eval.audit.quality import Quality, class_names, load_nli_model, measure, share
+from eval.audit.agreement import wilson
+from eval.audit.quality import class_names, load_nli_model, measure
 from eval.audit.quality_report import pictures, report
 from eval.audit.source import BATCH, default_folder, find_rows
-from eval.audit.text_forms import code
 from eval.encoders.load import wrap
 from eval.quality import main
 from hub.contract.schema import NLI_LABELS, PAIR_CLASS, TRIPLET, published_features
@@ -49,33 +51,31 @@ letters.revision = "1"
 
 def test_texts_and_repeats_are_counted_exactly(planted_run):
     found = measure(find_rows(str(planted_run)))
-    second = found.columns[1]
-    assert (second.texts, second.empty, second.short) == (8, 1, 2)
-    assert second.lengths == {0: 1, 2: 1, 4: 4, 5: 1, 40: 1}
-    assert (second.between_4_and_32.count, second.mean_length) == (5, 63 / 8)
-    assert (second.different, second.different_normal) == (6, 6)
-    assert (found.columns[0].different, found.columns[0].different_normal) == (2, 1)
-    repeats = found.repeats
-    assert (repeats.rows, repeats.exact, repeats.normal) == (8, 1, 2)
-    assert (repeats.same_sides, repeats.same_sides_normal) == (2, 3)
-    distinct = {one.n: (one.different, one.total) for one in second.distinct}
-    assert distinct == {1: (10, 63), 2: (10, 56), 3: (8, 49)}
+    first, second = (found.texts.loc[column] for column in ("sentence1", "sentence2"))
+    assert (second["texts"], second["empty"], second["under 3"]) == (8, 1, 2)
+    assert sorted(found.lengths["sentence2"]) == [0, 2, 4, 4, 4, 4, 5, 40]
+    assert (second["4 to 32"].value, second["mean length"]) == (5 / 8, 63 / 8)
+    assert (second["different"], second["different, normal"]) == (6, 6)
+    assert (first["different"], first["different, normal"]) == (2, 1)
+    assert found.repeats["rows that repeat an earlier one"].to_dict() == {"exact": 1, "normal": 2}
+    assert found.repeats["rows whose first two texts are the same"].to_dict() == {"exact": 2, "normal": 3}
+    assert [second[f"distinct-{n}"] for n in (1, 2, 3)] == pytest.approx([10 / 63, 10 / 56, 8 / 49])
 
 
 def test_measures_stand_in_the_order_of_the_scores(planted_run):
-    measures = {
-        one.name: one for one in measure(find_rows(str(planted_run)), encoder=wrap(letters, "letters")).measures
-    }
-    assert [one.label for one in measures["jaccard"].labels] == ["sampled", "0", "0.5", "1"]
-    assert measures["jaccard"].labels[2].mean == pytest.approx((2 / 6 + 1 / 8) / 2)
-    assert measures["overlap coefficient"].labels[2].mean == pytest.approx((2 / 4 + 1 / 4) / 2)
-    cosine = measures["cosine"]
-    assert (cosine.source, cosine.revision) == ("letters", "1")
-    assert cosine.labels[3].mean == pytest.approx(1.0)
-    assert cosine.labels[2].mean == pytest.approx((2 / 4 + 1 / np.sqrt(20)) / 2)
-    assert cosine.labels[1].mean == 0.0  # of an empty text's zero vector too
-    assert [one.auc for one in cosine.separations] == [0.5, 1.0, 1.0]
-    assert sum(cosine.labels[3].histogram) == 3
+    found = measure(find_rows(str(planted_run)), encoder=wrap(letters, "letters"))
+    assert found.facts["encoder"] == {"name": "letters", "revision": "1"}
+    assert list(found.measures["jaccard"].index) == ["sampled", "0", "0.5", "1"]
+    for name, expected in (
+        ("jaccard", (2 / 6 + 1 / 8) / 2),
+        ("overlap coefficient", (2 / 4 + 1 / 4) / 2),
+        ("cosine", (2 / 4 + 1 / np.sqrt(20)) / 2),
+    ):
+        assert found.measures[name].loc["0.5", "mean"] == pytest.approx(expected)
+    cosine = found.measures["cosine"]
+    assert cosine.loc["1", "mean"] == pytest.approx(1.0) and cosine.loc["1", "pairs"] == 3
+    assert cosine.loc["0", "mean"] == 0.0  # of an empty text's zero vector too
+    assert list(cosine["AUC"]) == [None, 0.5, 1.0, 1.0]
 
 
 def test_a_sample_is_drawn_over_all_splits_and_the_same_each_time(tmp_path):
@@ -97,13 +97,14 @@ def test_the_command_writes_a_report_that_reads_back(planted_run, tmp_path, caps
     options = {"encoder": None, "nli_labels": None, "config": None, "split": None, "sample": 6, "tokenizer": str(model)}
     main(place=str(planted_run), nli=str(model), seed=1, out=tmp_path / "out", **options)
     reported = capsys.readouterr().out
-    found = Quality.model_validate_json((tmp_path / "out" / "quality.json").read_bytes())
-    assert found.rows == 6
-    assert found.nli.model == "nli"
+    found = json.loads((tmp_path / "out" / "quality.json").read_bytes())
+    assert found["rows"] == 6 and found["nli_model"]["name"] == "nli"
+    assert found["nli"][0].keys() == {"label", "pairs", *NLI_LABELS, "agreement"}
+    assert found["measures"]["jaccard"][0]["AUC"] is None and found["texts"][0]["texts"] == 6
     assert "6 drawn at random (seed 1) of the 8 rows" in reported
     assert reported == (tmp_path / "out" / "quality.md").read_text()
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {"quality.json", "quality.md", "lengths.png", "jaccard.png", "overlap-coefficient.png", "nli.png"}
+    assert names == {"quality.json", "quality.md", "lengths.png", "jaccard.png", "overlap-coefficient.png"}
     for picture in (tmp_path / "out").glob("*.png"):
         assert picture.read_bytes().startswith(b"\x89PNG")
         assert f"![{picture.name}]({picture.name})" in reported
@@ -116,13 +117,12 @@ def test_names_of_a_stranger_do_nothing(tmp_path):
     row = {"premise": "p", "hypothesis": "h", "label": 0, **PROVENANCE}
     write_dataset(tmp_path / "d", {"train": [row, {**row, "label": 1}]}, "pair-class", PAIR_CLASS, features)
     found = measure(find_rows(str(tmp_path / "d")))
-    text = report(found.model_copy(update={"dataset": f"../../{evil}"}), pictures(found))
+    text = report(replace(found, facts=found.facts | {"dataset": f"../../{evil}"}), pictures(found))
     for line in text.splitlines():
         assert "<script>" not in "".join(line.split("`")[::2])  # outside code spans
         assert line.count("`") % 2 == 0
     assert "\u202e" not in text
     assert len({line.count("|") for line in text.splitlines() if "script" in line and line.startswith("|")}) == 1
-    assert code("") == "<code></code>"
     place = default_folder("quality", f"../../{evil}", "c")
     assert place.parent == default_folder("quality", "a", "b").parent
 
@@ -150,24 +150,24 @@ def pair_rows(flipped: set[int] = frozenset(), wrong: set[int] = frozenset()) ->
 
 def agreement_of(directory, rows, nli):
     write_dataset(directory, {"train": rows}, "pair-class", PAIR_CLASS)
-    return measure(find_rows(str(directory)), nli=nli).nli
+    return measure(find_rows(str(directory)), nli=nli).nli["agreement"]["all"]
 
 
 def test_flipped_labels_lower_the_agreement_by_what_was_planted(tmp_path, nli):
     wrong = set(range(0, PAIRS, 20))  # the dataset's writer missed its label in 5 of 100
-    clean = agreement_of(tmp_path / "clean", pair_rows(wrong=wrong), nli).agreement
+    clean = agreement_of(tmp_path / "clean", pair_rows(wrong=wrong), nli)
     flipped = set(random.Random(0).sample(sorted(set(range(PAIRS)) - wrong), PAIRS // 10))
-    noisy = agreement_of(tmp_path / "noisy", pair_rows(flipped, wrong), nli).agreement
-    assert (clean.count, clean.n) == (570, 600)
-    assert noisy.share == pytest.approx(clean.share - 0.1)
-    assert noisy.low < clean.share - 0.1 < noisy.high < clean.share  # found, and reported from no noise
+    noisy = agreement_of(tmp_path / "noisy", pair_rows(flipped, wrong), nli)
+    assert clean.value == 570 / 600
+    assert noisy.value == pytest.approx(clean.value - 0.1)
+    assert noisy.low < clean.value - 0.1 < noisy.high < clean.value  # found, and reported from no noise
 
 
 def test_the_interval_covers_the_planted_rate_as_often_as_it_says():
 
     generator = random.Random(1)
     counts = [sum(generator.random() < 0.9 for _ in range(PAIRS)) for _ in range(400)]
-    covered = sum(one.low <= 0.9 <= one.high for one in (share(count, PAIRS) for count in counts))
+    covered = sum(one.low <= 0.9 <= one.high for one in (wilson(count, PAIRS) for count in counts))
     assert 0.92 <= covered / 400 <= 0.98
 
 
@@ -183,8 +183,11 @@ def test_a_triplets_positive_is_to_be_entailed_and_its_negative_contradicted(tmp
     ]
     write_dataset(tmp_path / "d", {"train": rows}, "triplet", TRIPLET)
     found = measure(find_rows(str(tmp_path / "d")), nli=nli).nli
-    shares = {row.label: (row.intended, row.agreement.share) for row in found.labels}
-    assert shares == {"negative": ("contradiction", 0.9), "positive": ("entailment", 1.0)}
+    assert {label: one.value for label, one in found["agreement"].items()} == {
+        "negative": 0.9,
+        "positive": 1,
+        "all": 0.95,
+    }
 
 
 def test_outputs_are_named_in_any_case_and_order_or_refused():

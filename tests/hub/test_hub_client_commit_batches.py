@@ -73,9 +73,8 @@ def test_any_state_becomes_any_other_by_commits_that_are_whole(seed):
     random_ = random.Random(seed)
     before = random_.choice([{}, state(random_)[0], state(random_, card=False)[0]])
     branch, (after, manifest) = Branch(dict(before)), state(random_)
-    snapshot, card = {path: Content(content) for path, content in after.items()}, before.get(CARD)
-    branch_card = batches.BranchCard(card.decode() if card else None)
-    steps = batches.steps(snapshot, branch.remote, manifest, "acme/pairs", branch_card)
+    snapshot = {path: Content(content) for path, content in after.items()}
+    steps = batches.steps(snapshot, branch.remote, manifest, "acme/pairs")
     assert bool(steps) == (before != after)
     for step in steps[:-1]:
         branch.apply(step)
@@ -86,9 +85,7 @@ def test_any_state_becomes_any_other_by_commits_that_are_whole(seed):
         text = branch.contents[CARD].decode()
         stamp = read_stamp(text)
         assert stamp and stamp.facts == facts_digest(branch.contents[MANIFEST], None)
-        loads = {path for path in branch.data if path.startswith("data/raw/") and "data/raw/*" in text}
-        assert "being-published" in text or loads == {path for path in before if path.startswith("data/raw/")}
-        assert "being-published" in text or all(branch.contents[path] == before[path] for path in loads)
+        assert "being-published" in text
     for step in steps[-1:]:
         branch.apply(step)
         extra = sum(path in (CARD, MANIFEST, RECIPE) for path in step.changes.replaced)

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from hub.contract.measured import RepeatScore, Run, read_repeats, repeats_of, summarised, write_repeats
+from hub.contract.measured import RepeatScore, Run, read_repeats, repeats_of, summarised, write_json
 from hub.errors import InputError
 
 
@@ -33,7 +33,7 @@ def test_mean_and_sample_standard_deviation_of_every_task():
 )
 def test_a_file_reads_back_equal_and_one_that_does_not_add_up_is_refused(tmp_path, change, message):
     path, repeats = tmp_path / "repeats.json", repeats_of("m", "seed", [run(1, 70.0), run(2, 211 / 3)])
-    write_repeats(path, repeats)
+    write_json(path, repeats)
     assert read_repeats(path) == repeats
     tree = json.loads(path.read_text())
     change(tree)

@@ -80,6 +80,11 @@ def test_an_interrupted_step_is_ended(tmp_path):
     (child,) = (one for one in psutil.Process().children() if "endless" in one.cmdline())
     going.close()  # as an interruption does
     assert not child.is_running()
+    stop = threading.Event()
+    threading.Timer(0.5, stop.set).start()
+    with pytest.raises(KeyboardInterrupt):
+        run_stage("endless", "none", stop=stop)  # of a thread
+    assert not psutil.Process().children()
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no file that is always full")
@@ -87,14 +92,6 @@ def test_a_log_on_a_full_disk_is_named(tmp_path):
     (tmp_path / "log").symlink_to("/dev/full")
     with pytest.raises(OSError, match=rf"No space left on device: '{tmp_path / 'log'}'"):
         list(progress(step(tmp_path, "first"), tmp_path / "log"))
-
-
-def test_a_stage_in_a_thread_is_ended_when_it_is_not_needed_any_more():
-    stop, before = threading.Event(), psutil.Process().children()
-    threading.Timer(0.5, stop.set).start()
-    with pytest.raises(KeyboardInterrupt):
-        run_stage("endless", "none", stop=stop)
-    assert psutil.Process().children() == before
 
 
 def test_parallel_calls_are_ordered_and_a_failure_ends_the_others():

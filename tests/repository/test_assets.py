@@ -1,13 +1,11 @@
 """What the repository ships, checked against the original data where they are (STS_DINO_DATA), and in itself."""
 
-import hashlib
 import json
 import os
 from pathlib import Path
 
 import pytest
 
-from experiments import source_sentences
 from experiments.built_in_lm import inputs as demo_inputs
 from experiments.built_in_lm.corpus import normalise, read_corpus
 
@@ -28,13 +26,11 @@ def test_source_sentences_are_no_sentences_of_the_evaluation_files():
 
 @original
 def test_shipped_files_are_the_original_ones(tmp_path):
-    for name in ("sts-dev.csv", "sts-test.csv", "LICENSE.txt", "readme.txt"):
-        theirs = DATA / "sts-original/STSBenchmark" / name
-        assert (Path("assets/stsb") / name).read_bytes() == theirs.read_bytes(), name
     demo_inputs.main(data=DATA, out=tmp_path, per_source=600, premises=300)
-    for name in ("x1.tsv", "premises.txt"):
-        ours = hashlib.sha256((Path("assets/demo-data") / name).read_bytes())
-        assert ours.digest() == hashlib.sha256((tmp_path / name).read_bytes()).digest(), name
+    theirs, names = DATA / "sts-original/STSBenchmark", ("sts-dev.csv", "sts-test.csv", "LICENSE.txt", "readme.txt")
+    shipped = {Path("assets/stsb") / name: theirs / name for name in names}
+    shipped |= {Path("assets/demo-data") / name: tmp_path / name for name in ("x1.tsv", "premises.txt")}
+    assert [ours for ours, other in shipped.items() if ours.read_bytes() != other.read_bytes()] == []
 
 
 @pytest.mark.slow("reads whole evaluation sets")
@@ -50,18 +46,8 @@ def test_the_language_models_text_holds_no_sentence_of_an_evaluation_set():
     texts = [caption for image in corpus.images for caption in image] + corpus.prose
     texts += [text for row in (*corpus.nli, *corpus.fewshot) for text in row[1:]]
     assert len(evaluation) > 25_000 and len(texts) > 140_000
+    wikipedia = Path("assets/first-texts/wikipedia.txt").read_text(encoding="utf-8").splitlines()
+    assert len(set(wikipedia)) == len(wikipedia) == 3000
     assert not [text for text in texts if normalise(text) in evaluation][:5]
     removed = json.loads(Path("assets/demo-lm/training.json").read_text())["evaluation_sentences_removed"]
     assert removed == {source: corpus.removed.get(source, 0) for source in removed}
-
-
-@original
-def test_source_sentences_are_of_the_original_and_not_those_of_the_screening(tmp_path):
-    """The search for better pairs drew 1,200 sentences by seed 42: no choice was made on the shipped ones."""
-    file = DATA / "text/wikipedia-sentences-10k.txt"
-    shipped = Path("assets/first-texts/wikipedia.txt").read_text(encoding="utf-8").splitlines()
-    assert len(set(shipped)) == len(shipped) == 3000
-    assert set(shipped) <= set(source_sentences.sentences(file, []))
-    out = tmp_path / "screening.txt"
-    source_sentences.main(file, out, [], 1200, 42, False, DATA / "senteval", [])
-    assert set(shipped).isdisjoint(out.read_text(encoding="utf-8").splitlines())

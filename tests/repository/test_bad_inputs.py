@@ -26,10 +26,12 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from filelock import FileLock
+from forked_python import python_in
 
 import sts_dino.cli
 from hub import cli
 from hub.assets import asset
+from hub.contract import run_dir
 from hub.contract.recipe_file import apply_overrides
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -99,10 +101,31 @@ class Box:
             MAKERS[case["make"]](self)
 
 
-def cut_parquet(box):
+def parquet(box, column):
     path = box.folder / "texts.parquet"
-    pq.write_table(pa.table({"text": SENTENCES * 100}), path)
-    path.write_bytes(path.read_bytes()[:1000])
+    pq.write_table(pa.table({"text": column}), path, compression="zstd")
+    return path
+
+
+def cut_parquet(box):
+    path = parquet(box, SENTENCES * 100)
+    path.write_bytes(path.read_bytes()[:300])
+
+
+def flip(path, start, count):
+    """Change bytes in the middle of a file: pages that are no longer what their headers say."""
+    content = bytearray(path.read_bytes())
+    content[start : start + count] = bytes(byte ^ 0xFF for byte in content[start : start + count])
+    path.write_bytes(content)
+
+
+def damaged_rows(box):
+    """A run with pages that cannot be unpacked, and checksums that fit."""
+    run = box.copied("run")
+    flip(min(run.glob("data/postprocessed/train-*.parquet")), 60, 100)
+    known = run_dir.read_manifest(run)
+    files = [run_dir.describe(run, f.path, config=f.config, split=f.split, rows=f.rows) for f in known.files]
+    run_dir.write_manifest(run, known.model_copy(update={"files": tuple(files)}))
 
 
 def aliases(box):
@@ -143,6 +166,15 @@ MAKERS = {
     "one_long_line": lambda box: box.file("texts.txt", {"text": "word " * 200_000}),
     "without_header": lambda box: box.file("texts.csv", {"lines": [f"{text},{n}" for n, text in enumerate(SENTENCES)]}),
     "cut_parquet": cut_parquet,
+    "damaged_pages": lambda box: flip(
+        parquet(box, [f"{text} {n}" for text in SENTENCES for n in range(99)]), 2000, 200
+    ),
+    "column_of_bytes": lambda box: parquet(box, pa.array([b"\xff\x00 bytes"] * 5, pa.binary())),
+    "deep_json": lambda box: box.file("texts.jsonl", {"lines": ['{"text": "fine"}', '{"text": ' + "[" * 100_000]}),
+    "many_digits": lambda box: box.file("texts.jsonl", {"lines": [f'{{"text": {"9" * 5000}}}']}),
+    "damaged_rows": damaged_rows,
+    "deep_manifest": lambda box: damaged(box, "manifest.json", lambda content: b"[" * 200_000),
+    "manifest_of_bytes": lambda box: damaged(box, "manifest.json", lambda content: b"\xff\xfe\x00"),
     "aliases": aliases,
     "pickled_lm": pickled_lm,
     "pickled_encoder": pickled_encoder,
@@ -155,10 +187,7 @@ MAKERS = {
         box, "data/raw/*.parquet", lambda content: content[:100] + bytes(100) + content[200:]
     ),
     "unreadable": lambda box: (box.file("texts.txt", "sentences"), (box.folder / "texts.txt").chmod(0)),
-    "second_seed": lambda box: (
-        box.dataset(),
-        (box.folder / "recipe.yaml").open("a", encoding="utf-8").write("seed: 1\n"),
-    ),
+    "second_seed": lambda box: (box.dataset(), (box.folder / "recipe.yaml").open("a").write("seed: 1\n")),
     "card_for_demo": lambda box: card_for(box, "demo"),
     "card_for_nobodys": lambda box: card_for(box, "nobodys"),
 }
@@ -220,29 +249,23 @@ def called_here(words, capfd):
     return Refusal(code, capfd.readouterr().err)
 
 
-def called_apart(words, folder, environment, file_limit):
+def called_apart(words, folder, environment, case, home):
     """``sts-dino WORDS`` in a child process without root's right to read and write what permissions forbid."""
     libc = ctypes.CDLL(None)
 
     def limit():
         for capability in (1, 2):
             libc.prctl(24, capability)  # PR_CAPBSET_DROP
-        if file_limit:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
+        if "file_limit" in case:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (case["file_limit"],) * 2)
 
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING_FACE"))}
-    own = {"PYTHONPATH": str(ROOT), "HF_HOME": str(folder / "home"), "HF_ENDPOINT": CLOSED_PORT, "COLUMNS": "200"}
+    kept |= {"PYTHONPATH": str(ROOT), "HF_HOME": str(home), "HF_ENDPOINT": CLOSED_PORT, "COLUMNS": "200"} | environment
+    forked = "loads_a_model" in case and "file_limit" not in case
+    command = [python_in(kept) if forked else sys.executable, "-m", "sts_dino", *words]
+    pipes = {"capture_output": True, "text": True, "timeout": SECONDS, "check": False}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(
-        [sys.executable, "-m", "sts_dino", *words],
-        cwd=folder,
-        env={**kept, **own, **environment},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-        preexec_fn=limit,
-    )
+    done = subprocess.run(command, cwd=folder, env=kept, preexec_fn=limit, **pipes)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return Refusal(done.returncode, done.stderr, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
 
@@ -303,7 +326,7 @@ def test_bad_input_is_refused_in_one_line_with_the_remedy(case, world, tmp_path,
     with DURING.get(case.get("during"), lambda box: nullcontext({}))(box) as given:
         words = shlex.split(case["words"].format(lm=LM, **given))
         if "own_process" in case:
-            found = called_apart(words, tmp_path, environment | given, case.get("file_limit"))
+            found = called_apart(words, tmp_path, environment | given, case, world / "home")
         else:
             found = called_here(words, capfd)
     assert faults(case, found) == [], found.stderr

@@ -1,4 +1,4 @@
-"""recipes/small: complete, and planned offline (models: trained) with what stands in for the Hub."""
+"""recipes/small: complete, and planned offline (models: trained) with the overrides for a machine without the Hub."""
 
 import inspect
 from pathlib import Path
@@ -28,14 +28,14 @@ WRITTEN = "sts-dino/sts-dino-gemma"
 
 @pytest.fixture(scope="module")
 def offline(tmp_path_factory) -> Path:
-    """The shipped stand-ins, with a random model in place of the one that make lm brings."""
+    """The shipped overrides, with a random model in place of the one that make lm brings."""
     folder = tmp_path_factory.mktemp("small")
-    stand_ins = yaml.safe_load(OFFLINE.read_text())
-    stand_ins["google/gemma-3-270m"]["path"] = str(make_lm(folder / "lm", max_position_embeddings=4096))
+    overrides = yaml.safe_load(OFFLINE.read_text())
+    overrides["google/gemma-3-270m"]["path"] = str(make_lm(folder / "lm", max_position_embeddings=4096))
     rows = [{**row, "sentence1": f"text {number // 3}"} for number, row in enumerate(sts_rows(96))]
     pairs = write_dataset(folder / "pairs", {"train": rows}, "postprocessed-5shot")
-    stand_ins[WRITTEN] = {"path": str(pairs), "config": "postprocessed-5shot"}
-    (folder / "offline.yaml").write_text(yaml.safe_dump(stand_ins))
+    overrides[WRITTEN] = {"path": str(pairs), "config": "postprocessed-5shot"}
+    (folder / "offline.yaml").write_text(yaml.safe_dump(overrides))
     return folder / "offline.yaml"
 
 
@@ -44,17 +44,9 @@ def test_a_recipe_is_planned_offline_by_one_switch(path, offline, tmp_path):
     recipe = load_recipe(path, DatasetRecipe, [f"@{offline}", "premise_tokens=null"])
     assert recipe.source.kind == "file" and Path(recipe.source.path or "").is_file() and recipe.model.repo_id is None
     check(recipe)
-    told = plan(recipe, tmp_path / "run")
+    shown = plan(recipe, tmp_path / "run")
     there = len(Path("assets/first-texts/wikipedia.txt").read_text(encoding="utf-8").splitlines())
-    assert f"source sentences: {min(there, recipe.source.limit or there)} " in told and not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
-def test_a_recipe_names_the_hub_and_has_prose_changes_and_a_licence(path):
-    recipe = load_recipe(path, DatasetRecipe)
-    assert recipe.model.repo_id and recipe.source.repo_id
-    assert recipe.about and recipe.version in read_changes(recipe.name)
-    assert check(recipe).licence.id == recipe.license
+    assert f"source sentences: {min(there, recipe.source.limit or there)} " in shown and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
@@ -75,14 +67,16 @@ def test_a_model_is_trained_offline_by_one_switch(path, offline, tmp_path):
     assert SentenceTransformer(str(tmp_path / "out")).encode("A man plays.").shape == (32,)
 
 
-@pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
-def test_a_model_s_recipe_names_the_hub_and_a_dataset_of_ours_and_has_prose_and_changes(path):
-    recipe = load_recipe(path, ModelRecipe)
-    places = [recipe.base, *recipe.datasets, *recipe.validation]
-    assert all(place.repo_id for place in places) and recipe.about
+@pytest.mark.parametrize("path", [*PATHS, *MODELS], ids=lambda path: path.stem)
+def test_a_recipe_names_the_hub_and_has_prose_changes_and_a_licence(path):
+    recipe = load_recipe(path, DatasetRecipe if path in PATHS else ModelRecipe)
+    assert recipe.about and recipe.version in read_changes(recipe.name)
+    if isinstance(recipe, DatasetRecipe):
+        assert recipe.model.repo_id and recipe.source.repo_id and check(recipe).licence.id == recipe.license
+        return
+    assert all(place.repo_id for place in (recipe.base, *recipe.datasets, *recipe.validation))
     words = recipe.base.vocabulary  # of the repository: the pairs themselves have too few
     assert words is None or Path(words.path or "").is_file()
-    assert recipe.version in read_changes(recipe.name)
     for item in recipe.datasets:
         made = load_recipe(FOLDER / f"{(item.repo_id or '').split('/')[1]}.yaml", DatasetRecipe)
         assert (item.revision, item.config in made.configs) == (f"v{made.version}", True)
@@ -90,7 +84,6 @@ def test_a_model_s_recipe_names_the_hub_and_a_dataset_of_ours_and_has_prose_and_
     assert recipe.evaluation and all(task.path and Path(task.path).is_file() for task in recipe.evaluation)
 
 
-def test_the_stand_in_for_the_model_is_where_make_lm_leaves_it():
-    default = inspect.signature(fetch_lm.main).parameters["out"].default
-    stand_ins = yaml.safe_load(OFFLINE.read_text())
-    assert Path(stand_ins["google/gemma-3-270m"]["path"]) == default
+def test_the_override_of_the_model_is_where_make_lm_leaves_it():
+    overrides = yaml.safe_load(OFFLINE.read_text())
+    assert Path(overrides["google/gemma-3-270m"]["path"]) == inspect.signature(fetch_lm.main).parameters["out"].default

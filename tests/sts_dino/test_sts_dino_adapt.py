@@ -87,55 +87,42 @@ def test_a_language_model_becomes_a_section_and_a_hub_model_is_pinned(tmp_path, 
         choose_generator("demo/none", "mit")
 
 
-@pytest.mark.parametrize(
-    ("owner", "dialect"), [("llamacpp", "llamacpp"), ("vllm", "vllm"), ("organization-owner", "openai")]
-)
-def test_a_server_says_itself_in_which_dialect_it_is_asked(owner, dialect):
-    with ordered_server(no_reply, owner) as server:
-        found = choose_generator(f"my-model@{server.base_url}", "apache-2.0")
-    assert found.section["server"] == {"base_url": server.base_url, "model": "my-model", "dialect": dialect}
+def test_a_server_names_its_dialect_and_is_asked_without_counter_labels(corpus, tmp_path):
+    for owner, dialect in (("llamacpp", "llamacpp"), ("vllm", "vllm"), ("organization-owner", "openai")):
+        with ordered_server(no_reply, owner) as server:
+            lm = f"my-model@{server.base_url}"
+            section = choose_generator(lm, "apache-2.0").section
+            found = proposed(corpus, tmp_path / owner, lm, "apache-2.0").dataset
+        assert section["server"] == {"base_url": server.base_url, "model": "my-model", "dialect": dialect}
+        assert not any(label.counter_labels for label in found.labels) and found.model.backend == "openai"
+        assert found.few_shot.sets == 4 and found.premise_tokens is None  # it counts no tokens
     with pytest.raises(RunError, match=rf"^server {server.base_url}: cannot be reached .*; start it"):
-        choose_generator(f"my-model@{server.base_url}", "apache-2.0")
-
-
-def test_a_server_is_asked_without_counter_labels_and_counts_no_tokens(corpus, tmp_path):
-    with ordered_server(no_reply) as server:
-        found = proposed(corpus, tmp_path / "out", f"my-model@{server.base_url}", "apache-2.0")
-    assert not any(label.counter_labels for label in found.dataset.labels) and found.dataset.model.backend == "openai"
-    assert found.dataset.few_shot.sets == 4 and found.dataset.premise_tokens is None
+        choose_generator(lm, "apache-2.0")
 
 
 def no_reply(body, number):
     raise AssertionError("no text is asked for")
 
 
-def base_of(writer, asked=None):
-    return choose_base(asked, None, writer)
-
-
-def test_whose_weights_are_trained_where_the_writers_cannot_be(tmp_path, monkeypatch):
+def test_which_weights_are_trained_where_those_of_the_generator_cannot_be(tmp_path, monkeypatch):
     gemma, alone = tmp_path / "gemma", tmp_path / "alone"
-    for folder in (gemma, alone):
-        folder.mkdir()
+    gemma.mkdir()
+    alone.mkdir()
     monkeypatch.setattr("sts_dino.proposals.recipes.GEMMA", gemma)
     server = {"backend": "openai", "server": {}, "license": "mit"}
     file = {"path": str(alone), "gguf_file": "m.gguf", "license": "mit"}
-    for generator, reason in (
-        (server, "since a model behind a server is not"),
-        (file, "since a GGUF file is not trained"),
-    ):
-        found = base_of(generator)
+    for generator, reason in ((server, "a model behind a server is not"), (file, "a GGUF file is not trained")):
+        found = choose_base(None, None, generator)
         assert (found.section["path"], found.section["license"]) == (str(gemma), "gemma") and found.lora
-        assert f"Gemma 3 270M, {reason}" in found.why
+        assert f"Gemma 3 270M, since {reason}" in found.why
     (alone / "config.json").write_text("{}")
-    beside = base_of(file)
+    beside = choose_base(None, None, file)
     assert (beside.section["path"], beside.section["license"]) == (str(alone), "mit")
     assert "gguf_file" not in beside.section and "beside its GGUF file" in beside.why
     gemma.rmdir()
-    found = base_of(server)
+    found = choose_base(None, None, server)
     assert found.section["path"] == str(BUILT_IN.resolve()) and found.section["modules"] == "static"
     assert "knows English alone; a model behind a server is not trained; for a better one" in found.why
-    assert base_of({"path": str(BUILT_IN), "license": "mit"}).why.endswith("knows English alone")
 
 
 def outcome(*words):
@@ -144,24 +131,15 @@ def outcome(*words):
 
 def test_what_cannot_be_is_refused_in_one_line_before_anything_is_written(corpus, tmp_path):
     out = tmp_path / "out"
-    few = tmp_path / "few.txt"
-    few.write_text("One sentence stands here.\nAnd here is another one.\n", encoding="utf-8")
     for words, said in (
-        ((few, "--out", out, "--lm", "builtin"), "few.txt: has 2 usable texts; allowed: 40 or more"),
-        ((tmp_path / "none.txt", "--out", tmp_path / "a"), "no such file"),
-        ((corpus, "--out", tmp_path / "b", "--lm", "nowhere", "--lm-license", "mit"), "--lm: nowhere is no folder"),
-        ((corpus, "--out", tmp_path / "c", "--lm", "builtin", "--encoder", "none"), "--encoder.*names no licence"),
+        (("--lm", "nowhere", "--lm-license", "mit"), "--lm: nowhere is not a folder"),
+        (("--lm", "builtin", "--encoder", "none"), "--encoder.*names no licence"),
     ):
-        found = outcome(*words)
-        assert found.code == 2 and re.search(said, found.error), found.error
-        assert len(found.error.strip().splitlines()) == 1
-    assert proposed(corpus, tmp_path / "b", "builtin")  # what was corrected is no other choice
-
-
-def test_other_options_for_a_folder_that_was_begun_are_refused(corpus, tmp_path):
-    proposed(corpus, tmp_path / "out", "builtin")
-    proposed(corpus, tmp_path / "out", "builtin")
-    found = outcome(corpus, "--out", tmp_path / "out", "--lm", "builtin", "--limit", 45)
+        found = outcome(corpus, "--out", out, *words)
+        assert found.code == 2 and re.search(said, found.error) and len(found.error.strip().splitlines()) == 1
+    assert proposed(corpus, out, "builtin")  # after the correction, the same folder is taken
+    assert proposed(corpus, out, "builtin")
+    found = outcome(corpus, "--out", out, "--lm", "builtin", "--limit", 45)
     assert found.code == 2 and "was begun with another corpus or other options" in found.error
 
 

@@ -1,5 +1,6 @@
-"""The recipe reference and the JSON schema say what the models say, and take every recipe of the repository."""
+"""The references of recipes and of the Python API say what the code says; the schema takes every recipe here."""
 
+import inspect
 import re
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
-from sts_dino import recipe_reference
+from sts_dino import api, api_reference, recipe_reference
 from sts_dino.recipe_reference import PAGE, SCHEMA, comments, page, schema
 
 RECIPES = sorted(Path("recipes").rglob("*.yaml"))
@@ -24,9 +25,20 @@ Yaml12.add_implicit_resolver(
 )
 
 
-def test_both_files_are_as_the_models_are_now():
+def test_the_files_are_as_the_code_is_now():
     assert PAGE.read_text(encoding="utf-8") == page(), "run sts-dino recipe-reference --write"
     assert SCHEMA.read_text(encoding="utf-8") == schema(), "run sts-dino recipe-reference --write"
+    assert api_reference.PAGE.read_text(encoding="utf-8") == api_reference.page(), "run sts-dino api-reference --write"
+
+
+def test_every_public_function_has_a_section_with_its_arguments():
+    text, names = api_reference.page(), [name for name in vars(api) if not name.startswith("_")]
+    functions = [one for one in map(vars(api).get, names) if inspect.isfunction(one) and one.__module__ == api.__name__]
+    assert len(functions) >= 6
+    for function in functions:
+        section = text.partition(f"\n## {function.__name__}\n")[2].partition("\n## ")[0]
+        assert all(f"{name}: " in section for name in inspect.signature(function).parameters), function
+        assert inspect.getdoc(function).splitlines()[0].replace("``", "`") in section
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=str)
@@ -50,13 +62,10 @@ def test_every_key_is_on_the_page_with_the_words_beside_it_in_the_source():
         for name in (field.alias or name for name, field in recipe.model_fields.items()):
             assert re.search(rf"^\| `{name}` \| .+ \|.+\| .+ \|$", shown, re.MULTILINE), name
     assert comments(DatasetRecipe)["shard_size"] == "source sentences per shard"
-    assert "| `share` | number | `1.0` | of the cells that are read, chosen by a hash of seed and place |" in shown
     assert "### dataset: `few_shot.examples`" in shown and "### model: `datasets.N`" in shown
 
 
-def test_it_is_printed_and_written(tmp_path, monkeypatch, capsys):
-    recipe_reference.main()
-    assert capsys.readouterr().out == page()
+def test_it_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr(recipe_reference, "PAGE", tmp_path / "page.md")
     monkeypatch.setattr(recipe_reference, "SCHEMA", tmp_path / "schema.json")
     recipe_reference.main(write=True)

@@ -23,7 +23,7 @@ from hub.contract.run_dir import read_manifest
 from hub.errors import InputError
 from model_cards.renderer import html
 from sts_dino.report.facts import Correlation, Judgements
-from sts_dino.report.page import not_measured
+from sts_dino.report.page import sentences
 from sts_dino.report.pairs import Pair, Sample, cosines_of, draw, misfits, read_kept
 from sts_dino.report.run import app, report
 
@@ -59,7 +59,7 @@ class Page(HTMLParser):
 def reported(place: Path, *runs: Path, **options) -> tuple[Page, list[str]]:
     """The page of a report and its list of missing measurements."""
     facts = report(runs, place, **options)
-    return Page(place), not_measured(facts)
+    return Page(place), sentences("missing", facts)
 
 
 @pytest.mark.parametrize("form", ["sts", "nli", "text"])
