@@ -94,10 +94,6 @@ def judge(model: Path, folder: Path, models: Path):
     return outcome_of(quality, models / "pairs", "--nli", model, "--out", folder / "out")
 
 
-def count_lengths(model: Path, folder: Path, models: Path):
-    return outcome_of(quality, models / "pairs", "--tokenizer", model, "--out", folder / "out")
-
-
 COMMANDS = {
     write: "lm",
     ask_a_server: "lm",
@@ -106,7 +102,6 @@ COMMANDS = {
     take_a_baseline: "encoder",
     score: "encoder",
     judge: "nli",
-    count_lengths: "mlm",
 }
 
 
