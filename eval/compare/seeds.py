@@ -14,10 +14,10 @@ import typer
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from eval.scoring.outcomes import Outcomes
-from eval.statistics.bootstrap import Matrix, resample
+from eval.runs.records import BASE, CONTROL, Records, read_evaluation
+from eval.statistics.bootstrap import Matrix, interval, resample, score
+from eval.tasks.registry import find_task
 from eval.tasks.rows import Vector
-from eval.tasks.task import Aggregation, Metric
 from hub.cli import new_app, say
 from hub.contract.measured import ArmPlan, ArmScore, ArmScores, Estimate, write_json
 from hub.errors import InputError
@@ -46,9 +46,8 @@ def over_seeds(scores: Matrix, drawn: NDArray[np.intp]) -> Vector:
 def over_data_seeds(scores: Matrix, data_seeds: int, seed: int) -> Vector:
     """``over_seeds`` at two levels: (data seeds x training seeds, samples) scores → (samples,).
 
-    Every resample draws data seeds, the same for all systems, and training seeds of each data seed by itself. The
-    spread between data seeds holds some of that between trainings already, so with few of them intervals are rather
-    too wide than too narrow. A single system, trained once for all data, has nothing to draw.
+    Every resample draws data seeds, the same for all systems, and training seeds of each data seed by itself. With few
+    data seeds intervals are rather too wide than too narrow.
     """
     number, samples = scores.shape
     if number == 1:
@@ -59,18 +58,6 @@ def over_data_seeds(scores: Matrix, data_seeds: int, seed: int) -> Vector:
         for place in range(data_seeds)
     ]
     return over_seeds(np.stack(of_data), drawn_seeds(data_seeds, samples, seed - 1))
-
-
-def mean_over_tasks(tasks: Sequence[tuple[Sequence[Outcomes], Metric, Aggregation]], samples: int, seed: int) -> Matrix:
-    """Mean score x 100 over tasks of several systems on the same resamples: (systems, samples).
-
-    tasks: for each, every system's outcomes on the same rows. Raises what ``eval.statistics.bootstrap.resample`` does.
-    """
-    drawn = [
-        resample(outcomes, metric, aggregation, samples, seed + place)
-        for place, (outcomes, metric, aggregation) in enumerate(tasks)
-    ]
-    return np.mean(drawn, axis=0)
 
 
 SEED = 42  # of the resamples
@@ -123,8 +110,6 @@ def plan_of(evaluation: Path, tasks: Sequence[str] = ()) -> ArmPlan:
 
     Raises InputError when one of the three is missing, or they share no test.
     """
-    from eval.runs.records import BASE, CONTROL, Records
-
     variants = {"untrained": evaluation / BASE, "copies": evaluation / CONTROL, "dataset": evaluation}
     tests = []
     for folder in variants.values():
@@ -142,8 +127,6 @@ def plan_of(evaluation: Path, tasks: Sequence[str] = ()) -> ArmPlan:
 
 def split_of(name: str, split: str) -> str:
     """The split that a task's rows are kept under: the plan's, or the one of a task that cuts its own folds."""
-    from eval.tasks.registry import find_task
-
     task = find_task(name)
     return split if split in task.splits or task.is_of_mteb else task.default_split
 
@@ -153,48 +136,37 @@ def compared(plan: ArmPlan) -> ArmScores:
 
     Raises InputError when an evaluation lacks a task or was made on other rows than the others.
     """
-    import numpy as np
-
-    from eval.runs.records import read_evaluation
-    from eval.statistics.bootstrap import interval, score
-
     places = [(variant, place) for variant, folders in plan.arms.items() for place in folders]
     evaluations = [read_evaluation(place) for _, place in places]
-    tasks, points = [], dict[str, list[float]]()
-    for task in plan.tasks:
+    drawn, points = list[Matrix](), dict[str, list[float]]()
+    for place, task in enumerate(plan.tasks):
         split = split_of(task, plan.split)
         outcomes = [evaluation.outcomes(task, split) for evaluation in evaluations]
         record = evaluations[0].records.find(task, split)
         assert record is not None and record.metric is not None  # it has outcomes
-        tasks.append((outcomes, record.metric, record.aggregation))
+        try:
+            drawn.append(resample(outcomes, record.metric, record.aggregation, plan.samples, SEED + place))
+        except ValueError as error:
+            raise InputError("evaluations", str(error), hint="score all variants on the same data") from error
         points[task] = [score(one, record.metric, record.aggregation) for one in outcomes]
-    try:
-        rows = mean_over_tasks(tasks, plan.samples, SEED)
-    except ValueError as error:
-        raise InputError("evaluations", str(error), hint="score all variants on the same data") from error
+    rows = np.mean(drawn, axis=0)  # (systems, samples)
     mine = {variant: [number for number, (name, _) in enumerate(places) if name == variant] for variant in plan.arms}
     samples = {variant: over_data_seeds(rows[numbers], plan.data_seeds, SEED) for variant, numbers in mine.items()}
     by_task = {
-        variant: {task: float(np.mean([points[task][n] for n in mine[variant]])) for task in plan.tasks}
-        for variant in mine
+        variant: {task: float(np.mean([found[n] for n in numbers])) for task, found in points.items()}
+        for variant, numbers in mine.items()
     }
-    means = {variant: float(np.mean(list(found.values()))) for variant, found in by_task.items()}
 
     def estimate(variant: str, against: str | None = None) -> Estimate:
-        moved = samples[variant] if against is None else samples[variant] - samples[against]
+        centre, moved = np.mean(list(by_task[variant].values())), samples[variant]
+        if against is not None:
+            centre, moved = centre - np.mean(list(by_task[against].values())), moved - samples[against]
         around = interval(moved)
-        centre = means[variant] - (0.0 if against is None else means[against])
-        return Estimate(score=centre, low=around.low, high=around.high)
+        return Estimate(score=float(centre), low=around.low, high=around.high)
 
-    return ArmScores(
-        arms={
-            variant: ArmScore(
-                average=estimate(variant),
-                tasks=by_task[variant],
-                over_copies=None if variant == plan.control else estimate(variant, plan.control),
-            )
-            for variant in plan.arms
-        },
-        pairs=plan.differences,
-        differences=tuple(estimate(*pair) for pair in plan.differences),
-    )
+    arms = {}
+    for variant in plan.arms:
+        over = None if variant == plan.control else estimate(variant, plan.control)
+        arms[variant] = ArmScore(average=estimate(variant), tasks=by_task[variant], over_copies=over)
+    differences = tuple(estimate(*pair) for pair in plan.differences)
+    return ArmScores(arms=arms, pairs=plan.differences, differences=differences)

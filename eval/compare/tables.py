@@ -97,7 +97,7 @@ def compared(evaluations: Sequence[FinishedEvaluation]) -> Comparison:
     lines = _lines(named)
     if not any(len(line.scores) > 1 for line in lines):
         raise _nothing_in_common(named)
-    used = {label: Resampling.of(one.results) for label, one in named.items()}  # so that a gain is what the card says
+    used = {label: Resampling(one.results.bootstrap_samples, one.results.seed) for label, one in named.items()}
     how = {pair: used[pair[0]] if used[pair[0]] == used[pair[1]] else Resampling() for pair in combinations(named, 2)}
     found = [one for line in lines if len(line.scores) > 1 for one in _judged(line, named, how)]
     verdicts: list[Verdict] = []

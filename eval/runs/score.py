@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -121,10 +122,7 @@ def evaluate(
     usable embeddings.
     """
     scored = ScoredEncoder(encoder, records)
-
-    def kept(task: Task, split: str, rows: Data) -> Record | None:
-        return _kept(scored, task, split, rows, settings)
-
+    kept = partial(_kept, scored, settings)
     own = [entry for entry in entries if not entry.task.is_of_mteb]
     held = {entry: record for entry in own if (record := kept(entry.task, entry.split, (data.sha256(entry), None)))}
     for record in held.values():
@@ -175,7 +173,7 @@ def measure(task: Task, data: Mapping[str, Rows], embeddings: Embeddings, seeds:
     return cast(Measured, getattr(import_module(module), function)(task, data, embeddings.rows, seeds))
 
 
-def _kept(scored: ScoredEncoder, task: Task, split: str, data: Data, settings: EvaluationSettings) -> Record | None:
+def _kept(scored: ScoredEncoder, settings: EvaluationSettings, task: Task, split: str, data: Data) -> Record | None:
     """The record of a task if it holds for these data, with its interval; else say why not."""
     records = scored.place
     record = records.find(task.name, split)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -85,7 +86,8 @@ def accuracies(rows: ProbeRows, at: Indices | None, weights: Tensor) -> Vector:
 
 
 BATCH_SIZE = 64
-LEARNING_RATE, BETA1, BETA2, EPSILON = 1e-3, 0.9, 0.999, 1e-8  # torch's defaults
+ADAM: Any = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}  # torch's defaults
+ADAM |= {"fused": True, "amsgrad": False, "maximize": False}
 LANES = 16  # weight rows begin on vectors of so many floats
 
 Error = Callable[[Tensor, Tensor], Tensor]  # probabilities (f, r, k, b), row numbers (f * b,) → derivative by logits
@@ -140,22 +142,7 @@ def train(X: Tensor, state: State, orders: Iterable[Tensor], updates: Tensor, er
             p = torch.softmax(torch.bmm(weights, rows.transpose(1, 2)).view(f, r, k, size), dim=2)
             torch.mul(state.weights, state.decay, out=gradient)
             gradient.view(f, r * k, padded).baddbmm_(error(p, at).view(f, r * k, size), rows, alpha=1 / size)
-            adam(
-                [state.weights],
-                [gradient],
-                [state.mean],
-                [state.square],
-                [],
-                [updates],
-                fused=True,
-                amsgrad=False,
-                beta1=BETA1,
-                beta2=BETA2,
-                lr=LEARNING_RATE,
-                weight_decay=0.0,
-                eps=EPSILON,
-                maximize=False,
-            )
+            adam([state.weights], [gradient], [state.mean], [state.square], [], [updates], **ADAM)
 
 
 TENACITY = 5

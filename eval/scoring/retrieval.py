@@ -24,6 +24,7 @@ from hub.errors import InputError, RunError
 
 CUTS = (1, 5, 10)
 Ranks = NDArray[np.int64]
+Drawn = np.random.RandomState
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,7 @@ def ranks(model: Projections, side: EncodedSplit, fold: int) -> tuple[Ranks, Ran
     """Rank, from 0, of the best own caption of every image, and of the own image of every caption, within folds of
     consecutive images.
 
-    What is as near as the right answer counts as nearer, so that equal vectors earn nothing. (The toolkit leaves ties
-    to the order of a sort.)
+    What is as near as the right answer counts as nearer, so that equal vectors earn nothing.
     """
     of_images, of_captions = [], []
     with torch.inference_mode():
@@ -104,10 +104,7 @@ def recalls(found: Ranks) -> tuple[float, ...]:
 def train(
     training: EncodedSplit, validation: EncodedSplit, settings: RankingSettings, seed: int
 ) -> tuple[Projections, float]:
-    """The model of the best pass and its mean of six validation recalls, x 100.
-
-    Raises RunError when the loss is not finite.
-    """
+    """The model of the best pass and its mean of six validation recalls x 100. Raises RunError for an infinite loss."""
     device = training.images.device
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -119,9 +116,7 @@ def train(
         if not np.isfinite(loss):
             hint = "are the embeddings or the features very large?"
             raise RunError("caption-image retrieval", f"the loss of pass {number} is {loss}", hint=hint)
-        score = float(
-            np.mean([recall for found in ranks(model, validation, settings.fold) for recall in recalls(found)])
-        )
+        score = float(np.mean([recalls(found) for found in ranks(model, validation, settings.fold)]))
         if score > best:
             best, kept = score, copy.deepcopy(model)
             continue
@@ -132,11 +127,7 @@ def train(
 
 
 def _one_pass(
-    model: Projections,
-    optimizer: torch.optim.Optimizer,
-    side: EncodedSplit,
-    settings: RankingSettings,
-    drawn: np.random.RandomState,
+    model: Projections, optimizer: torch.optim.Optimizer, side: EncodedSplit, settings: RankingSettings, drawn: Drawn
 ) -> float:
     """One pass over all captions in a drawn order; the sum of its losses."""
     total = torch.zeros((), device=side.images.device)
@@ -161,7 +152,7 @@ def _one_pass(
     return float(total)
 
 
-def contrasts(order: Ranks, start: int, size: int, each: int, drawn: np.random.RandomState) -> Ranks:
+def contrasts(order: Ranks, start: int, size: int, each: int, drawn: Drawn) -> Ranks:
     """(size, each) captions drawn with replacement from ``order`` without the batch at ``start``: the toolkit's draw,
     without the list of all captions that it builds at every step.
     """
@@ -186,41 +177,31 @@ def measure_retrieval(
     """
     settings, started = settings or RankingSettings(), time.perf_counter()
     sides = {split: _side(rows, embed) for split, rows in data.items()}
-    started, embedded = time.perf_counter(), time.perf_counter() - started
-    given = len(sides["train"].captions)
+    read, given = time.perf_counter(), len(sides["train"].captions)
     if given <= settings.batch:
         raise InputError(f"{task.name} train", f"has {given} captions", allowed=f"more than {settings.batch}, a batch")
     models = [train(sides["train"], sides["validation"], settings, seed) for seed in seeds]
     found = [ranks(model, sides["test"], settings.fold) for model, _ in models]
     six = np.array([[recalls(direction) for direction in both] for both in found])  # (seeds, directions, cuts)
-    return Measured(
-        outcomes=_outcomes(sides["test"].image_of.cpu().numpy(), found[0]),
-        score=float(six.mean()),
-        other=_other(six, found[0]) | {"dev_recall": float(np.mean([score for _, score in models]))},
-        parts={name: (float(six[:, row].mean()), len(found[0][row])) for row, name in enumerate(DIRECTIONS)},
-        seconds={"reading_embeddings": embedded, "probing": time.perf_counter() - started},
-        seeds=tuple(seeds),
-    )
-
-
-def _other(six: NDArray[np.float64], first: tuple[Ranks, Ranks]) -> dict[str, float]:
-    """The six recalls, the first seed's median ranks (from 1), and the spread over seeds if there are several."""
-    other = {
-        f"{direction}_recall@{cut}": float(six[:, row, column].mean())
-        for row, direction in enumerate(DIRECTIONS)
-        for column, cut in enumerate(CUTS)
-    }
-    for direction, found in zip(DIRECTIONS, first, strict=True):
-        other[f"{direction}_median_rank"] = float(np.floor(np.median(found)) + 1)
+    other = {"dev_recall": float(np.mean([score for _, score in models]))}
+    parts, names = {}, list[str]()
+    for row, (name, of_first) in enumerate(zip(DIRECTIONS, found[0], strict=True)):
+        other |= {f"{name}_recall@{cut}": float(six[:, row, column].mean()) for column, cut in enumerate(CUTS)}
+        other[f"{name}_median_rank"] = float(np.floor(np.median(of_first)) + 1)  # from 1
+        parts[name] = float(six[:, row].mean()), len(of_first)
+        names += [name] * len(of_first)
     if len(six) > 1:
         other["sd_over_seeds"] = float(np.std(six.mean((1, 2)), ddof=1))
-    return other
-
-
-def _outcomes(image_of: Ranks, found: tuple[Ranks, Ranks]) -> Outcomes:
+    image_of = sides["test"].image_of.cpu().numpy()
     gold = np.concatenate([np.unique(image_of), image_of]).astype(np.float64)
-    part = tuple(name for name, rows in zip(DIRECTIONS, found, strict=True) for _ in rows)
-    return Outcomes(gold, np.concatenate(found).astype(np.float64), part)
+    return Measured(
+        outcomes=Outcomes(gold, np.concatenate(found[0]).astype(np.float64), tuple(names)),
+        score=float(six.mean()),
+        other=other,
+        parts=parts,
+        seconds={"reading_embeddings": read - started, "probing": time.perf_counter() - read},
+        seeds=tuple(seeds),
+    )
 
 
 def _side(rows: Rows, embed: Embed) -> EncodedSplit:

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from eval.scoring.outcomes import Measured, Outcomes
 from eval.tasks.rows import Vector
 from eval.tasks.task import Aggregation, Metric, Task
-from hub.contract.results import Limit, Method, Part, Results, TaskScore
+from hub.contract.results import Limit, Method, Part, TaskScore
 from hub.errors import RunError
 
 Matrix = NDArray[np.float64]
@@ -118,11 +118,6 @@ class Resampling:
     samples: int = 1000
     seed: int = 42
 
-    @classmethod
-    def of(cls, results: Results) -> "Resampling":
-        """How the intervals of a results file were made."""
-        return cls(results.bootstrap_samples, results.seed)
-
 
 @dataclass(frozen=True)
 class Interval:
@@ -190,9 +185,8 @@ class Stratum:
 
 def _strata(outcomes: Sequence[Outcomes], metric: Metric, aggregation: Aggregation) -> list[Stratum]:
     first = outcomes[0]
-    for other in outcomes[1:]:
-        if not np.array_equal(first.gold, other.gold) or first.part != other.part:
-            raise ValueError("systems were scored on different rows")
+    if any(not np.array_equal(first.gold, other.gold) or first.part != other.part for other in outcomes[1:]):
+        raise ValueError("systems were scored on different rows")
     predicted = np.stack([np.asarray(system.predicted, dtype=np.float64) for system in outcomes])
     gold = np.asarray(first.gold, dtype=np.float64)
     if not (np.isfinite(gold).all() and np.isfinite(predicted).all()):

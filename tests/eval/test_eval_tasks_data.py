@@ -6,6 +6,7 @@ import re
 import shutil
 import struct
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from senteval_layout import write_coco, write_originals, write_senteval
 
 from eval.tasks.readers import coco, load_arrays
 from eval.tasks.registry import DATASETS, find_dataset
-from eval.tasks.rows import DataFile, Directory, FilePin, Pins, RowsPin, published
+from eval.tasks.rows import DataFile, Directory, Pins, RowsPin, published
 from eval.tasks.sources import Source
 from hub.errors import InputError
 
@@ -28,41 +29,49 @@ def read(dataset: str, split: str, *contents: str | bytes):
     return part.reader([DataFile(name, content) for name, content in zip(part.files, as_bytes, strict=True)])
 
 
-def test_two_class_files_are_latin_1_with_blank_rows_the_first_file_having_class_1():
-    rows = read("cr", "all", b"good  phone \n\n caf\xe9 nice", b"bad \n")
-    assert rows.first == ("good phone", "", "café nice", "bad") and rows.target.tolist() == [1, 1, 1, 0]
-    assert find_dataset("subj").part("all").files[0] == "downstream/SUBJ/subj.objective"  # class 1 in the toolkit
+HEADER = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\r\n"
+SICK = HEADER + "7\tA  dog runs \tA dog\t4.5\tNEUTRAL\r\n"
+MRPC = '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t12\t34\tHe said " yes .\tHe agreed .\n'
+STSB = 'main-news\tMSRpar\t2012\t1\t3.800\t"It is here\tIt is  "here" .\n'
+PROBING = "tr\t5\tshort one\ntr\t10\tdeep one\nva\t10\textra\tva sentence\nte\t5\tte sentence\n"
+QUESTIONS = b"NUM:dist How far is it from Caf\xe9 : Bar ?\nABBR:exp What is NASA ?\n"
+READ = {  # data set, split, files → columns of texts, classes or scores
+    "Latin-1, blank rows, the first file has class 1": (
+        ("cr", "all", b"good  phone \n\n caf\xe9 \n", b"bad \n"), (("good phone", "", "café", "bad"),), [1, 1, 1, 0]
+    ),
+    "a byte-order mark and a header": (("mrpc", "train", MRPC), (('He said " yes .',), ("He agreed .",)), [1]),
+    "Windows line ends": (("sick-e", "test", SICK), (("A dog runs",), ("A dog",)), [1]),
+    "relatedness": (("sick-r-tokenised", "test", SICK), (("A dog runs",), ("A dog",)), [4.5]),
+    "the organisers' spaces stay, as at MTEB": (("sick-r", "test", SICK), (("A  dog runs ",), ("A dog",)), [4.5]),
+    "no quoting": (("stsb", "test", STSB), (('"It is here',), ('It is  "here" .',)), [3.8]),
+    "SentEval's form": (("stsb-tokenised", "test", STSB), (('"It is here',), ('It is "here" .',)), [3.8]),
+    "more columns": (("stsb", "test", STSB[:-1] + "\ta\tb\n"), (('"It is here',), ('It is  "here" .',)), [3.8]),
+    "the class behind the text": (("sst2", "validation", "a fine film \t1\n"), (("a fine film",),), [1]),
+    "the class before it": (("sst5", "train", "4 a funny film\n0 no  fun\n"), (("a funny film", "no fun"),), [4, 0]),
+    "the coarse class": (
+        ("trec", "test", QUESTIONS), (("How far is it from Café : Bar ?", "What is NASA ?"),), [5, 0]
+    ),
+    "parallel files": (
+        ("snli", "test", "neutral\ncontradiction\n", "A man . \nA boy . \n", "He sits . \nHe runs . \n"),
+        (("A man .", "A boy ."), ("He sits .", "He runs .")),
+        [1, 2],
+    ),
+    "classes of train, sorted as text": (("treedepth", "train", PROBING), (("short one", "deep one"),), [1, 0]),
+    "of validation": (("treedepth", "validation", PROBING), (("va sentence",),), [0]),
+    "of test": (("treedepth", "test", PROBING), (("te sentence",),), [1]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "columns", "target"), READ.values(), ids=READ)
+def test_files_are_read_as_the_toolkit_does(given, columns, target):
+    rows = read(*given)
+    assert rows.columns == columns and rows.target.tolist() == target
 
 
 @pytest.mark.parametrize("separator", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028"])
 def test_a_line_ends_at_a_newline_only(separator):
     rows = read("sst2", "test", f"one{separator}two \t1\nthree \t0\n")
     assert rows.first == ("one two", "three") and rows.target.tolist() == [1, 0]
-
-
-def test_mrpc_has_a_byte_order_mark_and_a_header():
-    content = '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t12\t34\tHe said " yes .\tHe agreed .\n'
-    rows = read("mrpc", "train", content)
-    assert rows.first == ('He said " yes .',) and rows.second == ("He agreed .",) and rows.target.tolist() == [1]
-
-
-HEADER = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\r\n"
-SICK = HEADER + "7\tA  dog runs \tA dog\t4.5\tNEUTRAL\r\n"
-
-
-def test_sick_has_a_header_and_may_have_windows_line_ends():
-    entailment = read("sick-e", "test", SICK)
-    assert entailment.first == ("A dog runs",) and entailment.target.tolist() == [1]
-    assert entailment.classes == ("CONTRADICTION", "NEUTRAL", "ENTAILMENT")
-    assert read("sick-r-tokenised", "test", SICK).target.tolist() == [4.5]
-    assert read("sick-r", "test", SICK).first == ("A  dog runs ",)  # the organisers' spaces stay, as in MTEB's copy
-
-
-def test_snli_files_are_parallel():
-    rows = read("snli", "test", "neutral\ncontradiction\n", "A man . \nA boy . \n", "He sits . \nHe runs . \n")
-    assert rows.first == ("A man .", "A boy .") and rows.target.tolist() == [1, 2]
-    with pytest.raises(InputError, match=r"s2.test: has 1 lines, downstream/SNLI/labels.test has 2"):
-        read("snli", "test", "neutral\nneutral\n", "a\nb\n", "c\n")
 
 
 def test_unscored_sts_pairs_are_left_out_and_subsets_keep_the_toolkits_order():
@@ -76,14 +85,6 @@ def test_unscored_sts_pairs_are_left_out_and_subsets_keep_the_toolkits_order():
     assert rows.first[:3] == ("a0", "e0", "a1") and rows.target[:4].tolist() == [0, 1.25, 1, 1.25]
 
 
-def test_sts_benchmark_knows_no_quoting():
-    line = 'main-news\tMSRpar\t2012\t1\t3.800\t"It is here\tIt is  "here" .\n'
-    assert read("stsb", "test", line).first == ('"It is here',)
-    assert read("stsb", "test", line).second == ('It is  "here" .',)
-    assert read("stsb-tokenised", "test", line).second == ('It is "here" .',)
-    assert read("stsb", "test", line.removesuffix("\n") + "\tsource\tauthor\n").target.tolist() == [3.8]
-
-
 BAD = {
     "stsb-columns": ("stsb", "a\tb\tc\n", "sts-test.csv:1: has 3 tab-separated columns, expected 7"),
     "stsb-score": ("stsb", "g\tf\t1\t2\tfive\ta\tb\n", "sts-test.csv:1: 'five' is no score"),
@@ -91,6 +92,7 @@ BAD = {
     "sst2-class": ("sst2", "fine \t2\n", "sentiment-test:1: unknown class '2'; allowed: 0, 1"),
     "probing-part": ("wc", "xx\t1\ta\n", "word_content.txt:1: unknown part 'xx'"),
     "probing-class": ("wc", "tr\t1\ta\nte\t2\tb\n", "word_content.txt:2: unknown class '2'"),
+    "parallel": ("snli", ("neutral\nneutral\n", "a\nb\n", "c\n"), "s2.test: has 1 lines, downstream/SNLI/labels.test"),
     "utf-8": ("sst2", b"caf\xe9 \t1\n", "sentiment-test: is not utf-8 .byte 3"),
 }
 
@@ -98,7 +100,7 @@ BAD = {
 @pytest.mark.parametrize("dataset,content,message", BAD.values(), ids=BAD)
 def test_what_is_not_in_form_names_file_and_line(dataset, content, message):
     with pytest.raises(InputError, match=message):
-        read(dataset, "test", content)
+        read(dataset, "test", *(content if isinstance(content, tuple) else (content,)))
 
 
 FEATURES = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -207,11 +209,10 @@ def test_what_is_no_pickle_of_numbers_is_one_clear_error(data):
         content(np.zeros(3)),
         content(np.full((2, 3), np.nan)),
         content("abc"),
-        content() | {"captions": {}},
         content() | {"image_to_caption_ids": [[1]]},
         content() | {"captions": dict.fromkeys(range(12), "text")},
     ],
-    ids=["a list", "no captions", "a vector", "NaN", "text", "no texts", "too few images", "captions as text"],
+    ids=["a list", "no captions", "a vector", "NaN", "text", "too few images", "captions as text"],
 )
 def test_another_form_is_one_clear_error(data):
     with pytest.raises(InputError, match=r"COCO/train\.pkl: is not in the form of SentEval's COCO files"):
@@ -310,21 +311,15 @@ def test_an_altered_file_is_one_error_that_names_it(copied, pins, dataset, chang
         assert re.search(r"altered: \d+ lines as expected, but sha256 [0-9a-f]{12}…, expected [0-9a-f]{12}…", message)
 
 
-def test_an_unmeasured_file_is_held_to_its_count(copied):
+@pytest.mark.parametrize(
+    ("rows", "more", "problem"),
+    [(12, 0, None), (10, 2, None), (14, 5, "12 rows, expected 14 to 19"), (9, 2, "9 to 11")],
+)
+def test_an_unmeasured_split_is_held_to_its_count(planted, rows, more, problem):
     """As SNLI's train part and the probing tasks: no checksum, and a few more rows where their authors say so."""
-    path, lines = copied / "probing/bigram_shift.txt", 36
-    assert len(path.read_text().splitlines()) == lines
-    for rows, more, problem in ((12, 0, None), (10, 2, None), (14, 5, "12 rows, expected 14 to 19"), (9, 2, "9 to 11")):
-        pins = Pins(rows={"bshift": {"train": RowsPin(rows=rows, more=more)}})
-        source = Source(copied, pins=pins)
-        if problem is None:
-            assert len(source.load("bshift", ["train"])["train"]) == 12
-        else:
-            with pytest.raises(InputError, match=problem):
-                source.load("bshift", ["train"])
-    pins = Pins(senteval={"probing/bigram_shift.txt": FilePin(lines=40)})
-    with pytest.raises(InputError, match=r"bigram_shift.txt: has 36 lines, expected 40"):
-        Source(copied, pins=pins).load("bshift", ["test"])
+    source = Source(planted[0], pins=Pins(rows={"bshift": {"train": RowsPin(rows=rows, more=more)}}))
+    with pytest.raises(InputError, match=problem) if problem else nullcontext():
+        assert len(source.load("bshift", ["train"])["train"]) == 12
 
 
 def test_the_published_pins_know_every_split():
@@ -340,33 +335,9 @@ def test_the_published_pins_know_every_split():
     assert rows["snli"]["train"].rows == 549_367 and rows["coco"]["test"].rows == 25_000
 
 
-def test_planted_data_do_not_pass_for_published_ones(planted):
-    with pytest.raises(InputError, match=r"custrev.pos: has 6 lines, expected 2407"):
-        Source(planted[0]).load("cr", ["all"])
-
-
-def test_probing_classes_are_sorted_as_text_and_taken_from_train():
-    content = "tr\t5\tshort one\ntr\t10\tdeep one\nva\t10\textra\tva sentence\nte\t5\tte sentence\n"
-    train, validation, test = (read("treedepth", split, content) for split in ("train", "validation", "test"))
-    assert train.classes == test.classes == ("10", "5") and train.target.tolist() == [1, 0]
-    assert validation.first == ("va sentence",) and validation.target.tolist() == [0] and test.target.tolist() == [1]
-
-
 def test_rows_have_one_hash_whatever_the_file_looks_like():
     plain = read("sst2", "test", "a fine film \t1\nno fun \t0\n")
     other = read("sst2", "test", "a  fine film\t1\r\nno fun\t0")
     assert plain.sha256 == other.sha256
     changed = (("a fine film \t0\nno fun \t0\n"), ("no fun \t0\na fine film \t1\n"), ("a fine film \t1\n"))
     assert len({plain.sha256, *(read("sst2", "test", content).sha256 for content in changed)}) == 4
-
-
-def test_trec_takes_the_coarse_class_and_is_latin_1():
-    rows = read("trec", "test", b"NUM:dist How far is it from Caf\xe9 : Bar ?\nABBR:exp What is NASA ?\n")
-    assert rows.first == ("How far is it from Café : Bar ?", "What is NASA ?")
-    assert [rows.classes[label] for label in rows.target] == ["NUM", "ABBR"] and rows.target.tolist() == [5, 0]
-
-
-def test_sst_classes_stand_behind_the_text_or_before_it():
-    assert read("sst2", "validation", "a fine film \t1\n").target.tolist() == [1]
-    fine = read("sst5", "train", "4 a stirring , funny film\n0 no  fun\n")
-    assert fine.first == ("a stirring , funny film", "no fun") and fine.target.tolist() == [4, 0]
