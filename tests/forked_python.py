@@ -25,7 +25,6 @@ IMPORTED = (  # what stages need
     "release.run",
 )
 READ_AT_IMPORT = ("HF_", "OMP_", "TORCH", "TOKENIZERS_", "NO_PROXY")
-MODULE = ""  # of this fork
 _servers: dict[tuple[tuple[str, str], ...], str] = {}
 
 
@@ -44,7 +43,9 @@ def python_in(environment: dict[str, str]) -> str:
         stub.write_text(f"#!{sys.executable} -IS\n{call}; forked_python.call({str(folder / 'socket')!r})\n")
         stub.chmod(0o700)
         words = [sys.executable, __file__, str(folder / "socket"), str(stub)]
-        server = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stdin=subprocess.PIPE)
+        server = subprocess.Popen(
+            words, env=environment, stdout=subprocess.PIPE, stdin=subprocess.PIPE, start_new_session=True
+        )
         atexit.register(server.kill)
         assert server.stdout is not None and server.stdout.readline() == b"ready\n"
         _servers[key] = str(stub)
@@ -71,9 +72,9 @@ def call(place: str) -> None:
 
 
 def serve(place: str, stub: str) -> None:
-    """The server's side: fork for each question. Returns in the forks alone, which then run a module."""
+    """The server's side: import the libraries, then fork for each question until whoever started it is gone."""
     import importlib
-    import selectors
+    import select
     from pathlib import Path
 
     sys.path[0] = str(Path(sys.path[0]).parent)  # the folder of this file has folders of our packages' names
@@ -82,113 +83,74 @@ def serve(place: str, stub: str) -> None:
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(place)
     listening.listen(64)
-    ended, woken = os.pipe()
-    os.set_blocking(woken, False)
-    signal.set_wakeup_fd(woken)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    children = dict[int, socket.socket]()
-    wait = selectors.DefaultSelector()
-    for file in (listening, ended, sys.stdin):
-        wait.register(file, selectors.EVENT_READ)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the watchers
     print("ready", flush=True)
-    while True:
-        for key, _ in wait.select():
-            if key.fileobj is sys.stdin:  # whoever started it is gone
-                for child in children:
-                    os.kill(child, signal.SIGKILL)
-                os._exit(0)
-            elif key.fileobj is listening:
-                connection, _ = listening.accept()
-                question, streams = _asked(connection)
-                child = os.fork()
-                if not child:
-                    wait.close()
-                    for file in (listening, connection, *children.values()):
-                        file.close()
-                    _become(question, streams, stub)
-                    return
-                for stream in streams:
-                    os.close(stream)
-                connection.sendall(f"{child}\n".encode())
-                children[child] = connection
-                wait.register(connection, selectors.EVENT_READ)
-            elif key.fileobj == ended:
-                os.read(ended, 4096)
-                _tell_ends(children, wait)
-            else:  # a caller is gone
-                child = next(one for one, connection in children.items() if connection is key.fileobj)
-                wait.unregister(key.fileobj)
-                os.kill(child, signal.SIGKILL)
+    while sys.stdin not in select.select([listening, sys.stdin], [], [])[0]:
+        connection, _ = listening.accept()
+        if not os.fork():
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            listening.close()
+            _watch(connection, stub)
+        connection.close()
+    os.killpg(0, signal.SIGKILL)
 
 
-def _asked(connection: socket.socket) -> tuple[dict, list[int]]:
+def _watch(connection: socket.socket, stub: str) -> None:
+    """Fork the command, report its id and its end; kill it when its caller is gone."""
+    import select
+
     text, streams, _, _ = socket.recv_fds(connection, 1 << 20, 3)
     while not text.endswith(b"\n"):
         text += connection.recv(1 << 20)
-    return json.loads(text), streams
-
-
-def _tell_ends(children: dict, wait: object) -> None:
-    while True:
-        try:
-            child, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if not child:
-            return
-        connection = children.pop(child)
-        try:
-            wait.unregister(connection)
-            connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
-        except (KeyError, OSError):  # the caller was gone before
-            pass
+    child = os.fork()
+    if not child:
         connection.close()
+        _become(json.loads(text), streams, stub)
+    for stream in streams:
+        os.close(stream)
+    connection.sendall(f"{child}\n".encode())
+    if connection in select.select([os.pidfd_open(child), connection], [], [])[0]:
+        os.kill(child, signal.SIGKILL)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    try:
+        connection.sendall(f"{status}\n".encode())
+    finally:
+        os._exit(0)
 
 
 def _become(question: dict, streams: list[int], stub: str) -> None:
-    """Make this fork what the caller would have been."""
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    """Make this fork what the caller would have been, and run its module as ``python -m`` does."""
+    import atexit
+    import runpy
+    import threading
+    import traceback
+    import warnings
+
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
     os.environ.clear()
     os.environ |= question["environment"]
     os.chdir(question["folder"])
-    sys.argv = ["", *question["words"][1:]]
-    sys.path[0] = question["folder"]
-    sys.executable = stub
-    sys.modules["__main__"].MODULE = question["words"][0]  # type: ignore[attr-defined]
-
-
-def _run(module: str) -> int:
-    """Run a module as ``python -m`` does; its exit code."""
-    import runpy
-    import traceback
-    import warnings
-
+    module, *sys.argv[1:] = question["words"]
+    sys.path[0], sys.executable = question["folder"], stub
     warnings.filterwarnings("ignore", ".*found in sys.modules after import of package", RuntimeWarning)
+    code: object = 0
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit as end:
-        if end.code is None or isinstance(end.code, int):
-            return end.code or 0
-        print(end.code, file=sys.stderr)
-        return 1
+        code = end.code or 0
+        if not isinstance(code, int):
+            print(code, file=sys.stderr)
     except BaseException:  # noqa: BLE001 - as the interpreter does
         traceback.print_exc()
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    import atexit
-    import threading
-
-    serve(*sys.argv[1:])
-    code = _run(MODULE)
+        code = 1
     threading._shutdown()
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # taking all that was imported apart takes a second and a half
+    os._exit(code if isinstance(code, int) else 1)  # taking all that was imported apart takes a second and a half
+
+
+if __name__ == "__main__":
+    serve(*sys.argv[1:])

@@ -37,7 +37,7 @@ def module_graph(root: Path = Path()) -> Graph:
     graph: Graph = {}
     for name, path in files.items():
         found = imported(ast.parse(path.read_text(encoding="utf-8"))) & files.keys()
-        graph[name] = {other for other in found if other != name and not is_package(files[other])}
+        graph[name] = {other for other in found if other != name and files[other].name != "__init__.py"}
     return graph
 
 
@@ -45,11 +45,6 @@ def module_name(path: Path) -> str:
     """``hub/errors.py`` → ``hub.errors``, ``hub/__init__.py`` → ``hub``."""
     parts = path.with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-def is_package(path: Path) -> bool:
-    """Whether a module is a folder's ``__init__.py``; ours hold no code that others import."""
-    return path.name == "__init__.py"
 
 
 def grouped(graph: Mapping[str, Iterable[str]], group: Callable[[str], str]) -> Graph:
@@ -109,9 +104,7 @@ def inside(graph: Graph, package: str) -> Graph:
 def diagrams(graph: Graph) -> dict[str, str]:
     """Title → diagram: the packages, and the folders of the two largest."""
     packages = grouped(graph, lambda name: name.partition(".")[0])
-    drawn = {
-        "packages": mermaid({name: packages[name] for name in packages if name not in ("benchmarks", "experiments")})
-    }
+    drawn = {"packages": mermaid({name: packages[name] for name in packages.keys() - {"benchmarks", "experiments"}})}
     for package in ("generation", "eval"):
         drawn[package] = mermaid(inside(graph, package), lambda name: name.partition(".")[2])
     return drawn
@@ -126,14 +119,9 @@ def with_diagrams(page: str, drawn: Mapping[str, str]) -> str:
     return page
 
 
-def main() -> None:
-    """Print the diagrams; with ``--write``, put them into the page."""
-    drawn = diagrams(module_graph())
-    if "--write" in sys.argv[1:]:
-        PAGE.write_text(with_diagrams(PAGE.read_text(encoding="utf-8"), drawn), encoding="utf-8")
-    else:
-        print("\n\n".join(drawn.values()))
-
-
 if __name__ == "__main__":
-    main()
+    found = diagrams(module_graph())
+    if "--write" in sys.argv[1:]:
+        PAGE.write_text(with_diagrams(PAGE.read_text(encoding="utf-8"), found), encoding="utf-8")
+    else:
+        print("\n\n".join(found.values()))

@@ -1,15 +1,15 @@
 """A recipe is corrected without new rows; what no card can state is refused at once."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from command_outcomes import outcome_of
 from published_run import hub_file
 from small_runs import small_recipe, small_run
 from training_inputs import write_recipe
 from typer.testing import CliRunner
 
+import release.run
 from generation import run as generation
 from hub.client.publish import publish
 from hub.contract import run_dir
@@ -18,14 +18,14 @@ from hub.contract.recipe_file import load_recipe, resolved
 from hub.errors import InputError
 from model_cards import renderer
 from model_cards.render import require_card
+from release import artefact
 from training.run import main as train
 
 pytest_plugins = ["local_hub"]
 X2 = Path("recipes/demo/sts-dino-x2.yaml")
 
 
-@pytest.mark.slow("runs whole releases in processes of their own")
-def test_a_corrected_recipe_is_published_again_and_nothing_is_made(hub_api, local_hub, tmp_path):
+def test_a_corrected_recipe_is_published_again_and_nothing_is_made(hub_api, tmp_path, monkeypatch):
     directory, recipe = tmp_path / "datasets" / "small-sts", small_recipe("sts")
     small_run(directory, recipe)
     repo = publish(hub_api, directory, "acme", yes=True).repo_id
@@ -35,11 +35,10 @@ def test_a_corrected_recipe_is_published_again_and_nothing_is_made(hub_api, loca
     source = recipe.source.model_copy(update={"description": "other words"})
     path = tmp_path / "small-sts.yaml"
     path.write_text(resolved(recipe.model_copy(update={**changes, "source": source})), encoding="utf-8")
-    words = [sys.executable, "-m", "sts_dino", "release", str(path), "--org", "acme", "--artifacts", str(tmp_path)]
-    environment = local_hub.client_environment(tmp_path / "home")
-    done = subprocess.run([*words, "--again", "--yes"], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "+ " not in done.stdout.replace("+ small-sts.py", "") and "tag v1.2.1" in done.stdout
+    monkeypatch.setattr(artefact, "HfApi", lambda: hub_api)
+    done = outcome_of(release.run, path, "--org", "acme", "--artifacts", tmp_path, "--again", "--yes")
+    assert done.code == 0, done
+    assert "+ " not in done.printed.replace("+ small-sts.py", "") and "tag v1.2.1" in done.printed
 
     now = run_dir.require_complete(directory)
     assert (now.fingerprint, now.files) == (before.fingerprint, before.files) and now.version == "1.2.1"

@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from filelock import FileLock
+from forked_python import python_in
 
 import sts_dino.cli
 from hub import cli
@@ -248,29 +249,23 @@ def called_here(words, capfd):
     return Refusal(code, capfd.readouterr().err)
 
 
-def called_apart(words, folder, environment, file_limit):
+def called_apart(words, folder, environment, case, home):
     """``sts-dino WORDS`` in a child process without root's right to read and write what permissions forbid."""
     libc = ctypes.CDLL(None)
 
     def limit():
         for capability in (1, 2):
             libc.prctl(24, capability)  # PR_CAPBSET_DROP
-        if file_limit:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
+        if "file_limit" in case:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (case["file_limit"],) * 2)
 
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING_FACE"))}
-    own = {"PYTHONPATH": str(ROOT), "HF_HOME": str(folder / "home"), "HF_ENDPOINT": CLOSED_PORT, "COLUMNS": "200"}
+    kept |= {"PYTHONPATH": str(ROOT), "HF_HOME": str(home), "HF_ENDPOINT": CLOSED_PORT, "COLUMNS": "200"} | environment
+    forked = "loads_a_model" in case and "file_limit" not in case
+    command = [python_in(kept) if forked else sys.executable, "-m", "sts_dino", *words]
+    pipes = {"capture_output": True, "text": True, "timeout": SECONDS, "check": False}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(
-        [sys.executable, "-m", "sts_dino", *words],
-        cwd=folder,
-        env={**kept, **own, **environment},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-        preexec_fn=limit,
-    )
+    done = subprocess.run(command, cwd=folder, env=kept, preexec_fn=limit, **pipes)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return Refusal(done.returncode, done.stderr, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
 
@@ -331,7 +326,7 @@ def test_bad_input_is_refused_in_one_line_with_the_remedy(case, world, tmp_path,
     with DURING.get(case.get("during"), lambda box: nullcontext({}))(box) as given:
         words = shlex.split(case["words"].format(lm=LM, **given))
         if "own_process" in case:
-            found = called_apart(words, tmp_path, environment | given, case.get("file_limit"))
+            found = called_apart(words, tmp_path, environment | given, case, world / "home")
         else:
             found = called_here(words, capfd)
     assert faults(case, found) == [], found.stderr
