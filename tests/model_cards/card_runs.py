@@ -37,32 +37,20 @@ NLI_LABELS = [
 def dataset_recipe(form: str, source: str = "file", changes: dict[str, Any] | None = None) -> DatasetRecipe:
     """A small recipe; ``source`` is its kind."""
     origin = {"path": "texts.txt"} if source == "file" else {"limit": 4}
+    names = {"kind": "dataset", "name": f"tiny-{form}", "version": "1.2.0", "pretty_name": f"Tiny {form.upper()}"}
+    parts = {
+        "source": {"kind": source, **origin, "description": "four sentences", "license": "cc0-1.0"},
+        "model": {"path": "artifacts/models/tiny-lm", "license": "apache-2.0"},
+        "labels": {"sts": STS_LABELS, "nli": NLI_LABELS, "text": TEXT_LABELS}[form],
+    }
     return DatasetRecipe.model_validate(
-        {
-            "kind": "dataset",
-            "name": f"tiny-{form}",
-            "version": "1.2.0",
-            "schema": form,
-            "pretty_name": f"Tiny {form.upper()}",
-            "license": "cc-by-sa-4.0",
-            "source": {"kind": source, **origin, "description": "four sentences", "license": "cc0-1.0"},
-            "model": {"path": "artifacts/models/tiny-lm", "license": "apache-2.0"},
-            "labels": {"sts": STS_LABELS, "nli": NLI_LABELS, "text": TEXT_LABELS}[form],
-            **(changes or {}),
-        }
+        {**names, "schema": form, "license": "cc-by-sa-4.0", **parts, **(changes or {})}
     )
 
 
 def provenance_columns(target: str, number: int) -> dict[str, Any]:
-    return {
-        "source_id": f"s{number}",
-        "target": target,
-        "sample": 0,
-        "attempt": 0,
-        "seed": 2**63 + number,
-        "log_prob": -1.5,
-        "margin": None,
-    }
+    draw = {"sample": 0, "attempt": 0, "seed": 2**63 + number, "log_prob": -1.5, "margin": None}
+    return {"source_id": f"s{number}", "target": target, **draw}
 
 
 def rows_of(config: str, target: str, number: int, text: str, recipe: DatasetRecipe) -> dict[str, Any]:
@@ -139,73 +127,34 @@ def finished_manifest(recipe: DatasetRecipe, files: list[File]) -> Manifest:
     return manifest.with_files(files, complete=True, counts=counts, provenance=provenance)
 
 
+TRAINED_ON = {"repo_id": "sts-dino/tiny-sts", "revision": "v1.2.0", "config": "postprocessed", "example_type": "sts"}
+TRAINED_ON |= {"loss": "CosineSimilarityLoss"}
+
+
 def model_recipe(**changes: Any) -> ModelRecipe:
-    return ModelRecipe.model_validate(
-        {
-            "kind": "model",
-            "name": "tiny-encoder",
-            "version": "0.3.0",
-            "pretty_name": "Tiny encoder",
-            "license": "apache-2.0",
-            "base": {"repo_id": "some/base", "revision": "0123abc", "license": "mit"},
-            "datasets": [
-                {
-                    "repo_id": "sts-dino/tiny-sts",
-                    "revision": "v1.2.0",
-                    "config": "postprocessed",
-                    "example_type": "sts",
-                    "loss": "CosineSimilarityLoss",
-                }
-            ],
-            **changes,
-        }
-    )
+    names = {"kind": "model", "name": "tiny-encoder", "version": "0.3.0", "pretty_name": "Tiny encoder"}
+    base = {"repo_id": "some/base", "revision": "0123abc", "license": "mit"}
+    parts = {"license": "apache-2.0", "base": base, "datasets": [TRAINED_ON]}
+    return ModelRecipe.model_validate(names | parts | changes)
 
 
 def model_provenance() -> dict[str, Any]:
+    found = {"commit": "c" * 40, "splits": {"train": 1200, "validation": 3}, "license": "cc-by-sa-4.0", "more": True}
+    training = {"steps": 40, "epochs": 1.0, "best_step": 30, "batch_size": 32, "processes": 1, "seed": 42}
+    training |= {"validation_metric": "Spearman's correlation", "validation_score": 0.5}
+    training |= {"loss_curve": [[step, 1 / (step + 1)] for step in range(0, 40)]}
     return {
-        "datasets": [
-            {
-                "repo_id": "sts-dino/tiny-sts",
-                "revision": "v1.2.0",
-                "commit": "c" * 40,
-                "config": "postprocessed",
-                "example_type": "sts",
-                "loss": "CosineSimilarityLoss",
-                "splits": {"train": 1200, "validation": 3},
-                "license": "cc-by-sa-4.0",
-                "more": True,
-            }
-        ],
+        "datasets": [TRAINED_ON | found],
         "base": {"id": "some/base", "sha256": "d" * 64},
-        "training": {
-            "steps": 40,
-            "epochs": 1.0,
-            "best_step": 30,
-            "validation_metric": "Spearman's correlation",
-            "validation_score": 0.5,
-            "loss_curve": [[step, 1 / (step + 1)] for step in range(0, 40)],
-            "arguments": {"learning_rate": 2e-5, "bf16": False},
-            "batch_size": 32,
-            "processes": 1,
-            "seed": 42,
-        },
+        "training": training | {"arguments": {"learning_rate": 2e-5, "bf16": False}},
         "command": "sts-dino train recipes/models/tiny-encoder.yaml",
     }
 
 
 def score(split: str = "test", value: float = 70.123, pairs: int = 1379) -> TaskScore:
-    return TaskScore(
-        task="stsb/cosine",
-        protocol="cosine, Spearman",
-        split=split,
-        main_metric="spearman",
-        main_score=value,
-        low=value - 1,
-        high=value + 1,
-        n=pairs,
-        data_sha256="e" * 64,
-    )
+    facts: dict[str, Any] = {"task": "stsb/cosine", "protocol": "cosine, Spearman", "main_metric": "spearman"}
+    facts |= {"main_score": value, "low": value - 1, "high": value + 1}
+    return TaskScore(split=split, n=pairs, data_sha256="e" * 64, **facts)
 
 
 def model_run(directory: Path, scores: tuple[TaskScore, ...] = (), **changes: Any) -> Path:
@@ -218,15 +167,8 @@ def model_run(directory: Path, scores: tuple[TaskScore, ...] = (), **changes: An
     write_manifest(directory, manifest.with_files(files, complete=True, provenance=model_provenance()))
     if scores:
         before = tuple(one.model_copy(update={"main_score": 40.0, "low": 39.0, "high": 41.0}) for one in scores[:1])
-        results = Results(
-            model=recipe.name,
-            revision="r",
-            bootstrap_samples=1000,
-            seed=42,
-            versions={},
-            scores=scores,
-            base_scores=before,
-        )
+        facts: dict[str, Any] = {"model": recipe.name, "revision": "r", "bootstrap_samples": 1000, "seed": 42}
+        results = Results(versions={}, scores=scores, base_scores=before, **facts)
         write_results(directory / "results.json", results)
     return directory
 

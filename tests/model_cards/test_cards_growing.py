@@ -88,13 +88,6 @@ def test_every_commit_loads_with_the_counts_its_card_states(tmp_path: Path, form
     loads_as_stated(tmp_path / "last", head)
 
 
-def test_a_first_shard_of_rejects_alone_loads(tmp_path: Path) -> None:
-    run = begun(tmp_path / "run")
-    (shard, *_) = run.shards(SHARDS)
-    write_shard(run, shard, [], [{**raw_rows(run.recipe, shard)[0], "reason": "not_closed"}])
-    assert loads_as_stated(tmp_path / "commit", commit(run, tmp_path / "commit")) == {"train": 1}
-
-
 def test_a_growing_card_says_how_far_it_is_and_when_it_is_done(tmp_path: Path) -> None:
     run = begun(tmp_path / "run")
     assert "0 of 3 shards are done (0%). The remaining time is not known yet." in card_of(run.directory, now=NOW)

@@ -17,7 +17,7 @@ from card_runs import (
 )
 
 from hub.contract.licences import check, check_model, dataset_licences, model_licences, table
-from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.errors import InputError
 from model_cards.metadata import license_fields
@@ -48,15 +48,6 @@ def test_every_dataset_recipe_has_a_licence_its_parts_allow(path: Path) -> None:
     assert check(recipe).licence.id == recipe.license
 
 
-def test_the_demo_model_has_a_licence_its_parts_allow() -> None:
-    recipe = load_recipe(Path("recipes/demo/demo-sts-dino.yaml"), ModelRecipe)
-    data = [
-        (str(item.repo_id), load_recipe(Path(f"recipes/demo/{str(item.repo_id).split('/')[1]}.yaml"), DatasetRecipe))
-        for item in recipe.datasets
-    ]
-    assert check_model(recipe, [(name, found.license) for name, found in data]).licence.id == "cc-by-nc-sa-4.0"
-
-
 @pytest.mark.parametrize(
     ("parts", "allowed"),
     [
@@ -66,16 +57,14 @@ def test_the_demo_model_has_a_licence_its_parts_allow() -> None:
         (("cc-by-nc-sa-4.0", "apache-2.0"), ("cc-by-nc-sa-4.0",)),
         (("cc-by-sa-4.0", "cc-by-nc-sa-4.0"), ("mixed-non-commercial",)),  # each forbids the other's licence
         (("cc-by-sa-4.0", "llama2"), ("mixed",)),
-        (
-            ("cc-by-3.0", "mit"),
-            tuple(licence for licence in table() if licence[:5] == "cc-by" and table()[licence].grant),
-        ),
+        (("cc-by-3.0", "mit"), tuple(one for one in table() if one[:5] == "cc-by" and table()[one].grant)),
         (("cc0-1.0", "llama2"), ("llama2",)),
         (("mit", "llama2"), ("mixed",)),
         (("cc0-1.0", "openai-terms"), ("mixed",)),
         (("llama2", "llama2"), ("llama2",)),
         (("stsb-train", "mit"), ("mixed-non-commercial",)),
         (("stsb-captions-and-headlines", "mit"), ("mixed",)),
+        (("cc0-1.0", "mit"), tuple(one for one in table() if table()[one].grant and not table()[one].terms)),
         (("cc-by-sa-4.0", "mit", "cc-by-nc-4.0"), ("mixed-non-commercial",)),  # non-commercial examples bind
         (("cc-by-sa-4.0", "mit", "snli-and-multinli"), ("cc-by-sa-4.0",)),  # others are credited
     ],
@@ -84,23 +73,12 @@ def test_verdicts(parts: tuple[str, ...], allowed: tuple[str, ...]) -> None:
     assert verdict(*parts) == allowed
 
 
-def test_free_parts_allow_every_plain_licence_and_no_models_terms() -> None:
-    allowed = verdict("cc0-1.0", "mit")
-    assert {"mit", "cc0-1.0", "cc-by-4.0", "cc-by-nc-sa-4.0"} <= set(allowed)
-    assert not {"llama2", "gemma", "mixed", "emm", "public-domain"} & set(allowed)
-
-
 @pytest.mark.parametrize(
     ("recipe", "message"),
     [
-        (
-            ("mit", "cc-by-sa-4.0", "mit"),
-            r"recipe tiny-sts: license: 'mit' does not cover its parts; allowed: cc-by-sa",
-        ),
-        (("cc-by-sa-4.0", "CC BY-SA", "mit"), r"source\.license: 'CC BY-SA' is no licence that can be judged; allowed"),
+        (("mit", "cc-by-sa-4.0", "mit"), r"tiny-sts: license: 'mit' does not cover its parts; allowed: cc-by-sa"),
         (("cc-by-sa-4.0", "cc-by-sa-40", "mit"), "did you mean 'cc-by-sa-4.0'"),
         (("cc-by-sa-4.0", "cc-by-sa-4.0", " "), r"model\.license: names no licence"),
-        (("gpl", "cc-by-sa-4.0", "mit"), r"license: 'gpl' is no licence that can be judged"),
         (("cc-by-4.0", "cc-by-nd-4.0", "mit"), "source sentences under 'cc-by-nd-4.0' may not be changed"),
         (("cc-by-4.0", "cc-by-4.0", "emm"), "'emm' does not say what it means for the texts a model writes"),
         (("cc-by-4.0", "cc-by-4.0", "mit", "mine"), r"few_shot\.examples\.license: 'mine'"),
@@ -131,11 +109,7 @@ def test_verdicts_on_models(base: str, data: list[str], allowed: str) -> None:
 @pytest.mark.parametrize(
     ("base", "data", "message"),
     [
-        (
-            "cc-by-sa-4.0",
-            "cc-by-nc-4.0",
-            "no licence covers a model made from a base under 'cc-by-sa-4.0', without comm",
-        ),
+        ("cc-by-sa-4.0", "cc-by-nc-4.0", "no licence covers a model made from a base under 'cc-by-sa-4.0', without"),
         ("cc-by-nd-4.0", "mit", "base model under 'cc-by-nd-4.0' may not be changed"),
         ("mit", "", "dataset org/d: names no licence"),
         ("mit", "cc-by-nc-4.0", "license: 'apache-2.0' does not cover its parts"),
@@ -148,8 +122,11 @@ def test_a_model_without_a_permitted_licence_is_refused(base: str, data: str, me
 
 
 def test_a_card_names_every_part_and_its_terms(tmp_path: Path) -> None:
-    directory = dataset_run(tmp_path / "run", "sts", changes=recipe_of_parts("mixed-non-commercial", "stsb-train"))
-    card = card_of(directory)
+    source = {"kind": "file", "path": "x.txt", "description": "sentences", "license": "stsb-train"}
+    changes = {"license": "mixed-non-commercial", "source": source}
+    card = card_of(dataset_run(tmp_path / "run", "sts", changes=changes))
+    with pytest.raises(InputError, match="does not cover its parts"):
+        card_of(dataset_run(tmp_path / "other", "sts", changes=changes | {"license": "cc-by-4.0"}))
     data = front(card)
     assert (data["license"], data["license_name"]) == ("other", "mixed-non-commercial")
     assert data["license_link"] == "https://huggingface.co/datasets/sts-dino/tiny-sts#licence-and-attribution"
@@ -159,18 +136,6 @@ def test_a_card_names_every_part_and_its_terms(tmp_path: Path) -> None:
     assert said.count("\n  - ") == 4 and "Rashtchian et al. 2010" in said
     assert "- Generator: artifacts/models/tiny-lm ([Apache License 2.0](" in said
     assert "- European Media Monitor must be acknowledged" in said
-
-
-def recipe_of_parts(license: str, source: str) -> dict[str, Any]:
-    return {
-        "license": license,
-        "source": {"kind": "file", "path": "x.txt", "description": "sentences", "license": source},
-    }
-
-
-def test_no_card_without_a_permitted_licence(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="does not cover its parts"):
-        card_of(dataset_run(tmp_path / "run", "sts", changes=recipe_of_parts("cc-by-4.0", "cc-by-sa-4.0")))
 
 
 def test_no_model_card_without_the_licences_of_its_data(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import card_runs
 import pytest
 import yaml
 from huggingface_hub import EvalResultEntry, parse_eval_result_entries
@@ -16,18 +17,7 @@ SHA256 = "a" * 64
 
 
 def score(task: str, n: int, **changes: Any) -> TaskScore:
-    values: dict[str, Any] = {
-        "task": task,
-        "protocol": "in words",
-        "split": "test",
-        "main_metric": "spearman",
-        "main_score": 70.123,
-        "low": 69.0,
-        "high": 71.0,
-        "n": n,
-        "data_sha256": SHA256,
-    }
-    return TaskScore.model_validate(values | changes)
+    return card_runs.score(pairs=n).model_copy(update={"task": task, "data_sha256": SHA256} | changes)
 
 
 def results(*scores: TaskScore) -> Results:
@@ -53,9 +43,6 @@ def test_a_whole_test_set_becomes_an_entry_under_mtebs_ids(task: str) -> None:
     "other",
     [
         score("sts12/mean", 3108),
-        score("sts12-original/all", 3108),
-        score("stsb/regression", 1379),
-        score("sick-r/cosine", 4927),
         score("sts12/all", 100),
         score("stsb/cosine", 1500, split="validation"),
     ],
@@ -88,12 +75,6 @@ def test_unlike_protocols_stay_apart_in_the_model_index() -> None:
     assert [len(metrics) for _, metrics in found.values()] == [1, 1, 1]
 
 
-@pytest.mark.parametrize("metric", ["ndcg_at_10", "v_measure", "ap"])
-def test_a_metric_that_is_no_correlation_is_not_called_similarity(metric: str) -> None:
-    (model,) = model_index("m", results(score("mteb/Other", 10, main_metric=metric)))
-    assert model["results"][0]["task"]["type"] == "other"
-
-
 ROOT = Path(__file__).parents[2]
 
 
@@ -114,11 +95,7 @@ def test_a_cited_paper_is_in_the_citation_file(entry: str) -> None:
 
 
 def test_a_card_cites_the_methods_it_used() -> None:
-    assert cited({"dino"}, debiased=False) == DINO
-    assert cited({"auto-nli"}, debiased=False) == AUTO_NLI
     assert cited({"auto-nli"}, debiased=True) == f"{DINO}\n\n{AUTO_NLI}"
     assert cited({"auto-nli"}, debiased=False, prompted=True) == f"{AUTO_NLI}\n\n{PROMPT_EOL}"
-    assert cited({"declutr"}, debiased=False) == DECLUTR
-    assert cited({"dino", "simcse"}, debiased=False) == f"{DINO}\n\n{SIMCSE}"
+    assert cited({"declutr", "simcse"}, debiased=False) == f"{DECLUTR}\n\n{SIMCSE}"
     assert cited({"dino"}, debiased=True, guided=True) == f"{DINO}\n\n{GUIDANCE}"
-    assert cited({"dino", "auto-nli"}, debiased=True) == f"{DINO}\n\n{AUTO_NLI}"

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from card_runs import card_of, edit, model_recipe, model_run, score, scored_run, table_with
 
-from hub.contract.recipe import ModelRecipe
-from hub.contract.recipe_file import load_recipe, resolved
+from hub.contract.recipe_file import resolved
 from hub.contract.results import Average
 from hub.contract.run_dir import RECIPE
 from hub.durable import write_text
@@ -23,20 +22,10 @@ def of_paper(dataset: str = "sts-dino-x2", revision: str = "v1.0.0", **changes: 
     return {"base": ROBERTA, "datasets": [data], **changes}
 
 
-LLAMA = {
-    "repo_id": "meta-llama/Llama-2-7b-hf",
-    "revision": "e" * 40,
-    "pooling": "lasttoken",
-    "prompt": 'This sentence : "[X]" means in one word:"',
-    "license": "llama2",
-}
-TRIPLETS = {
-    "repo_id": "org/auto-nli",
-    "revision": "v1.0.0",
-    "config": "triplet-10shot",
-    "example_type": "triplet",
-    "loss": "CachedMultipleNegativesRankingLoss",
-}
+LLAMA = {"repo_id": "meta-llama/Llama-2-7b-hf", "revision": "e" * 40, "license": "llama2", "pooling": "lasttoken"}
+LLAMA |= {"prompt": 'This sentence : "[X]" means in one word:"'}
+TRIPLETS = {"repo_id": "org/auto-nli", "revision": "v1.0.0", "config": "triplet-10shot", "example_type": "triplet"}
+TRIPLETS |= {"loss": "CachedMultipleNegativesRankingLoss"}
 BASELINE = {"datasets": [], "training": None}
 PROMPT_EOL = {"base": LLAMA, "datasets": [TRIPLETS], "limit": 64_000}
 
@@ -54,16 +43,10 @@ def test_a_papers_recipe_finds_its_row() -> None:
 
 def test_columns_and_averages_have_the_papers_protocol() -> None:
     scores = {row.row: row.scores for row in paper_rows()}
-    assert scores["DINO (STS-x2)"]["stsb/cosine", "spearman"] == 77.82
-    assert scores["PromptEOL+CSE-Llama-2-7b (n=20)"]["sick-r-tokenised/cosine", "spearman"] == 76.05
     assert scores["DINO (STS-x2)"]["sts12/all", "spearman"] == 70.27
-    assert scores["PromptEOL+CSE-Llama-2-7b (n=10)"]["sts16/all", "spearman"] == 84.04
     assert scores["DINO (STS-x2)"]["sts12/mean", "spearman"] == 65.3  # table 5
-    assert scores["DINO (STS-x1x2)"]["sts16/mean", "spearman"] == 76.6
-    assert {task for row in scores.values() for task, _ in row if task.startswith("sts1")} == {
-        f"sts{year}/{aggregation}" for year in range(12, 17) for aggregation in ("all", "mean")
-    }
     tokenised = scores["PromptEOL+CSE-Llama-2-7b (n=10)"]
+    assert tokenised["sts16/all", "spearman"] == 84.04
     assert tokenised["mr/senteval", "accuracy"] == 89.21  # table 5
     assert not any(task.endswith("/lbfgs") for task, _ in tokenised)
     averages = {row.row: row.averages for row in paper_rows()}
@@ -75,17 +58,13 @@ def test_columns_and_averages_have_the_papers_protocol() -> None:
     "changes",
     [
         of_paper(revision="v0.1.0"),  # a demonstration
-        of_paper(revision="main"),
         of_paper("sts-dino-x3"),
         of_paper(base={**ROBERTA, "repo_id": "FacebookAI/roberta-large"}),
         of_paper(base={**ROBERTA, "pooling": "cls"}),
         of_paper(base={**ROBERTA, "modules": "static"}),
-        of_paper(limit=100),
         {"base": ROBERTA, "datasets": [{**of_paper()["datasets"][0], "loss": "CoSENTLoss"}]},
-        {"base": ROBERTA, "datasets": [{**of_paper()["datasets"][0], "config": "raw"}]},
         {**PROMPT_EOL, "limit": None},
         {**PROMPT_EOL, "base": {**LLAMA, "prompt": 'Sentence: "[X]"'}},
-        {**PROMPT_EOL, "base": {**LLAMA, "repo_id": "meta-llama/Llama-2-7b-chat-hf"}},
         {"base": ROBERTA, "datasets": []},
         {"base": ROBERTA, "datasets": of_paper()["datasets"] + of_paper("sts-dino-x1x2")["datasets"]},
         {"base": ROBERTA, "datasets": [{"path": "artifacts/datasets/sts-dino-x2", **DATA}]},
@@ -93,7 +72,6 @@ def test_columns_and_averages_have_the_papers_protocol() -> None:
 )
 def test_any_other_recipe_has_no_row(changes: dict[str, Any]) -> None:
     assert reproduced(model_recipe(**changes)) is None
-    assert reproduced(load_recipe(Path("recipes/demo/demo-sts-dino.yaml"), ModelRecipe)) is None
 
 
 def test_the_papers_number_stands_beside_the_same_measurement_alone(tmp_path: Path) -> None:
@@ -116,11 +94,8 @@ def test_the_papers_averages_stand_beside_ours_and_a_baseline_has_its_row(tmp_pa
     assert "mean over &#42;STS12-16&#42;" in card
     assert [row[-1] for row in table_with(card, "task", "split")] == ["65.30", "71.80", "72.70", "75.90", "76.90"]
     assert 'appendix C, table 5, row "DINO (STS-x2)"' in card and "table 1," not in card  # no column of table 1
-    tasks = [*(f"sts{year}/all" for year in range(12, 17)), "stsb-tokenised/cosine", "sick-r-tokenised/cosine"]
-    named = [score().model_copy(update={"task": task}) for task in ["stsb/cosine", *tasks]]
+    named = [score().model_copy(update={"task": task}) for task in ["stsb/cosine", "sts12/all"]]
     directory = scored_run(tmp_path / "base", named, {"base": LLAMA, "license": "llama2"}, base_scores=())
-    recipe = model_recipe(base=LLAMA, license="llama2", datasets=[])
-    write_text(directory / RECIPE, resolved(recipe))
+    write_text(directory / RECIPE, resolved(model_recipe(base=LLAMA, license="llama2", datasets=[])))
     shown = {row[0]: row[-1] for row in table_with(card_of(edit(directory, provenance=BASELINE)), "task", "split")}
-    papers = ["59.91", "78.86", "68.74", "75.71", "73.39", "73.48", "71.26"]
-    assert shown == {"stsb/cosine": "", **dict(zip(tasks, papers, strict=True))}
+    assert shown == {"stsb/cosine": "", "sts12/all": "59.91"}
