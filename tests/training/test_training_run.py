@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
+from command_outcomes import outcome_of
 from safetensors import SafetensorError
 from sentence_transformers import SentenceTransformer
 from tiny_bases import make_llama
@@ -17,6 +18,7 @@ from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import changed_files, locked, require_complete
 from hub.errors import InputError, RunError
+from training import run as command
 from training.encoder.encoder import build_encoder
 from training.loop.checkpoints import mark_whole, newest_whole, remove_old
 from training.loop.finish import ROOT, disk_errors
