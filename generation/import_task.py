@@ -1,6 +1,4 @@
-"""Turn a task specification of the original DINO implementation into a recipe.
-
-    sts-dino import-task TASK.json --out recipes/datasets/NAME.yaml --set source.path=x1.txt ...
+"""Turn a task specification of the original DINO implementation into a recipe: sts-dino import-task TASK.json
 
 A specification is one JSON object: ``{"task_name", "labels": {label: {"instruction", "counter_labels"}}}``. It becomes
 the recipe's labels and schema. Source, model and licences come from ``--set``.
@@ -14,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from hub import cli
 from hub.contract.recipe import DatasetRecipe
@@ -27,18 +25,16 @@ from hub.untrusted import first_line
 app = cli.new_app(__doc__)
 
 
-class TaskLabel(BaseModel):
+class TaskLabel(BaseModel, extra="forbid", strict=True):
     """One label of a specification."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
     instruction: str
     counter_labels: list[str] = []
 
 
-class TaskSpec(BaseModel):
+class TaskSpec(BaseModel, extra="forbid", strict=True):
     """A task specification. ``stage``, in specifications of later projects, is ignored."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
     task_name: str
     stage: str | None = None
     labels: Annotated[dict[str, TaskLabel], Field(min_length=1)]
@@ -95,9 +91,9 @@ def _object(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 @app.command()
 def main(
-    spec_path: Annotated[Path, typer.Argument(metavar="TASK.json", help="The task specification")],
+    spec_path: Annotated[Path, typer.Argument(metavar="TASK.json", help="Task specification")],
     out: Annotated[Path, typer.Option("--out", help="Recipe to write; its file name is the dataset's name")],
-    settings: cli.SetOption = [],  # noqa: B006 - typer reads it, nobody writes it
+    settings: cli.SetOption = [],  # noqa: B006 - typer reads it
     as_json: cli.JsonOption = False,
 ) -> None:
     """Write a recipe from a task specification; ``--set`` gives license, source and model.

@@ -1,20 +1,17 @@
 """What a run would do (``--dry-run``) and how long it would take (``--estimate``). Neither writes anything.
 
-The pilot of an estimate is a small run of the real one: 64 source sentences spread over the source, with all labels,
-samples, retries and the real batch size; each shot count gets a share of them. A keep rate of 0.8 is known to 15 % from
-128 texts of a label. The pilot runs twice and the second time counts: the first passes of each shape are slow.
+The pilot of an estimate generates for 64 source sentences spread over the source, with the real settings; each shot
+count gets a share of them. The pilot runs twice and the second time counts: the first passes of each shape are slow.
 
-A shard begins with an empty batch and ends with one that runs empty, so the pilot's plain rate is too low for a larger
-shard. Until the queue is empty the batch is full, then it drains. A shard of n texts takes
+Until a shard's queue is empty the batch is full, then it drains. A shard of n texts takes
 ``full * (n - c) / (p - c) + drain``, with p the pilot's texts and c those in the batch when its queue ran empty. A
-pilot that fits into the batch as a whole says nothing of a full one: then the time grows with n.
+pilot that fits into the batch says nothing about a full one: then the time grows with n.
 """
 
-import tempfile
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import TypeVar
@@ -25,16 +22,13 @@ from generation.inputs.prompts import ContextRoom, Prompts, TokenCounter, load_p
 from generation.inputs.row_seeds import fraction
 from generation.inputs.sources import CountTokens, GivenTexts, Lack, SourceSentence
 from generation.pipeline import tasks as layout
-from generation.pipeline.directory import BaseRun, DatasetRun
-from generation.pipeline.source_sentences import Scratch, prepare
-from generation.pipeline.worker import LocalExecutor, Worker
+from generation.pipeline.directory import BaseRun
+from generation.pipeline.tasks import WriteSourceSentences
+from generation.pipeline.worker import Worker
 from generation.rows.attempts import write_pairs
 from generation.rows.filters import filtered
 from hub.cli import say
-from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe, DecodingParameters, Label, Variant, Verification
-from hub.contract.recipe_file import resolved
-from hub.contract.run_dir import Manifest
 from hub.errors import InputError
 from hub.untrusted import printable
 
@@ -45,7 +39,7 @@ BESIDE = 12  # files without data: manifest, recipe, card, plots
 ROWS_OF_SHARD = 200_000  # of texts wanted: a worker holds them in memory
 NOT_YET = "a sentence that the model will write first, here one of twelve words."
 ROWS = 64  # source sentences of the pilot
-FIRSTS = 512  # source sentences that the model writes to estimate the time of all: fewer would not fill a batch
+FIRSTS = 512  # source sentences asked for to estimate the time of all: fewer would not fill a batch
 Clock = Callable[[], float]
 Item = TypeVar("Item")
 
@@ -68,6 +62,7 @@ def survey(
     """
     if recipe.source.facts.generated:
         total = (recipe.source.limit or 0) - (base.source_sentences if base else 0)
+        lack(NOT_YET)
         return Firsts(total, (SourceSentence("000000", NOT_YET),), {})
     given, sample, total = GivenTexts(recipe, count_tokens, lack), list[tuple[float, int, SourceSentence]](), 0
     firsts = base.new_among(given, recipe.source.path or recipe.source.repo_id) if base else given
@@ -182,10 +177,8 @@ class Plan:
             if config.startswith(("raw", "rejected")):
                 yield f"  data/{config}/: {count} shards, one when each is written"
             else:
-                when = (
-                    "written before the shards" if config == "sources" else "train and validation, written at the end"
-                )
-                yield f"  data/{config}/: {when}; {count} files at most"
+                when = "before the shards" if config == "sources" else "at the end, train and validation"
+                yield f"  data/{config}/: written {when}; {count} files at most"
         fullest = max(folders, key=lambda config: folders[config])
         whole = sum(folders.values()) + BESIDE
         yield f"  at most {whole} files in all, {folders[fullest]} in the fullest folder, data/{fullest}/"
@@ -214,7 +207,6 @@ class Plan:
                     variant = self.prompts.variant(variants[place % len(variants)], first.text)
                     shown.append((first, variant, *self.prompts.of(label, first.text, variant)))
                 counts = sorted(self.writer.count_tokens(text) for *_, own, others in shown for text in (own, *others))
-                self._check_context(name, counts[-1])
                 room = f"; with {recipe.decoding.max_new_tokens} to write, context {context}" * bool(context)
                 numbers = f"{counts[0]} / {median(counts):g} / {counts[-1]} prompt tokens"
                 yield f"=== {name}: {numbers} (least / median / most of {len(counts)}{room})"
@@ -223,13 +215,6 @@ class Plan:
                     yield prompt
                     if not number:
                         yield from (f"    not also: {counter!r}" for counter in counters)
-
-    def _check_context(self, name: str, longest: int) -> None:
-        new_tokens = self.recipe.decoding.max_new_tokens
-        if self.writer.context and longest + new_tokens > self.writer.context:
-            problem = f"{longest} prompt tokens + {new_tokens} to write exceed the model's context"
-            hint = "use fewer examples, shorter source sentences, or lower decoding.max_new_tokens"
-            raise InputError(name, problem, allowed=f"{self.writer.context} in all", hint=hint)
 
 
 def _few_enough(folders: dict[str, int]) -> bool:
@@ -241,41 +226,18 @@ def _spread(items: Sequence[Item], count: int) -> list[Item]:
     return list(items[:: max(1, len(items) // count)][:count])
 
 
-class Watched:
-    """A writer that records when its queue ran empty, and how many texts were done by then."""
-
-    def __init__(self, writer: Writer, clock: Clock):
-        self.writer, self.clock, self.context = writer, clock, writer.context
-        self.count_tokens, self.describe = writer.count_tokens, writer.describe
-        self.prompt_tokens = writer.prompt_tokens
-        self.full = self.seconds = 0.0
-        self.full_texts = self.texts = 0
-
-    def stream(
-        self, queue: deque[Request], settings: DecodingParameters, batch_size: int | None, prefixes: Sequence[str] = ()
-    ) -> Iterator[tuple[Request, Completion]]:
-        """See ``Writer.stream``."""
-        started, self.full, self.texts, self.full_texts = self.clock(), 0.0, 0, 0
-        for answer in self.writer.stream(queue, settings, batch_size, prefixes):
-            if queue:
-                self.full, self.full_texts = self.clock() - started, self.texts
-            self.texts += 1
-            yield answer
-        self.seconds = self.clock() - started
-
-
-@dataclass(frozen=True)
+@dataclass
 class Pilot:
     """Time and rows of one pilot shard."""
 
     firsts: int
-    texts: int  # all requested texts, retries included
-    seconds: float
-    full: float  # seconds until the queue was empty
-    full_texts: int  # texts done by then
-    raw: int  # rows accepted
-    kept: Counter[str]  # by label, after the filters
-    asked: Counter[str]
+    texts: int = 0  # all requested texts, retries included
+    seconds: float = 0.0
+    full: float = 0.0  # seconds until the queue was empty
+    full_texts: int = 0  # texts done by then
+    raw: int = 0  # rows accepted
+    kept: Counter[str] = field(default_factory=Counter)  # by label, after the filters
+    asked: Counter[str] = field(default_factory=Counter)
 
     def shard_seconds(self, firsts: int) -> float:
         """Predicted seconds of a shard of ``firsts`` source sentences."""
@@ -284,6 +246,27 @@ class Pilot:
         if not self.full_texts or texts <= held:
             return self.seconds * texts / self.texts
         return self.full * (texts - held) / self.full_texts + self.seconds - self.full
+
+
+class Watched:
+    """A writer that notes in a pilot when its queue ran empty, and how many texts were done by then."""
+
+    def __init__(self, writer: Writer, clock: Clock, pilot: Pilot):
+        self.writer, self.clock, self.pilot, self.context = writer, clock, pilot, writer.context
+        self.count_tokens, self.describe = writer.count_tokens, writer.describe
+        self.prompt_tokens = writer.prompt_tokens
+
+    def stream(
+        self, queue: deque[Request], settings: DecodingParameters, batch_size: int | None, prefixes: Sequence[str] = ()
+    ) -> Iterator[tuple[Request, Completion]]:
+        """See ``Writer.stream``."""
+        started, pilot = self.clock(), self.pilot
+        for answer in self.writer.stream(queue, settings, batch_size, prefixes):
+            if queue:
+                pilot.full, pilot.full_texts = self.clock() - started, pilot.texts
+            pilot.texts += 1
+            yield answer
+        pilot.seconds = self.clock() - started
 
 
 def pilot(
@@ -295,19 +278,12 @@ def pilot(
     clock: Clock,
 ) -> Pilot:
     """Generate the texts of some source sentences as a shard of a run would, and discard them."""
-    watched = Watched(writer, clock)
-    raw, failed = write_pairs(watched, prompts, recipe, firsts, lambda _: None, variant)
+    found = Pilot(len(firsts))
+    raw, failed = write_pairs(Watched(writer, clock, found), prompts, recipe, firsts, lambda _: None, variant)
     kept, dropped = filtered(raw, recipe)
-    return Pilot(
-        firsts=len(firsts),
-        texts=watched.texts,
-        seconds=watched.seconds,
-        full=watched.full,
-        full_texts=watched.full_texts,
-        raw=len(raw),
-        kept=Counter(row["target"] for row in kept),
-        asked=Counter(row["target"] for row in (*kept, *dropped, *failed)),
-    )
+    found.raw, found.kept = len(raw), Counter(row["target"] for row in kept)
+    found.asked = Counter(row["target"] for row in (*kept, *dropped, *failed))
+    return found
 
 
 @dataclass(frozen=True)
@@ -335,9 +311,8 @@ def estimate(recipe: DatasetRecipe, clock: Clock = time.monotonic) -> Estimate:
     """Run the pilot and predict the run. Leaves no file behind. Raises InputError as the run would."""
     recipe = with_dtype(recipe)
     writer, prompts = load_writer(recipe.model), load_prompts(recipe)
-    pilot(
-        writer, prompts, recipe, [SourceSentence("warm-up", NOT_YET)], recipe.variants[0], clock
-    )  # first calls are slow
+    warm_up = [SourceSentence("warm-up", NOT_YET)]  # first calls are slow
+    pilot(writer, prompts, recipe, warm_up, recipe.variants[0], clock)
     total, firsts, first_seconds = _source_sentences(recipe, writer, prompts, clock)
     shots = list(dict.fromkeys(variant.shots for variant in recipe.variants))
     if recipe.model.facts.local:  # a server's texts are paid for; only the engine compiles kernels for its shapes
@@ -351,13 +326,7 @@ def estimate(recipe: DatasetRecipe, clock: Clock = time.monotonic) -> Estimate:
 
 
 def predict(recipe: DatasetRecipe, total: int, pilots: dict[int | None, Pilot], first_seconds: float) -> Estimate:
-    """The whole run from one pilot of each shot count.
-
-    Args:
-        total: source sentences of the run.
-        pilots: by shot count.
-        first_seconds: predicted seconds to write the source sentences (0 for a file or a Hub dataset).
-    """
+    """A run of ``total`` source sentences, which take ``first_seconds`` to write, from ``pilots`` by shot count."""
     whole, rest = divmod(total, recipe.shard_size)
     seconds, rows, kept, asked = first_seconds, 0.0, Counter[str](), Counter[str]()
     for variant in recipe.variants:
@@ -376,14 +345,10 @@ def _source_sentences(
     if not recipe.source.facts.generated:
         firsts = survey(recipe, writer.count_tokens, ContextRoom(prompts, writer).lack)
         return firsts.total, _spread(firsts.sample, ROWS), 0.0
-    limit = recipe.source.limit or 0
-    few = recipe.model_copy(update={"source": recipe.source.model_copy(update={"limit": min(FIRSTS, limit)})})
-    with tempfile.TemporaryDirectory() as folder:
-        directory = Path(folder, "pilot")
-        manifest = Manifest(kind="dataset", name=few.name, version=few.version, fingerprint="pilot")
-        run = DatasetRun(directory, few, run_dir.begin(directory, manifest, resolved(few)))
-        scratch, started = Scratch(directory, ""), clock()
-        found = prepare(run, scratch, LocalExecutor(Worker(few, prompts, writer), directory), prompts)
-        seconds = clock() - started
-        firsts_written = [first for block in range(found.blocks) for first in found.block(block)]
-    return limit, _spread(firsts_written, ROWS), seconds * limit / found.total
+    limit, started = recipe.source.limit or 0, clock()
+    asked = range(min(FIRSTS, limit * recipe.decoding.max_attempts))
+    answers = Worker(recipe, prompts, writer).do(WriteSourceSentences(asked), Path).facts
+    firsts_written = [SourceSentence(row["source_id"], row["text"]) for row in answers if row["reason"] is None]
+    if not firsts_written:
+        raise InputError("source", "the model generated no usable source sentence")
+    return limit, _spread(firsts_written, ROWS), (clock() - started) * limit / len(firsts_written)

@@ -4,9 +4,8 @@ Rows are streamed to parquet shards in artifacts/datasets/<name>, which is the H
 the first missing shard when the same command is given again, and ends in the same bytes.
 """
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Annotated
@@ -18,8 +17,6 @@ from generation.inputs.sources import require_file
 from generation.pipeline.append import append as append_rows
 from generation.pipeline.append import appendable, appending
 from generation.pipeline.job import generate, model_files, run_key
-from generation.pipeline.tasks import Executor, ExecutorSpec
-from generation.pipeline.worker import local_executor
 from generation.plan import estimate, plan
 from hub import cli
 from hub.contract import licences, run_dir
@@ -110,14 +107,9 @@ def write(
     left in a store are removed at the end.
     """
     run = append_rows if append else generate
-    start: Callable[[ExecutorSpec], AbstractContextManager[Executor]] = local_executor
     with run_dir.locked(directory):
-        if options.spread:
-            from generation.executors.ray_executor import ray_executor
-
-            start = ray_executor(options)
         found = run_dir.read_manifest(directory)
-        manifest = run(recipe, directory, command, start)
+        manifest = run(recipe, directory, command, partial(options.executor.start, options))
         if options.store is not None:
             from generation.executors.store import ResultStore, store_folder
 

@@ -110,7 +110,7 @@ def sample(text: str, limit: int = SAMPLE_LIMIT) -> Markdown:
     text = visible_line(text)
     if len(text) > limit:
         text = text[: limit - 1].rstrip() + "…"
-    escaped = inline(text).replace("@", f"@{BREAK}").replace("//", f"/{BREAK}/")
+    escaped = re.sub("/(?=/)", f"/{BREAK}", inline(text).replace("@", f"@{BREAK}"))
     return Markdown(ADDRESS_DOT.sub(f"{BREAK}.", escaped))
 
 

@@ -26,7 +26,7 @@ class StageGroup(cli.Group):
 
 
 def load(name: str, stage: StageCommand) -> Any:
-    """A stage's command under its name here. Raises InputError where it needs a clone and there is none."""
+    """A stage's command under its name here. Raises InputError where it needs a clone."""
     if stage.clone:
         sys.path.append(str(Path(__file__).parents[1]))  # an editable install finds only the published packages
     try:

@@ -4,12 +4,11 @@
 is a fork, too, where ``release.stages`` starts an interpreter; all else is what a user's command does.
 """
 
-import contextlib
 import importlib
+import multiprocessing
 import os
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -93,40 +92,18 @@ class Forked:
     """What ``subprocess.Popen`` is to a stage."""
 
     def __init__(self, be: Callable[[], None]):
-        self._code: int | None = None
-        self.pid = os.fork()
-        if not self.pid:
-            code: object = 1
-            try:
-                be()
-                code = 0
-            except SystemExit as end:
-                code = end.code or 0
-            finally:  # as the interpreter does it; the frames of the caller are not this process's
-                if sys.exc_info()[0]:
-                    traceback.print_exc()
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(code if isinstance(code, int) else 1)
+        self._process = multiprocessing.get_context("fork").Process(target=be)
+        self._process.start()
+        self.pid, self.terminate = self._process.pid, self._process.terminate
 
     def poll(self) -> int | None:
         """The exit code once it has ended."""
-        return self._ended(os.WNOHANG)
+        return self._process.exitcode
 
     def wait(self) -> int | None:
         """The exit code."""
-        return self._ended(0)
-
-    def terminate(self) -> None:
-        """SIGTERM."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, 15)
-
-    def _ended(self, options: int) -> int | None:
-        if self._code is None:
-            pid, status = os.waitpid(self.pid, options)
-            self._code = os.waitstatus_to_exitcode(status) if pid else None
-        return self._code
+        self._process.join()
+        return self._process.exitcode
 
 
 def _fork_local_workers() -> None:

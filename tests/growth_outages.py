@@ -5,7 +5,6 @@ The release is the real command with ``--patience 1``; its generator is played (
 
 import random
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,46 +26,33 @@ LATEST = 30.0  # seconds from the end of an outage until everything is published
 
 @dataclass
 class Outcome:
-    """What happened in a run."""
+    """What happened in a run: the outages, and the faults that were met."""
 
-    seed: int
     outages: list[str] = field(default_factory=list)
-    until_published: list[float] = field(default_factory=list)  # seconds after each outage
     faults: int = 0
-    requests: int = 0  # that were answered
-    commits: int = 0
-    seconds: float = 0.0
-
-    def line(self) -> str:
-        """For people."""
-        waits = ", ".join(f"{seconds:.1f}" for seconds in self.until_published)
-        return (
-            f"seed {self.seed}: {self.seconds:.1f} s, outages {', '.join(self.outages)}, published {waits} s after "
-            f"them, {self.faults} faults, {self.requests} requests, {self.commits} commits"
-        )
 
 
 class World:
     """The faulty Hub, what publishes to it, and the end of a release that nothing disturbs."""
 
-    def __init__(self, folder: Path, growth: Growth):
+    def __init__(self, folder: Path, growth: Growth, xet: bool = False):
         self.folder, self.growth = folder, growth
-        self.faulty = FaultyHub(folder / "faulty", orgs=["acme"])
+        self.faulty = FaultyHub(folder / "faulty", orgs=["acme"], part_bytes=1 << 16)
         hub = self.faulty.hub
-        environment = hub.client_environment(folder / "home") | {"HF_HUB_DISABLE_XET": "1"}
+        environment = hub.client_environment(folder / "home") | {"HF_HUB_DISABLE_XET": "0" if xet else "1"}
+        environment["HF_XET_CLIENT_RETRY_BASE_DELAY"] = "10ms"
         self.launcher = Launcher(environment, folder / "said")
         self.api = HfApi(endpoint=hub.endpoint, token=hub.token)
         self.history = History(self.api, REPO, folder / "downloads")
 
     def close(self) -> None:
-        """End both processes."""
         self.launcher.__exit__()
         self.faulty.hub.stop()
 
     def run(self, seed: int, causes: Sequence[str] = ()) -> Outcome:
         """A release with an outage for each of ``causes`` (else drawn). Raises AssertionError when one is its end."""
-        started, before, answered = time.monotonic(), self.faulty.injected(), self.faulty.answered()
-        artifacts, random_, outcome = self.folder / f"run-{seed}", random.Random(seed), Outcome(seed)
+        before = self.faulty.injected()
+        artifacts, random_, outcome = self.folder / f"run-{seed}", random.Random(seed), Outcome()
         directory, words = artifacts / "datasets" / NAME, self.growth.words(artifacts, "--patience", str(PATIENCE))
         running = self.launcher.start("command", "release", words)
         try:
@@ -76,22 +62,20 @@ class World:
                 self.growth.lay(directory, step := next(steps))
                 until(partial(self._holds, step), "not published while all is well", running)
                 outcome.outages.append(cause)
-                outcome.until_published.append(self._outage(cause, directory, next(steps), random_, running))
+                self._outage(cause, directory, next(steps), random_, running)
             self.growth.lay(directory, len(self.growth) - 1)
             assert running.code() == 0 and "Traceback" not in running.said(), running.said()
         finally:
             self.faulty.plan(share=0.0)
             running.kill()
         assert self.history.end()["refs/tags/v0.1.0"] == contents(directory), "the repository is not the run directory"
-        outcome.commits = self.history.check()
+        self.history.check()
         self.api.delete_repo(REPO, **DATASET)
         outcome.faults = (self.faulty.injected() - before).total()
-        outcome.requests = (self.faulty.answered() - answered).total()
-        outcome.seconds = round(time.monotonic() - started, 1)
         return outcome
 
-    def _outage(self, cause: str, directory: Path, step: int, random_: random.Random, running: Running) -> float:
-        """The Hub is away while the generator goes on to a step; the seconds from its end to the publication."""
+    def _outage(self, cause: str, directory: Path, step: int, random_: random.Random, running: Running) -> None:
+        """The Hub is away while the generator goes on to a step; what it missed is published afterwards."""
         self.faulty.plan(share=1.0, kinds=[cause], seed=random_.randrange(1 << 30), slow_seconds=0.05)
         seen, end = self.faulty.injected(), time.monotonic() + LONGER + random_.uniform(0, 1)
         self.growth.lay(directory, step)
@@ -99,9 +83,7 @@ class World:
             assert running.alive(), f"an outage ({cause}) ended it:\n{running.said()}"
             time.sleep(0.05)
         self.faulty.plan(share=0.0)
-        back = time.monotonic()
         until(partial(self._holds, step), f"not published after an outage ({cause})", running)
-        return round(time.monotonic() - back, 2)
 
     def _steps(self) -> list[int]:
         """The steps of the generator at which there is something more to publish."""
@@ -114,19 +96,6 @@ class World:
         if not self.api.repo_exists(REPO, **DATASET):
             return False
         return {file.path for file in self.growth.manifest(step).files} <= set(self.history.tree("main"))
-
-
-def totals(outcomes: Sequence[Outcome]) -> dict[str, object]:
-    """Sums over runs."""
-    waits = [seconds for outcome in outcomes for seconds in outcome.until_published]
-    return {
-        "runs": len(outcomes),
-        "outages": sum(len(outcome.outages) for outcome in outcomes),
-        "by_cause": dict(sorted(Counter(cause for outcome in outcomes for cause in outcome.outages).items())),
-        "patience_seconds": PATIENCE,
-        "longest_until_published": max(waits, default=0.0),
-        **{name: sum(getattr(outcome, name) for outcome in outcomes) for name in ("faults", "requests", "commits")},
-    }
 
 
 def until(done: Callable[[], bool], problem: str, running: Running) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 import shutil
 import sys
 import threading
@@ -19,11 +18,7 @@ from sts_dino.commands import COMMANDS
 
 NAMES = ("publish", "release", "job", "write", "train", "score", "quality", "decontaminate", "annotate")
 MODULES = [COMMANDS[name].module for name in NAMES]
-LIBRARIES = [
-    "datasets.packaged_modules.parquet.parquet",
-    "sentence_transformers",
-    "transformers.models.llama.modeling_llama",
-]
+LIBRARIES = ["sentence_transformers", "transformers.models.llama.modeling_llama", *faults.PRELOADED[:1]]
 DATASET = {"repo_type": "dataset"}
 LONGEST = 30  # seconds of a command; longer is a hang
 
@@ -134,23 +129,11 @@ class Hostile:
             api.create_repo(f"acme/{name}", repo_type=kind)
             api.upload_folder(repo_id=f"acme/{name}", folder_path=folder / name, repo_type=kind)
             api.create_tag(f"acme/{name}", tag="v1", repo_type=kind)
-        texts = {
-            "kind": "hub",
-            "repo_id": "acme/pairs",
-            "revision": "v1",
-            "splits": ["train"],
-            "columns": ["sentence1"],
-        }
+        there = {"repo_id": "acme/pairs", "revision": "v1"}
+        texts = {"kind": "hub", **there, "splits": ["train"], "columns": ["sentence1"]}
         lm = {"repo_id": "acme/lm", "revision": "v1", "license": "mit"}
-        data = {
-            "repo_id": "acme/pairs",
-            "revision": "v1",
-            "config": "postprocessed",
-            "example_type": "sts",
-            "loss": "CoSENTLoss",
-        }
-        base = {"repo_id": "acme/lm", "revision": "v1", "license": "mit"}
-        train = write_recipe(folder / "trained", datasets=[data], base=base)
+        data = {**there, "config": "postprocessed", "example_type": "sts", "loss": "CoSENTLoss"}
+        train = write_recipe(folder / "trained", datasets=[data], base=lm)
         run, out = make_run(folder / "artifacts" / "datasets" / NAME, 1, 0.01), folder / "out"
         render.write(run, render.render(run, f"acme/{NAME}"))
         publish = ["--org", "acme", "--yes", "--patience", "1"]
@@ -158,27 +141,12 @@ class Hostile:
         return {
             "publish": [str(run), *publish],
             "release": [str(run / "recipe.yaml"), *publish, "--artifacts", str(folder / "artifacts")],
-            "job": [
-                "recipes/demo/sts-dino-x2.yaml",
-                "--org",
-                "acme",
-                "--flavor",
-                "cpu-basic",
-                "--yes",
-                "--patience",
-                "1",
-            ],
+            "job": ["recipes/demo/sts-dino-x2.yaml", "--flavor", "cpu-basic", *publish],
             "write": [str(write), "--out", str(out / "written")],
             "write examples": [str(_few_shot(folder / "few.yaml")), "--dry-run"],
             "train": [str(train), "--out", str(out / "trained")],
             "score": [
-                "--model",
-                "acme/encoder",
-                "--tasks",
-                "stsb/cosine",
-                "--hub-data",
-                "acme/pairs@v1",
-                "--out",
+                *["--model", "acme/encoder", "--tasks", "stsb/cosine", "--hub-data", "acme/pairs@v1", "--out"],
                 str(out / "s"),
             ],
             "quality": ["acme/pairs@v1"],
@@ -273,11 +241,6 @@ class _Checkout:
 
     def url(self, given: str | None) -> str:
         return "https://code.example/acme/sts-dino.git"
-
-
-def shown(text: str) -> str:
-    """The last line, for people."""
-    return re.sub(r"\s+", " ", (text.strip().splitlines() or [""])[-1])[:200]
 
 
 if __name__ == "__main__":

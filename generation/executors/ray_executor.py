@@ -7,50 +7,46 @@ The type of an error decides its cause. A node's problem (versions, files, memor
 line; a task's (a prompt that is too long) stops the run, as in one process; any other task is tried elsewhere.
 """
 
-import errno
 import math
-import secrets
-from collections.abc import Collection, Iterable, Iterator
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from generation.backends.registry import load_preview
 from generation.executors.options import (
     ClusterOptions,
-    check,
+    WorkerResources,
     cluster,
     local_instance,
-    warn_of_threads,
     withheld_secrets,
     worker_resources,
 )
-from generation.executors.ray_workers import (
-    InFlightTask,
-    Nodes,
-    WorkerHandle,
-    WorkerPool,
-    WorkerResources,
-    WorkerSpec,
-    code_versions,
-)
-from generation.executors.store import LostResult, ResultStore, store_folder
+from generation.executors.ray_workers import RemoteWorker, WorkerSpec, code_versions
+from generation.executors.store import FULL, LostResult, ResultStore, store_folder
 from generation.inputs.prompts import TokenCounter
+from generation.pipeline.finish import files_read
 from generation.pipeline.job import model_files
-from generation.pipeline.tasks import Executor, ExecutorSpec, StartExecutor, Task, TaskResult, Tick
+from generation.pipeline.tasks import Executor, ExecutorSpec, FinishGroup, Task, TaskResult, Tick
+from hub import cli
 from hub.contract.recipe import DatasetRecipe
-from hub.durable import sha256_file, write_text
+from hub.durable import sha256_file
 from hub.errors import InputError, OutOfMemory, RunError
 
-IN_FLIGHT = 2  # tasks that a worker has: one at work, and one that waits, so that the worker does not
 PAUSE = 1.0  # seconds without an answer, after which the cluster is looked at
 PATIENCE = 60.0  # seconds that a cluster may have no node to work on
 AUTOSCALED = 900.0  # the same where --workers asked for nodes: a machine takes minutes to start
 TRIES = 3  # workers that a task may take with it
+LOSSES = 5  # consecutive workers that a node may lose without a finished task
+LOOK = 2.0  # seconds between two looks at the cluster's nodes
+SILENCE = 60.0  # seconds without any worker after which a message is due
+RELEASE = 10.0  # seconds for workers to end
 _KILLED = "OOM kill reason"  # begins the line of Ray's message when it ended a worker before the kernel would
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Cause(Enum):
@@ -62,28 +58,21 @@ class Cause(Enum):
     WORKER = "the worker is lost: its task is tried elsewhere"
 
 
-class Failure(NamedTuple):
-    """Why a call to a worker raised; ``reason`` in one line."""
-
-    cause: Cause
-    reason: str
-
-
-def classify(error: BaseException, starting: bool) -> Failure:
-    """The failure behind an error. ``starting``: the worker was loading its model, it had no task."""
+def classify(error: BaseException, starting: bool) -> tuple[Cause, str]:
+    """The cause of an error and the reason in one line. ``starting``: the worker was loading its model."""
     from ray.exceptions import OutOfDiskError, OutOfMemoryError, RayActorError
 
     if isinstance(error, InputError):
-        return Failure(Cause.NODE if starting else Cause.TASK, str(error))
+        return Cause.NODE if starting else Cause.TASK, str(error)
     if isinstance(error, (OutOfMemory, OutOfMemoryError)):  # reported by the worker, or Ray ended it for that
-        return Failure(Cause.MEMORY, one_line(error))
+        return Cause.MEMORY, one_line(error)
     if isinstance(error, OutOfDiskError):
-        return Failure(Cause.NODE, "its disk is full (Ray cannot keep objects there)")
-    if isinstance(error, OSError) and error.errno in _FULL:
-        return Failure(Cause.NODE, f"no space is left on its disk ({error.filename or error.strerror})")
+        return Cause.NODE, "its disk is full (Ray cannot keep objects there)"
+    if isinstance(error, OSError) and error.errno in FULL:
+        return Cause.NODE, f"no space is left on its disk ({error.filename or error.strerror})"
     if isinstance(error, ImportError) or (isinstance(error, RayActorError) and error.actor_init_failed):
-        return Failure(Cause.NODE, f"this package is not installed there as it is here: {one_line(error)}")
-    return Failure(Cause.WORKER, one_line(error))
+        return Cause.NODE, f"this package is not installed there as it is here: {one_line(error)}"
+    return Cause.WORKER, one_line(error)
 
 
 def one_line(error: BaseException) -> str:
@@ -91,6 +80,72 @@ def one_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no reason given"]
     line = next((line for line in lines if line.startswith(_KILLED)), lines[-1])
     return f"{type(error).__name__}: {line}"
+
+
+@dataclass
+class Node:
+    """A node of the cluster. ``room``: workers it may host; ``problem``: why it is left out."""
+
+    id: str
+    name: str
+    room: int
+    alive: bool = True
+    problem: str | None = None
+    losses: int = 0  # workers lost since a task was finished here
+
+
+@dataclass
+class Nodes:
+    """Every node that was seen, by id."""
+
+    share: WorkerResources
+    seen: dict[str, Node] = field(default_factory=dict)
+
+    def update(self, found: Iterable[Mapping[str, Any]]) -> None:
+        """Apply the answer of ``ray.nodes()``: nodes come and go. A node that is left out stays so."""
+        alive = {entry["NodeID"]: entry for entry in found if entry["Alive"]}
+        for name, node in self.seen.items():
+            node.alive = name in alive
+        for name, entry in alive.items():
+            if name in self.seen:
+                continue
+            given, address, resources = entry["NodeName"], entry["NodeManagerAddress"], entry["Resources"]
+            shown = f"{entry['NodeManagerHostname']} ({address})" if given in ("", address) else given
+            node = self.seen[name] = Node(name, shown, self.share.room(resources))
+            if not node.room and resources.get("CPU"):  # a node without CPUs is not for work
+                node.problem = self.share.lacking(resources)
+
+    def usable(self) -> list[Node]:
+        """The nodes that may host workers."""
+        return [node for node in self.seen.values() if node.alive and node.problem is None and node.room > 0]
+
+    def placements(self, have: Mapping[str, int], most: int | None) -> list[Node]:
+        """Nodes for new workers, one entry each, the emptiest first; ``most`` in all, with those they ``have``."""
+        count, chosen = Counter(dict(have)), list[Node]()
+        while most is None or count.total() < most:
+            open_ = [node for node in self.usable() if count[node.id] < node.room]
+            if not open_:
+                break
+            chosen.append(min(open_, key=lambda node: count[node.id]))
+            count[chosen[-1].id] += 1
+        return chosen
+
+    def problems(self) -> dict[str, str]:
+        """The nodes without workers for good, and why."""
+        return {node.name: node.problem for node in self.seen.values() if node.problem}
+
+    def hopeless(self) -> bool:
+        """Whether every node that was meant for work is left out."""
+        meant = [node for node in self.seen.values() if node.room or node.problem]
+        return bool(meant) and all(node.problem for node in meant)
+
+    def none_left(self) -> RunError:
+        """The error when no node can be worked on, with every node's reason."""
+        gone = {node.name: "it is gone" for node in self.seen.values() if not node.alive and not node.problem}
+        empty = {node.name: "it has no CPUs" for node in self.seen.values() if node.alive and not node.room}
+        reasons = "; ".join(f"{name}: {why}" for name, why in (empty | gone | self.problems()).items())
+        reasons = reasons or "the cluster has none"
+        return RunError("no node is left to work on", reasons, hint="finished shards are kept")
 
 
 class TaskQueue:
@@ -111,17 +166,18 @@ class TaskQueue:
     def next(self, node: str, others: Collection[str] = ()) -> Task | None:
         """The next task for a worker of ``node``, or None.
 
-        A task that ended a worker there waits for one of the ``others`` where it did not, if there is any.
+        A task that failed there comes last, and waits for one of the ``others`` where it did not, if there is any.
         """
         for key in self._again:
-            tried = self._tried.get(key, ())
-            if node not in tried or all(other in tried for other in others):
+            if node not in self._tried.get(key, ()):
                 return self._again.pop(key)
         new = None if self._exhausted else next(self._source, None)
         self._exhausted = new is None
         if new is not None:
             self._open[new.key] = new
-        return new
+            return new
+        again = (key for key in self._again if all(other in self._tried[key] for other in others))
+        return self._again.pop(next(again, ""), None)
 
     def is_open(self, task: Task) -> bool:
         """Whether the task was handed out and is not done."""
@@ -144,67 +200,75 @@ class TaskQueue:
         nodes = self._tried.setdefault(task.key, [])
         nodes.append(node)
         if len(nodes) == TRIES:
-            raise RunError(
-                f"task {task.key}",
-                f"failed {TRIES} times, on {', '.join(dict.fromkeys(nodes))}; the last time: {reason}",
-                hint="finished shards are kept; mend the cause and run the same command again",
-            )
+            problem = f"failed {TRIES} times, on {', '.join(dict.fromkeys(nodes))}; the last time: {reason}"
+            hint = "finished shards are kept; mend the cause and run the same command again"
+            raise RunError(f"task {task.key}", problem, hint=hint)
         self.requeue(task)
 
 
-def ray_executor(options: ClusterOptions) -> StartExecutor:
-    """Start workers on a cluster, or so many on this machine. Raises InputError for a run that cannot be spread."""
+@dataclass
+class WorkerHandle:
+    """An actor, its node, and the call that it works on (None: it waits): a task, or first its model's loading."""
 
-    @contextmanager
-    def start(spec: ExecutorSpec) -> Iterator[Executor]:
-        check(options, spec.recipe)
-        warn_of_threads(spec.recipe)
-        resources = worker_resources(spec.recipe, options)
-        folder = store_folder(spec.run, spec.directory)
-        store = None if options.store is None else ResultStore(options.store, folder)
-        mark = (store.url, store.mark()) if store else None
-        files = [] if options.address is None else model_files(spec.recipe.model)
-        with ExitStack() as stack:
-            ray = stack.enter_context(_connected(options, resources, spec.recipe))
-            stack.enter_context(_translated_errors())
-            probe = stack.enter_context(_probe(spec.directory))
-            worker = WorkerSpec(
-                recipe=spec.recipe,
-                sets=spec.prompts.sets,
-                run=folder,
-                directory=spec.directory.resolve(),
-                probe=probe,
-                folder=Path.cwd(),
-                inputs={str(path): sha256_file(path) for path in files},
-                versions=code_versions(),
-                resources=resources,
-                store=mark,
-            )
-            executor = RayExecutor(ray, worker, options, store)
-            stack.callback(executor.close)
-            executor.start()
-            yield executor
+    node: Node
+    actor: Any
+    call: Any
+    task: Task | None = None
+    ready: bool = False
 
-    return start
+
+@contextmanager
+def ray_executor(options: ClusterOptions, spec: ExecutorSpec) -> Iterator[Executor]:
+    """Start workers on a cluster, or so many on this machine. Raises RunError when no node can have one."""
+    recipe, remote = spec.recipe, options.executor.remote
+    if recipe.model.device == "cpu" and not recipe.model.threads:
+        cli.say(
+            "warning: the recipe does not fix model.threads, and sums depend on it: other workers or machines may "
+            "write other texts; --set model.threads=1 writes the same everywhere"
+        )
+    folder = store_folder(spec.run, spec.directory)
+    store = None if options.store is None else ResultStore(options.store, folder)
+    worker = WorkerSpec(
+        recipe=recipe,
+        sets=spec.prompts.sets,
+        run=folder,
+        directory=spec.directory.resolve(),
+        folder=Path.cwd(),
+        inputs={str(path): sha256_file(path) for path in model_files(recipe.model)} if remote else {},
+        resources=worker_resources(recipe, options),
+        store=(store.url, store.mark()) if store else None,
+    )
+    with ExitStack() as stack:
+        ray = stack.enter_context(_connected(options, worker.resources, recipe))
+        stack.enter_context(_translated_errors())
+        executor = RayExecutor(ray, worker, options, store)
+        stack.callback(executor.close)
+        executor.start()
+        yield executor
 
 
 class RayExecutor:
     """Executor on Ray workers of one recipe (``generation.pipeline.tasks.Executor``)."""
 
     def __init__(self, ray: Any, spec: WorkerSpec, options: ClusterOptions, store: ResultStore | None):
-        self._ray, self._spec, self._store, self._wanted = ray, spec, store, options.workers
-        self._autoscaled = options.address is not None and options.workers is not None
-        patience = 0.0 if options.address is None else AUTOSCALED if self._autoscaled else PATIENCE
-        self._pool = WorkerPool(ray, spec, Nodes(spec.resources), options.workers, patience, self._autoscaled)
+        self._ray, self._spec, self._store, self._most = ray, spec, store, options.workers
+        self._spec_ref, self._remote = ray.put(spec), options.executor.remote
+        self._growing = self._remote and options.workers is not None  # an autoscaler is asked for nodes
+        self._patience = 0.0 if not self._remote else AUTOSCALED if self._growing else PATIENCE
+        self.nodes, self.workers = Nodes(spec.resources), list[WorkerHandle]()
+        self._facts: dict[str, Any] | None = None
+        self._reported = set[str]()
+        self._looked = float("-inf")
+        self._empty = self._unmanned = 0.0  # seconds that were seen without a node, without a ready worker
 
     def start(self) -> None:
         """Start workers wherever there is room. Raises RunError when no node can have one."""
-        if self._autoscaled:
-            _ask_for_nodes(self._spec.resources, self._wanted or 0)
-        self._pool.reconcile()
-        room = sum(node.room for node in self._pool.nodes.usable())
-        if self._wanted and room < self._wanted:
-            self._pool.report([f"warning: there is room for {room} of {self._wanted} workers now"])
+        if self._growing:
+            _ask_for_nodes(self._spec.resources, self._most or 0)
+        self._reconcile()
+        room = sum(node.room for node in self.nodes.usable())
+        if self._most and room < self._most:
+            self._report([f"warning: there is room for {room} of {self._most} workers now"])
 
     def run_tasks(self, tasks: Iterable[Task], tick: Tick = lambda _: None) -> Iterator[TaskResult]:
         """See ``Executor``; ``tick`` is never called: texts of other processes come with their shard.
@@ -212,87 +276,119 @@ class RayExecutor:
         Raises RunError when no node is left, or when a task fails repeatedly.
         """
         queue = TaskQueue(tasks)
-        self._pool.cancel_queued()  # of an earlier call, which has ended
         while True:
-            self._pool.reconcile()
+            self._reconcile()
             self._assign(queue)
             if queue.finished:
                 return
-            answer = self._pool.wait(PAUSE)
-            result = self._collect(queue, *answer) if answer else None
-            if result:
+            if result := self._next(queue):
                 yield result
-
-    def count_tokens(self, text: str) -> int:
-        """See ``Executor``; by a tokenizer of this process."""
-        return len(self._tokenizer(text, add_special_tokens=False).input_ids)
 
     def describe(self) -> dict[str, Any]:
         """See ``Executor``; reported by the first ready worker. Raises RunError when no node can have one."""
-        while self._pool.facts is None:
-            self._pool.reconcile()
-            answer = self._pool.wait(PAUSE)
-            if answer:
-                self._collect(TaskQueue(()), *answer)
-        return self._pool.facts
-
-    def close(self) -> None:
-        """Release the workers, and the nodes that were asked for, which cost money."""
-        try:
-            if self._autoscaled:
-                _ask_for_nodes(self._spec.resources, 0)
-        finally:
-            self._pool.close()
-
-    @property
-    def context(self) -> int:
-        """See ``Executor``; from the model's config, read in this process."""
-        return self._preview.context
-
-    def prompt_tokens(self, prompt: str) -> int:
-        """See ``Executor``; by a tokenizer of this process."""
-        return self._preview.prompt_tokens(prompt)
+        while self._facts is None:
+            self._reconcile()
+            self._next(TaskQueue(()))
+        return self._facts
 
     @cached_property
-    def _preview(self) -> TokenCounter:
+    def model(self) -> TokenCounter:
+        """See ``Executor``; by config and tokenizer, in this process."""
         return load_preview(self._spec.recipe.model)[0]
 
-    @cached_property
-    def _tokenizer(self) -> Any:
-        from generation.backends.load_model import load_tokenizer
+    def close(self) -> None:
+        """Release the nodes that were asked for, which cost money; end all workers, and wait until they are gone."""
+        try:
+            if self._growing:
+                _ask_for_nodes(self._spec.resources, 0)
+        finally:
+            calls = [worker.call for worker in self.workers if worker.task is not None]
+            for worker in list(self.workers):
+                self._remove(worker)
+            if calls:
+                self._ray.wait(calls, num_returns=len(calls), timeout=RELEASE, fetch_local=False)
 
-        return load_tokenizer(self._spec.recipe.model)
+    def _reconcile(self, now: bool = False) -> None:
+        """Every other second, or ``now``: see which nodes are there, and start workers wherever there is room.
+
+        Raises RunError when there was no usable node for too long; at once when all were left out and none may join.
+        """
+        clock = time.monotonic()
+        if not now and clock - self._looked < LOOK:
+            return
+        seconds, self._looked = min(clock - self._looked, 2 * LOOK), clock
+        self.nodes.update(self._ray.nodes())
+        self._report(f"warning: node {name} is left out: {why}" for name, why in self.nodes.problems().items())
+        for node in self.nodes.placements(Counter(worker.node.id for worker in self.workers), self._most):
+            self._start_worker(node)
+        usable = self.nodes.usable()
+        self._empty = 0.0 if usable else self._empty + seconds
+        self._unmanned = 0.0 if any(worker.ready for worker in self.workers) else self._unmanned + seconds
+        if not usable:
+            hopeless = self.nodes.hopeless() and not self._growing  # else other nodes may join
+            if not self.workers and (self._empty > self._patience or hopeless):
+                raise self.nodes.none_left()
+            self._report(["no node can have a worker now: waiting for one"])
+        elif self._unmanned > SILENCE:
+            self._report([f"no worker is ready for {SILENCE:.0f} s: the cluster is busy, or the model loads slowly"])
+
+    def _start_worker(self, node: Node) -> None:
+        """Start a worker. Ray must not restart it: the cause of its end decides where its task goes."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        share, place = self.nodes.share, NodeAffinitySchedulingStrategy(node.id, soft=False)
+        options = {"num_cpus": share.cpus, "num_gpus": share.gpus, "memory": int(share.memory) or None}
+        remote = self._ray.remote(**options, max_restarts=0, max_task_retries=0, scheduling_strategy=place)
+        actor = remote(RemoteWorker).remote()
+        self.workers.append(WorkerHandle(node, actor, actor.prepare.remote(code_versions(), [self._spec_ref])))
 
     def _assign(self, queue: TaskQueue) -> None:
-        """Give tasks to all workers: one to each, then one that waits behind it."""
-        ready = self._pool.ready()
-        names = {worker.node.name for worker in ready}
-        for depth in range(IN_FLIGHT):
-            for worker in [worker for worker in ready if len(worker.in_flight) == depth]:
-                task = queue.next(worker.node.name, names)
-                if task is not None:
-                    self._pool.submit(worker, task)
+        """Give a task to every worker that waits for one."""
+        names = {worker.node.name for worker in self.workers if worker.ready}
+        for worker in self.workers:
+            if worker.call is None:
+                worker.task = queue.next(worker.node.name, names)
+                if worker.task is not None:
+                    worker.call = worker.actor.do.remote(worker.task, self._files(worker.task))
 
-    def _collect(self, queue: TaskQueue, worker: WorkerHandle, answered: InFlightTask | None) -> TaskResult | None:
-        """The result that a worker answered, if it is still wanted. Raises errors that stop the run."""
+    def _files(self, task: Task) -> dict[str, bytes] | None:
+        """The files of the run directory that a task reads, for workers that may not see it."""
+        if not self._remote or not isinstance(task, FinishGroup):
+            return None
+        paths = files_read(self._spec.recipe, task.group) - task.empty
+        return {path: (self._spec.directory / path).read_bytes() for path in sorted(paths)}
+
+    def _next(self, queue: TaskQueue) -> TaskResult | None:
+        """Wait for an answer of a worker, and react to it; the result, if it is still wanted.
+
+        Raises errors that stop the run.
+        """
         from ray.exceptions import RayError, RayTaskError
 
-        try:
-            if answered is None:
-                self._pool.register(worker)
-                return None
-            result, messages = self._ray.get(answered.ref)
-        except RayError as error:
-            self._failed(queue, worker, answered, error.cause if isinstance(error, RayTaskError) else error)
+        calls = {worker.call: worker for worker in self.workers if worker.call is not None}
+        if not calls:
+            time.sleep(PAUSE)
             return None
-        self._pool.report(messages)
-        worker.node.losses = 0
-        worker.drop(answered)
-        return self._accept(queue, worker, answered.task, result)
+        for done in self._ray.wait(list(calls), num_returns=1, timeout=PAUSE)[0]:
+            worker = calls[done]
+            try:
+                answer, messages = self._ray.get(done)
+            except RayError as error:
+                self._failed(queue, worker, error.cause if isinstance(error, RayTaskError) else error)
+                return None
+            self._report(messages)
+            return self._answered(queue, worker, answer)
+        return None
 
-    def _accept(self, queue: TaskQueue, worker: WorkerHandle, task: Task, result: TaskResult) -> TaskResult | None:
+    def _answered(self, queue: TaskQueue, worker: WorkerHandle, answer: Any) -> TaskResult | None:
+        task, worker.task, worker.call = worker.task, None, None
+        if task is None:
+            worker.ready, self._facts = True, self._facts or answer
+            return None
+        worker.node.losses = 0
         if not queue.is_open(task):
             return None  # of an earlier call
+        result: TaskResult = answer
         try:
             if self._store:
                 self._store.fetch(result, self._spec.directory)
@@ -302,37 +398,49 @@ class RayExecutor:
         queue.done(task)
         return result
 
-    def _failed(self, queue: TaskQueue, worker: WorkerHandle, at: InFlightTask | None, error: BaseException) -> None:
-        """A call raised, at a task or (None) at the start: react to its cause."""
-        cause, reason = classify(error, starting=at is None)
-        node = worker.node
-        started = at is None and any(one.node is node for one in self._pool.ready())
-        if cause is Cause.TASK and at:
-            if queue.is_open(at.task):
+    def _failed(self, queue: TaskQueue, worker: WorkerHandle, error: BaseException) -> None:
+        """A call raised: react to its cause, and requeue the tasks of lost workers."""
+        cause, reason = classify(error, starting=worker.task is None)
+        node, lost, blamed = worker.node, [worker], True
+        there = [one for one in self.workers if one.node is node]
+        if cause is Cause.TASK and worker.task:
+            if queue.is_open(worker.task):
                 raise error
-            worker.drop(at)
-        elif cause is Cause.NODE and not started:  # a worker is ready there: a problem of another's start may pass
-            node.problem = reason
-            for one in [one for one in self._pool.workers if one.node is node]:
-                self._pool.remove(one)
-                for waiting in one.in_flight:
-                    queue.requeue(waiting.task)
-            self._pool.reconcile(now=True)
-        elif cause is Cause.MEMORY:
-            self._pool.out_of_memory(worker, reason)
-            self._lost(queue, worker, reason, blameless=node.room > 0)
-        else:
-            self._pool.lost(worker, reason)
-            self._lost(queue, worker, reason)
-
-    def _lost(self, queue: TaskQueue, worker: WorkerHandle, reason: str, blameless: bool = False) -> None:
-        """Requeue a lost worker's tasks. The running one counts a failure, unless ``blameless`` or its node is gone."""
-        self._pool.reconcile(now=True)
-        for one in worker.in_flight:
-            if not one.running or blameless or not worker.node.alive:
-                queue.requeue(one.task)
+            worker.task = worker.call = None
+            return
+        if cause is Cause.MEMORY:
+            node.room = min(node.room, len(there)) - 1
+            blamed = node.room <= 0
+            if blamed:
+                node.problem = f"it has too little memory for a worker: {reason}"
             else:
-                queue.failed(one.task, worker.node.name, reason)
+                self._report([f"warning: node {node.name} has memory for {node.room} workers at most"])
+        elif cause is Cause.NODE and (worker.task or not any(one.ready for one in there)):
+            node.problem, lost, blamed = reason, there, False
+        else:  # also a node's problem where another worker is ready: it may pass
+            node.losses += 1
+            if node.losses >= LOSSES:
+                node.problem = f"{LOSSES} workers failed there one after the other, the last: {reason}"
+        for one in lost:
+            self._remove(one)
+        self._reconcile(now=True)
+        for task in [one.task for one in lost if one.task]:
+            if blamed and node.alive:
+                queue.failed(task, node.name, reason)
+            else:
+                queue.requeue(task)
+
+    def _remove(self, worker: WorkerHandle) -> None:
+        """End a worker, whatever it does."""
+        self._ray.kill(worker.actor)
+        self.workers.remove(worker)
+
+    def _report(self, messages: Iterable[str]) -> None:
+        """Print each message once: many workers send the same."""
+        for message in messages:
+            if message not in self._reported:
+                self._reported.add(message)
+                cli.say(message)
 
 
 @contextmanager
@@ -355,18 +463,6 @@ def _translated_errors() -> Iterator[None]:
     except RayError as error:
         hint = "finished shards are kept; run the same command again"
         raise RunError("Ray", one_line(error), hint=hint) from error
-
-
-@contextmanager
-def _probe(directory: Path) -> Iterator[tuple[Path, str]]:
-    """A file beside the run directory that distinguishes a node that sees it from one with another of its name."""
-    token = secrets.token_hex(16)
-    path = directory.resolve().with_name(f"{directory.name}.scratch") / f".{token}.tmp"  # removed after a kill
-    write_text(path, token)
-    try:
-        yield path, token
-    finally:
-        path.unlink(missing_ok=True)
 
 
 def _ask_for_nodes(resources: WorkerResources, workers: int) -> None:

@@ -1,11 +1,11 @@
 """Rows of more source sentences for a finished dataset: its next version, in which every earlier file is unchanged.
 
-The new sentences are an ordinary run in a folder of its own beside the run directory, resumable like any other. When it
-is finished its files are copied under new names, and one manifest names both: until then the directory holds the
-earlier version, whole. Three rules follow: new rows begin in new shards, sampled negatives of new rows come from new
-rows, and a text that an earlier row has is a duplicate where the schema allows it once.
+The new sentences are a run in a folder of its own beside the run directory, resumable like any other. When it is
+finished its files are copied under new names, and one manifest names both: until then the directory holds the earlier
+version. So new rows begin in new shards, and sampled negatives of new rows come from new rows.
 """
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -23,7 +23,7 @@ from hub.contract.measured import PROVENANCE as DECONTAMINATION
 from hub.contract.published_paths import published, published_path, remember
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import deciding, fingerprint, load_recipe, resolved
-from hub.contract.run_dir import File, Manifest
+from hub.contract.run_dir import Manifest
 from hub.durable import atomic_path
 from hub.errors import InputError
 
@@ -58,33 +58,26 @@ def appending(directory: Path) -> Path:
 
 
 def appendable(recipe: DatasetRecipe, directory: Path) -> BaseRun:
-    """The finished run in ``directory``. Raises InputError when ``recipe`` is not that of more rows for it."""
-    recipe, found = with_dtype(recipe), run_dir.require_complete(directory)
-    require_growth(directory, found, recipe, input_hashes(recipe))
-    return BaseRun(directory, found)
+    """The finished run in ``directory``.
 
-
-def require_growth(directory: Path, base: Manifest, recipe: DatasetRecipe, inputs: dict[str, str]) -> None:
-    """Raise InputError unless ``recipe`` is a later version of the run ``base`` with a longer source at the most.
-
-    ``inputs``: SHA-256 of the recipe's local files.
+    Raises InputError unless ``recipe`` is a later version of it that differs in nothing but a longer source.
     """
+    recipe, base = with_dtype(recipe), run_dir.require_complete(directory)
+    inputs = input_hashes(recipe)
     there, growing = load_recipe(directory / run_dir.RECIPE, DatasetRecipe), ", ".join(f"source.{k}" for k in GROWING)
     allowed = f"{growing}, version and keys of the card may change"
     hint = "give it the value it had, or make a dataset of another name"
     if DECONTAMINATION in base.provenance:
-        raise InputError(
-            directory, "rows were left out of it, which appended ones would not be", hint="append to its origin"
-        )
+        problem = "rows were left out of it, which appended ones would not be"
+        raise InputError(directory, problem, hint="append to its origin")
     for key, words in run_dir.changed_values(_fixed(there), _fixed(recipe)).items():
         raise InputError(f"{directory}: {key}", f"{words}, which no append can mix", allowed=allowed, hint=hint)
     before = {name: digest for name, digest in base.inputs.items() if not name.startswith(run_dir.APPENDED)}
     sources = {published_path(one.source.path) for one in (there, recipe) if one.source.path}
     for name in sorted((before.keys() | inputs.keys()) - sources):
         if before.get(name) != inputs.get(name):
-            raise InputError(
-                f"{directory}: {name}", "is another file than it was written with", hint="put that one back"
-            )
+            problem = "is another file than it was written with"
+            raise InputError(f"{directory}: {name}", problem, hint="put that one back")
     if base.fingerprint == fingerprint(recipe, inputs | run_dir.base_inputs(base)):
         hint = f"raise source.limit, or append rows to the source; it has {base.counts['sources']:,} source sentences"
         raise InputError(directory, "has all rows of this recipe: there is nothing to append", hint=hint)
@@ -93,9 +86,9 @@ def require_growth(directory: Path, base: Manifest, recipe: DatasetRecipe, input
         raise InputError(f"{directory}: version", problem, hint="raise `version` in the recipe")
     if recipe.source.facts.generated and (recipe.source.limit or 0) <= base.counts["sources"]:
         problem = f"{recipe.source.limit} is not above the {base.counts['sources']:,} source sentences that are there"
-        raise InputError(
-            f"{directory}: source.limit", problem, hint="raise it: it counts all source sentences, old and new"
-        )
+        hint = "raise it: it counts all source sentences, old and new"
+        raise InputError(f"{directory}: source.limit", problem, hint=hint)
+    return BaseRun(directory, base)
 
 
 def _fixed(recipe: DatasetRecipe) -> dict[str, Any]:
@@ -125,11 +118,9 @@ def new_path(path: str, version: str) -> str:
 
 def with_new_rows(base: Manifest, new: Manifest) -> Manifest:
     """The manifest of a version: files, counts and history of ``base`` with those of ``new``, whose recipe it has."""
-    added = [_renamed(file, new.version) for file in new.files]
-    empty = [
-        *base.counts.get("empty_shards", ()),
-        *(new_path(p, new.version) for p in new.counts.get("empty_shards", ())),
-    ]
+    added = [dataclasses.replace(file, path=new_path(file.path, new.version)) for file in new.files]
+    renamed = (new_path(path, new.version) for path in new.counts.get("empty_shards", ()))
+    empty = [*base.counts.get("empty_shards", ()), *renamed]
     counts = _sum(base.counts, new.counts) | ({"empty_shards": empty} if empty else {})
     if "sources_skipped" in new.counts:  # of the whole source, which was read from its beginning
         counts["sources_skipped"] = new.counts["sources_skipped"]
@@ -138,10 +129,6 @@ def with_new_rows(base: Manifest, new: Manifest) -> Manifest:
     return new.model_copy(update={"files": base.files}).with_files(
         added, counts=counts, provenance={**new.provenance, HISTORY: history}, contents={**base.contents, **contents}
     )
-
-
-def _renamed(file: File, version: str) -> File:
-    return File(new_path(file.path, version), file.bytes, file.sha256, file.config, file.split, file.rows)
 
 
 def _sum(one: Any, other: Any) -> Any:

@@ -1,13 +1,8 @@
 """Versions that decide a run's bytes besides its recipe and inputs: the libraries, and a digest of our own code.
 
-A run that one version begins must not be finished by another: no version could reproduce the mixture of rows. So
-``hub.contract.run_dir.begin`` compares these versions with the manifest and refuses to resume. The code hash covers the
-modules that a run can reach. A module counts unless ``ASIDE`` says why it decides no row, so a new one cannot be
-forgotten. Library versions are compared whole: a patch release of torch may change the last bit of a sum, and one bit
-may change a token.
-
-A module's digest leaves out docstrings, comments, layout and the words of errors. It leaves out keys of a recipe and
-their checks as well: the recipe's values, defaults included, are in its fingerprint. Properties stay.
+A run that one version begins must not be finished by another: ``hub.contract.run_dir.begin`` refuses it. The code
+digest covers every module that a run can reach, unless ``ASIDE`` says why it decides no row. Library versions are
+compared whole: a patch release of torch may change the last bit of a sum, and one bit may change a token.
 """
 
 import ast
@@ -16,7 +11,6 @@ import importlib.metadata
 from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from hub.contract.recipe import DatasetRecipe
 
@@ -26,9 +20,6 @@ CODE = "sts-dino code"
 ROOT = Path(__file__).parents[2]
 _PACKAGES = ("generation", "hub")
 _WORK = "generation.pipeline.job"  # what a run calls
-_SECTION = "Strict"  # hub.contract.recipe: the base of recipes and their sections
-_CHECKS = ("field_validator", "model_validator")
-_PROBLEMS = "_problems"  # how a section's checks of several keys end
 ASIDE = {
     "generation.pipeline.reporting": "the progress bar, timing, a server's cost, the manifest's provenance",
     "generation.pipeline.code_digest": "this digest",
@@ -78,7 +69,7 @@ def module_digests(start: str, aside: Collection[str] = (), root: Path = ROOT) -
         if name not in found and name not in aside and path.is_file():
             tree = ast.parse(path.read_text(encoding="utf-8"))
             waiting += [other for other in _imported(tree) if other.split(".")[0] in _PACKAGES]
-            found[name] = hashlib.sha256(bare(tree).encode()).hexdigest()
+            found[name] = hashlib.sha256(_bare(tree).encode()).hexdigest()
     return found
 
 
@@ -98,35 +89,9 @@ def _imported(tree: ast.Module) -> set[str]:
     return names | {parent for parent in parents if parent}
 
 
-def bare(tree: ast.Module) -> str:
-    """A module's code without what is only words, and without a recipe's keys and checks. Changes ``tree``."""
-    return ast.unparse(_Bare().visit(tree))
-
-
-class _Bare(ast.NodeTransformer):
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
-        checks = any(name.id in _CHECKS for mark in node.decorator_list for name in _names(mark))
-        return None if checks or node.name.endswith(_PROBLEMS) else self._without_docstring(node)
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> Any:
-        if any(name.id == _SECTION for base in node.bases for name in _names(base)):
-            node.body = [part for part in node.body if not isinstance(part, ast.AnnAssign)]
-        return self._without_docstring(node)
-
-    def visit_Raise(self, node: ast.Raise) -> Any:
-        if isinstance(node.exc, ast.Call):
-            node.exc = node.exc.func
-        return node
-
-    def _without_docstring(self, node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
-        if ast.get_docstring(node) is not None:
-            node.body = node.body[1:]
-        self.generic_visit(node)
-        node.body = node.body or [ast.Pass()]
-        return node
-
-    visit_Module = visit_AsyncFunctionDef = _without_docstring
-
-
-def _names(node: ast.AST) -> list[ast.Name]:
-    return [part for part in ast.walk(node) if isinstance(part, ast.Name)]
+def _bare(tree: ast.Module) -> str:
+    """A module's code without docstrings, comments and layout. Changes ``tree``."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return ast.unparse(tree)

@@ -1,8 +1,5 @@
 """Run directory of a dataset while it is generated: shards in, manifest after them, everything resumable.
 
-Raw and rejected rows are written shard by shard. When the last shard is there, ``generation.pipeline.finish`` reads
-them back, so the finished rows are a function of the raw files alone.
-
 A manifest names every file, so writing it takes longer the more there are. A shard therefore gets one line in a
 journal, and the manifest follows when that costs little (``_is_due``): the time of a shard does not grow with the run.
 docs/architecture.md lists what a restart reads.
@@ -11,16 +8,14 @@ docs/architecture.md lists what a restart reads.
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
 from generation.inputs.sources import SeenTexts, SourceSentence
 from generation.pipeline import tasks
-from generation.pipeline.tasks import OutputFile, Row, Shard, Task, TaskResult
+from generation.pipeline.tasks import Row, Shard, TaskResult
 from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe, config_features
 from hub.contract.run_dir import APPENDED, File, Manifest
@@ -85,42 +80,15 @@ class BaseRun:
             raise InputError(place, problem, hint="raise source.limit, or add rows at the end of the source")
 
 
-class TaskRecord(BaseModel):
-    """A task's result without the files' contents. ``raw``: of a group's, the raw files that it was made from."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    task: str
-    files: tuple[File, ...]
-    empty: tuple[str, ...]
-    facts: Any
-    rows: int
-    seconds: float
-    node: str
-    raw: str = ""
-
-    @classmethod
-    def of(cls, result: TaskResult, raw: str = "") -> "TaskRecord":
-        """The record of a result."""
-        files = tuple(output.file for output in result.outputs)
-        measured = {name: getattr(result, name) for name in ("empty", "facts", "rows", "seconds", "node")}
-        return cls(task=result.task.key, files=files, raw=raw, **measured)
-
-    def result(self, task: Task) -> TaskResult:
-        """The result of ``task``, without the contents of its files."""
-        outputs = tuple(OutputFile(file, None) for file in self.files)
-        return TaskResult(task, outputs, self.empty, self.facts, self.rows, self.seconds, self.node)
-
-
 class Journal:
-    """Append-only file of records, one JSON line each, on disk before the next begins."""
+    """Append-only file of results, one JSON line each, on disk before the next begins."""
 
     def __init__(self, path: Path):
         self.path = path
 
-    def append(self, record: TaskRecord) -> None:
-        """Add a record; it is on disk when this returns. Raises OSError with the file's name."""
-        line = b"\n" + record.model_dump_json().encode()  # the line break first: it ends what a kill or full disk tore
+    def append(self, result: TaskResult) -> None:
+        """Add a result; it is on disk when this returns. Raises OSError with the file's name."""
+        line = b"\n" + result.line()  # the line break first: it ends what a kill or full disk tore
         make_folder(self.path.parent)
         begun = not self.path.exists()
         with named_in_errors(self.path), self.path.open("ab", buffering=0) as file:
@@ -130,19 +98,14 @@ class Journal:
             if begun:
                 fsync(self.path.parent)  # its name, too
 
-    def records(self) -> Iterator[TaskRecord]:
-        """Every whole record, the oldest first; torn lines are skipped."""
-        if not self.path.is_file():
-            return
-        with self.path.open("rb") as file:
-            for line in file:
-                try:
-                    yield TaskRecord.model_validate_json(line)
-                except ValidationError:
-                    continue
+    def results(self) -> Iterator[TaskResult]:
+        """Every whole result, the oldest first; torn lines are skipped."""
+        if self.path.is_file():
+            with self.path.open("rb") as file:
+                yield from filter(None, map(TaskResult.read, file))
 
     def clear(self) -> None:
-        """Remove all records."""
+        """Remove all results."""
         self.path.unlink(missing_ok=True)
 
 
@@ -150,7 +113,7 @@ class DatasetRun:
     """One dataset's directory, its recipe and the manifest as it is on disk.
 
     ``journal``: the file for results that the manifest does not name yet; an earlier start's are read.
-    ``base``: the finished run that these rows will be added to, if any.
+    ``base``: the finished run that these rows will be added to, if any. ``empty``: files not written, for want of rows.
     """
 
     def __init__(
@@ -164,14 +127,14 @@ class DatasetRun:
         self.directory, self.recipe, self.manifest, self.base = directory, recipe, manifest, base
         self._journal = Journal(journal) if journal else None
         self._files = {file.path: file for file in manifest.files}
-        self._empty = set[str](manifest.counts.get("empty_shards", ()))
+        self.empty = set[str](manifest.counts.get("empty_shards", ()))
         self._done: int | None = None  # shards, once counted
         self._new, self._last, self._cost = 0, 0.0, 0.0  # shards since the manifest, when it was written, seconds
-        for record in self._journal.records() if self._journal else ():
-            if not record.raw and self._holds(record.files):
-                self._enter(record)
+        for result in self._journal.results() if self._journal else ():
+            if not result.raw and self._holds(result.files):
+                self._enter(result)
         if self._new:
-            counts = {**self.manifest.counts, "empty_shards": sorted(self._empty)}
+            counts = {**self.manifest.counts, "empty_shards": sorted(self.empty)}
             self.manifest = self.manifest.model_copy(update={"counts": counts})
 
     def record(self, files: list[File], **changes: Any) -> None:
@@ -228,52 +191,47 @@ class DatasetRun:
         """The shards that no earlier start finished."""
         return [shard for shard in shards if not self._is_done(shard)]
 
-    def empty_among(self, paths: Callable[[], set[str]]) -> frozenset[str]:
-        """Those of ``paths`` that were not written, for want of rows; called only when there are such files."""
-        return frozenset(paths() & self._empty) if self._empty else frozenset()
-
     def raw_digest(self) -> str:
         """SHA-256 over the raw and rejected files, from which the finished configs are made."""
         digest = hashlib.sha256()
-        for path in sorted(self._files.keys() | self._empty):
-            if path in self._empty or (self._files[path].config or "").startswith(("raw", "rejected")):
-                digest.update(f"{path} {'' if path in self._empty else self._files[path].sha256}\n".encode())
+        for path in sorted(self._files.keys() | self.empty):
+            if path in self.empty or (self._files[path].config or "").startswith(("raw", "rejected")):
+                digest.update(f"{path} {'' if path in self.empty else self._files[path].sha256}\n".encode())
         return digest.hexdigest()
 
-    def finished_groups(self, raw: str) -> dict[str, TaskRecord]:
-        """Task → record of the whole groups that an earlier start finished from the same raw files."""
-        records = self._journal.records() if self._journal else ()
-        return {one.task: one for one in records if one.raw == raw and self._holds(one.files)}
+    def finished_groups(self, raw: str) -> dict[str, TaskResult]:
+        """Task → result of the whole groups that an earlier start finished from the same raw files."""
+        results = self._journal.results() if self._journal else ()
+        return {one.key: one for one in results if one.raw == raw and self._holds(one.files)}
 
     def add_shard(self, result: TaskResult, blocks: int) -> None:
         """Put the files of a shard in their places, then enter it in the journal, and in the manifest when due."""
-        record = self.journalled(result)
+        self.journalled(result)
         if self._done is not None:
-            self._done += not self._is_done(result.task.shard)  # type: ignore[union-attr]  # a shard's task
-        self._enter(record)
+            self._done += not self._is_done(result.task.shard)
+        self._enter(result)
         if self._is_due():
             self.show_progress(blocks)
 
-    def journalled(self, result: TaskResult, raw: str = "") -> TaskRecord:
-        """Put the files of a result in place, then append its record. ``raw``: of a group, ``raw_digest``."""
-        self.place(result)
-        record = TaskRecord.of(result, raw)
+    def journalled(self, result: TaskResult) -> TaskResult:
+        """Put the files of a result in place, then append it to the journal."""
+        placed = self.place(result)
         if self._journal:
-            self._journal.append(record)
-        return record
+            self._journal.append(placed)
+        return placed
 
-    def place(self, result: TaskResult) -> None:
-        """Write the files of a result that are not in their places."""
-        for output in result.outputs:
-            if output.content is not None:
-                write_bytes(self.directory / output.file.path, output.content)
+    def place(self, result: TaskResult) -> TaskResult:
+        """Write the files of a result that are not in their places; the result without their contents."""
+        for path, content in result.contents.items():
+            write_bytes(self.directory / path, content)
+        return result.with_(contents={})
 
     def show_progress(self, blocks: int) -> None:
         """Bring the manifest up to date with every shard that was entered."""
         total = len(self.recipe.variants) * blocks
         if self._done is None:  # looked up once, as shards may be very many, and counted from then on
             self._done = total - len(self.missing(self.shards(blocks)))
-        progress = {"shards_done": self._done, "shards_total": total, "empty_shards": sorted(self._empty)}
+        progress = {"shards_done": self._done, "shards_total": total, "empty_shards": sorted(self.empty)}
         self.record([], counts={**self.manifest.counts, **progress})
 
     def _is_due(self) -> bool:
@@ -282,15 +240,15 @@ class DatasetRun:
         return many or time.monotonic() - self._last >= self._cost / SHARE
 
     def _is_done(self, shard: Shard) -> bool:
-        return all(path in self._files or path in self._empty for path in tasks.paths(self.recipe, shard))
+        return all(path in self._files or path in self.empty for path in tasks.paths(self.recipe, shard))
 
-    def _enter(self, record: TaskRecord) -> None:
+    def _enter(self, result: TaskResult) -> None:
         """Note a shard's files. A shard that is repeated may gain or lose the rows of a file."""
-        for path in record.empty:
+        for path in result.empty:
             self._files.pop(path, None)
-        self._files |= {file.path: file for file in record.files}
-        self._empty -= {file.path for file in record.files}
-        self._empty |= set(record.empty)
+        self._files |= {file.path: file for file in result.files}
+        self.empty -= {file.path for file in result.files}
+        self.empty |= set(result.empty)
         self._new += 1
 
     def _holds(self, files: Iterable[File]) -> bool:

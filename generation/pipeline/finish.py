@@ -1,21 +1,20 @@
 """The end of a run: raw shards to finished configs, group by group, and the counts that the card shows.
 
-Finishing a group is pure. Sampled negatives (DINO section 4: "for each x1, we sample two x2's from other dataset
-entries") would need all second sentences at once. Instead, those of a shard come from partner shards: the one half the
-source away, then those after it, until the split in question has ``POOL`` pairs or ``PARTNERS`` shards were read. Half
-the source away, because sources are often ordered by topic, and a neighbour's text is no certain negative. Within the
-pool a hash of (seed, source sentence, number) chooses. So the choice follows from the recipe and the raw rows alone,
-memory is bounded, and every shard is the first partner of exactly one.
+Sampled negatives (DINO section 4: "for each x1, we sample two x2's from other dataset entries") would need all second
+sentences at once. Instead, those of a shard come from partner shards: the one half the source away, then those after
+it, until the split in question has ``POOL`` pairs or ``PARTNERS`` shards were read. Half the source away, because
+sources are often ordered by topic. Within the pool a hash of (seed, source sentence, number) chooses, so the choice
+follows from the recipe and the raw rows alone.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 from generation.inputs.sources import SeenTexts
 from generation.pipeline import tasks
-from generation.pipeline.directory import DatasetRun, TaskRecord
-from generation.pipeline.tasks import Executor, FinishGroup, Group, Read, Row, Shard, TaskResult, output_files
+from generation.pipeline.directory import DatasetRun
+from generation.pipeline.tasks import Executor, FinishGroup, Group, Read, Row, Shard, TaskResult, with_files
 from generation.rows import pairs
 from generation.rows.counts import WORDS, Tally, TextLength
 from generation.rows.filters import filtered
@@ -75,17 +74,13 @@ def partners(shard: Shard) -> list[Shard]:
     return [Shard(shard.variant, block, shard.blocks) for block in blocks]
 
 
-class FinishedGroup(NamedTuple):
-    """A group's result (facts: ``Tally.parts``), and the rows that were dropped as duplicates of an earlier shard's."""
-
-    result: TaskResult
-    late: list[Row]
-
-
 def finish_group(
     recipe: DatasetRecipe, task: FinishGroup, read: Read, length: Callable[[str], int], seen: SeenTexts | None = None
-) -> FinishedGroup:
-    """Finish a group. ``seen``: the (text, label) of all earlier shards, which this group's join (text form alone)."""
+) -> tuple[TaskResult, list[Row]]:
+    """Finish a group: its result (facts: ``Tally.parts``), and the rows rejected as duplicates of an earlier shard's.
+
+    ``seen``: the (text, label) of all earlier shards, for the schema ``text``.
+    """
     raw, tally, shots = RawRows(recipe, read, task.empty), Tally(), task.group.shots
     files, late = dict[str, list[Row]](), list[Row]()
     for shard in task.group.shards:
@@ -94,8 +89,9 @@ def finish_group(
         tally.verify(shots, rows, recipe)
         kept = pairs.scored(filtered(rows, recipe)[0], rows, recipe)
         if seen is not None:
-            kept, known = _new_and_known(kept, seen)
-            late += known
+            new = [seen.add(text_identity(row["text2"], row["target"])) for row in kept]
+            late += [{**row, "reason": DUPLICATE.name} for row, is_new in zip(kept, new, strict=True) if not is_new]
+            kept = [row for row, is_new in zip(kept, new, strict=True) if is_new]
         tally.keep(shots, kept, length)
         for split, of_split in pairs.by_split(kept, recipe).items():
             pool = raw.pool(shard, split) if recipe.dataset_schema.sampled_negatives else []
@@ -104,18 +100,7 @@ def finish_group(
                     files.setdefault(task.group.path(config, split), []).extend(finished)
                 tally.sampled += sum(row.get("target") == SAMPLED for row in finished)
     tally.reject(shots, late)
-    return FinishedGroup(TaskResult(task, output_files(recipe, files), facts=tally.parts()), late)
-
-
-def _new_and_known(kept: list[Row], seen: SeenTexts) -> tuple[list[Row], list[Row]]:
-    """Rows whose (text, label) is not ``seen``, which they join, and the others as rejected rows."""
-    new, known = list[Row](), list[Row]()
-    for row in kept:
-        if seen.add(text_identity(row["text2"], row["target"])):
-            new.append(row)
-        else:
-            known.append({**row, "reason": DUPLICATE.name})
-    return new, known
+    return with_files(TaskResult(key=task.key, task=task, facts=tally.parts()), recipe, files), late
 
 
 def text_identity(text: str, label: str) -> str:
@@ -152,30 +137,33 @@ def finish(
     if run.base is None:  # else the dataset has rows of every label
         _check_labels(run, tally)
     run.record(files)
-    before = run.manifest.counts
+    before, splits = run.manifest.counts, dict[str, Counter[str]]()
+    for file in run.manifest.files:
+        if file.config and file.split and file.rows is not None:
+            splits.setdefault(file.config, Counter())[file.split] += file.rows
     kept = ("sources_skipped", "sources_rejected", "empty_shards")
     counts = {name: before[name] for name in kept if before.get(name)}
-    run.record([], counts={**counts, "sources": sources, **tally.counts(run.recipe, length), "splits": _splits(run)})
+    run.record([], counts={**counts, "sources": sources, **tally.counts(run.recipe, length), "splits": splits})
     run.record([], complete=True)
 
 
-def _groups(run: DatasetRun, blocks: int, length: TextLength, executor: Executor | None) -> Iterator[TaskRecord]:
+def _groups(run: DatasetRun, blocks: int, length: TextLength, executor: Executor | None) -> Iterator[TaskResult]:
     """Every group, those first that an earlier start finished from the same raw files."""
     raw = run.raw_digest()
     done = run.finished_groups(raw)
     yield from done.values()
     left = (task for group in tasks.groups(run.recipe, blocks) if (task := _task(run, group)).key not in done)
     read = run.directory.joinpath
-    here = (finish_group(run.recipe, task, read, length.of).result for task in left)
+    here = (finish_group(run.recipe, task, read, length.of)[0] for task in left)
     for result in executor.run_tasks(left) if executor else here:
-        yield run.journalled(result, raw)
+        yield run.journalled(result.with_(raw=raw))
 
 
 def _task(run: DatasetRun, group: Group) -> FinishGroup:
-    return FinishGroup(group, run.empty_among(lambda: files_read(run.recipe, group)))
+    return FinishGroup(group, frozenset(run.empty & files_read(run.recipe, group) if run.empty else ()))
 
 
-def _texts(run: DatasetRun, blocks: int, length: TextLength) -> Iterator[TaskRecord]:
+def _texts(run: DatasetRun, blocks: int, length: TextLength) -> Iterator[TaskResult]:
     """Finish the text form here and in order: whether a text stands in an earlier shard, only one who saw them knows.
 
     The late ones are in one file of rejected rows after the shards'. Nothing is journalled: a new start has to see
@@ -187,13 +175,11 @@ def _texts(run: DatasetRun, blocks: int, length: TextLength) -> Iterator[TaskRec
             shots = task.group.shots
             if shots not in late:
                 seen, late[shots] = _seen_before(run, shots), _late_parts(run, shots, blocks)
-            found = finish_group(run.recipe, task, run.directory.joinpath, length.of, seen)
-            late[shots].add(found.late)
-            run.place(found.result)
-            yield TaskRecord.of(found.result)
+            result, duplicates = finish_group(run.recipe, task, run.directory.joinpath, length.of, seen)
+            late[shots].add(duplicates)
+            yield run.place(result)
         for parts in late.values():
-            files, nothing = tuple(run.named(parts)), Tally().parts()
-            yield TaskRecord(task="late", files=files, empty=(), facts=nothing, rows=0, seconds=0.0, node="")
+            yield TaskResult(key="late", files=tuple(run.named(parts)), facts=Tally().parts())
     finally:
         for parts in late.values():
             parts.discard()
@@ -227,13 +213,3 @@ def _check_labels(run: DatasetRun, tally: Tally) -> None:
                 f"no row is left of it{asked} (rejected: {dict(sorted(reasons.items()))})",
                 hint="use a stronger model, other instructions or more source sentences",
             )
-
-
-def _splits(run: DatasetRun) -> dict[str, dict[str, int]]:
-    """Config → split → rows, from the manifest's files."""
-    splits: dict[str, dict[str, int]] = {}
-    for file in run.manifest.files:
-        if file.config and file.split and file.rows is not None:
-            config = splits.setdefault(file.config, {})
-            config[file.split] = config.get(file.split, 0) + file.rows
-    return splits

@@ -66,7 +66,7 @@ def generate(
         run.record([], provenance=provenance(recipe, executor, prompts, inputs, command, code))
         firsts = prepare(run, scratch, executor, prompts)
         write_shards(run, executor, firsts)
-        finish(run, firsts.blocks, firsts.total, text_length(recipe, executor.count_tokens), executor)
+        finish(run, firsts.blocks, firsts.total, text_length(recipe, executor.model.count_tokens), executor)
     scratch.clear()
     return run.manifest
 
@@ -83,7 +83,7 @@ def write_shards(run: DatasetRun, executor: Executor, firsts: SourceSentences) -
     with Progress(run.recipe.name, total, total - left, run.directory) as progress:
         for result in executor.run_tasks(tasks, progress.tick):
             run.add_shard(result, firsts.blocks)
-            progress.shard(result, firsts.size(result.task.shard.block) * wanted)  # type: ignore[union-attr]
+            progress.shard(result, firsts.size(result.task.shard.block) * wanted)
     if missing:
         run.show_progress(firsts.blocks)
 
@@ -93,19 +93,16 @@ def run_key(manifest: Manifest) -> str:
     return hashlib.sha256(json.dumps([manifest.fingerprint, manifest.versions], sort_keys=True).encode()).hexdigest()
 
 
-def input_files(recipe: DatasetRecipe) -> dict[Path, str]:
-    """SHA-256 of every local file the run depends on (Hub inputs are pinned by revision). Raises InputError."""
+def input_hashes(recipe: DatasetRecipe) -> dict[str, str]:
+    """SHA-256 of every local file the run depends on (Hub inputs are pinned), by its published path.
+
+    Raises InputError for a missing model and for two files of one published path.
+    """
+    hashes: dict[str, str] = {}
     paths = sources.local_files(recipe.source)
     paths += examples.local_files(recipe.few_shot.examples) if recipe.few_shot else []
-    paths += model_files(recipe.model)
-    return {path: sha256_file(path) for path in paths if path.is_file()}
-
-
-def input_hashes(recipe: DatasetRecipe) -> dict[str, str]:
-    """SHA-256 of every local file the run depends on, by what is published of its path. Raises InputError."""
-    hashes: dict[str, str] = {}
-    for path, digest in input_files(recipe).items():
-        name = _published_input(path, recipe)
+    for path in filter(Path.is_file, paths + model_files(recipe.model)):
+        name, digest = _published_input(path, recipe), sha256_file(path)
         if hashes.setdefault(name, digest) != digest:
             hint = "rename one: of paths that lead out of this folder, names alone are published"
             raise InputError(path, f"has the name of another input, {name}", hint=hint)

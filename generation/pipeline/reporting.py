@@ -2,8 +2,6 @@
 
 import json
 import sys
-import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,21 +18,16 @@ from hub.durable import write_text
 from hub.process import peak_rss_mb
 from hub.untrusted import upstream_of
 
-SHOWN = 4  # nodes in the bar; the others are summed
-SAVE_EVERY = 5.0  # seconds
-
 
 class Progress:
-    """A bar over the texts that a run wants, with accepted texts per second of every node.
+    """A bar over the texts that a run wants; a context manager.
 
-    ``NAME.timing.json`` beside the run directory keeps seconds (summed over all workers and starts) and rows; it is not
-    published. Use it as a context manager.
+    ``NAME.timing.json`` beside the run directory, unpublished, sums seconds and rows over all workers and starts.
     """
 
     def __init__(self, name: str, total: int, done: int, directory: Path):
         self._bar = tqdm(total=total, initial=done, unit="text", desc=name, file=sys.stderr)
-        self._done, self._started, self._saved = done, time.monotonic(), 0.0
-        self._by_node = Counter[str]()
+        self._done = done
         self.path = directory.with_name(f"{directory.name}.timing.json")
         self.seconds, self.rows = 0.0, 0
         for leftover in self.path.parent.glob(f".{self.path.name}.*.tmp"):  # of a killed process
@@ -46,10 +39,8 @@ class Progress:
     def __enter__(self) -> "Progress":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.close()
-        if kind is None:
-            self.save()
 
     def tick(self, texts: int) -> None:
         """Count accepted texts of a shard that this process is generating."""
@@ -60,24 +51,7 @@ class Progress:
         self.seconds += result.seconds
         self.rows += result.rows
         self._done += wanted
-        self._by_node[result.node] += result.rows
-        if len(self._by_node) > 1 or result.node:
-            self._bar.set_postfix_str(self.rates(), refresh=False)
         self._bar.update(self._done - self._bar.n)
-        if time.monotonic() - self._saved > SAVE_EVERY:
-            self.save()
-
-    def rates(self) -> str:
-        """Accepted texts per second, node by node, the busiest first."""
-        seconds = max(time.monotonic() - self._started, 1e-9)
-        nodes = self._by_node.most_common()
-        shown = [f"{node} {rows / seconds:.3g}/s" for node, rows in nodes[:SHOWN]]
-        rest = sum(rows for _, rows in nodes[SHOWN:])
-        return ", ".join([*shown, *([f"{len(nodes) - SHOWN} more {rest / seconds:.3g}/s"] if rest else [])])
-
-    def save(self) -> None:
-        """Save the sums."""
-        self._saved = time.monotonic()
         record = {"seconds": round(self.seconds, 3), "rows": self.rows, "peak_rss_mb": peak_rss_mb()}
         write_text(self.path, json.dumps(record) + "\n")
 

@@ -5,13 +5,16 @@ so a run of any size can be generated, and finished, in any order and place. A t
 the recipe and the files it reads: a task may be done again, anywhere, without changing a byte.
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from generation.inputs.prompts import Prompts
+from pydantic import BaseModel, Field
+
+from generation.inputs.prompts import Prompts, TokenCounter
 from generation.inputs.sources import SourceSentence
 from generation.rows.filters import filtered
 from hub.contract.recipe import DatasetRecipe, Variant, config_features, config_name
@@ -139,29 +142,41 @@ class FinishGroup:
 Task = WriteSourceSentences | WriteShard | FinishGroup
 
 
-@dataclass(frozen=True)
-class OutputFile:
-    """A file of a result: its manifest entry and its content (None: it is in the run directory or a store)."""
+class TaskResult(BaseModel, frozen=True, extra="forbid"):
+    """The result of a task. Without ``task`` and ``contents`` it is a line of JSON in a journal or a store.
 
-    file: File
-    content: bytes | None
-
-
-@dataclass(frozen=True)
-class TaskResult:
-    """The result of a task.
-
-    ``empty``: paths that got no file, for want of rows. ``facts``: JSON that the task's kind defines. ``rows``:
-    accepted texts. ``seconds`` and ``node``: how long it took and where; nothing published depends on them.
+    ``contents``: file → content, of files that are neither in the run directory nor in a store. ``empty``: paths that
+    got no file, for want of rows. ``facts``: JSON that the task's kind defines. ``rows``: accepted texts. ``raw``: of a
+    group, digest of the raw files it was made from. Nothing published depends on ``seconds``.
     """
 
-    task: Task
-    outputs: tuple[OutputFile, ...] = ()
+    key: str
+    files: tuple[File, ...] = ()
     empty: tuple[str, ...] = ()
     facts: Any = None
     rows: int = 0
+    raw: str = ""
     seconds: float = 0.0
-    node: str = ""
+    task: Any = Field(default=None, exclude=True)
+    contents: dict[str, bytes] = Field(default_factory=dict, exclude=True)
+
+    def line(self) -> bytes:
+        """One line of JSON, with infinities and lone surrogates."""
+        return json.dumps(self.model_dump()).encode()
+
+    @classmethod
+    def read(cls, line: bytes, task: Task | None = None) -> "TaskResult | None":
+        """The result in a line; None for a torn or foreign one."""
+        try:
+            found = cls.model_validate(json.loads(line))
+        except (ValueError, RecursionError):
+            return None
+        whole = found.model_fields_set == cls.model_fields.keys() - {"task", "contents"}
+        return found.with_(task=task) if whole else None
+
+    def with_(self, **changes: Any) -> "TaskResult":
+        """The same with other values."""
+        return self.model_copy(update=changes)
 
 
 def shard_files(recipe: DatasetRecipe, task: WriteShard, raw: list[Row], failed: list[Row]) -> TaskResult:
@@ -172,23 +187,28 @@ def shard_files(recipe: DatasetRecipe, task: WriteShard, raw: list[Row], failed:
     _, dropped = filtered(raw, recipe)
     named = dict(zip(paths(recipe, task.shard), (raw, [*failed, *dropped]), strict=True))
     empty = tuple(path for path, rows in named.items() if not rows)
-    files = output_files(recipe, {path: rows for path, rows in named.items() if rows})
-    return TaskResult(task, files, empty, rows=len(raw))
+    return with_files(TaskResult(key=task.key, task=task, empty=empty, rows=len(raw)), recipe, named)
 
 
-def output_files(recipe: DatasetRecipe, files: dict[str, list[Row]]) -> tuple[OutputFile, ...]:
-    """Parquet files in memory, by path, from their rows."""
-    outputs = []
-    for path, rows in files.items():
-        _, config, name = path.split("/")
-        content = shard_bytes(rows, config_features(config, recipe))
-        split = name.split("-")[0]
-        outputs.append(OutputFile(described(path, content, config=config, split=split, rows=len(rows)), content))
-    return tuple(outputs)
+def with_files(result: TaskResult, recipe: DatasetRecipe, rows: dict[str, list[Row]]) -> TaskResult:
+    """A result with parquet files in memory, by path, from their rows."""
+    files, contents = list[File](), dict[str, bytes]()
+    for path, of_file in rows.items():
+        if of_file:
+            _, config, name = path.split("/")
+            contents[path] = shard_bytes(of_file, config_features(config, recipe))
+            facts = {"config": config, "split": name.split("-")[0], "rows": len(of_file)}
+            files.append(described(path, contents[path], **facts))
+    return result.with_(files=tuple(files), contents=contents)
 
 
 class Executor(Protocol):
-    """Workers of one recipe: one in this process (``pipeline.worker``) or many on Ray (``executors``)."""
+    """Workers of one recipe, declared in ``generation.executors.options.EXECUTORS``."""
+
+    @property
+    def model(self) -> TokenCounter:
+        """Context and token counts of the model."""
+        ...
 
     def run_tasks(self, tasks: Iterable[Task], tick: Tick = lambda _: None) -> Iterator[TaskResult]:
         """Do tasks; yield their results in any order.
@@ -196,19 +216,6 @@ class Executor(Protocol):
         ``tasks`` is read as workers become free, never far ahead. Every file of a result is either whole in the run
         directory or handed over. The caller may stop listening; unfinished tasks are then abandoned.
         """
-        ...
-
-    @property
-    def context(self) -> int:
-        """Tokens of prompt and completion together; 0: not known."""
-        ...
-
-    def count_tokens(self, text: str) -> int:
-        """Number of tokens of ``text`` by the model's tokenizer, without special tokens."""
-        ...
-
-    def prompt_tokens(self, prompt: str) -> int:
-        """Number of tokens that the model reads of a prompt. Called only where the context is known."""
         ...
 
     def describe(self) -> dict[str, Any]:

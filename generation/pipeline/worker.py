@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from generation.backends.protocol import Request, Writer, complete
@@ -50,8 +49,8 @@ class Worker:
         elif isinstance(task, WriteSourceSentences):
             result = self._source_sentences(task)
         else:
-            result = finish_group(self.recipe, task, read, text_length(self.recipe, self.writer.count_tokens).of).result
-        return replace(result, seconds=time.monotonic() - started)
+            result = finish_group(self.recipe, task, read, text_length(self.recipe, self.writer.count_tokens).of)[0]
+        return result.with_(seconds=time.monotonic() - started)
 
     def _source_sentences(self, task: WriteSourceSentences) -> TaskResult:
         """Facts: for every number a row of the config ``sources``, with a ``reason`` where it cannot be one.
@@ -85,7 +84,7 @@ class Worker:
             }
             for number, label, request, completion in zip(task.numbers, labels, requests, completions, strict=True)
         ]
-        return TaskResult(task, facts=rows, rows=sum(row["reason"] is None for row in rows))
+        return TaskResult(key=task.key, task=task, facts=rows, rows=sum(row["reason"] is None for row in rows))
 
 
 def text_length(recipe: DatasetRecipe, count_tokens: CountTokens) -> TextLength:
@@ -104,8 +103,7 @@ class LocalExecutor:
 
     def __init__(self, worker: Worker, directory: Path):
         self.worker, self._directory = worker, directory
-        self.context, self.prompt_tokens = worker.writer.context, worker.writer.prompt_tokens
-        self.count_tokens, self.describe = worker.writer.count_tokens, worker.writer.describe
+        self.model, self.describe = worker.writer, worker.writer.describe
 
     def run_tasks(self, tasks: Iterable[Task], tick: Tick = lambda _: None) -> Iterator[TaskResult]:
         """See ``Executor``: one task after the other."""

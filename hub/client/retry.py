@@ -175,12 +175,10 @@ class CommitBudget:
     def next_time(self, at: datetime) -> datetime:
         """The earliest time, from ``at`` on, for the next commit of a growing repository."""
         allowed = max(1, self.per_hour - RESERVED)
-        earliest = at
-        if self._spent:
-            earliest = max(earliest, self._spent[-1] + HOUR / self.per_hour)
-        if len(self._spent) >= allowed:
-            earliest = max(earliest, self._spent[-allowed] + HOUR)
-        return earliest
+        after_last = [time + HOUR / self.per_hour for time in self._spent[-1:]]
+        return max(
+            [at, *after_last, *(time + HOUR for time in self._spent[-allowed:][:1] if len(self._spent) >= allowed)]
+        )
 
     def spend(self, at: datetime) -> None:
         """Count a commit; those of more than an hour ago are forgotten."""

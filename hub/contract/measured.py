@@ -30,11 +30,7 @@ class Measured(Frozen):
     file: ClassVar[str]
     measured_by: ClassVar[str]
 
-    @property
-    def rows_fingerprint(self) -> str:
-        """The fingerprint of the run that was measured."""
-        found: str = getattr(self, "fingerprint")  # noqa: B009 - of the subclasses
-        return found
+    rows_key: ClassVar[str] = "fingerprint"  # the key with the fingerprint of the run that was measured
 
     @classmethod
     def read(cls, directory: Path, manifest: Manifest) -> Self | None:
@@ -44,14 +40,14 @@ class Measured(Frozen):
         """
         hint = f"measure again: {cls.measured_by.format(directory=directory)}"
         found = read_json(cls, directory / cls.file, "has another form than expected", hint)
-        if found is not None and found.rows_fingerprint != manifest.fingerprint:
+        if found is not None and getattr(found, cls.rows_key) != manifest.fingerprint:
             raise InputError(directory / cls.file, "was measured on other rows than the run directory holds", hint=hint)
         return found
 
     def write(self, directory: Path) -> Path:
         """Write the file into a run directory, atomically. Raises RunError when the rows are no longer the same."""
         with locked(directory):
-            if require_complete(directory).fingerprint != self.rows_fingerprint:
+            if require_complete(directory).fingerprint != getattr(self, self.rows_key):
                 raise RunError(directory, "its rows changed while they were measured", hint="measure again")
             write_json(directory / self.file, self)
         return directory / self.file
@@ -123,10 +119,8 @@ class Dropped(Frozen):
 
 
 class Checked(Frozen):
-    """A split of evaluation data: its rows' SHA-256 by text form, its sentences, and what of it was found.
-
-    ``rows`` are the dataset's rows that match it, by the strongest kind; ``found`` its distinct sentences (by normal
-    form) that some text matches, by kind: a sentence may be matched in several.
+    """A split of evaluation data: the dataset's ``rows`` that match it, by the strongest kind, and the split's distinct
+    sentences that some text matches (``found``), by kind: a sentence may count in several.
     """
 
     texts: int
@@ -162,15 +156,13 @@ class Example(Frozen):
 
 
 class Ledger(Measured):
-    """What was checked and found, under which settings.
+    """What was checked and found. ``revision``: the Hub commit or the run's fingerprint.
 
-    ``revision``: the Hub commit or the run's fingerprint. ``not_checked``: splits without files in what was given.
-
-    ``settings``: the thresholds, how near matches are looked up, and ``recall``, the share of the near pairs just at
-    the threshold that is expected to be found.
+    ``not_checked``: splits without files in what was given. ``settings``: thresholds, the look-up of near matches, and
+    ``recall``, the expected share of the near pairs just at the threshold that it finds.
     """
 
-    file = LEDGER
+    file, rows_key = LEDGER, "revision"
     measured_by = "sts-dino decontaminate {directory} --card"
 
     dataset: str
@@ -181,11 +173,6 @@ class Ledger(Measured):
     not_checked: tuple[str, ...]
     configs: dict[str, ConfigCount]
     examples: tuple[Example, ...]
-
-    @property
-    def rows_fingerprint(self) -> str:
-        """The fingerprint of the run that was measured."""
-        return self.revision
 
 
 FIDELITY = "fidelity.json"

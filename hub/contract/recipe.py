@@ -278,8 +278,7 @@ class LanguageModel(Strict):
     def _known_backend(cls, name: object) -> object:
         if name == "vllm":
             raise ValueError(
-                "vLLM no longer runs in this process: serve the model (vllm serve) and give backend: openai with "
-                "server.dialect: vllm (docs/backends.md)"
+                "serve the model (vllm serve); give backend: openai, server.dialect: vllm (docs/backends.md)"
             )
         return name
 

@@ -11,7 +11,7 @@ the table: a fingerprint holds the names that a recipe had when the key was new,
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import NoneType
@@ -65,11 +65,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
     Raises InputError naming file and line.
     """
-    (_, tree), *bases = recipe_files(path)
-    found = dict[str, Any]()
-    for base, extended in reversed(bases):
-        found = beside(_on_top(found, extended), base.parent)
-    return _on_top(found, tree)
+    *above, (base, found) = recipe_files(path)
+    for place, own in reversed(above):
+        found, base = _on_top(beside(found, base.parent), own), place
+    return found
 
 
 def recipe_files(path: Path) -> list[tuple[Path, dict[str, Any]]]:
@@ -207,30 +206,26 @@ def apply_overrides(tree: dict[str, Any], overrides: list[str]) -> dict[str, Any
     return tree
 
 
-def _sections_changed(node: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
-    """``node`` with ``change`` applied to every mapping in it, inner ones first; not to a library's own arguments."""
-    if isinstance(node, list):
-        return [_sections_changed(item, change) for item in node]
-    if not isinstance(node, dict):
-        return node
-    return change({key: item if key in LIBRARIES else _sections_changed(item, change) for key, item in node.items()})
+def _sections(node: Any) -> Iterator[dict[str, Any]]:
+    """Every mapping in a tree but a library's own arguments, inner ones first."""
+    for key, item in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
+        if key not in LIBRARIES:
+            yield from _sections(item)
+    if isinstance(node, dict):
+        yield node
 
 
 def beside(tree: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """``tree`` with every local path that leads from ``folder`` to something that is there, as an absolute one."""
-
-    def placed(section: dict[str, Any]) -> dict[str, Any]:
+    """``tree`` with every local path that leads from ``folder`` to something that is there made absolute, in place."""
+    for section in _sections(tree):
         path = section.get(PATH)
         if isinstance(path, str) and path and section.get("repo_id") is None and (folder / path).exists():
             section[PATH] = str((folder / path).resolve())
-        return section
-
-    found: dict[str, Any] = _sections_changed(tree, placed)
-    return found
+    return tree
 
 
 def with_overrides(tree: dict[str, Any], path: Path) -> dict[str, Any]:
-    """``tree`` with what a file names in place of repositories of the Hub: the way to run a recipe without one.
+    """``tree``, changed to what a file names in place of repositories of the Hub: the way to run a recipe without one.
 
     The file maps a ``repo_id`` to keys of a section, e.g. ``google/gemma-3-270m: {path: artifacts/lm/gemma-3-270m}``.
     Each section of that repo_id loses the keys that say where on the Hub (``ON_HUB``) and has those keys instead. So
@@ -243,17 +238,16 @@ def with_overrides(tree: dict[str, Any], path: Path) -> dict[str, Any]:
             hint = "write google/gemma-3-270m: {path: FOLDER}"
             raise InputError(f"{path}:{repo_id}", "is no mapping of a section's keys", hint=hint)
 
-    def replaced(section: dict[str, Any]) -> dict[str, Any]:
+    for section in _sections(tree):
         repo_id = section.get("repo_id")
-        if not isinstance(repo_id, str) or repo_id not in overrides:
-            return section
-        used.add(repo_id)
-        return {**{key: item for key, item in section.items() if key not in ON_HUB}, **overrides[repo_id]}
-
-    found: dict[str, Any] = _sections_changed(tree, replaced)
+        if isinstance(repo_id, str) and repo_id in overrides:
+            used.add(repo_id)
+            for key in ON_HUB:
+                section.pop(key, None)
+            section |= overrides[repo_id]
     if not used:
         raise InputError(path, "names no repository of the recipe", allowed=", ".join(overrides))
-    return found
+    return tree
 
 
 def load_recipe(path: Path, model: type[Recipe], overrides: list[str] | None = None) -> Recipe:

@@ -21,8 +21,8 @@ Metric = Literal["spearman", "pearson", "accuracy", "f1", "recall", "mean", "sha
 class Column(Frozen):
     """A column: its name in the paper, its metric, and our ``task`` of the same protocol or the ``reason`` for none.
 
-    An ``average`` (a name of ``eval.tasks.registry``) stands in a task's place where the column is a mean over tasks.
-    ``mean_of``: the columns whose mean it is; columns in brackets count as one, their own mean.
+    ``average``: a name of ``eval.tasks.registry``, for a mean over tasks. ``mean_of``: the columns whose mean it is;
+    columns in brackets count as one, their own mean.
     """
 
     name: str
@@ -81,13 +81,14 @@ class Table(Frozen):
 
     def printed(self, row: Row) -> dict[str, float]:
         """Column → value, for every value the row has."""
-        pairs = zip(self.columns, row.values, strict=True)
-        return {column.name: value for column, value in pairs if value is not None}
+        return {column.name: value for column, value in self._values(row)}
 
     def scores(self, row: Row) -> dict[tuple[str, str], float]:
         """(task of ours, metric) → value, for every column whose protocol is ours."""
-        pairs = zip(self.columns, row.values, strict=True)
-        return {(c.task, c.metric): value for c, value in pairs if c.task is not None and value is not None}
+        return {(column.task, column.metric): value for column, value in self._values(row) if column.task is not None}
+
+    def _values(self, row: Row) -> list[tuple[Column, float]]:
+        return [(column, value) for column, value in zip(self.columns, row.values, strict=True) if value is not None]
 
     def mean(self, row: Row, column: Column) -> float | None:
         """The mean that ``column`` says it is, of the printed values; None when one of them is missing."""

@@ -5,6 +5,7 @@ import errno
 import http.server
 import os
 import pickle
+import re
 import stat
 import subprocess
 import sys
@@ -12,8 +13,10 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -31,24 +34,26 @@ from generation.executors import store as store_files
 from generation.executors.options import (
     PROCESS,
     ClusterOptions,
+    WorkerResources,
     _home,
+    _refusal,
     local_instance,
     withheld_secrets,
     worker_resources,
 )
 from generation.executors.options import cluster as connected
-from generation.executors.ray_executor import TRIES, Cause, RayExecutor, TaskQueue, classify, ray_executor
-from generation.executors.ray_workers import (
-    FileServer,
-    InFlightTask,
+from generation.executors.ray_executor import (
+    TRIES,
+    Cause,
     Node,
     Nodes,
-    RemoteWorker,
+    RayExecutor,
+    TaskQueue,
     WorkerHandle,
-    WorkerPool,
-    WorkerResources,
-    require_files,
+    classify,
+    ray_executor,
 )
+from generation.executors.ray_workers import RemoteWorker, require_files
 from generation.executors.store import LostResult, ResultStore
 from generation.inputs.prompts import Prompts
 from generation.inputs.sources import SourceSentence
@@ -78,28 +83,22 @@ def test_a_lost_workers_task_goes_to_another_node_a_waiting_one_to_any_and_tasks
     assert queue.next("a", ["a", "b"]) == tasks(3)[2] and next(given) == tasks(4)[3]
     assert queue.next("b", ["a", "b"]) == at_work
     alone = TaskQueue(tasks(1))
-    task = alone.next("a")
-    alone.failed(task, "a", "killed")
-    assert alone.next("a", ["a"]) == task, "it failed on every node there is"
+    alone.failed(alone.next("a"), "a", "killed")
+    assert alone.next("a", ["a"]) == tasks(1)[0], "it failed on every node there is"
 
 
-def test_a_task_that_fails_time_and_again_stops_the_run_and_names_the_nodes():
-    queue = TaskQueue(tasks(1))
-    task = queue.next("a")
+def test_a_task_counts_once_and_one_that_fails_time_and_again_stops_the_run_and_names_the_nodes():
+    queue = TaskQueue(tasks(2))
+    task, other = queue.next("a"), queue.next("a")
     for node in "abc"[: TRIES - 1]:
         queue.failed(task, node, "killed")
     with pytest.raises(RunError, match=r"task first-texts-0-1: failed 3 times, on a, b, c; the last time: out of luck"):
         queue.failed(task, "c", "out of luck")
-
-
-def test_a_task_counts_once_and_what_nobody_waits_for_is_no_failure():
-    queue = TaskQueue(tasks(1))
-    task = queue.next("a")
-    queue.requeue(task)
-    queue.requeue(task)
-    queue.done(task)
+    for one in (task, other):
+        queue.requeue(one)
+        queue.done(one)
     for _ in range(TRIES + 1):
-        queue.failed(task, "a", "killed")
+        queue.failed(other, "a", "killed")
     assert queue.next("b") is None and queue.finished
 
 
@@ -136,7 +135,7 @@ def test_nodes_come_and_go_and_a_left_out_one_stays_out():
     nodes.update([entry(1)])
     assert not nodes.usable() and not nodes.hopeless()  # those that are gone may come back
     said = str(nodes.none_left())
-    assert "box: its disk is full" in said and "box (10.0.0.2): it is gone" in said
+    assert "box (10.0.0.1): its disk is full" in said and "box (10.0.0.2): it is gone" in said
 
 
 def test_a_node_without_room_or_memory_for_a_worker_is_left_out_by_name():
@@ -149,15 +148,13 @@ def test_a_node_without_room_or_memory_for_a_worker_is_left_out_by_name():
     ):
         assert share.room(resources) == room
     nodes = seen(
-        entry(1), entry(2, host="small", memory=1e9), entry(3, host="head", CPU=0), share=WorkerResources(memory=4e9)
+        entry(1), entry(2, name="small", memory=1e9), entry(3, name="head", CPU=0), share=WorkerResources(memory=4e9)
     )
     assert list(nodes.problems()) == ["small"] and len(nodes.usable()) == 1
     assert "4.0 GB of memory, it has 2, 0, 1.0 GB" in nodes.problems()["small"]
     assert not nodes.hopeless()
     nodes.usable()[0].problem = "its disk is full"
-    assert nodes.hopeless() and nodes.hopeless(growing=True)
-    small = seen(entry(1, memory=1e9), share=WorkerResources(memory=4e9))
-    assert small.hopeless() and not small.hopeless(growing=True), "larger nodes may come"
+    assert nodes.hopeless()
 
 
 X2 = Path("recipes/demo/sts-dino-x2.yaml")
@@ -225,6 +222,27 @@ def test_an_address_where_something_else_answers_is_refused_in_time(monkeypatch)
         server.shutdown()
 
 
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("AuthTokenInvalid: ...", "asks for another token than this process has; set RAY_AUTH_MODE=token"),
+        (
+            "Version mismatch: The cluster was started with:\n    Ray: 2.60.0\n    Python: 3.11.7\n"
+            "This process on node 10.0.0.1 was started with:\n    Ray: 2.61.0\n    Python: 3.12.1\n",
+            "has Ray 2.60.0, Python 3.11.7; this process Ray 2.61.0, Python 3.12.1; install the same on every node",
+        ),
+        (
+            "multiple active Ray instances: {'10.0.0.2:6379', '10.0.0.1:6379'}",
+            r"machine \(10.0.0.1:6379, 10.0.0.2:6379\)",
+        ),
+        ("Traceback ...\n  the last line", "cannot be joined: the last line; give the address"),
+    ],
+)
+def test_rays_long_answers_are_one_line(said, words):
+    found = str(_refusal("--ray auto", RuntimeError(said)))
+    assert re.search(words, found) and "\n" not in found
+
+
 def test_a_run_imports_neither_ray_nor_a_model_before_it_needs_them():
     heavy = "{'ray', 'torch', 'transformers'} & set(sys.modules)"
     code = f"import sys, generation.pipeline.job, generation.executors.ray_executor; assert not {heavy}, {heavy}"
@@ -242,12 +260,12 @@ def test_whose_fault_an_error_is():
     assert full == (Cause.NODE, "no space is left on its disk (/data/x)")
     other, lacking = InputError("versions", "are not the driver's"), ModuleNotFoundError("No module named 'generation'")
     assert classify(other, starting=True) == (Cause.NODE, "versions: are not the driver's")
-    assert classify(other, starting=False).cause is Cause.TASK
-    assert classify(lacking, starting=True).cause is classify(OutOfDiskError(""), starting=False).cause is Cause.NODE
+    assert classify(other, starting=False)[0] is Cause.TASK
+    assert classify(lacking, starting=True)[0] is classify(OutOfDiskError(""), starting=False)[0] is Cause.NODE
     for error in (ActorDiedError(), ValueError("x"), OSError(5, "io"), RuntimeError("out of memory, says a text")):
-        assert classify(error, starting=False).cause is Cause.WORKER
+        assert classify(error, starting=False)[0] is Cause.WORKER
     for error in (OutOfMemoryError("killed"), OutOfMemory("memory", "is too small")):
-        assert classify(error, starting=True).cause is classify(error, starting=False).cause is Cause.MEMORY
+        assert classify(error, starting=True)[0] is classify(error, starting=False)[0] is Cause.MEMORY
 
 
 def test_memory_that_ran_out_on_a_worker_is_known_by_its_type(lm, monkeypatch, tmp_path):
@@ -257,71 +275,75 @@ def test_memory_that_ran_out_on_a_worker_is_known_by_its_type(lm, monkeypatch, t
     recipe = load_recipe(X2, DatasetRecipe, [f"model.path={lm}", *SMALL])
     monkeypatch.setattr(cli, "listeners", [])  # a worker takes them over
     worker, errors = RemoteWorker(), [torch.OutOfMemoryError("CUDA out of memory"), MemoryError("640 KiB")]
-    worker._store, worker._directory, worker._sees = None, tmp_path, True
+    worker._store, worker._directory = None, tmp_path
     prompts = Prompts(recipe, {})
     worker._worker = Worker(recipe, prompts, load_writer(recipe.model))
     task = WriteShard(layout.shards(recipe, 1)[0], (SourceSentence(source_id="0", text="A dog."),))
     for cause in (*errors, RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")):
-
-        def fails(_, cause=cause):
-            raise cause
-
-        monkeypatch.setattr(live_batch.LiveBatch, "next_pass", fails)
+        monkeypatch.setattr(live_batch.LiveBatch, "next_pass", Mock(side_effect=cause))
         with pytest.raises(OutOfMemory) as raised:
-            worker.do(task, "node", None)
+            worker.do(task, None)
         wrapped = pickle.loads(pickle.dumps(RayTaskError("do", "Traceback", raised.value))).as_instanceof_cause()
         cause, reason = classify(wrapped.cause, starting=False)
         assert cause is Cause.MEMORY and "too small for one text at a time" in reason
     other = RayTaskError("do", "Traceback", RunError("disk", "out of memory")).cause
-    assert classify(other, starting=False).cause is Cause.WORKER
+    assert classify(other, starting=False)[0] is Cause.WORKER
 
 
-@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.ENOMEM, "Cannot allocate memory")])
-def test_memory_that_runs_out_on_the_way_to_a_store_is_a_workers_too(error, tmp_path, monkeypatch):
-    def fails(*_):
-        raise error
-
+def test_memory_that_runs_out_on_the_way_to_a_store_is_a_workers_too(tmp_path, monkeypatch):
     monkeypatch.setattr(cli, "listeners", [])
-    monkeypatch.setattr(store_files, "write_bytes", fails)
     worker, task = RemoteWorker(), WriteSourceSentences(range(4))
-    worker._store, worker._directory, worker._sees = ResultStore(str(tmp_path), "run", proven=True), tmp_path, True
-    worker._worker = SimpleNamespace(do=lambda *_: TaskResult(task))
+    worker._store, worker._directory = ResultStore(str(tmp_path), "run", proven=True), tmp_path
+    worker._worker = SimpleNamespace(do=lambda *_: TaskResult(key=task.key, task=task))
+    monkeypatch.setattr(store_files, "write_bytes", Mock(side_effect=OSError(errno.ENOMEM, "Cannot allocate memory")))
     with pytest.raises(OutOfMemory, match=r"memory: is too small for .*start fewer workers"):
-        worker.do(task, "node", None)
+        worker.do(task, None)
+
+
+def driver(**parts: object) -> RayExecutor:
+    """An executor on a Ray that is not there."""
+    ray = SimpleNamespace(put=lambda spec: spec, kill=lambda actor: None, nodes=list)
+    spec = SimpleNamespace(resources=WorkerResources(), **parts)
+    executor = RayExecutor(ray, spec, ClusterOptions("auto"), None)
+    executor._reconcile = lambda now=False: None
+    return executor
 
 
 def test_a_worker_whose_memory_ran_out_costs_its_node_one_worker_and_its_task_no_try(capsys):
-    node = Node("id", "small", room=2)
+    node, executor, queue = Node("id", "small", room=2), driver(), TaskQueue(tasks(1))
     members = [WorkerHandle(node, None, None), WorkerHandle(node, None, None)]
-    executor, queue = RayExecutor.__new__(RayExecutor), TaskQueue([WriteSourceSentences(range(4))])
-    executor._pool = pool = WorkerPool.__new__(WorkerPool)
-    pool.workers, pool._reported, pool._ray = members, set(), SimpleNamespace(kill=lambda actor: None)
-    pool.reconcile = lambda now=False: None
-    for lost in list(members):
-        task = queue.next("other")
-        lost.in_flight.append(InFlightTask(None, task, running=True))
-        executor._failed(queue, lost, lost.in_flight[0], OutOfMemory("memory", "is too small for one text at a time"))
+    executor.workers = list(members)
+    for lost in members:
+        lost.task = queue.next("other")
+        executor._failed(queue, lost, OutOfMemory("memory", "is too small for one text at a time"))
         if node.problem is None:
             assert node.room == 1 and "warning: node small has memory for 1 workers" in capsys.readouterr().err
             assert not queue._tried, "the node had too many workers; the task is not to blame"
     assert "it has too little memory for a worker: OutOfMemory: memory: is too small" in node.problem
 
 
+def test_a_nodes_problem_ends_its_workers_and_a_tasks_stops_the_run():
+    node, executor, queue = Node("id", "full", room=2), driver(), TaskQueue(tasks(3))
+    members = [WorkerHandle(node, None, None, queue.next("full"), ready=True) for _ in range(2)]
+    executor.workers = list(members)
+    with pytest.raises(InputError, match="prompt"):
+        executor._failed(queue, members[0], InputError("prompt", "is too long"))
+    executor._failed(queue, members[0], OSError(errno.ENOSPC, "No space left", "/data"))
+    assert node.problem == "no space is left on its disk (/data)" and not executor.workers
+    assert [queue.next("full", ["other"]) for _ in range(3)] == tasks(3), "no task is to blame"
+
+
 def test_a_file_that_is_lost_in_the_store_is_made_again_and_a_store_that_is_gone_ends_the_run(tmp_path):
-    executor, queue = RayExecutor.__new__(RayExecutor), TaskQueue([WriteSourceSentences(range(4))])
-    task, worker = queue.next("node"), WorkerHandle(Node("id", "node", room=1), None, None)
-    executor._spec = SimpleNamespace(directory=tmp_path)
+    executor, queue = driver(directory=tmp_path), TaskQueue(tasks(1))
+    task = queue.next("node")
     for error in (LostResult("store", "is not what was kept"), RunError("store", "no answer for 65 minutes")):
-
-        def fetch(*_, error=error):
-            raise error
-
-        executor._store = SimpleNamespace(fetch=fetch)
+        executor._store = SimpleNamespace(fetch=Mock(side_effect=error))
+        worker = WorkerHandle(Node("id", "node", room=1), None, "call", task, ready=True)
         if isinstance(error, LostResult):
-            assert executor._accept(queue, worker, task, TaskResult(task)) is None and queue.next("other") is task
+            assert executor._answered(queue, worker, TaskResult(key=task.key)) is None and queue.next("other") is task
         else:
             with pytest.raises(RunError, match="65 minutes"):
-                executor._accept(queue, worker, task, TaskResult(task))
+                executor._answered(queue, worker, TaskResult(key=task.key))
 
 
 def test_model_files_have_to_be_the_drivers(tmp_path):
@@ -335,18 +357,6 @@ def test_model_files_have_to_be_the_drivers(tmp_path):
     model.unlink()
     with pytest.raises(InputError, match=r"model\.safetensors: is not there"):
         require_files(inputs)
-
-
-def test_the_library_lends_nothing_from_outside(tmp_path):
-    (tmp_path / "run" / "data").mkdir(parents=True)
-    (tmp_path / "run" / "data" / "file").write_bytes(b"rows")
-    (tmp_path / "secret").write_bytes(b"no")
-    (tmp_path / "run" / "link").symlink_to(tmp_path / "secret")
-    library = FileServer(tmp_path / "run")
-    assert library.read("data/file") == b"rows"
-    for path in ("../secret", str(tmp_path / "secret"), "data/../../secret", "link"):
-        with pytest.raises(InputError, match="leads out of the run directory"):
-            library.read(path)
 
 
 @pytest.fixture(scope="module")
@@ -402,35 +412,30 @@ def test_a_local_instance_is_nobody_elses(ray):
 def test_two_workers_one_of_them_killed_write_the_bytes_of_one_process(on_the_instance, recipe, alone, tmp_path):
     killed = []
 
-    def started(contract):
-        executor = ray_executor(ClusterOptions(workers=2))(contract)
-        return killing(executor)
-
     @contextmanager
-    def killing(started):
-        with started as executor:
+    def killing(spec):
+        with ray_executor(ClusterOptions(workers=2), spec) as executor:
             run_tasks = executor.run_tasks
 
-            def watched(tasks, tick):
-                for made in run_tasks(tasks, tick):
+            def watched(tasks, tick=None):
+                for made in run_tasks(tasks):
                     if not killed:
                         killed.append(workers()[0])
                         killed[0].kill()
                     yield made
 
-            executor.run_tasks = lambda tasks, tick=None: watched(tasks, tick)
+            executor.run_tasks = watched
             yield executor
 
-    generate(recipe, tmp_path / "run", "command", started)
+    generate(recipe, tmp_path / "run", "command", killing)
     assert killed and contents(tmp_path / "run") == contents(alone)
     assert not list((tmp_path / "run.scratch").glob("*"))
 
 
 @pytest.mark.slow("starts Ray on this machine")
 def test_workers_that_see_nothing_of_the_driver_but_a_store(on_the_instance, monkeypatch, recipe, alone, tmp_path):
-    monkeypatch.setattr(cluster, "_probe", contextmanager(lambda _: iter([(tmp_path / "nowhere", "token")])))
     settings = [word for setting in (f"model.path={recipe.model.path}", *SMALL) for word in ("--set", setting)]
-    options = ["--out", str(tmp_path / "run"), "--workers", "1", "--store", str(tmp_path / "store")]
+    options = ["--out", str(tmp_path / "run"), "--ray", "auto", "--store", str(tmp_path / "store")]
     remove, failures = LocalFileSystem.rm, [OSError(errno.ESTALE, "Stale file handle")]
 
     def removes_later(files, *arguments, **options):
@@ -450,7 +455,7 @@ def test_no_node_is_left_when_none_has_the_drivers_versions(on_the_instance, mon
     versions = cluster.code_versions()
     monkeypatch.setattr(cluster, "code_versions", lambda: {**versions, "torch": "1.0"})
     with pytest.raises(RunError, match=r"no node is left to work on: .*torch .*, on the driver 1\.0"):
-        generate(recipe, tmp_path / "run", "command", ray_executor(ClusterOptions(workers=2)))
+        generate(recipe, tmp_path / "run", "command", partial(ray_executor, ClusterOptions(workers=2)))
     assert capsys.readouterr().err.count("is left out") == 1
 
 

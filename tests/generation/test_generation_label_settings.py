@@ -1,14 +1,14 @@
 """What a label sets for itself: ``decay_constant``, ``guidance``, ``samples``, and labels that are never written."""
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from seeded_writer import FIRSTS, ScoringWriter, SeededWriter, rows_of
-from small_runs import small_recipe
+from seeded_writer import FIRSTS, ScoringWriter, rows_of
 
 from generation.explain import explain
 from generation.inputs.examples import Example, example_sets
@@ -52,11 +52,6 @@ def tiny(lm: Path, own: dict[str, dict[str, Any]] = OWN, *more: dict[str, Any], 
     return built(own, *(more or (COPY,)), **given)
 
 
-def guided(lm: Path, *settings: str) -> DatasetRecipe:
-    small = [f"model.path={lm}", "source.limit=6", "decoding.max_new_tokens=6", "shard_size=3"]
-    return load_recipe(X2, DatasetRecipe, [*small, "decoding.max_attempts=20", *settings])
-
-
 def instructed(words: str) -> list[str]:
     """A setting: the instruction of the first label ends with these words behind the source sentence."""
     return [f"labels.0.instruction='Say <X1>{words}\"'", "decoding.guidance=1"]
@@ -76,22 +71,9 @@ def test_unset_keys_are_not_recorded():
     assert DatasetRecipe.model_validate(yaml.safe_load(resolved(given))) == given
 
 
-def test_what_a_label_does_not_set_is_decodings():
-    recipe = built(OWN, COPY, decoding={"samples": 2, "decay_constant": 30.0, "guidance": 0.1})
-    found = [recipe.decoding_of(label) for label in recipe.labels]
-    assert [(one.decay_constant, one.guidance, one.samples) for one in found] == [
-        (30.0, 0.5, 3),
-        (3.0, 0.1, 1),
-        (30.0, 0.1, 2),
-        (30.0, 0.1, 0),
-    ]
-    assert recipe.texts_per_source_sentence == 6 and [label.name for label in recipe.guided_labels] == ["1", "0.5", "0"]
-
-
 @pytest.mark.parametrize(
     ("own", "more", "message"),
     [
-        ({"1": {"guidance": -1}}, [], "greater than or equal to 0"),
         ({"1": {"decay_constant": 3}}, [], "labels.1.decay_constant is of self-debiasing, but .* no counter_labels"),
         ({"1": {"samples": 6}}, [], r"labels.1.samples \(6\) is above decoding.max_attempts \(5\)"),
         ({}, [COPY], "labels.copy.samples: 0, and no other label has it among its counter_labels"),
@@ -114,34 +96,23 @@ def test_what_needs_other_sections_is_one_clear_error():
     assert built({**none, "1": {"guidance": 0, "samples": 1}}, model=server).guided_labels == ()
     with pytest.raises(ValueError, match=r"best_of 3 asks for 9 texts of a .* label, but .* is 5"):
         built({"1": {"samples": 3}}, verification={"best_of": 3})
-    with pytest.raises(ValueError, match="schema nli needs the labels entailment and contradiction"):
-        texts = [{"name": "entailment", "samples": 0, "instruction": COPY["instruction"]}]
-        other = {"name": "contradiction", "instruction": 'No.\n"<X1>"\nSo: "', "counter_labels": ["entailment"]}
-        DatasetRecipe.model_validate({**small_recipe("sts").model_dump(), "schema": "nli", "labels": [*texts, other]})
 
 
-def test_labels_have_as_many_texts_as_each_asks_for():
-    recipe = built(OWN, COPY)
-    ticks = list[int]()
-    raw, failed = write_pairs(SeededWriter(0, 1.0), Prompts(recipe), recipe, FIRSTS, ticks.append)
-    assert not failed and sum(ticks) == len(raw) == recipe.texts_per_source_sentence * len(FIRSTS)
-    assert Counter(row["target"] for row in raw) == {"1": 3 * len(FIRSTS), "0.5": len(FIRSTS), "0": 2 * len(FIRSTS)}
-    dropped = filtered(raw, recipe)[1]
-    assert {row["reason"] for row in dropped} == {"over_cap"} and len(dropped) == len(FIRSTS)  # max_per_label is 2
-    whole = built(OWN, COPY, postprocess={"max_per_label": 3})
-    assert filtered(raw, whole) == (raw, [])
-
-
-def test_best_of_keeps_as_many_as_each_label_asks_for():
-    recipe = built(
-        OWN, COPY, verification={"best_of": 2}, decoding={"max_attempts": 8}, postprocess={"max_per_label": 9}
-    )
-    raw, _ = write_pairs(ScoringWriter(1, 1.0), Prompts(recipe), recipe, FIRSTS, int)
+@pytest.mark.parametrize("best_of", [1, 2])
+def test_labels_have_as_many_texts_as_each_asks_for(best_of):
+    verification = {"verification": {"best_of": best_of}} if best_of > 1 else {}
+    recipe = built(OWN, COPY, decoding={"max_attempts": 8}, postprocess={"max_per_label": 9}, **verification)
+    raw, failed = write_pairs(ScoringWriter(1, 1.0), Prompts(recipe), recipe, FIRSTS, int)
+    assert not failed and len(raw) == recipe.texts_per_source_sentence * len(FIRSTS)
     kept, dropped = filtered(raw, recipe)
     assert Counter(row["target"] for row in kept) == {"1": 3 * len(FIRSTS), "0.5": len(FIRSTS), "0": 2 * len(FIRSTS)}
-    assert {row["reason"] for row in dropped} == {"not_best"} and len(dropped) == len(kept)
-    assert set(raw[0]["log_likelihoods"]) == {"1", "0.5", "0"}  # none of the label that is never written
-    assert set(config_features("raw", recipe)["log_likelihoods"]) == {"1", "0.5", "0"}
+    assert {row["reason"] for row in dropped} <= {"not_best"} and len(dropped) == (best_of - 1) * len(kept)
+    if best_of > 1:  # none of the label that is never written
+        assert (
+            set(raw[0]["log_likelihoods"])
+            == {"1", "0.5", "0"}
+            == set(config_features("raw", recipe)["log_likelihoods"])
+        )
 
 
 def test_a_run_with_all_of_it(lm, tmp_path):
@@ -164,6 +135,10 @@ def test_a_run_with_all_of_it(lm, tmp_path):
         }[target]
         assert (found.request.plain_prompt is None) == (target != "1")
         assert all((step.guided is None) == (target != "1") for step in found.steps)
+        assert bool(re.search(r"p\(plain\) +guided", str(found))) == (target == "1")
+        for step in found.steps if target == "1" else ():
+            weight = step.own * (step.own / step.plain) ** 0.5  # their sum over all tokens is 1 or more (Jensen)
+            assert 0 < step.guided <= 1.001 * weight and step.sampled >= step.debiased - 1e-6
         assert any("the same sentence again" in text for text in found.request.counter_prompts) == (target == "1")
     with pytest.raises(InputError, match=r"row id '000000/copy/0'.* TARGET 1 \| 0.5 \| 0"):
         explain(tmp_path / "run", "000000/copy/0")
@@ -171,22 +146,16 @@ def test_a_run_with_all_of_it(lm, tmp_path):
 
 def test_other_labels_texts_are_those_without_the_keys(lm, tmp_path):
     """A label's own settings are of its own texts alone; the plain row is asked for where γ is above 0 alone."""
+    zero = {"1": {"counter_labels": ["copy"], "guidance": 0.0}}
     job.generate(tiny(lm), tmp_path / "own", "test")
     job.generate(tiny(lm, {"1": {"counter_labels": ["copy"]}}), tmp_path / "plain", "test")
-    own, plain = (rows_of(tmp_path / name, "raw") for name in ("own", "plain"))
-    assert [row for row in own if row["target"] == "0"] == [row for row in plain if row["target"] == "0"] != []
-    for target in ("1", "0.5"):
-        texts = [
-            {(r["source_id"], r["attempt"], r["text2"]) for r in rows if r["target"] == target} for rows in (own, plain)
-        ]
-        assert not texts[0] <= texts[1]
-    job.generate(
-        tiny(lm, {"1": {"counter_labels": ["copy"], "guidance": 0.0}}, decoding={**SMALL, "guidance": 0.5}),
-        tmp_path / "off",
-        "t",
-    )
-    off = rows_of(tmp_path / "off", "raw")
-    assert [row for row in off if row["target"] == "1"] == [row for row in plain if row["target"] == "1"] != []
+    job.generate(tiny(lm, zero, decoding={**SMALL, "guidance": 0.5}), tmp_path / "off", "test")
+    own, plain, off = dict[str, list](), dict[str, list](), dict[str, list]()
+    for name, found in (("own", own), ("plain", plain), ("off", off)):
+        for row in rows_of(tmp_path / name, "raw"):
+            found.setdefault(row["target"], []).append(row)
+    assert own["0"] == plain["0"] and off["1"] == plain["1"]
+    assert own["1"] != plain["1"] and own["0.5"] != plain["0.5"]
 
 
 def test_a_plan_and_an_estimate_count_what_each_label_asks_for(lm, tmp_path):
@@ -218,14 +187,10 @@ def test_generated_source_sentences_come_from_written_labels_and_are_not_guided(
 
 
 def test_a_column_by_hand_for_a_label_that_is_never_written(tmp_path):
-    """Its examples may repeat their source sentence, as its prompt asks."""
+    """Its examples may repeat their source sentence, as its prompt asks; those of other labels may not."""
     path = tmp_path / "examples.tsv"
-    few_shot = {
-        "shots": [2],
-        "sets": 2,
-        "examples": {"kind": "hand", "path": str(path), "description": "ours", "license": "cc0-1.0"},
-    }
-    recipe = built(OWN, COPY, few_shot=few_shot)
+    examples = {"kind": "hand", "path": str(path), "description": "ours", "license": "cc0-1.0"}
+    recipe = built(OWN, COPY, few_shot={"shots": [2], "sets": 2, "examples": examples})
     rows = [f"First {n}.\tSame {n}.\tLike {n}.\tOther {n}.\tFirst {n}." for n in range(4)]
     path.write_text("\n".join(["text1\t1\t0.5\t0\tcopy", *rows]), encoding="utf-8")
     sets = example_sets(recipe)
@@ -234,9 +199,6 @@ def test_a_column_by_hand_for_a_label_that_is_never_written(tmp_path):
     first = sets[2][0]["copy"][0].premise
     assert len(counters) == 1 and counters[0].endswith('Sentence 1: "Now."\nSentence 2: "')
     assert f'Sentence 1: "{first}"\nSentence 2: "{first}"' in counters[0] and f'2: "{first}"' not in prompt
-    path.write_text("\n".join(["text1\t1\t0.5\t0", *(row.rpartition("\t")[0] for row in rows)]), encoding="utf-8")
-    with pytest.raises(InputError, match="column 'copy': not in the source"):
-        example_sets(recipe)
     copied = [row.replace("Same", "First") for row in rows]
     path.write_text("\n".join(["text1\t1\t0.5\t0\tcopy", *copied]), encoding="utf-8")
     with pytest.raises(InputError, match=r"row 0, column '1': repeats its source sentence"):
@@ -253,12 +215,11 @@ def test_every_recipe_has_plain_prompts_without_task_and_source_sentence(path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["decoding.guidance=-1"], "decoding.guidance: .*greater than or equal to 0"),
         (["decoding.guidance=1", *SERVER], "which backend 'openai' cannot do; use backend: engine"),
         (instructed("."), "labels.1.instruction: decoding.guidance needs .* no word stands between <X1>"),
         (instructed(". => "), "end the instruction with some, e.g. Sentence 2: "),
     ],
-    ids=["negative", "server", "nothing behind x1", "no word behind x1"],
+    ids=["server", "nothing behind x1", "no word behind x1"],
 )
 def test_what_cannot_be_guided_is_one_line(settings, message):
     with pytest.raises(InputError, match=message) as found:
@@ -269,27 +230,6 @@ def test_what_cannot_be_guided_is_one_line(settings, message):
 def test_a_plain_prompt_has_no_examples():
     few = load_recipe(NLI, DatasetRecipe, ["decoding.guidance=1"])
     example = {name: (Example(0, "premise", "said"),) for name in ("entailment", "contradiction")}
-    prompts = Prompts(few, {5: [example]})
-    label = few.labels[0]
+    prompts, label = Prompts(few, {5: [example]}), few.labels[0]
     assert "premise" in prompts.of(label, "First.", Variant(5, 0))[0] and prompts.plain(label) == 'Answer: "'
     assert Prompts(load_recipe(NLI, DatasetRecipe), {5: [example]}).plain(label) is None
-
-
-def test_it_changes_texts_and_every_row_is_explained(lm, tmp_path):
-    job.generate(guided(lm), tmp_path / "off", "test")
-    job.generate(guided(lm, "decoding.guidance=1.5", "verification={}"), tmp_path / "on", "test")
-    before, after = (rows_of(tmp_path / name, "raw") for name in ("off", "on"))
-    texts = [{(row["source_id"], row["target"], row["text2"]) for row in rows} for rows in (before, after)]
-    assert len(texts[0] & texts[1]) < len(texts[0]) / 2
-    for row in after[:3] + rows_of(tmp_path / "on", "rejected")[:1]:
-        found = explain(tmp_path / "on", f"{row['source_id']}/{row['target']}/{row['attempt']}")
-        assert found.differences == [] and found.request.plain_prompt == 'Sentence 2: "'
-        assert "--- plain prompt: guidance leads away from it\nSentence 2: " in str(found)
-        assert "p(plain)   guided" in str(found)
-        for step in found.steps:
-            weight = step.own * (step.own / step.plain) ** 1.5  # their sum over all tokens is 1 or more (Jensen)
-            assert 0 < step.guided <= 1.001 * weight and step.sampled >= step.debiased - 1e-6
-            assert step.counter is not None or step.debiased == pytest.approx(step.guided)
-    row = before[0]
-    shown = str(explain(tmp_path / "off", f"{row['source_id']}/{row['target']}/{row['attempt']}"))
-    assert "plain" not in shown and "guided" not in shown

@@ -1,6 +1,5 @@
 """Rows appended to a finished dataset: earlier files stay as they are, interrupted or not; bad input is refused."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -25,8 +24,8 @@ from hub.contract.run_dir import Manifest
 from hub.errors import InputError, RunError
 from model_cards.render import render, write
 
-X2, X1X2 = Path("recipes/demo/sts-dino-x2.yaml"), Path("recipes/demo/sts-dino-x1x2.yaml")
-SMALL = ["name=grown", "decoding.max_new_tokens=8", "shard_size=4", "decoding.max_attempts=5"]
+X2 = Path("recipes/demo/sts-dino-x2.yaml")
+SMALL = ["name=grown", "decoding.max_new_tokens=8", "shard_size=4", "decoding.max_attempts=5", "source.columns=[]"]
 
 
 @pytest.fixture(scope="module")
@@ -59,11 +58,10 @@ def more(texts: Path) -> list[str]:
     return [f"source.path={texts}", "source.limit=16", "version=0.2.0"]
 
 
-def written(lm: Path, directory: Path, *settings: str, recipe: Path = X2, append: bool = True) -> Manifest:
+def written(lm: Path, directory: Path, *settings: str, append: bool = True) -> Manifest:
     """What the command leaves."""
-    kind = ["source.columns=[]"] if recipe == X2 else []
-    words = [word for setting in [f"model.path={lm}", *SMALL, *kind, *settings] for word in ("--set", setting)]
-    given = [str(recipe), "--out", str(directory), *words, *(["--append"] if append else [])]
+    words = [word for setting in [f"model.path={lm}", *SMALL, *settings] for word in ("--set", setting)]
+    given = [str(X2), "--out", str(directory), *words, *(["--append"] if append else [])]
     done = CliRunner().invoke(command.app, given, catch_exceptions=True)
     if done.exception and not isinstance(done.exception, SystemExit):
         raise done.exception
@@ -145,7 +143,7 @@ def test_interrupted_anywhere_the_version_before_is_whole_and_the_same_command_g
 
 
 def recipe_of(lm: Path, texts: Path, *settings: str) -> DatasetRecipe:
-    return load_recipe(X2, DatasetRecipe, [f"model.path={lm}", *SMALL, "source.columns=[]", *more(texts), *settings])
+    return load_recipe(X2, DatasetRecipe, [f"model.path={lm}", *SMALL, *more(texts), *settings])
 
 
 @pytest.mark.parametrize(
@@ -153,8 +151,6 @@ def recipe_of(lm: Path, texts: Path, *settings: str) -> DatasetRecipe:
     [
         (["seed=1"], r"grown: seed: 42 there, 1 now, which no append can mix; allowed: source.limit"),
         (["labels.1.counter_labels=[]"], r"labels.1.counter_labels.0: '1' there, unset now"),
-        (["source.share=0.5"], r"source.share: 1.0 there, 0.5 now"),
-        (["shard_size=8"], "shard_size: 4 there, 8 now"),
         (["version=0.1.0"], "version: 0.1.0 is not later than 0.1.0, .*raise `version`"),
         (["source.limit=10"], "has all rows of this recipe: there is nothing to append; raise source.limit"),
     ],
@@ -202,11 +198,8 @@ def test_a_damaged_file_of_an_appended_run_is_not_made_again_as_if_it_were_one_r
 
 
 def test_numbers_of_source_sentences_go_on_and_a_text_that_is_there_is_a_duplicate(tmp_path):
-    limited = {**small_recipe("text").source.model_dump(), "limit": 9}
-    recipe, begun = (
-        small_recipe("text", source=limited),
-        Manifest(kind="dataset", name="t", version="1.0.0", fingerprint="f"),
-    )
+    recipe = small_recipe("text", source={**small_recipe("text").source.model_dump(), "limit": 9})
+    begun = Manifest(kind="dataset", name="t", version="1.0.0", fingerprint="f")
     first = DatasetRun(tmp_path / "base", recipe, run_dir.begin(tmp_path / "base", begun, resolved(recipe)))
     known = [
         {"source_id": f"{n}", "text": f"“{n + 5}”", "instruction": "gut", "seed": n, "log_prob": 0.0} for n in range(4)
@@ -219,23 +212,6 @@ def test_numbers_of_source_sentences_go_on_and_a_text_that_is_there_is_a_duplica
     texts = {one.text for block in range(found.blocks) for one in found.block(block)}
     assert found.total == len(texts) == 5 and not texts & {one["text"] for one in known}
     assert min(int(row["source_id"]) for row in run.rows("sources")) == 9  # 5 numbers were asked for, 4 texts are known
-
-
-@pytest.mark.slow("writes source sentences until enough of them end")
-def test_source_sentences_that_the_model_writes_go_on_after_the_last_number(lm, tmp_path):
-    directory = tmp_path / "grown"
-    label = {"name": "1", "score": "1", "instruction": 'Write the same.\n1: "<X1>"\n2: "'}
-    often = ["decoding.max_attempts=60", "decoding.samples=1", f"labels={json.dumps([label])}"]  # few of them end
-    before = written(lm, directory, "source.limit=2", *often, recipe=X1X2, append=False)
-    with pytest.raises(InputError, match=r"source\.limit: 1 is not above the 2 source sentences"):
-        written(lm, directory, "source.limit=1", "version=0.2.0", *often, recipe=X1X2)
-    now = written(lm, directory, "source.limit=3", "version=0.2.0", *often, recipe=X1X2)
-    rows = rows_of(directory, "sources")
-    assert set(before.files) < set(now.files) and now.counts["sources"] == len(rows) == 3
-    assert len({row["text"] for row in rows}) == len({row["source_id"] for row in rows}) == 3
-    asked = before.counts["sources"] + sum(before.counts["sources_rejected"].values())
-    assert [int(row["source_id"]) >= asked for row in rows] == [False] * 2 + [True]
-    render(directory)
 
 
 def test_a_text_that_an_earlier_version_has_is_a_duplicate_where_it_may_stand_once(tmp_path):

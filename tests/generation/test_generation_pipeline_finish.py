@@ -1,7 +1,6 @@
 """From raw shards to finished configs: layout, counts, sampled negatives, the text schema, few-shot sets."""
 
 import itertools
-import tracemalloc
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from small_runs import FEW_SHOT, small_recipe, write_shard
 from generation.pipeline import finish as group_rows
 from generation.pipeline import tasks as layout
 from generation.pipeline.directory import DatasetRun
-from generation.pipeline.finish import RawRows, finish
+from generation.pipeline.finish import finish
 from generation.pipeline.tasks import Shard
 from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe, Variant
@@ -37,20 +36,6 @@ def test_every_shard_stands_in_one_group_and_has_paths_of_its_own(form, blocks):
         members = list(same)
         assert [(group.index, group.total) for group in members] == [(i, len(members)) for i in range(len(members))]
         assert all(shard.variant.shots == shots for group in members for shard in group.shards)
-
-
-def test_groups_of_a_million_shards_do_not_stand_in_memory_together():
-    recipe = small_recipe("sts", shard_size=1_000)
-    tracemalloc.start()
-    try:
-        assert sum(len(group.shards) for group in layout.groups(recipe, 5_000)) == 5_000
-        few = tracemalloc.get_traced_memory()[1]
-        tracemalloc.reset_peak()
-        taken = sum(len(group.shards) for group in itertools.islice(layout.groups(recipe, 10**9), 500))
-        assert taken == 500 * layout.shards_per_group(recipe)
-        assert tracemalloc.get_traced_memory()[1] < few + 50_000
-    finally:
-        tracemalloc.stop()
 
 
 def test_files_read_are_those_of_the_group_and_its_partners():
@@ -155,17 +140,7 @@ def test_sampled_negatives_come_from_far_away_and_about_equally_often(tmp_path, 
     assert run.manifest.counts["sampled_negatives"] == 640
 
 
-def test_the_pool_is_bounded_and_one_shard_is_its_own_partner(tmp_path, monkeypatch):
-    run = begun(tmp_path / "run", load_recipe(X2, DatasetRecipe))
-    written(run, blocks=20, size=1)
-    read_blocks = []
-    raw = RawRows(run.recipe, run.directory.joinpath, frozenset())
-    kept = raw.kept
-    monkeypatch.setattr(
-        raw, "kept", lambda shard, columns=None: read_blocks.append(shard.block) or kept(shard, columns)
-    )
-    raw.pool(Shard(Variant(None, 0), 3, 20), "train")
-    assert read_blocks == [(3 + 10 + step) % 20 for step in range(16)]
+def test_one_shard_is_its_own_partner(tmp_path):
     alone = begun(tmp_path / "alone", load_recipe(X2, DatasetRecipe))
     written(alone, blocks=1, size=30)
     finish(alone, 1, 30)

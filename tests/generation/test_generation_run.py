@@ -2,18 +2,16 @@
 
 import errno
 import json
-import os
 import re
 import shlex
 import shutil
-import subprocess
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_outcomes import outcome_of
 from commit_history import contents
-from forked_python import python_in
 from killing import killed
 from seeded_writer import rows_of
 from transformers import AutoTokenizer
@@ -48,11 +46,6 @@ def arguments(lm: Path, out: Path, *more: str, recipe: Path = X2) -> list[str]:
     return [str(recipe), "--out", str(out), *settings]
 
 
-def command(*given: str) -> subprocess.CompletedProcess[str]:
-    words = [python_in(dict(os.environ)), "-m", "sts_dino", "write", *given]
-    return subprocess.run(words, capture_output=True, text=True, check=False)
-
-
 def generate(lm: Path, directory: Path, *more: str, recipe: Path = X2) -> run_dir.Manifest:
     with run_dir.locked(directory):
         return job.generate(load_recipe(recipe, DatasetRecipe, small(lm, *more)), directory, "test")
@@ -80,43 +73,30 @@ def test_counts_add_up_and_agree_with_the_files(whole):
     assert set(contents(whole)) == {file.path for file in manifest.files} | {"manifest.json", "recipe.yaml"}
 
 
-def test_lengths_are_counted_in_the_generators_tokens(whole, lm):
+def test_lengths_are_counted_in_tokens_and_behind_a_server_in_words_unless_its_tokenizer_is_needed(whole, lm):
     lengths = run_dir.require_complete(whole).counts["token_lengths"]
     assert (lengths["unit"], lengths["tokenizer"]) == ("tokens", lm.name)
-    tokenizer = AutoTokenizer.from_pretrained(lm)
-    rows = rows_of(whole, "postprocessed")
+    tokenizer, rows = AutoTokenizer.from_pretrained(lm), rows_of(whole, "postprocessed")
     for label, found in lengths["by_label"].items():
         texts = [row["sentence2"] for row in rows if row["target"] == label]
         counted = Counter(len(tokenizer.encode(text, add_special_tokens=False)) for text in texts)
         assert found == {str(size): n for size, n in sorted(counted.items())}
-
-
-def test_behind_a_server_lengths_are_words_unless_its_tokenizer_is_needed():
     server = {"backend": "openai", "server": {"base_url": "http://127.0.0.1:1/v1", "model": "m"}, "license": "mit"}
     model = LanguageModel.model_validate({**server, "repo_id": "org/lm", "revision": "a" * 40})
     recipe = load_recipe(NLI, DatasetRecipe).model_copy(update={"model": model})
-
-    class Counting:
-        def count_tokens(self, text: str) -> int:
-            return 7
-
-    assert job.text_length(recipe, Counting().count_tokens).tokenizer == "org/lm"
-    assert job.text_length(recipe.model_copy(update={"premise_tokens": None}), Counting().count_tokens) is WORDS
+    assert job.text_length(recipe, len).tokenizer == "org/lm"
+    assert job.text_length(recipe.model_copy(update={"premise_tokens": None}), len) is WORDS
 
 
-def test_running_again_does_nothing(whole, lm, capsys):
+def test_running_again_does_nothing_and_another_run_or_shard_history_gives_the_same_bytes(whole, lm, tmp_path, capsys):
     before = contents(whole)
     generate(lm, whole)
     assert contents(whole) == before and "already complete" in capsys.readouterr().err
-
-
-def test_two_runs_and_another_shard_history_give_the_same_bytes(whole, lm, tmp_path):
     generate(lm, tmp_path / "again")
-    assert contents(tmp_path / "again") == contents(whole)
-    damaged = tmp_path / "again" / "data/raw/train-00001-of-00003.parquet"
-    damaged.write_bytes(b"rubbish")
+    assert contents(tmp_path / "again") == before
+    (tmp_path / "again" / "data/raw/train-00001-of-00003.parquet").write_bytes(b"rubbish")
     generate(lm, tmp_path / "again")
-    assert contents(tmp_path / "again") == contents(whole)
+    assert contents(tmp_path / "again") == before
 
 
 def there(wanted: Path, count: int = 1) -> Callable[[], bool]:
@@ -139,53 +119,19 @@ def interrupted(lm: Path, out: Path) -> Scratch:
     return Scratch(out, json.loads(notes.read_text())["key"])
 
 
-def assert_same_but_for_the_command(ours: Path, theirs: Path) -> None:
-    """The same files, bit for bit; the manifests differ in the command line alone, on purpose."""
-    left, right = contents(ours), contents(theirs)
-    assert left.pop("manifest.json") and right.pop("manifest.json") and left == right
-    manifests = [json.loads((directory / "manifest.json").read_text()) for directory in (ours, theirs)]
-    for manifest in manifests:
-        manifest["provenance"].pop("command")
-    assert manifests[0] == manifests[1]
-
-
-@pytest.mark.slow("kills a run again and again, to the same bytes")
-def test_killed_anywhere_it_goes_on_to_the_same_bytes(whole, lm, tmp_path, monkeypatch):
-    """kill -9 while a shard is written, then between two, then while the finished configs are; then it may end."""
-    out = tmp_path / "killed"
-    killed(arguments(lm, out), there(out / "data/raw/train-00000-of-00003.parquet"))
-    killed(arguments(lm, out), there(out / "data/rejected/train-00001-of-00003.parquet"))
-    (out / "data/raw/.train-00002-of-00003.parquet.1.tmp").write_bytes(b"half")
-    (tmp_path / "killed.scratch" / ".first-texts.parquet.1.tmp").write_bytes(b"half")
-    killed(arguments(lm, out), there(out / "data/postprocessed/train-00000-of-00001.parquet"))
-    monkeypatch.setattr(source_sentences, "GivenTexts", None)  # the source is not read again
-    generate(lm, out)
-    assert_same_but_for_the_command(out, whole)
-    assert not (tmp_path / "killed.scratch").exists()
-
-
-def test_damaged_scratch_is_rebuilt(whole, lm, tmp_path):
+def test_scratch_that_is_damaged_or_of_an_earlier_run_is_rebuilt(whole, lm, tmp_path):
     out, scratch = tmp_path / "run", tmp_path / "run.scratch"
+    other = [SourceSentence("000000", "Something else.")]
     for damage in (
-        lambda: (scratch / "first-texts.parquet").write_bytes(b"PAR1"),
-        lambda: (scratch / "first-texts.parquet").unlink(),
-        lambda: (scratch / "notes.json").write_text("{"),
-        lambda: shutil.rmtree(scratch),
+        lambda kept: (scratch / "first-texts.parquet").write_bytes(b"PAR1"),
+        lambda kept: (scratch / "first-texts.parquet").unlink(),
+        lambda kept: (scratch / "notes.json").write_text("{"),
+        lambda kept: (shutil.rmtree(out), kept.keep(other, 4, {})),  # of an earlier run of the same name
     ):
         shutil.rmtree(out, ignore_errors=True)
-        interrupted(lm, out)
-        damage()
+        damage(interrupted(lm, out))
         generate(lm, out)
         assert contents(out) == contents(whole)
-
-
-def test_scratch_of_an_earlier_run_of_the_same_name_is_not_trusted(whole, lm, tmp_path):
-    out = tmp_path / "run"
-    scratch = interrupted(lm, out)
-    shutil.rmtree(out)
-    scratch.keep([SourceSentence("000000", "Something else.")], 4, {})
-    generate(lm, out)
-    assert contents(out) == contents(whole)
 
 
 def test_a_source_that_changed_under_an_unfinished_run_is_refused(lm, tmp_path):
@@ -195,17 +141,13 @@ def test_a_source_that_changed_under_an_unfinished_run_is_refused(lm, tmp_path):
         generate(lm, out)
 
 
-def test_the_command_of_the_first_start_is_kept(whole, lm, tmp_path):
+def test_the_manifest_names_the_whole_command_of_the_first_start(whole, lm, tmp_path):
     out = tmp_path / "run"
     interrupted(lm, out)
     job.generate(load_recipe(X2, DatasetRecipe, small(lm)), out, "the same recipe in other words")
     assert contents(out) == contents(whole)
-
-
-def test_the_manifest_names_the_whole_command(lm, tmp_path):
-    out = tmp_path / "run"
-    assert CliRunner().invoke(run.app, [*arguments(lm, out), "--limit", "8"]).exit_code == 0
-    said = shlex.split(run_dir.require_complete(out).provenance["command"])
+    assert CliRunner().invoke(run.app, [*arguments(lm, tmp_path / "own"), "--limit", "8"]).exit_code == 0
+    said = shlex.split(run_dir.require_complete(tmp_path / "own").provenance["command"])
     settings = [word for setting in small(lm) for word in ("--set", setting.replace(str(lm), lm.name))]
     assert said == ["sts-dino", "write", str(X2), "--limit", "8", *settings]
 
@@ -219,15 +161,13 @@ def test_a_run_begun_by_other_code_is_not_finished_by_ours(whole, lm, tmp_path, 
     assert generate(lm, whole).complete, "a finished run stays what it is"
 
 
-@pytest.mark.slow("starts command after command")
 def test_a_second_process_stops_with_a_clear_error(lm, tmp_path):
     with run_dir.locked(tmp_path / "run"):
-        done = command(*arguments(lm, tmp_path / "run"))
-    assert done.returncode == 1 and "another process is working on this run" in done.stderr
-    assert "Traceback" not in done.stderr and done.stdout == ""
+        done = outcome_of(run, *arguments(lm, tmp_path / "run"))
+    assert done.code == 1 and "another process is working on this run" in done.error and not done.printed
 
 
-@pytest.mark.parametrize("full_at", [5, 17, 36])  # where inputs lie, a shard, the finished configs
+@pytest.mark.parametrize("full_at", [5, 17, 36])  # notes on inputs, a shard, the finished configs
 def test_a_full_disk_is_one_error_and_leaves_nothing_half_written(full_at, whole, lm, tmp_path, monkeypatch, capsys):
     calls = []
 
@@ -297,21 +237,28 @@ def test_a_lost_file_of_a_finished_run_is_rebuilt(lost, source_sentences_whole, 
 
 
 @pytest.mark.slow("kills a run again and again, to the same bytes")
-def test_killed_while_source_sentences_are_written_it_goes_on_to_the_same_bytes(
-    source_sentences_whole, closing, tmp_path, monkeypatch
-):
+def test_killed_anywhere_it_goes_on_to_the_same_bytes(source_sentences_whole, closing, tmp_path, monkeypatch):
+    """kill -9 in rounds of source sentences, between and in shards, and in the finished configs; then it may end."""
     out, rounds = tmp_path / "killed", tmp_path / "killed.scratch"
     given = arguments(closing, out, *WRITING, recipe=X1X2)
-    killed(given, there(rounds / "round-*.parquet", 2), round_size=4)
-    first = min(rounds.glob("round-*.parquet"))
+    killed(given, there(rounds / "round-*.json", 2), round_size=4)
+    first = min(rounds.glob("round-*.json"))
     written = first.stat().st_mtime_ns
-    killed(given, there(rounds / "round-*.parquet", 3), round_size=4)
+    sorted(rounds.glob("round-*.json"))[1].write_bytes(b"rubbish")  # it is made again
+    killed(given, there(rounds / "round-*.json", 4), round_size=4)
     assert first.stat().st_mtime_ns == written, "a whole round is kept"
-    sorted(rounds.glob("round-*.parquet"))[1].write_bytes(b"rubbish")  # it and what follows is made again
-    killed(given, there(rounds / "first-texts.parquet"), round_size=4)
-    monkeypatch.setattr(source_sentences, "round_size", lambda limit: 4)
+    (rounds / ".first-texts.parquet.1.tmp").write_bytes(b"half")
+    killed(given, there(out / "data/raw/train-00000-of-00003.parquet"), round_size=4)
+    (out / "data/raw/.train-00002-of-00003.parquet.1.tmp").write_bytes(b"half")
+    killed(given, there(out / "data/postprocessed/train-00000-of-00001.parquet"), round_size=4)
+    monkeypatch.setattr(source_sentences, "round_size", None)  # they are not written again
     generate(closing, out, *WRITING, recipe=X1X2)
-    assert_same_but_for_the_command(out, source_sentences_whole)
+    left, right = contents(out), contents(source_sentences_whole)
+    assert left.pop("manifest.json") and right.pop("manifest.json") and left == right
+    manifests = [run_dir.read_manifest(directory) for directory in (out, source_sentences_whole)]
+    for manifest in manifests:  # they differ in the command line alone, on purpose
+        assert manifest.provenance.pop("command")
+    assert manifests[0] == manifests[1] and not rounds.exists()
 
 
 def test_too_few_source_sentences_are_a_warning_and_a_true_count(closing, tmp_path, capsys):
@@ -326,12 +273,6 @@ def test_too_few_source_sentences_are_a_warning_and_a_true_count(closing, tmp_pa
         f"warning: sts-dino-x1x2: the model generated {counts['sources']} of the 40 source sentences"
         in capsys.readouterr().err
     )
-
-
-def test_nli_run(closing, tmp_path):
-    manifest = generate(closing, tmp_path / "nli", "premise_tokens=[4, 200]", *WRITING, recipe=NLI)
-    assert set(manifest.counts["splits"]) <= {"triplet", "pair-class", "raw", "rejected"}
-    assert manifest.counts["kept"] == sum(manifest.counts["splits"]["pair-class"].values())
 
 
 @pytest.mark.slow("writes and explains a run with rotating examples")
@@ -357,17 +298,14 @@ def test_a_run_with_rotating_examples_has_one_set_for_each_source_sentence_and_i
     ("change", "message"),
     [
         (("top_k: 5", "top_kk: 5"), "decoding.top_kk: unknown key; .*did you mean 'top_k'"),
-        (("<X1>", "X1"), "labels.0.instruction: the instruction must contain the placeholder <X1>"),
         (('Sentence 2: \\""', 'Sentence 2: "'), "must end with the opening quotation mark"),
         (('counter_labels: ["1"]', "counter_labels: [one]"), "unknown counter-label 'one'"),
         (("top_p: 0.9", "top_p: 1.5"), "decoding.top_p: .*less than or equal to 1 .*1.5"),
-        (("assets/demo-data/x1.tsv", "assets/nothing.tsv"), "assets/nothing.tsv: no such file"),
         (("columns: [text]", "columns: [txt]"), "column 'txt'.*did you mean 'text'"),
         (
             ("path: assets/demo-lm", "path: assets/no-lm"),
             "model.path: assets/no-lm: no such file or folder; looked beside the recipe",
         ),
-        (("kind: dataset", "kind: [dataset"), "not valid YAML"),
         (("seed: 42", "seed: 42\nseed: 43"), "key 'seed' stands twice"),
     ],
 )

@@ -31,8 +31,6 @@ def make_wheels(folder: Path, package: str = "tiny-lm-gguf") -> PackagedModel:
         gguf_file="tiny.gguf",
         sha256=sha256_file(folder / "tiny.gguf"),
         papers=tuple(PAPERS),
-        download=len(content),
-        space=1,
     )
 
 

@@ -1,6 +1,5 @@
 """Retry policy: which failures pass, how long a wait takes, what it prints, Ctrl-C, and the commits of an hour."""
 
-import logging
 import time
 from datetime import UTC, datetime, timedelta
 
@@ -10,7 +9,6 @@ from huggingface_hub import HfApi, set_client_factory
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils._http import default_client_factory
 
-from hub.client import connection as client
 from hub.client import retry as patience
 from hub.client.retry import RESERVED, SAME_CONFLICTS, CommitBudget, RetryPolicy, asked_wait, use_patient_client
 
@@ -39,15 +37,14 @@ class Attempts:
 QUICK = 0.0001
 
 
-@pytest.mark.parametrize("status", [408, 409, 412, 429, 500, 502, 503, 504])
-def test_what_passes_is_tried_again(status):
+@pytest.mark.parametrize(
+    ("status", "passes"), [(409, True), (429, True), (503, True), (401, False), (422, False), (507, False)]
+)
+def test_what_passes_is_tried_again_and_what_does_not_stops_at_once(status, passes):
     attempt = Attempts(answer(status), answer(status))
-    assert RetryPolicy(scale=QUICK).until_done("publish", attempt) == "done" and attempt.calls == 3
-
-
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422, 501, 507])
-def test_what_does_not_pass_stops_at_once(status):
-    attempt = Attempts(answer(status))
+    if passes:
+        assert RetryPolicy(scale=QUICK).until_done("publish", attempt) == "done" and attempt.calls == 3
+        return
     with pytest.raises(HfHubHTTPError):
         RetryPolicy(scale=QUICK).until_done("publish", attempt)
     assert attempt.calls == 1
@@ -135,22 +132,6 @@ def test_a_wait_is_announced_and_ctrl_c_ends_it(monkeypatch, capsys):
     with pytest.raises(KeyboardInterrupt):
         RetryPolicy().until_done("publish acme/pairs", Attempts(answer(429, retry_after="3300")))
     assert "publish acme/pairs: the Hub answered 429, going on in 55:01" in capsys.readouterr().err
-
-
-def test_the_clients_warnings_do_not_tell_signed_addresses(caplog):
-    logger = logging.getLogger("huggingface_hub.utils._http")
-    logger.addFilter(client.fit_to_print)
-    try:
-        logger.warning(
-            "HTTP Error 503 thrown while requesting %s %s", "PUT", "http://hub/lfs/1?expires=9&signature=abc"
-        )
-        logger.warning("'%s' thrown while requesting PUT http://hub/a?signature=abc", "cut")
-    finally:
-        logger.removeFilter(client.fit_to_print)
-    assert [record.getMessage() for record in caplog.records] == [
-        "HTTP Error 503 thrown while requesting PUT http://hub/lfs/1",
-        "'cut' thrown while requesting PUT http://hub/a",
-    ]
 
 
 def conflict(words: str, body: bytes = b"", path: str = "/api/tag") -> HfHubHTTPError:

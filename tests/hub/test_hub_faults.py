@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 from commit_history import DATASET, History
-from faults import STARTED, TIMEOUT, FaultyHub, Launcher, Running
+from faults import STARTED, TIMEOUT, Running
 from growth import RECIPE_FILE, Growth, record
-from huggingface_hub import HfApi
+from growth_outages import World
 
 from benchmarks.publishing import make_run
 from hub.contract.run_dir import read_manifest
@@ -28,26 +28,8 @@ pytestmark = pytest.mark.slow("publishes among planted faults and kills, to the 
 
 NAME = RECIPE_FILE.stem
 REPO, LARGE = f"acme/{NAME}", "demo/publishing-load"
-SEEDS, RUNS = 12 if os.getenv("STS_DINO_ALL_PAIRS") else 6, 9  # more than fifty processes, or a hundred
+SEEDS, RUNS = 12 if os.getenv("STS_DINO_ALL_PAIRS") else 4, 9  # about thirty processes, or a hundred
 SHARE = 0.06  # of the requests is struck
-
-
-class World:
-    """The faulty Hub, what publishes to it, and what was found of the commits so far."""
-
-    def __init__(self, folder: Path, growth: Growth, xet: bool = False):
-        self.growth = growth
-        self.faulty = FaultyHub(folder / "faulty", orgs=["acme"], part_bytes=1 << 16)
-        hub = self.faulty.hub
-        environment = hub.client_environment(folder / "home") | {"HF_HUB_DISABLE_XET": "0" if xet else "1"}
-        environment["HF_XET_CLIENT_RETRY_BASE_DELAY"] = "10ms"
-        self.launcher = Launcher(environment, folder / "said")
-        self.api = HfApi(endpoint=hub.endpoint, token=hub.token)
-        self.history = History(self.api, REPO, folder / "downloads")
-
-    def close(self) -> None:
-        self.launcher.__exit__()
-        self.faulty.hub.stop()
 
 
 class Disturbed:

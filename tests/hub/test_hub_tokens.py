@@ -109,7 +109,7 @@ def refused(session: Session) -> None:
     for who, code, words in (("wrong", 1, "401"), ("read", 1, "may only read"), ("alice", 2, "allowed: alice")):
         found, said = session.release(who)
         assert found == code and words in said and "Traceback" not in said, said
-    code, said = session.release("wrong", "hub.client.connection.translated")
+    code, said = session.release("wrong", "hub.client.connection.in_words")
     assert code == 1 and said.count("Traceback") > 1 and "During handling" in said, said
 
 

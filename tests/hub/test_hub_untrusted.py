@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 import unicodedata
-import warnings
 from pathlib import Path
 
 import httpx2
@@ -116,13 +115,6 @@ def test_a_plan_and_the_clients_log_are_clean_too(capsys):
     assert client.fit_to_print(record) and "\x1b" not in record.getMessage() and "s=1" not in record.getMessage()
 
 
-def test_a_warning_of_a_library_is_clean(capsys):
-    cli.run(lambda: warnings.warn(f"12 resamples\nof {NASTY}", stacklevel=1))
-    said = capsys.readouterr().err
-    assert said.startswith("warning: 12 resamples of no txt.exe")  # and no place in the code
-    assert said.count("\n") == 1 and said.rstrip("\n").isprintable()
-
-
 LIMITS = {"max_bytes": 1 << 20, "max_depth": 50, "max_nodes": 50_000}
 LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{i + 1}: &a{i + 1} [{', '.join([f'*a{i}'] * 9)}]\n" for i in range(12))
 MERGES = "a0: &a0 {x: 1}\n" + "".join(
@@ -131,8 +123,6 @@ MERGES = "a0: &a0 {x: 1}\n" + "".join(
 LADDER = "a0: &a0 [x]\n" + "".join(f"a{i + 1}: &a{i + 1} {'[' * 40}*a{i}{']' * 40}\n" for i in range(100))
 BOMBS = {
     "flow lists": ("[" * 30_000, "levels"),
-    "flow mappings": ("{a: " * 30_000, "levels"),
-    "block lists": ("- " * 30_000, "levels"),
     "complex keys": ("? " * 30_000, "levels"),
     "indented mappings": ("".join(" " * i + "a:\n" for i in range(200)), "levels"),
     "aliases that deepen": (LADDER, "levels"),
@@ -145,11 +135,8 @@ BOMBS = {
     "its own merge": ("a: &a {<<: *a}", "stands for nothing before it"),
     "nothing": ("a: *b", "stands for nothing before it"),
     "number": ("a: " + "1" * 5_000, "number"),
-    "number in base 60": ("a: 1" + ":1" * 5_000, "number"),
     "no such day": ("a: 2024-13-45", "not a value of its type"),
-    "no number": ("a: !!int x", "not a value of its type"),
     "no truth value": ("a: !!bool x", "not a value of its type"),
-    "no time": ("a: !!timestamp x", "not a value of its type"),
     "size": ("a: " + "x" * (1 << 20), "bytes"),
     "half a character": ("a: \ud800", "surrogate"),
 }
@@ -252,29 +239,21 @@ HOSTILE = [
     "www.example.com WWW.EXAMPLE.COM www.1x.com www._x.com",
     "write to some.one+tag@example.com or mailto:a@b.example",
     "example.com and a.b.example.org/path",
-    "//example.com/x javascript:alert(1)",
+    "//example.com/x ///example.com javascript:alert(1)",
     "# heading",
-    "####### not one",
     "- item",
-    "* item",
     "+ item",
     "1. item",
     "1234567890) item",
     "> quote",
     "---",
-    "===",
-    "***",
     "a\n===",
     "a\n---\nb",
     "    indented",
     "\tindented",
     "~~~\nfence\n~~~",
-    "```\nfence\n```",
     "*em* **strong** _em_ __strong__ ~~gone~~",
-    "snake_case_name 2*3*4",
-    "[^1] [ ] [x] - [ ] task",
-    "$x$ $$y$$ \\(z\\)",
-    ":smile: @user #123 ^up^ ==mark==",
+    "[^1] [ ] [x] - [ ] task $x$ :smile: @user #123 ^up^ ==mark==",
     "a\rb\r\nc\x0bd\x0ce\x85f\u2028g\u2029h",
     "\x00\x01\x1b[31mred\x7f",
     "abc\u202egnp.exe\u202c \u2066x\u2069 \u200f\u200e\u061c",
@@ -282,24 +261,11 @@ HOSTILE = [
     "family \U0001f468\u200d\U0001f469\u200d\U0001f467 stays",
     "{{ 7 * 7 }} {% raw %} {# x #} ${x} <%= y %>",
     "trailing backslash \\",
-    "trailing space  ",
     "",
-    "   ",
     "x" * 500,
-    "|" * 300,
     "&" * 300,
 ]
-ALPHABET = [
-    *list("ab1.-+*_#>|`<>[]()!\\/:@&;=~$^\"' \n\t\r{}%"),
-    "www.",
-    "://",
-    "&#",
-    "x.yz",
-    "\u202e",
-    "é",
-    "\n\n",
-    "    ",
-]
+ALPHABET = [*"ab1.-+*_#>|`<>[]()!\\/:@&;=~$^\"' \n\t\r{}%\u202eé", "www.", "://", "&#", "x.yz", "\n\n", "    "]
 RANDOM = random.Random(20)
 FUZZ = ["".join(RANDOM.choices(ALPHABET, k=RANDOM.randint(1, 24))) for _ in range(600)]
 
@@ -401,12 +367,8 @@ def test_a_fence_is_longer_than_what_it_holds() -> None:
 def test_finalize_escapes_text_and_formats_numbers() -> None:
     assert finalize("<b>") == "&#60;b&#62;"
     assert finalize(Markdown("<b>")) == "<b>"
-    assert [finalize(value) for value in (1234567, 0.01, 100.0, 0.8999999761581421)] == [
-        "1,234,567",
-        "0.01",
-        "100",
-        "0.9",
-    ]
+    numbers = (1234567, 0.01, 100.0, 0.8999999761581421)
+    assert [finalize(value) for value in numbers] == ["1,234,567", "0.01", "100", "0.9"]
     for value in (None, True):
         with pytest.raises(TypeError, match="cannot print"):
             finalize(value)

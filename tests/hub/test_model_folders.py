@@ -94,10 +94,6 @@ def judge(model: Path, folder: Path, models: Path):
     return outcome_of(quality, models / "pairs", "--nli", model, "--out", folder / "out")
 
 
-def count_lengths(model: Path, folder: Path, models: Path):
-    return outcome_of(quality, models / "pairs", "--tokenizer", model, "--out", folder / "out")
-
-
 COMMANDS = {
     write: "lm",
     ask_a_server: "lm",
@@ -106,7 +102,6 @@ COMMANDS = {
     take_a_baseline: "encoder",
     score: "encoder",
     judge: "nli",
-    count_lengths: "mlm",
 }
 
 
@@ -133,7 +128,7 @@ def test_code_pickles_and_modules_of_a_stranger_are_not_run_and_refused_in_a_lin
     assert (said or str(model)) in outcome.error
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.__name__)
+@pytest.mark.parametrize("command", [write, train, score], ids=lambda command: command.__name__)
 def test_a_tokenizer_with_code_of_its_own_is_a_stock_one_or_refused(command, models, tmp_path):
     model, marker = planted(models / COMMANDS[command], tmp_path / "planted", plant_tokenizer)
     outcome = command(model, tmp_path, models)
@@ -161,18 +156,19 @@ def test_a_saved_config_cannot_ask_for_pickles_kernels_or_code(models, tmp_path,
     assert asked.get("trust_remote_code") is not True
 
 
-@pytest.mark.parametrize("name", ["lm", "mlm", "encoder", "nli"])
+CUT = ("model.safetensors", b"\x10\x00\x00\x00\x00\x00\x00\x00{")
+DAMAGED = {
+    "lm": CUT,
+    "mlm": ("tokenizer.json", b'{"version": "1.0"}'),
+    "encoder": ("config.json", b"[" * 100_000),
+    "nli": ("config.json", b'{"model_type": "llama", "hidden_size": "many"}'),
+}
+
+
 @pytest.mark.parametrize(
-    "file, content",
-    [
-        ("model.safetensors", b"\x10\x00\x00\x00\x00\x00\x00\x00{"),
-        ("tokenizer.json", b'{"version": "1.0"}'),
-        ("config.json", b"[" * 100_000),
-        ("config.json", b'{"model_type": "llama", "hidden_size": "many"}'),
-    ],
-    ids=["cut-weights", "no-tokenizer", "deep-config", "wrong-config"],
+    ("name", "file", "content"), [*((name, *found) for name, found in DAMAGED.items()), ("nli", *CUT)]
 )
-def test_damaged_files_are_told_in_a_line(name, file, content, models, tmp_path):
+def test_damaged_files_are_reported_in_a_line(name, file, content, models, tmp_path):
     command = next(command for command, wanted in COMMANDS.items() if wanted == name)
     model, _ = planted(models / name, tmp_path / "damaged")
     (model / file).write_bytes(content)
