@@ -96,7 +96,7 @@ def dataset(folder) -> Path:
     settings = [f"source.path={folder / 'premises.txt'}", *OVERRIDES]
     options = [word for setting in settings for word in ("--set", setting)]
     done = outcome_of(generation.run, folder / "my.yaml", *options, "--out", folder / "runs" / "auto-nli")
-    assert done.code == 0, done.told
+    assert done.code == 0, done.stderr
     return folder / "runs" / "auto-nli"
 
 
@@ -123,7 +123,7 @@ def model(folder, dataset) -> Path:
         (evaluation, "--model", out, "--no-cache"),
     ):
         done = outcome_of(module, folder / "my-model.yaml", *words)
-        assert done.code == 0, done.told
+        assert done.code == 0, done.stderr
     return out
 
 
@@ -184,7 +184,7 @@ def test_a_run_goes_on_and_is_explained_where_its_inputs_lie_or_have_moved(datas
     settings = [f"source.path={moved / 'premises.txt'}", *OVERRIDES]
     options = [word for setting in settings for word in ("--set", setting)]
     again = outcome_of(generation.run, folder / "my.yaml", *options, "--out", tmp_path / "auto-nli")
-    assert again.code == 0 and "already complete" in again.told
+    assert again.code == 0 and "already complete" in again.stderr
     row = pq.read_table(min(dataset.glob("data/raw-1shot/*.parquet")), partitioning=None).to_pylist()[0]
     row_id = f"{row['source_id']}/{row['target']}/{row['attempt']}/1shot-0"
     assert outcome_of(generation.explain, dataset, row_id).code == 0
