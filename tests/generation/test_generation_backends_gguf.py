@@ -147,7 +147,7 @@ def test_every_command_takes_a_recipe_with_a_gguf(folder, tmp_path):
     row = read_shard(next(out.glob("data/rejected/*.parquet")))[0]
     place = f"{row['source_id']}/{row['target']}/{row['attempt']}"
     outcome = outcome_of(explain, out, place)
-    assert outcome.code == 0 and "generated again by the engine: identical" in outcome.told
+    assert outcome.code == 0 and "generated again by the engine: identical" in outcome.stderr
 
 
 def test_a_gguf_of_a_hub_is_fetched_alone(folder, lm, tmp_path, local_hub, hub_api, monkeypatch):

@@ -132,12 +132,10 @@ def test_the_machine_installs_that_commit_and_becomes_the_release(checkout, tmp_
     (checkout / "later").touch()
     git(checkout, "add", "--all")
     git(checkout, "commit", "--quiet", "--message", "two")
-    tools = tmp_path / "tools"
-    tools.mkdir()
     for name, code in (("pip", "[ -e recipes ] && [ ! -e later ]"), ("sts-dino", "echo $$")):
-        (tools / name).write_text(f'#!/bin/sh\necho {name} "$@"\n{code}\n')
-        (tools / name).chmod(0o755)
-    environment = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
+        (tmp_path / name).write_text(f'#!/bin/sh\necho {name} "$@"\n{code}\n')
+        (tmp_path / name).chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
 
     def run(commit: str) -> tuple[int, list[str], int]:
         words = command(str(checkout), commit, ["ray"], ["sts-dino", "release", "a recipe.yaml"])
