@@ -84,7 +84,7 @@ def main(
 ) -> None:
     """Serve a GGUF file on 127.0.0.1 until Ctrl-C."""
     if not gguf.is_file():
-        raise InputError(gguf, "is no file", hint="name a GGUF file")
+        raise InputError(gguf, "no such file", hint="name a GGUF file")
     try:
         import xllamacpp
     except ImportError as error:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,7 +19,6 @@ from eval.audit.agreement import (
     Report,
     document,
     encoder_agreements,
-    encoder_facts,
     encoders_markdown,
     make_report,
     markdown,
@@ -34,7 +33,7 @@ from hub.errors import InputError
 app = new_app("Label a dataset by people, blind, and compare their labels with the generator's.")
 
 
-def beside_people(report: Report, places: Sequence[str]) -> tuple[str, list[dict[str, object]]]:
+def beside_people(report: Report, places: Sequence[str]) -> tuple[str, list[dict[str, Any]]]:
     """How encoders agree with people, as Markdown and for programs; with a trained one, its untrained base.
 
     MiniLM is added where its package is installed. Raises InputError where there is nothing to correlate.
@@ -56,7 +55,7 @@ def beside_people(report: Report, places: Sequence[str]) -> tuple[str, list[dict
     if find_spec(MODULE):
         loaded.append(replace(load_encoder(str(minilm())), name=MINILM))
     found = encoder_agreements(report, loaded, bases)
-    return encoders_markdown(found), encoder_facts(found)
+    return encoders_markdown(found), [one.model_dump() for one in found]
 
 
 @app.command()

@@ -32,9 +32,6 @@ def main(
         int | None, typer.Option("--sample", min=1, help="So many rows, drawn at random [default: all]")
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Draws the rows")] = 42,
-    tokenizer: Annotated[
-        str | None, typer.Option("--tokenizer", help="Counts lengths [default: tokens between blanks]")
-    ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="[default: a folder in artifacts/quality]")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -52,20 +49,16 @@ def main(
     folder = made_folder(out or default_folder("quality", rows.name, rows.config))
     import transformers  # it, torch and matplotlib cost seconds
 
-    from eval.audit.quality import load_nli_model, measure, tokenizer_lengths, whitespace_lengths
+    from eval.audit.quality import load_nli_model, measure
     from eval.audit.quality_report import pictures, report
     from eval.encoders.load import load_encoder
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    if tokenizer is not None:
-        lengths, unit = tokenizer_lengths(tokenizer), f"tokens of {Path(tokenizer).name}"
-    else:
-        lengths, unit = whitespace_lengths, "tokens between blanks"
     loaded = load_nli_model(nli, nli_labels) if nli else None
     embedder = load_encoder(encoder) if encoder else None
     with tqdm(total=min(sample or rows.total, rows.total), desc=f"measuring {rows.config}", unit=" rows") as bar:
-        quality = measure(rows, sample, seed, embedder, loaded, (lengths, unit), bar.update)
+        quality = measure(rows, sample, seed, embedder, loaded, bar.update)
     drawn = pictures(quality)
     for name, picture in drawn.items():
         write_bytes(folder / name, picture)

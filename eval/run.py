@@ -30,11 +30,8 @@ def split_names(values: list[str]) -> list[str]:
 def read_seeds(values: list[str]) -> list[int]:
     """Seeds of the probes. Raises InputError for anything else."""
     names = split_names(values)
-    wrong = next((name for name in names if not (name.isascii() and name.isdigit())), None)
-    if wrong is not None or len(set(names)) < len(names):
-        raise InputError(
-            "--seeds", f"{wrong!r} is no seed" if wrong else "names a seed twice", allowed="e.g. 1111,1112"
-        )
+    if len(set(names)) < len(names) or not all(name.isascii() and name.isdigit() for name in names):
+        raise InputError("--seeds", f"{','.join(names)!r} are no distinct seeds", allowed="e.g. 1111,1112")
     return [int(name) for name in names] or [1111]
 
 

@@ -110,7 +110,7 @@ def main(
       sts-dino job recipes/datasets/auto-nli.yaml --org my-org --flavor l4x4 --workers 4 --timeout 2d --yes
     """
     if not _DURATION.fullmatch(timeout):
-        raise InputError(f"--timeout {timeout}", "is no duration", allowed="a number with s, m, h or d, such as 12h")
+        raise InputError(f"--timeout {timeout}", "is not a duration", allowed="a number with s, m, h or d, such as 12h")
     name, extras = checked(recipe, org, overrides, workers)
     checkout = Checkout.here()
     inside, *_ = [checkout.tracked(path) for path, _ in recipe_files(recipe)]  # those that it extends, too
@@ -160,12 +160,12 @@ class Checkout:
 
     @classmethod
     def here(cls) -> "Checkout":
-        """The checkout of the working directory. Raises InputError when there is none, or one with changes."""
+        """The checkout of the working directory. Raises InputError outside a checkout, and for one with changes."""
         root = git("rev-parse", "--show-toplevel")
         commit = root and git("rev-parse", "--verify", "--quiet", "HEAD", at=Path(root))
         if not root or not commit:
             hint = "clone the project, commit your recipe, and run this in the clone"
-            raise InputError(Path.cwd(), "is no git checkout with a commit, and a job installs one", hint=hint)
+            raise InputError(Path.cwd(), "is not a git checkout with a commit; a job installs one", hint=hint)
         changed = git("status", "--porcelain", at=Path(root)).splitlines()
         if changed:
             more = f" and {len(changed) - 1} more" if changed[1:] else ""
@@ -179,7 +179,7 @@ class Checkout:
         inside = whole.relative_to(self.root.resolve()).as_posix() if whole.is_relative_to(self.root.resolve()) else ""
         if not inside or not git("ls-files", "--", inside, at=self.root):
             hint = "put it into the checkout, commit and push it"
-            raise InputError(path, f"is no file of the commit {self.commit[:12]} that the job installs", hint=hint)
+            raise InputError(path, f"is not in the commit {self.commit[:12]} that the job installs", hint=hint)
         return inside
 
     def url(self, given: str | None) -> str:

@@ -92,7 +92,7 @@ def publish_run(directory: Path, options: PublishOptions) -> "Plan":
 def loading_script(directory: Path) -> dict[str, str]:
     """Name → text of the files that a finished run adds to the branch ``script``.
 
-    None for a model, for a decontaminated dataset, and for a dataset whose name is no name of a Python module.
+    None for a model, for a decontaminated dataset, and for a dataset whose name no Python module can have.
     """
     manifest = require_complete(directory)
     if manifest.kind == "model" or PROVENANCE in manifest.provenance:

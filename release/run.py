@@ -96,7 +96,7 @@ def is_model(path: Path) -> bool:
     """Whether a recipe is a model's, else a dataset's. Raises InputError when it is neither."""
     kind = read_yaml(path).get("kind")
     if kind not in ("dataset", "model"):
-        raise InputError(f"{path}:kind", f"{kind!r} is no kind of recipe", allowed="dataset, model")
+        raise InputError(f"{path}:kind", f"unknown kind of recipe {kind!r}", allowed="dataset, model")
     return bool(kind == "model")
 
 

@@ -254,7 +254,7 @@ def estimated(found: Adaptation) -> AdaptationEstimate:
 
 
 def sample_of(found: Adaptation) -> list[str]:
-    """Some texts of the corpus; for a corpus that is no local file, sentences of the examples."""
+    """Some texts of the corpus; for a corpus of a Hub, sentences of the examples."""
     from generation.inputs.sources import file_rows
 
     source = found.dataset.source

@@ -215,7 +215,7 @@ def evaluate(
 
     if isinstance(model, str | Path):
         encoder: Any = str(model)
-    else:  # known by what it makes of some texts: records of another one are no scores of it
+    else:  # its revision is a digest of its embeddings of some texts, so records of another encoder do not count
         encoder = wrap(model.encode, "model", hashlib.sha256(model.encode(PROBE).tobytes()).hexdigest())
     settings = EvaluationSettings(limit=limit)
     return score_encoder(encoder, tasks, source, settings, Path(out) if out is not None else None)
@@ -258,7 +258,7 @@ def _place(place: str | Path) -> dict[str, Any]:
         return {"path": str(Path(place).resolve())}
     repo_id, _, revision = str(place).partition("@")
     if repo_id.count("/") != 1 or not revision:
-        raise InputError(place, "is no folder here and no pinned repository", allowed="a folder, ORG/NAME@REVISION")
+        raise InputError(place, "is not a folder or pinned repository", allowed="a folder, ORG/NAME@REVISION")
     return {"repo_id": repo_id, "revision": revision}
 
 

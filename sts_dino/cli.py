@@ -26,7 +26,7 @@ class StageGroup(cli.Group):
 
 
 def load(name: str, stage: StageCommand) -> Any:
-    """A stage's command under its name here. Raises InputError where it needs a clone and there is none."""
+    """A stage's command under its name here. Raises InputError where it needs a clone."""
     if stage.clone:
         sys.path.append(str(Path(__file__).parents[1]))  # an editable install finds only the published packages
     try:
@@ -39,8 +39,6 @@ def load(name: str, stage: StageCommand) -> Any:
         raise InputError(f"sts-dino {name}", "needs a clone of the repository", hint="run it there") from None
     command: Any = typer.main.get_command(module.app)
     command.name = name
-    for one in (command, *getattr(command, "commands", {}).values()):
-        one.epilog = None  # of --version, which this command line has once
     parse = command.parse_args
     command.parse_args = lambda ctx, args: parse(ctx, [*stage.words, *accepted(stage, args)])
     return command

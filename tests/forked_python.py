@@ -72,7 +72,7 @@ def call(place: str) -> None:
 
 
 def serve(place: str, stub: str) -> None:
-    """The server's side: import the libraries, then fork for each question until whoever started it is gone."""
+    """The server's side: import the libraries, then fork for each question until its caller is gone."""
     import importlib
     import select
     from pathlib import Path

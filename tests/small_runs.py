@@ -1,4 +1,4 @@
-"""Finished datasets of every form in a second, without a language model: raw rows with all that sifting drops.
+"""Finished datasets of every form in a second, without a language model: raw rows with all that filters reject.
 
 ``small_run`` leaves a directory as the generation stage does, with its card: ready to be published.
 """
@@ -142,7 +142,7 @@ def second_text(number: int, attempt: int, label: str, shard: Shard) -> str:
         return source_sentence(number)
     if number % 13 == 5:
         return source_sentence(7 * number % 40)
-    told = "any label" if number % 9 == 2 else label
+    shown = "any label" if number % 9 == 2 else label
     return (
-        f"Text {number % 25} {attempt - attempt // 2} for {told} ({shard.variant.shots} {shard.variant.example_set})."
+        f"Text {number % 25} {attempt - attempt // 2} for {shown} ({shard.variant.shots} {shard.variant.example_set})."
     )

@@ -18,11 +18,13 @@ from eval.audit.survey import Sample, Scale
 from eval.encoders.embeddings import cosine
 from eval.encoders.load import Encoder
 from hub.contract.measured import Interval
+from hub.contract.results import Frozen
 from hub.errors import InputError
 from hub.papers import find_paper
 from hub.untrusted import Markdown, code, table
 
 WEIGHTS = ("linear", "quadratic")
+KAPPAS = {"kappa": "Cohen's κ", **{f"kappa_{kind}": f"κ, {kind} weights" for kind in WEIGHTS}}
 SAMPLES = 2_000
 FEWEST = 10  # pairs that a correlation needs
 DRAWS = 2000  # resamples of source sentences
@@ -31,30 +33,24 @@ Rows = NDArray[np.int64]
 Statistic = Callable[[Rows], float]
 
 
-@dataclass(frozen=True)
-class Agreement:
+class Agreement(Frozen):
     """Two raters on the same ``n`` items. A κ is None where it is undefined: both gave one and the same label only.
 
-    ``counts``: (labels, labels), row = the first rater's label, column = the second's. ``same``: percent, with Wilson's
-    interval; the κ have percentile bootstrap intervals over the items.
+    ``counts``: a row for each label of the first rater, a column for each of the second. ``column_percent``: each
+    column in percent of its sum, as in DINO's Table 3; None where it is empty. ``same``: percent, with Wilson's
+    interval. ``kappas``: those of ``KAPPAS``, weighted on an ordered scale only, with bootstrap intervals over items.
     """
 
-    counts: Counts
     n: int
+    counts: list[list[int]]
+    column_percent: list[list[float | None]]
     same: Interval
-    kappa: Interval | None
-    weighted: dict[str, Interval | None]  # weights → κ; empty when the scale has no order
+    kappas: dict[str, Interval | None]
 
     @property
-    def kappas(self) -> dict[str, Interval | None]:
-        """Name in JSON → κ."""
-        return {"kappa": self.kappa, **{f"kappa_{kind}": one for kind, one in self.weighted.items()}}
-
-    @property
-    def column_percent(self) -> list[list[float | None]]:
-        """Each column in percent of its sum, as in DINO's Table 3; None where the column is empty."""
-        sums = self.counts.sum(axis=0).tolist()
-        return [[100 * n / of if of else None for n, of in zip(row, sums, strict=True)] for row in self.counts.tolist()]
+    def kappa(self) -> Interval | None:
+        """Cohen's κ without weights."""
+        return self.kappas["kappa"]
 
 
 def rounded(value: float, low: float, high: float) -> Interval:
@@ -86,8 +82,16 @@ def agreement(first: Sequence[str], second: Sequence[str], scale: Scale, seed: i
         (value,) = kappas(counts[None], weights)
         return rounded(value, *np.nanpercentile(kappas(drawn, weights), [2.5, 97.5])) if np.isfinite(value) else None
 
-    weighted = {kind: kappa(kind) for kind in WEIGHTS if scale.ordered}
-    return Agreement(counts, n, wilson(int(np.trace(counts)), n, 100), kappa(None), weighted)
+    sums = counts.sum(axis=0).tolist()
+    return Agreement(
+        n=n,
+        counts=counts.tolist(),
+        column_percent=[
+            [100 * n / of if of else None for n, of in zip(row, sums, strict=True)] for row in counts.tolist()
+        ],
+        same=wilson(int(np.trace(counts)), n, 100),
+        kappas={"kappa": kappa(None), **{f"kappa_{kind}": kappa(kind) for kind in WEIGHTS if scale.ordered}},
+    )
 
 
 def kappas(tables: Counts, weights: str | None = None) -> NDArray[np.float64]:
@@ -154,11 +158,11 @@ def markdown(report: Report) -> str:
 
     def percents(found: Agreement) -> Markdown:
         cells = [[_percent(value) for value in row] for row in found.column_percent]
-        return confusion(cells, ["rows", *found.counts.sum(axis=0).tolist()])
+        return confusion(cells, ["rows", *map(sum, zip(*found.counts, strict=True))])
 
     def beside(found: Agreement, theirs: Sequence[Sequence[float]]) -> Markdown:
         both = zip(found.column_percent, theirs, strict=True)
-        return confusion([[f"{_percent(a)} / {b:.0f} %" for a, b in zip(*rows, strict=True)] for rows in both])
+        return confusion([[f"{_percent(a)} / {_percent(b)}" for a, b in zip(*rows, strict=True)] for rows in both])
 
     context = {"sample": report.sample, "scale": scale, "paper": published(scale), "beside": beside}
     return fill("agreement.md.jinja", report=report, percents=percents, values=_values, **context)
@@ -170,9 +174,8 @@ def _percent(value: float | None) -> str:
 
 def _values(found: Agreement, heading: str) -> Markdown:
     same = f"{found.same.value:.0f} % [{found.same.low:.0f}, {found.same.high:.0f}]"
-    named = {"Cohen's κ": found.kappa, **{f"κ, {kind} weights": one for kind, one in found.weighted.items()}}
-    shown = {name: Markdown(str(one or "undefined (one label only)")) for name, one in named.items()}
-    return table(["", heading], [["rows", str(found.n)], ["equal labels", Markdown(same)], *map(list, shown.items())])
+    shown = [[KAPPAS[name], Markdown(one or "undefined (one label only)")] for name, one in found.kappas.items()]
+    return table(["", heading], [["rows", str(found.n)], ["equal labels", Markdown(same)], *shown])
 
 
 def document(report: Report) -> dict[str, Any]:
@@ -181,9 +184,8 @@ def document(report: Report) -> dict[str, Any]:
     paper = published(examples.scale)
 
     def facts(found: Agreement) -> dict[str, Any]:
-        values = {"same": found.same, **found.kappas}
-        shown = {name: one and one.model_dump() for name, one in values.items()}
-        return {"n": found.n, "counts": found.counts.tolist(), "column_percent": found.column_percent, **shown}
+        shown = found.model_dump()
+        return shown | shown.pop("kappas")
 
     return {
         "dataset": {key: getattr(examples, key) for key in ("name", "config", "split", "sha256")},
@@ -244,17 +246,17 @@ def bootstrap_interval(value: Statistic, resamples: Sequence[Rows], rows: int) -
     return rounded(whole, low, high)
 
 
-@dataclass(frozen=True)
-class EncoderAgreement:
+class EncoderAgreement(Frozen):
     """Spearman's correlation, from -1 to 1, of an encoder's cosines and mean human scores of ``pairs`` pairs.
 
-    over: the difference to another encoder's on the same pairs, by its name; None where there is none to compare with.
+    ``gain``: the difference to the untrained ``base`` on the same pairs; None where there is none to compare with.
     """
 
     encoder: str
     pairs: int
     spearman: Interval
-    over: tuple[str, Interval] | None = None
+    base: str | None = None
+    gain: Interval | None = None
 
 
 def mean_scores(answers: Mapping[str, Mapping[int, str]]) -> dict[int, float]:
@@ -285,8 +287,13 @@ def agreements(
             raise InputError(name, "has no correlation with answers that are all the same, or cosines that are")
         return interval
 
-    over = {name: (base, correlation(name, base)) for name, base in bases.items() if {name, base} <= cosines.keys()}
-    return [EncoderAgreement(name, len(scores), correlation(name), over.get(name)) for name in cosines]
+    found = []
+    for name in cosines:
+        base = bases.get(name) if bases.get(name) in cosines else None
+        gain = correlation(name, base) if base else None
+        one = {"encoder": name, "pairs": len(scores), "spearman": correlation(name), "base": base, "gain": gain}
+        found.append(EncoderAgreement.model_validate(one))
+    return found
 
 
 def encoder_agreements(report: Report, encoders: Sequence[Encoder], bases: Mapping[str, str]) -> list[EncoderAgreement]:
@@ -302,22 +309,8 @@ def encoder_agreements(report: Report, encoders: Sequence[Encoder], bases: Mappi
 def encoders_markdown(agreements: Sequence[EncoderAgreement]) -> str:
     """The agreements as a section of the report; correlations x 100."""
 
-    def points(of: Interval) -> str:
-        return f"{100 * of.value:.1f} [{100 * of.low:.1f}, {100 * of.high:.1f}]"
+    def points(of: Interval | None) -> Markdown:
+        return Markdown(f"{100 * of.value:.1f} [{100 * of.low:.1f}, {100 * of.high:.1f}]" if of else "")
 
-    rows = [
-        [one.encoder, Markdown(points(one.spearman)), Markdown(points(of)) if of else "", base]
-        for one in agreements
-        for base, of in [one.over or ("", None)]
-    ]
-    header = ["encoder", "Spearman", "difference", "to"]
-    return fill("encoders.md.jinja", pairs=agreements[0].pairs, rows=rows, header=header)
-
-
-def encoder_facts(agreements: Sequence[EncoderAgreement]) -> list[dict[str, object]]:
-    """The agreements as JSON."""
-    return [
-        {"encoder": one.encoder, "pairs": one.pairs, "spearman": one.spearman.model_dump()}
-        | {"over": one.over and {"encoder": one.over[0], **one.over[1].model_dump()}}
-        for one in agreements
-    ]
+    rows = [[one.encoder, points(one.spearman), points(one.gain), one.base or ""] for one in agreements]
+    return fill("encoders.md.jinja", pairs=agreements[0].pairs, rows=rows)

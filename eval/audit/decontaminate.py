@@ -1,8 +1,7 @@
-"""A dataset without the rows that stand in evaluation data: a run directory to be trained on, carded and published.
+"""A dataset without the rows that occur in evaluation data: a run directory to train on, card and publish.
 
-Only finished configs are written: raw and rejected rows and source sentences stay with the checked dataset. The new run
-has the recipe of the old one under a name or version of its own; what was dropped and why
-(``hub.contract.measured``) stands in its manifest and is one of its inputs.
+Only finished configs are written. The new run has the old run's recipe under a name or version of its own. Its
+manifest records what was dropped and why (``hub.contract.measured``), as one of its inputs.
 """
 
 import shlex
@@ -46,32 +45,30 @@ SUFFIX = "-without-evaluation-texts"
 
 @dataclass(frozen=True)
 class Target:
-    """Where the rest is written, and what it is to be called; without a name, the dataset's with ``SUFFIX``."""
+    """Place, name and version of the kept rows; without a name, the dataset's with ``SUFFIX``."""
 
     out: Path
     command: str = ""
     name: str | None = None
     version: str | None = None
 
+    def require_new(self) -> None:
+        """Raise InputError when something is at ``out`` already."""
+        if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
+            raise InputError(self.out, "is there already", hint="choose another --drop, or remove it")
 
-def require_new(out: Path) -> None:
-    """Raise InputError when something is at ``out`` already."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(out, "is there already", hint="choose another --drop, or remove it")
+    def recipe(self, directory: Path) -> DatasetRecipe:
+        """The recipe of the kept rows. Raises InputError for a name or version that it cannot have."""
+        from hub.client.publish import is_later
 
-
-def dropped_recipe(directory: Path, target: Target) -> DatasetRecipe:
-    """The recipe of the rest. Raises InputError for a name or version that it cannot have."""
-    from hub.client.publish import is_later
-
-    recipe = load_recipe(directory / RECIPE, DatasetRecipe)
-    name, version = target.name or recipe.name + SUFFIX, target.version or recipe.version
-    if name == recipe.name and not is_later(version, recipe.version):
-        problem = f"is the version of what is checked, or an earlier one ({recipe.name} v{recipe.version})"
-        hint = "published rows are never changed: give a later one, or another --drop-name"
-        raise InputError(f"--drop-version {version}", problem, hint=hint)
-    named = {"name": name, "version": version, "pretty_name": f"{recipe.pretty_name} (without evaluation texts)"}
-    return checked(Path("--drop-name, --drop-version"), DatasetRecipe, {**recipe.model_dump(mode="json"), **named})
+        recipe = load_recipe(directory / RECIPE, DatasetRecipe)
+        name, version = self.name or recipe.name + SUFFIX, self.version or recipe.version
+        if name == recipe.name and not is_later(version, recipe.version):
+            problem = f"is not later than the version of the checked dataset ({recipe.name} v{recipe.version})"
+            hint = "published rows are never changed: give a later one, or another --drop-name"
+            raise InputError(f"--drop-version {version}", problem, hint=hint)
+        named = {"name": name, "version": version, "pretty_name": f"{recipe.pretty_name} (without evaluation texts)"}
+        return checked(Path("--drop-name, --drop-version"), DatasetRecipe, {**recipe.model_dump(mode="json"), **named})
 
 
 def command_of(place: str, options: Mapping[str, Path | str | float | None]) -> str:
@@ -91,9 +88,8 @@ def drop(directory: Path, target: Target, books: Bookkeeper) -> Manifest:
     process writes it.
     """
     with locked(target.out):
-        require_new(target.out)
-        before, hits = require_complete(directory), books.hits
-        recipe = dropped_recipe(directory, target)
+        target.require_new()
+        before, hits, recipe = require_complete(directory), books.hits, target.recipe(directory)
         for config, split in ((config, split) for config, of in hits.items() for split in of if of[split].all()):
             hint = "use other source sentences, or check and drop less: --sets, --drop-kinds, --drop-splits"
             raise InputError(f"{directory} ({config})", f"every row of {split} is in evaluation data", hint=hint)
@@ -247,9 +243,9 @@ def main(
     }
     target = Target(drop_to, command_of(place, options), drop_name, drop_version) if drop_to else None
     if target is not None:
-        require_new(target.out)
+        target.require_new()
         require_run(place, "--drop", split=split)
-        dropped_recipe(Path(place), target)
+        target.recipe(Path(place))
         made_folder(target.out.parent, "--drop")
     if card:
         require_run(place, "--card", config=config, split=split)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from eval.tasks.registry import DATASETS, find_dataset
 from eval.tasks.rows import Pins, names_in_layout
 from eval.tasks.sources import Source
-from eval.tasks.task import DataSet
+from eval.tasks.task import DataSet, Layout
 from hub.contract.measured import KINDS, Kind
 from hub.errors import InputError
 
@@ -156,16 +156,15 @@ class NearIndex:
 class EvaluationSet:
     """A split's texts, side by side: ``sides`` holds one tuple of n texts for each side of a pair, or the only one."""
 
-    name: str  # e.g. sts12, whatever the text form
-    split: str
+    place: str  # e.g. sts12/test, whatever the text form
     form: str  # the data set's own name, e.g. sts12-original
     sides: tuple[tuple[str, ...], ...]
     sha256: str
 
     @property
-    def place(self) -> str:
-        """``sts12/test``."""
-        return f"{self.name}/{self.split}"
+    def split(self) -> str:
+        """The place's split."""
+        return self.place.partition("/")[2]
 
 
 @dataclass(frozen=True)
@@ -188,18 +187,21 @@ def read_evaluation_sets(
     name). Raises InputError for an unknown name, and for a file that is missing beside others of its split, or altered.
     """
     source = Source(senteval=senteval, originals=originals, pins=pins)
-    roots = {"senteval": senteval, "originals": originals}
-    sets, absent = [], []
+    roots: dict[Layout, Path | None] = {"senteval": senteval, "originals": originals}
+    sets, absent, read = list[EvaluationSet](), list[str](), set[Layout]()
     usual = [dataset for dataset in DATASETS.values() if dataset.sentences is not None]
     for dataset in [find_dataset(name) for name in names] if names else usual:
         root = roots[dataset.layout]
         for split in dataset.parts:
-            if names or (source.has(dataset.name, split) if root is None else _is_there(dataset, split, root)):
-                sets.append(_read(source, dataset, split))
+            place = f"{dataset.sentences or dataset.name}/{split}"
+            if names or (split in dataset.shipped if root is None else _is_there(dataset, split, root)):
+                rows = source.load(dataset.name, [split])[split]
+                sets.append(EvaluationSet(place, dataset.name, rows.columns, rows.sha256))
+                read.add(dataset.layout)
             elif root is not None:
                 absent.append(f"{dataset.name}/{split}")
     for layout, root in roots.items():
-        if not names and root is not None and not any(find_dataset(one.form).layout == layout for one in sets):
+        if not names and root is not None and layout not in read:
             raise InputError(root, "has no evaluation data", hint="check --senteval-data and --sts-data")
     return EvaluationTexts(tuple(sets), tuple(absent))
 
@@ -209,11 +211,6 @@ def _is_there(dataset: DataSet, split: str, root: Path) -> bool:
     bases = (root, root.parent) if root.name == "downstream" else (root,)
     paths = [base / name for base in bases for file in dataset.parts[split].files for name in names_in_layout(file)]
     return any(path.is_file() for path in paths)
-
-
-def _read(source: Source, dataset: DataSet, split: str) -> EvaluationSet:
-    rows = source.load(dataset.name, [split])[split]
-    return EvaluationSet(dataset.sentences or dataset.name, split, dataset.name, rows.columns, rows.sha256)
 
 
 BLOCK = 512  # texts whose neighbours are looked up at once

@@ -6,20 +6,18 @@ source sentences are drawn, and intervals resample source sentences.
 """
 
 import hashlib
-from array import array
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import pandas
 import typer
 from numpy.typing import NDArray
 
 from eval.audit.agreement import bootstrap_interval, correlation_interval, make_report, resampled
-from eval.audit.source import Batch, DatasetRows, default_folder, find_rows
+from eval.audit.source import DatasetRows, default_folder, find_rows
 from hub.cli import JsonOption, answer, new_app, say
 from hub.contract.measured import NEAR_COPY, Fidelity, Judge, LabelFidelity, PersonAgreement
 from hub.contract.recipe import DatasetRecipe
@@ -30,95 +28,74 @@ from hub.errors import InputError
 from hub.untrusted import Markdown, code, table
 from hub.word_overlap import word_overlap
 
-Rows = NDArray[np.int64]
 
+def draw_pairs(rows: DatasetRows, count: int, seed: int) -> tuple[pandas.DataFrame, int]:
+    """All pairs (first, second, label) of ``count`` source sentences drawn at random; the number to draw from.
 
-@dataclass(frozen=True)
-class Pairs:
-    """Pairs of drawn source sentences, row by row; ``all_first_texts`` counts those to draw from."""
-
-    place: str
-    first: list[str]
-    second: list[str]
-    labels: list[str]
-    all_first_texts: int
-
-    @property
-    def first_texts(self) -> int:
-        """How many were drawn."""
-        return len(set(self.first))
-
-
-def draw_pairs(rows: DatasetRows, count: int, seed: int) -> Pairs:
-    """All pairs of ``count`` source sentences drawn at random, of all where there are fewer.
-
-    Rows are read twice; eight bytes of each source sentence are kept. Raises InputError without labelled pairs.
+    Raises InputError without labelled pairs.
     """
-    place = f"{rows.name} ({rows.config})"
     if len(rows.columns) != 2 or rows.labelled_by is None:
-        raise InputError(place, f"has {rows.example_type} rows", allowed="labelled pairs (schema: sts or nli)")
-    seen = array("Q")
-    for batch in rows.batches():
-        seen.extend(_hash(first, seed) for first, _, _ in _written(batch))
-    hashes = np.unique(np.frombuffer(seen, dtype=np.uint64))
-    if not len(hashes):
-        raise InputError(place, "has no pair that was written for a label")
-    last = hashes[min(count, len(hashes)) - 1]  # the smallest hashes: a simple random sample
-    drawn = [row for batch in rows.batches() for row in _written(batch) if _hash(row[0], seed) <= last]
-    first, second, labels = (list(column) for column in zip(*drawn, strict=True))
-    return Pairs(place, first, second, labels, len(hashes))
-
-
-def _written(batch: Batch) -> list[tuple[str, str, str]]:
-    return [row for row in zip(*batch.pairs(), strict=True) if row[2] != SAMPLED]
+        raise InputError(rows.place, f"has {rows.example_type} rows", allowed="labelled pairs (schema: sts or nli)")
+    read = [pandas.DataFrame(dict(zip(PAIR, batch.pairs(), strict=True))) for batch in rows.batches()]
+    pairs = pandas.concat(read, ignore_index=True)
+    pairs = pairs[pairs["label"] != SAMPLED]
+    first = sorted(pairs["first"].unique(), key=lambda text: _hash(text, seed))
+    if not first:
+        raise InputError(rows.place, "has no pair that was written for a label")
+    return pairs[pairs["first"].isin(first[:count])].reset_index(drop=True), len(first)
 
 
 def _hash(text: str, seed: int) -> int:
+    """A number that orders texts at random, the same in every run."""
     digest = hashlib.blake2b(f"{seed}\0{text}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
 def label_fidelity(
-    pairs: Pairs, scores: Mapping[str, float | None], cosines: Sequence[float], classes: Sequence[str] | None = None
+    pairs: pandas.DataFrame,
+    scores: Mapping[str, float | None],
+    cosines: Sequence[float],
+    classes: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """What ``hub.contract.measured.Fidelity`` says of texts: ``labels``, ``spearman``, ``near_copies``.
+    """``labels``, ``spearman`` and ``near_copies`` of ``hub.contract.measured.Fidelity`` for ``pairs``.
 
     scores: of each label, None where labels have none; ``cosines`` and an NLI judge's ``classes``: one a pair.
     Raises InputError for a label without a text.
     """
-    targets, values = np.array(pairs.labels), np.asarray(cosines, dtype=np.float64)
-    missing = [label for label in scores if label not in set(pairs.labels)]
-    if missing:
-        raise InputError(pairs.place, f"no text of label {missing[0]!r} was kept", hint="give a larger run")
-    resamples = resampled(pairs.first)
-    overlaps = np.array([word_overlap(*both) for both in zip(pairs.first, pairs.second, strict=True)])
-    same = np.array([first == second for first, second in zip(pairs.first, pairs.second, strict=True)])
+    both = zip(pairs["first"], pairs["second"], strict=True)
+    found = pairs.assign(cosine=np.asarray(cosines, dtype=np.float64), overlap=[word_overlap(*one) for one in both])
+    found = found.assign(same=found["first"] == found["second"], near=found["overlap"] >= NEAR_COPY, judged=classes)
+    resamples = resampled(list(pairs["first"]))
 
     def of_label(label: str) -> LabelFidelity:
-        chosen = targets == label
+        chosen = (found["label"] == label).to_numpy()
+        if not chosen.any():
+            raise InputError("labels", f"no text of label {label!r} was kept", hint="give a larger run")
+        values, texts = found["cosine"].to_numpy(), found[chosen]
 
-        def mean(rows: Rows) -> float:
-            found = values[rows][chosen[rows]]
-            return float(found.mean()) if len(found) else float("nan")
+        def mean(rows: NDArray[np.int64]) -> float:
+            drawn = values[rows][chosen[rows]]
+            return float(drawn.mean()) if len(drawn) else float("nan")
 
-        judged = Counter(name for name, is_it in zip(classes or (), chosen, strict=False) if is_it)
+        shares = texts["judged"].value_counts(normalize=True)
         return LabelFidelity(
-            texts=int(chosen.sum()),
+            texts=len(texts),
             cosine=bootstrap_interval(mean, resamples, len(values)),
-            identical=float(same[chosen].mean()),
-            near_copies=float((overlaps[chosen] >= NEAR_COPY).mean()),
-            word_overlap=float(overlaps[chosen].mean()),
-            nli={name: judged[name] / judged.total() for name in NLI_LABELS} if classes is not None else None,
+            identical=float(texts["same"].mean()),
+            near_copies=float(texts["near"].mean()),
+            word_overlap=float(texts["overlap"].mean()),
+            nli={name: float(shares.get(name, 0)) for name in NLI_LABELS} if classes is not None else None,
         )
 
-    graded = np.array([scores.get(label) for label in pairs.labels], dtype=np.float64)  # NaN: no score
+    graded = np.array([scores.get(label) for label in pairs["label"]], dtype=np.float64)  # NaN: no score
     return {
         "labels": {label: of_label(label) for label in scores},
-        "spearman": None if np.isnan(graded).any() else correlation_interval(graded, values, resamples),
-        "near_copies": float((overlaps >= NEAR_COPY).mean()),
+        "spearman": None if np.isnan(graded).any() else correlation_interval(graded, cosines, resamples),
+        "near_copies": float(found["near"].mean()),
     }
 
 
+PAIR = ("first", "second", "label")
 LIBRARIES = ("sentence-transformers", "transformers", "torch", "numpy", "scipy", "sts-dino")
 NO_JUDGE = "name a sentence encoder as judge: --encoder FOLDER or --encoder ORG/NAME@REVISION"
 ANSWERED = "train"  # the split that people are asked about
@@ -176,27 +153,31 @@ def main(
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     measured = list[Fidelity]()
-    judge, second = load_encoder(place), load_nli_model(nli, nli_labels) if nli else None
+    judge, nli_judge = load_encoder(place), load_nli_model(nli, nli_labels) if nli else None
     for directory, (manifest, recipe) in prepared:
         rows = find_rows(str(directory), config)
-        pairs, chosen = draw_pairs(rows, first_texts, seed), str(rows.config)
-        classes = second.predict(pairs.first, pairs.second) if second else None
-        scores = {label.name: label.score for label in recipe.written_labels}
-        requested, kept = _asked_and_kept(manifest, chosen)
+        pairs, all_first_texts = draw_pairs(rows, first_texts, seed)
+        first, second = list(pairs["first"]), list(pairs["second"])
+        of_shots = manifest.counts.get("variants", {}).get(rows.config.rpartition("-")[2], manifest.counts)
         found = Fidelity(
             dataset=manifest.name,
-            config=chosen,
+            config=rows.config,
             fingerprint=manifest.fingerprint,
             judge=Judge(name=judge.name if encoder else MINILM, revision=judge.revision),
-            nli_judge=Judge(name=second.name, revision=second.revision) if second else None,
-            first_texts=pairs.first_texts,
-            all_first_texts=pairs.all_first_texts,
+            nli_judge=Judge(name=nli_judge.name, revision=nli_judge.revision) if nli_judge else None,
+            first_texts=pairs["first"].nunique(),
+            all_first_texts=all_first_texts,
             seed=seed,
-            requested=requested,
-            kept=kept,
-            people=_people(directory, manifest.name, chosen, annotations),
+            requested=of_shots["requested"],
+            kept=of_shots["kept"],
+            people=_people(directory, manifest.name, rows.config, annotations),
             versions={name: version(name) for name in LIBRARIES},
-            **label_fidelity(pairs, scores, cosine(judge)(pairs.first, pairs.second), classes),
+            **label_fidelity(
+                pairs,
+                {label.name: label.score for label in recipe.written_labels},
+                cosine(judge)(first, second),
+                nli_judge.predict(first, second) if nli_judge else None,
+            ),
         )
         say(f"written: {found.write(directory)}")
         measured.append(found)
@@ -214,12 +195,6 @@ def _manifest(directory: Path) -> tuple[Manifest, DatasetRecipe]:
         pairs = ", ".join(name for name, schema in SCHEMAS.items() if schema.pairs)
         raise InputError(directory, f"its schema {recipe.schema_name} has no pairs", allowed=pairs)
     return manifest, recipe
-
-
-def _asked_and_kept(manifest: Manifest, config: str) -> tuple[int, int]:
-    """Texts requested and kept of a config: of its shot count, where the run has several."""
-    of_shots = manifest.counts.get("variants", {}).get(config.rpartition("-")[2], manifest.counts)
-    return of_shots["requested"], of_shots["kept"]
 
 
 def _people(directory: Path, name: str, config: str, folder: Path | None) -> tuple[PersonAgreement, ...]:

@@ -25,13 +25,12 @@ from hub.contract.schema import NLI_LABELS
 from hub.errors import InputError, RunError
 from hub.untrusted import NO_CODE, NO_PICKLES, reading_model, require_safetensors
 
-Lengths = Callable[[Sequence[str]], list[int]]
 Measures = Mapping[str, Callable[[list[str], list[str]], Sequence[Any]]]  # name → a value for each pair
 LIBRARIES = ("numpy", "pyarrow", "scipy", "scikit-learn", "torch", "transformers", "sentence-transformers")
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 ORDER = ("contradiction", "negative", "neutral", "entailment", "positive")  # rising similarity
 INTENDED = {**{name: name for name in NLI_LABELS}, "positive": "entailment", "negative": "contradiction"}
-SHORT = 3  # tokens
+SHORT = 3  # tokens between blanks, as in all lengths
 NEEDED = (4, 32)  # tokens: the premises that Auto-NLI used (section 4.1, appendix A), both ends included
 DISTINCT_ROWS = 10_000  # distinct-n falls as texts are added: datasets are compared on as many
 NLI_BATCH = 32  # pairs of similar length
@@ -65,32 +64,10 @@ class Quality:
         return {**self.facts, **tables, "nli": None if self.nli is None else records(self.nli)}
 
 
-def whitespace_lengths(texts: Sequence[str]) -> list[int]:
-    """Tokens between blanks."""
-    return [len(text.split()) for text in texts]
-
-
-def tokenizer_lengths(place: str) -> Lengths:
-    """Count tokens with a model's tokenizer, without its special tokens. Raises InputError when it cannot be loaded."""
-    from transformers import AutoTokenizer
-
-    with reading_model(place, "has no tokenizer"):
-        tokenizer = AutoTokenizer.from_pretrained(place, **NO_CODE)
-    return lambda texts: [len(ids) for ids in tokenizer(list(texts), add_special_tokens=False)["input_ids"]]
-
-
 def jaccard(first: list[str], second: list[str]) -> list[float]:
     """Words in both texts over words in either; 1 where both have none."""
-    return [len(a & b) / len(a | b) if a | b else 1.0 for a, b in _word_sets(first, second)]
-
-
-def overlap_coefficient(first: list[str], second: list[str]) -> list[float]:
-    """Words in both texts over the words of the text with fewer; 1 where one has none."""
-    return [len(a & b) / min(len(a), len(b)) if a and b else 1.0 for a, b in _word_sets(first, second)]
-
-
-def _word_sets(first: list[str], second: list[str]) -> list[tuple[set[str], set[str]]]:
-    return [(set(words(a)), set(words(b))) for a, b in zip(first, second, strict=True)]
+    both = [({*words(one)}, {*words(other)}) for one, other in zip(first, second, strict=True)]
+    return [len(one & other) / len(one | other) if one | other else 1.0 for one, other in both]
 
 
 @dataclass(frozen=True)
@@ -160,25 +137,23 @@ def measure(
     seed: int = 42,
     encoder: Encoder | None = None,
     nli: NliModel | None = None,
-    lengths: tuple[Lengths, str] = (whitespace_lengths, "tokens between blanks"),
     progress: Callable[[int], object] = lambda done: None,
 ) -> Quality:
     """The quality of a dataset, or of ``sample`` of its rows drawn at random.
 
-    lengths: the function that counts tokens, and its unit. ``progress`` is called with the number of rows of each
-    batch. Raises InputError when an encoder or NLI model is given and there are no pairs, or one of them fails.
+    ``progress`` is called with the number of rows of each batch. Raises InputError when an encoder or NLI model is
+    given and there are no pairs, or one of them fails.
     """
     if len(rows.columns) < 2 and (encoder or nli):
         raise InputError(rows.place, "has single texts: no pairs to compare")
     values: Measures = {
         "jaccard": jaccard,
-        "overlap coefficient": overlap_coefficient,
         **({"cosine": cosine(encoder)} if encoder else {}),
         **({"nli": nli.predict} if nli else {}),
     }
     found = list[tuple[pandas.DataFrame, pandas.DataFrame]]()
     for batch in rows.batches(sample, seed):
-        found.append((_texts(batch, lengths[0]), _pairs(batch, values)))
+        found.append((_texts(batch), _pairs(batch, values)))
         progress(len(batch))
     texts, pairs = (pandas.concat(frames) for frames in zip(*found, strict=True))
     facts = {
@@ -189,7 +164,6 @@ def measure(
         "splits": rows.splits,
         "rows": len(texts),
         "seed": seed,
-        "length_unit": lengths[1],
         "encoder": encoder and {"name": encoder.name, "revision": encoder.revision},
         "nli_model": nli and {"name": nli.name, "revision": nli.revision, "classes": list(nli.classes)},
         "versions": {"python": sys.version.split()[0], **{library: version(library) for library in LIBRARIES}},
@@ -207,11 +181,11 @@ def measure(
     )
 
 
-def _texts(batch: Batch, lengths: Lengths) -> pandas.DataFrame:
+def _texts(batch: Batch) -> pandas.DataFrame:
     """Per row: the length, emptiness and hashes (exact, normal) of each text, and the hash of the label."""
     found: dict[str, Any] = {"label": _hashes(batch.labels or [""] * len(batch))}
     for column, texts in batch.texts.items():
-        found[f"{column} length"] = lengths(texts)
+        found[f"{column} length"] = [len(text.split()) for text in texts]
         found[f"{column} empty"] = [not text.strip() for text in texts]
         found[f"{column} exact"] = _hashes(texts)
         found[f"{column} normal"] = _hashes([normal_form(text) for text in texts])

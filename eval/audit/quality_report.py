@@ -44,7 +44,7 @@ def _cell(value: Any) -> Any:
 
 def pictures(quality: Quality) -> dict[str, bytes]:
     """File name → plot, as PNG: lengths of the texts, and each measure by label."""
-    drawn = {"lengths.png": _lengths(quality.lengths, quality.facts["length_unit"])}
+    drawn = {"lengths.png": _lengths(quality.lengths)}
     return drawn | {f"{one.replace(' ', '-')}.png": _measure(quality, one) for one in quality.measures}
 
 
@@ -52,7 +52,7 @@ def _look(index: int) -> dict[str, Any]:
     return {"color": COLOURS[index % len(COLOURS)], "linestyle": LINES[index % len(LINES)], "linewidth": 2}
 
 
-def _lengths(lengths: pandas.DataFrame, unit: str) -> bytes:
+def _lengths(lengths: pandas.DataFrame) -> bytes:
     """The distribution of text lengths, one line for each column (Auto-NLI, Figure 2)."""
 
     def draw(_: object, axes: Any) -> None:
@@ -61,7 +61,12 @@ def _lengths(lengths: pandas.DataFrame, unit: str) -> bytes:
         for index, column in enumerate(lengths):
             shares = 100 * lengths[column].value_counts(normalize=True).reindex(range(longest + 1), fill_value=0)
             axes.plot(shares, label=name(str(column)), **_look(index))
-        axes.set(xlabel=f"length of a text, in {unit}", ylabel="texts, %", xlim=(0, max(longest, 34)), ylim=(0, None))
+        axes.set(
+            xlabel="length of a text, in tokens between blanks",
+            ylabel="texts, %",
+            xlim=(0, max(longest, 34)),
+            ylim=(0, None),
+        )
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
 
     return picture(draw, (9, 4))

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
@@ -185,15 +185,6 @@ _SCHEMA = (
 )
 
 
-class Answer(NamedTuple):
-    """One line of the history; ``time`` is ISO 8601, UTC."""
-
-    annotator: str
-    row: int
-    label: str
-    time: str
-
-
 class AnswerStore:
     """The answers of all annotators about one dataset, in ``directory``.
 
@@ -224,15 +215,14 @@ class AnswerStore:
     def answers(self) -> dict[str, dict[int, str]]:
         """Annotator → row → the last answer; annotators in the order of their first answer."""
         found = dict[str, dict[int, str]]()
-        for answer in self.history():
-            found.setdefault(answer.annotator, {})[answer.row] = answer.label
+        for annotator, row, label, _ in self.history():
+            found.setdefault(annotator, {})[row] = label
         return found
 
-    def history(self) -> list[Answer]:
-        """Every answer ever given, oldest first."""
+    def history(self) -> list[tuple[str, int, str, str]]:
+        """Every answer ever given, oldest first: annotator, row, label and time (ISO 8601, UTC)."""
         with self._transaction() as database:
-            rows = database.execute("SELECT annotator, row, label, time FROM answers ORDER BY number").fetchall()
-        return [Answer(*row) for row in rows]
+            return database.execute("SELECT annotator, row, label, time FROM answers ORDER BY number").fetchall()
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:

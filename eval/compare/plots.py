@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 
 from eval.compare.tables import Comparison
 from eval.statistics.paired import Measurement, Verdict
-from hub.contract.results import TaskScore, Word
+from hub.contract.results import Word
 from hub.plot_style import COLOURS, name, picture
 
 HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo")
@@ -51,7 +51,11 @@ def _scores(comparison: Comparison) -> Drawing:
             there = [index for index, model in enumerate(models) if model in line.scores]
             for position, index in enumerate(there):
                 middle = place + (position - (len(there) - 1) / 2) * 0.8 / len(models)
-                _bar(axes, middle, 0.74 / len(models), index, line.scores[models[index]])
+                score = line.scores[models[index]]
+                low, high = score.interval() or (score.main_score, score.main_score)
+                axes.barh(middle, score.main_score, 0.74 / len(models), **_look(index))
+                axes.plot([low, high], [middle, middle], color="black", linewidth=1.2, solid_capstyle="butt")
+                axes.text(max(high, 0) + 0.8, middle, f"{score.main_score:.2f}", va="center", fontsize=8)
         axes.grid(visible=False, axis="y")
         axes.set_yticks(range(len(lines)), _names([line.measurement for line in lines]))
         lowest = min((score.interval() or (score.main_score,))[0] for line in lines for score in line.scores.values())
@@ -63,13 +67,6 @@ def _scores(comparison: Comparison) -> Drawing:
         figure.legend(handles=handles, loc="outside upper center", ncols=columns, frameon=False)
 
     return draw, (8.5, 1.5 + 0.3 * -(-len(models) // 2) + BAR * (len(models) + 0.5) * len(lines))
-
-
-def _bar(axes: Axes, middle: float, thickness: float, index: int, score: TaskScore) -> None:
-    axes.barh(middle, score.main_score, thickness, **_look(index))
-    low, high = score.interval() or (score.main_score, score.main_score)
-    axes.plot([low, high], [middle, middle], color="black", linewidth=1.2, solid_capstyle="butt")
-    axes.text(max(high, 0) + 0.8, middle, f"{score.main_score:.2f}", va="center", fontsize=8)
 
 
 def _look(index: int) -> dict[str, Any]:

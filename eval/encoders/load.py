@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hub.cli import say
-from hub.contract.run_dir import MANIFEST, RECIPE, REPORT, read_manifest, require_complete
+from hub.contract.run_dir import MANIFEST, RECIPE, REPORT, Manifest, read_manifest, require_complete
 from hub.durable import sha256_file
 from hub.errors import InputError, RunError, did_you_mean
 from hub.untrusted import NO_CODE, NO_PICKLES, first_line, one_line, read_object, reading_model, require_safetensors
@@ -148,6 +148,7 @@ def adapted_revision(folder: Path, model: str) -> str:
 Embed = Callable[[list[str]], Any]  # n texts → (n, dimension)
 BATCH = 32  # texts of one forward pass
 FUNCTION = "python:"
+LOADED = "SentenceTransformer"
 LIBRARIES = ("sentence-transformers", "transformers", "tokenizers", "torch")
 PROBE = ["A sentence."]
 SAID = 200  # characters of another's error that ours shows
@@ -158,10 +159,9 @@ class Encoder:
     """An encoder and what its results are written under.
 
     ``name`` is a run directory's, PARENT/NAME of another folder, ORG/NAME@COMMIT of a Hub model, or a function's.
-    ``revision`` is the Hub commit, the hash of the model's files, or what a function declares; ``fingerprint`` is that
-    of a run directory's manifest. ``settings`` is what else decides the embeddings: prompt, precision, lengths;
-    ``versions`` are the libraries that embed, which decide their last bits. ``pinned`` is False when the revision may
-    stay the same while the embeddings change.
+    ``revision`` is the Hub commit, the hash of the model's files, or what a function declares; ``fingerprint`` a run
+    directory's. ``settings`` (prompt, precision, lengths) and the libraries' ``versions`` decide the embeddings, too.
+    ``pinned`` is False when the revision may stay the same while the embeddings change.
     """
 
     name: str
@@ -187,13 +187,9 @@ def require_model(model: str) -> None:
     Raises InputError for a folder that is not there, is no SentenceTransformer, is unfinished or has pickled weights.
     """
     path = Path(model)
-    if model.startswith(FUNCTION):
-        return
-    if path.exists():
+    if path.exists() and not model.startswith(FUNCTION):
         _check(path, model)
-        if read_manifest(path) is not None:
-            require_complete(path)
-    elif path.is_absolute() or not _is_repo_id(model.partition("@")[0]):
+    elif not model.startswith(FUNCTION) and (path.is_absolute() or not _is_repo_id(model.partition("@")[0])):
         raise InputError(model, "no such model folder", hint="train it first: sts-dino train RECIPE")
 
 
@@ -207,19 +203,15 @@ def load_encoder(model: str, dtype: str | None = None, batch_size: int = BATCH) 
     """
     if model.startswith(FUNCTION):
         return wrap(_imported(model), model)
-    require_model(model)
     path = Path(model)
     if path.exists():
-        revision = None
-        folder, name = path, "/".join(path.resolve().parts[-2:])
+        folder, name, revision = path, "/".join(path.resolve().parts[-2:]), None
     else:
         folder, revision = download(model)
         name = f"{model.partition('@')[0]}@{revision}"
-        _check(folder, model)
-    manifest = read_manifest(folder)
-    if manifest is not None:
-        require_complete(folder)
-        name = name if revision else path.resolve().name
+    manifest = _check(folder, model)
+    if manifest is not None and revision is None:
+        name = path.resolve().name
     revision = (revision or content_hash(folder)) + adapted_revision(folder, model)
     loaded = _load(folder, model, dtype)
 
@@ -314,16 +306,19 @@ def _is_repo_id(name: str) -> bool:
     return len(parts) == 2 and all(parts) and parts[0] not in (".", "..", "artifacts")
 
 
-def _check(folder: Path, model: str) -> None:
-    """Raise InputError when a folder is no SentenceTransformer, or one of another kind, or has pickled weights."""
+def _check(folder: Path, model: str) -> Manifest | None:
+    """The manifest of a run directory. Raises InputError for an unfinished one, and when a folder is no
+    SentenceTransformer, or one of another kind, or has pickled weights.
+    """
     if not (folder / "modules.json").is_file():
         raise InputError(model, "is not a SentenceTransformer model (no modules.json)")
     config = folder / "config_sentence_transformers.json"
-    if config.is_file():
-        kind = read_object(config, model).get("model_type", "SentenceTransformer")
-        if kind != "SentenceTransformer":  # it would be converted, to something its author did not mean
-            raise InputError(model, f"is a {kind}", allowed="a SentenceTransformer")
+    kind = read_object(config, model).get("model_type", LOADED) if config.is_file() else LOADED
+    if kind != LOADED:  # it would be converted, to something its author did not mean
+        raise InputError(model, f"is a {kind}", allowed=f"a {LOADED}")
     require_safetensors(folder, model)
+    manifest = read_manifest(folder)
+    return manifest and require_complete(folder)
 
 
 def _load(folder: Path, model: str, dtype: str | None) -> SentenceTransformer:
@@ -339,9 +334,8 @@ def _load(folder: Path, model: str, dtype: str | None) -> SentenceTransformer:
 def _settings(loaded: SentenceTransformer) -> dict[str, str]:
     """What decides an embedding beside the model's files."""
     prompt = loaded.prompts.get(loaded.default_prompt_name or "", "")
-    facts = {"prompt": prompt, "max_seq_length": loaded.max_seq_length}
-    facts |= {"truncate_dim": loaded.truncate_dim, "dtype": loaded.dtype}
-    return {key: str(value) for key, value in facts.items()}
+    facts = {name: str(getattr(loaded, name)) for name in ("max_seq_length", "truncate_dim", "dtype")}
+    return {"prompt": str(prompt), **facts}
 
 
 def download(model: str) -> tuple[Path, str]:

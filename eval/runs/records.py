@@ -195,10 +195,11 @@ def why_stale(
     record: Record,
     encoder: Encoder,
     settings: EvaluationSettings,
+    versions: Mapping[str, str],
     protocol: str | None = None,
     data: Data | None = None,
 ) -> str | None:
-    """Why a record does not hold for this encoder and these settings, in words; None when it does.
+    """Why a record does not hold for this encoder, these settings and libraries, in words; None when it does.
 
     ``protocol`` and ``data`` are the task's of today, None where they are not known.
     """
@@ -207,8 +208,8 @@ def why_stale(
         return "the encoder declares no revision, so it may have changed"
     if record.revision != encoder.revision:
         return f"it is of other weights (revision {record.revision[:SHOWN]}, now {encoder.revision[:SHOWN]})"
-    if changed := _other_encoding(record, encoder):
-        return changed
+    if encoding := _other_encoding(record, encoder):
+        return encoding
     if record.settings.part != settings.part:
         return f"it is of {record.settings.rows}, not of {settings.rows}"
     if score.seeds and score.seeds != settings.probe_seeds:
@@ -219,16 +220,12 @@ def why_stale(
     if data is not None and (score.data_sha256, score.data_revision) != data:
         was, now = (one[0] or one[1] or "" for one in ((score.data_sha256, score.data_revision), data))
         return f"its data were others ({was[:SHOWN]}, now {now[:SHOWN]})"
-    return None
-
-
-def other_major(record: Record, versions: Mapping[str, str]) -> str | None:
-    """The deciding libraries with another major version than the record was made with, in words; None without."""
+    made = record.versions
     changed = [
-        f"{library} {record.versions[library]}, now {versions[library]}"
+        f"{library} {made[library]}, now {versions[library]}"
         for library in DECIDING
-        if library in record.versions and library in versions
-        if record.versions[library].partition(".")[0] != versions[library].partition(".")[0]
+        if library in made and library in versions
+        if made[library].partition(".")[0] != versions[library].partition(".")[0]
     ]
     return f"it was made with {'; '.join(changed)}" if changed else None
 

@@ -18,7 +18,7 @@ from typing import cast
 from eval.encoders.embeddings import Embeddings
 from eval.encoders.load import Encoder, load_encoder
 from eval.runs.job import EvaluationJob, find_entries
-from eval.runs.records import BASE, CONTROL, RESULTS, Data, Record, Records, other_major, why_stale, with_interval
+from eval.runs.records import BASE, CONTROL, RESULTS, Data, Record, Records, why_stale, with_interval
 from eval.scoring.outcomes import Measured
 from eval.statistics.bootstrap import EvaluationSettings, NewScore, task_score
 from eval.statistics.paired import Difference, Measurement, gains, resampled
@@ -178,8 +178,7 @@ def _kept(scored: ScoredEncoder, settings: EvaluationSettings, task: Task, split
     records = scored.place
     record = records.find(task.name, split)
     if record is not None:
-        stale = why_stale(record, scored.encoder, settings, settings.protocol(task), data)
-        stale = stale or other_major(record, versions(task.is_of_mteb))
+        stale = why_stale(record, scored.encoder, settings, versions(task.is_of_mteb), settings.protocol(task), data)
         if stale is None:
             return with_interval(record, records, settings)
         say(f"{task.name} {split}: measured anew, for {stale}")
@@ -228,9 +227,11 @@ def with_earlier(side: ScoredEncoder, settings: EvaluationSettings) -> ScoredEnc
     for name, record in side.place.files():
         if record is not None and record.key in named:
             continue
-        task = TASKS.get(record.score.task) if record else None  # its data are not read again
-        protocol = settings.protocol(task) if task else None
-        stale = why_stale(record, side.encoder, settings, protocol) if record else "it is damaged or of another form"
+        stale: str | None = "it is damaged or of another form"
+        if record is not None:
+            task = TASKS.get(record.score.task)  # its data are not read again
+            protocol = settings.protocol(task) if task else None
+            stale = why_stale(record, side.encoder, settings, versions(task is None), protocol)
         if record is not None and stale is None:
             earlier.append(with_interval(record, side.place, settings))
         else:
@@ -253,8 +254,8 @@ def summarise(
     """
     now = versions(any(record.score.task.startswith(MTEB) for record in model.records))
     scores = tuple(_with_versions(record, now) for record in model.records)
-    base_scores, base_gains = _against(model, base, "base", settings, now)
-    control_scores, over_control = _against(model, control, "control", settings, now)
+    base_scores, base_gains = _against(model, base, settings, now)
+    control_scores, over_control = _against(model, control, settings, now)
     return Results(
         model=model.encoder.name,
         revision=model.encoder.revision,
@@ -272,12 +273,9 @@ def summarise(
 
 
 def _against(
-    model: ScoredEncoder, other: ScoredEncoder | None, which: str, settings: EvaluationSettings, now: Mapping[str, str]
+    model: ScoredEncoder, other: ScoredEncoder | None, settings: EvaluationSettings, now: Mapping[str, str]
 ) -> tuple[tuple[TaskScore, ...], tuple[Gain, ...]]:
-    """Scores of another encoder on the model's tasks, and the model's gains over it.
-
-    A run killed between the two may leave unlike major versions of a library: no gain.
-    """
+    """Scores of another encoder on the model's tasks, and the model's gains over it."""
     if other is None:
         return (), ()
     scores, found = list[TaskScore](), list[tuple[TaskScore, Difference]]()
@@ -285,10 +283,6 @@ def _against(
     for after in model.records:
         before = measured.get(Measurement.of(after.score))
         if before is None:
-            continue
-        if stale := other_major(before, after.versions):
-            key = " ".join(after.key)
-            say(f"no gain on {key}, for the {which}'s score: {stale}; name the task again to score both")
             continue
         scores.append(_with_versions(before, now))
         rows = model.place.outcomes(*after.key), other.place.outcomes(*before.key)

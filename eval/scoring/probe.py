@@ -1,9 +1,7 @@
 """Probes: how well a linear classifier on frozen embeddings solves a task, under SentEval's protocols.
 
-Two modes, never in one column: ``senteval`` is the toolkit's own optimiser with its early stopping (`probe_senteval`),
-``lbfgs`` the optimum of the convex objective (`probe_lbfgs`). Splits, grid, choice and rounding are the toolkit's
-(`tools/validation.py`) in both. Rows must come in the toolkit's order (`eval.scoring.transfer` sorts them), which folds
-and shuffles depend on.
+Splits, grid, choice and rounding are the toolkit's (`tools/validation.py`) in both modes. Rows must come in the
+toolkit's order (`eval.scoring.transfer` sorts them), which folds and shuffles depend on.
 """
 
 from collections.abc import Sequence

@@ -1,15 +1,10 @@
 """The optimum of logistic regression, for all folds of a task together.
 
-Objective: mean cross-entropy + l2/2 (|W|² + |b|²) over the k x (d + 1) weights. The toolkit's ``weight_decay`` l2 gives
-Adam the same gradient, intercept included, so both modes share a grid; the optimum is unique, and depends on neither
-seed nor start. In scikit-learn's terms C = 1 / (n l2), with the intercept as a column of ones. A final classifier is
-fitted on all its rows: nothing stops early, so no dev rows are kept from it.
-
-All classifiers see the same rows, so a product with all their weights is one, and folds are masks, not copies. L-BFGS
-(Nocedal and Wright 2006, algorithm 7.4) starts each fold at the optimum of all rows, and that at the one of the next
-larger l2. Its first inverse Hessian is diagonal in the eigenvectors of the rows' second moments, mean p(1 - p) x
-eigenvalue + l2. Beside the rows it needs some 30 times the weights of one l2, four bytes a row and fold, and a few
-buffers of 4 MiB.
+Objective: mean cross-entropy + l2/2 (|W|² + |b|²) over the k x (d + 1) weights, whose gradient Adam is given in the
+toolkit; in scikit-learn's terms C = 1 / (n l2), with the intercept as a column of ones. All classifiers see the same
+rows, so a product with all their weights is one, and folds are masks, not copies. L-BFGS (Nocedal and Wright 2006,
+algorithm 7.4) starts each fold at the optimum of all rows, and that at the one of the next larger l2. Its first inverse
+Hessian is diagonal in the eigenvectors of the rows' second moments, mean p(1 - p) x eigenvalue + l2.
 """
 
 from collections.abc import Callable, Sequence

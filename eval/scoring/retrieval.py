@@ -1,9 +1,7 @@
 """SentEval's model of caption–image retrieval: both sides projected linearly, trained to rank right pairs first.
 
-The toolkit's settings and random numbers (facebookresearch/SentEval, ``senteval/tools/ranking.py``): two linear maps
-into 1,000 dimensions, cosine, hinge loss with margin 0.2 against 30 wrong images and 30 wrong captions per pair, drawn
-from everything outside the batch; Adam, 128 pairs a step; after every pass six recalls on the validation images;
-training ends with the fourth pass that was no improvement, or after 21 passes, and the best pass is kept.
+The toolkit's settings and random numbers (facebookresearch/SentEval, ``senteval/tools/ranking.py``), as
+``docs/protocols.md`` tells them.
 """
 
 import copy

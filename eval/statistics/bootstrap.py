@@ -2,10 +2,7 @@
 
 Rows are drawn with replacement (Efron & Tibshirani 1993, chapter 13), within every part where a score is a mean over
 parts. A resample is the number of times each row was drawn, so many are scored at once: one matrix product for sums,
-cumulative sums for Spearman's ranks. All systems are scored on the same resamples: their differences are paired. Rows
-count as independent; where they share a sentence or an image, intervals are too narrow.
-
-Cost of 1,000 resamples of 10,000 rows for two systems on one core: 0.9 s for Spearman, 0.2 s for the others.
+cumulative sums for Spearman's ranks. 1,000 resamples of 10,000 rows for two systems take 0.9 s for Spearman.
 """
 
 import warnings

@@ -1,12 +1,8 @@
 """How two systems differ on the same rows: the points, their paired interval, a test, and the verdict.
 
-The rule, for two systems on the same rows under the same protocol: one is ``better`` (``worse``) on a task when the
-paired 95 % bootstrap interval of the difference lies above (below) 0 AND the test's p-value, adjusted by Holm's method
-over all tasks on which the two are compared, is below 0.05. All else is ``not significant``.
-
-Why both: the interval is not symmetric about the difference where the resamples are not, but knows nothing of the other
-tasks, of which one in twenty would look different by chance. The adjusted test does know, but takes the difference for
-normal. Tasks on the same rows (``sts12/all``, ``sts12/mean``) count as several, which errs on the safe side.
+The rule: one is ``better`` (``worse``) on a task when the paired 95 % bootstrap interval of the difference lies above
+(below) 0 AND the test's p-value, adjusted by Holm's method over all tasks on which the two are compared, is below 0.05.
+All else is ``not significant``. The interval knows one task only; the adjusted test takes the difference for normal.
 
 The test is McNemar's for accuracies. For every other score it is the difference over its infinitesimal jackknife
 standard error, from the influence of each row: O(n log n) steps.

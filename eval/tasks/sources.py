@@ -76,8 +76,7 @@ class Source:
     def _from_files(self, files: Sequence[DataFile], layout: Layout, part: Part, pin: RowsPin | None) -> Rows:
         """The rows of ``files``. Where they are not the pinned ones, the file that is to blame is named.
 
-        Lines are always counted. Of the bytes, the rows decide: a file with other line ends, say, and the published
-        rows is as good as the published file.
+        Lines are always counted. Of the bytes, the rows decide: a file with other line ends passes.
         """
         pins: dict[str, FilePin] = getattr(self._pins, layout)
         expected = [(file, pins.get(name)) for file, name in zip(files, part.files, strict=True)]

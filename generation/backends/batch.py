@@ -176,9 +176,7 @@ class LiveBatch:
         length = rounded(int(self.prefix_lengths[entries].max()))
         seen = np.arange(length) < self.prefix_lengths[entries][:, None, None]
         chosen = self._chosen(members, len(prefixes))
-        now.levels.append(
-            self._where_they_lie(self.caches.shared_prefixes, entries, length, slots, place, chosen, seen)
-        )
+        now.levels.append(self._level(self.caches.shared_prefixes, entries, length, slots, place, chosen, seen))
 
     def _prompt_levels(self, now: Pass, rows: list[Row]) -> None:
         """The rows that decode read their prompts, in levels of at most PROMPT_SLOTS rows a prompt.
@@ -196,7 +194,7 @@ class LiveBatch:
             length = rounded(int(tokens.max()))
             seen = np.arange(length) < tokens[:, None, None]
             chosen = self._chosen(members, len(rows))
-            now.levels.append(self._where_they_lie(self.caches.prompts, entries, length, slots, place, chosen, seen))
+            now.levels.append(self._level(self.caches.prompts, entries, length, slots, place, chosen, seen))
 
     def _page_levels(self, now: Pass, rows: list[Row], offsets: np.ndarray) -> None:
         """Each row's newest token is written at its offset; then the row reads its pages, one level for each."""
@@ -214,26 +212,7 @@ class LiveBatch:
                 np.argsort(order),
                 np.arange(KV_PAGE) <= within[order][:, None, None],
             )
-            now.levels.append(self._where_they_lie(cache, entries[order], KV_PAGE, slots, place, chosen, seen))
-
-    def _where_they_lie(
-        self,
-        cache: KVCache,
-        entries: np.ndarray,
-        length: int,
-        slots: np.ndarray,
-        place: np.ndarray,
-        members: slice | Tensor,
-        seen: np.ndarray,
-    ) -> Level:
-        """A level of entries in rising order: gathered where they are few, else all up to the last, copying none."""
-        span, width = int(entries[-1]) + 1, slots.shape[1]
-        if 2 * len(entries) < span:
-            return self._level(cache, entries, length, slots, place, members, seen)
-        spread, seen_there = np.zeros((span, width), dtype=np.int64), np.zeros((span, 1, length), dtype=bool)
-        spread[entries], seen_there[entries] = slots, seen
-        there = entries[place // width] * width + place % width
-        return self._level(cache, None, length, spread, there, members, seen_there)
+            now.levels.append(self._level(cache, entries[order], KV_PAGE, slots, place, chosen, seen))
 
     def _chosen(self, members: np.ndarray, rows: int) -> slice | Tensor:
         """The numbers of some of the first ``rows`` rows as an index; all of them are a slice, which copies nothing."""
@@ -261,20 +240,30 @@ class LiveBatch:
         cache, members = self.caches.prompts, slice(rows, total)
         now.writes.append(Write(cache, members, self._tensor(entries[entry]), self._tensor(offsets)))
         seen = np.broadcast_to(np.tri(length, dtype=bool), (len(entries), length, length))
-        now.levels.append(self._level(cache, entries, length, slots, entry * length + offsets, members, seen))
+        place = entry * length + offsets
+        now.levels.append(self._level(cache, entries, length, slots, place, members, seen, gathered=True))
 
     def _level(
         self,
         cache: KVCache,
-        entries: np.ndarray | None,
+        entries: np.ndarray,
         length: int,
         slots: np.ndarray,
         place: np.ndarray,
         members: slice | Tensor,
         seen: np.ndarray,
+        gathered: bool = False,
     ) -> Level:
+        """A level of entries in rising order: ``gathered``, as few ones are, else all up to the last, copying none."""
+        span, width, chosen = int(entries[-1]) + 1, slots.shape[1], None
+        if gathered or 2 * len(entries) < span:
+            chosen = self._tensor(entries)
+        else:
+            spread, seen_there = np.zeros((span, width), dtype=np.int64), np.zeros((span, 1, length), dtype=bool)
+            spread[entries], seen_there[entries] = slots, seen
+            place = entries[place // width] * width + place % width
+            slots, seen = spread, seen_there
         attn_bias = torch.from_numpy(np.where(seen, np.float32(0), np.float32(-np.inf))).to(self.device)
-        chosen = None if entries is None else self._tensor(entries)
         return Level(cache, chosen, length, self._tensor(slots), self._tensor(place), members, attn_bias)
 
     def _tensor(self, values: np.ndarray) -> Tensor:

@@ -21,7 +21,7 @@ from transformers import DynamicCache
 from generation.backends.batch import KVCaches, LiveBatch, LiveSequence, Prompt, Row
 from generation.backends.load_model import is_out_of_memory, load_model, rows_that_fit
 from generation.backends.model_check import AttentionPath, find_path, with_attention
-from generation.backends.output_layer import LogitsInPieces, OutputLayer, pack_output_layer, take_output_layer
+from generation.backends.output_layer import LogitsInPieces, OutputLayer, pack, take_output_layer
 from generation.backends.protocol import Completion, Request, cut
 from generation.backends.self_debiasing import WholeLogits, choose, guided_rows
 from generation.backends.shared_attention import KVCache, Level, Pass, Write, causal_mask, rounded, run_pass
@@ -55,7 +55,7 @@ class Engine(PromptEncoder):
             say(f"{config.model_type}: the plain, slower loop writes the texts ({self.attention.reason})")
         self._output = take_output_layer(model) if self.attention.shared else None
         if shared and self._output is None:
-            pack_output_layer(model)
+            pack(model, last=True)
         self._window_reported = False
         self._caches = KVCaches()
         self._prefix_ids: list[Ids] = []

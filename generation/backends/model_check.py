@@ -79,8 +79,7 @@ def find_path(model: Any) -> AttentionPath:
     window = min(windows, default=0)
     if 0 < window < len(ids):
         return AttentionPath(False, f"its window of {window} tokens is narrower than a prompt", own)
-    exact = model.dtype == torch.float32
-    if not (_equal(found, wanted) if exact else _alike(found, wanted, _rounding(model, ids, wanted))):
+    if not _alike(found, wanted, None if model.dtype == torch.float32 else _rounding(model, ids, wanted)):
         return AttentionPath(False, "its logits differ from those of the model's own attention", own)
     model.set_attn_implementation(NAME)
     return AttentionPath(True, "gives the logits of the model's own attention", own, window)
@@ -128,16 +127,14 @@ def _rounding(model: Any, ids: np.ndarray, wanted: Tensor) -> float:
         return float((_own_logits(model, ids) - wanted).abs().mean() / wanted.std())
 
 
-def _equal(found: Tensor, wanted: Tensor) -> bool:
-    return bool((found - wanted).abs().max() <= EXACT * wanted.std())
+def _alike(found: Tensor, wanted: Tensor, rounding: float | None) -> bool:
+    """Whether logits are equal, in half precision up to ``rounding``: of some million logits the worst says little.
 
-
-def _alike(found: Tensor, wanted: Tensor, rounding: float) -> bool:
-    """Up to rounding: of some million logits in half precision the worst one says little.
-
-    The mean error is about what another order of the same sums makes; and the likeliest tokens, the first and the
+    There the mean error is about what another order of the same sums makes; and the likeliest tokens, the first and the
     first ten, are the likeliest ones of the model's own attention, or close to them.
     """
+    if rounding is None:
+        return bool((found - wanted).abs().max() <= EXACT * wanted.std())
     spread = wanted.std()
     if not (found - wanted).abs().mean() / spread <= min(ROUNDING * rounding, WIDEST):
         return False

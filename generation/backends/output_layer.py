@@ -1,10 +1,8 @@
 """The output layer in pieces: logits of (rows, V) are never in memory at once, only statistics of them.
 
-Hidden states leave the model's forward pass. Each piece of the vocabulary gives its logits, of which are kept: the
-running maximum and sum of exponentials (so the log-normaliser), and the maxima of tiles of tokens, among which the
-largest logits are found. The few logits that somebody reads are then computed once more, one product each.
-
-A large vocabulary makes this the greater part of a small model's step: Gemma 3 270M has 262,144 tokens of 640 numbers.
+Hidden states leave the model's forward pass. Of the logits of each piece of the vocabulary are kept: the running
+maximum and sum of exponentials (so the log-normaliser), and the maxima of tiles of tokens, among which the largest
+logits are found. The few logits that are read are then computed once more, one product each (docs/engine.md).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -205,28 +203,19 @@ class PackedLinear(nn.Module):
 
 
 @torch.inference_mode()
-def pack(model: Any) -> int:
-    """Replace a model's linear layers, but the last one, by packed ones; how many were. Training is over after that."""
+def pack(model: Any, last: bool = False) -> int:
+    """Replace a model's linear layers by packed ones: all but the last, or the ``last`` alone. Returns how many were.
+
+    Training is over after that. No replaced layer is held, or weights would be in memory twice.
+    """
     output, count = model.get_output_embeddings(), 0
-    for parent, name in _places(model):
+    places = [(parent, name) for parent in model.modules() for name, _ in parent.named_children()]
+    for parent, name in places:
         layer = getattr(parent, name)
-        if layer is not output and (replacement := packed(layer)) is not layer:
+        if (layer is output) == last and (replacement := packed(layer)) is not layer:
             setattr(parent, name, replacement)
             count += 1
     return count
-
-
-def pack_output_layer(model: Any) -> None:
-    """Replace a model's last layer, too."""
-    output = model.get_output_embeddings()
-    for parent, name in _places(model):
-        if getattr(parent, name) is output:
-            setattr(parent, name, packed(output))
-
-
-def _places(model: nn.Module) -> list[tuple[nn.Module, str]]:
-    """Every layer by its parent and its name there: what is replaced is not held, or weights would be there twice."""
-    return [(parent, name) for parent in model.modules() for name, _ in parent.named_children()]
 
 
 def linear(weight: Tensor, bias: Tensor | None) -> nn.Module:
@@ -244,20 +233,11 @@ def packed(layer: nn.Module) -> nn.Module:
     if type(layer) is not nn.Linear and type(layer) is not Conv1D:
         return layer
     weight = layer.weight.t() if isinstance(layer, Conv1D) else layer.weight
-    if not _fits(weight):
+    can = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+    if not can or weight.device.type != "cpu" or weight.dtype not in TYPES:
         return layer
     found = PackedLinear(weight.detach(), None if layer.bias is None else layer.bias.detach())
-    return found if _equal(layer, found) else layer
-
-
-def _fits(weight: Tensor) -> bool:
-    can = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
-    return can and weight.device.type == "cpu" and weight.dtype in TYPES
-
-
-def _equal(layer: nn.Linear | Conv1D, packed: PackedLinear) -> bool:
-    weight = layer.weight
-    probe = torch.linspace(-1, 1, 4 * packed.in_features, dtype=weight.dtype).view(4, -1)
+    probe = torch.linspace(-1, 1, 4 * found.in_features, dtype=weight.dtype).view(4, -1)
     plain = layer(probe).float()
     tolerance = (1e-4 if weight.dtype == torch.float32 else 2e-2) * max(1.0, float(plain.abs().max()))
-    return bool((packed(probe).float() - plain).abs().max() <= tolerance)
+    return found if (found(probe).float() - plain).abs().max() <= tolerance else layer

@@ -7,10 +7,9 @@ under some counter-instruction than under its own is penalised by α = max(exp(�
 Guidance (classifier-free guidance for language models, Sanchez et al. 2023) multiplies p_y by (p_y / p_plain)^γ, where
 the plain prompt has neither task nor source sentence. α depends on p_y alone, and multiplies the guided probability.
 
-``choose`` draws the next token of many texts without the whole vocabulary. Debiasing only lowers: p·α <= p. So the k
-best debiased tokens are among the M best raw ones as soon as the k-th debiased value is at least the M-th raw one; M is
-widened for the rows where it is not. With top-k off the bound says nothing, and the whole vocabulary is used, a few
-texts at a time. With guidance p is the guided probability, which has a row of its own.
+``choose`` draws without the whole vocabulary. Debiasing only lowers: p·α <= p. So the k best debiased tokens are among
+the M best raw ones as soon as the k-th debiased value is at least the M-th raw one; else M is widened. With top-k off
+the whole vocabulary is used, a few texts at a time.
 """
 
 import math

@@ -2,15 +2,13 @@
 
 A *row* is one token of a forward pass: the newest token of a text, or one token of a prompt in its prefill. A row sees
 several *levels*: the prefix that its prompt shares with others, the rest of its prompt, and its text in pages. A level
-is read in one matrix product for all its rows. The softmax over the levels together is put together from each level's
-maximum and sums, which is exact:
+is read in one matrix product for all its rows. The softmax over all levels follows from each level's maximum and sums:
 
     m = max over levels of max(s),  out = sum over levels of exp(s - m)·V / sum over levels of exp(s - m)·1
 
-The ones are a column beside the values, so the denominator is summed as the values are: one product at a time, in the
-order of the tokens. Tokens that a row does not see add zeros. So what a row gets does not depend, to the last bit, on
-which other rows are there, as long as the matrix products do the same for every shape: MKL and oneDNN do from 16 rows
-on and for lengths that are multiples of ``KV_ALIGN`` (docs/engine.md, tested).
+The ones are a column beside the values, so the denominator is summed as the values are. Tokens that a row does not see
+add zeros. So a row's bits do not depend on the other rows, as long as the matrix products do the same for every shape:
+MKL and oneDNN do from 16 rows on and for lengths that are multiples of ``KV_ALIGN`` (docs/engine.md, tested).
 """
 
 import math
@@ -116,17 +114,9 @@ class Pass:
 
 
 CURRENT: ContextVar[Pass] = ContextVar("the pass that the model is computing")
-
-
-HARMLESS = {
-    "dropout",
-    "sliding_window",
-    "position_ids",
-    "is_causal",
-    "use_cache",
-    "cache_position",
-    "output_attentions",
-}
+HARMLESS = {  # arguments that change nothing here
+    "dropout", "sliding_window", "position_ids", "is_causal", "use_cache", "cache_position", "output_attentions",
+}  # fmt: skip
 
 
 def attend(
@@ -175,9 +165,11 @@ def read_levels(queries: Tensor, levels: list[Level], layer: int) -> Tensor:
     top = queries.new_full((rows, heads), -torch.inf, dtype=torch.float32)
     scores = []
     for level in levels:
-        keys = level.read(level.cache.keys, layer)
+        keys, attn_bias = level.read(level.cache.keys, layer), level.attn_bias
         score = (_by_slot(queries, level, keys.shape[1]) @ keys.transpose(-1, -2)).float()
-        score += _spread(level.attn_bias, score)
+        if attn_bias.shape[1] > 1:
+            attn_bias = attn_bias.repeat_interleave(score.shape[2] // attn_bias.shape[1], dim=1)
+        score += attn_bias[:, None]
         scores.append(score)
         top[level.members] = torch.maximum(top[level.members], _by_row(score.amax(dim=-1), level))
     out: Tensor | None = None
@@ -205,13 +197,6 @@ def _by_row(slots: Tensor, level: Level) -> Tensor:
     count = level.slots.shape[1]
     taken = slots.unflatten(2, (count, -1)).transpose(1, 2)  # (E, n, key heads, G[, size])
     return taken.flatten(2, 3).flatten(0, 1)[level.place]
-
-
-def _spread(attn_bias: Tensor, score: Tensor) -> Tensor:
-    """A level's mask (E, 1 or n, length) in the shape of its scores (E, key heads, n·G, length)."""
-    if attn_bias.shape[1] > 1:
-        attn_bias = attn_bias.repeat_interleave(score.shape[2] // attn_bias.shape[1], dim=1)
-    return attn_bias[:, None]
 
 
 def causal_mask(seen: int, rows: int, length: int) -> Tensor:

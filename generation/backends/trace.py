@@ -1,8 +1,7 @@
 """One text, token by token, with every probability that led to it: the slow way, for ``sts-dino explain``.
 
-Every prompt is read alone with transformers' own forward pass and cache, and each token is chosen with the pure
-functions of ``generation.backends.self_debiasing`` over the whole vocabulary: none of the engine's batching, sharing or
-bounds.
+Every prompt is read alone with transformers' own forward pass and cache, and each token is chosen over the whole
+vocabulary: none of the engine's batching, sharing or bounds.
 """
 
 from collections.abc import Sequence

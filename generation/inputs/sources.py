@@ -1,8 +1,4 @@
-"""Source sentences: (source id, text) from a file or a pinned Hub dataset, streamed in order, each text once.
-
-Readers give the rows of text, TSV, CSV, JSON Lines and parquet files as texts; a row that cannot be read is one error
-line. ``SOURCES`` declares every kind of source.
-"""
+"""Source sentences: (source id, text) from a file or a pinned Hub dataset, streamed in order, each text once."""
 
 import csv
 import hashlib
@@ -81,9 +77,8 @@ def require_columns(place: object, wanted: Columns, columns: list[str]) -> Colum
         raise InputError(place, "source.columns is needed for this kind of source", allowed=", ".join(columns))
     for column in wanted:
         if column not in columns:
-            hint = did_you_mean(column, columns)
-            problem = "not in the source"
-            raise InputError(f"{place}: column {column!r}", problem, allowed=", ".join(columns), hint=hint)
+            allowed, hint = ", ".join(columns), did_you_mean(column, columns)
+            raise InputError(f"{place}: column {column!r}", "not in the source", allowed=allowed, hint=hint)
     return wanted
 
 
@@ -118,18 +113,13 @@ def _jsonl_rows(path: Path, columns: Columns, place: str) -> Iterator[Cells]:
     with path.open(encoding="utf-8") as stream:
         for number, line in enumerate(stream, start=1):
             where = f"{place}:{number}"
-            row = _object(line, where)
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:  # ValueError: no JSON, or a number of thousands of digits
+                raise InputError(where, f"is not JSON: {getattr(error, 'msg', None) or error}") from None
+            if not isinstance(row, dict):
+                raise InputError(where, "is not a JSON object")
             yield as_texts([row[name] for name in require_columns(where, columns, list(row))], columns, where)
-
-
-def _object(line: str, where: str) -> dict[str, object]:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:  # ValueError: no JSON, or a number of thousands of digits
-        raise InputError(where, f"is not JSON: {getattr(error, 'msg', None) or error}") from None
-    if not isinstance(row, dict):
-        raise InputError(where, "is not a JSON object")
-    return row
 
 
 def _parquet_rows(path: Path, columns: Columns, place: str) -> Iterator[Cells]:
@@ -151,7 +141,6 @@ READERS: dict[str, Callable[[Path, Columns, str], Iterator[Cells]]] = {
 
 CountTokens = Callable[[str], int]
 Lack = Callable[[str], int]  # tokens of a source sentence beyond the context: prompts.ContextRoom.lack
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 # Control characters but the tab; half a surrogate pair; embeddings, overrides and isolates of writing direction, with
 # which a text reads other than it is stored; the replacement character, which stands where something could not be read.
@@ -196,9 +185,8 @@ class SeenTexts:
 class GivenTexts:
     """The usable source sentences of a recipe, streamed; ``skipped`` counts the other rows by reason.
 
-    At most ``source.limit`` texts are given. Where ``source.share`` is below 1, the rest is not looked at: a hash of
-    (seed, source id) chooses. ``lack``: how much too long a text is for the
-    model; without it, nobody looks.
+    At most ``source.limit`` texts are given. A hash of (seed, source id) chooses ``source.share`` of all. ``lack``: how
+    much too long a text is for the model; without it, no text is.
     """
 
     def __init__(self, recipe: DatasetRecipe, count_tokens: CountTokens, lack: Lack = lambda _: 0):
@@ -228,8 +216,7 @@ class GivenTexts:
             if given == self.source.limit:
                 return
         if not given:
-            place = self.source.path or self.source.repo_id
-            hint = f"passed over: {dict(self.skipped)}"
+            place, hint = self.source.path or self.source.repo_id, f"passed over: {dict(self.skipped)}"
             raise InputError(place, "has no usable source sentence", allowed="at least one", hint=hint)
 
     def _problem(self, text: str) -> str | None:
@@ -242,14 +229,14 @@ class GivenTexts:
 
     def _too_long(self, source_id: str, text: str) -> str | None:
         lack = self._lack(text)
-        if lack and TOO_LONG.name not in self._chosen:
-            raise InputError(
-                f"{self.source.path or self.source.repo_id}: row {source_id} (rows count from 0)",
-                f"a text of {len(text):,} characters; its prompt and the text to write are {lack:,} tokens longer than "
-                "the model's context",
-                hint=f"pass such texts over: add {TOO_LONG.name} to postprocess.reject, or set premise_tokens",
-            )
-        return TOO_LONG.name if lack else None
+        if not lack or TOO_LONG.name in self._chosen:
+            return TOO_LONG.name if lack else None
+        place = f"{self.source.path or self.source.repo_id}: row {source_id} (rows count from 0)"
+        problem = (
+            f"a text of {len(text):,} characters; its prompt and the text to write are {lack:,} tokens longer than"
+        )
+        hint = f"pass such texts over: add {TOO_LONG.name} to postprocess.reject, or set premise_tokens"
+        raise InputError(place, f"{problem} the model's context", hint=hint)
 
 
 def text_problem(text: str, length: tuple[int, int] | None, count_tokens: CountTokens) -> str | None:
@@ -275,10 +262,8 @@ def _numbered_texts(source: Source) -> Iterator[tuple[str, str]]:
     for split, rows in source_rows(source):
         for number, cells in enumerate(rows):
             place = f"{split}-{number:06d}" if split else f"{number:06d}"
-            if len(cells) == 1:
-                yield place, cells[0]
-            else:
-                yield from ((f"{place}-{column}", cell) for column, cell in zip(source.columns, cells, strict=True))
+            columns = [f"-{column}" for column in source.columns] if len(cells) > 1 else [""]
+            yield from ((place + column, cell) for column, cell in zip(columns, cells, strict=True))
 
 
 @dataclass(frozen=True)
@@ -343,7 +328,7 @@ def _reading(source: Source) -> Iterator[None]:
 
 def _pin(source: Source) -> str:
     """The commit a source is pinned at; asks the Hub only where a tag or branch is named."""
-    if _COMMIT.fullmatch(source.revision or ""):
+    if re.fullmatch(r"[0-9a-f]{40}", source.revision or ""):
         return source.revision or ""
     from huggingface_hub import HfApi
 

@@ -9,9 +9,8 @@ Source: DINO, section 4, in its two versions (Schick & Schütze 2021, arXiv 2104
   their score is not smoothed (the published version lists 0 among its scores: {0, 0.1, 0.5, 0.9}).
 - A 90/10 split (both).
 
-Rows are filtered and finished shard by shard: all rows of a source sentence and a variant are in one shard. Each choice
-depends on a hash of (seed, source sentence), never on order or process. The split is per source sentence, so that no x1
-is in two of them.
+All rows of a source sentence and a variant are in one shard, and are finished together. Each choice depends on a hash
+of (seed, source sentence), never on order or process. So no x1 is in two splits.
 """
 
 import math
@@ -39,7 +38,7 @@ def by_split(rows: Iterable[Row], recipe: DatasetRecipe) -> dict[str, list[Row]]
 def finished_rows(kept: Sequence[Row], pool: Sequence[Pair], recipe: DatasetRecipe) -> dict[str, list[Row]]:
     """Rows of every finished config, by its base name, from the kept rows of one shard and split.
 
-    ``pool`` holds the (text1, text2) that sampled negatives are chosen from, where the form has any.
+    ``pool`` holds the (text1, text2) that sampled negatives are chosen from, where the schema has any.
     """
     return FINISHING[recipe.schema_name](kept, pool, recipe)
 
@@ -80,14 +79,17 @@ def _smoothed_scores(recipe: DatasetRecipe) -> dict[str, float]:
 
 
 def scored_pairs(kept: Sequence[Row], pool: Sequence[Pair], recipe: DatasetRecipe) -> list[Row]:
-    """Rows of the sts form: smoothed scores, or soft ones, then the sampled negatives of each source sentence."""
+    """Rows of the schema sts: smoothed or soft scores, then the sampled negatives of each source sentence."""
     scores = _smoothed_scores(recipe)
     written = [_scored(row, row["text2"], row.get("score", scores[row["target"]])) for row in kept]
     return written + sampled_negatives(kept, pool, recipe.seed, recipe.postprocess.sampled_negatives)
 
 
 def sampled_negatives(kept: Sequence[Row], pool: Sequence[Pair], seed: int, count: int) -> list[Row]:
-    """For each source sentence up to ``count`` distinct generated texts of other ones in ``pool``, with score 0."""
+    """For each source sentence up to ``count`` distinct generated texts of other ones in ``pool``, with score 0.
+
+    A hash chooses where in the pool the search begins; there are fewer where every other text is taken.
+    """
     sources: dict[str, Row] = {}
     own = defaultdict[str, set[str]](set)
     for row in kept:
@@ -96,28 +98,17 @@ def sampled_negatives(kept: Sequence[Row], pool: Sequence[Pair], seed: int, coun
     negatives = list[Row]()
     for text, first in sources.items():
         taken = {text, *own[text]}
+        verified = {LABEL_PROBABILITY: None} if LABEL_PROBABILITY in first else {}
         for number in range(count):
-            chosen = _other(pool, text, taken, row_seed(seed, "negative", text, number))
+            start = row_seed(seed, "negative", text, number)
+            others = (pool[(start + step) % len(pool)] for step in range(len(pool)))
+            chosen = next((text2 for text1, text2 in others if text1 != text and text2 not in taken), None)
             if chosen is None:
                 break
             taken.add(chosen)
-            negatives.append(_sampled(first, chosen, number, row_seed(seed, "negative", text, number)))
+            drawn = {"sample": number, "attempt": number, "seed": start, "log_prob": None, "margin": None, **verified}
+            negatives.append(_scored({**first, "target": SAMPLED, **drawn}, chosen, 0.0))
     return negatives
-
-
-def _other(pool: Sequence[Pair], text: str, taken: set[str], start: int) -> str | None:
-    """The first fitting second text from a hashed starting point on; None when every other text is taken."""
-    for step in range(len(pool)):
-        text1, text2 = pool[(start + step) % len(pool)]
-        if text1 != text and text2 not in taken:
-            return text2
-    return None
-
-
-def _sampled(first: Row, text2: str, number: int, seed: int) -> Row:
-    written = {"sample": number, "attempt": number, "seed": seed, "log_prob": None, "margin": None}
-    verified = {LABEL_PROBABILITY: None} if LABEL_PROBABILITY in first else {}
-    return _scored({**first, "target": SAMPLED, **written, **verified}, text2, 0.0)
 
 
 def _scored(row: Row, text2: str, score: float) -> Row:
@@ -129,20 +120,16 @@ def _origin(row: Row, columns: Iterable[str] = (*PROVENANCE, LABEL_PROBABILITY))
 
 
 def labelled_texts(kept: Sequence[Row], recipe: DatasetRecipe) -> list[Row]:
-    """Rows of the text form: the second texts, each with its label's number in the recipe."""
+    """Rows of the schema text: the generated texts, each with its label's number in the recipe."""
     numbers = {label.name: number for number, label in enumerate(recipe.written_labels)}
     return [{"text": row["text2"], "label": numbers[row["target"]], **_origin(row)} for row in kept]
 
 
 def classified_pairs(kept: Sequence[Row]) -> list[Row]:
     """Rows of the config ``pair-class``; labels in SNLI's order."""
+    labels = {name: number for number, name in enumerate(NLI_LABELS)}
     return [
-        {
-            "premise": row["text1"],
-            "hypothesis": row["text2"],
-            "label": NLI_LABELS.index(row["target"]),
-            **_origin(row),
-        }
+        {"premise": row["text1"], "hypothesis": row["text2"], "label": labels[row["target"]], **_origin(row)}
         for row in kept
     ]
 

@@ -4,25 +4,11 @@ import json
 import re
 import subprocess
 import sys
-from itertools import product
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from local_hub import Log
 
 pytest_plugins = ["local_hub"]
-CONFIG = """- config_name: NAME
-  data_files:
-  - {split: train, path: data/NAME/train-*.parquet}
-  - {split: test, path: data/NAME/test-*.parquet}
-"""
-CARD = f"""---
-configs:
-{CONFIG.replace("NAME", "pairs")}  default: true
-{CONFIG.replace("NAME", "triplets")}---
-# A test
-"""
 FRAME = """
 import json, os, subprocess, sys
 from pathlib import Path
@@ -49,40 +35,9 @@ def client(local_hub, tmp_path):
     return run
 
 
-@pytest.mark.slow("a fresh process without our code, and a Hub")
-def test_load_dataset_and_streaming(hub_api, repo, client, local_hub, tmp_path):
-    """Two configs with two splits of two shards, as this project publishes them."""
-    for config, split, shard in product(("pairs", "triplets"), ("train", "test"), (0, 1)):
-        first = 100 * (split == "test") + shard * 3
-        rows = pa.table({"text": [f"{config} {split} {first + row}" for row in range(3)]})
-        path = tmp_path / "source" / "data" / config / f"{split}-{shard:05d}-of-00002.parquet"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(rows, path, compression="zstd")
-    (tmp_path / "source" / "README.md").write_text(CARD)
-    hub_api.upload_folder(repo_id=repo, folder_path=tmp_path / "source", repo_type="dataset")
-    log = Log(local_hub)
+def test_push_to_hub_load_dataset_and_cards(client, local_hub, hub_api):
     script = """
-from datasets import get_dataset_config_names, load_dataset
-answer = {
-    "configs": get_dataset_config_names(repo),
-    "default": {split: list(rows["text"]) for split, rows in load_dataset(repo).items()},
-    "triplets": list(load_dataset(repo, "triplets", split="test")["text"]),
-    "streamed": [row["text"] for row in load_dataset(repo, "triplets", split="train", streaming=True)],
-}
-"""
-    train, test = range(6), range(100, 106)
-    assert client(script, repo) == {
-        "configs": ["pairs", "triplets"],
-        "default": {"train": [f"pairs train {n}" for n in train], "test": [f"pairs test {n}" for n in test]},
-        "triplets": [f"triplets test {n}" for n in test],
-        "streamed": [f"triplets train {n}" for n in train],
-    }
-    assert any(" 206 " in line for line in log.lines("GET"))  # streaming read ranges, not whole files
-
-
-def test_push_to_hub_and_cards(client, hub_api):
-    script = """
-from datasets import Dataset, DatasetDict, Features, List, Value, load_dataset
+from datasets import Dataset, DatasetDict, Features, List, Value, get_dataset_config_names, load_dataset
 from huggingface_hub import DatasetCard
 features = Features({"text": Value("string"), "marks": List(Value("int32"))})
 def made(word, count):
@@ -100,9 +55,14 @@ card.validate()
 card.push_to_hub(repo)
 one = load_dataset(repo)
 two = load_dataset(repo, "two", split="train", download_mode="force_redownload")
-answer = [len(one["train"]), len(one["test"]), one["train"][0], one["train"].features == features, len(two)]
+streamed = [row["text"] for row in load_dataset(repo, "one", split="train", streaming=True)]
+names, same = get_dataset_config_names(repo), one["train"].features == features
+answer = [len(one["train"]), len(one["test"]), one["train"][0], same, len(two), streamed, names]
 """
-    assert client(script, "acme/pushed") == [30, 2, {"text": "a 0", "marks": [0]}, True, 3]
+    log, texts = Log(local_hub), [f"a {number}" for number in range(30)]
+    answer = client(script, "acme/pushed")
+    assert answer == [30, 2, {"text": "a 0", "marks": [0]}, True, 3, texts, ["one", "two"]]
+    assert any(" 206 " in line for line in log.lines("GET"))  # streaming read ranges, not whole files
     info = hub_api.dataset_info("acme/pushed", files_metadata=True)
     parquet = [file for file in info.siblings if file.rfilename.endswith(".parquet")]
     assert info.private and len([file for file in parquet if file.rfilename.startswith("one/train-")]) == 3

@@ -19,7 +19,7 @@ from hub.word_overlap import words
 LOOKED_AT = 20_000  # rows that a profile reads
 LONGEST = 1_000  # characters of a usable text
 NAMES = ("text", "sentence", "sentence1", "content", "body", "title", "question", "review", "description")
-MOST_WORDS_IN_NAME = 4  # of a column; a first row with more words in a cell is no header
+MOST_WORDS_IN_NAME = 4  # of a column; a first row with more words in a cell is not a header
 
 
 @dataclass(frozen=True)

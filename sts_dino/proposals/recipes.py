@@ -110,7 +110,7 @@ def place_of(option: str, asked: str, words: Sequence[str]) -> dict[str, str]:
     name, _, revision = asked.partition("@")
     if name.count("/") != 1 or name.startswith((".", "/")):
         allowed = f"{', '.join(words)}, a folder, ORG/NAME@REVISION"
-        raise InputError(option, f"{asked} is no folder here", allowed=allowed)
+        raise InputError(option, f"{asked} is not a folder here", allowed=allowed)
     return {"repo_id": name, "revision": pinned(name, revision)}
 
 

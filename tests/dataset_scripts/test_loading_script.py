@@ -11,7 +11,6 @@ from typing import Any
 import datasets
 import pyarrow as pa
 import pytest
-import yaml
 from small_runs import FORMS, small_recipe, small_run
 
 from hub.assets import dataset_scripts
@@ -65,24 +64,6 @@ def test_script_and_schema_agree(tmp_path, path):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_script_and_card_agree(tmp_path, form):
-    recipe = small_recipe(form)
-    small_run(tmp_path / "run", recipe)
-    card = yaml.safe_load((tmp_path / "run" / "README.md").read_text().split("---\n")[1])
-    module = imported(recipe, tmp_path)
-    found = features_of(module)
-    assert [entry["config_name"] for entry in card["configs"]] == list(found)
-    default = [entry["config_name"] for entry in card["configs"] if entry.get("default")]
-    assert default == [module.PublishedDataset.DEFAULT_CONFIG_NAME]
-    infos = {entry["config_name"]: entry for entry in card["dataset_info"]}
-    for entry in card["configs"]:
-        assert datasets.Features._from_yaml_list(infos[entry["config_name"]]["features"]) == found[entry["config_name"]]
-        splits = [files["split"] for files in entry["data_files"]]
-        assert splits == [name for name in SPLITS if name in splits]
-        assert splits == [split["name"] for split in infos[entry["config_name"]]["splits"]]
-
-
-@pytest.mark.parametrize("form", FORMS)
 def test_the_builder_gives_the_rows_that_the_manifest_names(tmp_path, form):
     recipe, run = small_recipe(form), tmp_path / "run"
     small_run(run, recipe)
@@ -111,14 +92,6 @@ def loaded(module: ModuleType, config: str, directory: Path) -> dict[str, pa.Tab
     )
     tables = {one.name: [table for _, table in builder._generate_tables(None, **one.gen_kwargs)] for one in splits}
     return {str(split): pa.concat_tables(parts) for split, parts in tables.items()}
-
-
-def test_a_config_without_rows_yet_is_named(tmp_path):
-    recipe = small_recipe("sts")
-    small_run(tmp_path / "run", recipe, blocks_done=1)
-    said = r"small-sts: the config 'postprocessed' has no rows yet; these have: \['raw', 'rejected'\]"
-    with pytest.raises(ValueError, match=said):
-        loaded(imported(recipe, tmp_path), "postprocessed", tmp_path / "run")
 
 
 def test_the_script_follows_the_rules_of_the_old_library(tmp_path):

@@ -9,7 +9,6 @@ from eval.audit.agreement import (
     agreement,
     agreements,
     encoder_agreements,
-    encoder_facts,
     encoders_markdown,
     kappas,
     make_report,
@@ -32,10 +31,10 @@ def raters(table, labels):
 def test_kappa_of_two_labels_by_hand():
     # 20 both yes, 5 yes/no, 10 no/yes, 15 both no: observed 35/50 = 0.7; expected 0.5 x 0.6 + 0.5 x 0.4 = 0.5
     found = agreement(*raters([[20, 5], [10, 15]], YES_NO.labels), YES_NO)
-    assert found.n == 50 and found.counts.tolist() == [[20, 5], [10, 15]]
+    assert found.n == 50 and found.counts == [[20, 5], [10, 15]]
     assert found.same.value == pytest.approx(70)
     assert found.kappa.value == pytest.approx(0.4)
-    assert found.weighted["linear"].value == pytest.approx(0.4)  # two labels: all weights are one and the same
+    assert found.kappas["kappa_linear"].value == pytest.approx(0.4)  # two labels: all weights are one and the same
     # Wilson: (p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n) with z = 1.959964
     assert (found.same.low, found.same.high) == pytest.approx((56.248, 80.899), abs=0.01)
 
@@ -61,7 +60,7 @@ def test_intervals_hold_the_planted_kappa_in_about_95_percent_of_samples():
 
 def test_one_label_only_leaves_kappa_undefined():
     found = agreement(["0.5", "0.5"], ["0.5", "0.5"], SIMILARITY)
-    assert found.kappa is None and found.weighted == {"linear": None, "quadratic": None}
+    assert found.kappas == {"kappa": None, "kappa_linear": None, "kappa_quadratic": None}
     assert found.same.value == 100 and found.same.low < 50
 
 
@@ -103,12 +102,10 @@ def test_the_encoder_that_ranks_as_people_do_is_told_with_its_gain_over_its_base
     good, poor = encoder("good", 0.05), encoder("poor", 2.0)
     found = encoder_agreements(one, [good, poor], {"good": "poor"})
     assert found[0].spearman.value > 0.9 > 0.5 > found[1].spearman.value
-    assert found[0].over is not None and found[1].over is None
-    name, gain = found[0].over
-    assert name == "poor" and gain.low > 0
+    gain = found[0].gain
+    assert (found[0].base, found[1].base) == ("poor", None) and gain.low > 0
     assert gain.value == pytest.approx(found[0].spearman.value - found[1].spearman.value, abs=2e-4)
     assert "good" in encoders_markdown(found) and "60 pairs" in encoders_markdown(found)
-    assert encoder_facts(found)[0]["over"]["encoder"] == "poor"
 
 
 def test_intervals_hold_the_value_and_are_the_same_whoever_is_beside():

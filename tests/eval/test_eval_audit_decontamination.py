@@ -13,7 +13,7 @@ from small_runs import small_recipe, small_run
 from training_inputs import PROVENANCE, data_spec, write_dataset
 from typer.testing import CliRunner
 
-from eval.audit.decontaminate import SUFFIX, Target, app, command_of, drop, dropped_recipe
+from eval.audit.decontaminate import SUFFIX, Target, app, command_of, drop
 from eval.audit.evaluation_sentences import (
     SCHEME,
     SEED,
@@ -93,15 +93,15 @@ def test_all_planted_sentences_and_nearly_all_light_edits_are_found(shipped):
 
 def test_another_form_of_a_sentence_is_the_sentence():
     texts = ("I don't think it's over, said Ms. O'Neill.", "He lives in the U.S. and can not vote")
-    sentences = Sentences([EvaluationSet("stsb", "test", "stsb", (texts,), "0")])
+    sentences = Sentences([EvaluationSet("stsb/test", "stsb", (texts,), "0")])
     tokenised = ["i do n't think it 's over , said ms . o'neill .", "he lives in the u.s. and cannot vote ."]
     assert [found[0].kind for found in sentences.matches(tokenised)] == ["normal", "normal"]
     assert [found[0].kind for found in sentences.matches(texts)] == ["exact", "exact"]
 
 
 def test_the_two_forms_of_a_set_are_one_place():
-    plain = EvaluationSet("sts12", "test", "sts12-original", (("A dog's bone is here.",), ("Another one here.",)), "0")
-    tokens = EvaluationSet("sts12", "test", "sts12", (("a dog 's bone is here .",), ("another one here .",)), "1")
+    plain = EvaluationSet("sts12/test", "sts12-original", (("A dog's bone is here.",), ("Another one here.",)), "0")
+    tokens = EvaluationSet("sts12/test", "sts12", (("a dog 's bone is here .",), ("another one here .",)), "1")
     sentences = Sentences([plain, tokens])
     for text in ("A dog's bone is here.", "a dog 's bone is here ."):
         (match,) = sentences.matches([text])[0]
@@ -110,7 +110,7 @@ def test_the_two_forms_of_a_set_are_one_place():
 
 
 def test_short_texts_match_by_chance_only():
-    sentences = Sentences([EvaluationSet("sst2", "test", "sst2", (("a good film", "a man is dancing there"),), "0")])
+    sentences = Sentences([EvaluationSet("sst2/test", "sst2", (("a good film", "a man is dancing there"),), "0")])
     kinds = [[match.kind for match in one] for one in sentences.matches(["A good film!", "a good filn", "", "…"])]
     assert kinds == [["short"], [], [], []]
     assert [match.kind for match in sentences.matches(["A man is dancing here"])[0]] == ["near"]
@@ -135,12 +135,12 @@ def test_candidates_are_those_of_datasketch(shipped):
 OWN = [f"An ordinary sentence of our own with number {number * 7919} in it" for number in range(40)]
 SETS = (
     EvaluationSet(
-        "sts12", "test", "sts12", (("A man is slicing a large onion.",), ("Nobody cooks in that kitchen.",)), "a"
+        "sts12/test", "sts12", (("A man is slicing a large onion.",), ("Nobody cooks in that kitchen.",)), "a"
     ),
     EvaluationSet(
-        "stsb", "train", "stsb", (("Two dogs are running over the snow.",), ("A cat sleeps all the day.",)), "b"
+        "stsb/train", "stsb", (("Two dogs are running over the snow.",), ("A cat sleeps all the day.",)), "b"
     ),
-    EvaluationSet("mr", "all", "mr", (("good film",),), "c"),
+    EvaluationSet("mr/all", "mr", (("good film",),), "c"),
 )
 
 
@@ -264,15 +264,15 @@ def test_only_what_is_new_is_written_and_something_is_left(checked, tmp_path, mo
 
 def test_a_name_and_a_version_of_its_own_and_never_those_of_what_is_checked(checked, tmp_path):
     directory, _ = checked
-    named = dropped_recipe(directory, Target(tmp_path / "clean", name="pairs-clean", version="0.3.0"))
+    named = Target(tmp_path / "clean", name="pairs-clean", version="0.3.0").recipe(directory)
     assert (named.name, named.version) == ("pairs-clean", "0.3.0")
-    assert dropped_recipe(directory, Target(tmp_path / "clean", name="pairs", version="0.2.0")).version == "0.2.0"
+    assert Target(tmp_path / "clean", name="pairs", version="0.2.0").recipe(directory).version == "0.2.0"
     for version in (None, "0.1.0", "0.0.9"):
         with pytest.raises(InputError, match=r"published rows are never changed: give a later one"):
-            dropped_recipe(directory, Target(tmp_path / "clean", name="pairs", version=version))
+            Target(tmp_path / "clean", name="pairs", version=version).recipe(directory)
     for wrong in ({"name": "No Name"}, {"version": "1.0"}, {"name": "a" * 97}):
         with pytest.raises(InputError, match=r"--drop-name, --drop-version:(name|version): "):
-            dropped_recipe(directory, Target(tmp_path / "clean", **wrong))
+            Target(tmp_path / "clean", **wrong).recipe(directory)
 
 
 def test_all_splits_that_are_there_are_read(tmp_path):

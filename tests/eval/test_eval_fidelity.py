@@ -1,6 +1,7 @@
 """Label fidelity: means, correlation, intervals over source sentences, judges; refused before anything is written."""
 
 import numpy as np
+import pandas
 import pytest
 from marker_nli import make_marker_nli
 from scipy.stats import spearmanr
@@ -9,7 +10,7 @@ from typer.testing import CliRunner
 
 from eval.audit import agreement as measuring
 from eval.audit import fidelity as command
-from eval.audit.fidelity import Pairs, draw_pairs, label_fidelity
+from eval.audit.fidelity import PAIR, draw_pairs, label_fidelity
 from eval.audit.source import find_rows
 from eval.audit.survey import AnswerStore, read_examples
 from eval.encoders import load as packaged
@@ -32,11 +33,10 @@ def embed(texts: list[str]) -> np.ndarray:
     return np.array([[1.0 + text.count(letter) for letter in "abcdefghijklmnop"] for text in texts], dtype=np.float32)
 
 
-def pairs(cosines: dict[str, list[float]]) -> tuple[Pairs, list[float]]:
+def pairs(cosines: dict[str, list[float]]) -> tuple[pandas.DataFrame, list[float]]:
     """Of each label the n-th text is the n-th source sentence's."""
     rows = [(f"x {n}", f"text {label} {n}", label) for label, values in cosines.items() for n in range(len(values))]
-    first, second, labels = (list(column) for column in zip(*rows, strict=True))
-    return Pairs("run", first, second, labels, len(set(first))), [one for values in cosines.values() for one in values]
+    return pandas.DataFrame(rows, columns=PAIR), [one for values in cosines.values() for one in values]
 
 
 def measure(*words: object) -> str:
@@ -68,7 +68,7 @@ def test_means_correlation_and_intervals_by_label():
     for label, of in found["labels"].items():
         assert of.cosine.value == pytest.approx(np.mean(cosines[label]), abs=1e-4) and of.texts == 40
         assert of.cosine.low < of.cosine.value < of.cosine.high < of.cosine.low + 0.1
-    expected = spearmanr([SCORES[label] for label in drawn.labels], values).statistic
+    expected = spearmanr([SCORES[label] for label in drawn["label"]], values).statistic
     assert found["spearman"].value == pytest.approx(expected, abs=1e-4)
 
 
@@ -76,7 +76,7 @@ def test_intervals_resample_source_sentences_not_rows():
     """Ten equal texts of one source sentence tell no more than one: the interval is as wide."""
     values = list(np.random.default_rng(1).uniform(0, 1, 30))
     once, cosines = pairs({"1": values, "0": values})
-    often = Pairs("run", once.first * 10, once.second * 10, once.labels * 10, 30)
+    often = pandas.concat([once] * 10, ignore_index=True)
     two = {"1": 1.0, "0": 0.0}
     narrow = label_fidelity(once, two, cosines)["labels"]["1"].cosine
     wide = label_fidelity(often, two, cosines * 10)["labels"]["1"].cosine
@@ -84,23 +84,23 @@ def test_intervals_resample_source_sentences_not_rows():
 
 
 def test_copies_are_counted_and_a_label_without_texts_is_refused():
-    drawn = Pairs("run", ["a b c d e", "a b", "a b"], ["a b c d e f", "a b", "z"], ["1", "1", "0"], 2)
+    rows = [("a b c d e", "a b c d e f", "1"), ("a b", "a b", "1"), ("a b", "z", "0")]
+    drawn = pandas.DataFrame(rows, columns=PAIR)
     found = label_fidelity(drawn, {"1": 1.0, "0": 0.0}, [1.0, 1.0, 0.0])
     assert (found["labels"]["1"].near_copies, found["labels"]["1"].identical) == (1.0, 0.5)
     assert found["near_copies"] == pytest.approx(2 / 3) and found["labels"]["0"].near_copies == 0
-    with pytest.raises(InputError, match=r"run: no text of label '0.5' was kept; give a larger run"):
+    with pytest.raises(InputError, match=r"no text of label '0.5' was kept; give a larger run"):
         label_fidelity(drawn, SCORES, [1.0, 1.0, 0.0])
 
 
 def test_the_texts_are_those_that_post_processing_keeps(run):
     manifest = read_manifest(run)
-    drawn = draw_pairs(find_rows(str(run)), 10**6, 1)
-    assert len(drawn.first) == manifest.counts["kept"] and set(drawn.labels) == set(SCORES)
-    some = draw_pairs(find_rows(str(run)), 5, 1)
-    assert some.first_texts == 5 and some.all_first_texts == drawn.first_texts > 5
-    whole = list(zip(drawn.first, drawn.second, strict=True))
-    assert [both for both in whole if both[0] in set(some.first)] == list(zip(some.first, some.second, strict=True))
-    assert set(draw_pairs(find_rows(str(run)), 5, 2).first) != set(some.first)
+    drawn, total = draw_pairs(find_rows(str(run)), 10**6, 1)
+    assert len(drawn) == manifest.counts["kept"] and set(drawn["label"]) == set(SCORES)
+    some, of = draw_pairs(find_rows(str(run)), 5, 1)
+    assert some["first"].nunique() == 5 and of == total == drawn["first"].nunique() > 5
+    assert drawn[drawn["first"].isin(some["first"])].reset_index(drop=True).equals(some)
+    assert set(draw_pairs(find_rows(str(run)), 5, 2)[0]["first"]) != set(some["first"])
 
 
 def test_the_command_writes_what_the_card_shows(run, tmp_path):

@@ -62,10 +62,8 @@ def test_a_column_names_a_task_or_average_of_ours_or_why_there_is_none(paper: Pa
     [
         ("values: [50.0, 50.0]", "values: [50.0]", "1 values for 2 columns"),
         ("task: stsb/cosine, ", "", "reason for neither"),
-        ("reason: a mean", "reason: a mean, task: stsb/cosine", "reason for neither"),
         ("mean_of: [x]", "mean_of: [y]", "no column 'y'"),
         ("name: mean", "name: x", "two columns"),
-        ("number: 1", "number: [", "while parsing"),
     ],
 )
 def test_a_broken_table_is_refused_by_name(tmp_path, old, new, reported):
@@ -79,9 +77,10 @@ def test_a_broken_table_is_refused_by_name(tmp_path, old, new, reported):
 
 
 def test_unknown_papers_tables_and_rows_are_named_with_what_there_is():
-    with pytest.raises(InputError, match="auto-nli"):
-        find_paper("simcse")
-    with pytest.raises(InputError, match="has no table 9"):
-        find_paper("dino").table(9)
-    with pytest.raises(InputError, match="has no row"):
-        find_paper("dino").table(1).row("BERT")
+    for find, said in (
+        (lambda: find_paper("simcse"), "auto-nli"),
+        (lambda: find_paper("dino").table(9), "has no table 9"),
+        (lambda: find_paper("dino").table(1).row("BERT"), "has no row"),
+    ):
+        with pytest.raises(InputError, match=said):
+            find()

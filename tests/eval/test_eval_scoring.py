@@ -17,13 +17,7 @@ from eval.encoders.load import load_encoder, minilm
 from eval.scoring import transfer as relatedness
 from eval.scoring.probe import UNREGULARISED, cross_validated
 from eval.scoring.sts import cosine_scores, measure_sts, pearson
-from eval.scoring.transfer import (
-    fit,
-    measure_regression,
-    measure_transfer,
-    pair_features,
-    toolkit_order,
-)
+from eval.scoring.transfer import fit, measure_regression, measure_transfer, pair_features, toolkit_order
 from eval.tasks.registry import find_task
 from eval.tasks.rows import Pins, Rows
 from eval.tasks.sources import Source
@@ -84,6 +78,12 @@ def test_the_aggregations_are_what_their_names_say(year):
     )
 
 
+def test_identical_sentences_tie():
+    """Not ranked by the last bit of a sum: 65 of SMTeuroparl's pairs are identical."""
+    same = tuple(f"text {row}" for row in range(300))
+    assert set(cosine_scores(Rows((same, same), np.arange(300.0)), vectors)) == {1.0}
+
+
 @pytest.mark.parametrize("noise", [0, 1e-7])
 def test_equal_embeddings_have_no_score_rather_than_a_score_of_rounding(noise):
     def constant(texts):
@@ -138,38 +138,32 @@ def in_order(rows: Rows) -> tuple[np.ndarray, np.ndarray, list[int]]:
     return embed([rows.first[row] for row in order]), rows.target[order], order
 
 
-def test_pairs_are_sorted_by_both_texts_and_snli_by_the_second_and_the_name():
+def test_pairs_are_sorted_and_have_features_as_in_the_toolkit():
+    """By both texts; SNLI by the second, the first and the class's name."""
     rows = labelled_pairs_of(80, 3, ("entailment", "neutral", "contradiction"))
     sizes = [(len(a.split()), len(b.split())) for a, b in zip(rows.first, rows.second, strict=True)]
-    plain = sorted(range(80), key=lambda row: (*sizes[row], rows.target[row]))
+    order = toolkit_order(rows)
+    assert order.tolist() == sorted(range(80), key=lambda row: (*sizes[row], rows.target[row]))
     snli = sorted(range(80), key=lambda row: (*sizes[row][::-1], rows.classes[rows.target[row]]))
-    assert toolkit_order(rows).tolist() == plain
     assert toolkit_order(rows, as_snli=True).tolist() == snli
-    scored = Rows(rows.columns, rows.target * 1.5)
-    assert toolkit_order(scored).tolist() == plain
+    u, v = (embed([side[row] for row in order]) for side in rows.columns)
+    np.testing.assert_array_equal(pair_features(rows, order, embed), np.c_[np.abs(u - v), u * v])
+    np.testing.assert_array_equal(pair_features(rows, order, embed, as_snli=True), np.c_[u, v, u * v, np.abs(u - v)])
 
 
 def test_a_blank_line_has_no_tokens_and_is_encoded_as_a_full_stop():
-    rows = Rows((("good", "", "bad plot", ""),), np.array([1, 1, 0, 0]), ("0", "1"))
-    assert toolkit_order(rows).tolist() == [3, 1, 0, 2]
-    data = texts(60, seed=2)
+    assert toolkit_order(Rows((("good", "", "bad plot", ""),), np.array([1, 1, 0, 0]), ("0", "1"))).tolist() == [
+        3,
+        1,
+        0,
+        2,
+    ]
+    data, seen = texts(60, seed=2), list[str]()
     blank = replace(data, columns=(("", *data.first[1:]),))
-    seen: list[str] = []
-
-    def watch(wanted: Sequence[str]) -> np.ndarray:
-        seen.extend(wanted)
-        return embed(wanted)
-
-    measure_transfer(find_task("cr/lbfgs"), {"all": blank}, watch, (1111,))
+    measure_transfer(
+        find_task("cr/lbfgs"), {"all": blank}, lambda wanted: seen.extend(wanted) or embed(wanted), (1111,)
+    )
     assert "." in seen and "" not in seen
-
-
-def test_features_of_pairs_are_in_the_toolkits_order():
-    rows = labelled_pairs_of(20, 5, ("0", "1"))
-    order = toolkit_order(rows)
-    u, v = (embed([side[row] for row in order]) for side in (rows.first, rows.second))
-    np.testing.assert_array_equal(pair_features(rows, order, embed), np.c_[np.abs(u - v), u * v])
-    np.testing.assert_array_equal(pair_features(rows, order, embed, as_snli=True), np.c_[u, v, u * v, np.abs(u - v)])
 
 
 def test_predictions_come_back_in_the_datas_order():
@@ -221,14 +215,11 @@ def test_errors_name_the_task():
         measure_transfer(find_task("cr/senteval"), {"all": texts(16, seed=41)}, embed, (1111,))
 
 
-SPLITS = {"train": (60, 1), "validation": (40, 2), "test": (50, 3)}
-
-
 @pytest.fixture(scope="module")
 def data() -> dict[str, Rows]:
     """Scores from 0 to 5 that fall with the distance of the two embeddings."""
     made = {}
-    for split, (n, seed) in SPLITS.items():
+    for split, n, seed in (("train", 60, 1), ("validation", 40, 2), ("test", 50, 3)):
         first, second = sentences(n, seed), sentences(n, seed + 100)
         distance = np.linalg.norm(embed(first) - embed(second), axis=1)
         noise = np.random.default_rng(seed).normal(scale=0.5, size=n)
@@ -280,13 +271,6 @@ def test_a_task_is_measured_in_the_datas_order(data):
     gold, predicted = alone.outcomes.gold, alone.outcomes.predicted
     assert alone.other["pearson"] == pytest.approx(100 * pearsonr(predicted, gold)[0])
     assert alone.other["mse"] == pytest.approx(np.mean((predicted - gold) ** 2))
-
-
-def test_identical_sentences_tie():
-    """Not ranked by the last bit of a sum: 65 of SMTeuroparl's pairs are identical."""
-    texts = tuple(f"text {i}" for i in range(300))
-    data = Rows((texts, texts), np.arange(300.0))
-    assert set(cosine_scores(data, vectors)) == {1.0}
 
 
 def test_training_that_still_improves_ends_where_the_toolkits_does(checks):

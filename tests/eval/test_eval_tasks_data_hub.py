@@ -24,14 +24,13 @@ MTEB_LIKE = {"sts15": "test", "sick-r-full": "test"}
 
 
 @pytest.fixture(scope="module")
-def planted(tmp_path_factory) -> Source:
-    root = tmp_path_factory.mktemp("planted")
-    return Source(write_senteval(root / "s", rows=6), write_originals(root / "o", rows=6), pins=Pins())
+def folder(tmp_path_factory) -> Path:
+    return write_senteval(tmp_path_factory.mktemp("planted") / "senteval", rows=6)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    return write_senteval(tmp_path_factory.mktemp("planted") / "senteval", rows=6)
+def planted(folder) -> Source:
+    return Source(folder, write_originals(folder.with_name("originals"), rows=6), pins=Pins())
 
 
 def test_a_pin_needs_a_revision():
@@ -73,8 +72,7 @@ def tar_of(folder: Path, path: Path, prefix: str = "") -> Path:
     return path
 
 
-@pytest.mark.parametrize("prefix", ["", "senteval", "SentEval/data"])
-@pytest.mark.parametrize("root", ["", "downstream"])
+@pytest.mark.parametrize(("prefix", "root"), [("", ""), ("senteval", "downstream"), ("SentEval/data", "")])
 def test_an_archive_is_read_wherever_the_layout_begins(folder, tmp_path, prefix, root):
     archive = Archive(tar_of(folder / root, tmp_path / "senteval.tar", prefix), "the archive")
     name = "downstream/STS/STS12-en-test/STS.input.MSRpar.txt"
@@ -152,8 +150,7 @@ def test_a_repository_gives_the_same_rows_as_a_directory(hub_here, hub_api, fold
     commit = hub_api.upload_file(
         repo_id=archive, path_or_fileobj=path, path_in_repo="senteval.tar", repo_type="dataset"
     ).oid
-    there = Source(folder, pins=Pins())
-    expected = {name: there.load(name, [split])[split] for name, split in ASKED.items()}
+    expected = {name: planted.load(name, [split])[split] for name, split in ASKED.items()}
     pins = Pins(rows={name: {ASKED[name]: rows_pin(rows)} for name, rows in expected.items()})
     for hub in (f"{files}@v1", f"{archive}@{commit}"):
         for name, rows in expected.items():

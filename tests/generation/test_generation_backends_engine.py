@@ -30,6 +30,7 @@ SLOW = pytest.mark.slow("the families beside those with most of the oddities")
 EVERYDAY = ("gemma3", "qwen2.5", "gemma2")  # windows and one key head; padded vocabulary; soft caps: the plain loop
 PLAIN = ("gemma2", "bloom", "gpt_neo")  # soft caps, ALiBi, local attention: what the shared path does not know
 NAMES = [name if name in EVERYDAY else pytest.param(name, marks=SLOW) for name in FAMILIES]
+STATISTICS = [(n, GUIDED) if n in EVERYDAY else pytest.param(n, GUIDED, marks=SLOW) for n in FAMILIES]
 FLOATS = [*NAMES, "llama", "bloom", "gpt_neo"]
 
 
@@ -130,7 +131,7 @@ def test_every_setting_gives_the_texts_of_the_reference(varied, logits, tmp_path
 @pytest.mark.parametrize("name", ["gemma3", *(pytest.param(name, marks=SLOW) for name in ("qwen2.5", "llama"))])
 def test_nothing_depends_on_batch_size_order_or_history(name, top_k, logits, tmp_path):
     """Texts and statistics to the last bit: rows enter and leave, pages fill up, two rows or sixty share a prompt."""
-    settings = DecodingParameters(top_k=top_k, top_p=0.95, max_new_tokens=20, guidance=0.5)
+    settings = DecodingParameters(top_k=top_k, top_p=0.95, max_new_tokens=36, guidance=0.5)  # three pages
     engine, asked = load_engine(made(tmp_path, name)), mixed(42, settings)
     whole = complete(engine, asked, settings, 400, PREFIXES)
     assert complete(engine, asked[::-1], settings, 20, PREFIXES)[::-1] == whole
@@ -142,18 +143,6 @@ def test_nothing_depends_on_batch_size_order_or_history(name, top_k, logits, tmp
     assert complete(engine, unscored, settings, 90, PREFIXES) == [replace(done, log_likelihoods=()) for done in whole]
     without = complete(engine, [bare(one) for one in asked], settings, 400, PREFIXES)
     assert sum(ours.text != theirs.text for ours, theirs in zip(whole, without, strict=True)) >= 5
-
-
-@pytest.mark.slow("45 tokens, which fill three pages, and other architectures")
-@pytest.mark.parametrize("top_k", [5, 0])
-@pytest.mark.parametrize("kind", ["llama", "gpt2", "opt", "qwen3"])
-def test_long_texts_do_not_depend_on_the_batch(kind, top_k, tmp_path):
-    settings, asked = DecodingParameters(top_k=top_k, top_p=0.95, max_new_tokens=45), requests(40)
-    engine = load_engine(make_lm(tmp_path, kind))
-    whole = complete(engine, asked, settings, 96, PREFIXES)
-    assert max(len(engine.tokenizer(done.text).input_ids) for done in whole) > 40
-    assert complete(engine, asked, settings, 7, PREFIXES) == whole
-    assert complete(engine, asked[::-1], settings, 20, PREFIXES)[::-1] == whole
 
 
 def test_shared_prefixes_change_no_text(engine):
@@ -188,9 +177,8 @@ def tokens_of(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "settings", [GUIDED, DecodingParameters(max_new_tokens=12, text_end="line", top_k=0)], ids=["guided", "line"]
+    ("name", "settings"), [*STATISTICS, ("gemma3", DecodingParameters(max_new_tokens=12, text_end="line", top_k=0))]
 )
-@pytest.mark.parametrize("name", NAMES)
 def test_statistics_are_those_of_a_forward_pass_of_the_model(name, settings, tmp_path, tokens_of, monkeypatch):
     """log_prob, margin and likelihoods: before guidance and debiasing, over the tokens that can be drawn."""
     monkeypatch.setattr(output_layer, "SMALLEST", 1)
@@ -252,36 +240,25 @@ def test_the_plain_prompt_is_read_in_one_product(tmp_path, monkeypatch):
     assert with_plain == max(levels) + 1
 
 
-def test_out_of_memory_halves_the_rows_and_loses_nothing(engine, monkeypatch, capsys):
-    asked = requests(18)
-    wanted, planned = complete(engine, asked, SETTINGS, 64), live_batch.LiveBatch.next_pass
+@pytest.mark.parametrize("shared", [True, False], ids=["shared attention", "plain loop"])
+def test_out_of_memory_halves_the_rows_loses_nothing_and_is_remembered(shared, lm, engine, monkeypatch, capsys):
+    asked, engine = requests(18), engine if shared else Engine(original_of(lm), engine.tokenizer, shared=False)
+    owner, name = (live_batch.LiveBatch, "next_pass") if shared else (Engine, "_next_logits")
+    real, error = (
+        getattr(owner, name),
+        torch.OutOfMemoryError("CUDA out of memory") if shared else MemoryError("no GiB"),
+    )
+    wanted = [done.text for done in complete(engine, asked, SETTINGS, 64)]
 
-    def narrow(batch):
-        if batch.rows > 9:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return planned(batch)
+    def narrow(*given):
+        if (given[0].rows if shared else len(given[1])) > 9:
+            raise error
+        return real(*given)
 
-    monkeypatch.setattr(live_batch.LiveBatch, "next_pass", narrow)
-    assert complete(engine, asked, SETTINGS, 64) == wanted
-    assert "out of memory with 64 rows: retrying with 32" in capsys.readouterr().err
-    for batch_size in (64, None):  # the next shards begin with the rows that fit
-        assert complete(engine, asked, SETTINGS, batch_size) == wanted
-    assert "out of memory" not in capsys.readouterr().err
-
-
-def test_the_plain_loop_remembers_the_rows_that_fit(engine, lm, monkeypatch, capsys):
-    asked, engine = requests(9), Engine(original_of(lm), engine.tokenizer, shared=False)
-    wanted, plain = complete(engine, asked, SETTINGS, 64), engine._decode_plainly
-
-    def narrow(asked, prompts, settings):
-        if sum(len(rows) for rows in prompts) > 9:
-            raise MemoryError("Unable to allocate 9 GiB")  # numpy's
-        return plain(asked, prompts, settings)
-
-    monkeypatch.setattr(engine, "_decode_plainly", narrow)
-    for _ in range(2):
-        assert complete(engine, asked, SETTINGS, 64) == wanted
-    assert capsys.readouterr().err.count("out of memory with 64 rows") == 1
+    monkeypatch.setattr(owner, name, narrow)
+    for batch_size in (64, 64, None):  # the next shards begin with the rows that fit
+        assert [done.text for done in complete(engine, asked, SETTINGS, batch_size)] == wanted
+    assert capsys.readouterr().err.count("out of memory with 64 rows: retrying with 32") == 1
 
 
 @pytest.mark.parametrize(
@@ -341,11 +318,7 @@ def test_ids_without_a_token_are_never_drawn(tmp_path, monkeypatch):
     assert max(drawn()) < len(engine.tokenizer)
     monkeypatch.setattr(engine, "no_tokens", [])
     assert max(drawn()) >= len(engine.tokenizer)
-
-
-def test_the_ends_of_turns_count_as_ends(engine, monkeypatch):
-    """Chat models list several ends in their generation settings; generate() stops at each."""
-    for listed, ends in (([0, 7], [0, 7]), (None, [0])):
+    for listed, ends in (([0, 7], [0, 7]), (None, [0])):  # a chat model lists several ends; generate() stops at each
         monkeypatch.setattr(engine.model.generation_config, "eos_token_id", listed)
         assert engine._end_tokens() == ends
 

@@ -92,11 +92,6 @@ def test_the_closing_mark_and_the_line_break_differ_from_a_text_that_was_cut(ser
     assert len(text) > 20  # forty tokens, which the model's end of text does not cut short
 
 
-def test_the_same_request_twice_gives_the_same_text(server):
-    first, again = (complete(connect(server, concurrency=1), asked(8), SETTINGS) for _ in range(2))
-    assert first == again and len({completion.text for completion in first}) > 1
-
-
 def test_log_probabilities_are_the_models_closing_mark_included(server, folder):
     tokenizer, own = AutoTokenizer.from_pretrained(folder), log_probs(folder)[0]
     texts = {tokenizer.decode([token]): value for token, value in enumerate(own.tolist())}
@@ -113,6 +108,10 @@ def test_a_chat_models_turn_is_begun_with_the_quotation_mark(server):
     rendered = f'<|im_start|>user\n{turn}<|im_end|>\n<|im_start|>assistant\n"'  # llama.cpp's own, the file has none
     plain = complete(connect(server, concurrency=1), asked(6, rendered), SETTINGS)
     assert complete(connect(server, chat=True, concurrency=1), asked(6), SETTINGS) == plain
+    assert complete(connect(server, concurrency=1), asked(6, rendered), SETTINGS) == plain, (
+        "a seed gives its text again"
+    )
+    assert len({completion.text for completion in plain}) > 1
 
 
 def test_a_context_that_is_too_small_is_one_line(file):

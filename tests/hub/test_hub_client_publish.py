@@ -30,20 +30,22 @@ def finished(tmp_path, request) -> Path:
     return finished_run(tmp_path / name)
 
 
-def test_dry_run_changes_nothing(finished, hub_api):
+def test_publish_is_one_commit_and_a_tag_and_again_nothing(finished, hub_api):
     plan = publish(hub_api, finished, "acme", yes=False)
+    repo = plan.repo_id
     assert plan.remote is None and len(plan.changes.added) == 5 and plan.upload > 1000
     assert "+ README.md" in str(plan) and "tag v0.1.0" in str(plan)
-    assert not hub_api.repo_exists(plan.repo_id, repo_type="dataset")
-
-
-def test_publish_is_one_commit_and_a_tag_and_again_nothing(finished, hub_api):
-    repo = publish(hub_api, finished, "acme", yes=True).repo_id
+    assert not hub_api.repo_exists(repo, repo_type="dataset")  # a dry run changes nothing
+    publish(hub_api, finished, "acme", yes=True)
     commits = hub_api.list_repo_commits(repo, repo_type="dataset")
     assert len(commits) == 2  # the Hub's own initial one and ours
     assert files(hub_api, repo, "v0.1.0") == {str(p.relative_to(finished)) for p in finished.rglob("*") if p.is_file()}
     again = publish(hub_api, finished, "acme", yes=True)
     assert not again.changes and again.tag is None and again.upload == 0
+    hub_api.delete_tag(repo, tag="v0.1.0", repo_type="dataset")
+    plan = publish(hub_api, finished, "acme", yes=True)  # a commit whose tag was lost is only tagged
+    assert not plan.changes and plan.tag == "v0.1.0"
+    assert [tag.name for tag in hub_api.list_repo_refs(repo, repo_type="dataset").tags] == ["v0.1.0"]
     assert [c.commit_id for c in hub_api.list_repo_commits(repo, repo_type="dataset")] == [c.commit_id for c in commits]
 
 
@@ -64,14 +66,6 @@ def test_other_bytes_under_the_same_version_are_refused(finished, hub_api):
     with pytest.raises(RunError, match=r"tag v0.1.0: exists and marks other content \(README.md\); raise `version`"):
         publish(hub_api, finished, "acme", yes=True)
     assert hub_api.list_repo_refs(repo, repo_type="dataset") == before
-
-
-def test_a_commit_whose_tag_was_lost_is_only_tagged(finished, hub_api):
-    repo = publish(hub_api, finished, "acme", yes=True).repo_id
-    hub_api.delete_tag(repo, tag="v0.1.0", repo_type="dataset")
-    plan = publish(hub_api, finished, "acme", yes=True)
-    assert not plan.changes and plan.tag == "v0.1.0"
-    assert [tag.name for tag in hub_api.list_repo_refs(repo, repo_type="dataset").tags] == ["v0.1.0"]
 
 
 def refusal(finished: Path, hub_api: HfApi, problem: str) -> None:
@@ -183,10 +177,8 @@ def test_a_card_edited_on_the_hub_is_shown_and_kept(finished, hub_api, capsys):
     ("path", "said"),
     [
         ("notes.txt", "not ours"),
-        ("data/postprocessed/train-99.parquet", "not ours"),
         ("data/postprocessed/train-00000-of-00002.parquet", "changed by hand"),
         ("old.py", "datasets 4 and later refuse"),
-        ("assets/plot.svg", "not ours"),
         ("manifest.json", "the card was written from others"),
     ],
 )
@@ -270,7 +262,7 @@ def test_a_stamped_card_says_its_repository_and_facts_and_an_edited_one_has_no_s
         assert read_stamp(edited_card) is None
 
 
-def test_the_facts_are_the_bytes_of_manifest_results_and_repeats():
+def test_the_facts_are_the_bytes_of_the_manifest_and_each_measured_file():
     measured = (None, b"", b"a")
     digests = {facts_digest(m, r, again) for m in (b"a", b"b") for r in measured for again in measured}
     assert len(digests) == 18

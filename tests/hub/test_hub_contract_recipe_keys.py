@@ -39,33 +39,19 @@ def whole_model() -> recipe.ModelRecipe:
 
 WHOLE = (whole_dataset(), whole_model())
 SERVER = "base_url concurrency timeout max_retries price_per_million"
+CARD = "version pretty_name about language license"
+DATASET_CARD = "source.description source.license model.license labels.meaning"
 BESIDE = {
     "DatasetRecipe": {
-        *[
-            "version",
-            "pretty_name",
-            "about",
-            "language",
-            "license",
-            "source.description",
-            "source.license",
-            "model.license",
-        ],
-        *["few_shot.examples.description", "few_shot.examples.license", "labels.meaning"],
+        *CARD.split(),
+        *DATASET_CARD.split(),
+        *("few_shot.examples.description", "few_shot.examples.license"),
         *(f"model.server.{name}" for name in SERVER.split()),
     },
     "ModelRecipe": {
-        *[
-            "version",
-            "pretty_name",
-            "about",
-            "language",
-            "license",
-            "base.license",
-            "datasets.license",
-            "datasets.guide.license",
-        ],
-        *["evaluation", "bootstrap_samples", "control"],
+        *CARD.split(),
+        *("base.license", "datasets.license", "datasets.guide.license"),
+        *("evaluation", "bootstrap_samples", "control"),
     },
 }
 

@@ -50,22 +50,19 @@ def built(folder: Path) -> Path:
     return folder
 
 
-def test_a_journal_is_there_with_its_first_entry(lost, tmp_path):
-    record = TaskResult(key="first-texts-0-4")
+def test_a_run_directory_and_its_journal_are_there_with_their_first_entries(lost, tmp_path):
+    record, run = TaskResult(key="first-texts-0-4"), tmp_path / "artifacts" / "datasets" / "x"
     journal = Journal(tmp_path / "a" / "run.scratch" / "journal.jsonl")
     journal.append(record)
     assert not lost()
-    journal.append(record)
     journal.clear()
     journal.append(record)
     assert not lost() and len(list(journal.results())) == 1
-
-
-def test_a_run_directory_is_there_with_its_folders(lost, tmp_path):
-    with run_dir.locked(tmp_path / "artifacts" / "datasets" / "x"):
-        run_dir.begin(tmp_path / "artifacts" / "datasets" / "x", MANIFEST, "recipe")
-    write_text(tmp_path / "artifacts" / "datasets" / "x" / "data" / "raw" / "file", "rows")
-    Scratch(tmp_path / "artifacts" / "datasets" / "x", "key").keep([SourceSentence(source_id="0", text="a")], 1, {})
+    with run_dir.locked(run):
+        run_dir.begin(run, MANIFEST, "recipe")
+    write_text(run / "data" / "raw" / "file", "rows")
+    Scratch(run, "key").keep([SourceSentence(source_id="0", text="a")], 1, {})
+    Answers(tmp_path / "runs" / "x.answers.sqlite").add(b"key", Answer("text", "stop", 1, 1, None))  # it was paid for
     assert not lost()
 
 
@@ -74,9 +71,4 @@ def test_a_folder_that_others_filled_is_there_with_its_files(lost, tmp_path):
     assert not lost()
     run_dir.begin(tmp_path / "run", MANIFEST, "recipe")
     move_into_place(built(tmp_path / "built"), tmp_path / "run")
-    assert not lost()
-
-
-def test_answers_that_were_paid_for_are_in_folders_that_stay(lost, tmp_path):
-    Answers(tmp_path / "runs" / "x.answers.sqlite").add(b"key", Answer("text", "stop", 1, 1, None))
     assert not lost()

@@ -34,7 +34,7 @@ def test_cards_and_the_report_show_what_was_measured(runs, tmp_path):
     dataset, encoder = runs
     for run in runs:
         done = outcome_of(model_cards.render, run, "--repo-id", f"org/{run.name}")
-        assert done.code == 0, done.told
+        assert done.code == 0, done.stderr
     card = (dataset / "README.md").read_text()
     assert "(unsupervised SimCSE baseline) | 61.44 [58.14, 64.81]" in card and "## Label agreement" in card
     card = (encoder / "README.md").read_text()

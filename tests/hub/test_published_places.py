@@ -96,19 +96,15 @@ def dataset(folder) -> Path:
     settings = [f"source.path={folder / 'premises.txt'}", *OVERRIDES]
     options = [word for setting in settings for word in ("--set", setting)]
     done = outcome_of(generation.run, folder / "my.yaml", *options, "--out", folder / "runs" / "auto-nli")
-    assert done.code == 0, done.told
+    assert done.code == 0, done.stderr
     return folder / "runs" / "auto-nli"
 
 
 @pytest.fixture(scope="module")
 def model(folder, dataset) -> Path:
     """An encoder that was trained and scored with absolute paths."""
-    data = {
-        "path": str(dataset),
-        "config": "triplet-1shot",
-        "example_type": "triplet",
-        "loss": "MultipleNegativesRankingLoss",
-    }
+    data = {"path": str(dataset), "config": "triplet-1shot", "example_type": "triplet"}
+    data["loss"] = "MultipleNegativesRankingLoss"
     tree = yaml.safe_load(Path(MODEL_RECIPE).read_text())
     tree |= {
         "base": {**tree["base"], "path": str(folder / "home" / "tiny"), "modules": "transformer"},
@@ -127,7 +123,7 @@ def model(folder, dataset) -> Path:
         (evaluation, "--model", out, "--no-cache"),
     ):
         done = outcome_of(module, folder / "my-model.yaml", *words)
-        assert done.code == 0, done.told
+        assert done.code == 0, done.stderr
     return out
 
 
@@ -156,7 +152,7 @@ def test_no_published_byte_tells_of_the_machine(kind, dataset, model, folder):
             assert word not in path
 
 
-def test_the_names_and_checksums_of_inputs_are_published(dataset, model, folder):
+def test_the_names_and_checksums_of_inputs_are_published(dataset, model, folder, tmp_path):
     inputs = run_dir.read_manifest(dataset).inputs
     assert inputs["premises.txt"] == run_dir.sha256_file(folder / "premises.txt")
     assert inputs["lm/model.safetensors"] == run_dir.sha256_file(folder / "home" / "lm" / "model.safetensors")
@@ -167,6 +163,17 @@ def test_the_names_and_checksums_of_inputs_are_published(dataset, model, folder)
         "model.path": "lm",
         "few_shot.examples.path": "examples.tsv",
     }
+    for directory, stage, key, name in (
+        (dataset, generation.run, "source.path", "premises.txt"),
+        (model, training.run, "base.path", "base:tiny"),
+    ):  # who runs the published recipe learns what belongs there
+        shutil.copytree(directory, tmp_path / directory.name)
+        told = outcome_of(stage, tmp_path / directory.name / "recipe.yaml", "--out", tmp_path / "out")
+        digest = run_dir.read_manifest(directory).inputs[name]
+        assert told.code == 2
+        assert (
+            key in told.error and f"{name} with SHA-256 {digest}" in told.error and f"--set {key}=PLACE" in told.error
+        )
 
 
 def test_a_run_goes_on_and_is_explained_where_its_inputs_lie_or_have_moved(dataset, folder, tmp_path):
@@ -177,7 +184,7 @@ def test_a_run_goes_on_and_is_explained_where_its_inputs_lie_or_have_moved(datas
     settings = [f"source.path={moved / 'premises.txt'}", *OVERRIDES]
     options = [word for setting in settings for word in ("--set", setting)]
     again = outcome_of(generation.run, folder / "my.yaml", *options, "--out", tmp_path / "auto-nli")
-    assert again.code == 0 and "already complete" in again.told
+    assert again.code == 0 and "already complete" in again.stderr
     row = pq.read_table(min(dataset.glob("data/raw-1shot/*.parquet")), partitioning=None).to_pylist()[0]
     row_id = f"{row['source_id']}/{row['target']}/{row['attempt']}/1shot-0"
     assert outcome_of(generation.explain, dataset, row_id).code == 0
@@ -191,19 +198,6 @@ def test_a_run_goes_on_and_is_explained_where_its_inputs_lie_or_have_moved(datas
     assert json.loads((dataset.parent / "auto-nli.places.json").read_text())["model.path"] == str(
         folder / "home" / "lm"
     )
-
-
-@pytest.mark.parametrize("kind", ["dataset", "model"])
-def test_who_runs_the_published_recipe_learns_what_belongs_there(kind, dataset, model, tmp_path):
-    directory = {"dataset": dataset, "model": model}[kind]
-    shutil.copytree(directory, tmp_path / "downloaded")
-    recipe = tmp_path / "downloaded" / "recipe.yaml"
-    stage, key = (generation.run, "source.path") if kind == "dataset" else (training.run, "base.path")
-    told = outcome_of(stage, recipe, "--out", tmp_path / "out")
-    name = "premises.txt" if kind == "dataset" else "base:tiny"
-    digest = run_dir.read_manifest(directory).inputs[name]
-    assert told.code == 2
-    assert key in told.error and f"{name} with SHA-256 {digest}" in told.error and f"--set {key}=PLACE" in told.error
 
 
 def test_where_a_server_is_stays_here_and_the_same_model_elsewhere_is_the_same_run():

@@ -132,12 +132,10 @@ def test_the_machine_installs_that_commit_and_becomes_the_release(checkout, tmp_
     (checkout / "later").touch()
     git(checkout, "add", "--all")
     git(checkout, "commit", "--quiet", "--message", "two")
-    tools = tmp_path / "tools"
-    tools.mkdir()
     for name, code in (("pip", "[ -e recipes ] && [ ! -e later ]"), ("sts-dino", "echo $$")):
-        (tools / name).write_text(f'#!/bin/sh\necho {name} "$@"\n{code}\n')
-        (tools / name).chmod(0o755)
-    environment = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
+        (tmp_path / name).write_text(f'#!/bin/sh\necho {name} "$@"\n{code}\n')
+        (tmp_path / name).chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
 
     def run(commit: str) -> tuple[int, list[str], int]:
         words = command(str(checkout), commit, ["ray"], ["sts-dino", "release", "a recipe.yaml"])
@@ -164,16 +162,16 @@ def test_a_job_is_refused_before_it_is_paid_for(checkout, capsys, monkeypatch):
         code, out, err = asked(capsys, monkeypatch, *words)
         assert code == 2 and not out and said in err.splitlines()[-1] and TOKEN not in err
 
-    refused("--timeout 3x: is no duration", RECIPE, "--timeout", "3x")
+    refused("--timeout 3x: is not a duration", RECIPE, "--timeout", "3x")
     refused("is a baseline, which is not published", "recipes/models/bert-base-mean.yaml")
-    refused(f"{ROOT / RECIPE}: is no file of the commit", str(ROOT / RECIPE))
+    refused(f"{ROOT / RECIPE}: is not in the commit", str(ROOT / RECIPE))
     (checkout / ".git/info/exclude").write_text("own.yaml\n")  # git does not report it as a change
     (checkout / "recipes/own.yaml").write_text("extends: demo/sts-dino-x2.yaml\n")
-    refused("recipes/own.yaml: is no file of the commit", "recipes/own.yaml")
+    refused("recipes/own.yaml: is not in the commit", "recipes/own.yaml")
     (checkout / "recipes/demo/extending.yaml").write_text("extends: ../own.yaml\n")
     git(checkout, "add", "recipes/demo/extending.yaml")
     git(checkout, "commit", "--quiet", "--message", "extends what is not committed")
-    refused("own.yaml: is no file of the commit", "recipes/demo/extending.yaml")
+    refused("own.yaml: is not in the commit", "recipes/demo/extending.yaml")
     git(checkout, "reset", "--quiet", "--hard", "HEAD~")
     monkeypatch.delenv("HF_TOKEN", raising=False)
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
@@ -186,7 +184,7 @@ def test_a_job_is_refused_before_it_is_paid_for(checkout, capsys, monkeypatch):
     git(checkout, "remote", "remove", "origin")
     refused("has no remote named origin; name where the commit can be cloned: --code", RECIPE)
     monkeypatch.chdir(checkout.parent)
-    refused("is no git checkout with a commit", str(ROOT / RECIPE))
+    refused("is not a git checkout with a commit", str(ROOT / RECIPE))
 
 
 def test_code_that_the_job_could_not_clone_is_refused_without_showing_it():

@@ -166,7 +166,7 @@ def test_folders_stand_for_their_recipes_datasets_first(tmp_path):
     with pytest.raises(InputError, match=r"no recipe \(\*\.yaml\) is there"):
         expanded([tmp_path])
     (tmp_path / "odd.yaml").write_text("kind: cake\n")
-    with pytest.raises(InputError, match="'cake' is no kind of recipe; allowed: dataset, model"):
+    with pytest.raises(InputError, match="unknown kind of recipe 'cake'; allowed: dataset, model"):
         expanded([tmp_path])
 
 

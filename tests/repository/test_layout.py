@@ -42,12 +42,7 @@ ARROWS = {
         "compare": "tasks encoders scoring statistics mteb_bridge runs",
         "audit": "tasks encoders",
     },
-    "training": {
-        "data": "",
-        "encoder": "data",
-        "losses": "data encoder",
-        "loop": "data encoder losses",
-    },
+    "training": {"data": "", "encoder": "data", "losses": "data encoder", "loop": "data encoder losses"},
 }
 OF_THE_REPOSITORY = {"benchmarks", "experiments", "demo"}  # not installed: they read and write what only a clone has
 FILES = [path for package in PACKAGES for path in sorted(Path(package).rglob("*.py"))]

@@ -132,7 +132,7 @@ def outcome(*words):
 def test_what_cannot_be_is_refused_in_one_line_before_anything_is_written(corpus, tmp_path):
     out = tmp_path / "out"
     for words, said in (
-        (("--lm", "nowhere", "--lm-license", "mit"), "--lm: nowhere is no folder"),
+        (("--lm", "nowhere", "--lm-license", "mit"), "--lm: nowhere is not a folder"),
         (("--lm", "builtin", "--encoder", "none"), "--encoder.*names no licence"),
     ):
         found = outcome(corpus, "--out", out, *words)

@@ -48,8 +48,7 @@ def test_every_recipe_here_fits_the_schema(path):
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"kind": "data"}, {"nmae": "x"}, {"seed": "one"}, {"schema": None}, {"source": {}}, {"labels": []}],
+    "change", [{"kind": "data"}, {"nmae": "x"}, {"seed": "one"}, {"schema": None}, {"source": {}}, {"labels": []}]
 )
 def test_what_a_recipe_may_not_say_does_not_fit(change):
     tree = yaml.load(Path("recipes/demo/sts-dino-x2.yaml").read_text(encoding="utf-8"), Yaml12)

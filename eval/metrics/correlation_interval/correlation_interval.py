@@ -31,14 +31,7 @@ Returns:
     spearman, spearman_low, spearman_high, pearson, pearson_low, pearson_high (float).
 """
 
-CITATION = """
-@book{efron1993bootstrap,
-  title={An Introduction to the Bootstrap},
-  author={Efron, Bradley and Tibshirani, Robert J.},
-  year={1993},
-  publisher={Chapman and Hall}
-}
-"""
+CITATION = "Efron and Tibshirani (1993): An Introduction to the Bootstrap. Chapman and Hall."
 
 
 class CorrelationInterval(evaluate.Metric):

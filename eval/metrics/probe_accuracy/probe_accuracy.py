@@ -30,14 +30,7 @@ Returns:
     accuracy, accuracy_low, accuracy_high and, for two classes, f1, f1_low, f1_high (float).
 """
 
-CITATION = """
-@book{efron1993bootstrap,
-  title={An Introduction to the Bootstrap},
-  author={Efron, Bradley and Tibshirani, Robert J.},
-  year={1993},
-  publisher={Chapman and Hall}
-}
-"""
+CITATION = "Efron and Tibshirani (1993): An Introduction to the Bootstrap. Chapman and Hall."
 
 
 class ProbeAccuracy(evaluate.Metric):

@@ -30,14 +30,7 @@ Returns:
     all, mean, wmean (float), and subsets: name -> {"score", "n"}.
 """
 
-CITATION = """
-@inproceedings{conneau2018senteval,
-  title={{SentEval}: An Evaluation Toolkit for Universal Sentence Representations},
-  author={Conneau, Alexis and Kiela, Douwe},
-  booktitle={Proceedings of LREC},
-  year={2018}
-}
-"""
+CITATION = "Conneau and Kiela (2018): SentEval: An Evaluation Toolkit for Universal Sentence Representations. LREC."
 
 
 class StsAggregation(evaluate.Metric):
