@@ -15,8 +15,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 DEMO_LM = "assets/demo-lm"
 _START_SECONDS = 120
 
@@ -27,65 +25,39 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def talking(directory: Path) -> Path:
-    """The built-in language model with a chat template: a user's turn is continued as it stands."""
-    directory.mkdir()
+@contextmanager
+def transformers_serve(directory: Path) -> Iterator[tuple[str, str]]:
+    """``transformers serve`` on the CPU, one thread, offline: its base URL and the name of its model.
+
+    The model is the built-in one with a chat template: a user's turn is continued as it stands.
+    """
+    model, port, log = directory / "talking-lm", free_port(), directory / "serve.log"
+    model.mkdir()
     for file in Path(DEMO_LM).resolve().iterdir():
-        (directory / file.name).symlink_to(file)
-    (directory / "chat_template.jinja").write_text("{{ messages[-1]['content'] }}")
-    return directory
-
-
-class TransformersServe:
-    """``transformers serve`` on the CPU, one thread, offline. It can be killed and started again on its port."""
-
-    def __init__(self, directory: Path):
-        self.model = str(talking(directory / "talking-lm"))
-        self.port, self._log = free_port(), directory / "serve.log"
-        self.base_url = f"http://127.0.0.1:{self.port}/v1"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> "TransformersServe":
-        command = [str(Path(sys.executable).with_name("transformers")), "serve", self.model, "--device", "cpu"]
-        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*command, "--host", "127.0.0.1", "--port", str(self.port)], stdout=log, stderr=log, env=environment
-            )
-        deadline = time.monotonic() + _START_SECONDS
-        while not self._answers():
-            assert self._process.poll() is None and time.monotonic() < deadline, self._log.read_text()[-2000:]
+        (model / file.name).symlink_to(file)
+    (model / "chat_template.jinja").write_text("{{ messages[-1]['content'] }}")
+    command = [str(Path(sys.executable).with_name("transformers")), "serve", str(model), "--device", "cpu"]
+    command += ["--host", "127.0.0.1", "--port", str(port)]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    with log.open("wb") as stream:
+        process = subprocess.Popen(command, stdout=stream, stderr=stream, env=environment)
+    deadline = time.monotonic() + _START_SECONDS
+    try:
+        while not _answers(f"http://127.0.0.1:{port}/health"):
+            assert process.poll() is None and time.monotonic() < deadline, log.read_text()[-2000:]
             time.sleep(0.1)
-        return self
+        yield f"http://127.0.0.1:{port}/v1", str(model)
+    finally:
+        process.kill()
+        process.wait()
 
-    def _answers(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5) as response:
-                return response.status == 200
-        except (urllib.error.URLError, TimeoutError, ConnectionError):
-            return False
 
-    def rest(self) -> None:
-        """Wait until nothing is under way: a request whose client is gone would draw from the next one's numbers."""
-        assert self._process is not None
-        process, deadline = psutil.Process(self._process.pid), time.monotonic() + _START_SECONDS
-        while time.monotonic() < deadline:
-            before = process.cpu_times()
-            time.sleep(0.5)
-            now = process.cpu_times()
-            if now.user + now.system - before.user - before.system < 0.05:
-                return
-        raise AssertionError("the server does not come to rest")
-
-    def kill(self) -> None:
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
-
-    @property
-    def served(self) -> int:
-        """Requests for a text that were answered since the first start."""
-        return self._log.read_text().count('"POST /v1/completions HTTP/1.1" 200')
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as response:
+            return response.status == 200
+    except (urllib.error.URLError, TimeoutError, ConnectionError):
+        return False
 
 
 Reply = tuple[int, dict[str, str], str | bytes] | None  # None: the connection is dropped without an answer

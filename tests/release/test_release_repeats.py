@@ -87,7 +87,7 @@ def test_numbers_and_ranges():
     for text, found in (("42", (42,)), ("42,43,44", (42, 43, 44)), ("0-3", (0, 1, 2, 3)), ("7, 0-1", (7, 0, 1))):
         assert parsed_range(text, "--seeds") == found
     for text in ("", "1,,2", "-1", "1.5", "3-1", "٣"):
-        with pytest.raises(InputError, match="is not a number or a range"):
+        with pytest.raises(InputError, match="is not a number or range"):
             parsed_range(text, "--seeds")
     with pytest.raises(InputError, match="42 stands twice"):
         parsed_range("42,43,42", "--seeds")
