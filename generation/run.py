@@ -5,7 +5,6 @@ the first missing shard when the same command is given again, and ends in the sa
 """
 
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Annotated
@@ -13,6 +12,7 @@ from typing import Annotated
 import typer
 
 from generation.executors.options import ClusterOptions, check
+from generation.executors.registry import start_executor
 from generation.inputs.sources import require_file
 from generation.pipeline.append import append as append_rows
 from generation.pipeline.append import appendable, appending
@@ -109,7 +109,7 @@ def write(
     run = append_rows if append else generate
     with run_dir.locked(directory):
         found = run_dir.read_manifest(directory)
-        manifest = run(recipe, directory, command, partial(options.executor.start, options))
+        manifest = run(recipe, directory, command, start_executor(options))
         if options.store is not None:
             from generation.executors.store import ResultStore, store_folder
 

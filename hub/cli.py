@@ -73,12 +73,11 @@ GpusOption = Annotated[
 
 
 class App(typer.Typer):
-    """A typer app that says at the end of every ``--help`` that ``run`` knows ``--version``."""
+    """A typer app whose commands refuse a command line that cannot be read in one line."""
 
     def command(self, name: str | None = None, **more: Any) -> Any:
         """Register a command, as typer does."""
-        own = {"cls": Command, "epilog": "With --version alone: print the version and exit."}
-        return super().command(name, **{**own, **more})
+        return super().command(name, **{"cls": Command, **more})
 
 
 class _OneLine:

@@ -1,11 +1,7 @@
 """Untrusted input: text for a terminal or a page, YAML, dataset cards, model folders, store URLs.
 
-- ``printable``, ``one_line``: text on its way to a terminal.
-- ``inline``, ``code``, ``fenced``, ``table``: text on its way into Markdown, which then shows it and does nothing else.
-- ``load_yaml``: YAML with limits on size, depth and the expansion of aliases. PyYAML builds values by recursion: 30,000
-  nested ``[`` are a segmentation fault, and nine lines of aliases stand for billions of values.
-- ``check_dataset_card``: the same limits for a card that ``datasets`` is about to parse.
-- ``reading_model``, ``NO_CODE``: model folders, without remote code and pickles.
+``load_yaml`` limits size, depth and the expansion of aliases: PyYAML builds values by recursion, so 30,000 nested ``[``
+are a segmentation fault, and nine lines of aliases stand for billions of values.
 
 Markdown's special characters become numeric entities, not backslash escapes: an entity can never be structure
 (CommonMark 2.5), and parsers differ on a backslash before a table's pipe.

@@ -120,9 +120,7 @@ def parsed_range(text: str, option: str) -> tuple[int, ...]:
     for part in text.split(","):
         found = re.fullmatch(r"\s*(\d{1,9})(?:-(\d{1,9}))?\s*", part, re.ASCII)
         if found is None or int(found[2] or found[1]) < int(found[1]):
-            raise InputError(
-                f"{option} {text!r}", f"{part!r} is not a number or a range", allowed="e.g. 42,43,44 or 0-9"
-            )
+            raise InputError(f"{option} {text!r}", f"{part!r} is not a number or range", allowed="e.g. 42,43,44 or 0-9")
         values += range(int(found[1]), int(found[2] or found[1]) + 1)
     twice = next((value for value in values if values.count(value) > 1), None)
     if twice is not None:

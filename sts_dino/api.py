@@ -258,9 +258,7 @@ def _place(place: str | Path) -> dict[str, Any]:
         return {"path": str(Path(place).resolve())}
     repo_id, _, revision = str(place).partition("@")
     if repo_id.count("/") != 1 or not revision:
-        raise InputError(
-            place, "is neither a folder here nor a pinned repository", allowed="a folder, ORG/NAME@REVISION"
-        )
+        raise InputError(place, "is not a folder or pinned repository", allowed="a folder, ORG/NAME@REVISION")
     return {"repo_id": repo_id, "revision": revision}
 
 

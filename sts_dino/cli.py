@@ -39,8 +39,6 @@ def load(name: str, stage: StageCommand) -> Any:
         raise InputError(f"sts-dino {name}", "needs a clone of the repository", hint="run it there") from None
     command: Any = typer.main.get_command(module.app)
     command.name = name
-    for one in (command, *getattr(command, "commands", {}).values()):
-        one.epilog = None  # of --version, which this command line has once
     parse = command.parse_args
     command.parse_args = lambda ctx, args: parse(ctx, [*stage.words, *accepted(stage, args)])
     return command

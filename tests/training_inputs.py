@@ -32,6 +32,7 @@ WORDS = [
 
 torch.set_num_threads(1)  # on busy cores, threads that wait for one another cost more than they give
 PROVENANCE = {"source_id": "s", "target": "1", "attempt": 0, "seed": 1, "log_prob": -1.0, "margin": 0.1}
+STS_DATA = {"config": "postprocessed", "example_type": "sts", "loss": "CosineSimilarityLoss"}
 
 PAIRS_CARD = """---
 configs:
@@ -80,26 +81,13 @@ def write_recipe(folder: Path, **changes) -> Path:
         write_dataset(folder / "pairs", {"train": sts_rows(96), "validation": sts_rows(24, seed=1)})
     if not (folder / "lm").exists():
         make_lm(folder / "lm")
-    data = {
-        "path": str(folder / "pairs"),
-        "config": "postprocessed",
-        "example_type": "sts",
-        "loss": "CosineSimilarityLoss",
-    }
-    arguments = {"learning_rate": "1e-3", "num_train_epochs": "3", "report_to": "none"}
-    recipe = {
-        "kind": "model",
-        "name": "tiny",
-        "version": "0.1.0",
-        "pretty_name": "Tiny",
-        "license": "apache-2.0",
+    names = {"kind": "model", "name": "tiny", "version": "0.1.0", "pretty_name": "Tiny", "license": "apache-2.0"}
+    arguments = {"learning_rate": "1e-3", "num_train_epochs": "3", "report_to": "none", "logging_steps": "4"}
+    parts = {
         "base": {"path": str(folder / "lm"), "license": "apache-2.0"},
-        "datasets": [data],
-        "batch_size": "16",
-        "arguments": {**arguments, "logging_steps": "4"},
-        "threads": "1",
-        **changes,
+        "datasets": [STS_DATA | {"path": str(folder / "pairs")}],
     }
+    recipe = {**names, **parts, "batch_size": "16", "threads": "1", "arguments": arguments, **changes}
     recipe["datasets"] = [{"license": "mit", **item} for item in recipe["datasets"]]
     path = folder / "recipe.yaml"
     path.write_text(yaml.safe_dump(recipe))
@@ -108,21 +96,12 @@ def write_recipe(folder: Path, **changes) -> Path:
 
 def data_spec(path, **changes) -> TrainingData:
     """The scored pairs of a dataset run directory, as a recipe names them."""
-    fields = {
-        "path": str(path),
-        "config": "postprocessed",
-        "example_type": "sts",
-        "loss": "CosineSimilarityLoss",
-        **changes,
-    }
-    return TrainingData(**fields)
+    return TrainingData(**{"path": str(path), **STS_DATA, **changes})
 
 
 def hub_spec() -> TrainingData:
     """Scored pairs on a Hub, as a recipe names them."""
-    return TrainingData(
-        repo_id="o/d", revision="v1", config="postprocessed", example_type="sts", loss="CosineSimilarityLoss"
-    )
+    return TrainingData(repo_id="o/d", revision="v1", **STS_DATA)
 
 
 def triplet_data(folder: Path, count: int = 70, loss: str = "MultipleNegativesRankingLoss") -> dict:

@@ -33,10 +33,7 @@ from training.losses.modules import MaskedLanguageHead
 
 
 class MetaEncoder(nn.Module):
-    """Texts of one length → sentence embeddings: a transformer under ``pooling``, or the mean of token embeddings.
-
-    ``head``: DeCLUTR's masked language model head over hidden states, if one is trained.
-    """
+    """Texts of one length → sentence embeddings: a transformer under ``pooling``, or a mean; ``head`` of DeCLUTR."""
 
     def __init__(self, layers: Any, pooling: str | None, head: MaskedLanguageHead | None = None):
         super().__init__()
@@ -171,8 +168,7 @@ def memory_estimate(
 ) -> MemoryEstimate:
     """The memory of training ``recipe`` on batches of ``per_device_batch`` rows; of several datasets the costliest.
 
-    ``arguments`` decide the device, autocast, checkpointing, optimiser and accumulation. Raises what
-    ``build_meta_encoder`` raises.
+    Raises InputError as ``build_meta_encoder`` does.
     """
     passes = [_pass(spec, recipe.base.max_seq_length, per_device_batch) for spec in recipe.datasets]
     if arguments.gradient_accumulation_steps > 1:

@@ -62,7 +62,7 @@ def find_same_base(recipe: ModelRecipe, manifest: Manifest) -> Base:
 
 
 def first_manifest(recipe: ModelRecipe, adapter: Manifest) -> Manifest:
-    """The manifest of the merged run before anything is merged: the adapter is an input."""
+    """The manifest of a merged run that begins: the adapter is an input."""
     weights = next(file.sha256 for file in adapter.files if file.path == ADAPTER_WEIGHTS)
     inputs = {**adapter.inputs, f"adapter:{adapter.name}": weights}
     versions = {**adapter.versions, **{library: version(library) for library in LIBRARIES}}

@@ -7,7 +7,7 @@ from typing import Any
 
 from eval.runs.records import FinishedEvaluation
 from eval.statistics.bootstrap import Resampling
-from eval.statistics.paired import Measurement, Resampled, Verdict, adjusted, resampled
+from eval.statistics.paired import Measurement, Verdict, adjusted, resampled
 from eval.tasks.registry import find_task
 from hub import untrusted
 from hub.cli import aligned
@@ -32,8 +32,7 @@ class ScoreRow:
 class AverageLine:
     """A paper's average by model, over the same measurements; ``whole`` if none of them is of a part of the data."""
 
-    name: str
-    definition: str
+    average: Average
     scores: Mapping[str, float]
     whole: bool
 
@@ -63,8 +62,8 @@ class ResultTable:
 class Comparison:
     """Everything the tables and plots of a comparison show. ``models`` are distinct labels, in the order given.
 
-    ``beside`` are our numbers in the papers' columns of the same protocol, ``resampling`` says by pair of models how
-    the intervals of their differences were made, ``versions`` which libraries were not the same for all scores.
+    ``beside`` are our numbers in the papers' columns of the same protocol, ``versions`` the libraries that were not the
+    same for all scores.
     """
 
     models: tuple[str, ...]
@@ -73,13 +72,18 @@ class Comparison:
     verdicts: tuple[Verdict, ...]
     untested: tuple[SkippedTest, ...]
     beside: tuple[ResultTable, ...]
-    resampling: Mapping[Pair, Resampling]
+    resampling: Resampling
     versions: tuple[str, ...] = ()
+
+    @property
+    def judged(self) -> tuple[Verdict | SkippedTest, ...]:
+        """Every difference, tested or not."""
+        return (*self.verdicts, *self.untested)
 
     @property
     def pairs(self) -> list[Pair]:
         """The pairs of models that share a measurement."""
-        found = {(one.first, one.second) for one in (*self.verdicts, *self.untested)}
+        found = {(one.first, one.second) for one in self.judged}
         return [pair for pair in combinations(self.models, 2) if pair in found]
 
     def unlike(self) -> list[str]:
@@ -97,11 +101,11 @@ def compared(evaluations: Sequence[FinishedEvaluation]) -> Comparison:
     lines = _lines(named)
     if not any(len(line.scores) > 1 for line in lines):
         raise _nothing_in_common(named)
-    used = {label: Resampling(one.results.bootstrap_samples, one.results.seed) for label, one in named.items()}
-    how = {pair: used[pair[0]] if used[pair[0]] == used[pair[1]] else Resampling() for pair in combinations(named, 2)}
+    used = {Resampling(one.results.bootstrap_samples, one.results.seed) for one in evaluations}
+    how = used.pop() if len(used) == 1 else Resampling()  # the evaluations' own, so that a gain is what the card says
     found = [one for line in lines if len(line.scores) > 1 for one in _judged(line, named, how)]
     verdicts: list[Verdict] = []
-    for pair in how:
+    for pair in combinations(named, 2):
         verdicts += adjusted([one for one in found if isinstance(one, Verdict) and (one.first, one.second) == pair])
     untested = tuple(one for one in found if isinstance(one, SkippedTest))
     averages = _average_rows(named, lines)
@@ -164,25 +168,23 @@ def _in_words(scores: Sequence[TaskScore]) -> str:
 
 
 def _judged(
-    line: ScoreRow, named: Mapping[str, FinishedEvaluation], how: Mapping[Pair, Resampling]
+    line: ScoreRow, named: Mapping[str, FinishedEvaluation], how: Resampling
 ) -> Iterator[Verdict | SkippedTest]:
-    """Every pair of a line's models; those that are resampled alike are so together."""
-    what, together = line.measurement, dict[Resampling, Resampled]()
+    """Every pair of a line's models, all on the same resamples."""
+    what, together = line.measurement, None
     records = {label: named[label].records.find(what.task, what.split) for label in line.scores}
     kept = {label: record for label, record in records.items() if record is not None and record.metric is not None}
+    for record in list(kept.values())[:1]:
+        assert record.metric is not None
+        rows = [named[label].outcomes(what.task, what.split) for label in kept]
+        together = resampled(rows, record.metric, record.aggregation, how)
     place = {label: index for index, label in enumerate(kept)}
     for one, other in combinations(line.scores, 2):
         scores = line.scores[one], line.scores[other]
-        if one not in kept or other not in kept:
-            points = scores[0].main_score - scores[1].main_score
-            yield SkippedTest(one, other, what, points)
-            continue
-        used, metric = how[one, other], kept[one].metric
-        if used not in together:
-            assert metric is not None
-            rows = [named[label].outcomes(what.task, what.split) for label in kept]
-            together[used] = resampled(rows, metric, kept[one].aggregation, used)
-        yield Verdict(one, other, what, together[used].difference(place[one], place[other], scores))
+        if together is not None and one in kept and other in kept:
+            yield Verdict(one, other, what, together.difference(place[one], place[other], scores))
+        else:
+            yield SkippedTest(one, other, what, scores[0].main_score - scores[1].main_score)
 
 
 def _average_rows(named: Mapping[str, FinishedEvaluation], lines: tuple[ScoreRow, ...]) -> tuple[AverageLine, ...]:
@@ -199,10 +201,7 @@ def _average_rows(named: Mapping[str, FinishedEvaluation], lines: tuple[ScoreRow
             _, first_parts, scores = kept.setdefault(average.name, (average, parts, {}))
             if parts == first_parts:
                 scores[label] = average.score
-    return tuple(
-        AverageLine(name, average.definition, scores, all(_is_whole(part) for part in parts))
-        for name, (average, parts, scores) in kept.items()
-    )
+    return tuple(AverageLine(average, scores, all(map(_is_whole, parts))) for average, parts, scores in kept.values())
 
 
 def _paper_tables(
@@ -240,7 +239,7 @@ def _is_whole(measurement: Measurement) -> bool:
 def _numbers(table: Table, label: str, lines: list[ScoreRow], averages: tuple[AverageLine, ...]) -> dict[str, float]:
     """Column → a model's number in it."""
     scores = {line.measurement.task: line.scores[label] for line in lines if label in line.scores}
-    found = {line.name: line.scores[label] for line in averages if line.whole and label in line.scores}
+    found = {line.average.name: line.scores[label] for line in averages if line.whole and label in line.scores}
     found = {column.name: found[column.average] for column in table.columns if column.average in found}
     for column in table.columns:
         score = scores.get(column.task or "")
@@ -302,15 +301,15 @@ def _score(score: TaskScore | None) -> str:
 
 def _averages(comparison: Comparison) -> ResultTable:
     lines = comparison.averages
-    rows = tuple((line.name, *(number(line.scores.get(model)) for model in comparison.models)) for line in lines)
-    notes = tuple(f"{line.name}: {line.definition}" for line in lines)
+    models = comparison.models
+    rows = tuple((line.average.name, *(number(line.scores.get(model)) for model in models)) for line in lines)
+    notes = tuple(f"{line.average.name}: {line.average.definition}" for line in lines)
     return ResultTable(AVERAGES, ("average", *short_names(comparison.models).values()), rows, 1, notes)
 
 
 def _verdicts(comparison: Comparison, first: str, second: str) -> ResultTable:
-    both = (*comparison.verdicts, *comparison.untested)
-    found = [one for one in both if (one.first, one.second) == (first, second)]
-    used = comparison.resampling[first, second]
+    found = [one for one in comparison.judged if (one.first, one.second) == (first, second)]
+    used = comparison.resampling
     how = f"differences in points, paired 95 % percentile intervals ({used.samples} resamples, seed {used.seed})"
     why = (
         ["not tested: the scored rows of one were not kept"]

@@ -334,9 +334,8 @@ def _load(folder: Path, model: str, dtype: str | None) -> SentenceTransformer:
 def _settings(loaded: SentenceTransformer) -> dict[str, str]:
     """What decides an embedding beside the model's files."""
     prompt = loaded.prompts.get(loaded.default_prompt_name or "", "")
-    facts = {"prompt": prompt, "max_seq_length": loaded.max_seq_length}
-    facts |= {"truncate_dim": loaded.truncate_dim, "dtype": loaded.dtype}
-    return {key: str(value) for key, value in facts.items()}
+    facts = {name: str(getattr(loaded, name)) for name in ("max_seq_length", "truncate_dim", "dtype")}
+    return {"prompt": str(prompt), **facts}
 
 
 def download(model: str) -> tuple[Path, str]:

@@ -181,7 +181,7 @@ class MtebEncoder(AbsEncoder):
         self._cache = embeddings.folder.parent
         self._stores = {self.encoder.key: embeddings}
 
-    def encode(  # type: ignore[override]  # the names that it has no use for are in the rest
+    def encode(
         self, inputs: DataLoader[Any], *, task_metadata: TaskMetadata, prompt_type: PromptType | None = None, **_: Any
     ) -> NDArray[np.float32]:
         """Embeddings (n, dimension) of the texts of all batches."""

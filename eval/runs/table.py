@@ -24,7 +24,7 @@ def table(results: Results) -> str:
 
 def _alone(results: Results) -> list[tuple[str, ...]]:
     """The scores of one encoder with other metrics and seconds; averages have no interval."""
-    rows = [("task", "split", "metric", "rows", "score", "also", "probing s")]
+    rows: list[tuple[str, ...]] = [("task", "split", "metric", "rows", "score", "also", "probing s")]
     for one in results.scores:
         also = ", ".join(f"{name} {shown.number(one.other[name])}" for name in BESIDE if name in one.other)
         seconds = f"{one.seconds['probing']:.1f}" if "probing" in one.seconds else shown.ABSENT

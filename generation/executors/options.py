@@ -13,8 +13,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,8 +22,6 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from generation.pipeline.tasks import Executor, ExecutorSpec
-from generation.pipeline.worker import local_executor
 from hub.cli import ANY_CLUSTER
 from hub.contract.recipe import DatasetRecipe
 from hub.errors import InputError, RunError
@@ -42,6 +40,24 @@ _ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
+class ExecutorFacts:
+    """Capabilities of an executor; ``generation.executors.registry`` starts it.
+
+    ``spreads``: over several workers on Ray, which take options of their own and may leave results in a store.
+    ``remote``: on machines that may have other versions and files than this one, and that come and go.
+    """
+
+    name: str
+    spreads: bool = True
+    remote: bool = False
+
+
+LOCAL = ExecutorFacts("local", spreads=False)
+WORKERS = ExecutorFacts("workers")
+CLUSTER = ExecutorFacts("cluster", remote=True)
+
+
+@dataclass(frozen=True)
 class ClusterOptions:
     """Ray options of a run. ``address``: None is this machine, ``auto`` its cluster, or ``HOST:PORT``.
 
@@ -55,35 +71,9 @@ class ClusterOptions:
     gpus: float | None = None
 
     @property
-    def executor(self) -> "ExecutorKind":
+    def executor(self) -> ExecutorFacts:
         """The executor that these options choose."""
-        return EXECUTORS["cluster" if self.address is not None else "workers" if self.workers is not None else "local"]
-
-
-@dataclass(frozen=True)
-class ExecutorKind:
-    """One way to execute the tasks of a run, declared once in ``EXECUTORS``.
-
-    ``spreads``: over several workers on Ray, which take options of their own and may leave results in a store.
-    ``remote``: on machines that may have other versions and files than this one, and that come and go.
-    """
-
-    start: Callable[[ClusterOptions, ExecutorSpec], AbstractContextManager[Executor]]
-    spreads: bool
-    remote: bool
-
-
-def _on_ray(options: ClusterOptions, spec: ExecutorSpec) -> AbstractContextManager[Executor]:
-    from generation.executors.ray_executor import ray_executor
-
-    return ray_executor(options, spec)
-
-
-EXECUTORS = {
-    "local": ExecutorKind(lambda _, spec: local_executor(spec), spreads=False, remote=False),
-    "workers": ExecutorKind(_on_ray, spreads=True, remote=False),
-    "cluster": ExecutorKind(_on_ray, spreads=True, remote=True),
-}
+        return CLUSTER if self.address is not None else WORKERS if self.workers is not None else LOCAL
 
 
 def check(options: ClusterOptions, recipe: DatasetRecipe) -> None:

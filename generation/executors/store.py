@@ -13,7 +13,6 @@ many folders (docs/scale.md).
 """
 
 import errno
-import functools
 import hashlib
 import json
 import os
@@ -22,7 +21,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from generation.pipeline.tasks import FinishGroup, Task, TaskResult, WriteShard, WriteSourceSentences
 from hub.client.retry import PASSING, RetryPolicy
@@ -98,21 +97,7 @@ def _translated_errors(url: str) -> Iterator[None]:
         raise RunError(f"store {url}", words, hint=hint) from error
 
 
-Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
-
-
-def _retried(
-    method: Callable[Concatenate["ResultStore", Arguments], Result],
-) -> Callable[Concatenate["ResultStore", Arguments], Result]:
-    """Call a method again while its failures pass; raise the others in the project's words."""
-
-    @functools.wraps(method)
-    def call(self: "ResultStore", *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        with _translated_errors(self.url):
-            return self._retry.until_done(f"store {self.url}", lambda: method(self, *args, **kwargs))
-
-    return call
 
 
 class LostResult(RunError):
@@ -141,7 +126,7 @@ class ResultStore:
             for name in (f"{mark}-tried", mark):
                 self._put(name, mark.encode())
                 self._get(name)
-            self._remove(f"{mark}-tried")
+            self._retried(lambda: self._fs.rm_file(f"{self._folder}/{mark}-tried"))
         except FileNotFoundError:
             hint = "choose a path or a protocol that can be written"
             raise RunError(f"store {self.url}", "a file that was written is not there", hint=hint) from None
@@ -205,12 +190,15 @@ class ResultStore:
                     hint = "run the same command again: it is made anew"
                     raise LostResult(place, f"is not what was kept there (found {found})", hint=hint)
 
-    @_retried
     def clear(self) -> None:
         """Remove all that the run left; for the driver, at the end, when no worker writes any more."""
-        self._fs.invalidate_cache(self._folder)
-        if self._fs.exists(self._folder):
-            self._fs.rm(self._folder, recursive=True)
+
+        def remove() -> None:
+            self._fs.invalidate_cache(self._folder)
+            if self._fs.exists(self._folder):
+                self._fs.rm(self._folder, recursive=True)
+
+        self._retried(remove)
 
     def _holds(self, file: File) -> bool:
         try:
@@ -218,45 +206,51 @@ class ResultStore:
         except FileNotFoundError:
             return False
 
-    @_retried
     def _get(self, name: str) -> bytes:
-        return bytes(self._fs.cat_file(self._uncached(name)))
+        return self._retried(lambda: bytes(self._fs.cat_file(self._uncached(name))))
 
-    @_retried
     def _put(self, name: str, content: bytes) -> None:
         """Write a file, whole or not at all."""
         path = f"{self._folder}/{name}"
-        if _is_local(self._fs):
-            write_bytes(Path(path), content)  # beside its place, and renamed
-            return
-        try:
-            self._fs.pipe_file(path, content)
-        except FileNotFoundError:  # no such bucket, or folders are real here and have to be made
-            if not self._fs.exists(self._root):
-                raise RunError(f"store {self.url}", "is not there", hint="make the bucket or folder first") from None
-            self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
-            self._fs.pipe_file(path, content)
 
-    @_retried
+        def write() -> None:
+            if _is_local(self._fs):
+                write_bytes(Path(path), content)  # beside its place, and renamed
+                return
+            try:
+                self._fs.pipe_file(path, content)
+            except FileNotFoundError:  # no such bucket, or folders are real here and have to be made
+                if not self._fs.exists(self._root):
+                    hint = "make the bucket or folder first"
+                    raise RunError(f"store {self.url}", "is not there", hint=hint) from None
+                self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+                self._fs.pipe_file(path, content)
+
+        self._retried(write)
+
     def _bring(self, name: str, target: Path) -> None:
         """Copy a file to a path of this machine; on one file system, link it."""
-        path = self._uncached(name)
-        if _is_local(self._fs):
-            with suppress(OSError):  # another file system, one without links, another user's file: copying says more
-                os.link(path, target)
-                return
-        self._fs.get_file(path, str(target))
 
-    @_retried
-    def _remove(self, name: str) -> None:
-        with suppress(FileNotFoundError):
-            self._fs.rm_file(f"{self._folder}/{name}")
+        def copy() -> None:
+            path = self._uncached(name)
+            if _is_local(self._fs):
+                with suppress(OSError):  # another file system, one without links, another user's: copying says more
+                    os.link(path, target)
+                    return
+            self._fs.get_file(path, str(target))
+
+        self._retried(copy)
 
     def _uncached(self, name: str) -> str:
         """The path of a file that another node may have written since its folder was listed."""
         path = f"{self._folder}/{name}"
         self._fs.invalidate_cache(path)
         return path
+
+    def _retried(self, attempt: Callable[[], Result]) -> Result:
+        """Call again while failures pass; raise the others in the project's words."""
+        with _translated_errors(self.url):
+            return self._retry.until_done(f"store {self.url}", attempt)
 
 
 def store_folder(run: str, directory: Path) -> str:
@@ -293,7 +287,16 @@ def _opened(url: str) -> tuple["AbstractFileSystem", str, str]:
     if not separator:
         folder = os.path.abspath(Path(url).expanduser())  # noqa: PTH100 - links stay links
         return fsspec.filesystem("file"), folder, folder
-    _check(url)
+    require_no_secret(url)
+    if "::" in url:
+        raise InputError(f"store {url}", "chained protocols are not supported", allowed=KNOWN)
+    if protocol == "hf":
+        if not re.match(r"hf://buckets/[^/]+/[^/]", url):
+            hint = "in a repository every file would be a commit; use hf://buckets/ORG/NAME"
+            raise InputError(f"store {url}", "is no bucket of the Hub", hint=hint)
+        from huggingface_hub.utils import disable_progress_bars
+
+        disable_progress_bars()  # a bar for every file would hide that of the run
     try:
         files, root = fsspec.url_to_fs(url)
     except ImportError as error:
@@ -310,16 +313,3 @@ def _is_local(files: "AbstractFileSystem") -> bool:
     from fsspec.implementations.local import LocalFileSystem
 
     return isinstance(files, LocalFileSystem)
-
-
-def _check(url: str) -> None:
-    require_no_secret(url)
-    if "::" in url:
-        raise InputError(f"store {url}", "chained protocols are not supported", allowed=KNOWN)
-    if url.startswith("hf://"):
-        if not re.match(r"hf://buckets/[^/]+/[^/]", url):
-            hint = "in a repository every file would be a commit; use hf://buckets/ORG/NAME"
-            raise InputError(f"store {url}", "is no bucket of the Hub", hint=hint)
-        from huggingface_hub.utils import disable_progress_bars
-
-        disable_progress_bars()  # a bar for every file would hide that of the run

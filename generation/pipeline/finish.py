@@ -128,12 +128,10 @@ def finish(
     Raises RunError when a label has no row left.
     """
     tally, files = Tally(), list[File]()
-    found = (
-        _texts(run, blocks, length) if run.recipe.dataset_schema.distinct else _groups(run, blocks, length, executor)
-    )
-    for record in found:
-        tally.add(record.facts)
-        files += record.files
+    distinct = run.recipe.dataset_schema.distinct
+    for result in _texts(run, blocks, length) if distinct else _groups(run, blocks, length, executor):
+        tally.add(result.facts)
+        files += result.files
     if run.base is None:  # else the dataset has rows of every label
         _check_labels(run, tally)
     run.record(files)
@@ -208,8 +206,6 @@ def _check_labels(run: DatasetRun, tally: Tally) -> None:
                 continue
             reasons = {r: n for (count, name, r), n in tally.rejected.items() if (count, name) == (shots, label.name)}
             asked = "" if shots is None else f" at {shots} shots"
-            raise RunError(
-                f"{run.directory}: label {label.name!r}",
-                f"no row is left of it{asked} (rejected: {dict(sorted(reasons.items()))})",
-                hint="use a stronger model, other instructions or more source sentences",
-            )
+            problem = f"no row is left of it{asked} (rejected: {dict(sorted(reasons.items()))})"
+            hint = "use a stronger model, other instructions or more source sentences"
+            raise RunError(f"{run.directory}: label {label.name!r}", problem, hint=hint)

@@ -96,28 +96,24 @@ def run_key(manifest: Manifest) -> str:
 def input_hashes(recipe: DatasetRecipe) -> dict[str, str]:
     """SHA-256 of every local file the run depends on (Hub inputs are pinned), by its published path.
 
-    Raises InputError for a missing model and for two files of one published path.
+    A file of the model, or of a run with examples, keeps its folder's name. Raises InputError for a missing model and
+    for two files of one published path.
     """
+    shown = recipe.few_shot.examples if recipe.few_shot else None
+    own = str(Path(shown.path)) if shown and shown.path and Path(shown.path).is_dir() else None
     hashes: dict[str, str] = {}
-    paths = sources.local_files(recipe.source)
-    paths += examples.local_files(recipe.few_shot.examples) if recipe.few_shot else []
-    for path in filter(Path.is_file, paths + model_files(recipe.model)):
-        name, digest = _published_input(path, recipe), sha256_file(path)
-        if hashes.setdefault(name, digest) != digest:
-            hint = "rename one: of paths that lead out of this folder, names alone are published"
-            raise InputError(path, f"has the name of another input, {name}", hint=hint)
+    for folder, paths in (
+        (None, sources.local_files(recipe.source)),
+        (own, examples.local_files(shown) if shown else []),
+        (recipe.model.path, model_files(recipe.model)),
+    ):
+        for path in filter(Path.is_file, paths):
+            inside = f"/{path.relative_to(folder).as_posix()}" if folder else ""
+            name, digest = published_path(folder or str(path)) + inside, sha256_file(path)
+            if hashes.setdefault(name, digest) != digest:
+                hint = "rename one: of paths that lead out of this folder, names alone are published"
+                raise InputError(path, f"has the name of another input, {name}", hint=hint)
     return hashes
-
-
-def _published_input(path: Path, recipe: DatasetRecipe) -> str:
-    """The published name of an input: a file of the model, or of a run with examples, keeps its folder's name."""
-    own = Path(recipe.few_shot.examples.path or "") if recipe.few_shot else None
-    if own and own.is_dir() and path.is_relative_to(own):
-        return f"{published_path(str(own))}/{path.relative_to(own).as_posix()}"
-    folder = recipe.model.path
-    if folder and path in model_files(recipe.model):
-        return f"{published_path(folder)}/{path.relative_to(folder).as_posix()}"
-    return published_path(str(path))
 
 
 def model_files(model: LanguageModel) -> list[Path]:

@@ -203,7 +203,7 @@ def with_files(result: TaskResult, recipe: DatasetRecipe, rows: dict[str, list[R
 
 
 class Executor(Protocol):
-    """Workers of one recipe, declared in ``generation.executors.options.EXECUTORS``."""
+    """Workers of one recipe, declared in ``generation.executors.registry``."""
 
     @property
     def model(self) -> TokenCounter:

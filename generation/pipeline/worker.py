@@ -65,10 +65,7 @@ class Worker:
             for number, label in zip(task.numbers, labels, strict=True)
         ]
         settings = DecodingParameters(
-            decay_constant=0.0,
-            top_k=0,
-            top_p=recipe.source.top_p,
-            max_new_tokens=recipe.decoding.max_new_tokens,
+            decay_constant=0.0, top_k=0, top_p=recipe.source.top_p, max_new_tokens=recipe.decoding.max_new_tokens
         )
         completions = complete(self.writer, requests, settings, recipe.decoding.batch_size)
         rows = [

@@ -146,14 +146,8 @@ class Plan:
     def facts(self) -> dict[str, Any]:
         """The plan for machines."""
         changes = {"added": self.changes.added, "replaced": self.changes.replaced, "deleted": self.changes.deleted}
-        return {
-            "repo_id": self.repo_id,
-            "repo_type": self.repo_type,
-            **{kind: list(paths) for kind, paths in changes.items()},
-            "edits": dict(self.edits),
-            "tag": self.tag,
-            "bytes": self.upload,
-        }
+        facts = {"repo_id": self.repo_id, "repo_type": self.repo_type, "edits": dict(self.edits), "tag": self.tag}
+        return {**facts, **{kind: list(paths) for kind, paths in changes.items()}, "bytes": self.upload}
 
     def __str__(self) -> str:
         lines = [f"{self.repo_type} {self.repo_id}" + ("" if self.remote else " (new)")]

@@ -111,16 +111,12 @@ def table() -> dict[str, Licence]:
 
 def known(place: str, licence: str) -> Licence:
     """The licence of that id. Raises InputError naming ``place`` when the table has none."""
-    found = table().get(licence)
-    if found is None:
-        add = "add what it asks to hub/contract/data/licences.yaml if it is not one of these"
-        raise InputError(
-            place,
-            f"{licence!r} is no licence that can be judged" if licence.strip() else "names no licence",
-            allowed=", ".join(table()),
-            hint=" ".join(filter(None, (did_you_mean(licence, table()), add))),
-        )
-    return found
+    if licence in table():
+        return table()[licence]
+    add = "add what it asks to hub/contract/data/licences.yaml if it is not one of these"
+    problem = f"{licence!r} is no licence that can be judged" if licence.strip() else "names no licence"
+    hint = " ".join(filter(None, (did_you_mean(licence, table()), add)))
+    raise InputError(place, problem, allowed=", ".join(table()), hint=hint)
 
 
 def check(recipe: DatasetRecipe) -> Verdict:
@@ -171,11 +167,11 @@ def dataset_licences(source: Licence, generator: Licence, examples: Iterable[Lic
         if leaf.no_derivatives:
             raise InputError(place, _no_result("source sentences", leaf, "texts are generated from them"))
     if generator.outputs is None:
-        raise InputError(
-            place,
-            f"{generator.id!r} does not say what it means for the texts a model writes, so they cannot be published",
-            hint="take a generator under another licence, or add outputs to hub/contract/data/licences.yaml",
+        problem = (
+            f"{generator.id!r} does not say what it means for the texts a model writes, so they cannot be published"
         )
+        hint = "take a generator under another licence, or add outputs to hub/contract/data/licences.yaml"
+        raise InputError(place, problem, hint=hint)
     bound = [*source.leaves(), *([generator] if generator.outputs.reach != "none" else [])]
     non_commercial = any(leaf.non_commercial for licence in examples for leaf in licence.leaves())
     singles = _covering(bound, non_commercial)
@@ -216,12 +212,9 @@ def model_licences(base: Licence, datasets: Iterable[Licence], place: str) -> tu
     non_commercial = any(leaf.non_commercial for licence in datasets for leaf in licence.leaves())
     allowed = _covering(base.leaves(), non_commercial)
     if not allowed:
-        wanted = ", without commercial use" if non_commercial else ""
-        raise InputError(
-            place,
-            f"no licence covers a model made from a base under {base.id!r}{wanted}",
-            hint="take another base, or training data that allow commercial use",
-        )
+        problem = f"no licence covers a model made from a base under {base.id!r}"
+        problem += ", without commercial use" if non_commercial else ""
+        raise InputError(place, problem, hint="take another base, or training data that allow commercial use")
     return allowed
 
 
@@ -241,12 +234,8 @@ def _covering(bound: list[Licence], non_commercial: bool) -> tuple[str, ...]:
 def _chosen(place: str, licence: str, allowed: tuple[str, ...]) -> Licence:
     if licence not in allowed:
         known(f"{place}: license", licence)
-        raise InputError(
-            f"{place}: license",
-            f"{licence!r} does not cover its parts",
-            allowed=", ".join(allowed),
-            hint="docs/cards.md says how that follows",
-        )
+        problem, hint = f"{licence!r} does not cover its parts", "docs/cards.md says how that follows"
+        raise InputError(f"{place}: license", problem, allowed=", ".join(allowed), hint=hint)
     return table()[licence]
 
 

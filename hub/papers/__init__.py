@@ -4,9 +4,10 @@ A column names the task of ours whose protocol is the column's, or says why ther
 numbers stand beside ours. Scores are x 100 unless the metric is ``share``.
 """
 
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
@@ -15,6 +16,8 @@ from hub.contract.results import Finite, Frozen, problem_of
 from hub.errors import InputError
 
 FOLDER = Path(__file__).with_name("data")
+Key = TypeVar("Key")
+Item = TypeVar("Item")
 Metric = Literal["spearman", "pearson", "accuracy", "f1", "recall", "mean", "share", "percentage"]
 
 
@@ -74,10 +77,7 @@ class Table(Frozen):
 
     def row(self, name: str) -> Row:
         """The row called ``name``. Raises InputError with the names there are."""
-        for row in self.rows:
-            if row.name == name:
-                return row
-        raise InputError(f"table {self.number}", f"has no row {name!r}", allowed=[row.name for row in self.rows])
+        return _found(name, {row.name: row for row in self.rows}, f"table {self.number}", "row")
 
     def printed(self, row: Row) -> dict[str, float]:
         """Column → value, for every value the row has."""
@@ -110,10 +110,7 @@ class Paper(Frozen):
 
     def table(self, number: int) -> Table:
         """Table ``number``. Raises InputError with the numbers there are."""
-        for table in self.tables:
-            if table.number == number:
-                return table
-        raise InputError(self.key, f"has no table {number}", allowed=[table.number for table in self.tables])
+        return _found(number, {table.number: table for table in self.tables}, self.key, "table")
 
     def source(self, table: Table) -> str:
         """Where a table stands: paper, section and number."""
@@ -141,9 +138,13 @@ def papers(folder: Path = FOLDER) -> dict[str, Paper]:
 
 def find_paper(key: str) -> Paper:
     """The paper called ``key``. Raises InputError with the keys there are."""
-    if key not in papers():
-        raise InputError("reference", f"no paper {key!r}", allowed=sorted(papers()))
-    return papers()[key]
+    return _found(key, papers(), "reference", "paper")
+
+
+def _found(name: Key, items: Mapping[Key, Item], place: str, what: str) -> Item:
+    if name not in items:
+        raise InputError(place, f"has no {what} {name!r}", allowed=list(items))
+    return items[name]
 
 
 def _names(one: str | tuple[str, ...]) -> tuple[str, ...]:

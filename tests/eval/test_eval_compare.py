@@ -247,6 +247,6 @@ def test_an_average_over_part_of_the_data_stands_beside_no_paper(tmp_path):
     for name, settings in (("whole", SETTINGS), ("part", SETTINGS.model_copy(update={"limit": 60}))):
         places = [evaluation(tmp_path / f"{name}{index}", f"org/{index}", rows, settings) for index in (1, 2)]
         found = compared([read_evaluation(place) for place in places])
-        assert [line.name for line in found.averages] == ["dino-sts12-16-mean"]
+        assert [line.average.name for line in found.averages] == ["dino-sts12-16-mean"]
         columns = {name for sheet in found.beside if "Schick" in sheet.title for name in sheet.header[2:]}
         assert columns == ({"STS12", "STS13", "STS14", "STS15", "STS16", "Avg."} if name == "whole" else set())

@@ -30,11 +30,6 @@ COPY = {
 }
 NLI = Path("recipes/datasets/auto-nli.yaml")
 RECIPES = sorted(path for path in Path("recipes").rglob("*.yaml") if "kind: dataset" in path.read_text())
-SERVER = [
-    "model={backend: openai, server: {base_url: 'http://localhost:1/v1', model: m}, license: mit}",
-    "labels.1.counter_labels=[]",
-    "labels.2.counter_labels=[]",
-]
 OWN = {"1": {"counter_labels": ["copy"], "guidance": 0.5, "samples": 3}, "0.5": {"decay_constant": 3.0, "samples": 1}}
 
 
@@ -50,11 +45,6 @@ def tiny(lm: Path, own: dict[str, dict[str, Any]] = OWN, *more: dict[str, Any], 
     small = load_recipe(X2, DatasetRecipe, [f"model.path={lm}", "source.limit=6", "shard_size=3"])
     given = {"source": small.source, "model": small.model, "shard_size": 3, "decoding": SMALL, **sections}
     return built(own, *(more or (COPY,)), **given)
-
-
-def instructed(words: str) -> list[str]:
-    """A setting: the instruction of the first label ends with these words behind the source sentence."""
-    return [f"labels.0.instruction='Say <X1>{words}\"'", "decoding.guidance=1"]
 
 
 def test_unset_keys_are_not_recorded():
@@ -81,6 +71,11 @@ def test_unset_keys_are_not_recorded():
         (OWN, [{**COPY, "guidance": 0.0}], "labels.copy.guidance is for texts"),
         (OWN, [{**COPY, "samples": None}], "labels.copy: schema sts needs a score"),
         ({"1": {"guidance": 1, "instruction": 'Say <X1>"'}}, [], "labels.1.instruction: labels.1.guidance needs a"),
+        (
+            {"1": {"guidance": 1, "instruction": 'Say <X1>. => "'}},
+            [],
+            "end the instruction with some, e.g. Sentence 2: ",
+        ),
     ],
 )
 def test_bad_input_is_one_clear_error(own, more, message):
@@ -210,21 +205,6 @@ def test_every_recipe_has_plain_prompts_without_task_and_source_sentence(path):
     """Last words of a line, or of a sentence: ``Answer: "`` of Auto-NLI's instruction."""
     found = {label.plain_prompt for label in load_recipe(path, DatasetRecipe).labels}
     assert len(found) == 1 and found <= {'Sentence 2: "', 'Answer: "', 'Review: "'}
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (["decoding.guidance=1", *SERVER], "which backend 'openai' cannot do; use backend: engine"),
-        (instructed("."), "labels.1.instruction: decoding.guidance needs .* no word stands between <X1>"),
-        (instructed(". => "), "end the instruction with some, e.g. Sentence 2: "),
-    ],
-    ids=["server", "nothing behind x1", "no word behind x1"],
-)
-def test_what_cannot_be_guided_is_one_line(settings, message):
-    with pytest.raises(InputError, match=message) as found:
-        load_recipe(X2, DatasetRecipe, settings)
-    assert "\n" not in str(found.value)
 
 
 def test_a_plain_prompt_has_no_examples():

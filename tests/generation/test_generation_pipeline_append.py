@@ -176,25 +176,20 @@ def test_another_beginning_of_the_source_is_refused_and_a_corrected_one_goes_on(
     assert manifest.counts["sources"] == 11 and manifest.counts["sources_skipped"] == {"duplicate": 1}
 
 
-def test_what_is_not_finished_or_locked_is_not_appended_to(lm, texts, finished, tmp_path):
+def test_what_is_not_finished_locked_or_damaged_is_refused(lm, texts, finished, whole, tmp_path):
     with pytest.raises(InputError, match="is not a run directory"):
         written(lm, tmp_path / "none", *more(texts))
     with run_dir.locked(finished), pytest.raises(RunError, match="another process is working on this run"):
         written(lm, finished, *more(texts))
-    directory = shutil.copytree(finished, tmp_path / "grown")
-    manifest = run_dir.require_complete(directory)
-    run_dir.write_manifest(directory, manifest.model_copy(update={"complete": False}))
-    with pytest.raises(InputError, match="the run is not finished"):
-        written(lm, directory, *more(texts))
     with pytest.raises(InputError, match=r"source.limit 10 there, 16 now.*--append adds rows to a finished dataset"):
         written(lm, finished, *more(texts), append=False)
-
-
-def test_a_damaged_file_of_an_appended_run_is_not_made_again_as_if_it_were_one_run(lm, texts, whole, tmp_path):
     directory = shutil.copytree(whole, tmp_path / "grown")
-    (directory / "data/raw/train-v0.2.0-00000-of-00002.parquet").write_bytes(b"")
+    (directory / "data/raw/train-v0.2.0-00000-of-00002.parquet").write_bytes(b"")  # one run cannot make it again
     with pytest.raises(InputError, match=r"take it from the Hub again: .*--append --yes"):
         written(lm, directory, *more(texts), append=False)
+    run_dir.write_manifest(directory, run_dir.read_manifest(directory).model_copy(update={"complete": False}))
+    with pytest.raises(InputError, match="the run is not finished"):
+        written(lm, directory, *more(texts))
 
 
 def test_numbers_of_source_sentences_go_on_and_a_text_that_is_there_is_a_duplicate(tmp_path):

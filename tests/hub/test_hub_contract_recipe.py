@@ -84,7 +84,7 @@ def test_a_quantization_of_a_stranger_is_read_within_limits():
     assert "model.quantization: bits: more than 2 levels" in message
 
 
-@pytest.mark.parametrize("name", ["../x", "A", "a b", "a--b", "-a", "a" * 97, ""])
+@pytest.mark.parametrize("name", ["../x", "A", "a--b", "a" * 97, ""])
 def test_names_that_could_not_be_a_repository(name):
     assert "name" in refused(X2, DatasetRecipe, f"name='{name}'")
 
@@ -110,12 +110,9 @@ def test_a_source_sentence_stands_in_quotation_marks_only_where_the_model_writes
         (NLI, [FEW_SHOT, "few_shot.end='.'"], "few_shot.end"),
         (NLI, [FEW_SHOT, "few_shot.examples.labels={entailment: '0'}"], "is given for 'contradiction'"),
         (NLI, [FEW_SHOT, "few_shot.examples.labels={entailment: '0', contradiction: '0'}"], "two labels have one"),
-        (NLI, [FEW_SHOT, "few_shot.examples.kind=hub"], "need repo_id, revision"),
         (NLI, [FEW_SHOT, "few_shot.examples.splits=[test]"], "few_shot.examples: splits names parts"),
         (NLI, ["labels.0.name=entails"], "labels.entails: not a label of schema nli; allowed: entailment, neutral,"),
-        (NLI, ["labels.1.name=contradicts"], "did you mean 'contradiction'"),
         (X2, ["source.splits=[train, test]"], "splits names parts of a Hub dataset, but one file is read, whole"),
-        (X2, ["source.config=plain"], "config names parts of a Hub dataset"),
         (X1X2, ["source.splits=[test]"], "but the model writes these texts"),
         (X2, ["labels.0.overlap=[0.5, 0.2]"], "the least stands before the most"),
         (X2, ["model.backend=vllm"], "docs/backends.md"),

@@ -18,6 +18,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from local_hub import ask, commit_body, file_line
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+from planted_models import MODULE, write_code
 
 from hub import cli
 from hub.client import connection as client
@@ -186,7 +187,6 @@ DEEP = "x: " + "[" * 2000 + "]" * 2000
 LOADS = """
 import sys
 from hub.cli import run
-repo, revision = sys.argv[1:]
 
 def load():
     from training.data.training_sets import from_hub
@@ -194,27 +194,36 @@ def load():
     from generation.inputs.sources import _split_rows
     from hub.contract.recipe import Source
     from hub.errors import InputError
-    source = Source(kind="hub", repo_id=repo, revision=revision, columns=("text",), description="x", license="mit")
-    for call in (lambda: from_hub(repo, revision, None, False, "x"), lambda: find_dataset(f"{repo}@{revision}"),
-                 lambda: list(_split_rows(source, "train"))):
-        try:
-            call()
-        except InputError as error:
-            print(error)
+    for place in sys.argv[1:]:
+        repo, revision = place.split("@")
+        source = Source(kind="hub", repo_id=repo, revision=revision, columns=("text",), description="x", license="mit")
+        for call in (lambda: from_hub(repo, revision, None, False, "x"), lambda: find_dataset(place),
+                     lambda: list(_split_rows(source, "train"))):
+            try:
+                call()
+            except InputError as error:
+                print(error)
 
 run(load)
 """
 
 
-def test_every_reader_of_a_hub_dataset_refuses_it(local_hub, repo, tmp_path):
+def test_every_reader_of_a_hub_dataset_refuses_a_bomb_and_runs_no_script(local_hub, hub_api, repo, tmp_path):
     body = commit_body(file_line("README.md", f"---\n{DEEP}\n---\n# x\n"), file_line("train.jsonl", '{"text": "a"}\n'))
     answer = ask(local_hub, "POST", f"/api/datasets/{repo}/commit/main", body, token=local_hub.token)
-    command = [sys.executable, "-c", LOADS, repo, answer.json()["commitOid"]]
+    folder, marker, scripted = tmp_path / "published", tmp_path / "ran", f"{repo}-script"
+    folder.mkdir()
+    write_code(folder, marker)
+    (folder / f"{MODULE}.py").rename(folder / f"{scripted.split('/')[1]}.py")
+    hub_api.create_repo(scripted, repo_type="dataset")
+    commit = hub_api.upload_folder(repo_id=scripted, repo_type="dataset", folder_path=folder).oid
+    command = [sys.executable, "-c", LOADS, f"{repo}@{answer.json()['commitOid']}", f"{scripted}@{commit}"]
     environment = local_hub.client_environment(tmp_path) | {"PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert len(lines) == 3 and all(f"dataset {repo}: README.md: its metadata has more than" in line for line in lines)
+    assert len(lines) == 6 and not marker.exists() and all("script" in line for line in lines[3:]), lines
+    assert all(f"dataset {repo}: README.md: its metadata has more than" in line for line in lines[:3])
 
 
 PARSERS = {

@@ -28,10 +28,10 @@ def test_no_files_where_the_branch_has_some_would_be_taken_for_nobodys():
     assert repository(list_repo_tree=[], repo_info=SimpleNamespace(siblings=[])).at(COMMIT).files == {}
 
 
-@pytest.mark.parametrize("sha", [None, "", "main", 7])
-def test_a_branch_has_a_commit(sha):
-    with pytest.raises(WrongAnswer, match="a branch without a commit"):
-        repository(repo_info=SimpleNamespace(sha=sha)).branch()
+def test_a_branch_has_a_commit():
+    for sha in (None, "main", 7):
+        with pytest.raises(WrongAnswer, match="a branch without a commit"):
+            repository(repo_info=SimpleNamespace(sha=sha)).branch()
 
 
 def test_a_tag_is_set_when_it_is_there():

@@ -1,10 +1,6 @@
 """Models of strangers: no code of theirs runs whatever is answered on the terminal, and no pickle is opened."""
 
 import ast
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,14 +8,12 @@ import yaml
 from command_outcomes import outcome_of
 from marker_nli import make_marker_nli
 from planted_models import (
-    MODULE,
     edit,
     plant_config,
     plant_module,
     plant_pickle,
     plant_tokenizer,
     planted,
-    write_code,
 )
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Pooling, Transformer
@@ -33,7 +27,6 @@ import training.run
 from eval import quality
 from eval import run as evaluation
 
-pytest_plugins = ["local_hub"]
 NLI_RECIPE, STS_RECIPE = "recipes/demo/auto-nli.yaml", "recipes/demo/sts-dino-x2.yaml"
 LOADERS = {"from_pretrained", "from_config", "SentenceTransformer", "CrossEncoder", "SparseEncoder"}
 REFUSES = {"NO_CODE", "NO_PICKLES"}
@@ -194,43 +187,6 @@ def prompted(models, tmp_path_factory) -> Path:
     assert outcome_of(training.run, recipe, "--out", folder / "out").code == 0
     (folder / "out" / "manifest.json").unlink()
     return folder / "out"
-
-
-PUBLISHED = """
-import json, sys
-import generation.run, training.run
-from eval import quality
-from command_outcomes import outcome_of
-
-repo, commit, recipe, out = sys.argv[1:]
-generated = "recipes/demo/sts-dino-x2.yaml"
-source = "source={kind: hub, repo_id: %s, revision: %s, columns: [text], description: d, license: mit}" % (repo, commit)
-data = "{repo_id: %s, revision: %s, config: default, example_type: sts, loss: CosineSimilarityLoss}" % (repo, commit)
-told = [
-    outcome_of(generation.run, generated, "--set", source, "--set", "license=cc-by-nc-sa-4.0", "--dry-run"),
-    outcome_of(training.run, recipe, "--set", f"datasets=[{data}]", "--dry-run"),
-    outcome_of(quality, f"{repo}@{commit}", "--out", out),
-]
-print(json.dumps([(one.code, one.error) for one in told]))
-"""
-
-
-@pytest.mark.slow("a fresh process without our code, and a Hub")
-def test_the_script_of_a_published_dataset_is_not_run(models, tmp_path, local_hub, hub_api, repo):
-    folder, marker = tmp_path / "published", tmp_path / "ran"
-    folder.mkdir()
-    write_code(folder, marker)
-    (folder / f"{MODULE}.py").rename(folder / f"{repo.split('/')[1]}.py")
-    commit = hub_api.upload_folder(repo_id=repo, repo_type="dataset", folder_path=folder).oid
-    (tmp_path / "recipe").mkdir()
-    recipe = model_recipe(tmp_path / "recipe", models, models / "mlm")
-    places = {"HF_ENDPOINT": local_hub.endpoint, "HF_HOME": str(tmp_path / "home"), "PYTHONPATH": f".{os.pathsep}tests"}
-    command = [sys.executable, "-c", PUBLISHED, repo, commit, str(recipe), str(tmp_path / "out")]
-    done = subprocess.run(command, env={**os.environ, **places}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    for code, error in json.loads(done.stdout.splitlines()[-1]):
-        assert code == 2 and repo in error, error
-    assert not marker.exists()
 
 
 def calls(path: Path):

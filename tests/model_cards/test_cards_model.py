@@ -1,8 +1,10 @@
 """The model card: its numbers are those of results and manifest; adapters, documents, baselines, several trainings."""
 
+import re
 from pathlib import Path
 from typing import Any
 
+import card_runs
 import pytest
 import yaml
 from card_runs import (
@@ -11,6 +13,7 @@ from card_runs import (
     edit,
     front,
     model_provenance,
+    model_recipe,
     model_run,
     score,
     scored_run,
@@ -18,7 +21,7 @@ from card_runs import (
     tables,
 )
 from command_outcomes import outcome_of
-from huggingface_hub import HfApi, ModelCard, parse_eval_result_entries
+from huggingface_hub import EvalResultEntry, HfApi, ModelCard, parse_eval_result_entries
 from jinja2 import UndefinedError
 from test_cards_dataset import PNG
 from tiny_bases import make_mlm
@@ -32,14 +35,16 @@ from hub.contract.licences import table as licences
 from hub.contract.measured import REPEATS, RepeatScore, Run, repeats_of, write_json
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
-from hub.contract.results import RULE, Gain, Limit, Part, TaskScore
+from hub.contract.results import RULE, Average, Gain, Limit, Part, Results, TaskScore
 from hub.contract.run_dir import MANIFEST, RECIPE, read_manifest
 from hub.durable import sha256_file, write_text
 from hub.errors import InputError
 from model_cards import render as card_command
 from model_cards import renderer
+from model_cards.metadata import BENCHMARKS, eval_result_files, model_index
 from model_cards.model_card import release_name
-from model_cards.provenance import change_table
+from model_cards.papers import paper_rows, reproduced
+from model_cards.provenance import AUTO_NLI, DECLUTR, DINO, GUIDANCE, PROMPT_EOL, SIMCSE, change_table, cited
 from model_cards.render import checked_repo_id, render, unscored, write
 from model_cards.scores import EARLIER_PROBING, OTHER, families, title
 from training.loop.job import prepare
@@ -252,7 +257,6 @@ def test_scores_that_do_not_compare_are_in_tables_of_their_own(tmp_path: Path) -
     units = [scored(TASKS["mr/senteval"], n=10_662), scored(TASKS["mrpc/senteval"], n=1725)]
     mixed = table_with(card_of(scored_run(tmp_path / "mixed", units)), "task", "split", "rows")
     assert [row[2] for row in mixed] == ["10,662 sentences", "1,725 pairs"]
-    assert table_with(card_of(scored_run(tmp_path / "same", units[:1])), "task", "split", "sentences")[0][2] == "10,662"
 
 
 def test_a_score_without_an_interval_says_so(tmp_path: Path) -> None:
@@ -370,15 +374,12 @@ def test_the_card_of_an_encoder_trained_on_documents(tmp_path: Path) -> None:
     assert "DeCLUTR: Deep Contrastive Learning" in card and front(card)["base_model_relation"] == "finetune"
 
 
-def repeated(directory: Path, version: str = "0.3.0", model: str = "tiny-encoder", task: str = "stsb/cosine") -> None:
-    def scores(value: float) -> tuple[RepeatScore, ...]:
-        return tuple(RepeatScore(task=name, split="test", main_score=value) for name in task.split())
-
-    runs = [
-        Run(value=seed, fingerprint=str(seed) * 64, version=version, scores=scores(value))
-        for seed, value in ((1, 70.0), (2, 71.0), (3, 75.0))
-    ]
-    write_json(directory / REPEATS, repeats_of(model, "seed", runs))
+def repeated(directory: Path, version: str = "0.3.0") -> None:
+    runs = []
+    for seed, value in ((1, 70.0), (2, 71.0), (3, 75.0)):
+        scores = (RepeatScore(task="stsb/cosine", split="test", main_score=value),)
+        runs.append(Run(value=seed, fingerprint=str(seed) * 64, version=version, scores=scores))
+    write_json(directory / REPEATS, repeats_of("tiny-encoder", "seed", runs))
 
 
 def test_the_spread_over_several_trainings(tmp_path: Path) -> None:
@@ -390,14 +391,9 @@ def test_the_spread_over_several_trainings(tmp_path: Path) -> None:
     assert table_with(card, "task", "split", "trainings") == [
         ["stsb/cosine", "test", "3", "72.00 ± 2.65", "70.00 to 75.00"]
     ]
-    two = scored_run(tmp_path / "two", [scored(TASKS["sts12/all"]), scored(TASKS["sts12/mean"])])
-    repeated(two, task="sts12/mean sts12/all")
-    found = [rows[1:] for rows in tables(card_of(two)) if "trainings" in rows[0]]
-    assert [[row[0] for row in rows] for rows in found] == [["sts12/all"], ["sts12/mean"]]
-    for other in ({"version": "0.2.0"}, {"model": "another"}):
-        repeated(directory, **other)
-        with pytest.raises(InputError, match="has trainings of"):
-            render(directory)
+    repeated(directory, version="0.2.0")
+    with pytest.raises(InputError, match="has trainings of"):
+        render(directory)
 
 
 def test_a_baselines_card_has_no_training_and_is_not_published(tmp_path: Path) -> None:
@@ -414,3 +410,185 @@ def test_a_baselines_card_has_no_training_and_is_not_published(tmp_path: Path) -
     with pytest.raises(InputError, match="is a baseline, which is not published"):
         publish(HfApi("http://127.0.0.1:9"), directory, "acme", yes=True)
     assert checked(adapter_run(tmp_path / "adapter")).name == "tiny-encoder"
+
+
+DATA = {"config": "postprocessed", "example_type": "sts", "loss": "CosineSimilarityLoss"}
+ROBERTA = {"repo_id": "FacebookAI/roberta-base", "revision": "e" * 40, "license": "mit"}
+
+
+def of_paper(dataset: str = "sts-dino-x2", revision: str = "v1.0.0", **changes: Any) -> dict[str, Any]:
+    """Changes that make the tiny model's recipe the paper's."""
+    data = {"repo_id": f"org/{dataset}", "revision": revision, **DATA}
+    return {"base": ROBERTA, "datasets": [data], **changes}
+
+
+PAPER_LLAMA = {"repo_id": "meta-llama/Llama-2-7b-hf", "revision": "e" * 40, "license": "llama2", "pooling": "lasttoken"}
+PAPER_LLAMA |= {"prompt": 'This sentence : "[X]" means in one word:"'}
+PAPER_TRIPLETS = {
+    "repo_id": "org/auto-nli",
+    "revision": "v1.0.0",
+    "config": "triplet-10shot",
+    "example_type": "triplet",
+}
+PAPER_TRIPLETS |= {"loss": "CachedMultipleNegativesRankingLoss"}
+BASELINE = {"datasets": [], "training": None}
+PAPER_EOL = {"base": PAPER_LLAMA, "datasets": [PAPER_TRIPLETS], "limit": 64_000}
+
+
+def test_a_papers_recipe_finds_its_row() -> None:
+    rows = [row for row in paper_rows() if (row.dataset or "").startswith("sts-dino")]
+    assert len(rows) == len({row.dataset for row in rows}) == 6
+    for row in rows:
+        assert row.dataset and reproduced(model_recipe(**of_paper(row.dataset))) == row
+    found = reproduced(model_recipe(**PAPER_EOL))
+    assert found and found.row == "PromptEOL+CSE-Llama-2-7b (n=10)" and found.mean_of
+    untrained = reproduced(model_recipe(base=PAPER_LLAMA, datasets=[]))
+    assert untrained and untrained.row == "PromptEOL-Llama-2-7b" and not untrained.mean_of
+
+
+def test_columns_and_averages_have_the_papers_protocol() -> None:
+    scores = {row.row: row.scores for row in paper_rows()}
+    assert scores["DINO (STS-x2)"]["sts12/all", "spearman"] == 70.27
+    assert scores["DINO (STS-x2)"]["sts12/mean", "spearman"] == 65.3  # table 5
+    tokenised = scores["PromptEOL+CSE-Llama-2-7b (n=10)"]
+    assert tokenised["sts16/all", "spearman"] == 84.04
+    assert tokenised["mr/senteval", "accuracy"] == 89.21  # table 5
+    assert not any(task.endswith("/lbfgs") for task, _ in tokenised)
+    averages = {row.row: row.averages for row in paper_rows()}
+    assert averages["DINO (STS-x2)"] == {"dino-sts": 75.2, "dino-sts12-16-mean": 72.5}
+    assert averages["PromptEOL+CSE-Llama-2-7b (n=10)"] == {"auto-nli-sts": 82.21, "auto-nli-transfer": 89.60}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        of_paper(revision="v0.1.0"),  # a demonstration
+        of_paper("sts-dino-x3"),
+        of_paper(base={**ROBERTA, "repo_id": "FacebookAI/roberta-large"}),
+        of_paper(base={**ROBERTA, "pooling": "cls"}),
+        of_paper(base={**ROBERTA, "modules": "static"}),
+        {"base": ROBERTA, "datasets": [{**of_paper()["datasets"][0], "loss": "CoSENTLoss"}]},
+        {**PAPER_EOL, "limit": None},
+        {**PAPER_EOL, "base": {**PAPER_LLAMA, "prompt": 'Sentence: "[X]"'}},
+        {"base": ROBERTA, "datasets": []},
+        {"base": ROBERTA, "datasets": of_paper()["datasets"] + of_paper("sts-dino-x1x2")["datasets"]},
+        {"base": ROBERTA, "datasets": [{"path": "artifacts/datasets/sts-dino-x2", **DATA}]},
+    ],
+)
+def test_any_other_recipe_has_no_row(changes: dict[str, Any]) -> None:
+    assert reproduced(model_recipe(**changes)) is None
+
+
+def test_the_papers_number_stands_beside_the_same_measurement_alone(tmp_path: Path) -> None:
+    scores = (score(), score("validation", 60.0, 1500))
+    card = card_of(model_run(tmp_path / "run", scores, **of_paper()))
+    assert [row[-1] for row in table_with(card, "task", "split")] == ["77.82", ""]
+    assert 'Schick and Schütze 2021, section 4, table 1, row "DINO (STS-x2)"' in card
+    other = card_of(model_run(tmp_path / "other", scores))
+    assert "77.82" not in other and "| paper |" not in other
+    unmeasured = card_of(model_run(tmp_path / "validation", scores[1:], **of_paper()))
+    assert "77.82" not in unmeasured and "| paper |" not in unmeasured
+
+
+def test_the_papers_averages_stand_beside_ours_and_a_baseline_has_its_row(tmp_path: Path) -> None:
+    years = tuple(f"sts{year}/mean" for year in range(12, 17))
+    average = Average(name="dino-sts12-16-mean", definition="mean over *STS12-16*", score=71.0, tasks=years)
+    named = [score().model_copy(update={"task": year}) for year in years]
+    card = card_of(scored_run(tmp_path / "run", named, of_paper(), averages=(average,)))
+    assert table_with(card, "average") == [["dino-sts12-16-mean", "5", "71.00", "72.50", "mean over *STS12-16*"]]
+    assert "mean over &#42;STS12-16&#42;" in card
+    assert [row[-1] for row in table_with(card, "task", "split")] == ["65.30", "71.80", "72.70", "75.90", "76.90"]
+    assert 'appendix C, table 5, row "DINO (STS-x2)"' in card and "table 1," not in card  # no column of table 1
+    named = [score().model_copy(update={"task": task}) for task in ["stsb/cosine", "sts12/all"]]
+    directory = scored_run(tmp_path / "base", named, {"base": PAPER_LLAMA, "license": "llama2"}, base_scores=())
+    write_text(directory / RECIPE, resolved(model_recipe(base=PAPER_LLAMA, license="llama2", datasets=[])))
+    shown = {row[0]: row[-1] for row in table_with(card_of(edit(directory, provenance=BASELINE)), "task", "split")}
+    assert shown == {"stsb/cosine": "", "sts12/all": "59.91"}
+
+
+SHA256 = "a" * 64
+
+
+def score_of(task: str, n: int, **changes: Any) -> TaskScore:
+    return card_runs.score(pairs=n).model_copy(update={"task": task, "data_sha256": SHA256} | changes)
+
+
+def results(*scores: TaskScore) -> Results:
+    return Results(model="m", revision="r", bootstrap_samples=10, seed=0, versions={}, scores=scores)
+
+
+def entry(text: str) -> EvalResultEntry:
+    (found,) = parse_eval_result_entries(yaml.safe_load(text))
+    return found
+
+
+@pytest.mark.parametrize("task", BENCHMARKS)
+def test_a_whole_test_set_becomes_an_entry_under_mtebs_ids(task: str) -> None:
+    known = BENCHMARKS[task]
+    files = eval_result_files(results(score_of(task, known.test_pairs)))
+    found = entry(files[f".eval_results/{known.file}.yaml"])
+    assert (found.dataset_id, found.task_id, found.value) == (known.dataset_id, known.task_id, 70.12)
+    assert found.notes == f"spearman x 100; rows with SHA-256 {SHA256}"
+    assert found.dataset_revision is None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        score_of("sts12/mean", 3108),
+        score_of("sts12/all", 100),
+        score_of("stsb/cosine", 1500, split="validation"),
+    ],
+    ids=lambda found: f"{found.task} {found.split} {found.n}",
+)
+def test_another_protocol_or_part_of_the_rows_is_no_entry(other: TaskScore) -> None:
+    assert eval_result_files(results(other)) == {}
+
+
+def test_of_two_scores_the_one_that_names_its_data_is_told() -> None:
+    named = score_of("mteb/STS12", 3108, data_revision="mteb/sts12-sts@abc", main_metric="cosine_spearman")
+    for scores in ((score_of("sts12/all", 3108), named), (named, score_of("sts12/all", 3108))):
+        (text,) = eval_result_files(results(*scores)).values()
+        assert entry(text).dataset_revision == "abc"
+
+
+def test_unlike_protocols_stay_apart_in_the_model_index() -> None:
+    scores = (
+        score_of("sts12/all", 3108),
+        score_of("sts12/mean", 3108, main_score=60.0),
+        score_of("mr/senteval", 10662, split="all", main_metric="accuracy", unit="sentences"),
+    )
+    (model,) = model_index("m", results(*scores))
+    found = {item["dataset"]["type"]: (item["task"]["type"], item["metrics"]) for item in model["results"]}
+    assert {name: task for name, (task, _) in found.items()} == {
+        "mteb/sts12-sts": "sentence-similarity",
+        "sts12/mean": "sentence-similarity",
+        "mr/senteval": "text-classification",
+    }
+    assert [len(metrics) for _, metrics in found.values()] == [1, 1, 1]
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def references() -> dict[str, dict[str, Any]]:
+    """The references of CITATION.cff by title."""
+    tree = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert {"cff-version", "message", "title", "authors", "license"} <= set(tree)
+    return {entry["title"]: entry for entry in tree["references"]}
+
+
+@pytest.mark.parametrize("entry", [DINO, AUTO_NLI, PROMPT_EOL, DECLUTR, SIMCSE, GUIDANCE])
+def test_a_cited_paper_is_in_the_citation_file(entry: str) -> None:
+    fields = dict(re.findall(r"  (\w+) = \{(.*)\},", entry))
+    reference = references()[fields["title"]]
+    assert str(reference["year"]) == fields["year"]
+    names = [f"{author['family-names']}, {author['given-names']}" for author in reference["authors"]]
+    assert fields["author"].replace('{\\"u}', "ü").split(" and ") == names
+
+
+def test_a_card_cites_the_methods_it_used() -> None:
+    assert cited({"auto-nli"}, debiased=True) == f"{DINO}\n\n{AUTO_NLI}"
+    assert cited({"auto-nli"}, debiased=False, prompted=True) == f"{AUTO_NLI}\n\n{PROMPT_EOL}"
+    assert cited({"declutr", "simcse"}, debiased=False) == f"{DECLUTR}\n\n{SIMCSE}"
+    assert cited({"dino"}, debiased=True, guided=True) == f"{DINO}\n\n{GUIDANCE}"

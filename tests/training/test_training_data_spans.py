@@ -6,8 +6,6 @@ from collections import Counter
 
 import numpy as np
 import pytest
-import torch
-from accelerate import skip_first_batches
 from datasets import Dataset
 from scipy import stats
 from tiny_bases import make_mlm_tokenizer
@@ -137,19 +135,6 @@ def test_a_positive_starts_anywhere_its_strategy_allows_with_equal_chance(strate
             assert uniform_p(found, choices) > SOUND / 10  # some hundred tests
 
 
-def test_lengths_of_a_strategy_are_scaled_to_its_room():
-    generator = np.random.default_rng(10)
-
-    def lengths(strategy, anchor, tokens, count):
-        spans = Spans(anchor_placement="apart", strategy=strategy)
-        drawn = [sample_positive(generator, anchor, tokens, spans) for _ in range(count)]
-        return [span.end - span.start for span in drawn]
-
-    assert lengths_p(lengths("subsumed", Span(1000, 1200), 5000, 6000), 2, 4, longest=200) > SOUND
-    assert lengths_p(lengths("adjacent", Span(1000, 1200), 5000, 6000), 2, 4) > SOUND
-    assert max(lengths("adjacent", Span(90, 700), 792, 500)) < 92
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("placement", ["apart", "blocks"])
 def test_the_shortest_document_has_room_for_extreme_lengths(strategy, placement):
@@ -258,16 +243,6 @@ def test_every_pass_has_new_spans_in_both_kinds(tokenizer):
     assert taken(streamed, 15) == [*passes[0], *passes[1], *passes[2]]
 
 
-def test_a_resumed_stream_goes_on_where_it_was(tokenizer):
-    """Also after several passes: the trainer skips the batches it has had, and the stream never ends."""
-    rows = span_rows(Dataset.from_list(documents(5)).to_iterable_dataset(), tokenizer, SPANS, 1, 32).rows
-    collator = SpanCollator(tokenizer)
-    whole = iter(DataLoader(rows, batch_size=2, collate_fn=collator))
-    batches = [next(whole) for _ in range(9)]
-    resumed = next(iter(skip_first_batches(DataLoader(rows, batch_size=2, collate_fn=collator), 8)))
-    assert all(torch.equal(resumed[name], batches[8][name]) for name in resumed)
-
-
 def test_the_collator_pads_on_the_right(tokenizer):
     rows = [
         {"anchors": [[0, 9, 2], [0, 8, 8, 8, 2]], "positives": [[0, 2]] * 4, "dataset_name": "d"},
@@ -275,12 +250,7 @@ def test_the_collator_pads_on_the_right(tokenizer):
     ]
     batch = SpanCollator(tokenizer)(rows)
     assert batch.pop("dataset_name") == "d"
-    assert {name: tuple(value.shape) for name, value in batch.items()} == {
-        "anchors_input_ids": (2, 2, 5),
-        "anchors_attention_mask": (2, 2, 5),
-        "positives_input_ids": (2, 4, 3),
-        "positives_attention_mask": (2, 4, 3),
-    }
+    assert batch["anchors_input_ids"].shape == (2, 2, 5) and batch["positives_input_ids"].shape == (2, 4, 3)
     assert batch["anchors_input_ids"][0].tolist() == [[0, 9, 2, 1, 1], [0, 8, 8, 8, 2]]
     assert batch["anchors_attention_mask"][0].tolist() == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]
     assert batch["positives_attention_mask"].sum(-1).tolist() == [[2] * 4, [3] * 4]

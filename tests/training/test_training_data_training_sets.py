@@ -102,28 +102,8 @@ def test_one_example_set_is_trained_and_validated_on(tmp_path, streaming):
     assert len(loaded.validation) == 12
     assert loaded.train.column_names == ["sentence1", "sentence2", "score"]
     assert loaded.describe()["example_set"] == 2
-
-
-def test_limit_counts_rows_of_the_set_and_later_rows_are_not_read():
-    columns = {"sentence1": list("abcdef"), "sentence2": ["b"] * 5 + [""], "score": [0.1, 0.5, 0.9, 0.5, 0.1, 0.5]}
-    rows = Dataset.from_dict({**columns, "example_set": [0, 1, 0, 1, 0, 1]})
-    with pytest.raises(InputError, match=r"every score is 0.5"):
-        checked(rows, checks("sts", 1), limit=2)
-    assert checked(rows, checks("sts", 0), limit=2)["sentence1"][:] == ["a", "c"]
-    assert checked(rows, checks("sts"), limit=3)["sentence1"][:] == ["a", "b", "c"]
-
-
-def test_checks_look_at_some_rows_at_a_time(monkeypatch):
-    """No column of a large dataset is ever turned into a list: tables of at most ROWS rows are all that is read."""
-    count = 3_500
-    columns = {"sentence1": ["a"] * count, "sentence2": ["b"] * count, "score": [0.1, 0.9] * (count // 2)}
-    columns["sentence2"][3_210] = ""
-    sizes = []
-    of_set = RowChecks.of_set
-    monkeypatch.setattr(RowChecks, "of_set", lambda own, table: sizes.append(len(table)) or of_set(own, table))
-    with pytest.raises(InputError, match=r"row 3210 of column 'sentence2' is empty"):
-        checked(Dataset.from_dict(columns), checks("sts"))
-    assert sizes == [1_000, 1_000, 1_000, 500]
+    limited = data_spec(directory, config="5shot", example_set=2, streaming=streaming)
+    assert len(list(load_all((limited,), 4)[0].train)) == 4  # the limit counts rows of the set
 
 
 pytest_plugins = ["local_hub"]
@@ -171,10 +151,39 @@ def test_files_that_hold_no_documents(tmp_path, streaming, name, content, proble
     assert "\n" not in str(caught.value)
 
 
-@pytest.fixture(scope="module")
-def published(local_hub, hub_api, tmp_path_factory):
-    """A dataset repo with two shards of training pairs in one config, a file of documents in another, and a tag."""
-    folder = tmp_path_factory.mktemp("published")
+READER = """
+import json, sys
+from hub.errors import StsDinoError
+from hub.contract.recipe import TrainingData, ValidationData
+from training.data.training_sets import load_all
+from training.loop.validation import read_pairs
+found = []
+for fields in json.loads(sys.argv[1]):
+    try:
+        if "loss" not in fields:
+            found.append(read_pairs(ValidationData(**fields), "validation.0").origin)
+            continue
+        (loaded,) = load_all((TrainingData(**fields),), None)
+        rows = [list(row.values()) for row in loaded.train]
+        found.append({"rows": rows, "sha256": loaded.sha256, **loaded.describe()})
+    except StsDinoError as error:
+        found.append(f"{type(error).__name__} {error}")
+print(json.dumps(found))
+"""
+LACKING = {
+    "has no revision 'v2.0.0'": {"revision": "v2.0.0"},
+    "has no config 'postproccesed'; allowed: ['postprocessed', 'texts']; did you mean": {"config": "postproccesed"},
+    "has no split 'test'; allowed: ['train', 'validation']": {"split": "test", "streaming": True},
+    "no such repository": {"repo_id": "acme/none"},
+    "has no column 'sentence1', which example type sts needs; allowed: ['text', 'url']": {"config": "texts"},
+}
+
+
+@pytest.mark.slow("publishes datasets and reads them in a process without our code")
+def test_published_data_are_read_whole_or_as_a_stream_or_lack_something(local_hub, hub_api, tmp_path):
+    """Two shards of training pairs in one config, a file of documents in another, and a tag."""
+    folder = tmp_path / "published"
+    folder.mkdir()
     for number, rows in enumerate((sts_rows(30), sts_rows(30, seed=1))):
         Dataset.from_list(rows).to_parquet(folder / f"train-0000{number}-of-00002.parquet")
     Dataset.from_list(sts_rows(9, seed=2)).to_parquet(folder / "validation.parquet")
@@ -186,96 +195,24 @@ def published(local_hub, hub_api, tmp_path_factory):
     repo_id = hub_api.create_repo("acme/training-data", repo_type="dataset").repo_id
     commit = hub_api.upload_folder(repo_id=repo_id, repo_type="dataset", folder_path=folder).oid
     hub_api.create_tag(repo_id, tag="v1.0.0", repo_type="dataset")
-    return repo_id, commit
-
-
-READER = """
-import json, sys
-from hub.errors import StsDinoError
-from hub.contract.recipe import ModelRecipe, TrainingData, ValidationData
-from training.data.training_sets import load_all
-from training.loop.validation import read_pairs
-found = []
-for kind, fields in json.loads(sys.argv[1]):
-    try:
-        if kind == "validation":
-            pairs = read_pairs(ValidationData(**fields), "validation.0")
-            found.append({"rows": len(pairs.scores), "first": pairs.first[:1], "origin": pairs.origin})
-            continue
-        (loaded,) = load_all((TrainingData(**fields),), None)
-        rows = [list(row.values()) for row in loaded.train]
-        found.append({"columns": loaded.train.column_names, "rows": rows, "type": type(loaded.train).__name__,
-                      "sha256": loaded.sha256, **loaded.describe()})
-    except StsDinoError as error:
-        found.append(f"{type(error).__name__} {error}")
-print(json.dumps(found))
-"""
-
-
-TEXTS = {"config": "texts", "example_type": "documents", "loss": "DeclutrLoss"}
-LACKING = {
-    "has no revision 'v2.0.0'": {"revision": "v2.0.0"},
-    "has no config 'postproccesed'; allowed: ['postprocessed', 'texts']; did you mean": {"config": "postproccesed"},
-    "has no split 'test'; allowed: ['train', 'validation']": {"split": "test"},
-    "no such repository": {"repo_id": "acme/none"},
-    "has no column 'sentence1', which example type sts needs; allowed: ['text', 'url']": {"config": "texts"},
-}
-CASES = {
-    "whole": ("training", {}),
-    "stream": ("training", {"streaming": True}),
-    "documents": ("training", TEXTS),
-    "streamed documents": ("training", {**TEXTS, "streaming": True}),
-    "pairs": ("validation", {"config": "postprocessed"}),
-    "pairs without config": ("validation", {}),
-    "pairs without split": ("validation", {"config": "texts"}),
-    **{problem: ("training", changes) for problem, changes in LACKING.items()},
-    **{f"{problem} (stream)": ("training", {**changes, "streaming": True}) for problem, changes in LACKING.items()},
-}
-
-
-@pytest.fixture(scope="module")
-def on_hub(published, local_hub, tmp_path_factory):
-    """What every case gives, or its error, read in one process whose client knows this Hub."""
-    fields = {"repo_id": published[0], "revision": "v1.0.0"}
-    training = {"config": "postprocessed", "example_type": "sts", "loss": "CosineSimilarityLoss"}
-    cases = [(kind, fields | (training if kind == "training" else {}) | changes) for kind, changes in CASES.values()]
-    done = subprocess.run(
-        [sys.executable, "-c", READER, json.dumps(cases)],
-        env=local_hub.client_environment(tmp_path_factory.mktemp("home")) | {"PYTHONPATH": str(Path.cwd())},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    here = {"repo_id": repo_id, "revision": "v1.0.0"}
+    sts = {**here, "config": "postprocessed", "example_type": "sts", "loss": "CosineSimilarityLoss"}
+    documents = {"config": "texts", "example_type": "documents", "loss": "DeclutrLoss", "streaming": True}
+    cases = [sts, sts | {"streaming": True}, sts | documents, here | {"config": "postprocessed"}, here]
+    cases += [sts | changes for changes in LACKING.values()]
+    environment = local_hub.client_environment(tmp_path / "home") | {"PYTHONPATH": str(Path.cwd())}
+    command = [sys.executable, "-c", READER, json.dumps(cases)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    return dict(zip(CASES, json.loads(done.stdout.splitlines()[-1]), strict=True))
-
-
-@pytest.mark.slow("publishes datasets and reads them in a process without our code")
-def test_published_data_are_read_whole_or_as_a_stream(on_hub, published):
-    whole, stream = on_hub["whole"], on_hub["stream"]
-    assert (whole["type"], stream["type"]) == ("Dataset", "IterableDataset")
+    whole, stream, texts, validation, ambiguous, *lacking = json.loads(done.stdout.splitlines()[-1])
     assert sorted(cells[:2] for cells in whole["rows"]) == sorted(cells[:2] for cells in stream["rows"])
-    rows = [*sts_rows(30), *sts_rows(30, seed=1)]
-    assert [cells[0] for cells in whole["rows"]] == [row["sentence1"] for row in rows]
-    for found in (whole, stream):
-        assert found["columns"] == ["sentence1", "sentence2", "score"]
-        assert found["commit"] == found["sha256"] == published[1]
-        assert found["license"] == "cc-by-4.0"
-    assert whole["splits"] == {"train": 60, "validation": 9}
-    assert stream["splits"] == {"train": None, "validation": 9}
-    for name in ("documents", "streamed documents"):
-        assert sorted(on_hub[name]["rows"]) == sorted([text] for text in LONG)
-
-
-@pytest.mark.slow("publishes datasets and reads them in a process without our code")
-def test_published_validation_pairs_and_what_a_repository_lacks(on_hub, published):
-    found = on_hub["pairs"]
-    assert (found["rows"], found["first"]) == (9, [sts_rows(9, seed=2)[0]["sentence1"]])
-    assert found["origin"]["commit"] == published[1]
-    assert on_hub["pairs without config"].startswith("InputError validation.0: acme/training-data: has several configs")
-    assert "has no split 'validation'; allowed: ['train']" in on_hub["pairs without split"]
-    for problem in LACKING:
-        assert problem in on_hub[problem] and problem in on_hub[f"{problem} (stream)"]
+    assert sorted(texts["rows"]) == sorted([text] for text in LONG)
+    assert [cells[0] for cells in whole["rows"]] == [row["sentence1"] for row in sts_rows(30) + sts_rows(30, seed=1)]
+    assert whole["commit"] == whole["sha256"] == stream["commit"] == validation["commit"] == commit
+    assert (whole["license"], whole["splits"]) == ("cc-by-4.0", {"train": 60, "validation": 9})
+    assert stream["splits"] == {"train": None, "validation": 9} and validation["rows"] == 9
+    assert ambiguous.startswith("InputError validation.0: acme/training-data: has several configs")
+    assert [found for found, problem in zip(lacking, LACKING, strict=True) if problem not in found] == []
 
 
 def test_a_streams_order_is_a_matter_of_seed_and_epoch(tmp_path):

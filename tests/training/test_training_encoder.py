@@ -1,26 +1,22 @@
 """The encoder is a stock SentenceTransformer that gives a sentence the same embedding in any batch; first layers."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from tiny_bases import make_mlm
+from tiny_bases import make_llama, make_mlm
 from tiny_lm import make_family, make_lm
 from training_inputs import write_recipe
-from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
+from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from hub.contract.recipe import Encoder, Lora
-from hub.contract.run_dir import require_complete
 from hub.errors import InputError
-from training.encoder.bases import find_base
-from training.encoder.encoder import build_encoder, save_encoder
-from training.run import main
+from training.encoder.bases import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Base, find_base
+from training.encoder.encoder import build_encoder, has_adapter, save_encoder, save_release
+from training.loop.job import prepare
 
-pytest_plugins = ["local_hub"]
 SENTENCES = ["A man is playing a flute.", "Dogs.", "Two young women cook red beans in an old blue car on the beach."]
 
 
@@ -40,17 +36,6 @@ def test_an_embedding_does_not_depend_on_its_batch(tmp_path, kind, pooling):
     together = encoder.encode(SENTENCES)
     alone = np.concatenate([encoder.encode([sentence]) for sentence in SENTENCES])
     assert np.abs(together - alone).max() <= 1e-5
-
-
-def test_a_static_student_is_the_mean_of_the_bases_token_embeddings(tmp_path):
-    save_encoder(make_encoder(make_lm(tmp_path / "lm"), modules="static"), tmp_path / "saved")
-    loaded = SentenceTransformer(str(tmp_path / "saved"))
-    lm = AutoModelForCausalLM.from_pretrained(tmp_path / "lm")
-    tokens = AutoTokenizer.from_pretrained(tmp_path / "lm")(SENTENCES[0], return_tensors="pt").input_ids
-    mean = lm.get_input_embeddings()(tokens).mean(dim=1)[0].detach().numpy()
-    assert np.abs(loaded.encode(SENTENCES)[0] - mean).max() <= 1e-5
-    long = "dog " * 200
-    assert np.array_equal(loaded.encode(long), loaded.encode(long + "beach"))  # cut at max_seq_length
 
 
 def test_a_masked_language_model_loses_its_pooler_and_gets_none_at_random(tmp_path, caplog):
@@ -112,47 +97,6 @@ def test_code_that_a_base_brings_is_not_run(tmp_path, modules):
     assert not evidence.exists()
 
 
-HUB_BASES = """
-import json, sys
-from hub.contract.recipe import Encoder
-from training.encoder.bases import find_base
-from training.encoder.encoder import build_encoder
-found = []
-for changes in json.loads(sys.argv[1]):
-    spec = Encoder(license="mit", **changes)
-    base = find_base(spec)
-    found.append([base.commit, build_encoder(spec, base).encode("the dog").tolist()])
-print(json.dumps(found))
-"""
-
-
-@pytest.mark.slow("a fresh process without our code, and a Hub")
-def test_bases_come_from_the_hub_at_their_pinned_revision(tmp_path, local_hub, hub_api):
-    """A language model, word vectors, and a finished spec that is an adapter on another repository."""
-    lm, words, adapter = (hub_api.create_repo(f"acme/models-{name}").repo_id for name in ("lm", "words", "adapter"))
-    pinned = hub_api.upload_folder(repo_id=lm, folder_path=make_lm(tmp_path / "lm")).oid
-    (tmp_path / "glove.txt").write_text("the 1 0\ndog 0 1\n")
-    hub_api.upload_file(repo_id=words, path_in_repo="v/glove.txt", path_or_fileobj=tmp_path / "glove.txt")
-    hub_api.create_tag(words, tag="v1")
-    encoder = make_encoder(tmp_path / "lm", Lora(r=2, alpha=2))
-    encoder.transformers_model.name_or_path = lm
-    save_encoder(encoder, tmp_path / "adapter")
-    made = hub_api.upload_folder(repo_id=adapter, folder_path=tmp_path / "adapter").oid
-    bases = [
-        {"repo_id": lm, "revision": pinned},
-        {"repo_id": words, "revision": "v1", "file": "v/glove.txt", "modules": "word-vectors"},
-        {"repo_id": adapter, "revision": made, "modules": "sentence-transformer"},
-    ]
-    command = [sys.executable, "-c", HUB_BASES, json.dumps(bases)]
-    environment = local_hub.client_environment(tmp_path / "home")
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    (commit, plain), (_, vectors), (_, adapted) = json.loads(done.stdout.splitlines()[-1])
-    assert commit == pinned and vectors == [0.5, 0.5]
-    assert np.abs(encoder.encode("the dog") - plain).max() <= 1e-5  # a new adapter is the identity
-    assert np.abs(encoder.encode("the dog") - adapted).max() <= 1e-5
-
-
 @pytest.mark.parametrize("kind", ["gemma3", "smollm3", "gpt2", "mlm"])
 def test_the_first_layers_give_what_they_give_inside_the_whole(tmp_path, kind):
     """Of decoders under their last norm, which stays."""
@@ -169,16 +113,77 @@ def test_the_first_layers_give_what_they_give_inside_the_whole(tmp_path, kind):
     assert torch.allclose(encoder.encode(SENTENCES, convert_to_tensor=True), wanted, atol=1e-5)
 
 
-def test_an_adapter_on_the_first_layers_is_trained_merged_and_saved_as_a_smaller_model(tmp_path, capsys):
-    base = {"path": str(make_family(tmp_path / "lm", "gemma3")), "pooling": "lasttoken", "layers": "1"}
-    lora = {"r": "2", "alpha": "4", "release": "merged"}
-    recipe = write_recipe(tmp_path, base=base | {"prompt": 'This: "[X]" is:"', "license": "mit"}, lora=lora)
-    main(recipe, out=tmp_path / "out", dry_run=True)
-    assert "on 7 layers" in capsys.readouterr().out  # linear ones, of the one layer that is left
-    main(recipe, out=tmp_path / "out")
-    config = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert config["num_hidden_layers"] == len(config["layer_types"]) == 1
-    loaded = SentenceTransformer(str(tmp_path / "out"))
-    parameters = sum(parameter.numel() for parameter in loaded.parameters())
-    assert parameters == require_complete(tmp_path / "out").counts["parameters"]
-    assert loaded.encode(SENTENCES).shape[0] == len(SENTENCES)
+pytest_plugins = ["local_hub"]
+LORA = Lora(r=4, alpha=8)
+EOL = 'This sentence : "[X]" means in one word:"'
+BASES = {"llama": make_llama, "gpt2": lambda folder: make_lm(folder, "gpt2"), "roberta": make_mlm}
+
+
+PROMPTED = {"pooling": "lasttoken", "prompt": EOL}
+
+
+def train_a_little(encoder):
+    """Give the adapter values that training could have given it."""
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in encoder.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(0, 0.05)
+    return encoder
+
+
+def distance(a, b):
+    return float(np.abs(a - b).max())
+
+
+@pytest.mark.parametrize("family", BASES)
+def test_a_new_adapter_is_the_identity_and_only_it_is_trained(tmp_path, family):
+    base = BASES[family](tmp_path / "base")
+    plain, encoder = make_encoder(base, **PROMPTED), make_encoder(base, LORA, **PROMPTED)
+    assert distance(plain.encode(SENTENCES), encoder.encode(SENTENCES)) == 0
+    assert has_adapter(encoder) and not has_adapter(plain)
+    trained = [name for name, parameter in encoder.named_parameters() if parameter.requires_grad]
+    assert trained and all("lora_" in name for name in trained)
+    assert not any("pooler" in name or "embed" in name or "lm_head" in name for name in trained)
+
+
+def test_only_the_adapter_is_saved_and_no_path_of_this_machine(tmp_path):
+    base = make_llama(tmp_path / "base")
+    save_encoder(train_a_little(make_encoder(base, LORA, **PROMPTED)), tmp_path / "saved")
+    save_encoder(make_encoder(base, **PROMPTED), tmp_path / "whole")
+    assert not [path for path in (tmp_path / "whole").rglob("*.json") if str(tmp_path) in path.read_text()]
+    files = [path for path in (tmp_path / "saved").rglob("*") if path.is_file()]
+    names = {path.name for path in files}
+    assert {ADAPTER_CONFIG, ADAPTER_WEIGHTS, "modules.json", "tokenizer.json"} <= names
+    assert not names & {"README.md", "model.safetensors", "pytorch_model.bin"}
+    assert not [path for path in files if str(tmp_path).encode() in path.read_bytes()]
+
+
+@pytest.mark.parametrize("family", BASES)
+def test_the_merged_form_is_a_plain_model_with_the_adapters_embeddings(tmp_path, family):
+    base = BASES[family](tmp_path / "base")
+    lora = LORA.model_copy(update={"release": "merged"})
+    encoder = train_a_little(make_encoder(base, lora, **PROMPTED))
+    spec = make_spec(base, **PROMPTED)
+    save_release(encoder, tmp_path / "merged", spec, find_base(spec), lora)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "merged"]
+    loaded = SentenceTransformer(str(tmp_path / "merged"))
+    assert distance(make_encoder(base, **PROMPTED).encode(SENTENCES), encoder.encode(SENTENCES)) > 1e-2
+    assert distance(loaded.encode(SENTENCES), encoder.encode(SENTENCES)) <= 1e-5
+    assert not has_adapter(loaded)
+    assert not (tmp_path / "merged" / ADAPTER_CONFIG).exists()
+
+
+def test_a_recipe_whose_base_has_moved_is_refused_before_it_is_trained(tmp_path, hub_api, monkeypatch):
+    repo = hub_api.create_repo("acme/moved-before-training").repo_id
+    folder = make_llama(tmp_path / "llama")
+    commit = hub_api.upload_folder(repo_id=repo, folder_path=folder).oid
+    base = {"repo_id": repo, "revision": commit, "license": "mit"}
+    recipe = write_recipe(tmp_path, base=base, lora={"r": "4", "alpha": "8"})
+    monkeypatch.setattr("training.encoder.encoder.HfApi", lambda: hub_api)
+    monkeypatch.setattr("training.loop.job.find_base", lambda spec: Base(folder, commit, "sha256"))
+    prepare(recipe, tmp_path / "out", None, [])
+    hub_api.upload_folder(repo_id=repo, folder_path=make_llama(tmp_path / "other", seed=9))
+    with pytest.raises(InputError, match=r"base.revision.*main has another model.safetensors"):
+        prepare(recipe, tmp_path / "out", None, [])
+    prepare(recipe, tmp_path / "out", None, ["lora.release=merged"])

@@ -100,52 +100,33 @@ def released(local_hub, hub_api, tmp_path_factory) -> dict[str, Path]:
     return made
 
 
-@pytest.fixture(scope="module")
-def loaded(local_hub, released, tmp_path_factory) -> dict[str, np.ndarray]:
-    """Embeddings of the probes, by the repositories and by the run directories, each (probes, dimensions)."""
-    home = tmp_path_factory.mktemp("clean")
+def test_a_clean_process_gets_the_embeddings_of_the_run_directory(released, local_hub, tmp_path) -> None:
+    assert set(released) == set(RELEASED) | {f"{name}-merged" for name in ADAPTERS}
     names = [f"acme/{name}" for name in released] + [str(directory) for directory in released.values()]
     call = [sys.executable, "-c", LOAD, json.dumps(PROBES), *names]
-    done = subprocess.run(
-        call, env=local_hub.client_environment(home / "home"), cwd=home, capture_output=True, text=True, timeout=300
-    )
+    environment = local_hub.client_environment(tmp_path / "home")
+    done = subprocess.run(call, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
-    return {name: np.array(rows) for name, rows in json.loads(done.stdout.splitlines()[-1]).items()}
+    loaded = {name: np.array(rows) for name, rows in json.loads(done.stdout.splitlines()[-1]).items()}
+    for name, directory in released.items():
+        from_hub, from_disk = loaded[f"acme/{name}"], loaded[str(directory)]
+        assert from_hub.shape == from_disk.shape and np.isfinite(from_hub).all(), name
+        assert np.abs(from_hub - from_disk).max() <= 1e-5, name
+        assert np.abs(from_hub[0] - from_hub[1]).max() > 1e-3, name  # two sentences, two vectors
+    for name in ADAPTERS:
+        assert np.abs(loaded[f"acme/{name}"] - loaded[f"acme/{name}-merged"]).max() <= 1e-5, name
 
 
-def test_every_recipe_trained_and_is_published(released):
-    assert set(released) == set(RELEASED) | {f"{name}-merged" for name in ADAPTERS}
+def test_published_files_are_stock_modules_and_an_adapter_names_its_base(released) -> None:
     for name in RELEASED:
         assert require_complete(released[name]).provenance["training"]["steps"] == STEPS
-
-
-@pytest.mark.parametrize("name", [*RELEASED, *(f"{name}-merged" for name in ADAPTERS)])
-def test_a_clean_process_gets_the_embeddings_of_the_run_directory(name, released, loaded):
-    from_hub, from_disk = loaded[f"acme/{name}"], loaded[str(released[name])]
-    assert from_hub.shape == from_disk.shape and np.isfinite(from_hub).all()
-    assert np.abs(from_hub - from_disk).max() <= 1e-5
-    assert np.abs(from_hub[0] - from_hub[1]).max() > 1e-3  # two sentences, two vectors
-
-
-@pytest.mark.parametrize("name", ADAPTERS)
-def test_merged_and_adapter_forms_agree(name, loaded):
-    adapter, merged = loaded[f"acme/{name}"], loaded[f"acme/{name}-merged"]
-    assert np.abs(adapter - merged).max() <= 1e-5
-
-
-@pytest.mark.parametrize("name", RELEASED)
-def test_what_is_published_needs_no_code_of_anybody(name, released):
-    files = {path.relative_to(released[name]).as_posix() for path in released[name].rglob("*") if path.is_file()}
-    assert not [path for path in files if path.endswith((".py", ".bin", ".pt", ".pkl"))]
-    assert any(path.endswith(".safetensors") for path in files)
-    modules = json.loads((released[name] / "modules.json").read_text())
-    assert all(module["type"].startswith("sentence_transformers.") for module in modules)
-    for path in released[name].rglob("*.json"):
-        assert str(released[name].parent) not in path.read_text(), path
-
-
-@pytest.mark.parametrize("name", ADAPTERS)
-def test_an_adapter_names_its_base_and_holds_no_weights_of_it(name, released):
-    config = json.loads((released[name] / "adapter_config.json").read_text())
-    assert config["base_model_name_or_path"] == "acme/tiny-llama" and len(config["revision"]) == 40
-    assert not (released[name] / "model.safetensors").exists()
+        files = {path.relative_to(released[name]).as_posix() for path in released[name].rglob("*") if path.is_file()}
+        assert not [path for path in files if path.endswith((".py", ".bin", ".pt", ".pkl"))]
+        modules = json.loads((released[name] / "modules.json").read_text())
+        assert all(module["type"].startswith("sentence_transformers.") for module in modules)
+        for path in released[name].rglob("*.json"):
+            assert str(released[name].parent) not in path.read_text(), path
+        assert ("model.safetensors" in files) != (name in ADAPTERS)
+    for name in ADAPTERS:
+        config = json.loads((released[name] / "adapter_config.json").read_text())
+        assert config["base_model_name_or_path"] == "acme/tiny-llama" and len(config["revision"]) == 40

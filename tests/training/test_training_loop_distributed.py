@@ -62,18 +62,6 @@ def test_two_processes_end_in_the_weights_of_one(folder, name):
 
 
 @pytest.mark.slow("trains in two processes")
-def test_both_processes_score_the_validation_data_and_the_chosen_weights(folder):
-    """In half precision, where a score depends on which texts a process reads together."""
-    path = write_dataset(folder / "held_out", {"train": sts_rows(64), "validation": sts_rows(61, seed=1)})
-    recipe = write_recipe(folder, datasets=[pairs(folder) | {"path": str(path)}], arguments=PLAIN | {"bf16": "true"})
-    assert trained([str(recipe), "--out", str(folder / "out")], 2, folder / "log") == [0, 0]
-    training = require_complete(folder / "out").provenance["training"]
-    assert training["validation_score"] == pytest.approx(
-        max(score for _, score in training["validation_curve"]), abs=1e-6
-    )
-
-
-@pytest.mark.slow("trains in two processes")
 def test_torchrun_starts_a_group_of_which_only_the_main_process_writes(folder):
     recipe = write_recipe(folder, arguments=PLAIN | {"report_to": "tensorboard"})
     code = launched([str(recipe), "--out", str(folder / "out")], 2, folder / "log")

@@ -134,14 +134,3 @@ def test_characters_that_other_readers_break_lines_at(tmp_path):
     (tmp_path / "v.csv").write_text(line(1, "one\u2028two\x0bthree") + line(2, 'a "quoted'), encoding="utf-8")
     pairs = read_pairs(ValidationData(path=str(tmp_path / "v.csv")), "validation.0")
     assert pairs.first == ["one\u2028two\x0bthree", 'a "quoted']
-
-
-def test_several_files_count_equally(encoder, tmp_path, folders):
-    paths = [tmp_path / "one.csv", tmp_path / "two.csv"]
-    sets = [sts_rows(9, seed=3), sts_rows(30, seed=4)]
-    for path, rows in zip(paths, sets, strict=True):
-        path.write_text("".join(line(5 * row["score"], row["sentence1"], row["sentence2"]) for row in rows))
-    found = evaluator((data(folders["sts"]),), *({"path": str(path)} for path in paths))
-    wanted = np.mean([correlation(encoder, rows) for rows in sets])
-    assert found(encoder)["sequential_score"] == pytest.approx(wanted, abs=1e-6)
-    assert len({key for key in found(encoder) if key.endswith("spearman_cosine")}) == 2

@@ -2,8 +2,7 @@
 
 Checks look at a table of some rows at a time; a whole column is never in memory. Rows made from others (self-pairs,
 graded pairs and triplets) are made once and stay in memory: texts as Arrow columns, rows as indices into them. A
-stream's rows are checked as they come, the first of them before training starts; neither memory nor disk holds them.
-Its files are shuffled, and rows are drawn from a buffer of some thousand, both by the run's seed and the epoch.
+stream's rows are checked as they come, the first of them before training starts.
 """
 
 import itertools

@@ -2,16 +2,14 @@
 
 What the paper leaves open, and where the authors' code differs from it:
 
-- *Anchors.* The paper has them "a minimum of 2 * lmax tokens apart". The code cuts the document into blocks of lmax,
-  places each anchor somewhere in a block of its own, and takes a used block's neighbours out of the choice: at least
-  lmax lies between two anchors, and positives of both may share text. ``blocks`` is the code, ``apart`` the sentence,
-  read as what lies *between* one anchor's end and the next one's start; then positives, which reach at most lmax
-  beyond theirs, never share text. 2 anchors of 512 need 2,048, the paper's shortest document, either way.
-- *The ends of the document.* The range of a positive's start may reach out of the document. Starts outside are left
-  out, and the others stay equally likely: the paper's distribution, given that the span lies inside. (Moving a span
-  back inside would pile probability up on the first and last tokens.) The code does the same.
-- *Strategies.* With one, the start is uniform among those of that kind. Where a kind has room for less than lmax
-  (inside the anchor, or beside it), the Beta distribution is scaled to that room, so every draw succeeds at once.
+- *Anchors.* The paper has them "a minimum of 2 * lmax tokens apart". The code places each anchor in a block of lmax and
+  excludes the neighbours of a used block: at least lmax lies between two anchors. ``blocks`` is the code, ``apart`` the
+  sentence, read from one anchor's end to the next one's start: positives of two anchors never share text. 2 anchors of
+  512 need 2,048, the paper's shortest document, either way.
+- *The ends of the document.* Starts of a positive outside of the document are left out, and the others stay equally
+  likely, as in the code.
+- *Strategies.* The start is uniform among those of the strategy. Where it has room for less than lmax (inside the
+  anchor, or beside it), the Beta distribution is scaled to that room, so every draw succeeds at once.
 """
 
 import copy
@@ -41,8 +39,7 @@ class Span(NamedTuple):
 def document_generator(seed: int, number: int, document: bytes) -> np.random.Generator:
     """The random generator for a document in epoch ``number`` (from 0).
 
-    It depends on the document's own content instead of its place in a stream, so spans are the same whatever the number
-    of processes and workers, the order, and the step that a run is resumed at.
+    It depends on the document's content, so spans do not depend on processes, workers, order and resumed steps.
     """
     digest = hashlib.blake2b(document, digest_size=16).digest()
     return np.random.default_rng([seed, number, int.from_bytes(digest, "little")])
@@ -81,9 +78,8 @@ def anchors_in_blocks(generator: np.random.Generator, units: int, spans: Spans) 
 def anchors_apart(generator: np.random.Generator, units: int, spans: Spans) -> list[Span]:
     """Anchors in the document's order: lengths first, then a place uniform over all that keep them 2 * lmax apart.
 
-    Equal to drawing starts from {0 .. units - length} until all anchors are apart, without the tries: what the anchors
-    and the units between them leave free is shared out, and each way of sharing it is one choice of ``spans.anchors``
-    positions out of free + anchors.
+    Equal to drawing starts from {0 .. units - length} until all anchors are apart: each way of sharing the free units
+    out is one choice of ``spans.anchors`` positions out of free + anchors.
     """
     lengths = [_length(generator, spans.anchor_beta, spans.min_length, spans.max_length) for _ in range(spans.anchors)]
     gap = 2 * spans.max_length
@@ -159,9 +155,8 @@ def span_rows(
 ) -> TrainerRows:
     """DeCLUTR's rows, one for each of ``documents`` (column ``text``) that is not too short.
 
-    ``anchors`` are spans.anchors lists of ids, ``positives`` spans.positives lists for each anchor, in its order; ids
-    are at most ``max_seq_length``, with special tokens. Streamed rows never end: the trainer's own way to begin a
-    stream again loses count of it when a run is resumed. Without the callback every epoch has the spans of the first.
+    ``anchors`` are spans.anchors lists of ids, ``positives`` spans.positives lists for each anchor, in its order; a
+    list has at most ``max_seq_length`` ids, with special tokens. Streamed rows never end.
 
     Raises InputError, naming ``place``, when no document has ``spans.min_document`` units, or spans are longer than
     the encoder reads.

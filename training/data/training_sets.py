@@ -1,8 +1,7 @@
 """Training data: pinned Hub datasets, finished run directories and files, whole or streamed.
 
-Only the columns of the example type are kept: the trainer feeds every other column (seeds, log-probabilities) to the
-model as text. Rows that are read whole stay on disk, memory-mapped, and the trainer shuffles them. A stream
-(``streaming: true``) comes shuffled and is checked while it is read.
+Only the columns of the example type are kept: the trainer feeds every other column to the model as text. Rows that are
+read whole stay on disk, memory-mapped. A stream (``streaming: true``) comes shuffled and is checked while it is read.
 """
 
 import hashlib

@@ -213,10 +213,7 @@ def save_encoder(model: SentenceTransformer, folder: Path) -> None:
 
 
 def _write_loading_arguments(model: SentenceTransformer, path: Path) -> None:
-    """State in a saved module what a plain ``SentenceTransformer(folder)`` shall pass to transformers.
-
-    Without it a pooler would be made at random, and an adapter's base be read in the precision of its publication.
-    """
+    """State in a saved module what a plain ``SentenceTransformer(folder)`` uses: no pooler, the base's precision."""
     transformer: Any = model.transformers_model
     arguments: dict[str, Any] = {}
     if has_adapter(model):

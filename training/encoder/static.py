@@ -85,10 +85,7 @@ def cut_tokenizer(
 
 
 def derivation(token: str, ranks: dict[tuple[str, str], int]) -> Iterable[str]:
-    """The token, and all that byte pair encoding merges on the way to it: with these it is found in a text as before.
-
-    Merges inside a token's characters go in the same order in a text as alone, because no other merge crosses them.
-    """
+    """The token, and all that byte pair encoding merges on the way to it: so a text has it as before."""
     parts = list(token)
     found = {token, *parts}
     while len(parts) > 1:

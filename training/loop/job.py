@@ -34,8 +34,7 @@ LIBRARIES = ("torch", "transformers", "sentence-transformers", "datasets", "acce
 class TrainingJob:
     """Everything a training run needs, checked: recipe, inputs on this disk, and trainer arguments.
 
-    ``guides``: the encoders of guided losses, by the dataset's place in the recipe, where it names one.
-    ``reporters``: the names in the recipe, TensorBoard among them.
+    ``guides``: the named encoders of guided losses, by the dataset's place in the recipe. ``reporters``: by name.
     """
 
     recipe: ModelRecipe

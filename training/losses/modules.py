@@ -7,8 +7,8 @@ are divided by the mean of the dataset, not of a batch: so batches may be cut fo
 way, and equal weights change nothing.
 
 In-batch losses compare every two rows; upstream's compare those of one process. Here every process computes the loss of
-the whole batch, of which it has a share of one size. Gradients of the gathered embeddings are summed over processes on
-their way back, and the trainer averages those of the weights: the gradient of one process on the batch.
+the whole batch. Gradients of gathered embeddings are summed over processes, and the trainer averages those of the
+weights: the gradient of one process on the batch.
 """
 
 from typing import Any
@@ -34,8 +34,8 @@ NOT_MASKED = -100  # transformers' target of a token that the model is not asked
 def nt_xent(anchors: Tensor, positives: Tensor, temperature: float) -> Tensor:
     """NT-Xent of anchors (B, D) and their positives (B, D): section 3.1's ℓ, averaged over all 2B points.
 
-    Each point is asked for its partner among the 2B - 1 others, by cosine / ``temperature``. The paper writes a sum;
-    the library that it took the loss from averages, and only a mean keeps the balance with the masked language loss.
+    Each point is asked for its partner among the 2B - 1 others, by cosine / ``temperature``. The paper writes a sum; a
+    mean keeps the balance with the masked language loss.
     """
     points = functional.normalize(torch.cat([anchors, positives]).float(), dim=-1)
     similarity = points @ points.T / temperature
