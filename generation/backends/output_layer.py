@@ -139,7 +139,7 @@ class LogitsInPieces:
 
 
 class HiddenStatesOfPasses(nn.Module):
-    """Stands where a model's output layer was: passes of the engine end with hidden states, other uses as before."""
+    """Replaces a model's output layer: passes of the engine end with hidden states, other uses as before."""
 
     def __init__(self, layer: nn.Linear):
         super().__init__()

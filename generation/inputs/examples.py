@@ -157,22 +157,17 @@ def _problem(text: str, recipe: DatasetRecipe) -> str | None:
     return f"no prompt can hold it ({found})" if found else None
 
 
-def _path(examples: Examples) -> list[Path]:
-    return [Path(examples.path or "")]
-
-
 def local_files(examples: Examples) -> list[Path]:
     """The local files that examples are drawn from. Raises InputError for an own run that is not finished."""
     return ORIGINS[examples.kind].files(examples)
 
 
+_MORE = "raise few_shot.examples.top, or write more rows in the first round"
 ORIGINS = {
-    "file": ExampleOrigin(_dataset_pairs, _path),
+    "file": ExampleOrigin(_dataset_pairs, lambda examples: [Path(examples.path or "")]),
     "hub": ExampleOrigin(_dataset_pairs, lambda _: []),
-    "hand": ExampleOrigin(_hand_pairs, _path, more="write more rows"),
-    "own": ExampleOrigin(
-        _run_pairs, _run_files, more="raise few_shot.examples.top, or write more rows in the first round"
-    ),
+    "hand": ExampleOrigin(_hand_pairs, lambda examples: [Path(examples.path or "")], more="write more rows"),
+    "own": ExampleOrigin(_run_pairs, _run_files, more=_MORE),
 }
 
 
