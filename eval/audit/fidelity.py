@@ -123,14 +123,14 @@ def main(
     ] = 1000,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the drawn source sentences")] = 42,
     annotations: Annotated[
-        Path | None, typer.Option("--annotations", help="Where eval.annotate keeps answers [default: its default]")
+        Path | None, typer.Option("--annotations", help="Folder of answers of sts-dino annotate [default: its default]")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure label fidelity of each RUN_DIR, print a table, and write fidelity.json for its card.
 
-    Spearman's correlation of label score and the judge's cosine, the mean cosine of each label, near-copies of first
-    texts, the share of texts that was kept; people's answers where eval.annotate has some. Intervals are 95 % bootstrap
+    Spearman's correlation of label score and the judge's cosine, the mean cosine of each label, near-copies of source
+    sentences, the share of texts that was kept, and annotators' answers if there are some. Intervals are 95 % bootstrap
     intervals over source sentences.
 
     Examples:
