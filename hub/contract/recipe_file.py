@@ -237,14 +237,13 @@ def with_overrides(tree: dict[str, Any], path: Path) -> dict[str, Any]:
         if not isinstance(keys, dict) or not keys:
             hint = "write google/gemma-3-270m: {path: FOLDER}"
             raise InputError(f"{path}:{repo_id}", "is no mapping of a section's keys", hint=hint)
-
     for section in _sections(tree):
-        repo_id = section.get("repo_id")
-        if isinstance(repo_id, str) and repo_id in overrides:
-            used.add(repo_id)
+        named = section.get("repo_id")
+        if isinstance(named, str) and named in overrides:
+            used.add(named)
             for key in ON_HUB:
                 section.pop(key, None)
-            section |= overrides[repo_id]
+            section |= overrides[named]
     if not used:
         raise InputError(path, "names no repository of the recipe", allowed=", ".join(overrides))
     return tree

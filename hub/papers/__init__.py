@@ -16,7 +16,8 @@ from hub.contract.results import Finite, Frozen, problem_of
 from hub.errors import InputError
 
 FOLDER = Path(__file__).with_name("data")
-Key, Item = TypeVar("Key"), TypeVar("Item")
+Key = TypeVar("Key")
+Item = TypeVar("Item")
 Metric = Literal["spearman", "pearson", "accuracy", "f1", "recall", "mean", "share", "percentage"]
 
 
