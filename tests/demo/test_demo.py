@@ -4,7 +4,6 @@ import importlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -54,17 +53,6 @@ def test_the_report_shows_what_the_stages_wrote(artifacts):
 def test_other_rows_in_the_clean_process_fail_the_demo(artifacts):
     with pytest.raises(RunError, match="loaded other rows"):
         report(artifacts, ["x2"], {"m": {"datasets": {"x2": {}}, "similar": 1, "other": 0}})
-
-
-def test_a_port_in_use_ends_the_demo_with_one_error(tmp_path):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        words = [sys.executable, "-m", "sts_dino", "demo", "--artifacts", str(tmp_path), "--port", str(port)]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-    lines = done.stderr.strip().splitlines()
-    assert done.returncode == 1 and len(lines) == 1 and lines[0].startswith("error: ") and str(port) in lines[0]
 
 
 def test_make_real_names_recipes_that_need_each_other():

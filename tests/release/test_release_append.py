@@ -20,7 +20,6 @@ from hub.errors import InputError, RunError
 from release import artefact
 from release.artefact import DatasetArtefact, Request
 from release.options import ClusterWorkers, EvaluationOptions, RecipeOverrides, ReleaseOptions
-from release.run import app
 
 pytest_plugins = ["local_hub"]
 RECIPE = Path("recipes/demo/sts-dino-x2.yaml")
@@ -139,9 +138,3 @@ def test_a_release_that_was_cut_off_between_its_commits_is_appended_to_the_earli
     assert there is not None and not there.complete and there.version == "0.2.0"
     plan = release(name, tmp_path, 20, "0.2.0", append=True)
     assert plan.tag == "v0.2.0" and not plan.changes.deleted
-
-
-def test_options_that_contradict_it_are_refused():
-    for words, said in (([str(RECIPE), "--fresh"], "--append --fresh: contradict"), (["recipes/demo"], "is of one")):
-        done = CliRunner().invoke(app, [*words, "--append"])
-        assert isinstance(done.exception, InputError) and said in str(done.exception)

@@ -108,22 +108,6 @@ def test_example_sets_take_the_place_of_the_recipes(tmp_path):
     assert without(found, ("seed",)) != without(own, ("seed",))
 
 
-@pytest.mark.parametrize(
-    ("options", "settings", "said"),
-    [
-        (RepeatOptions(None, None), [], "give one of them"),
-        (RepeatOptions("1,2", "1"), [], "give one of them"),
-        (RepeatOptions(None, "0-9"), [], "none of them is restricted to an example_set"),
-        (RepeatOptions("1,2", None), ["seed=3"], "is what --seeds sets"),
-        (RepeatOptions("1,2", None), ["evaluation=[]"], "names no task"),
-        (RepeatOptions("1,2", None), ["datasets=[]", "arguments={}"], "is for training|trains nothing"),
-    ],
-)
-def test_bad_input_is_refused_before_anything_is_trained(tmp_path, options, settings, said):
-    with pytest.raises(InputError, match=said):
-        planned(small_recipe(tmp_path), options, RecipeOverrides(None, settings), EvaluationOptions())
-
-
 @pytest.mark.slow("trains and scores a recipe several times")
 def test_only_whole_scores_of_these_weights_count_and_only_shared_ones_have_a_spread(story, tmp_path, capsys):
     directory = story["out"] / "seed-42"

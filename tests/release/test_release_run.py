@@ -170,16 +170,6 @@ def test_folders_stand_for_their_recipes_datasets_first(tmp_path):
         expanded([tmp_path])
 
 
-def test_a_least_value_is_not_for_models():
-    refused = outcome_of(release.run, "recipes/demo/demo-sts-dino.yaml", "--org", "acme", "--min-value", "1")
-    assert refused.code == 2 and "--min-value: is of datasets, but a model's recipe is given" in refused.error
-
-
-def test_a_release_that_scores_and_makes_nothing_is_refused():
-    refused = outcome_of(release.run, "recipes/demo", "--again", "--tasks", "papers")
-    assert refused.code == 2 and "--again: scores nothing" in refused.error
-
-
 def test_the_evaluation_takes_every_option_of_the_release():
     every = EvaluationOptions(["papers", "mteb/STS17"], ["snli/senteval"], Path("senteval"), Path("sts"), "org/data@v1")
     words = words_of(every)

@@ -179,21 +179,6 @@ def test_draws_and_baselines_follow_the_seed(data, tmp_path):
     assert read_table(folder / read_manifest(folder).files[0].path).num_rows == 40
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        ({"pairs": 91}, r"90 scored pairs, fewer than the 91 .*; give --pairs 90 or fewer"),
-        ({"config": "raw"}, "has no config 'raw'"),
-        ({"senteval_data": Path("assets")}, "has no folder downstream"),
-        ({"people": Path("none.csv")}, r"--people .*: no such file"),
-    ],
-)
-def test_what_cannot_be_measured_is_refused_before_any_training(data, stages, tmp_path, more, said):
-    with pytest.raises(InputError, match=said):
-        measure(data, out=tmp_path / "out", **more)
-    assert not (tmp_path / "out").exists() and not stages
-
-
 def test_data_that_hold_no_scored_pairs_are_refused(stages, tmp_path):
     triplets = write_dataset(tmp_path / "triplets", {"train": triplet_rows(9)}, config="triplet", form=TRIPLET)
     with pytest.raises(InputError, match="has no column 'sentence1'"):

@@ -1,6 +1,5 @@
 """recipes/datasets and recipes/models: complete, pinned, true to the papers, on data that recipes make."""
 
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -190,28 +189,3 @@ def test_movie_reviews_are_texts_of_classes_against_one_another():
     prompt, (counter,) = Prompts(recipe).of(recipe.labels[0], "Some Movie", recipe.variants[0])
     assert prompt == 'Task: Write a review for a bad movie.\nMovie: "Some Movie"\nReview: "'
     assert counter == prompt.replace("bad", "good")
-
-
-@pytest.mark.skipif("STS_DINO_DATA" not in os.environ, reason="needs STS_DINO_DATA")
-def test_the_counts_in_the_table_of_differences_are_those_of_the_data():
-    data, table = Path(os.environ["STS_DINO_DATA"]), Path("docs/differences.md").read_text(encoding="utf-8")
-    rows = {
-        part: [
-            line.split("\t")[5:7]
-            for line in (data / f"sts-original/STSBenchmark/sts-{part}.csv").read_text(encoding="utf-8").splitlines()
-        ]
-        for part in ("train", "dev", "test")
-    }
-    train, every = {text for row in rows["train"] for text in row}, {t for p in rows.values() for row in p for t in row}
-    quoted, spaced = sum('"' in text for text in every), sum(text != text.strip() for text in every)
-    examples = [line for file in data.glob("auto_nli_fewshot/*/*/*.txt") for line in file.read_text().splitlines()]
-    inside = [re.sub(r'^[^"]*"|" in the form.*Answer: "|"\.$', "", line) for line in examples]
-    marked = sum('"' in line for line in inside)
-    for said in (
-        f"have {len(every):,} unique sentences, which eight pairs each ({8 * len(every):,})",
-        f"the train part's {len(train):,} give {8 * len(train):,} at most",
-        f"({quoted} of the {len(every):,})",
-        f"({spaced} of the {len(every):,} x1)",
-        f"{marked} of the {len(examples)} published examples",
-    ):
-        assert said in table

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from forked_python import python_in
-from test_startup import MODEL
 
 from hub.errors import InputError
 from sts_dino.__main__ import PACKAGES, foreign_package
@@ -43,19 +42,6 @@ def test_no_module_has_a_command_line_of_its_own():
     ours = [name for name in files if name.split("/")[0] in (*PACKAGES, "sts_dino") and "/tests/" not in name]
     own = [name for name in ours if '__name__ == "__main__"' in Path(name).read_text(encoding="utf-8")]
     assert own == ["sts_dino/__main__.py"]
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("help scor", "sts-dino: no such command 'scor'; did you mean 'score'?; see sts-dino --help\n"),
-        (f"train {MODEL.removesuffix('o.yaml')}.yaml", f"no such file or folder; did you mean '{MODEL}'?"),
-        ("card recipes/dem", "no such file or folder; did you mean 'recipes/demo'?"),
-    ],
-)
-def test_bad_input_is_one_line_that_names_what_is_close(words, said):
-    done = called(*words.split())
-    assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1 and not done.stdout
 
 
 @pytest.fixture

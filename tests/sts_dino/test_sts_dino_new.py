@@ -69,19 +69,6 @@ def test_the_column_of_texts_is_found_in_every_kind_of_file(tmp_path, suffix):
 LM = ["--lm", "builtin"]
 
 
-def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):  # more: test_bad_inputs
-    monkeypatch.chdir(tmp_path)
-    for lines, name, options, said in (
-        (["id,n", "1,2"], "c.csv", [], "no column seems to hold texts; allowed: id, n; name it: --column NAME"),
-        (["id,text"], "c.csv", [], "has no row"),
-        (ENGLISH, "corpus.txt", ["--out", "recipe.json"], "recipe.json: is not a recipe's name"),
-    ):
-        written(tmp_path, lines, name)
-        before = set(tmp_path.iterdir())
-        done = run(name, *options)
-        assert done.code == 2 and said in done.error and set(tmp_path.iterdir()) == before
-
-
 def test_examples_that_are_there_are_not_replaced(tmp_path):
     (tmp_path / "r.examples.tsv").write_text("mine")
     path = written(tmp_path, ENGLISH)
