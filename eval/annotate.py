@@ -7,22 +7,12 @@ confusion tables and Cohen's κ, on stdout and as ``agreement.md`` and ``agreeme
 """
 
 import json
-from collections.abc import Sequence
-from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from eval.audit.agreement import (
-    Report,
-    document,
-    encoder_agreements,
-    encoders_markdown,
-    make_report,
-    markdown,
-)
+from eval.audit.agreement import document, make_report, markdown
 from eval.audit.page import Page
 from eval.audit.source import default_folder, find_rows, made_folder
 from eval.audit.survey import FILE, AnswerStore, Survey, draw, page_words, read_examples
@@ -31,31 +21,6 @@ from hub.durable import write_text
 from hub.errors import InputError
 
 app = new_app("Label a dataset by people, blind, and compare their labels with the generator's.")
-
-
-def beside_people(report: Report, places: Sequence[str]) -> tuple[str, list[dict[str, Any]]]:
-    """How encoders agree with people, as Markdown and for programs; with a trained one, its untrained base.
-
-    MiniLM is added where its package is installed. Raises InputError where there is nothing to correlate.
-    """
-    import transformers  # it and torch cost seconds
-
-    from eval.encoders.load import MINILM, MODULE, Encoder, load_encoder, minilm
-    from eval.runs.job import beside_model
-    from eval.runs.records import BASE
-
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    loaded, bases = list[Encoder](), dict[str, str]()
-    for place in places:
-        loaded.append(load_encoder(place))
-        if base := beside_model(place, BASE):
-            loaded.append(load_encoder(base))
-            bases[loaded[-2].name] = loaded[-1].name
-    if find_spec(MODULE):
-        loaded.append(replace(load_encoder(str(minilm())), name=MINILM))
-    found = encoder_agreements(report, loaded, bases)
-    return encoders_markdown(found), [one.model_dump() for one in found]
 
 
 @app.command()
@@ -72,12 +37,6 @@ def main(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where answers are kept [default: in artifacts/annotations]")
     ] = None,
-    encoders: Annotated[
-        list[str],
-        typer.Option(
-            "--encoder", metavar="MODEL", help="An encoder to compare with people, folder or Hub id; repeatable"
-        ),
-    ] = [],  # noqa: B006 - typer copies it
     report: Annotated[bool, typer.Option("--report", help="No page: compare the answers, print and write")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -88,8 +47,6 @@ def main(
       sts-dino annotate artifacts/datasets/sts-dino-x2
 
       sts-dino annotate artifacts/datasets/sts-dino-x2 --report
-
-      sts-dino annotate artifacts/datasets/sts-dino-x2 --encoder artifacts/models/demo-sts-dino
     """
     if language is not None and language not in page_words():
         raise InputError("--language", f"{language!r} is not spoken by the page", allowed=", ".join(page_words()))
@@ -100,7 +57,7 @@ def main(
     made_folder(folder)
     survey = Survey(drawn, AnswerStore(folder, drawn.examples))
     if report:
-        _report(survey, folder, encoders, as_json)
+        _report(survey, folder, as_json)
         return
     with Page(survey, port) as page:
         examples = drawn.examples
@@ -112,18 +69,15 @@ def main(
         except KeyboardInterrupt:  # the usual end
             say("stopped; every answer is on disk. The same command with --report compares them, finished or not")
     if any(len(given) == len(drawn) for given in survey.answers().values()):  # nobody is to see labels before
-        _report(survey, folder, encoders, as_json)
+        _report(survey, folder, as_json)
 
 
-def _report(survey: Survey, folder: Path, encoders: Sequence[str], as_json: bool) -> None:
+def _report(survey: Survey, folder: Path, as_json: bool) -> None:
     """Write and print agreement.md and agreement.json. Raises InputError when nobody answered."""
     report = make_report(survey.sample, survey.answers())
     if not report.annotators:
         raise InputError(folder, "holds no answer to these rows", hint="run without --report first, or check --seed")
     text, facts = markdown(report), document(report)
-    if encoders:
-        section, facts["encoders"] = beside_people(report, encoders)
-        text = f"{text}\n{section}"
     write_text(folder / "agreement.md", text)
     write_text(folder / "agreement.json", json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
     say(f"written: {folder / 'agreement.md'} and agreement.json")

@@ -185,7 +185,7 @@ def main(
         page = report_of(found)
     facts = {"out": out, "dataset": found.pairs, "encoder": found.encoder, "report": page}
     both = f"{quote(str(found.pairs))} {quote(str(found.encoder))}"
-    answers = f"--out {quote(str(found.answers))} --encoder {quote(str(found.encoder))}"
+    answers = f"--out {quote(str(found.answers))}"
     following = [f"sts-dino annotate {quote(str(found.pairs))} {answers}", f"sts-dino publish {both} --yes"]
     cli.answer(summary(found, page), facts, as_json, following)
 

@@ -7,7 +7,6 @@ are 1 off the diagonal, the distance of two labels in the scale's order (linear)
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from eval.audit.render import fill
 from eval.audit.survey import Sample, Scale
-from eval.encoders.embeddings import cosine
-from eval.encoders.load import Encoder
 from hub.contract.measured import Interval
 from hub.contract.results import Frozen
 from hub.errors import InputError
@@ -205,25 +202,20 @@ def document(report: Report) -> dict[str, Any]:
     }
 
 
-def correlation_interval(
-    graded: ArrayLike, values: ArrayLike, resamples: Sequence[Rows], less: ArrayLike | None = None
-) -> Interval | None:
-    """Spearman's correlation of scores and values, with its interval; with ``less``, minus that of scores and those.
+def correlation_interval(scores: ArrayLike, values: ArrayLike, resamples: Sequence[Rows]) -> Interval | None:
+    """Spearman's correlation of scores and values, from -1 to 1, with its interval.
 
     None where it is undefined: scores or values that are all the same.
     """
     from scipy.stats import spearmanr
 
-    scores, others = np.asarray(graded), [np.asarray(one) for one in (values, less) if one is not None]
+    both = np.asarray(scores), np.asarray(values)
 
     def correlation(rows: Rows) -> float:
-        both = [(scores[rows], other[rows]) for other in others]
-        if any(np.ptp(one) == 0 for pair in both for one in pair):
-            return float("nan")
-        found = [float(spearmanr(*pair).statistic) for pair in both]
-        return found[0] - (found[1] if less is not None else 0.0)
+        first, second = (one[rows] for one in both)
+        return float("nan") if 0 in (np.ptp(first), np.ptp(second)) else float(spearmanr(first, second).statistic)
 
-    whole = np.arange(len(scores))
+    whole = np.arange(len(both[0]))
     return None if np.isnan(correlation(whole)) else bootstrap_interval(correlation, resamples, len(whole))
 
 
@@ -246,19 +238,6 @@ def bootstrap_interval(value: Statistic, resamples: Sequence[Rows], rows: int) -
     return rounded(whole, low, high)
 
 
-class EncoderAgreement(Frozen):
-    """Spearman's correlation, from -1 to 1, of an encoder's cosines and mean human scores of ``pairs`` pairs.
-
-    ``gain``: the difference to the untrained ``base`` on the same pairs; None where there is none to compare with.
-    """
-
-    encoder: str
-    pairs: int
-    spearman: Interval
-    base: str | None = None
-    gain: Interval | None = None
-
-
 def mean_scores(answers: Mapping[str, Mapping[int, str]]) -> dict[int, float]:
     """Row → the mean of its human scores; ``answers``: annotator → row → score, as a label."""
     rows = sorted({row for given in answers.values() for row in given})
@@ -266,51 +245,18 @@ def mean_scores(answers: Mapping[str, Mapping[int, str]]) -> dict[int, float]:
 
 
 def agreements(
-    scores: Sequence[float],
-    first: Sequence[str],
-    cosines: Mapping[str, Sequence[float]],
-    bases: Mapping[str, str] = MappingProxyType({}),
-) -> list[EncoderAgreement]:
-    """The agreement of each encoder with human scores, all on the same resamples of source sentences.
+    scores: Sequence[float], first: Sequence[str], cosines: Mapping[str, Sequence[float]]
+) -> dict[str, Interval]:
+    """Encoder → Spearman's correlation of its cosines with human scores, all on the same resamples.
 
-    scores, first: human score and source sentence of each pair; cosines: encoder → its cosine of each pair; bases:
-    encoder → its untrained base, where that is among them. Intervals are 95 % percentile bootstrap intervals. Raises
-    InputError for too few pairs, and for scores or cosines that are all the same.
+    scores, first: human score and source sentence of each pair. Intervals are 95 % percentile bootstrap intervals over
+    source sentences. Raises InputError for too few pairs, and for scores or cosines that are all the same.
     """
     if len(scores) < FEWEST:
         raise InputError("judgements", f"{len(scores)} pairs are answered", allowed=f"at least {FEWEST}")
     resamples = resampled(first)
-
-    def correlation(name: str, less: str | None = None) -> Interval:
-        interval = correlation_interval(scores, cosines[name], resamples, cosines[less] if less else None)
+    found = {name: correlation_interval(scores, values, resamples) for name, values in cosines.items()}
+    for name, interval in found.items():
         if interval is None:
             raise InputError(name, "has no correlation with answers that are all the same, or cosines that are")
-        return interval
-
-    found = []
-    for name in cosines:
-        base = bases.get(name) if bases.get(name) in cosines else None
-        gain = correlation(name, base) if base else None
-        one = {"encoder": name, "pairs": len(scores), "spearman": correlation(name), "base": base, "gain": gain}
-        found.append(EncoderAgreement.model_validate(one))
-    return found
-
-
-def encoder_agreements(report: Report, encoders: Sequence[Encoder], bases: Mapping[str, str]) -> list[EncoderAgreement]:
-    """``agreements`` on the pairs that were answered. Raises InputError for labels without an order, too."""
-    if not report.sample.examples.scale.ordered:
-        raise InputError("--encoder", "is for pairs with scores", hint="leave it out: these labels have no order")
-    human = mean_scores(report.answers)
-    first, second = ([report.sample.examples.texts[row][side] for row in human] for side in (0, 1))
-    cosines = {one.name: cosine(one)(first, second) for one in encoders} if len(human) >= FEWEST else {}
-    return agreements(list(human.values()), first, cosines, bases)
-
-
-def encoders_markdown(agreements: Sequence[EncoderAgreement]) -> str:
-    """The agreements as a section of the report; correlations x 100."""
-
-    def points(of: Interval | None) -> Markdown:
-        return Markdown(f"{100 * of.value:.1f} [{100 * of.low:.1f}, {100 * of.high:.1f}]" if of else "")
-
-    rows = [[one.encoder, points(one.spearman), points(one.gain), one.base or ""] for one in agreements]
-    return fill("encoders.md.jinja", pairs=agreements[0].pairs, rows=rows)
+    return {name: interval for name, interval in found.items() if interval}

@@ -198,7 +198,14 @@ class LiveBatch:
 
     def _page_levels(self, now: Pass, rows: list[Row], offsets: np.ndarray) -> None:
         """Each row's newest token is written at its offset; then the row reads its pages, one level for each."""
-        self._allocate_pages(rows, offsets)
+        for row, offset in zip(rows, offsets.tolist(), strict=True):
+            for page in range(len(row.pages), offset // KV_PAGE + 1):
+                if page == len(self.page_entries):
+                    self.page_entries.append(EntryAllocator())
+                if page == len(self.caches.pages):
+                    self.caches.pages.append(KVCache(0, KV_PAGE))
+                row.pages.append(self.page_entries[page].allocate())
+                self.caches.pages[page].reserve(self.page_entries[page].used, KV_PAGE)
         for page in range(int(offsets.max()) // KV_PAGE + 1):
             members = np.flatnonzero(offsets >= page * KV_PAGE)
             entries = np.array([rows[number].pages[page] for number in members.tolist()])
@@ -217,17 +224,6 @@ class LiveBatch:
     def _chosen(self, members: np.ndarray, rows: int) -> slice | Tensor:
         """The numbers of some of the first ``rows`` rows as an index; all of them are a slice, which copies nothing."""
         return slice(0, rows) if len(members) == rows else self._tensor(members)
-
-    def _allocate_pages(self, rows: list[Row], offsets: np.ndarray) -> None:
-        """Give rows the pages they need."""
-        for row, offset in zip(rows, offsets.tolist(), strict=True):
-            for page in range(len(row.pages), offset // KV_PAGE + 1):
-                if page == len(self.page_entries):
-                    self.page_entries.append(EntryAllocator())
-                if page == len(self.caches.pages):
-                    self.caches.pages.append(KVCache(0, KV_PAGE))
-                row.pages.append(self.page_entries[page].allocate())
-                self.caches.pages[page].reserve(self.page_entries[page].used, KV_PAGE)
 
     def _prefill_level(self, now: Pass, lengths: list[int], rows: int) -> None:
         """The tokens of the prompts to prefill, each of which sees those before it."""

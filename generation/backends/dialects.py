@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, Field
 
@@ -113,15 +113,6 @@ _TOTALS = """SELECT count(*), coalesce(sum(prompt_tokens), 0), coalesce(sum(comp
     count(*) - count(prompt_tokens + completion_tokens) FROM answers"""
 
 
-class Totals(NamedTuple):
-    """What all answers of a journal used; ``uncounted`` of them came without a token count."""
-
-    answers: int
-    prompt_tokens: int
-    completion_tokens: int
-    uncounted: int
-
-
 class AnswerCache:
     """The answers of a run. Without a path they are kept until the process ends, in a temporary file."""
 
@@ -148,10 +139,11 @@ class AnswerCache:
                 "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?)", (key, *astuple(answer))
             )
 
-    def totals(self) -> Totals:
-        """Sums over all answers, those of earlier processes included."""
+    def totals(self) -> dict[str, int]:
+        """Sums over all answers, those of earlier processes included; ``uncounted`` came without a token count."""
         with self._reported():
-            return Totals(*self._connection.execute(_TOTALS).fetchone())
+            sums = self._connection.execute(_TOTALS).fetchone()
+        return dict(zip(("answers", "prompt_tokens", "completion_tokens", "uncounted"), sums, strict=True))
 
     @contextmanager
     def _reported(self) -> Iterator[None]:

@@ -85,22 +85,22 @@ class Engine(PromptEncoder):
         with guidance one for its plain prompt.
         """
         rows = self.rows(settings, batch_size)
-        if not self.attention.shared:
-            yield from self._stream_plain(queue, settings, rows)
-            return
         batch: LiveBatch | None = None
         wide = deque[Request]()  # beyond the model's window
         while queue or wide or (batch and batch.sequences):
+            plain = queue if not self.attention.shared else None
             if wide and not (queue or (batch and batch.sequences)):
-                yield from self._stream_plain(wide, settings, self._wide_rows(rows))
-                continue
+                plain = wide
             ran_out, done = False, list[tuple[Request, Completion]]()
             try:
-                if batch is None:
-                    self._read_prefixes(prefixes)
-                    batch = LiveBatch(self._caches, [len(ids) for ids in self._prefix_ids], self._device)
-                self._admit(batch, queue, wide, settings, rows)
-                done = self._step(batch, settings)
+                if plain is not None:
+                    done = self._plain_batch(plain, settings, self._wide_rows(rows) if plain is wide else rows)
+                else:
+                    if batch is None:
+                        self._read_prefixes(prefixes)
+                        batch = LiveBatch(self._caches, [len(ids) for ids in self._prefix_ids], self._device)
+                    self._admit(batch, queue, wide, settings, rows)
+                    done = self._step(batch, settings)
             except (RuntimeError, MemoryError) as error:
                 _check_smaller(error, rows)
                 ran_out = True
@@ -111,25 +111,18 @@ class Engine(PromptEncoder):
             else:
                 yield from done
 
-    def _stream_plain(
+    def _plain_batch(
         self, queue: deque[Request], settings: DecodingParameters, rows: int
-    ) -> Iterator[tuple[Request, Completion]]:
-        while queue:
-            width = max(len(request.prompts) for request in islice(queue, rows))
-            batch = [queue.popleft() for _ in range(min(len(queue), max(1, rows // width)))]
-            prompts = [[self._checked(prompt, settings) for prompt in request.prompts] for request in batch]
-            try:
-                with with_attention(self.model, self.attention.own):
-                    written = self._decode_plainly(batch, prompts, settings)
-            except (RuntimeError, MemoryError) as error:
-                _check_smaller(error, rows)
-                written = None
-            if written is None:
-                queue.extendleft(reversed(batch))
-                rows = self._fewer(rows)
-                continue
-            for text in written:
-                yield text.request, self._finish(text, settings)
+    ) -> list[tuple[Request, Completion]]:
+        """The next texts of the queue by the plain loop; they leave it when they are written."""
+        width = max(len(request.prompts) for request in islice(queue, rows))
+        batch = list(islice(queue, max(1, rows // width)))
+        prompts = [[self._checked(prompt, settings) for prompt in request.prompts] for request in batch]
+        with with_attention(self.model, self.attention.own):
+            texts = self._decode_plainly(batch, prompts, settings)
+        for _ in batch:
+            queue.popleft()
+        return [(text.request, self._finish(text, settings)) for text in texts]
 
     def _decode_plainly(
         self, requests: list[Request], prompts: list[list[Ids]], settings: DecodingParameters
@@ -317,11 +310,9 @@ class Engine(PromptEncoder):
                 self._read_chunk(number, ids, start, min(start + PREFIX_CHUNK, len(ids)))
 
     def _read_chunk(self, number: int, ids: Ids, start: int, end: int) -> None:
-        positions = torch.arange(start, end, device=self._device)
-        rows, length = end - start, rounded(end)
-        slots = torch.arange(rows, device=self._device)
-        attn_bias = causal_mask(start, rows, length).to(self._device)
-        cache, entry = self._caches.shared_prefixes, slots.new_tensor([number])
+        cache, rows, length = self._caches.shared_prefixes, end - start, rounded(end)
+        slots, positions = (torch.arange(*span, device=self._device) for span in ((rows,), (start, end)))
+        entry, attn_bias = slots.new_tensor([number]), causal_mask(start, rows, length).to(self._device)
         level = Level(cache, entry, length, slots[None], slots, slice(0, rows), attn_bias)
         write = Write(cache, slice(0, rows), slots.new_full((rows,), number), positions)
         inputs = np.array(ids[start:end]), np.arange(start, end), np.array([rows - 1])
@@ -334,7 +325,7 @@ class Engine(PromptEncoder):
             for number, prefix in enumerate(self._prefix_ids)
             if len(prefix) < len(ids) and ids[: len(prefix)] == prefix
         ]
-        return max(fitting)[1] if fitting else -1
+        return max(fitting, default=(0, -1))[1]
 
     def _checked(self, prompt: str, settings: DecodingParameters) -> Ids:
         ids = self.encode(prompt)

@@ -212,5 +212,5 @@ class OpenAIServer:
         """
         totals = self._journal.totals()
         prices = self.server.price_per_million
-        cost = (totals.prompt_tokens * prices[0] + totals.completion_tokens * prices[1]) / 1e6 if prices else None
-        return {**totals._asdict(), "cost": cost}
+        used = totals["prompt_tokens"], totals["completion_tokens"]
+        return {**totals, "cost": (used[0] * prices[0] + used[1] * prices[1]) / 1e6 if prices else None}

@@ -51,10 +51,12 @@ class Tracer:
     def trace(self, request: Request, settings: DecodingParameters) -> tuple[list[Step], str]:
         """The steps of a text and the text up to its end."""
         plain = () if request.plain_prompt is None else (request.plain_prompt,)
-        readers = [self._read(prompt) for prompt in (request.prompt, *request.counter_prompts, *plain)]
+        prompts = (request.prompt, *request.counter_prompts, *plain)
+        caches = [DynamicCache(config=self._model.config) for _ in prompts]
+        read = [self._logits(self._slow.encode(prompt), cache) for prompt, cache in zip(prompts, caches, strict=True)]
         seed, steps = np.array([request.seed], dtype=np.uint64), list[Step]()
         for number in range(settings.max_new_tokens):
-            logits = torch.stack([reader[0] for reader in readers]).float()
+            logits = torch.stack(read).float()
             if plain:
                 logits = torch.cat([logits, guide(logits[:1], logits[-1:], request.guidance_in(settings))])
             logits[:, self._slow.banned(settings)] = -torch.inf
@@ -63,7 +65,7 @@ class Tracer:
             steps.append(step)
             if self._slow.stops[settings.text_end][step.token_id]:
                 break
-            readers = [(self._logits([step.token_id], cache), cache) for _, cache in readers]
+            read = [self._logits([step.token_id], cache) for cache in caches]
         return steps, self._slow.text_of([step.token_id for step in steps], settings)[0]
 
     def regenerate(
@@ -101,13 +103,6 @@ class Tracer:
             number=number,
         )
 
-    def _read(self, prompt: str) -> tuple[Tensor, DynamicCache]:
-        cache = DynamicCache(config=self._model.config)
-        return self._logits(list(self._slow.encode(prompt)), cache), cache
-
-    def _logits(self, ids: list[int], cache: DynamicCache) -> Tensor:
-        device = self._model.get_input_embeddings().weight.device
-        output = self._model(
-            input_ids=torch.tensor([ids], device=device), past_key_values=cache, use_cache=True, logits_to_keep=1
-        )
-        return output.logits[0, -1]
+    def _logits(self, tokens: Sequence[int], cache: DynamicCache) -> Tensor:
+        ids = torch.tensor([tokens], device=self._model.get_input_embeddings().weight.device)
+        return self._model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[0, -1]

@@ -63,20 +63,17 @@ class ChatTemplate:
         if not line.endswith("\n"):
             self._process = None
             process.communicate()  # until it has ended
-            raise _failure(process.returncode)
+            if process.returncode in _OF_LIMITS:
+                raise _unusable("the model's template takes too much time or memory for one turn")
+            problem = f"the process that renders it ended with exit code {process.returncode}"
+            hint = "is there memory left, and can transformers be imported?"
+            raise RunError("model.chat_template", problem, hint=hint)
         answer: dict[str, Any] = json.loads(line)
         return answer
 
 
 def _unusable(problem: str) -> InputError:
     return InputError("model.chat_template", problem, hint="--set model.chat_template=false, or use another model")
-
-
-def _failure(code: int) -> InputError | RunError:
-    if code in _OF_LIMITS:
-        return _unusable("the model's template takes too much time or memory for one turn")
-    problem = f"the process that renders it ended with exit code {code}"
-    return RunError("model.chat_template", problem, hint="is there memory left, and can transformers be imported?")
 
 
 def _started(owner: ChatTemplate) -> subprocess.Popen[str]:

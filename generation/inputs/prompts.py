@@ -130,27 +130,24 @@ class ContextRoom:
         """
         if not self.model.context or self._beside + len(text.encode(errors="surrogatepass")) <= self.model.context:
             return 0  # a token has a byte at least: short texts need not be counted
-        return max(0, self._longest(text) + self._written - self.model.context)
-
-    @property
-    def _written(self) -> int:
-        return self.prompts.recipe.decoding.max_new_tokens
+        return max(0, self._longest(text) + self.prompts.recipe.decoding.max_new_tokens - self.model.context)
 
     @cached_property
     def _beside(self) -> int:
         """Tokens beside the source sentence, at most."""
         recipe, context = self.prompts.recipe, self.model.context
+        written = recipe.decoding.max_new_tokens
         found = max(
             self.model.prompt_tokens(self.prompts.of(label, "", variant)[0])
             for label in recipe.labels
             for variant in recipe.row_variants
         )
-        if found + self._written >= context:
-            problem = f"{found} tokens without a source sentence, and {self._written} to write"
+        if found + written >= context:
+            problem = f"{found} tokens without a source sentence, and {written} to write"
             hint = "use fewer examples, shorter instructions, or lower decoding.max_new_tokens"
             allowed = f"fewer than the {context} of the model's context, in all"
             raise InputError("the longest prompt", problem, allowed=allowed, hint=hint)
-        return found + self._written + _JOINTS
+        return found + written + _JOINTS
 
     def _longest(self, text: str) -> int:
         variants = [self.prompts.variant(asked, text) for asked in self.prompts.recipe.variants]

@@ -266,26 +266,14 @@ def _numbered_texts(source: Source) -> Iterator[tuple[str, str]]:
             yield from ((place + column, cell) for column, cell in zip(columns, cells, strict=True))
 
 
-@dataclass(frozen=True)
-class SourceKind:
-    """How a kind of source is read; its needs are in ``hub.contract.recipe``.
-
-    ``rows`` yields (split, rows) for one split after another; the split's name is None where there is only one.
-    ``file``: ``path`` is a local file.
-    """
-
-    rows: Callable[[Source], Iterator[tuple[str | None, Iterator[Cells]]]]
-    file: bool = False
-
-
 def source_rows(source: Source) -> Iterator[tuple[str | None, Iterator[Cells]]]:
     """(split, rows) of a source, one split after the other; the name is None where there is only one."""
-    return SOURCES[source.kind].rows(source)
+    return SOURCES[source.kind](source)
 
 
 def local_files(source: Source) -> list[Path]:
     """The local file of a source, if it is one."""
-    return [Path(source.path or "")] if SOURCES[source.kind].file else []
+    return [Path(source.path or "")] if "path" in source.facts.needs else []
 
 
 def require_file(source: Source) -> None:
@@ -355,8 +343,8 @@ def _split_rows(source: Source, split: str) -> Iterator[Cells]:
             yield as_texts([row[name] for name in names], names, place)
 
 
-SOURCES = {
-    "file": SourceKind(_local_rows, file=True),
-    "hub": SourceKind(_hub_rows),
-    "model": SourceKind(lambda _: iter(())),  # the model writes the sentences
+SOURCES: dict[str, Callable[[Source], Iterator[tuple[str | None, Iterator[Cells]]]]] = {
+    "file": _local_rows,
+    "hub": _hub_rows,
+    "model": lambda _: iter(()),  # the model writes the sentences
 }

@@ -165,8 +165,8 @@ def read_judgements(
     cosines = cosines_of(Sample(JUDGED, {JUDGED: pairs}, {JUDGED: len(pairs)}), digest, encoders, kept)
     scores, first = [float(pair.score or 0) for pair in pairs], [pair.first for pair in pairs]
     found = agreements(scores, first, {name: of[JUDGED] for name, of in cosines.items()})
-    rows = [(one.encoder, one.spearman.value, one.spearman.low, one.spearman.high) for one in found]
-    return Judgements(len(pairs), tuple(Correlation(name, *(100 * x for x in points)) for name, *points in rows), NOTE)
+    rows = (Correlation(name, 100 * one.value, 100 * one.low, 100 * one.high) for name, one in found.items())
+    return Judgements(len(pairs), tuple(rows), NOTE)
 
 
 def judged_pairs(place: Path, datasets: Sequence[DatasetPage]) -> list[Pair]:

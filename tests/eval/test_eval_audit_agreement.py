@@ -2,19 +2,15 @@
 
 import numpy as np
 import pytest
-from annotation_examples import INFERENCE, SCORES, SIMILARITY
+from annotation_examples import SCORES, SIMILARITY
 from sklearn.metrics import cohen_kappa_score
 
 from eval.audit.agreement import (
     agreement,
     agreements,
-    encoder_agreements,
-    encoders_markdown,
     kappas,
-    make_report,
 )
-from eval.audit.survey import Examples, Sample, Scale
-from eval.encoders.load import Encoder
+from eval.audit.survey import Scale
 from hub.errors import InputError
 
 YES_NO = Scale("?", ("yes", "no"), ("", ""), ordered=True)
@@ -64,69 +60,22 @@ def test_one_label_only_leaves_kappa_undefined():
     assert found.same.value == 100 and found.same.low < 50
 
 
-THREE_SCORES = (0.0, 0.5, 1.0)
-PAIRS = 60
-
-
-def sample(scale=None):
-    labels = tuple(scale.labels[row % 3] if scale else f"{THREE_SCORES[row % 3]:g}" for row in range(PAIRS))
-    texts = tuple((f"first {row // 3}", f"{row} {label}") for row, label in enumerate(labels))
-    scale = scale or Scale("?", ("0", "0.5", "1"), ("", "", ""), ordered=True)
-    examples = Examples("pairs", "default", "train", ("a", "b"), scale, texts, labels)
-    return Sample(examples, 0, tuple(range(PAIRS)))
-
-
-def encoder(name, noise):
-    """source sentences lie on an axis; a second text's angle to it is that of its label, and some noise."""
-
-    def embed(texts):
-        found = []
-        for text in texts:
-            if text.startswith("first"):
-                found.append([1.0, 0.0])
-            else:
-                row, label = text.split()
-                angle = (1 - float(label)) + noise * np.random.default_rng(int(row)).normal()
-                found.append([np.cos(angle), np.sin(angle)])
-        return np.array(found, dtype=np.float32)
-
-    return Encoder(name, "1", embed, 2)
-
-
-def report(answers, scale=None):
-    return make_report(sample(scale), answers)
-
-
-def test_the_encoder_that_ranks_as_people_do_is_told_with_its_gain_over_its_base():
-    one = report({"ann": {row: f"{THREE_SCORES[row % 3]:g}" for row in range(PAIRS)}})
-    good, poor = encoder("good", 0.05), encoder("poor", 2.0)
-    found = encoder_agreements(one, [good, poor], {"good": "poor"})
-    assert found[0].spearman.value > 0.9 > 0.5 > found[1].spearman.value
-    gain = found[0].gain
-    assert (found[0].base, found[1].base) == ("poor", None) and gain.low > 0
-    assert gain.value == pytest.approx(found[0].spearman.value - found[1].spearman.value, abs=2e-4)
-    assert "good" in encoders_markdown(found) and "60 pairs" in encoders_markdown(found)
-
-
 def test_intervals_hold_the_value_and_are_the_same_whoever_is_beside():
     generator = np.random.default_rng(0)
     people = generator.integers(0, 4, 200).tolist()
     noise, first = generator.normal(size=200), [f"first {row // 3}" for row in range(200)]
     cosines = {name: (np.array(people) + size * noise).tolist() for name, size in (("near", 0.2), ("far", 5))}
-    near, far = agreements(people, first, cosines)
-    assert (near.encoder, far.encoder) == ("near", "far") and near.spearman.low > far.spearman.high
-    assert all(one.spearman.low < one.spearman.value < one.spearman.high for one in (near, far))
-    assert agreements(people, first, {"far": cosines["far"]}) == [far]
+    found = agreements(people, first, cosines)
+    assert list(found) == ["near", "far"] and found["near"].low > found["far"].high
+    assert all(one.low < one.value < one.high for one in found.values())
+    assert agreements(people, first, {"far": cosines["far"]}) == {"far": found["far"]}
 
 
 @pytest.mark.parametrize(
-    ("answers", "scale", "said"),
-    [
-        (dict.fromkeys(range(PAIRS), "0.5"), None, "answers that are all the same"),
-        (dict.fromkeys(range(5), "1"), None, "5 pairs are answered; allowed: at least 10"),
-        ({0: "neutral"}, INFERENCE, "is for pairs with scores"),
-    ],
+    ("scores", "said"),
+    [([1.0] * 60, "answers that are all the same"), ([1.0, 0.0] * 3, "6 pairs are answered; allowed: at least 10")],
 )
-def test_answers_that_tell_nothing_are_refused(answers, scale, said):
+def test_answers_that_tell_nothing_are_refused(scores, said):
+    first = [f"first {row // 3}" for row in range(len(scores))]
     with pytest.raises(InputError, match=said):
-        encoder_agreements(report({"ann": answers}, scale), [encoder("good", 0.1)], {})
+        agreements(scores, first, {"good": np.linspace(0, 1, len(scores)).tolist()})

@@ -1,6 +1,5 @@
 """Planted evaluation sentences are found; the ledger counts them; the dropped dataset is a whole run."""
 
-import os
 import random
 from pathlib import Path
 
@@ -39,8 +38,6 @@ from hub.errors import InputError, RunError
 from model_cards.render import render
 from training.data.training_sets import load_all
 
-DATA = os.environ.get("STS_DINO_DATA")
-
 
 @pytest.fixture(scope="module")
 def shipped():
@@ -50,53 +47,41 @@ def shipped():
 
 
 def texts_of_test(evaluation) -> list[str]:
-    return list(
-        dict.fromkeys(text for one in evaluation.sets if one.split == "test" for side in one.sides for text in side)
-    )
+    texts = (text for one in evaluation.sets if one.split == "test" for side in one.sides for text in side)
+    return list(dict.fromkeys(texts))
 
 
-def edited(text: str, words: list[str], draw: random.Random) -> str:
+def edited(text: str, word: str, draw: random.Random) -> str:
     """One word changed, added or removed, or other case or punctuation."""
-    tokens, kind = text.split(), draw.choice(("change", "add", "remove", "case", "punctuation"))
+    tokens = text.split()
     place = draw.randrange(len(tokens))
-    if kind == "change":
-        tokens[place] = draw.choice([word for word in words if word != tokens[place]])
-    elif kind == "add":
-        tokens.insert(place, draw.choice(words))
-    elif kind == "remove":
-        del tokens[place]
-    elif kind == "case":
-        tokens = [token.swapcase() for token in tokens]
-    else:
-        tokens[place] += draw.choice(",;!")
-    return " ".join(tokens)
-
-
-def planted_and_edited(texts: list[str], seed: int) -> tuple[list[str], list[str]]:
-    """200 sentences of any length, and 200 others lightly edited."""
-    draw = random.Random(seed)
-    chosen = draw.sample(texts, 400)
-    words = [word for text in texts[:2000] for word in text.split()]
-    return chosen[:200], [edited(text, words, draw) for text in chosen[200:]]
-
-
-def found(sentences: Sentences, texts: list[str], kinds: set[str]) -> int:
-    return sum(any(match.kind in kinds for match in matches) for matches in sentences.matches(texts))
+    before, after = tokens[:place], tokens[place + 1 :]
+    case = [token.swapcase() for token in tokens]
+    return " ".join(draw.choice([[*before, word, *after], [*before, word, *tokens[place:]], before + after, case]))
 
 
 def test_all_planted_sentences_and_nearly_all_light_edits_are_found(shipped):
     evaluation, sentences = shipped
-    planted, edits = planted_and_edited(texts_of_test(evaluation), seed=0)
-    assert found(sentences, planted, {"exact"}) == 200
-    assert found(sentences, edits, {"exact", "normal", "near"}) >= 190
+    draw = random.Random(0)
+    chosen = draw.sample(texts_of_test(evaluation), 400)
+    edits = [edited(text, word.split()[0], draw) for text, word in zip(chosen[200:], chosen, strict=False)]
+    for texts, kinds, least in ((chosen[:200], {"exact"}, 200), (edits, {"exact", "normal", "near"}, 185)):
+        assert sum(any(one.kind in kinds for one in matches) for matches in sentences.matches(texts)) >= least
 
 
-def test_another_form_of_a_sentence_is_the_sentence():
-    texts = ("I don't think it's over, said Ms. O'Neill.", "He lives in the U.S. and can not vote")
+def test_other_forms_and_short_texts_have_kinds_of_their_own():
+    texts = ("I don't think it's over, said Ms. O'Neill.", "a good film", "a man is dancing there")
     sentences = Sentences([EvaluationSet("stsb/test", "stsb", (texts,), "0")])
-    tokenised = ["i do n't think it 's over , said ms . o'neill .", "he lives in the u.s. and cannot vote ."]
-    assert [found[0].kind for found in sentences.matches(tokenised)] == ["normal", "normal"]
-    assert [found[0].kind for found in sentences.matches(texts)] == ["exact", "exact"]
+    asked = {
+        texts[0]: ["exact"],
+        "i do n't think it 's over , said ms . o'neill .": ["normal"],
+        "A good film!": ["short"],
+        "a good filn": [],
+        "A man is dancing here": ["near"],
+        "": [],
+        "…": [],
+    }
+    assert [[match.kind for match in one] for one in sentences.matches([*asked])] == [*asked.values()]
 
 
 def test_the_two_forms_of_a_set_are_one_place():
@@ -105,15 +90,8 @@ def test_the_two_forms_of_a_set_are_one_place():
     sentences = Sentences([plain, tokens])
     for text in ("A dog's bone is here.", "a dog 's bone is here ."):
         (match,) = sentences.matches([text])[0]
-        assert (match.kind, match.place.place, match.place.row, match.place.side) == ("exact", "sts12/test", 0, 1)
+        assert (match.kind, *match.place) == ("exact", "sts12/test", 0, 1)
     assert len(sentences) == 2
-
-
-def test_short_texts_match_by_chance_only():
-    sentences = Sentences([EvaluationSet("sst2/test", "sst2", (("a good film", "a man is dancing there"),), "0")])
-    kinds = [[match.kind for match in one] for one in sentences.matches(["A good film!", "a good filn", "", "…"])]
-    assert kinds == [["short"], [], [], []]
-    assert [match.kind for match in sentences.matches(["A man is dancing here"])[0]] == ["near"]
 
 
 def test_candidates_are_those_of_datasketch(shipped):

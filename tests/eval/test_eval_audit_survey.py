@@ -35,29 +35,26 @@ def runs(tmp_path_factory):
     return folder
 
 
-def test_scored_pairs_are_asked_about_on_the_scale_of_their_scores(runs):
-    examples = examples_of(runs / "sts")
-    assert (examples.name, examples.config, examples.split) == ("small-sts", "postprocessed", "train")
-    assert examples.scale.labels == ("0", "0.1", "0.5", "0.9") and examples.headings == ("Sentence 1", "Sentence 2")
-    assert len(examples) == read_manifest(runs / "sts").counts["splits"]["postprocessed"]["train"]
-    assert set(examples.labels) == set(examples.scale.labels) and all(
-        first != second for first, second in examples.texts
+def test_each_example_type_is_asked_about_on_its_own_scale(runs, tmp_path):
+    pairs = examples_of(runs / "sts")
+    assert (pairs.name, pairs.config, pairs.split) == ("small-sts", "postprocessed", "train")
+    assert pairs.scale.labels == ("0", "0.1", "0.5", "0.9") and pairs.headings == ("Sentence 1", "Sentence 2")
+    assert len(pairs) == read_manifest(runs / "sts").counts["splits"]["postprocessed"]["train"]
+    assert set(pairs.labels) == set(pairs.scale.labels) and all(first != second for first, second in pairs.texts)
+    classes = examples_of(runs / "nli", "pair-class-5shot")
+    assert classes.scale.labels == ("entailment", "neutral", "contradiction") and not classes.scale.ordered
+    assert set(classes.labels) == {"entailment", "contradiction"}, "the generator writes two, people choose of three"
+    assert all(premise.startswith("Source sentence") and hypothesis for premise, hypothesis in classes.texts)
+    single = examples_of(runs / "text")
+    assert (
+        single.headings == ("Text",)
+        and set(single.labels) <= set(single.scale.labels)
+        and not any(single.scale.meanings)
     )
-
-
-def test_classified_pairs_are_asked_for_three_classes_though_the_generator_writes_two(runs):
-    pairs = examples_of(runs / "nli", "pair-class-5shot")
-    assert pairs.scale.labels == ("entailment", "neutral", "contradiction") and not pairs.scale.ordered
-    assert set(pairs.labels) == {"entailment", "contradiction"}
-    for premise, hypothesis in pairs.texts[:50]:
-        assert premise.startswith("Source sentence") and hypothesis
-
-
-def test_a_triplet_is_an_entailed_and_a_contradicting_pair(tmp_path):
     rows = [{key: row[key] for key in ("anchor", "positive", "negative", "source_id")} for row in triplet_rows(3)]
-    examples = examples_of(write_dataset(tmp_path / "t", {"train": rows}, "triplet", TRIPLET))
-    assert examples.texts[:2] == ((rows[0]["anchor"], rows[0]["positive"]), (rows[0]["anchor"], rows[0]["negative"]))
-    assert examples.labels == ("entailment", "contradiction") * 3
+    triplets = examples_of(write_dataset(tmp_path / "t", {"train": rows}, "triplet", TRIPLET))
+    assert triplets.texts[:2] == ((rows[0]["anchor"], rows[0]["positive"]), (rows[0]["anchor"], rows[0]["negative"]))
+    assert triplets.labels == ("entailment", "contradiction") * 3
 
 
 @pytest.fixture
@@ -159,16 +156,17 @@ def test_names_are_values_and_never_paths_or_statements(tmp_path):
     for name in names:
         store.add(name, 1, "0")
     assert list(store.answers()) == names and [path.name for path in tmp_path.rglob("*")] == ["answers", FILE]
+    assert clean_name("  Zoe\u0308 \n\u202e Müller\x00 ") == "Zoë Müller"
+    for name in ("", " \n", "\u200b", "x" * 61):
+        with pytest.raises(InputError, match=r"name: has .* allowed: 1 to 60"):
+            clean_name(name)
 
 
-def test_answers_about_other_rows_are_refused(tmp_path):
+def test_another_file_or_answers_about_other_rows_are_refused_and_left_alone(tmp_path):
     AnswerStore(tmp_path, EXAMPLES)
     for other in (scored(["0", "0.1", "0.5", "0.5"]), inferred(["neutral"])):
         with pytest.raises(InputError, match=r"holds answers about other rows .*--out"):
             AnswerStore(tmp_path, other)
-
-
-def test_another_file_is_refused_and_left_alone(tmp_path):
     (tmp_path / FILE).write_text("my notes, not a database, and long enough to be looked at as one " * 20)
     with pytest.raises(InputError, match="is no file of answers"):
         AnswerStore(tmp_path, EXAMPLES)
@@ -238,13 +236,6 @@ def test_a_larger_sample_opens_new_pairs_and_two_tabs_share_the_answers(tmp_path
     assert more.sample.rows[:2] == few.sample.rows and more.next_open("Ann") == 2 and more.next_open("ann") == 0
     assert more.answer("Ann", 2, "0.5") == 3 and few.answer("Ann", 0, "0") == 1, "the same answer twice"
     assert len(more.store.history()) == 3 and [*more.answers()["Ann"].values()] == ["0", "0.5", "0.5"]
-
-
-def test_names_are_cleaned_or_refused():
-    assert clean_name("  Zoe\u0308 \n\u202e Müller\x00 ") == "Zoë Müller"
-    for name in ("", " \n", "\u200b", "x" * 61):
-        with pytest.raises(InputError, match=r"name: has .* allowed: 1 to 60"):
-            clean_name(name)
 
 
 def test_the_report_has_a_table_per_annotator_one_for_all_and_every_two(tmp_path):

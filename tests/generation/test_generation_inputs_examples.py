@@ -2,13 +2,10 @@
 
 import json
 import random
-import subprocess
-import sys
 import tracemalloc
 from pathlib import Path
 
 import pytest
-from huggingface_hub import HfApi
 from small_runs import small_recipe, small_run
 
 from generation.inputs.examples import LabelledPair, best, draw, example_sets, local_files
@@ -16,8 +13,6 @@ from generation.pipeline.job import input_hashes
 from hub.contract.recipe import DatasetRecipe
 from hub.errors import InputError
 from hub.word_overlap import word_overlap
-
-pytest_plugins = ["local_hub"]
 
 LABELS, STS_LABELS = ["entailment", "contradiction"], ["1", "0.5", "0"]
 VALUES = {"entailment": "0", "contradiction": "2"}
@@ -125,33 +120,6 @@ def test_a_row_of_triplets_is_an_example_of_every_label(tmp_path):
     assert len({example.row for one in sets for example in one["entailment"]}) == 6
 
 
-@pytest.mark.slow("a fresh process without our code, and a Hub")
-def test_examples_from_a_pinned_hub_dataset(local_hub, hub_api: HfApi, repo: str, tmp_path):
-    """SNLI's form: labels are numbers, -1 where the annotators did not agree."""
-    from datasets import ClassLabel, Dataset, Features, Value
-
-    names = ClassLabel(names=["entailment", "neutral", "contradiction"])
-    features = Features({"premise": Value("string"), "hypothesis": Value("string"), "label": names})
-    rows = [{"premise": p, "hypothesis": h, "label": int(v)} for p, h, v in [*pairs(30), ("No gold.", "Text.", "-1")]]
-    Dataset.from_list(rows, features=features).to_parquet(tmp_path / "train.parquet")
-    place = "data/train-00000-of-00001.parquet"
-    source = tmp_path / "train.parquet"
-    commit = hub_api.upload_file(path_or_fileobj=source, path_in_repo=place, repo_id=repo, repo_type="dataset").oid
-    asked = recipe(kind="hub", path=None, repo_id=repo, revision=commit)
-    script = (
-        "import json, sys; from hub.contract.recipe import DatasetRecipe;"
-        "from generation.inputs.prompts import load_prompts;"
-        "print(json.dumps(load_prompts(DatasetRecipe.model_validate_json(sys.argv[1])).provenance()))"
-    )
-    command = [sys.executable, "-c", script, asked.model_dump_json()]
-    environment = local_hub.client_environment(tmp_path / "home")
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    found = json.loads(done.stdout)["examples"]
-    assert (found["repo_id"], found["revision"]) == (repo, commit)
-    sets = drawn(pairs(30))[3]
-    assert found["rows"]["3shot"] == [{label: [e.row for e in one[label]] for label in LABELS} for one in sets]
-
-
 def test_a_file_by_hand_has_a_column_for_every_label(tmp_path):
     found = hand(tmp_path, ROWS)
     sets = example_sets(found)[2]
@@ -209,20 +177,16 @@ def test_the_best_rows_of_an_own_run_are_its_examples(tmp_path):
     assert [pair.row for pair in best(ranked, ["1"], "c", 4)] == [3, 4, 8, 9]
 
 
-@pytest.mark.parametrize(
-    ("rows", "header", "message"),
-    [
+def test_an_unusable_file_by_hand_is_one_line(tmp_path):
+    for rows, header, message in (
         (ROWS, "text1\t1\t0.5\t0.0", r"column '0': not in the source; allowed: text1, 1, 0.5, 0.0"),
-        ([*ROWS, 'First.\tb\tc "so".\td'], None, r"row 4, column '0.5': has a quotation mark inside"),
-        (["First.\tb\t \td"], None, r"row 0, column '0.5': no prompt can hold it \(empty\)"),
-        (["First.\tFirst.\tc\td"], None, r"row 0, column '1': repeats its source sentence"),
-        (ROWS[:3], None, r"has 3 usable examples of '1', but 2 sets of 2 need 4"),
-        (["First.\tb\tc"], None, r"examples.tsv:2: has 3 columns"),
-    ],
-)
-def test_an_unusable_file_by_hand_is_one_line(tmp_path, rows, header, message):
-    with pytest.raises(InputError, match=message):
-        example_sets(hand(tmp_path, rows, header or "text1\t1\t0.5\t0"))
+        ([*ROWS, 'First.\tb\tc "so".\td'], "", r"row 4, column '0.5': has a quotation mark inside"),
+        (["First.\tb\t \td"], "", r"row 0, column '0.5': no prompt can hold it \(empty\)"),
+        (["First.\tFirst.\tc\td"], "", r"row 0, column '1': repeats its source sentence"),
+        (ROWS[:3], "", r"has 3 usable examples of '1', but 2 sets of 2 need 4"),
+    ):
+        with pytest.raises(InputError, match=message):
+            example_sets(hand(tmp_path, rows, header or "text1\t1\t0.5\t0"))
 
 
 def test_unusable_datasets_and_runs_are_one_line(tmp_path):

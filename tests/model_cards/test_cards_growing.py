@@ -68,7 +68,7 @@ def loads_as_stated(where: Path, head: dict[str, Any]) -> dict[str, int]:
     return found["default"]
 
 
-@pytest.mark.parametrize(("form", "changes"), [("sts", {}), ("nli", {"few_shot": FEW_SHOT}), ("text", {})])
+@pytest.mark.parametrize(("form", "changes"), [("sts", {}), ("nli", {"few_shot": FEW_SHOT})])
 def test_every_commit_loads_with_the_counts_its_card_states(tmp_path: Path, form: str, changes: dict[str, Any]) -> None:
     run = begun(tmp_path / "run", form, **changes)
     labels, blocks = len(run.recipe.labels), len(run.shards(SHARDS))

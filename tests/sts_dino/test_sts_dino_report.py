@@ -119,13 +119,8 @@ def test_unfinished_and_unscored_runs_are_named(tmp_path):
     kept = {label: {"requested": 5, "kept": 5, "rejected": 0} for label in ("1", "0")}
     edit(whole, counts={"requested": 10, "kept": 10, "rejected": {}, "by_label": kept})
     page, missing = reported(tmp_path / "report.html", growing, begun, whole)
-    for words in (
-        "1 of 4 shards are done (25%)",
-        "The first rows of each label",
-        "training is not finished",
-        "No row was rejected.",
-    ):
-        assert words in page.text, words
+    assert "1 of 4 shards are done (25%)" in page.text and "The first rows of each label" in page.text
+    assert "training is not finished" in page.text and "No row was rejected." in page.text
     assert any("until its training is finished" in line for line in missing)
     assert "It was not scored." in reported(tmp_path / "one.html", model_run(tmp_path / "whole"))[0].text
     report([dataset_run(tmp_path / "few", "nli", changes={"few_shot": FEW_SHOT})], tmp_path / "few.html")
@@ -133,10 +128,8 @@ def test_unfinished_and_unscored_runs_are_named(tmp_path):
 
 def begin(directory: Path, **counts) -> Path:
     """A run that is not finished: no provenance, and these counts."""
-    facts = json.loads((directory / "manifest.json").read_text())
-    (directory / "manifest.json").write_text(
-        json.dumps({**facts, "complete": False, "provenance": {}, "counts": counts})
-    )
+    facts = json.loads((directory / "manifest.json").read_text()) | {"complete": False, "provenance": {}}
+    (directory / "manifest.json").write_text(json.dumps(facts | {"counts": counts}))
     return directory
 
 
