@@ -215,9 +215,8 @@ def load_yaml(text: str, *, max_bytes: int, max_depth: int, max_nodes: int, load
     if size > max_bytes:
         raise UnsafeYaml(f"{size} bytes of YAML; at most {max_bytes} are read")
     try:
-        events = (
-            event for event in yaml.parse(text, loader) if isinstance(event, yaml.NodeEvent | yaml.CollectionEndEvent)
-        )
+        kinds = yaml.NodeEvent | yaml.CollectionEndEvent
+        events = (event for event in yaml.parse(text, loader) if isinstance(event, kinds))
         _Count(events, _Extent(max_nodes, max_bytes, max_depth)).read()
         return yaml.load(text, loader)  # noqa: S506 - a SafeLoader
     except UnicodeEncodeError as error:
@@ -387,6 +386,5 @@ def require_no_secret(url: str) -> None:
     """Raise InputError for a URL with a user, a password or a query in it."""
     if _SECRET.match(url):
         hint = "give them the way its package reads them: environment variables, a file in the home folder, a login"
-        raise InputError(
-            f"store {url.partition(':')[0]}://…", "the URL must not hold users, passwords or keys", hint=hint
-        )
+        place = f"store {url.partition(':')[0]}://…"
+        raise InputError(place, "the URL must not hold users, passwords or keys", hint=hint)

@@ -9,10 +9,9 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-import pandas
 import typer
 from numpy.typing import NDArray
 
@@ -28,12 +27,17 @@ from hub.errors import InputError
 from hub.untrusted import Markdown, code, table
 from hub.word_overlap import word_overlap
 
+if TYPE_CHECKING:
+    import pandas
 
-def draw_pairs(rows: DatasetRows, count: int, seed: int) -> tuple[pandas.DataFrame, int]:
+
+def draw_pairs(rows: DatasetRows, count: int, seed: int) -> tuple["pandas.DataFrame", int]:
     """All pairs (first, second, label) of ``count`` source sentences drawn at random; the number to draw from.
 
     Raises InputError without labelled pairs.
     """
+    import pandas
+
     if len(rows.columns) != 2 or rows.labelled_by is None:
         raise InputError(rows.place, f"has {rows.example_type} rows", allowed="labelled pairs (schema: sts or nli)")
     read = [pandas.DataFrame(dict(zip(PAIR, batch.pairs(), strict=True))) for batch in rows.batches()]
@@ -52,7 +56,7 @@ def _hash(text: str, seed: int) -> int:
 
 
 def label_fidelity(
-    pairs: pandas.DataFrame,
+    pairs: "pandas.DataFrame",
     scores: Mapping[str, float | None],
     cosines: Sequence[float],
     classes: Sequence[str] | None = None,
@@ -123,14 +127,14 @@ def main(
     ] = 1000,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the drawn source sentences")] = 42,
     annotations: Annotated[
-        Path | None, typer.Option("--annotations", help="Where eval.annotate keeps answers [default: its default]")
+        Path | None, typer.Option("--annotations", help="Folder of answers of sts-dino annotate [default: its default]")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure label fidelity of each RUN_DIR, print a table, and write fidelity.json for its card.
 
-    Spearman's correlation of label score and the judge's cosine, the mean cosine of each label, near-copies of first
-    texts, the share of texts that was kept; people's answers where eval.annotate has some. Intervals are 95 % bootstrap
+    Spearman's correlation of label score and the judge's cosine, the mean cosine of each label, near-copies of source
+    sentences, the share of texts that was kept, and annotators' answers if there are some. Intervals are 95 % bootstrap
     intervals over source sentences.
 
     Examples:

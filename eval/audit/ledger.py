@@ -2,10 +2,9 @@
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas
 from numpy.typing import NDArray
 
 from eval.audit.evaluation_sentences import EvaluationTexts, Sentences
@@ -13,6 +12,9 @@ from eval.audit.render import fill
 from eval.audit.source import Batch, DatasetRows
 from hub.contract.measured import KINDS, Checked, ConfigCount, Example, Kind, Ledger
 from hub.untrusted import code
+
+if TYPE_CHECKING:
+    import pandas
 
 SCORED = ("all", "validation", "test")  # splits that scores come from; `all` of k-fold tasks
 DROPPED: tuple[Kind, ...] = ("exact", "normal", "near")
@@ -43,6 +45,8 @@ class Bookkeeper:
     ):
         self.kinds, self.splits, self._checked = tuple(kinds), tuple(splits), list[DatasetRows]()
         self._sentences, self._evaluation = sentences, evaluation
+        import pandas
+
         self._found = [pandas.DataFrame(columns=[*TYPES]).astype(TYPES)]
 
     def check(self, rows: DatasetRows, progress: Callable[[int], object] = lambda done: None) -> None:
@@ -63,12 +67,16 @@ class Bookkeeper:
             for of in found[text]
         ]
         if matches:
+            import pandas
+
             table = pandas.DataFrame(matches, columns=[*TYPES]).astype(TYPES)
             self._found.append(table.assign(text=table["text"].where(table.groupby(EXAMPLE).cumcount() < EXAMPLES)))
 
     @property
-    def matches(self) -> pandas.DataFrame:
+    def matches(self) -> "pandas.DataFrame":
         """A row for each match of a text with an evaluation sentence; ``part`` is the split of that."""
+        import pandas
+
         found = pandas.concat(self._found, ignore_index=True)
         return found.assign(part=[place.partition("/")[2] for place in found["place"]])
 
@@ -101,7 +109,7 @@ class Bookkeeper:
             examples=tuple(map(_example, examples.to_dict("records"))),
         )
 
-    def _place(self, place: str, matches: pandas.DataFrame) -> Checked:
+    def _place(self, place: str, matches: "pandas.DataFrame") -> Checked:
         sets = [one for one in self._evaluation.sets if one.place == place]
         mine = matches[matches["place"] == place]
         return Checked(
@@ -112,7 +120,7 @@ class Bookkeeper:
         )
 
 
-def _strongest(matches: pandas.DataFrame) -> "pandas.Series[int]":
+def _strongest(matches: "pandas.DataFrame") -> "pandas.Series[int]":
     """(config, split, row) → the number of its strongest kind."""
     return matches.groupby(ROW)["kind"].min()
 
@@ -121,7 +129,7 @@ def _counts(kinds: "pandas.Series[int]") -> dict[Kind, int]:
     return {kind: int((kinds == number).sum()) for number, kind in enumerate(KINDS)}
 
 
-def _config(rows: DatasetRows, matches: pandas.DataFrame) -> ConfigCount:
+def _config(rows: DatasetRows, matches: "pandas.DataFrame") -> ConfigCount:
     scored = matches[matches["part"].isin(SCORED)]
     dropped, dropped_scored = (_strongest(one[one["kind"] < KINDS.index("short")]) for one in (matches, scored))
     return ConfigCount(

@@ -99,10 +99,8 @@ def checked(directory: Path) -> Manifest:
         raise InputError(directory, BASELINE, hint="its scores are in results.json, for tables and comparisons")
     if isinstance(recipe, DatasetRecipe):
         for file in (file for file in manifest.files if file.config is not None):
-            wanted, found = (
-                config_features(file.config or "", recipe).arrow_schema,
-                parquet_schema(directory / file.path),
-            )
+            wanted = config_features(file.config or "", recipe).arrow_schema
+            found = parquet_schema(directory / file.path)
             if not same_schema(found, wanted):
                 problem = f"has the columns {', '.join(found.names)}, which are not those of {file.config}"
                 allowed, hint = ", ".join(wanted.names), "run the stage that made it"

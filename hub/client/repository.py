@@ -188,9 +188,8 @@ def _worded(repo_id: str) -> Iterator[None]:
     except ValueError as error:
         if not isinstance(error.__cause__, BadRequestError) or isinstance(error, HfHubHTTPError):
             raise
-        raise RunError(
-            repo_id, one_line(str(error)), hint="the Hub's rules for cards changed: see its message"
-        ) from error
+        hint = "the Hub's rules for cards changed: see its message"
+        raise RunError(repo_id, one_line(str(error)), hint=hint) from error
 
 
 def _is_taken(answer: "httpx2.Response") -> bool:

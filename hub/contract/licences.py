@@ -167,9 +167,7 @@ def dataset_licences(source: Licence, generator: Licence, examples: Iterable[Lic
         if leaf.no_derivatives:
             raise InputError(place, _no_result("source sentences", leaf, "texts are generated from them"))
     if generator.outputs is None:
-        problem = (
-            f"{generator.id!r} does not say what it means for the texts a model writes, so they cannot be published"
-        )
+        problem = f"{generator.id!r} does not say what it means for the texts a model writes: they cannot be published"
         hint = "take a generator under another licence, or add outputs to hub/contract/data/licences.yaml"
         raise InputError(place, problem, hint=hint)
     bound = [*source.leaves(), *([generator] if generator.outputs.reach != "none" else [])]

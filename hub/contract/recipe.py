@@ -441,10 +441,7 @@ class Examples(Strict):
             if unused:
                 yield f"examples of kind {self.kind} name their columns themselves: remove {unused[0]}"
         elif len(given) != 1:
-            yield (
-                "give either labels (the values of a label column) or texts (a column for every label) or scores "
-                "(a band for every label)"
-            )
+            yield "give either labels (values of a label column) or texts or scores (a column, a band for every label)"
         bands = sorted(self.scores.items(), key=lambda item: item[1])
         for label, (low, high) in bands:
             if low > high:
@@ -635,10 +632,8 @@ class DatasetRecipe(Strict):
             yield f".scores: soft needs a schema with scores, and {self.schema_name} has none"
         most = max(self.texts_asked(label) for label in labels)
         if most > self.decoding.max_attempts:
-            yield (
-                f".best_of {asked.best_of} asks for {most} texts of a source sentence and label, but "
-                f"decoding.max_attempts is {self.decoding.max_attempts}"
-            )
+            limit = f"decoding.max_attempts is {self.decoding.max_attempts}"
+            yield f".best_of {asked.best_of} asks for {most} texts of a source sentence and label, but {limit}"
 
     @property
     def deciding_keys(self) -> set[str]:
