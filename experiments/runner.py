@@ -14,7 +14,7 @@ from experiments.plots import over_sets
 from experiments.result import Difference, Measured, Result
 from experiments.steps import Steps, digest
 from experiments.variants import DatasetMaker, finished_config
-from hub.contract.measured import ArmPlan, ArmScores
+from hub.contract.measured import VariantPlan, VariantScores
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import require_complete
@@ -100,17 +100,17 @@ class Runner:
         differences = list[Difference]()
         for name, column in columns.items():
             effects = [effect for effect in experiment.effects if effect.column == name]
-            plan = ArmPlan(
+            plan = VariantPlan(
                 tasks=column.tasks,
                 split=column.split,
                 samples=SAMPLES,
-                arms={encoder: tuple(map(str, folders)) for encoder, folders in scored.items()},
+                variants={encoder: tuple(map(str, folders)) for encoder, folders in scored.items()},
                 control=next(iter(scored)),
                 data_seeds=len(seeds.data),
                 differences=tuple((effect.better, effect.than) for effect in effects),
             )
             found = self._compared(plan)
-            for encoder, one in found.arms.items():
+            for encoder, one in found.variants.items():
                 rows[encoder][name] = one.average
             differences += [
                 Difference(better=effect.better, than=effect.than, column=name, difference=difference)
@@ -124,14 +124,14 @@ class Runner:
         )
         return measured, sum(one.seconds for one in every.values())
 
-    def _compared(self, plan: ArmPlan) -> ArmScores:
+    def _compared(self, plan: VariantPlan) -> VariantScores:
         """Scores and differences with intervals over rows and seeds; kept by what decides them."""
         from eval.compare.seeds import compared
 
         path = self.steps.folder / "compared" / f"{digest(plan.model_dump(mode='json'))}.json"
         if not path.is_file():
             write_text(path, compared(plan).model_dump_json(indent=1) + "\n")
-        return ArmScores.model_validate_json(path.read_bytes())
+        return VariantScores.model_validate_json(path.read_bytes())
 
     def _measured(self, experiment: Experiment) -> tuple[Measured, float]:
         """The result of a measurement of another kind than a table of encoders."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from hub.contract.measured import KINDS, NEAR_COPY, Arm
+from hub.contract.measured import KINDS, NEAR_COPY, TrainedOn
 from hub.contract.recipe import DatasetRecipe, Label, config_features, finished_schema
 from hub.contract.run_dir import Manifest
 from hub.contract.schema import EXAMPLE_SET, OF_GENERATED_TEXTS, OF_SOURCE_SENTENCES, PROVENANCE, base_config, features
@@ -45,7 +45,7 @@ LABELS, LENGTHS = "assets/labels.png", "assets/lengths.png"
 QUANTILES = (0.05, 0.5, 0.95)
 PER_TARGET, PER_REASON = 3, 2  # sample rows
 RAW_COLUMNS = ["text1", "text2"]
-TRAINED_ON: dict[Arm, str] = {
+TRAINED_ON: dict[TrainedOn, str] = {
     "untrained": "nothing (untrained)",
     "shuffled": "pairs of this dataset, their scores shuffled (shuffled-label baseline)",
     "copies": "source sentences alone (unsupervised SimCSE baseline)",

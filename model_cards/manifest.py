@@ -125,7 +125,7 @@ class VersionFacts(Facts):
     """One version of a dataset: its own source sentences, texts and rows, and its command."""
 
     version: str
-    first_texts: int
+    source_sentences: int = Field(validation_alias=AliasChoices("source_sentences", "first_texts"))
     requested: int
     kept: int
     rows: dict[str, int]  # by config
@@ -265,7 +265,7 @@ def check_splits(directory: Path, counts: DatasetCounts, manifest: Manifest) -> 
 def check_history(directory: Path, counts: DatasetCounts, history: Sequence[VersionFacts]) -> None:
     """The versions of a dataset add up to the whole."""
     place = directory / MANIFEST
-    for name, whole in (("first_texts", counts.sources), ("requested", counts.requested), ("kept", counts.kept)):
+    for name, whole in (("source_sentences", counts.sources), ("requested", counts.requested), ("kept", counts.kept)):
         if history:
             _equal(place, f"history.{name}", sum(getattr(one, name) for one in history), "that of the whole", whole)
     for config, splits in counts.splits.items() if history else ():

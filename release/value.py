@@ -26,7 +26,7 @@ import yaml
 from hub import cli
 from hub.assets import shipped, student_recipe
 from hub.client.fetch import FinishedRun, local_run, published_run
-from hub.contract.measured import Arm, ArmPlan, Split, TrainingValue, write_json
+from hub.contract.measured import Split, TrainedOn, TrainingValue, VariantPlan, write_json
 from hub.contract.published_paths import origin_name
 from hub.contract.recipe import OF_TRAINING, ModelRecipe
 from hub.contract.recipe_file import apply_overrides, checked, deciding, read_yaml
@@ -48,7 +48,7 @@ TASKS: dict[Split, tuple[str, ...]] = {"validation": ("stsb/cosine",), "test": F
 OF_COPIES = {"example_type": "triplet", "loss": "MultipleNegativesRankingLoss"}  # InfoNCE at temperature 0.05
 OF_PEOPLE = {"example_type": "sts", "loss": "CoSENTLoss"}  # few of their pairs share a source sentence: no triplets
 UNIQUE = {"batch_sampler": "no_duplicates"}  # a sentence twice in a batch would be its own negative
-ORDER: tuple[Arm, ...] = ("untrained", "shuffled", "copies", "dataset", "people")
+ORDER: tuple[TrainedOn, ...] = ("untrained", "shuffled", "copies", "dataset", "people")
 STSB_TRAIN = "STSBenchmark/sts-train.csv"
 TRAINING_KEYS = ("datasets", *OF_TRAINING)  # keys that a baseline lacks
 STS, TRIPLET = ROW_SCHEMAS["sts"], ROW_SCHEMAS["triplet"]
@@ -179,7 +179,7 @@ def main(
     experiment = planned(options)
     found = [read_dataset(place, options.config) for place in datasets]
     people, why = find_people(options.people, options.senteval_data, options.pairs)
-    skipped: dict[Arm, str] = {} if why is None else {"people": why}
+    skipped: dict[TrainedOn, str] = {} if why is None else {"people": why}
     if not options.with_shuffled:
         skipped["shuffled"] = "left out (--no-shuffled)"
     for dataset in found:
@@ -357,7 +357,7 @@ def write_pairs(folder: Path, rows: Sequence[Row]) -> Path:
 
 
 def measured(
-    experiment: Experiment, dataset: MeasuredDataset, people: ScoredPairs | None, skipped: dict[Arm, str]
+    experiment: Experiment, dataset: MeasuredDataset, people: ScoredPairs | None, skipped: dict[TrainedOn, str]
 ) -> TrainingValue:
     """Train and score what is missing of a dataset's variants, and compare all of them.
 
@@ -365,24 +365,24 @@ def measured(
     """
     from eval.compare.seeds import compared
 
-    wanted: list[tuple[Arm, int, Path | None]] = [("untrained", experiment.seeds[0], None)]
+    wanted: list[tuple[TrainedOn, int, Path | None]] = [("untrained", experiment.seeds[0], None)]
     for seed in experiment.seeds:
         rows = dataset.pairs.draw(experiment.pairs, seed)
-        variants: dict[Arm, list[Row]] = {"copies": copies(rows, seed, dataset.pairs.place), "dataset": rows}
+        variants: dict[TrainedOn, list[Row]] = {"copies": copies(rows, seed, dataset.pairs.place), "dataset": rows}
         if "shuffled" not in skipped:
             variants["shuffled"] = shuffled(rows, seed)
         if people is not None:
             variants["people"] = people.draw(experiment.pairs, seed)
         wanted += [(name, seed, write_pairs(experiment.folder / "pairs", one)) for name, one in variants.items()]
     trained = run_parallel([partial(train, experiment, *one) for one in wanted], experiment.workers)
-    folders: dict[Arm, tuple[str, ...]] = {}
+    folders: dict[TrainedOn, tuple[str, ...]] = {}
     for (name, *_), folder in zip(wanted, trained, strict=True):
         folders[name] = (*folders.get(name, ()), str(folder))
-    plan = ArmPlan(
+    plan = VariantPlan(
         tasks=experiment.tasks,
         split=experiment.split,
         samples=experiment.samples,
-        arms={name: folders[name] for name in ORDER if name in folders},
+        variants={name: folders[name] for name in ORDER if name in folders},
         control="copies",
         differences=tuple(("dataset", name) for name in ("shuffled", "people") if name in folders),
     )
@@ -399,24 +399,24 @@ def measured(
         tasks=experiment.tasks,
         split=experiment.split,
         samples=experiment.samples,
-        arms={cast(Arm, name): scores.arms[name] for name in plan.arms},
-        over={cast(Arm, name): one for (_, name), one in zip(scores.pairs, scores.differences, strict=True)},
+        variants={cast(TrainedOn, name): scores.variants[name] for name in plan.variants},
+        over={cast(TrainedOn, name): one for (_, name), one in zip(scores.pairs, scores.differences, strict=True)},
         skipped=skipped,
         versions={name: version(name) for name in LIBRARIES},
     )
 
 
-def train(experiment: Experiment, variant: Arm, seed: int, pairs: Path | None, stop: Event) -> Path:
+def train(experiment: Experiment, variant: TrainedOn, seed: int, pairs: Path | None, stop: Event) -> Path:
     """Train the encoder on a variant's pairs (None: not at all) and score it, unless that is done; its run directory.
 
     Raises InputError or RunError that names variant and seed when a stage fails, KeyboardInterrupt on ``stop``.
     """
-    tree = arm_recipe(experiment, variant, seed, pairs)
+    tree = variant_recipe(experiment, variant, seed, pairs)
     recipe = checked(Path(experiment.split), ModelRecipe, tree)
     by_content = tuple(one.model_copy(update={"path": Path(one.path or "").name}) for one in recipe.datasets)
     decides = [training_sha256(recipe.model_copy(update={"datasets": by_content})), recipe.seed]
     key = hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:12]
-    folder = experiment.folder / "arms" / (f"{variant}-{seed}-{key}" if pairs else f"{variant}-{key}")
+    folder = experiment.folder / "variants" / (f"{variant}-{seed}-{key}" if pairs else f"{variant}-{key}")
     model, path = folder / "encoder", folder / f"{experiment.split}.yaml"
     if not (model / "results.json").is_file() or not is_scored(model, require_complete(model), recipe):
         write_text(path, yaml.safe_dump(tree, sort_keys=False))
@@ -428,7 +428,7 @@ def train(experiment: Experiment, variant: Arm, seed: int, pairs: Path | None, s
     return model
 
 
-def arm_recipe(experiment: Experiment, variant: Arm, seed: int, pairs: Path | None) -> dict[str, Any]:
+def variant_recipe(experiment: Experiment, variant: TrainedOn, seed: int, pairs: Path | None) -> dict[str, Any]:
     """The encoder's recipe for a variant's run directory; without one, that of the untrained encoder, a baseline."""
     tasks = [{"task": task, "split": experiment.split} for task in experiment.tasks]
     tree = {**experiment.student.tree, "evaluation": tasks, "bootstrap_samples": "100"}  # eval.compare.seeds resamples
@@ -442,7 +442,7 @@ def untrained(tree: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in tree.items() if key not in TRAINING_KEYS}
 
 
-def trained_on(tree: Mapping[str, Any], variant: Arm, directory: Path, config: str, seed: int) -> dict[str, Any]:
+def trained_on(tree: Mapping[str, Any], variant: TrainedOn, directory: Path, config: str, seed: int) -> dict[str, Any]:
     """A model recipe whose datasets read one config of a run directory, with the variant's example type and loss."""
     data, arguments = tree["datasets"], dict(tree.get("arguments", {}))
     licence = {key: value for key, value in data[0].items() if key == "license"}
@@ -470,8 +470,8 @@ def table(value: TrainingValue) -> str:
     """A line per variant: mean over tasks, difference to the SimCSE baseline, and the dataset's difference to it."""
     several = f"{len(value.seeds)} seeds" if len(value.seeds) > 1 else "1 seed: intervals over sentence pairs alone"
     rows = [("trained on", f"mean of {len(value.tasks)}", "over SimCSE", "dataset over it")]
-    for name, found in value.arms.items():
-        rows.append((name, str(found.average), str(found.over_copies or ""), str(value.over.get(name, ""))))
+    for name, found in value.variants.items():
+        rows.append((name, str(found.average), str(found.over_simcse or ""), str(value.over.get(name, ""))))
     rows += [(name, f"not trained: {why}", "", "") for name, why in value.skipped.items()]
     head = f"{value.dataset} ({value.config}): {value.pairs:,} pairs, {several}, {value.split}, Spearman x 100"
     return f"{head}\n{cli.aligned(rows)}"

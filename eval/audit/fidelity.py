@@ -121,9 +121,9 @@ def main(
         str | None, typer.Option("--nli-labels", help="Its outputs in order, if its config does not name them")
     ] = None,
     config: Annotated[str | None, typer.Option("--config", help="[default: the one with labels]")] = None,
-    first_texts: Annotated[
+    source_sentences: Annotated[
         int,
-        typer.Option("--first-texts", min=2, help="So many source sentences, drawn at random, with all their texts"),
+        typer.Option("--source-sentences", min=2, help="Random source sentences to measure, with all their texts"),
     ] = 1000,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the drawn source sentences")] = 42,
     annotations: Annotated[
@@ -160,7 +160,7 @@ def main(
     judge, nli_judge = load_encoder(place), load_nli_model(nli, nli_labels) if nli else None
     for directory, (manifest, recipe) in prepared:
         rows = find_rows(str(directory), config)
-        pairs, all_first_texts = draw_pairs(rows, first_texts, seed)
+        pairs, all_source_sentences = draw_pairs(rows, source_sentences, seed)
         first, second = list(pairs["first"]), list(pairs["second"])
         of_shots = manifest.counts.get("variants", {}).get(rows.config.rpartition("-")[2], manifest.counts)
         found = Fidelity(
@@ -169,8 +169,8 @@ def main(
             fingerprint=manifest.fingerprint,
             judge=Judge(name=judge.name if encoder else MINILM, revision=judge.revision),
             nli_judge=Judge(name=nli_judge.name, revision=nli_judge.revision) if nli_judge else None,
-            first_texts=pairs["first"].nunique(),
-            all_first_texts=all_first_texts,
+            source_sentences=pairs["first"].nunique(),
+            all_source_sentences=all_source_sentences,
             seed=seed,
             requested=of_shots["requested"],
             kept=of_shots["kept"],
@@ -226,7 +226,7 @@ def shown(found: Fidelity) -> str:
     """A heading and a Markdown table, a row for each label."""
     near, kept = f"{found.near_copies:.1%}", f"{found.kept / found.requested:.1%}"
     spearman = f"Spearman(score, cosine) {found.spearman}, " if found.spearman else ""
-    head = f"{code(found.dataset)} ({code(found.config)}), {found.first_texts:,} source sentences, "
+    head = f"{code(found.dataset)} ({code(found.config)}), {found.source_sentences:,} source sentences, "
     rows = [
         [code(label), of.texts, Markdown(of.cosine), Markdown(f"{of.near_copies:.1%}"), round(of.word_overlap, 2)]
         + [Markdown(f"{share:.1%}") for share in (of.nli or {}).values()]

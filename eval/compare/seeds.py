@@ -19,7 +19,7 @@ from eval.statistics.bootstrap import Matrix, interval, resample, score
 from eval.tasks.registry import find_task
 from eval.tasks.rows import Vector
 from hub.cli import new_app, say
-from hub.contract.measured import ArmPlan, ArmScore, ArmScores, Estimate, write_json
+from hub.contract.measured import Estimate, VariantPlan, VariantScore, VariantScores, write_json
 from hub.errors import InputError
 
 APART = 1_000  # between the seeds of draws that are independent; tasks take the numbers between
@@ -88,23 +88,23 @@ def main(
         raise InputError("--tasks", f"is for one evaluation; {plan} names its own", hint="leave it out")
     scores = compared(plan_of(plan, tasks.split(",") if tasks else ()) if plan.is_dir() else read_plan(plan))
     write_json(out, scores)
-    for name, variant in scores.arms.items():
-        over = f", over copies {variant.over_copies}" if variant.over_copies else ""
+    for name, variant in scores.variants.items():
+        over = f", over SimCSE {variant.over_simcse}" if variant.over_simcse else ""
         say(f"{name}: mean of {len(variant.tasks)} tasks {variant.average}{over}")
     say(f"written: {out}")
 
 
-def read_plan(path: Path) -> ArmPlan:
+def read_plan(path: Path) -> VariantPlan:
     """A plan's file. Raises InputError."""
     try:
-        return ArmPlan.model_validate_json(path.read_bytes())
+        return VariantPlan.model_validate_json(path.read_bytes())
     except FileNotFoundError as error:
         raise InputError(path, "no such file") from error
     except ValidationError as error:
         raise InputError(path, f"not a plan of variants: {error.errors()[0]['msg']}") from error
 
 
-def plan_of(evaluation: Path, tasks: Sequence[str] = ()) -> ArmPlan:
+def plan_of(evaluation: Path, tasks: Sequence[str] = ()) -> VariantPlan:
     """The plan of an encoder's evaluation: itself, its untrained base and its SimCSE baseline, on ``tasks``, or on the
     tests that all three have.
 
@@ -122,7 +122,7 @@ def plan_of(evaluation: Path, tasks: Sequence[str] = ()) -> ArmPlan:
         raise InputError(evaluation, "the encoder, its base and its control share no test set")
     gain = (("dataset", "untrained"),)
     places: dict[str, tuple[str, ...]] = {name: (str(folder),) for name, folder in variants.items()}
-    return ArmPlan(tasks=shared, split="test", samples=SAMPLES, arms=places, control="copies", differences=gain)
+    return VariantPlan(tasks=shared, split="test", samples=SAMPLES, variants=places, control="copies", differences=gain)
 
 
 def split_of(name: str, split: str) -> str:
@@ -131,12 +131,12 @@ def split_of(name: str, split: str) -> str:
     return split if split in task.splits or task.is_of_mteb else task.default_split
 
 
-def compared(plan: ArmPlan) -> ArmScores:
+def compared(plan: VariantPlan) -> VariantScores:
     """The scores of a plan's variants.
 
     Raises InputError when an evaluation lacks a task or was made on other rows than the others.
     """
-    places = [(variant, place) for variant, folders in plan.arms.items() for place in folders]
+    places = [(variant, place) for variant, folders in plan.variants.items() for place in folders]
     evaluations = [read_evaluation(place) for _, place in places]
     drawn, points = list[Matrix](), dict[str, list[float]]()
     for place, task in enumerate(plan.tasks):
@@ -150,7 +150,7 @@ def compared(plan: ArmPlan) -> ArmScores:
             raise InputError("evaluations", str(error), hint="score all variants on the same data") from error
         points[task] = [score(one, record.metric, record.aggregation) for one in outcomes]
     rows = np.mean(drawn, axis=0)  # (systems, samples)
-    mine = {variant: [number for number, (name, _) in enumerate(places) if name == variant] for variant in plan.arms}
+    mine = {name: [number for number, (of, _) in enumerate(places) if of == name] for name in plan.variants}
     samples = {variant: over_data_seeds(rows[numbers], plan.data_seeds, SEED) for variant, numbers in mine.items()}
     by_task = {
         variant: {task: float(np.mean([found[n] for n in numbers])) for task, found in points.items()}
@@ -164,9 +164,9 @@ def compared(plan: ArmPlan) -> ArmScores:
         around = interval(moved)
         return Estimate(score=float(centre), low=around.low, high=around.high)
 
-    arms = {}
-    for variant in plan.arms:
+    variants = {}
+    for variant in plan.variants:
         over = None if variant == plan.control else estimate(variant, plan.control)
-        arms[variant] = ArmScore(average=estimate(variant), tasks=by_task[variant], over_copies=over)
+        variants[variant] = VariantScore(average=estimate(variant), tasks=by_task[variant], over_simcse=over)
     differences = tuple(estimate(*pair) for pair in plan.differences)
-    return ArmScores(arms=arms, pairs=plan.differences, differences=differences)
+    return VariantScores(variants=variants, pairs=plan.differences, differences=differences)

@@ -33,7 +33,7 @@ _SHARE = 0.5  # of the free memory
 _MOST = {"cpu": 512, "cuda": 4096}  # rows; more take memory and bring little
 _CUDA_MEMORY = 2  # cudaErrorMemoryAllocation
 _SIGNS = ("can't allocate memory", "not enough memory", "status_alloc_failed", "cuda error: out of memory")
-_CPU_BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")  # torch.cpu.get_capabilities: x86, x86, Arm
+_CPU_BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")  # torch.cpu.get_capabilities: x86, x86, ARMv8
 _OTHER_WAYS = (
     "serve the file with llama.cpp and send prompts there (backend: openai, docs/backends.md), or give the model in "
     "safetensors (path or repo_id without gguf_file)"
@@ -189,7 +189,7 @@ def resolve_dtype(recipe: LanguageModel) -> str:
 
 
 def cpu_has_bfloat16() -> bool:
-    """Whether this CPU has instructions that multiply bfloat16: AVX-512's, AMX or Arm's."""
+    """Whether this CPU has instructions that multiply bfloat16: AVX-512's, AMX or those of ARMv8."""
     able: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # torch before it had them tells nothing
     return any(able.get(name, False) for name in _CPU_BFLOAT16)
 

@@ -144,7 +144,7 @@ def _entry(manifest: Manifest) -> dict[str, Any]:
     counts = manifest.counts
     return {
         "version": manifest.version,
-        "first_texts": counts["sources"],
+        "source_sentences": counts["sources"],
         **{name: counts[name] for name in ("requested", "kept")},
         "rows": {config: sum(splits.values()) for config, splits in counts["splits"].items()},
         "command": manifest.provenance["command"],

@@ -66,7 +66,7 @@ class Scratch:
     def __init__(self, run_directory: Path, key: str):
         self.directory = run_directory.with_name(f"{run_directory.name}.scratch")
         self.journal = self.directory / "journal.jsonl"  # of ``generation.pipeline.directory``
-        self._texts = self.directory / "first-texts.parquet"
+        self._texts = self.directory / "source-sentences.parquet"
         for leftover in self.directory.glob(".*.tmp"):  # of a killed process; the caller holds the run's lock
             leftover.unlink()
         try:

@@ -109,7 +109,7 @@ class WriteSourceSentences:
     @property
     def key(self) -> str:
         """The task's name among those of a run; fit for a file name."""
-        return f"first-texts-{self.numbers.start}-{self.numbers.stop}"
+        return f"source-sentences-{self.numbers.start}-{self.numbers.stop}"
 
 
 @dataclass(frozen=True)

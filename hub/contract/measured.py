@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import AliasChoices, BaseModel, Field, model_validator
 
 from hub.contract.results import Finite, Frozen, Results, read_json
 from hub.contract.run_dir import REPORT, Manifest, locked, require_complete
@@ -22,6 +22,11 @@ HEAD = 20_000  # characters of a report, in which its runs' fingerprints stand
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
+
+
+def was(old: str, name: str, **more: Any) -> Any:
+    """A field that files of version 0.1 call ``old``."""
+    return Field(validation_alias=AliasChoices(name, old), **more)
 
 
 class Measured(Frozen):
@@ -222,8 +227,8 @@ class PersonAgreement(Frozen):
 class Fidelity(Measured):
     """Label fidelity of one config of a dataset's run.
 
-    ``first_texts`` were drawn by ``seed`` of ``all_first_texts``; ``requested`` and ``kept`` texts are those of the
-    whole config. ``spearman``: of label score and cosine, None for labels without scores.
+    ``source_sentences`` of ``all_source_sentences`` were drawn by ``seed``. ``requested`` and ``kept`` count texts of
+    the whole config. ``spearman``: of label score and cosine, None for labels without scores.
     """
 
     file = FIDELITY
@@ -234,8 +239,8 @@ class Fidelity(Measured):
     fingerprint: str
     judge: Judge
     nli_judge: Judge | None
-    first_texts: Positive
-    all_first_texts: Positive
+    source_sentences: Positive = was("first_texts", "source_sentences")
+    all_source_sentences: Positive = was("all_first_texts", "all_source_sentences")
     seed: Count
     requested: Positive
     kept: Count
@@ -341,7 +346,7 @@ def read_repeats(path: Path) -> Repeats:
 
 VALUE = "value.json"
 Split = Literal["validation", "test"]
-Arm = Literal["untrained", "copies", "shuffled", "dataset", "people"]
+TrainedOn = Literal["untrained", "copies", "shuffled", "dataset", "people"]
 
 
 class Estimate(Frozen):
@@ -355,18 +360,18 @@ class Estimate(Frozen):
         return f"{self.score:.2f} [{self.low:.2f}, {self.high:.2f}]"
 
 
-class ArmScore(Frozen):
+class VariantScore(Frozen):
     """Scores of one variant: the mean over tasks and seeds, and each task's mean over seeds.
 
-    ``over_copies``: the paired difference to the unsupervised SimCSE baseline (None: that baseline itself).
+    ``over_simcse``: the paired difference to the unsupervised SimCSE baseline (None: that baseline itself).
     """
 
     average: Estimate
     tasks: dict[str, Finite]
-    over_copies: Estimate | None = None
+    over_simcse: Estimate | None = was("over_copies", "over_simcse", default=None)
 
 
-class ArmPlan(Frozen):
+class VariantPlan(Frozen):
     """The evaluations to compare: variant → their folders by seed. Variants of several seeds share them, in this order.
 
     ``data_seeds``: the folders of a variant are of so many datasets, generated with as many seeds; those of the
@@ -376,7 +381,7 @@ class ArmPlan(Frozen):
     tasks: Annotated[tuple[str, ...], Field(min_length=1)]
     split: Split
     samples: Positive
-    arms: dict[str, Annotated[tuple[str, ...], Field(min_length=1)]]
+    variants: dict[str, Annotated[tuple[str, ...], Field(min_length=1)]]
     control: str
     data_seeds: Positive = 1
     differences: tuple[tuple[str, str], ...] = ()
@@ -384,9 +389,9 @@ class ArmPlan(Frozen):
     @model_validator(mode="after")
     def _paired(self) -> Self:
         for name in (self.control, *(name for pair in self.differences for name in pair)):
-            if name not in self.arms:
+            if name not in self.variants:
                 raise ValueError(f"{name!r} is not one of the variants")
-        sizes = {len(places) for places in self.arms.values()} - {1}
+        sizes = {len(places) for places in self.variants.values()} - {1}
         if len(sizes) > 1:
             raise ValueError("variants differ in their number of seeds")
         if any(size % self.data_seeds for size in sizes):
@@ -394,10 +399,10 @@ class ArmPlan(Frozen):
         return self
 
 
-class ArmScores(Frozen):
+class VariantScores(Frozen):
     """What ``eval.compare.seeds`` found, by variant; ``differences``: the first's minus the second's, of ``pairs``."""
 
-    arms: dict[str, ArmScore]
+    variants: dict[str, VariantScore] = was("arms", "variants")
     pairs: tuple[tuple[str, str], ...] = ()
     differences: tuple[Estimate, ...] = ()
 
@@ -425,21 +430,21 @@ class TrainingValue(Measured):
     tasks: Annotated[tuple[str, ...], Field(min_length=1)]
     split: Split
     samples: Positive
-    arms: dict[Arm, ArmScore]
-    over: dict[Arm, Estimate] = Field(default_factory=dict)
-    skipped: dict[Arm, str] = Field(default_factory=dict)
+    variants: dict[TrainedOn, VariantScore] = was("arms", "variants")
+    over: dict[TrainedOn, Estimate] = Field(default_factory=dict)
+    skipped: dict[TrainedOn, str] = Field(default_factory=dict)
     versions: dict[str, str]
 
     @model_validator(mode="after")
     def _measured(self) -> Self:
-        if not {"dataset", "copies"} <= self.arms.keys() or self.arms["dataset"].over_copies is None:
+        if not {"dataset", "copies"} <= self.variants.keys() or self.variants["dataset"].over_simcse is None:
             raise ValueError("the dataset and the SimCSE baseline are always measured")
         return self
 
     @property
     def gain(self) -> Estimate:
         """Points by which the dataset is above the SimCSE baseline."""
-        found = self.arms["dataset"].over_copies
+        found = self.variants["dataset"].over_simcse
         assert found is not None
         return found
 

@@ -16,7 +16,7 @@ from eval.compare.seeds import compared as compared_over_seeds
 from eval.compare.seeds import drawn_seeds, over_seeds, plan_of, split_of
 from eval.compare.tables import compared, csv_cell, result_tables, text
 from eval.runs.records import read_evaluation
-from hub.contract.measured import ArmPlan
+from hub.contract.measured import VariantPlan
 from hub.errors import InputError
 
 TASKS = ("sts12/all", "stsb/cosine", "mr/senteval", "sts12/mean")
@@ -166,37 +166,37 @@ def test_csv_cells_are_no_formulas():
 SEED_TASKS = ("sts12/all", "stsb-tokenised/cosine")
 
 
-def folders(tmp_path, arm, qualities, rows=300):
-    """Evaluations of one arm by seed: the better, the higher the quality that is planted."""
+def folders(tmp_path, name, qualities, rows=300):
+    """Evaluations of one variant by seed: the better, the higher the quality that is planted."""
     return tuple(
-        str(evaluation(tmp_path / f"{arm}-{n}", arm, {task: planted(task, quality, rows) for task in SEED_TASKS}))
+        str(evaluation(tmp_path / f"{name}-{n}", name, {task: planted(task, quality, rows) for task in SEED_TASKS}))
         for n, quality in enumerate(qualities)
     )
 
 
-def plan(arms, **changes):
-    given = {"tasks": SEED_TASKS, "split": "test", "samples": 400, "arms": arms, "control": "copies"} | changes
-    return ArmPlan.model_validate(given)
+def plan(variants, **changes):
+    given = {"tasks": SEED_TASKS, "split": "test", "samples": 400, "variants": variants, "control": "copies"} | changes
+    return VariantPlan.model_validate(given)
 
 
 def test_a_better_arm_is_better_by_a_paired_interval_and_a_like_one_is_not(tmp_path):
-    arms = {
+    variants = {
         "untrained": folders(tmp_path, "untrained", [0.3]),
         "copies": folders(tmp_path, "copies", [0.60, 0.61, 0.62]),
         "dataset": folders(tmp_path, "dataset", [0.70, 0.71, 0.72]),
         "shuffled": folders(tmp_path, "shuffled", [0.62, 0.60, 0.61]),
     }
-    found = compared_over_seeds(plan(arms)).arms
+    found = compared_over_seeds(plan(variants)).variants
     better, like, own = found["dataset"], found["shuffled"], found["copies"]
-    assert better.over_copies.low > 0
-    assert like.over_copies.low < 0 < like.over_copies.high
-    assert own.over_copies is None
-    assert better.over_copies.score == pytest.approx(better.average.score - own.average.score)
+    assert better.over_simcse.low > 0
+    assert like.over_simcse.low < 0 < like.over_simcse.high
+    assert own.over_simcse is None
+    assert better.over_simcse.score == pytest.approx(better.average.score - own.average.score)
     assert better.average.score == pytest.approx(np.mean(list(better.tasks.values())))
     assert better.average.low < better.average.score < better.average.high
-    width = better.over_copies.high - better.over_copies.low  # what both arms share cancels
+    width = better.over_simcse.high - better.over_simcse.low  # what both variants share cancels
     assert width < better.average.high - better.average.low
-    assert compared_over_seeds(plan(arms)) == compared_over_seeds(plan(arms))
+    assert compared_over_seeds(plan(variants)) == compared_over_seeds(plan(variants))
 
 
 def test_the_spread_over_seeds_is_that_of_a_mean():
@@ -216,7 +216,7 @@ def test_one_encoders_evaluation_is_a_plan_of_its_base_and_control(tmp_path):
         evaluation(scored / folder, folder, {task: planted(task, quality) for task in SEED_TASKS})
     found = plan_of(scored)
     assert set(found.tasks) == set(SEED_TASKS) and plan_of(scored, SEED_TASKS[1:]).tasks == SEED_TASKS[1:]
-    scores = compared_over_seeds(found).arms
+    scores = compared_over_seeds(found).variants
     assert scores["untrained"].average.score < scores["copies"].average.score < scores["dataset"].average.score
     evaluation(tmp_path / "n", "n", {"sts14/all": planted("sts14/all", 0.7)})
     for folder in ("base", "control"):
@@ -231,9 +231,9 @@ def test_other_rows_and_missing_tasks_are_refused(tmp_path):
         compared_over_seeds(plan({"copies": copies, "dataset": folders(tmp_path, "short", [0.6], rows=200)}))
     with pytest.raises(InputError, match="holds no scored rows of sts13/all"):
         compared_over_seeds(plan({"copies": copies}, tasks=("sts13/all",)))
-    for wrong in ({"arms": {"dataset": copies}}, {"arms": {"copies": copies * 2, "dataset": copies * 3}}):
+    for wrong in ({"variants": {"dataset": copies}}, {"variants": {"copies": copies * 2, "dataset": copies * 3}}):
         with pytest.raises(ValueError, match=r"not one of the variants|number of seeds"):
-            plan(**({"arms": {}} | wrong))
+            plan(**({"variants": {}} | wrong))
 
 
 def test_a_task_that_cuts_its_own_folds_is_read_under_its_own_split():

@@ -106,15 +106,15 @@ def test_the_texts_are_those_that_post_processing_keeps(run):
 def test_the_command_writes_what_the_card_shows(run, tmp_path):
     before = render(run)["README.md"].decode()
     assert "Label agreement" not in before
-    said = measure(run, *JUDGE, "--nli", make_marker_nli(tmp_path / "nli"), "--first-texts", 20)
+    said = measure(run, *JUDGE, "--nli", make_marker_nli(tmp_path / "nli"), "--source-sentences", 20)
     found = Fidelity.read(run, read_manifest(run))
-    assert found.first_texts == 20 and found.judge.name == "python:test_eval_fidelity:embed"
+    assert found.source_sentences == 20 and found.judge.name == "python:test_eval_fidelity:embed"
     assert f"Spearman(score, cosine) {found.spearman}" in said and found.nli_judge.name == "nli"
     assert (found.requested, found.kept) == tuple(read_manifest(run).counts[key] for key in ("requested", "kept"))
     assert sum(found.labels["1"].nli.values()) == pytest.approx(1)
     card = render(run)["README.md"].decode()
     assert f"| `0.5` | {found.labels['0.5'].texts} | {found.labels['0.5'].cosine} |" in card
-    assert f"20 randomly drawn of {found.all_first_texts} source sentences" in card and "NLI: entailment" in card
+    assert f"20 randomly drawn of {found.all_source_sentences} source sentences" in card and "NLI: entailment" in card
     assert "filtered no row" in card and "Agreement of annotators" not in card
     assert render(run, manifest=read_manifest(run))["README.md"].decode() == before  # a snapshot reads only its files
     (run / FIDELITY).write_text(found.model_copy(update={"fingerprint": "other"}).model_dump_json())

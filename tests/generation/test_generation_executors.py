@@ -92,7 +92,9 @@ def test_a_task_counts_once_and_one_that_fails_time_and_again_stops_the_run_and_
     task, other = queue.next("a"), queue.next("a")
     for node in "abc"[: TRIES - 1]:
         queue.failed(task, node, "killed")
-    with pytest.raises(RunError, match=r"task first-texts-0-1: failed 3 times, on a, b, c; the last time: out of luck"):
+    with pytest.raises(
+        RunError, match=r"task source-sentences-0-1: failed 3 times, on a, b, c; the last time: out of luck"
+    ):
         queue.failed(task, "c", "out of luck")
     for one in (task, other):
         queue.requeue(one)

@@ -88,7 +88,7 @@ def test_the_card_counts_the_whole_and_tells_what_each_version_brought(finished,
     card = render(whole)["README.md"].decode()
     manifest = run_dir.require_complete(whole)
     first, second = manifest.provenance["history"]
-    assert (first["first_texts"], second["first_texts"]) == (10, 6) and second["command"].endswith("--append")
+    assert (first["source_sentences"], second["source_sentences"]) == (10, 6) and second["command"].endswith("--append")
     assert first["rows"]["raw"] + second["rows"]["raw"] == manifest.counts["splits"]["raw"]["train"]
     first["kept"] += 1
     with pytest.raises(InputError, match=r"history\.kept is \d+, but that of the whole is \d+"):

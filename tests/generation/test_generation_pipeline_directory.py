@@ -158,7 +158,7 @@ def test_what_the_journal_cannot_prove_is_written_anew(damage, made, tmp_path, m
 
 
 def test_the_journal_of_another_run_is_not_taken_up(tmp_path):
-    record = TaskResult(key="first-texts-0-4", empty=("data/raw/x.parquet",))
+    record = TaskResult(key="source-sentences-0-4", empty=("data/raw/x.parquet",))
     for key, there in (("one run", True), ("", False), ("another", False)):
         scratch = Scratch(tmp_path / "run", key or "one run")
         scratch.keep([], 4, {})

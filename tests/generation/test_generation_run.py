@@ -123,8 +123,8 @@ def test_scratch_that_is_damaged_or_of_an_earlier_run_is_rebuilt(whole, lm, tmp_
     out, scratch = tmp_path / "run", tmp_path / "run.scratch"
     other = [SourceSentence("000000", "Something else.")]
     for damage in (
-        lambda kept: (scratch / "first-texts.parquet").write_bytes(b"PAR1"),
-        lambda kept: (scratch / "first-texts.parquet").unlink(),
+        lambda kept: (scratch / "source-sentences.parquet").write_bytes(b"PAR1"),
+        lambda kept: (scratch / "source-sentences.parquet").unlink(),
         lambda kept: (scratch / "notes.json").write_text("{"),
         lambda kept: (shutil.rmtree(out), kept.keep(other, 4, {})),  # of an earlier run of the same name
     ):
@@ -247,7 +247,7 @@ def test_killed_anywhere_it_goes_on_to_the_same_bytes(source_sentences_whole, cl
     sorted(rounds.glob("round-*.json"))[1].write_bytes(b"rubbish")  # it is made again
     killed(given, there(rounds / "round-*.json", 4), round_size=4)
     assert first.stat().st_mtime_ns == written, "a whole round is kept"
-    (rounds / ".first-texts.parquet.1.tmp").write_bytes(b"half")
+    (rounds / ".source-sentences.parquet.1.tmp").write_bytes(b"half")
     killed(given, there(out / "data/raw/train-00000-of-00003.parquet"), round_size=4)
     (out / "data/raw/.train-00002-of-00003.parquet.1.tmp").write_bytes(b"half")
     killed(given, there(out / "data/postprocessed/train-00000-of-00001.parquet"), round_size=4)

@@ -51,7 +51,7 @@ def built(folder: Path) -> Path:
 
 
 def test_a_run_directory_and_its_journal_are_there_with_their_first_entries(lost, tmp_path):
-    record, run = TaskResult(key="first-texts-0-4"), tmp_path / "artifacts" / "datasets" / "x"
+    record, run = TaskResult(key="source-sentences-0-4"), tmp_path / "artifacts" / "datasets" / "x"
     journal = Journal(tmp_path / "a" / "run.scratch" / "journal.jsonl")
     journal.append(record)
     assert not lost()

@@ -32,12 +32,12 @@ from model_cards.render import render, write
 from release.value import (
     STUDENT,
     Experiment,
-    arm_recipe,
     copies,
     read_dataset,
     read_people,
     read_student,
     shuffled,
+    variant_recipe,
     write_pairs,
 )
 
@@ -102,10 +102,12 @@ def trainings(stages) -> int:
 def test_every_variant_has_as_many_pairs_and_the_value_is_written_and_printed(data, stages, tmp_path, capsys):
     measure(data, out=tmp_path / "out")
     value = TrainingValue.read(data, read_manifest(data))
-    assert value is not None and list(value.arms) == ["untrained", "shuffled", "copies", "dataset", "people"]
+    assert value is not None and list(value.variants) == ["untrained", "shuffled", "copies", "dataset", "people"]
     assert (value.pairs, value.seeds, value.split, value.skipped) == (60, (1, 2), "test", {})
-    assert value.gain.score == pytest.approx(value.arms["dataset"].average.score - value.arms["copies"].average.score)
-    assert value.gain.low > 0 > value.arms["shuffled"].over_copies.high
+    assert value.gain.score == pytest.approx(
+        value.variants["dataset"].average.score - value.variants["copies"].average.score
+    )
+    assert value.gain.low > 0 > value.variants["shuffled"].over_simcse.high
     trained = [load_recipe(path, ModelRecipe) for command, path in stages if command == "train"]
     with_data = [one for one in trained if one.datasets]
     assert (len(trained), len(with_data)) == (1 + 2 * 4, 2 * 4)
@@ -146,7 +148,7 @@ def test_a_variant_is_left_out_with_its_reason(data, stages, tmp_path, capsys):
     value = TrainingValue.read(data, read_manifest(data))
     people = "no human-annotated pairs available locally (--people FILE)"
     assert value.skipped == {"shuffled": "left out (--no-shuffled)", "people": people}
-    assert not {*value.skipped} & {*value.arms} and trainings(stages) == 1 + 2 * 2
+    assert not {*value.skipped} & {*value.variants} and trainings(stages) == 1 + 2 * 2
     assert f"not trained: {people}" in capsys.readouterr().out
 
 
@@ -197,7 +199,7 @@ def test_an_encoder_may_read_pairs_as_several_example_types_and_the_baselines_as
     experiment = Experiment(student, 60, (1,), "validation", 100, Path("out"), (), 1)
 
     def types(variant) -> list[tuple[str, bool]]:
-        recipe = checked(STUDENT, ModelRecipe, arm_recipe(experiment, variant, 1, Path("here")))
+        recipe = checked(STUDENT, ModelRecipe, variant_recipe(experiment, variant, 1, Path("here")))
         assert {one.path for one in recipe.datasets} == {"here"}
         return [(one.example_type, one.grades is None) for one in recipe.datasets]
 
@@ -231,9 +233,9 @@ def a_value(fingerprint, gain=1.5):
     over = {"score": gain, "low": gain - 1, "high": gain + 1}
     known = {"dataset": "tiny-sts", "config": "postprocessed", "student": "value-student", "student_sha256": "0" * 64}
     known |= {"base": "assets/demo-lm", "pairs": 2000, "seeds": [1, 2, 3], "tasks": ["stsb/cosine"], "samples": 1000}
-    variants = {"copies": variant, "dataset": variant | {"over_copies": over}}
+    variants = {"copies": variant, "dataset": variant | {"over_simcse": over}}
     more = {"fingerprint": fingerprint, "split": "validation", "skipped": {"people": "no | pairs"}, "versions": {}}
-    return TrainingValue.model_validate({**known, **more, "arms": variants})
+    return TrainingValue.model_validate({**known, **more, "variants": variants})
 
 
 def test_the_card_shows_a_measured_value_and_a_release_asks_for_a_least_one(tmp_path):
@@ -281,12 +283,12 @@ def test_a_killed_command_goes_on_and_makes_nothing_twice(data, tmp_path):
     student, out = small_student(tmp_path), tmp_path / "out"
     first = command(data, out, student)
     deadline = time.monotonic() + 300
-    while not list(out.glob("arms/untrained-*/encoder/results.json")) and time.monotonic() < deadline:
+    while not list(out.glob("variants/untrained-*/encoder/results.json")) and time.monotonic() < deadline:
         time.sleep(0.1)
     first.kill()
     first.communicate()
     assert not (data / VALUE).exists()
-    done = {path: path.stat().st_mtime_ns for path in out.glob("arms/*/encoder/results.json")}
+    done = {path: path.stat().st_mtime_ns for path in out.glob("variants/*/encoder/results.json")}
     assert done
     second = command(data, out, student, "--workers", "2")
     shown, said = second.communicate(timeout=600)
@@ -295,5 +297,5 @@ def test_a_killed_command_goes_on_and_makes_nothing_twice(data, tmp_path):
     assert said.count("== sts-dino train") == 3 - len(done)
     assert "not trained: no human-annotated pairs available locally" in shown
     value = TrainingValue.read(data, read_manifest(data))
-    assert list(value.arms) == ["untrained", "copies", "dataset"]
-    assert len({found.average.score for found in value.arms.values()}) == 3
+    assert list(value.variants) == ["untrained", "copies", "dataset"]
+    assert len({found.average.score for found in value.variants.values()}) == 3

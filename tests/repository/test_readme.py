@@ -44,7 +44,7 @@ def test_commands_and_options_that_a_page_names_exist(page):
 @pytest.mark.parametrize("name", ["prompteol-gemma-sts-dino", "static-sts-dino-gemma"])
 def test_its_results_are_those_of_make_real(name):
     result = kept(f"{name}.seven_tasks.json")
-    scores = [one["average"] for one in result[next(key for key in ("arms", "variants") if key in result)].values()]
+    scores = [one["average"] for one in result["variants" if "variants" in result else "arms"].values()]
     cells = [f"{one['score']:.1f} [{one['low']:.1f}, {one['high']:.1f}]" for one in scores]
     assert any(all(cell in line for cell in cells) for line in PAGE.splitlines()), cells
 
