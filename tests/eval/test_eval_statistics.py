@@ -144,6 +144,8 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says():
         found = interval(samples)
         covered += found.low <= truth <= found.high
     assert 132 <= covered <= 150  # 142.5 ± 3.9 standard deviations
+    ends = interval(np.arange(1001.0))
+    assert (ends.low, ends.high) == pytest.approx((25, 975))
 
 
 def test_resamples_without_a_score_are_drawn_again_and_counted():
