@@ -171,7 +171,7 @@ def explain(directory: Path, text: str, places: Sequence[str] = ()) -> Explanati
     """
     manifest = run_dir.read_manifest(directory)
     if manifest is None or manifest.kind != "dataset":
-        raise InputError(directory, "is no run directory of a dataset", hint="run: sts-dino write RECIPE")
+        raise InputError(directory, "is not a run directory of a dataset", hint="run: sts-dino write RECIPE")
     recipe = load_recipe(directory / run_dir.RECIPE, DatasetRecipe, [*remembered(directory), *places])
     require_inputs(directory / run_dir.RECIPE, recipe, unneeded=("source.path",))
     if not recipe.model.facts.can_trace:

@@ -220,7 +220,7 @@ def load_yaml(text: str, *, max_bytes: int, max_depth: int, max_nodes: int, load
         _Count(events, _Extent(max_nodes, max_bytes, max_depth)).read()
         return yaml.load(text, loader)  # noqa: S506 - a SafeLoader
     except UnicodeEncodeError as error:
-        raise UnsafeYaml("half a surrogate pair, which is no character") from error
+        raise UnsafeYaml("half a surrogate pair, which is not a character") from error
 
 
 class _Count:

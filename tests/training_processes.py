@@ -63,7 +63,7 @@ def launched(arguments: list[str], processes: int, log: Path) -> int | None:
 def killed(arguments: list[str], processes: int, log: Path, reached: Callable[[], bool], out: Path) -> None:
     """Start a group and kill -9 all of it as soon as it has ``reached`` its mark.
 
-    On a busy machine the model may be in ``out`` by then: that is no kill, and all begins anew, up to five times.
+    On a busy machine the model may be in ``out`` by then: that is not a kill, and all begins anew, up to five times.
     """
     for _ in range(5):
         group, deadline = started(arguments, processes, log), time.monotonic() + _SECONDS

@@ -114,7 +114,7 @@ class DatasetRows:
     def batches(self, sample: int | None = None, seed: int = 0) -> Iterator[Batch]:
         """All rows, or ``sample`` of them drawn at random, split by split.
 
-        Raises InputError for a scored pair whose score is no number.
+        Raises InputError for a scored pair whose score is not a number.
         """
         chosen, first = self.drawn(sample, seed), 0
         labelled_by = [self.labelled_by] if self.labelled_by else []
@@ -300,7 +300,7 @@ def _of_run(run: FinishedRun, name: str) -> Dataset:
 
 
 def _of_others(found: HubDataset) -> Dataset:
-    """A dataset of a Hub that is no published run."""
+    """A dataset of a Hub that is not a published run."""
 
     def table(config: str) -> ConfigTable:
         loaded = found.load(config)

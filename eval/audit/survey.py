@@ -238,11 +238,11 @@ class AnswerStore:
             raise RunError(self.path, f"cannot be read or written: {error}", hint=hint) from error
         except sqlite3.DatabaseError as error:
             hint = "it is damaged or something else: move it away, or choose another --out"
-            raise InputError(self.path, f"is no file of answers: {error}", hint=hint) from error
+            raise InputError(self.path, f"is not a file of answers: {error}", hint=hint) from error
 
 
 def clean_name(name: str) -> str:
-    """A name as it is stored: NFC, without control characters, single spaces. Raises InputError when it is no name."""
+    """A stored name: NFC, without control characters, single spaces. Raises InputError when nothing is left."""
     visible = "".join(" " if unicodedata.category(char)[0] in "CZ" else char for char in name)
     cleaned = " ".join(unicodedata.normalize("NFC", visible).split())
     if not cleaned or len(cleaned) > LONGEST_NAME:

@@ -109,7 +109,7 @@ def _is_description(path: PurePosixPath) -> bool:
 def require_all_weights(encoder: SentenceTransformer, folder: Path, model: str) -> None:
     """Raise InputError for weights that the files lack: transformers makes them at random, and only warns.
 
-    The names are compared once more on the meta device, where no weight is read. A pooler is no part of an embedding.
+    Names are compared again on the meta device, which reads no weights. A pooler is not part of an embedding.
     """
     network: Any = encoder.transformers_model
     if network is None or getattr(network, "_hf_peft_config_loaded", False) or getattr(network, "is_quantized", False):
@@ -184,7 +184,7 @@ class Encoder:
 def require_model(model: str) -> None:
     """Check a model without importing a library, which takes seconds.
 
-    Raises InputError for a folder that is not there, is no SentenceTransformer, is unfinished or has pickled weights.
+    Raises InputError for a missing or unfinished folder, another kind of folder, and pickled weights.
     """
     path = Path(model)
     if path.exists() and not model.startswith(FUNCTION):
@@ -341,7 +341,7 @@ def _settings(loaded: SentenceTransformer) -> dict[str, str]:
 def download(model: str) -> tuple[Path, str]:
     """A local copy of a Hub model and its commit; with HF_HUB_OFFLINE, of what was downloaded before.
 
-    Raises InputError when ``model`` is no Hub id.
+    Raises InputError when ``model`` is not a Hub id.
     """
     from huggingface_hub import HfApi, constants, snapshot_download
 

@@ -115,7 +115,7 @@ class Archive:
             with tarfile.open(self._path, "r:") as tar:
                 members = tar.getmembers()
         except tarfile.TarError as error:
-            raise InputError(self.place, f"is no tar archive: {error}", hint="restore the whole file") from error
+            raise InputError(self.place, f"is not a tar archive: {error}", hint="restore the whole file") from error
         for path in (PurePosixPath(member.name) for member in members):
             if path.is_absolute() or ".." in path.parts:
                 raise InputError(self.place, f"has a member outside of it: {str(path)!r}", hint="use another archive")
@@ -135,7 +135,7 @@ class Archive:
     def _content(self, member: tarfile.TarInfo) -> DataFile:
         place = f"{self.place}: {member.name}"
         if not member.isfile():
-            raise InputError(place, "is no plain file", hint="use an archive of plain files")
+            raise InputError(place, "is not a plain file", hint="use an archive of plain files")
         try:
             with tarfile.open(self._path, "r:") as tar:
                 stream = tar.extractfile(member)

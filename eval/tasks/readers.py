@@ -213,7 +213,7 @@ def load_arrays(file: DataFile) -> Any:
         return ArrayUnpickler(io.BytesIO(file.content), encoding="latin1").load()
     except (pickle.UnpicklingError, *damaged) as error:
         hint = "restore the file; SentEval's COCO pickles hold arrays, texts and numbers only"
-        problem = f"is no safe pickle of features: {' '.join(str(error).split())}"
+        problem = f"is not a safe pickle of features: {' '.join(str(error).split())}"
         raise InputError(file.place, problem, hint=hint) from error
 
 

@@ -287,7 +287,7 @@ def number(place: str, text: str, low: float, high: float) -> float:
     try:
         value = float(text)
     except ValueError as error:
-        raise InputError(place, f"{text!r} is no score", hint="restore the file") from error
+        raise InputError(place, f"{text!r} is not a score", hint="restore the file") from error
     if not low <= value <= high:
         raise InputError(place, f"the score {text} is out of range", allowed=f"{low:g} to {high:g}")
     return value

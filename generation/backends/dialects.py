@@ -41,7 +41,7 @@ class Answer:
 
 
 def _utf8(text: str) -> str:
-    text.encode()  # half a character (a lone surrogate) is no text: UnicodeEncodeError, a ValueError
+    text.encode()  # half a character (a lone surrogate) is not text: UnicodeEncodeError, a ValueError
     return text
 
 

@@ -365,7 +365,7 @@ class Engine(PromptEncoder):
 
 
 def _check_smaller(error: Exception, rows: int) -> None:
-    """Return when fewer rows may help. Raises what is no out-of-memory error, OutOfMemory for one text alone."""
+    """Return when fewer rows may help. Raises what is not an out-of-memory error, OutOfMemory for one text alone."""
     if not is_out_of_memory(error):
         raise error
     if rows <= 1:

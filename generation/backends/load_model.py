@@ -128,7 +128,7 @@ def model_origin(recipe: LanguageModel) -> Iterator[dict[str, Any]]:
     """What ``from_pretrained`` reads the model from, as arguments.
 
     A GGUF file lies in a folder of its own: of a file's neighbours transformers would prefer tokenizer.json, and of the
-    current folder a file of the same name. Raises InputError for a file that is no GGUF or that transformers misreads.
+    current folder a file of the same name. Raises InputError for any file but a GGUF that transformers reads right.
     """
     if not recipe.gguf_file:
         yield {"pretrained_model_name_or_path": model_name(recipe), "revision": recipe.revision}

@@ -205,7 +205,7 @@ def _require_answer(place: str, address: str) -> None:
     if address != ANY_CLUSTER:
         host, _, port = address.rpartition(":")
         if not host or not port.isdigit():
-            raise InputError(place, "is no address", allowed="auto or HOST:PORT, e.g. 10.0.0.1:6379")
+            raise InputError(place, "is not an address", allowed="auto or HOST:PORT, e.g. 10.0.0.1:6379")
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_SECONDS).close()
         except (OSError, OverflowError) as error:

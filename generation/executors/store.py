@@ -293,7 +293,7 @@ def _opened(url: str) -> tuple["AbstractFileSystem", str, str]:
     if protocol == "hf":
         if not re.match(r"hf://buckets/[^/]+/[^/]", url):
             hint = "in a repository every file would be a commit; use hf://buckets/ORG/NAME"
-            raise InputError(f"store {url}", "is no bucket of the Hub", hint=hint)
+            raise InputError(f"store {url}", "is not a bucket of the Hub", hint=hint)
         from huggingface_hub.utils import disable_progress_bars
 
         disable_progress_bars()  # a bar for every file would hide that of the run

@@ -66,7 +66,7 @@ def best(pairs: Iterable[LabelledPair], values: Sequence[str], column: str, top:
     """Of each label the ``top`` pairs with the largest numbers, by row.
 
     ``values``: the labels' values in the pairs. Pairs with other values, without a number, or with two equal texts are
-    skipped. Raises InputError for a cell that is no number, and for a label with fewer pairs than ``top``.
+    skipped. Raises InputError for a cell that is not a number, and for a label with fewer pairs than ``top``.
     """
     held: dict[str, list[tuple[float, int, LabelledPair]]] = {value: [] for value in values}
     for pair in pairs:
@@ -87,7 +87,7 @@ def _number(cell: str, column: str) -> float:
     except ValueError:
         number = math.nan
     if math.isnan(number):
-        raise InputError(f"few_shot.examples: column {column!r}", f"{cell!r} is no number")
+        raise InputError(f"few_shot.examples: column {column!r}", f"{cell!r} is not a number")
     return number
 
 

@@ -132,7 +132,7 @@ def with_new_rows(base: Manifest, new: Manifest) -> Manifest:
 
 
 def _sum(one: Any, other: Any) -> Any:
-    """Two trees of counts as one; what is no number is the other's."""
+    """Two trees of counts as one; what is not a number is the other's."""
     if isinstance(one, dict) and isinstance(other, dict):
         both = {key: _sum(one[key], other[key]) for key in one.keys() & other.keys()}
         return {**one, **other, **both}

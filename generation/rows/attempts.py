@@ -78,7 +78,7 @@ def write_pairs(
 
 
 def text_seed(recipe: DatasetRecipe, variant: Variant, first: SourceSentence, label: str, attempt: int) -> int:
-    """The seed of one completion. Without few-shot examples the variant is no part of its identity."""
+    """The seed of one completion. Without few-shot examples the variant is not part of its identity."""
     asked = () if variant.shots is None else (variant.shots, variant.example_set)
     return row_seed(recipe.seed, first.source_id, first.text, label, attempt, *asked)
 

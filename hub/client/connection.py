@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 TIMEOUT = httpx2.Timeout(60, read=300)  # the client's own default waits for ever
-LEAST_RATE = 100  # bytes a second, from ``TIMEOUT.read`` seconds on: slower is no answer
+LEAST_RATE = 100  # bytes a second, from ``TIMEOUT.read`` seconds on: slower is not an answer
 LONGEST_ASKED = 86_400  # seconds; a server that asks for more asks for nonsense
 _CLIENT = ("huggingface_hub", "httpx2", "httpcore2", "h11", "hf_xet")
 _CHECKS = "huggingface_hub.dataclasses"  # of a model's config, wherever that lies
@@ -127,7 +127,7 @@ def asked_seconds(headers: httpx2.Headers) -> int | None:
 
 
 def is_wrong(error: BaseException) -> bool:
-    """Whether what answered is no Hub: the client tripped over the answer, or was led in circles or elsewhere."""
+    """Whether the answer is not a Hub's: the client tripped over the answer, or was led in circles or elsewhere."""
     if isinstance(error, HFValidationError):
         return False
     if isinstance(error, (WrongAnswer, httpx2.TooManyRedirects, httpx2.UnsupportedProtocol, httpx2.DecodingError)):
@@ -242,7 +242,7 @@ def in_words(what: str, error: Exception) -> StsDinoError | None:
         return RunError(place, f"the Hub answered {error.response.status_code}: {said}", hint=hint)
     if is_wrong(error):
         hint = "is HF_ENDPOINT right, or does a proxy or a login page answer in its place? Nothing is lost"
-        return RunError(place, f"what answered is no Hub ({what_is_wrong(error)})", hint=hint)
+        return RunError(place, f"the answer is not a Hub's ({what_is_wrong(error)})", hint=hint)
     if isinstance(error, httpx2.HTTPError | ConnectionError):
         hint = "is it running, and is HF_ENDPOINT right? Run the same command again later: nothing is lost"
         return RunError(place, f"the Hub cannot be reached ({type(error).__name__})", hint=hint)
@@ -283,7 +283,7 @@ class Account(BaseModel):
 
 
 def account(api: "HfApi") -> Account:
-    """Ask the Hub. Raises WrongAnswer when what it says is no account."""
+    """Ask the Hub. Raises WrongAnswer when what it says is not an account."""
     try:
         return Account.model_validate(api.whoami())
     except ValidationError as error:

@@ -246,7 +246,7 @@ def require_known(name: str, known: Iterable[str], place: str, what: str) -> str
 
 
 def _license(card: "DatasetCardData | None") -> str | None:
-    """The licence that a card names, in either of the Hub's forms; None when it is no text."""
+    """The licence that a card names, in either of the Hub's forms; None when it is not text."""
     if card is None:
         return None
     licence = card.get("license_name") if card.get("license") == "other" else card.get("license")

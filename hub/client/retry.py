@@ -120,7 +120,7 @@ def reason(error: BaseException | None) -> str:
         said = client.message_of(error)
         return f"the Hub answered {error.response.status_code}" + (f" ({one_line(said)})" if said else "")
     if error is not None and client.is_wrong(error):
-        return f"what answered is no Hub ({client.what_is_wrong(error)})"
+        return f"the answer is not a Hub's ({client.what_is_wrong(error)})"
     return f"the connection failed ({type(error).__name__})"
 
 

@@ -114,7 +114,7 @@ def known(place: str, licence: str) -> Licence:
     if licence in table():
         return table()[licence]
     add = "add what it asks to hub/contract/data/licences.yaml if it is not one of these"
-    problem = f"{licence!r} is no licence that can be judged" if licence.strip() else "names no licence"
+    problem = f"{licence!r} is not a licence that can be judged" if licence.strip() else "names no licence"
     hint = " ".join(filter(None, (did_you_mean(licence, table()), add)))
     raise InputError(place, problem, allowed=", ".join(table()), hint=hint)
 

@@ -115,7 +115,7 @@ def _mapping(path: Path) -> dict[str, Any]:
     except yaml.reader.ReaderError as error:
         raise InputError(path, f"not valid YAML: {error.reason} (character {error.position})") from error
     if not isinstance(tree, dict):
-        problem = "is empty" if tree is None else "is no mapping of keys to values"
+        problem = "is empty" if tree is None else "is not a mapping of keys to values"
         raise InputError(path, problem, hint=f"copy one from recipes/; {_KEYS}")
     return tree
 
@@ -236,7 +236,7 @@ def with_overrides(tree: dict[str, Any], path: Path) -> dict[str, Any]:
     for repo_id, keys in overrides.items():
         if not isinstance(keys, dict) or not keys:
             hint = "write google/gemma-3-270m: {path: FOLDER}"
-            raise InputError(f"{path}:{repo_id}", "is no mapping of a section's keys", hint=hint)
+            raise InputError(f"{path}:{repo_id}", "is not a mapping of a section's keys", hint=hint)
     for section in _sections(tree):
         named = section.get("repo_id")
         if isinstance(named, str) and named in overrides:

@@ -245,7 +245,7 @@ def changed_values(before: Any, now: Any) -> dict[str, str]:
 
 
 def _leaves(tree: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value that is no collection, under its keys joined by dots."""
+    """Every value that is not a collection, under its keys joined by dots."""
     if not isinstance(tree, dict | list):
         yield place, tree
         return

@@ -241,7 +241,7 @@ OTHER_LABEL = Reason("other_label", second="likelier under another label's promp
 NOT_BEST = Reason("not_best", "other texts for the same source sentence and label are more probably of the label")
 OVER_CAP = Reason("over_cap", second="more texts than wanted for one source sentence and label")
 QUOTATION_MARK = Reason("quotation_mark", first="a quotation mark inside, which the recipe passes over")
-NOT_UNICODE = Reason("not_unicode", first="half a surrogate pair, which is no text")
+NOT_UNICODE = Reason("not_unicode", first="half a surrogate pair, which is not text")
 LENGTH = Reason("length", first="not of the wanted number of tokens")
 TOO_LONG = Reason("too_long", first="with its prompt, more tokens than the model's context")
 NOT_NEEDED = Reason("not_needed", first="there were enough source sentences already")

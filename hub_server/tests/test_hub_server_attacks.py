@@ -127,7 +127,7 @@ def test_a_slow_upload_and_a_slow_download_that_go_on_are_served(hub, repo):
 
 
 def test_a_crawling_body_is_refused(hub):
-    """One byte now and then is no progress: the body may not be slower than 1,000 bytes a second on the whole."""
+    """One byte now and then is not progress: the body may not be slower than 1,000 bytes a second on the whole."""
     with connect(hub, "POST /api/validate-yaml HTTP/1.1\nHost: HOST\nContent-Length: 100000\n\n") as connection:
         connection.settimeout(PATIENCE / 4)
         started, answer = time.monotonic(), b""

@@ -65,7 +65,7 @@ def test_all_planted_sentences_and_nearly_all_light_edits_are_found(shipped):
     draw = random.Random(0)
     chosen = draw.sample(texts_of_test(evaluation), 400)
     edits = [edited(text, word.split()[0], draw) for text, word in zip(chosen[200:], chosen, strict=False)]
-    for texts, kinds, least in ((chosen[:200], {"exact"}, 200), (edits, {"exact", "normal", "near"}, 185)):
+    for texts, kinds, least in ((chosen[:200], {"exact"}, 200), (edits, {"exact", "normal", "near"}, 190)):
         assert sum(any(one.kind in kinds for one in matches) for matches in sentences.matches(texts)) >= least
 
 

@@ -168,7 +168,7 @@ def test_another_file_or_answers_about_other_rows_are_refused_and_left_alone(tmp
         with pytest.raises(InputError, match=r"holds answers about other rows .*--out"):
             AnswerStore(tmp_path, other)
     (tmp_path / FILE).write_text("my notes, not a database, and long enough to be looked at as one " * 20)
-    with pytest.raises(InputError, match="is no file of answers"):
+    with pytest.raises(InputError, match="is not a file of answers"):
         AnswerStore(tmp_path, EXAMPLES)
     assert (tmp_path / FILE).read_text().startswith("my notes")
 

@@ -455,7 +455,7 @@ def test_a_full_disk_is_told_before_and_during_the_work(tmp_path, monkeypatch):
 )
 def test_a_bad_encoder_is_refused_by_name(tmp_path, function, problem):
     encoder = load_encoder(f"python:encoder_functions:{function}")
-    for _ in range(2):  # what was stored before is no way round
+    for _ in range(2):  # what was stored before does not help
         with pytest.raises(InputError, match=problem) as refused:
             Embeddings(encoder, tmp_path).rows([*TEXTS, "bad\n"])
         assert str(refused.value).startswith(f"python:encoder_functions:{function}: ")

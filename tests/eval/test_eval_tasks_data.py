@@ -87,7 +87,7 @@ def test_unscored_sts_pairs_are_left_out_and_subsets_keep_the_toolkits_order():
 
 BAD = {
     "stsb-columns": ("stsb", "a\tb\tc\n", "sts-test.csv:1: has 3 tab-separated columns, expected 7"),
-    "stsb-score": ("stsb", "g\tf\t1\t2\tfive\ta\tb\n", "sts-test.csv:1: 'five' is no score"),
+    "stsb-score": ("stsb", "g\tf\t1\t2\tfive\ta\tb\n", "sts-test.csv:1: 'five' is not a score"),
     "stsb-nan": ("stsb", "g\tf\t1\t2\tnan\ta\tb\n", "the score nan is out of range"),
     "sst2-class": ("sst2", "fine \t2\n", "sentiment-test:1: unknown class '2'; allowed: 0, 1"),
     "probing-part": ("wc", "xx\t1\ta\n", "word_content.txt:1: unknown part 'xx'"),
@@ -172,7 +172,7 @@ def test_a_malicious_pickle_runs_nothing(protocol, tmp_path, capfd):
     )
     for attack in attacks:
         for data in (attack, content() | {"more": [attack]}):
-            with pytest.raises(InputError, match=r"COCO/train\.pkl: is no safe pickle of features: it asks for"):
+            with pytest.raises(InputError, match=r"COCO/train\.pkl: is not a safe pickle of features: it asks for"):
                 read_coco(pickle.dumps(data, protocol=protocol))
     assert not target.exists() and "this" not in sys.modules and poem is None
     assert capfd.readouterr().out == ""
@@ -196,7 +196,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)
 def test_what_is_no_pickle_of_numbers_is_one_clear_error(data):
-    with pytest.raises(InputError, match=r"COCO/train\.pkl: is no safe pickle of features") as raised:
+    with pytest.raises(InputError, match=r"COCO/train\.pkl: is not a safe pickle of features") as raised:
         load_arrays(DataFile("COCO/train.pkl", data))
     assert "\n" not in str(raised.value)
 

@@ -193,7 +193,7 @@ def test_tokens_stay_with_the_driver_unless_workers_need_them():
         (["--store", "/shared"], "--store: is for several workers; add --workers N or --ray"),
         (["--cpus-per-worker", "2", "--gpus-per-worker", "1"], "--cpus-per-worker, --gpus-per-worker: is for several"),
         (["--ray", "ray://10.0.0.1:10001"], "run the command on a node of the cluster"),
-        (["--ray", "nowhere"], "is no address; allowed: auto or HOST:PORT"),
+        (["--ray", "nowhere"], "is not an address; allowed: auto or HOST:PORT"),
         (["--ray", "127.0.0.1:1"], r"--ray 127.0.0.1:1: does not answer \(\[Errno 111\]"),
         (["--workers", "0"], "--workers"),
         (

@@ -284,7 +284,7 @@ def test_a_store_that_never_answered_is_a_wrong_address_and_one_that_stays_away_
         ("", "is empty"),
         ("memry://b", "Protocol not known: memry; allowed: a path, or a URL .*did you mean 'memory://"),
         ("lacking://bucket", "needs a package: Install lacking-fs.*install it on every node"),
-        ("hf://datasets/org/name", "is no bucket of the Hub; in a repository every file would be a commit"),
+        ("hf://datasets/org/name", "is not a bucket of the Hub; in a repository every file would be a commit"),
         ("simplecache::memory://x", "chained protocols are not supported"),
     ],
 )

@@ -91,7 +91,7 @@ def test_a_row_that_comes_out_otherwise_is_an_error(run, tmp_path):
 def test_an_id_that_is_malformed_or_of_no_row_and_no_run_are_one_error(name, words, run, tmp_path):
     with pytest.raises(InputError, match=words):
         explain.explain(run, name)
-    with pytest.raises(InputError, match="is no run directory"):
+    with pytest.raises(InputError, match="is not a run directory"):
         explain.explain(tmp_path, name)
 
 

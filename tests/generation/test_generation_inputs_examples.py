@@ -155,7 +155,7 @@ def test_scored_pairs_give_each_label_a_band(tmp_path):
         for label, (low, high) in bands.items():
             assert len(one[label]) == 3 and all(low <= example.row % 26 / 5 <= high for example in one[label])
     path.write_text("sentence1,sentence2,score\na,b,high\n")
-    with pytest.raises(InputError, match="'high' is no number"):
+    with pytest.raises(InputError, match="'high' is not a number"):
         example_sets(sts(kind="file", path=str(path), scores=bands, **columns))
 
 

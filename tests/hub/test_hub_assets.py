@@ -27,7 +27,7 @@ def test_a_file_that_the_code_looks_for_is_installed_where_it_looks(wanted):
 
 @pytest.fixture
 def installation(monkeypatch, tmp_path):
-    """The shipped files as an installation has them, seen from a folder that is no clone."""
+    """The shipped files as an installation has them, seen from a folder that is not a clone."""
     share = tmp_path / "share/sts-dino"
     for folder, patterns in DATA.items():
         for file in (file for pattern in patterns for file in Path().glob(pattern) if file.is_file()):

@@ -158,7 +158,7 @@ def test_what_is_wrong_with_a_file_of_stand_ins(tmp_path):
     other.write_text("org/other: {path: lm}\n")
     assert "names no repository of the recipe" in refused(path, DatasetRecipe, f"@{other}")
     other.write_text("google/gemma-3-270m: lm\n")
-    assert "other.yaml:google/gemma-3-270m: is no mapping" in refused(path, DatasetRecipe, f"@{other}")
+    assert "other.yaml:google/gemma-3-270m: is not a mapping" in refused(path, DatasetRecipe, f"@{other}")
     other.write_text("google/gemma-3-270m: {paht: lm}\n")
     assert "did you mean 'path'" in refused(path, DatasetRecipe, f"@{other}")
 

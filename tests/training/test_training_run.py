@@ -175,7 +175,7 @@ def test_a_full_disk_is_told_as_such(tmp_path):
 
 
 def test_a_dry_run_tells_the_plan_without_the_weights(tmp_path, capsys):
-    """The weights' file is no such thing: nothing can have read it."""
+    """The weights' file does not exist: nothing can have read it."""
     base = make_llama(tmp_path / "llama")
     (base / "model.safetensors").write_bytes(b"no weights")
     recipe = write_recipe(

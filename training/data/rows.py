@@ -72,7 +72,7 @@ class RowChecks:
         """Raise InputError unless the columns are there and hold text and numbers."""
         target = self.examples.target
         if self.weights in (*self.examples.columns, SET):
-            raise InputError(self.place, f"weights: column {self.weights!r} is no column of weights")
+            raise InputError(self.place, f"weights: column {self.weights!r} is not a column of weights")
         for column in self.columns:
             if column not in schema.names:
                 needs = {SET: SET, self.weights: "weights"}.get(column, f"example type {self.examples.name}")

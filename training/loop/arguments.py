@@ -136,7 +136,7 @@ def check_reporters(given: str | list[str] | None, place: str) -> list[str]:
     installed = sorted(get_available_reporting_integrations())
     for name in names:
         if name not in installed:
-            problem = "is not installed" if name in INTEGRATION_TO_CALLBACK else "is no reporter of the trainer"
+            problem = "is not installed" if name in INTEGRATION_TO_CALLBACK else "is not a reporter of the trainer"
             raise InputError(place, f"{name!r} {problem}", allowed=f"{', '.join(installed)}, or {NONE}")
     return list(dict.fromkeys(names))
 

@@ -121,7 +121,7 @@ DECIDED = {
     **dict.fromkeys(("model", "encoder", "head", "embedding_dimension"), "the recipe's base"),
     "guide": "the dataset's own key guide",
     **dict.fromkeys(("num_labels", "gather_across_devices", "show_progress_bar"), "this stage"),
-    **dict.fromkeys(("similarity_fct", "loss_fct", "cos_score_transformation"), "the loss: a function is no text"),
+    **dict.fromkeys(("similarity_fct", "loss_fct", "cos_score_transformation"), "the loss: a function is not text"),
     **dict.fromkeys(("directions", "partition_mode"), "this stage: anchors are compared with positives and negatives"),
 }
 MAY_BE_ZERO = ("hardness_strength", "mlm_probability", "contrastive_weight", "margin")
