@@ -31,7 +31,7 @@ def read_seeds(values: list[str]) -> list[int]:
     """Seeds of the probes. Raises InputError for anything else."""
     names = split_names(values)
     if len(set(names)) < len(names) or not all(name.isascii() and name.isdigit() for name in names):
-        raise InputError("--seeds", f"{','.join(names)!r} are no distinct seeds", allowed="e.g. 1111,1112")
+        raise InputError("--seeds", f"{','.join(names)!r} are not distinct seeds", allowed="e.g. 1111,1112")
     return [int(name) for name in names] or [1111]
 
 

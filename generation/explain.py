@@ -152,7 +152,7 @@ def find_row(directory: Path, manifest: Manifest, row_id: RowId) -> tuple[str, R
 
 
 def first_row_id(directory: Path) -> str:
-    """The id of the first raw row of a run directory. Raises InputError when there is none."""
+    """The id of the first raw row of a run directory. Raises InputError when it is missing."""
     manifest = run_dir.read_manifest(directory)
     for file in manifest.files if manifest else ():
         base, _, shots = str(file.config).partition("-")

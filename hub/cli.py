@@ -93,7 +93,7 @@ class _OneLine:
             raise _of_usage(error, error.ctx.command_path if error.ctx else name, given) from None
 
     def invoke(self, ctx: Any) -> Any:
-        """Call what was parsed. Raises InputError for the name of a subcommand that is none."""
+        """Call what was parsed. Raises InputError for an unknown subcommand."""
         try:
             return super().invoke(ctx)  # type: ignore[misc]
         except _UsageError as error:

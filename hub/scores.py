@@ -7,7 +7,7 @@ NO_INTERVAL = "no interval"
 
 
 def number(value: float | None, signed: bool = False) -> str:
-    """A score or a difference to two decimals; a dash where there is none."""
+    """A score or a difference to two decimals; a dash for none."""
     return ABSENT if value is None else f"{value:{'+' if signed else ''}.2f}"
 
 

@@ -29,7 +29,7 @@ EVALUATE = "run: sts-dino score RECIPE"
 
 
 def require_manifest(directory: Path) -> Manifest:
-    """The manifest of a run directory. Raises InputError where there is none."""
+    """The manifest of a run directory. Raises InputError when it is missing."""
     manifest = read_manifest(directory)
     if manifest is None:
         hint = "name the output of a stage, e.g. artifacts/datasets/NAME"

@@ -58,7 +58,7 @@ class Batch:
     def pairs(self) -> tuple[list[str], list[str], list[str]]:
         """Both sides and labels of the batch's pairs: a triplet is a positive pair, then a negative one.
 
-        Single texts are no pairs: three empty lists.
+        Single texts give three empty lists.
         """
         columns = list(self.texts.values())
         if len(columns) == 3:
@@ -72,7 +72,7 @@ class Batch:
 class DatasetRows:
     """One config of a dataset. ``revision`` is the Hub commit or the run's fingerprint.
 
-    ``recipe`` reads the recipe of the run; None where there is none.
+    ``recipe`` reads the recipe of the run, or None.
     """
 
     name: str
@@ -234,7 +234,7 @@ class Dataset:
 def find_dataset(place: str) -> Dataset:
     """The dataset in a run directory or of a Hub.
 
-    Raises InputError when there is none or it is not finished, RunError when the Hub cannot be read.
+    Raises InputError when it is missing or not finished, RunError when the Hub cannot be read.
     """
     if Path(place).is_dir() or not HUB_ID.fullmatch(place):
         run = local_run(Path(place), place)

@@ -263,7 +263,7 @@ class Survey:
         return {name: {row: of[row] for row in self.sample.rows if row in of} for name, of in found.items()}
 
     def next_open(self, annotator: str) -> int:
-        """The annotator's first question without an answer; the end when there is none."""
+        """The annotator's first question without an answer, or the end."""
         given = self.answers().get(annotator, {})
         return next((place for place, row in enumerate(self.sample.rows) if row not in given), len(self.sample))
 

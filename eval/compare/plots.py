@@ -96,7 +96,7 @@ def _differences(verdicts: Sequence[Verdict]) -> Drawing:
 
 
 def _mark(word: Word) -> Line2D:
-    """The mark of a verdict: filled where there is a significant difference, hollow where there is none."""
+    """The mark of a verdict: filled where there is a significant difference, else hollow."""
     shape, colour = MARKS[word]
     inside = "white" if word == "not significant" else colour
     return Line2D([], [], color=colour, marker=shape, label=word, linewidth=1.6, markersize=7, markerfacecolor=inside)

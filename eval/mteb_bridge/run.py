@@ -217,7 +217,7 @@ def prompted(encoder: Encoder, task: TaskMetadata, side: PromptType | None) -> E
 
 METRICS: dict[str, Metric] = {"cosine_spearman": "spearman", "cosine_pearson": "pearson"}  # of STS → ours
 DIGITS = 6  # that MTEB keeps of a score
-ERRORS = ("mae", "mse", "rmse")  # metrics that are no shares or correlations
+ERRORS = ("mae", "mse", "rmse")  # metrics that are not shares or correlations
 UNITS: dict[str, Unit] = {
     **dict.fromkeys(("STS", "PairClassification", "BitextMining"), "pairs"),
     **dict.fromkeys(("Retrieval", "Reranking", "InstructionRetrieval", "InstructionReranking"), "queries"),

@@ -36,7 +36,7 @@ _ENDS_A_PIECE = re.compile(r'[\n".:;!?]')
 
 
 class TextFilters:
-    """Rejects completions that are no text of the dataset, copy their prompt, or stand too near to or far from x1."""
+    """Reject completions that are unusable, copy their prompt, or are too near to or far from x1."""
 
     def __init__(self, recipe: DatasetRecipe, sets: Mapping[int, Sequence[ExampleSet]]):
         self._near_copy, self._language = recipe.postprocess.near_copy, recipe.language
@@ -50,7 +50,7 @@ class TextFilters:
         """The rejection reason of a generated text, or None.
 
         ``text1``, ``label`` and ``variant`` are of its prompt; a source sentence that the model writes has none of
-        them. Words that text1 has, too, are no echo of the instruction. ``filtered`` handles a text equal to text1.
+        them. Words that text1 has, too, do not echo the instruction. ``filtered`` handles a text equal to text1.
         """
         if EXAMPLE_COPY.name in self._chosen and label and variant and words(text) in self._shown(label.name, variant):
             return EXAMPLE_COPY.name

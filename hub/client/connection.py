@@ -250,7 +250,7 @@ def in_words(what: str, error: Exception) -> StsDinoError | None:
 
 
 def lost_connection(error: BaseException) -> Exception | None:
-    """The failed connection that transformers' plain OSError was raised from; None when there is none."""
+    """The failed connection that transformers' plain OSError was raised from, or None."""
     behind: BaseException | None = error if type(error) is OSError and error.errno is None else None
     while behind is not None and not isinstance(behind, httpx2.TransportError | ConnectionError):
         behind = behind.__cause__

@@ -102,7 +102,7 @@ def fetch(
 class FinishedRun:
     """A complete run of a dataset: its manifest, and ``bring``, which returns the folder that holds given files.
 
-    ``recipe``: where its recipe.yaml lies; None where there is none, or a Hub that has it cannot be asked.
+    ``recipe``: where its recipe.yaml lies, or None, or a Hub that has it cannot be asked.
     """
 
     place: str
@@ -127,7 +127,7 @@ class FinishedRun:
 
 
 def local_run(directory: Path, place: str) -> FinishedRun:
-    """The run in a directory. Raises InputError when there is none, or it is unfinished."""
+    """The run in a directory. Raises InputError when it is missing or unfinished."""
     if not directory.is_dir():
         hint = "make the dataset first (sts-dino write RECIPE), or name one of a Hub"
         raise InputError(place, "no such directory", hint=hint)

@@ -223,7 +223,7 @@ configs:
 
 # {name}
 
-Version {version} is being published: its files come in several commits, the last of which replaces this card. Nothing
+Version {version} is being published: its files come in several commits, and the last commit replaces this card. Nothing
 can be loaded from here until then. Earlier versions can be, by their tags.
 """
 

@@ -301,7 +301,7 @@ def edits_since(
 
 
 def _last_published_card(repository: Repository, remote: Remote) -> str | None:
-    """The newest card of the branch's history that is as it was stamped; None when there is none."""
+    """The newest card of the branch's history that is as it was stamped, or None."""
     for sha in repository.commits(remote.sha)[:CARDS_READ]:
         content = repository.read(Remote(sha, {}), CARD)
         card = content.decode("utf-8", "replace") if content is not None else ""

@@ -182,7 +182,7 @@ def unwrapped(place: object = constants.HF_HOME) -> Iterator[None]:
 
 @contextmanager
 def _worded(repo_id: str) -> Iterator[None]:
-    """The client's errors that are no answers of the Hub, in ours."""
+    """The client's errors without an answer of the Hub, in ours."""
     try:
         yield
     except ValueError as error:

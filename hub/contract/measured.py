@@ -39,7 +39,7 @@ class Measured(Frozen):
 
     @classmethod
     def read(cls, directory: Path, manifest: Manifest) -> Self | None:
-        """The measurements in a run directory, or None when there are none.
+        """The measurements in a run directory, or None.
 
         Raises InputError, naming the command that measures again, for another form and for the rows of another run.
         """

@@ -122,7 +122,7 @@ def read_manifest(directory: Path) -> Manifest | None:
 
 
 def require_complete(directory: Path) -> Manifest:
-    """The manifest of a finished run. Raises InputError when there is none or the run is unfinished."""
+    """The manifest of a finished run. Raises InputError when it is missing or unfinished."""
     manifest = read_manifest(directory)
     if manifest is None:
         hint = "run the stage that makes it first"

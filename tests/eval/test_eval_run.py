@@ -170,7 +170,7 @@ def test_every_kind_of_task_gets_score_interval_data_and_time(tmp_path):
         (["--set", "evaluation.0.task=stsb/cos"], 2, "did you mean 'stsb/cosine'"),
         (["--set", "evaluation.0.task=mr/senteval"], 2, "mr/senteval: has no split 'validation'"),
         (["--tasks", "sts12/all"], 2, "sts12: no source of its data is given; give --senteval-data DIR"),
-        (["--seeds", "1,x"], 2, "--seeds: '1,x' are no distinct seeds"),
+        (["--seeds", "1,x"], 2, "--seeds: '1,x' are not distinct seeds"),
         (["--hub-data", "org/name"], 2, "'org/name' is not pinned"),
         (["--out", "r.json"], 2, "r.json: is a file"),
         (["--model", "artifacts/models/none"], 2, "no such model folder; train it first"),

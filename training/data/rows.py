@@ -283,7 +283,7 @@ def _read(table: pa.Table, numbers: list[int], checks: RowChecks) -> pa.Table:
 
 @contextmanager
 def stream_errors(spec: TrainingData) -> Iterator[None]:
-    """Translate what ends a stream early: a Hub that is gone (RunError), or bytes that are no rows (InputError)."""
+    """Translate what ends a stream early: a Hub that is gone (RunError), or bytes that are not rows (InputError)."""
     if not spec.streaming:
         yield
         return
