@@ -107,3 +107,9 @@ def test_a_single_row_beyond_the_limit_is_a_group_of_its_own(monkeypatch):
     assert [group.to_pylist() for group in shards.row_groups(table)] == [
         [{"text": text}] for text in table["text"].to_pylist()
     ]
+
+
+def test_rows_that_do_not_fit_the_schema_leave_no_file(tmp_path):
+    with pytest.raises(pa.ArrowInvalid):
+        write_shard(tmp_path / "a.parquet", [{"text": "a", "number": "many"}], TEXTS)
+    assert not list(tmp_path.iterdir())

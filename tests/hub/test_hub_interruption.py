@@ -39,6 +39,14 @@ def test_an_interrupt_that_is_ignored_stays_so(tmp_path):
     assert b"went on" in ignored.stdout
 
 
+def test_importing_a_package_changes_no_handler():
+    shown = (
+        "import signal, hub, generation; print(signal.getsignal(2) is signal.default_int_handler, signal.getsignal(15))"
+    )
+    done = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", str(int(signal.SIG_DFL))]
+
+
 def test_a_command_that_has_begun_heeds_signals_itself():
     begun = (
         "import signal\nfrom hub.process import heed_from_now_on\nheed_from_now_on()\n"
