@@ -62,7 +62,7 @@ def test_what_no_card_could_say_is_refused_before_a_release_makes_anything(tmp_p
 @pytest.mark.parametrize("option", ["--dry-run", "--estimate", None])
 def test_a_licence_that_its_parts_do_not_allow_stops_every_start(option, tmp_path):
     words = [str(X2), "--out", str(tmp_path / "run"), *([option] if option else []), "--set"]
-    for setting, said in (("my-own", "no licence that can be judged"), ("mit", "does not cover its parts")):
+    for setting, said in (("my-own", "not a licence that can be judged"), ("mit", "does not cover its parts")):
         done = CliRunner().invoke(generation.app, [*words, f"license={setting}"])
         assert isinstance(done.exception, InputError) and said in str(done.exception)
     assert not list(tmp_path.iterdir())
