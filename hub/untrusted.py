@@ -21,6 +21,9 @@ import yaml
 
 from hub.errors import InputError, StsDinoError
 
+if TYPE_CHECKING:
+    from jinja2 import BaseLoader, Environment
+
 LONGEST = 300  # characters that a server's own words may take in a line of ours
 _SEQUENCE = re.compile(
     r"(?:\x1b\]|\x9d)[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?"  # a title, a link, the clipboard (OSC)
@@ -137,6 +140,23 @@ def finalize(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return inline(str(value))
+
+
+def template_environment(loader: "BaseLoader") -> "Environment":
+    """Jinja templates of Markdown pages: ``finalize`` escapes all text, and an undefined variable raises."""
+    from jinja2 import Environment, StrictUndefined
+
+    found = Environment(
+        loader=loader,
+        undefined=StrictUndefined,
+        finalize=finalize,
+        autoescape=False,  # noqa: S701 - the output is Markdown: HTML escaping would not do
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.globals |= {"table": table, "zip": zip}
+    found.filters |= {"code": code, "markdown": Markdown}
+    return found
 
 
 def table(header: list[Any], rows: list[list[Any]]) -> Markdown:

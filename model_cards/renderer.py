@@ -10,12 +10,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader
 
 from hub import scores
 from hub.contract.licences import Licence
 from hub.contract.published_paths import origin_name
-from hub.untrusted import Markdown, code, fenced, finalize, inline, prose, table
+from hub.untrusted import Markdown, code, fenced, inline, prose, template_environment
 
 HERE = Path(__file__).parent
 DATA = HERE / "data"
@@ -58,17 +58,10 @@ def html(markdown: str) -> str:
 @cache
 def _environment(folder: Path) -> Environment:
     """Cached with its compiled templates: a growing dataset gets a card with every commit."""
-    environment = Environment(
-        loader=FileSystemLoader(folder),
-        undefined=StrictUndefined,
-        finalize=_printed,
-        autoescape=False,  # noqa: S701 - the output is Markdown: ``finalize`` escapes, HTML escaping would not do
-        trim_blocks=True,
-        lstrip_blocks=True,
+    environment = template_environment(FileSystemLoader(folder))
+    environment.filters.update(
+        fenced=fenced, licence=licence_link, prose=prose, listed=_listed, origin=_origin, percent=_percent, score=_score
     )
-    environment.globals.update(table=table, zip=zip)
-    environment.filters.update(code=code, fenced=fenced, licence=licence_link, markdown=Markdown, prose=prose)
-    environment.filters.update(listed=_listed, origin=_origin, percent=_percent, score=_score)
     return environment
 
 
@@ -87,7 +80,3 @@ def _score(value: float) -> Markdown:
 
 def _percent(share: float) -> Markdown:
     return Markdown(f"{100 * share:.1f} %")
-
-
-def _printed(value: Any) -> str:
-    return str(value) if isinstance(value, StrictUndefined) else finalize(value)  # str() of an undefined raises

@@ -6,7 +6,7 @@ source sentences are drawn, and intervals resample source sentences.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,19 +34,24 @@ if TYPE_CHECKING:
 def draw_pairs(rows: DatasetRows, count: int, seed: int) -> tuple["pandas.DataFrame", int]:
     """All pairs (first, second, label) of ``count`` source sentences drawn at random; the number to draw from.
 
-    Raises InputError without labelled pairs.
+    Rows are read twice; eight bytes of each source sentence are kept. Raises InputError without labelled pairs.
     """
     import pandas
 
     if len(rows.columns) != 2 or rows.labelled_by is None:
         raise InputError(rows.place, f"has {rows.example_type} rows", allowed="labelled pairs (schema: sts or nli)")
-    read = [pandas.DataFrame(dict(zip(PAIR, batch.pairs(), strict=True))) for batch in rows.batches()]
-    pairs = pandas.concat(read, ignore_index=True)
-    pairs = pairs[pairs["label"] != SAMPLED]
-    first = sorted(pairs["first"].unique(), key=lambda text: _hash(text, seed))
-    if not first:
-        raise InputError(rows.place, "has no pair that was written for a label")
-    return pairs[pairs["first"].isin(first[:count])].reset_index(drop=True), len(first)
+    hashes = np.unique(np.fromiter((_hash(first, seed) for first, _, _ in _generated(rows)), dtype=np.uint64))
+    if not len(hashes):
+        raise InputError(rows.place, "has no pair that was generated for a label")
+    last = hashes[min(count, len(hashes)) - 1]  # the smallest hashes: a simple random sample
+    drawn = [pair for pair in _generated(rows) if _hash(pair[0], seed) <= last]
+    return pandas.DataFrame(drawn, columns=[*PAIR]), len(hashes)
+
+
+def _generated(rows: DatasetRows) -> Iterator[tuple[str, str, str]]:
+    """Every pair but sampled negatives, batch by batch."""
+    for batch in rows.batches():
+        yield from (pair for pair in zip(*batch.pairs(), strict=True) if pair[2] != SAMPLED)
 
 
 def _hash(text: str, seed: int) -> int:

@@ -1,6 +1,7 @@
 """Matches of a dataset's rows with evaluation sentences, counted in a ledger (``hub.contract.measured.Ledger``)."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +20,9 @@ if TYPE_CHECKING:
 SCORED = ("all", "validation", "test")  # splits that scores come from; `all` of k-fold tasks
 DROPPED: tuple[Kind, ...] = ("exact", "normal", "near")
 EXAMPLES = 10  # of every split and kind
-ROW = ["config", "split", "row"]
 EXAMPLE = ["place", "kind"]
-TYPES = {  # columns of the table of matches; kind: its number in KINDS; place: e.g. sts12/test
-    **{"config": "str", "split": "str", "row": "int64", "column": "str", "label": "object", "kind": "int8"},
-    **{"similarity": "float64", "sentence": "int64", "place": "str", "place_row": "int64", "place_side": "int64"},
-    "text": "object",  # of the first matches of a place and kind
-}
+COLUMNS = ["config", "split", "row", "column", "label", "kind", "similarity", "sentence"]  # kind: its number in KINDS
+COLUMNS += ["place", "place_row", "place_side", "text"]  # place: e.g. sts12/test
 
 Hits = dict[str, NDArray[np.int8]]  # split → (rows,): 0 keeps a row, k + 1 drops it for KINDS[k]
 
@@ -43,108 +40,102 @@ class Bookkeeper:
         kinds: Sequence[Kind] = DROPPED,
         splits: Sequence[str] = SCORED,
     ):
-        self.kinds, self.splits, self._checked = tuple(kinds), tuple(splits), list[DatasetRows]()
-        self._sentences, self._evaluation = sentences, evaluation
-        import pandas
-
-        self._found = [pandas.DataFrame(columns=[*TYPES]).astype(TYPES)]
+        self.kinds, self.splits, self.hits = tuple(kinds), tuple(splits), dict[str, Hits]()
+        self._sentences, self._evaluation, self._checked = sentences, evaluation, list[DatasetRows]()
+        self._rows = Counter[tuple[str, ...]]()  # what is counted, e.g. ("column", config, column, kind) → rows
+        self._found = dict[tuple[str, Kind], set[int]]()  # evaluation split and kind → numbers of its sentences
+        self._examples = dict[tuple[str, Kind], list[dict[str, Any]]]()  # evaluation split and kind → matches
 
     def check(self, rows: DatasetRows, progress: Callable[[int], object] = lambda done: None) -> None:
         """Match all rows of a config; ``progress`` is called with the number of rows of each batch."""
         self._checked.append(rows)
+        self.hits[rows.config] = {split: np.zeros(count, dtype=np.int8) for split, count in rows.splits.items()}
         for batch in rows.batches():
-            self._add(rows.config, batch)
+            if matches := self._matches(rows.config, batch):
+                self._add(rows.config, batch.split, matches)
             progress(len(batch))
 
-    def _add(self, config: str, batch: Batch) -> None:
+    def _matches(self, config: str, batch: Batch) -> list[tuple[Any, ...]]:
+        """One tuple for each match of a text with an evaluation sentence: the values of ``COLUMNS``."""
         distinct = list(dict.fromkeys(text for texts in batch.texts.values() for text in texts))
         found = dict(zip(distinct, self._sentences.matches(distinct), strict=True))
         labels: Sequence[str | None] = batch.labels or [None] * len(batch)
-        matches = [
+        return [
             (config, batch.split, row, column, label, KINDS.index(of.kind), of.similarity, of.sentence, *of.place, text)
             for row, label, *texts in zip(batch.rows.tolist(), labels, *batch.texts.values(), strict=True)
             for column, text in zip(batch.texts, texts, strict=True)
             for of in found[text]
         ]
-        if matches:
-            import pandas
 
-            table = pandas.DataFrame(matches, columns=[*TYPES]).astype(TYPES)
-            self._found.append(table.assign(text=table["text"].where(table.groupby(EXAMPLE).cumcount() < EXAMPLES)))
-
-    @property
-    def matches(self) -> "pandas.DataFrame":
-        """A row for each match of a text with an evaluation sentence; ``part`` is the split of that."""
+    def _add(self, config: str, split: str, matches: list[tuple[Any, ...]]) -> None:
+        """Count a batch. All matches of a row are in it, so memory does not grow with their number."""
         import pandas
 
-        found = pandas.concat(self._found, ignore_index=True)
-        return found.assign(part=[place.partition("/")[2] for place in found["place"]])
+        table = pandas.DataFrame(matches, columns=COLUMNS)
+        part = table["place"].str.partition("/")[2]
+        scored, short = table[part.isin(SCORED)], KINDS.index("short")
+        self._count(table, "place")
+        self._count(scored.assign(all=""), "all", "column", "label")
+        in_splits = table[part.isin(self.splits) & table["kind"].isin([KINDS.index(kind) for kind in self.kinds])]
+        reasons = in_splits.groupby("row")["kind"].min()
+        self.hits[config][split][reasons.index] = 1 + reasons.to_numpy(dtype=np.int8)
+        long = (set(one.loc[one["kind"] < short, "row"]) for one in (table, scored))
+        self._rows["train_only", config] += len(set.difference(*long))
+        for (place, number), numbers in table.groupby(EXAMPLE)["sentence"]:
+            self._found.setdefault((place, KINDS[number]), set()).update(numbers)
+        for match in table.groupby(EXAMPLE).head(EXAMPLES).to_dict("records"):
+            kept = self._examples.setdefault((match["place"], KINDS[match["kind"]]), [])
+            if len(kept) < EXAMPLES:
+                kept.append(match)
 
-    @property
-    def hits(self) -> dict[str, Hits]:
-        """Config → the rows to drop."""
-        matches, kinds = self.matches, [KINDS.index(kind) for kind in self.kinds]
-        reasons = _strongest(matches[matches["kind"].isin(kinds) & matches["part"].isin(self.splits)])
-        hits = {
-            rows.config: {split: np.zeros(count, dtype=np.int8) for split, count in rows.splits.items()}
-            for rows in self._checked
-        }
-        for (config, split, row), kind in reasons.items():
-            hits[config][split][row] = 1 + kind
-        return hits
+    def _count(self, matches: "pandas.DataFrame", *columns: str) -> None:
+        """Count the rows by their strongest kind, for each value of each column."""
+        for column in columns:
+            strongest = matches.groupby([column, "config", "row"])["kind"].min()
+            for (value, config, _), kind in strongest.items():
+                self._rows[column, "" if column == "place" else config, str(value), KINDS[kind]] += 1
+
+    def _counts(self, what: str, config: str, value: str) -> dict[Kind, int]:
+        return {kind: self._rows[what, config, value, kind] for kind in KINDS}
 
     def ledger(self) -> Ledger:
         """The counts of all configs checked so far."""
-        matches = self.matches
-        examples = matches.groupby(EXAMPLE).head(EXAMPLES)
-        examples = examples.assign(kind=[KINDS[kind] for kind in examples["kind"]]).sort_values(EXAMPLE, kind="stable")
         return Ledger(
             dataset=self._checked[-1].name,
             revision=self._checked[-1].revision,
             settings=self._sentences.settings,
             sentences=len(self._sentences),
-            checked={one.place: self._place(one.place, matches) for one in self._evaluation.sets},
+            checked={one.place: self._place(one.place) for one in self._evaluation.sets},
             not_checked=self._evaluation.absent,
-            configs={rows.config: _config(rows, matches[matches["config"] == rows.config]) for rows in self._checked},
-            examples=tuple(map(_example, examples.to_dict("records"))),
+            configs={rows.config: self._config(rows) for rows in self._checked},
+            examples=tuple(_example(match) for key in sorted(self._examples) for match in self._examples[key]),
         )
 
-    def _place(self, place: str, matches: "pandas.DataFrame") -> Checked:
+    def _place(self, place: str) -> Checked:
         sets = [one for one in self._evaluation.sets if one.place == place]
-        mine = matches[matches["place"] == place]
         return Checked(
             texts=sum(len(side) for side in sets[0].sides),
             sha256={one.form: one.sha256 for one in sets},
-            rows=_counts(_strongest(mine)),
-            found=_counts(mine.drop_duplicates(["kind", "sentence"])["kind"]),
+            rows=self._counts("place", "", place),
+            found={kind: len(self._found.get((place, kind), ())) for kind in KINDS},
         )
 
-
-def _strongest(matches: "pandas.DataFrame") -> "pandas.Series[int]":
-    """(config, split, row) → the number of its strongest kind."""
-    return matches.groupby(ROW)["kind"].min()
-
-
-def _counts(kinds: "pandas.Series[int]") -> dict[Kind, int]:
-    return {kind: int((kinds == number).sum()) for number, kind in enumerate(KINDS)}
-
-
-def _config(rows: DatasetRows, matches: "pandas.DataFrame") -> ConfigCount:
-    scored = matches[matches["part"].isin(SCORED)]
-    dropped, dropped_scored = (_strongest(one[one["kind"] < KINDS.index("short")]) for one in (matches, scored))
-    return ConfigCount(
-        splits=rows.splits,
-        kinds=_counts(_strongest(scored)),
-        train_only=len(dropped) - len(dropped_scored),
-        columns={column: _counts(_strongest(scored[scored["column"] == column])) for column in rows.columns},
-        labels={str(label): _counts(_strongest(of)) for label, of in scored.groupby("label")},
-    )
+    def _config(self, rows: DatasetRows) -> ConfigCount:
+        labels = sorted({key[2] for key in self._rows if key[:2] == ("label", rows.config)})
+        return ConfigCount(
+            splits=rows.splits,
+            kinds=self._counts("all", rows.config, ""),
+            train_only=self._rows["train_only", rows.config],
+            columns={column: self._counts("column", rows.config, column) for column in rows.columns},
+            labels={label: self._counts("label", rows.config, label) for label in labels},
+        )
 
 
 def _example(match: dict[str, Any]) -> Example:
     digest = hashlib.sha256(match["text"].encode("utf-8", "surrogatepass")).hexdigest()
     known = {name: match[name] for name in match.keys() & Example.model_fields.keys()}
-    return Example(**known | {"text_sha256": digest, "similarity": round(match["similarity"], 4)})
+    changed = {"kind": KINDS[match["kind"]], "text_sha256": digest, "similarity": round(match["similarity"], 4)}
+    return Example(**known | changed)
 
 
 def report(ledger: Ledger) -> str:

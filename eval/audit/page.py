@@ -13,11 +13,15 @@ from socketserver import ThreadingTCPServer
 from typing import Any
 from urllib.parse import parse_qs, urlencode
 
-from eval.audit.render import fill
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
 from eval.audit.survey import LONGEST_NAME, Survey, clean_name, words_in
 from hub.errors import RunError, StsDinoError
 
 HOST = "127.0.0.1"
+_TEMPLATES = Environment(
+    loader=PackageLoader("eval.audit"), undefined=StrictUndefined, autoescape=True, trim_blocks=True, lstrip_blocks=True
+)
 MOST_BYTES, MOST_READ = 10_000, 1 << 20  # of a form: accepted, read
 UNREAD_SECONDS = 0.4  # an answer sooner than that after its texts came is the second click on the pair before
 
@@ -108,7 +112,8 @@ class _Handler(BaseHTTPRequestHandler):
             **{"longest": LONGEST_NAME, "shown": time.time(), "nonce": nonce},
             "here": lambda place: f"/?{urlencode({'annotator': shown['name'], 'place': place})}",
         }
-        self._send(status, fill("page.html.jinja", **context | shown), nonce)
+        page = _TEMPLATES.get_template("page.html.jinja")
+        self._send(status, page.render(context | shown), nonce)
 
     def _send(self, status: int, body: str, nonce: str = "", **headers: str) -> None:
         content = body.encode("utf-8", "replace")

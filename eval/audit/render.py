@@ -1,28 +1,21 @@
-"""Templates of the reports (Markdown, for ``hub.untrusted``'s rules of escaping) and of the annotation page (HTML)."""
+"""Reports from the Markdown templates of ``templates/``; text in them is escaped (``hub.untrusted``)."""
 
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from hub.untrusted import template_environment
 
-from hub.untrusted import Markdown, code, finalize, table
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 
 @cache
-def _environment(is_html: bool) -> Environment:
-    found = Environment(
-        loader=PackageLoader("eval.audit"),
-        undefined=StrictUndefined,
-        finalize=None if is_html else finalize,
-        autoescape=is_html,  # noqa: S701 - ``finalize`` escapes Markdown
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    found.globals.update(table=table, zip=zip)
-    found.filters |= {"code": code, "markdown": Markdown}
-    return found
+def _environment() -> "Environment":
+    from jinja2 import PackageLoader
+
+    return template_environment(PackageLoader("eval.audit"))
 
 
 def fill(template: str, **context: Any) -> str:
-    """A template of ``templates/``, filled; text in ``context`` is escaped. The result ends with one newline."""
-    return _environment("html" in template).get_template(template).render(context).strip() + "\n"
+    """A template of ``templates/``, filled; the result ends with one newline."""
+    return _environment().get_template(template).render(context).strip() + "\n"

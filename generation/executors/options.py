@@ -41,7 +41,7 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class ExecutorFacts:
-    """Capabilities of an executor; ``generation.executors.registry`` starts it.
+    """Capabilities of an executor; ``generation.run`` starts it.
 
     ``spreads``: over several workers on Ray, which take options of their own and may leave results in a store.
     ``remote``: on machines that may have other versions and files than this one, and that come and go.

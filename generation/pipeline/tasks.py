@@ -203,7 +203,7 @@ def with_files(result: TaskResult, recipe: DatasetRecipe, rows: dict[str, list[R
 
 
 class Executor(Protocol):
-    """Workers of one recipe, declared in ``generation.executors.registry``."""
+    """Workers of one recipe, started by ``generation.run``."""
 
     @property
     def model(self) -> TokenCounter:

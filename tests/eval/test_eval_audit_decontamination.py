@@ -234,7 +234,7 @@ def test_only_what_is_new_is_written_and_something_is_left(checked, tmp_path, mo
     with pytest.raises(InputError, match="is there already"):
         drop(directory, Target(directory), books)
     all_rows = {"postprocessed": {split: np.ones_like(one) for split, one in books.hits["postprocessed"].items()}}
-    monkeypatch.setattr(Bookkeeper, "hits", all_rows)
+    monkeypatch.setattr(books, "hits", all_rows)
     with pytest.raises(InputError, match=r"every row of train is in evaluation data.*--sets"):
         drop(directory, Target(tmp_path / "none"), books)
     assert not (tmp_path / "none").exists()
