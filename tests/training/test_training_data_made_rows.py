@@ -4,13 +4,11 @@ from itertools import pairwise
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from tiny_bases import make_llama, make_mlm
 from training_inputs import PROVENANCE, data_spec, sts_rows, write_dataset, write_recipe
 
 from hub.contract.recipe import Encoder, Grades, ModelRecipe
 from hub.contract.recipe_file import load_recipe
-from hub.contract.run_dir import require_complete
 from hub.contract.schema import STS, features
 from hub.errors import InputError
 from training.data.training_sets import load_all
@@ -19,7 +17,6 @@ from training.encoder.encoder import build_encoder, has_dropout
 from training.loop.job import prepare
 from training.loop.train import make_trainer, train, untrained_encoder
 from training.loop.trainer import TextCollator, TokenDropout
-from training.run import main
 
 QUIET = {"report_to": "none", "logging_steps": "2", "num_train_epochs": "1", "learning_rate": "1e-3"}
 RANKING = "MultipleNegativesRankingLoss"
@@ -147,46 +144,6 @@ def recipe(folder, *datasets, **changes):
     return write_recipe(folder, datasets=[{**here, **item} for item in datasets], **{"arguments": QUIET, **changes})
 
 
-def test_generated_pairs_and_the_simcse_baseline_in_one_recipe(tmp_path):
-    """Each example type with its own loss; batches of the datasets take turns."""
-    path = recipe(
-        tmp_path,
-        {"example_type": "sts", "loss": "CoSENTLoss"},
-        {"example_type": "self-pair", "loss": RANKING, "columns": ["sentence1", "sentence2"]},
-        {"example_type": "graded-triplet", "loss": "Cached" + RANKING},
-    )
-    main(path, out=tmp_path / "out")
-    manifest = require_complete(tmp_path / "out")
-    found = manifest.provenance["datasets"]
-    assert [item["example_type"] for item in found] == ["sts", "self-pair", "graded-triplet"]
-    assert manifest.counts["training_rows"] == sum(item["splits"]["train"] for item in found)
-    assert "passed_over" not in manifest.counts  # each of the 32 source sentences has a positive and two negatives
-
-
-def trained(folder, name, path):
-    main(path, out=folder / name)
-    return load_file(folder / name / "model.safetensors")
-
-
-def furthest(one, other):
-    return max((one[name] - other[name]).abs().max().item() for name in one)
-
-
-def test_a_row_of_weight_0_is_as_good_as_not_there(tmp_path):
-    """In a loss whose rows do not know one another; equal weights are no weights, also in accumulated steps."""
-    rows, base = sts_rows(64), QUIET | {"optim": "sgd", "learning_rate": "1", "warmup_steps": "0"}
-    write_dataset(tmp_path / "half", {"train": rows[:32]})
-    data = {"example_type": "sts", "loss": "CosineSimilarityLoss"}
-    half = data | {"path": str(tmp_path / "half")}
-    plain = trained(tmp_path, "plain", recipe(tmp_path, half, arguments=base, batch_size="32"))
-    path = with_weights(tmp_path, [1.0] * 32 + [0.0] * 32, rows)
-    data |= {"path": str(path), "weights": "weight_of_row"}
-    base |= {"gradient_accumulation_steps": "4"}
-    weighted = trained(tmp_path, "zero", recipe(tmp_path, data, arguments=base, batch_size="64"))
-    assert furthest(plain, weighted) < 1e-6
-    assert furthest(plain, load_file(tmp_path / "plain.base" / "model.safetensors")) > 1e-4
-
-
 def test_a_guide_is_pinned_and_not_trained(tmp_path):
     make_mlm(tmp_path / "guide")
     guide = {"path": str(tmp_path / "guide"), "license": "cc-by-nc-sa-4.0"}
@@ -261,17 +218,9 @@ def test_a_share_of_the_tokens_is_left_out_and_never_what_stands_around_a_text(t
         mask = batch["anchor_attention_mask"]
         assert (mask.diff(dim=1) <= 0).all() and mask.any(dim=0).all()  # padding behind, no column of it alone
         assert set(batch["anchor_input_ids"][mask == 0].tolist()) <= {1}
-
-
-@pytest.mark.parametrize("kind", ["static", "prompted"])
-def test_never_all_of_a_text(tmp_path, kind):
-    encoder = encoder_of(tmp_path, kind)
-    noise = TokenDropout(encoder.preprocess, 0.99, seed=1)
-    batch = TextCollator(encoder.preprocess, token_dropout=noise)([{"anchor": text} for text in TEXTS * 50])
-    assert {len(ids) for ids in tokens(batch)} >= {noise.before + noise.after + 1}
-    assert min(len(ids) for ids in tokens(batch)) == noise.before + noise.after + 1
-    empty = TextCollator(encoder.preprocess, token_dropout=noise)([{"anchor": ""}, {"anchor": "a"}])
-    assert len(tokens(empty)) == 2
+    most = TokenDropout(encoder.preprocess, 0.99, seed=1)
+    batch = TextCollator(encoder.preprocess, token_dropout=most)(rows)
+    assert min(len(ids) for ids in tokens(batch)) == sum(around) + 1  # never all of a text
 
 
 def test_the_draw_is_the_batch_s_own(tmp_path):
@@ -284,7 +233,7 @@ def test_the_draw_is_the_batch_s_own(tmp_path):
     torch.manual_seed(5)
     again(rows[3:])
     assert tokens(again(rows)) == drawn != tokens(other(rows))
-    assert tokens(first(rows[1:]))[0] != drawn[1] or tokens(first(rows[1:])) != drawn[1:]  # another batch, another draw
+    assert tokens(first(rows[1:])) != drawn[1:]
 
 
 def test_a_self_pair_needs_dropout_in_the_encoder_or_of_tokens(tmp_path, capsys):
