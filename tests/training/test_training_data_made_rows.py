@@ -9,7 +9,6 @@ from training_inputs import PROVENANCE, data_spec, sts_rows, write_dataset, writ
 
 from hub.contract.recipe import Encoder, Grades, ModelRecipe
 from hub.contract.recipe_file import load_recipe
-from hub.contract.schema import STS, features
 from hub.errors import InputError
 from training.data.training_sets import load_all
 from training.encoder.bases import find_base
@@ -20,7 +19,6 @@ from training.loop.trainer import TextCollator, TokenDropout
 
 QUIET = {"report_to": "none", "logging_steps": "2", "num_train_epochs": "1", "learning_rate": "1e-3"}
 RANKING = "MultipleNegativesRankingLoss"
-WEIGHTED = features({**STS.columns, **STS.provenance, "weight_of_row": "float64"})
 
 
 def graded(*pairs):
@@ -86,53 +84,6 @@ def test_positives_alone_are_pairs(pairs):
     wanted = [("x", "near"), ("x", "nearer"), ("y", "near y"), ("v", "only near")]
     assert made(pairs, "graded-pair") == wanted
     assert made(pairs, "graded-pair", grades=Grades(positive_from=0.9)) == wanted  # 0.9 as float32 is less than 0.9
-
-
-def with_weights(folder, weights, rows=ROWS):
-    rows = [{**row, "weight_of_row": weight} for row, weight in zip(rows, weights, strict=True)]
-    return write_dataset(folder / "weighted", {"train": rows}, features=WEIGHTED)
-
-
-def weighted_rows(path, limit=None, **changes):
-    (found,) = load_all((data_spec(path, weights="weight_of_row", **changes),), limit)
-    return found
-
-
-def test_weights_are_divided_by_their_mean(tmp_path):
-    path = with_weights(tmp_path, range(9))
-    found = weighted_rows(path)
-    assert found.train.column_names == ["sentence1", "sentence2", "score", "weight"]
-    assert found.train["weight"][:] == pytest.approx([weight / 4 for weight in range(9)])
-    assert weighted_rows(path, 3).train["weight"][:] == [0, 1, 2]
-    assert found.describe()["weights"] == "weight_of_row"
-    graded_set = weighted_rows(path, example_type="graded-triplet", loss=RANKING)
-    assert graded_set.train["positive"][:] == ["near", "nearer", "near y"]  # rows 2, 4 and 3
-    assert graded_set.train["weight"][:] == pytest.approx([2 / 3, 4 / 3, 3 / 3])
-
-
-@pytest.mark.parametrize(
-    ("weight", "message"),
-    [
-        (-1.0, r"row 2 of column 'weight_of_row' is -1; allowed: 0 or a positive number"),
-        (float("nan"), r"row 2 of column 'weight_of_row' is nan; allowed"),
-        (0.0, r"every weight in column 'weight_of_row' is 0; allowed: some row that counts"),
-    ],
-)
-def test_weights_that_are_none(tmp_path, weight, message):
-    with pytest.raises(InputError, match=message):
-        weighted_rows(with_weights(tmp_path, [0.0, 0.0, weight, *[0.0] * 6]))
-
-
-def test_a_batch_of_rows_with_weights():
-    """Labels beside weights, weights alone, and neither is read as a text by the sampler that looks for copies."""
-    collator = TextCollator(lambda texts, **_: {"input_ids": torch.ones(len(texts), 1)})
-    rows = [{"sentence1": "a", "sentence2": "b", "score": 0.5, "weight": 2.0}] * 3
-    batch = collator(rows)
-    assert batch["label"].tolist() == [[0.5, 2.0]] * 3
-    assert batch.keys() == {"label", "sentence1_input_ids", "sentence2_input_ids"}
-    batch = collator([{"anchor": "a", "positive": "b", "weight": weight} for weight in (0.0, 2.0)])
-    assert batch["label"].tolist() == [0.0, 2.0]
-    assert "weight" in collator.valid_label_columns
 
 
 def recipe(folder, *datasets, **changes):

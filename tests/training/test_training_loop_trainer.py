@@ -15,7 +15,6 @@ from training_processes import killed, trained
 from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import require_complete
-from hub.contract.schema import STS, features
 from hub.errors import InputError, RunError
 from training.loop.arguments import check_together, reported, trainer_arguments, typed_arguments
 from training.loop.checkpoints import mark_whole, newest_whole
@@ -60,15 +59,10 @@ def declutr(folder, streaming="true"):
 
 
 def made_rows(folder):
-    """Pairs made from other rows with weights, the untrained encoder as guide, and token dropout."""
-    rows = [{**row, "weight_of_row": 1.0 + index % 3} for index, row in enumerate(sts_rows(96))]
-    columns = features({**STS.columns, **STS.provenance, "weight_of_row": "float64"})
-    here = {
-        "path": str(write_dataset(folder / "weighted", {"train": rows}, features=columns)),
-        "config": "postprocessed",
-    }
+    """Pairs made from other rows, the untrained encoder as guide, and token dropout."""
+    here = {"path": str(write_dataset(folder / "pairs", {"train": sts_rows(96)})), "config": "postprocessed"}
     itself = {"example_type": "self-pair", "loss": "GISTEmbedLoss", "loss_arguments": {"margin": "0.1"}}
-    graded = {"example_type": "graded-pair", "loss": "MultipleNegativesRankingLoss", "weights": "weight_of_row"}
+    graded = {"example_type": "graded-pair", "loss": "MultipleNegativesRankingLoss"}
     steps = {"eval_strategy": "no", "save_strategy": "steps", "save_steps": "4", "num_train_epochs": "4"}
     arguments = QUIET | steps | {"learning_rate": "1e-3"}
     return write_recipe(folder, datasets=[here | itself, here | graded], token_dropout="0.2", arguments=arguments)
