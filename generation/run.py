@@ -42,7 +42,7 @@ AppendOption = Annotated[
 ]
 
 
-@app.command(cls=cli.RayCommand)
+@app.command()
 def main(
     recipe_path: cli.RecipeArgument,
     out: cli.OutOption = None,

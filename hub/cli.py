@@ -24,7 +24,6 @@ from hub.process import INTERRUPTED, LAST_WORDS, TERMINATED, hand_over
 from hub.untrusted import printable
 
 LONGEST = 10_000  # characters of an error: it may list untrusted names
-ANY_CLUSTER = "auto"  # as Ray says it: the cluster that this machine belongs to
 _NO_SPACE = "no space left on the disk; free some and run the same command again"
 _NO_ENTRY = "cannot be written or read here; choose another folder, or change its permissions"
 _UsageError: Any = typer.BadParameter.__base__  # click's, which typer brings under another name in each version
@@ -54,8 +53,8 @@ RayOption = Annotated[
     str | None,
     typer.Option(
         "--ray",
-        metavar="[ADDRESS]",
-        help="Work on a Ray cluster: HOST:PORT, or auto (also without a value): the one this machine belongs to",
+        metavar="ADDRESS",
+        help="Work on a Ray cluster: HOST:PORT, or auto for the one this machine belongs to",
     ),
 ]
 WorkersOption = Annotated[
@@ -122,24 +121,6 @@ def _of_usage(error: Any, name: str, words: Sequence[str]) -> Exception:
     return InputError(name, problem, hint="; ".join(filter(None, (hint, f"see {name} --help"))))
 
 
-class RayCommand(Command):
-    """A command with ``RayOption``, whose address may be left out; typer has no option with an optional value."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put in the address that a bare ``--ray`` stands for."""
-        return super().parse_args(ctx, with_address(args))
-
-
-def with_address(words: list[str]) -> list[str]:
-    """A command line in which every ``--ray`` has its value: an option, a recipe or a path that exists is none."""
-    full: list[str] = []
-    for word, after in zip(words, [*words, "-"][1:], strict=True):
-        full.append(word)
-        if word == "--ray" and (after.startswith("-") or after.endswith(".yaml") or Path(after).exists()):
-            full.append(ANY_CLUSTER)
-    return full
-
-
 def new_app(help_text: str) -> App:
     """A typer app with the project's settings: no shell completion noise, no pretty tracebacks (they show locals)."""
     return App(
@@ -173,21 +154,13 @@ def answer(text: str, facts: object, as_json: bool, then: Iterable[str] = ()) ->
     a terminal must not heed what a model wrote.
     """
     if as_json:
-        print(json.dumps(facts, default=_plain))
+        from pydantic_core import to_jsonable_python
+
+        print(json.dumps(facts, default=to_jsonable_python))
     else:
         print(text)
     for command in then:
         say(f"next: {command}")
-
-
-def _plain(value: object) -> Any:
-    from pydantic import BaseModel
-
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
-    if isinstance(value, Path):
-        return str(value)
-    raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:

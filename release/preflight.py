@@ -164,10 +164,9 @@ def _check_tag(repository: Repository, recipe: DatasetRecipe | ModelRecipe) -> N
 def refuse_edits(
     repository: Repository, remote: Remote, manifest: Manifest | None, snapshot: Snapshot, branch: str
 ) -> None:
-    """Raise RunError when a person changed the branch since it was published: what, and the card's diff."""
-    edits, diff = edits_since(repository, remote, manifest, snapshot)
+    """Raise RunError when a person changed the branch since it was published: what."""
+    edits = edits_since(repository, remote, manifest, snapshot)
     if edits:
         said = "; ".join(f"{path}: {what}" for path, what in edits.items())
-        lines = "".join(f"\n    {line}" for line in diff)
         hint = "look at it, then use --force to replace it"
-        raise RunError(f"{repository.repo_id}: {branch}", f"was changed by hand ({said}){lines}", hint=hint)
+        raise RunError(f"{repository.repo_id}: {branch}", f"was changed by hand ({said})", hint=hint)

@@ -22,11 +22,11 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from hub.cli import ANY_CLUSTER
 from hub.contract.recipe import DatasetRecipe
 from hub.errors import InputError, RunError
 from hub.untrusted import first_line
 
+ANY_CLUSTER = "auto"  # as Ray says it: the cluster that this machine belongs to
 ANSWER_SECONDS = 25  # for a cluster's first answer
 PROCESS = 5 * 10**8  # bytes of a worker without its model
 UNPACKED = 7  # bytes of float32 for a byte of a GGUF file, mostly of 4-bit weights
@@ -171,7 +171,7 @@ def cluster(address: str) -> Iterator[Any]:
     """
     place = f"--ray {address}"
     if "://" in address:
-        hint = "run the command on a node of the cluster, and give HOST:PORT of its head, or --ray alone"
+        hint = "run the command on a node of the cluster, and give HOST:PORT of its head, or --ray auto"
         raise InputError(place, "is an address for other programs than this (ray:// is Ray Client's)", hint=hint)
     _set_environment({"RAY_gcs_server_request_timeout_seconds": str(ANSWER_SECONDS)})
     _require_answer(place, address)

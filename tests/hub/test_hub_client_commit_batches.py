@@ -101,7 +101,7 @@ def check(api: HfApi, repo: str, version: str) -> list[dict]:
     repository, found = Repository(api, repo, "dataset"), []
     for commit in history(api, repo):
         remote = repository.at(commit)
-        assert edits_since(repository, remote, remote_manifest(repository, remote), {}) == ({}, ())
+        assert edits_since(repository, remote, remote_manifest(repository, remote), {}) == {}
         found.append(json.loads(hub_file(api, repo, MANIFEST, commit)))
         named = {file["path"] for file in found[-1]["files"]}
         assert {path for path in files(api, repo, commit) if path.startswith("data/")} == named
