@@ -20,7 +20,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from hub.errors import InputError, StsDinoError, did_you_mean
-from hub.process import INTERRUPTED, LAST_WORDS, TERMINATED, hand_over
+from hub.process import INTERRUPTED, LAST_WORDS, TERMINATED, heed
 from hub.untrusted import printable
 
 LONGEST = 10_000  # characters of an error: it may list untrusted names
@@ -177,9 +177,7 @@ def run(app: Callable[[], object], ends_on_sigterm: bool = False) -> None:
     ``ends_on_sigterm``: as on Ctrl-C, everything that is held is let go. Without it the process ends at once.
     """
     try:
-        hand_over()
-        if ends_on_sigterm:
-            _heed_signals()
+        heed(_end, _end) if ends_on_sigterm else heed(signal.default_int_handler, signal.SIG_DFL)
         with warnings.catch_warnings():
             warnings.showwarning = _say_warning  # type: ignore[assignment]  # it takes all that is given
             if sys.argv[1:] == ["--version"]:
@@ -215,12 +213,6 @@ def _of_system(error: OSError) -> str:
 def _say_warning(message: Warning | str, *_: object) -> None:
     """A warning in one line: where in the code it was raised is nothing to act upon."""
     say(f"warning: {' '.join(str(message).split())}")
-
-
-def _heed_signals() -> None:
-    signal.signal(signal.SIGTERM, _end)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else ignored, as behind a shell's &
-        signal.signal(signal.SIGINT, _end)
 
 
 def _end(number: int, _: object) -> None:

@@ -43,7 +43,8 @@ def test_a_handler_is_set_by_a_command_alone_which_hands_it_over_when_it_has_beg
     begun = (
         "import signal, generation\nusual = lambda: signal.getsignal(2) is signal.default_int_handler\n"
         "from hub import cli, process\nassert usual() and signal.getsignal(15) == signal.SIG_DFL\n"
-        "process.heed_from_now_on()\nassert not usual()\ncli.run(lambda: print(usual(), signal.getsignal(15)))"
+        "process.heed(process.end_at_once, process.end_at_once)\nassert not usual()\n"
+        "cli.run(lambda: print(usual(), signal.getsignal(15)))"
     )
     done = subprocess.run([sys.executable, "-c", begun], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", str(int(signal.SIG_DFL))]
