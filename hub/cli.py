@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 
 from hub.errors import InputError, StsDinoError, did_you_mean
 from hub.process import INTERRUPTED, LAST_WORDS, TERMINATED, heed
@@ -71,60 +70,24 @@ GpusOption = Annotated[
 ]
 
 
-class App(typer.Typer):
-    """A typer app whose commands refuse a command line that cannot be read in one line."""
-
-    def command(self, name: str | None = None, **more: Any) -> Any:
-        """Register a command, as typer does."""
-        return super().command(name, **{"cls": Command, **more})
-
-
-class _OneLine:
-    """Mixed into commands and groups: a command line that cannot be read is an InputError in one line."""
-
-    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Parse ``args``. Raises InputError."""
-        given = [*args]  # click takes its words out of the list
-        try:
-            return super().make_context(info_name, args, parent, **extra)  # type: ignore[misc]
-        except _UsageError as error:
-            name = f"{parent.command_path} {info_name}" if parent else str(info_name)
-            raise _of_usage(error, error.ctx.command_path if error.ctx else name, given) from None
-
-    def invoke(self, ctx: Any) -> Any:
-        """Call what was parsed. Raises InputError for an unknown subcommand."""
-        try:
-            return super().invoke(ctx)  # type: ignore[misc]
-        except _UsageError as error:
-            raise _of_usage(error, (error.ctx or ctx).command_path, []) from None
-
-
-class Command(_OneLine, TyperCommand):
-    """A command of the project."""
-
-
-class Group(_OneLine, TyperGroup):
-    """A group of commands of the project."""
-
-
-def _of_usage(error: Any, name: str, words: Sequence[str]) -> Exception:
-    """A usage error as InputError, with the value among ``words``; the help that no word at all asks for stays."""
-    if type(error).__name__ == "NoArgsIsHelpError":
-        return error
+def _show_usage_error(error: Any, file: object = None) -> None:
+    """Print a command line's error in one line, in place of typer's several; the exit code stays 2."""
+    name = error.ctx.command_path if error.ctx else " ".join(["sts-dino", *sys.argv[1:2]])
     problem, _, _ = error.format_message().rstrip(".").partition(" (Possible options")
     problem = problem[:1].lower() + re.sub(r"\.? Did you mean", "; did you mean", problem[1:])
-    hint = did_you_mean(getattr(error, "option_name", ""), getattr(error, "possibilities", None) or ())
+    words = [part for word in sys.argv[1:] for part in word.split("=", 1)]
     options = getattr(getattr(error, "param", None), "opts", ())
-    split = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
-    found = next((after for word, after in pairwise(split) if word in options), None)
-    problem += f" (found {found!r})" if found is not None else ""
-    return InputError(name, problem, hint="; ".join(filter(None, (hint, f"see {name} --help"))))
+    problem += "".join(f" (found {after!r})" for word, after in pairwise(words) if word in options)
+    hint = did_you_mean(getattr(error, "option_name", ""), getattr(error, "possibilities", None) or ())
+    _say_error(InputError(name, problem, hint="; ".join(filter(None, (hint, f"see {name} --help")))))
 
 
-def new_app(help_text: str) -> App:
+_UsageError.show = _show_usage_error
+
+
+def new_app(help_text: str) -> typer.Typer:
     """A typer app with the project's settings: no shell completion noise, no pretty tracebacks (they show locals)."""
-    return App(
-        cls=Group,
+    return typer.Typer(
         help=help_text,
         add_completion=False,
         no_args_is_help=True,
@@ -185,9 +148,7 @@ def run(app: Callable[[], object], ends_on_sigterm: bool = False) -> None:
             else:
                 app()
     except StsDinoError as error:
-        text = str(error)
-        cut = f" … and {len(text) - LONGEST:,} more characters" if len(text) > LONGEST else ""
-        say(f"error: {text[:LONGEST]}{cut}")
+        _say_error(error)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         say(LAST_WORDS[INTERRUPTED])
@@ -201,6 +162,11 @@ def run(app: Callable[[], object], ends_on_sigterm: bool = False) -> None:
             raise
         say(f"error: {_of_system(error)}")
         sys.exit(1)
+
+
+def _say_error(error: StsDinoError) -> None:
+    text = str(error)
+    say(f"error: {text[:LONGEST]}" + (f" … and {len(text) - LONGEST:,} more characters" if len(text) > LONGEST else ""))
 
 
 def _of_system(error: OSError) -> str:
