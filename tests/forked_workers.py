@@ -1,10 +1,10 @@
 """Ray workers that are forked from one process which imported torch and our modules once: 0.2 s each instead of 5 s.
 
-A raylet starts its workers with ``python SETUP_WORKER worker.py arguments``, and this file stands in for SETUP_WORKER.
-Run so, it hands the command to the forking process (``serve``) and ends; the forked child runs Ray's own worker script.
-Whoever starts the raylets sets ``SOCKET``. The forking process answers, too, which workers there are.
+A raylet starts its workers with ``python SETUP_WORKER worker.py arguments``; this file is SETUP_WORKER.
+It hands the command to the forking process (``serve``) and ends; the forked child runs Ray's own worker script.
+The process that starts the raylets sets ``SOCKET``. The forking process answers, too, which workers there are.
 """
-# ruff: noqa: PTH109, PTH110, PTH116, PTH120, PTH123 (every worker would wait for the import of pathlib)
+# ruff: noqa: PTH109, PTH110, PTH120 (every worker would wait for the import of pathlib)
 
 import json
 import os
@@ -13,7 +13,6 @@ import sys
 
 SOCKET = "STS_DINO_FORKED_WORKERS"  # the environment variable that names the forking process's socket
 WORKERS = "workers"  # ask for them
-MOUNTS = "/proc/self/ns/mnt"
 
 
 def asked(question: object) -> object:
@@ -25,7 +24,7 @@ def asked(question: object) -> object:
 
 
 def serve(modules: list[str]) -> None:
-    """Import ``modules``, then fork a worker for each command that a stand-in sends."""
+    """Import ``modules``, then fork a worker for each command that a raylet starts."""
     import importlib
     import signal
 
@@ -46,27 +45,17 @@ def serve(modules: list[str]) -> None:
                     nodes = {pid: node for pid, node in nodes.items() if os.path.exists(f"/proc/{pid}")}
                     answer: object = list(nodes.items())
                 else:
-                    with open(question.pop("mounts")) as mounts:  # the stand-in is there until it has its answer
-                        answer = os.fork()
-                        if not answer:
-                            listening.close()
-                            connection.close()
-                            _enter(mounts.fileno())
-                            _work(**question)
+                    answer = os.fork()
+                    if not answer:
+                        listening.close()
+                        connection.close()
+                        _work(**question)
                     nodes[answer] = _argument(question["arguments"], "--node-id")
                 connection.sendall(json.dumps(answer).encode() + b"\n")
 
 
 def _argument(arguments: list[str], name: str) -> str:
     return next((word.partition("=")[2] for word in arguments if word.startswith(f"{name}=")), "")
-
-
-def _enter(mounts: int) -> None:
-    """See the files that the stand-in sees: a node can have mounts of its own."""
-    import ctypes
-
-    if os.fstat(mounts).st_ino != os.stat(MOUNTS).st_ino:
-        assert ctypes.CDLL(None, use_errno=True).setns(mounts, 0) == 0, os.strerror(ctypes.get_errno())
 
 
 def _work(arguments: list[str], environment: dict[str, str], folder: str) -> None:
@@ -97,5 +86,4 @@ def _work(arguments: list[str], environment: dict[str, str], folder: str) -> Non
 if __name__ == "__main__":
     if sys.argv[1] == "serve":
         serve(sys.argv[2:])
-    seen = MOUNTS.replace("self", str(os.getpid()))
-    asked({"arguments": sys.argv[1:], "environment": dict(os.environ), "folder": os.getcwd(), "mounts": seen})
+    asked({"arguments": sys.argv[1:], "environment": dict(os.environ), "folder": os.getcwd()})

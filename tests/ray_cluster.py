@@ -6,7 +6,6 @@ Real Ray throughout: ``ray.cluster_utils``, raylets, GCS. Only the import of tor
 """
 
 import contextlib
-import ctypes
 import json
 import os
 import secrets
@@ -15,7 +14,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,15 +35,6 @@ QUICK = {  # a dead node is noticed within two seconds; with Ray's defaults afte
 }
 
 
-CLONE_FS, CLONE_NEWNS = 0x00000200, 0x00020000  # of unshare(2): a working directory, mounts of its own
-
-
-def can_mount() -> bool:
-    """Whether this user may have mounts of its own."""
-    trial = ["unshare", "--mount", "mount", "-t", "tmpfs", "none", tempfile.gettempdir()]
-    return shutil.which("unshare") is not None and not subprocess.run(trial, capture_output=True).returncode
-
-
 class Process(NamedTuple):
     """A worker process of a node; ``name``: its actor's class, or IDLE."""
 
@@ -55,12 +44,12 @@ class Process(NamedTuple):
 
 
 class RayCluster:
-    """A cluster of ``nodes`` nodes with one CPU each. Drivers on it need its ``environment``. A context manager.
+    """A cluster of three nodes with one CPU each. Drivers on it need its ``environment``. A context manager.
 
-    The first node is the head, which drivers join; ``kill_node`` takes the others. ``environment``: more for all nodes.
+    The first node is the head, which drivers join; ``kill_node`` takes the others.
     """
 
-    def __init__(self, nodes: int = 3, environment: dict[str, str] | None = None):
+    def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="ray-"))  # short: the paths of Unix sockets have 107 characters
         self.environment = {
             "RAY_TMPDIR": str(self.folder),
@@ -71,11 +60,11 @@ class RayCluster:
         }
         here = Path(__file__).resolve()
         own = {"PYTHONPATH": str(here.parents[1]), "OMP_NUM_THREADS": "1"}
-        environment = os.environ | (environment or {}) | self.environment | own
+        environment = os.environ | self.environment | own
         self._log_file = self.folder.with_suffix(".log")  # the cluster's process removes the folder
         self._log = self._log_file.open("w")
         self._process = subprocess.Popen(
-            [sys.executable, str(here), str(nodes)],
+            [sys.executable, str(here)],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -120,14 +109,9 @@ class RayCluster:
         """``kill -9`` for a node's raylet, agents and workers, all at once."""
         self._ask("kill_node", name)
 
-    def add_node(
-        self, wait: bool = False, mounts: Sequence[list[str]] = (), environment: dict[str, str] | None = None
-    ) -> str:
-        """Start one more node; its name. ``wait``: until it is part of the cluster.
-
-        ``mounts``: of ``mount``, for what this node alone sees (see ``can_mount``); ``environment``: for it alone.
-        """
-        return self._ask("add_node", wait, mounts, environment)
+    def add_node(self) -> str:
+        """Start one more node; its name."""
+        return self._ask("add_node", False)
 
     def _ask(self, command: str, *arguments: Any) -> Any:
         print(json.dumps([command, *arguments]), file=self._process.stdin, flush=True)
@@ -145,31 +129,29 @@ class RayCluster:
 class Services:
     """Ray's processes, node by node."""
 
-    def __init__(self, count: int):
+    def __init__(self) -> None:
         from ray.cluster_utils import Cluster
 
         self._cluster, self._count = Cluster(), 0
         self._nodes = dict[str, Any]()
-        for _ in range(count):
+        for _ in range(3):
             self.add_node(wait=True)
         self.address = self._cluster.address
 
-    def add_node(self, wait: bool, mounts: Sequence[list[str]] = (), environment: dict[str, str] | None = None) -> str:
+    def add_node(self, wait: bool) -> str:
         self._count += 1
         name, head = f"node{self._count}", not self._nodes
         options = {"include_dashboard": False, "no_monitor": True, "_system_config": QUICK} if head else {}
-        with mounted(mounts) if mounts else contextlib.nullcontext():
-            self._nodes[name] = self._cluster.add_node(
-                wait=wait,
-                num_cpus=1,
-                node_name=name,
-                node_ip_address=f"127.0.0.{self._count + 1}",  # 127.0.0.1 is replaced by an address of the machine
-                object_store_memory=STORE_BYTES,
-                include_log_monitor=False,
-                setup_worker_path=str(Path(forked_workers.__file__).resolve()),
-                env_vars=environment or {},
-                **options,
-            )
+        self._nodes[name] = self._cluster.add_node(
+            wait=wait,
+            num_cpus=1,
+            node_name=name,
+            node_ip_address=f"127.0.0.{self._count + 1}",  # 127.0.0.1 is replaced by an address of the machine
+            object_store_memory=STORE_BYTES,
+            include_log_monitor=False,
+            setup_worker_path=str(Path(forked_workers.__file__).resolve()),
+            **options,
+        )
         return name
 
     def nodes(self) -> list[str]:
@@ -193,20 +175,6 @@ class Services:
             self.kill_node(name)
 
 
-@contextlib.contextmanager
-def mounted(mounts: Sequence[list[str]]) -> Iterator[None]:
-    """Have mounts of one's own; the processes that are started meanwhile keep them."""
-    system, folder = ctypes.CDLL(None, use_errno=True), Path.cwd()
-    with Path(forked_workers.MOUNTS).open() as before:
-        assert system.unshare(CLONE_NEWNS) == 0, os.strerror(ctypes.get_errno())  # of this thread alone
-        for words in (["--make-rprivate", "/"], *mounts):
-            subprocess.run(["mount", *words], check=True)
-        yield
-        done = system.unshare(CLONE_FS) + system.setns(before.fileno(), CLONE_NEWNS)  # Ray has started threads
-        assert done == 0, os.strerror(ctypes.get_errno())
-    os.chdir(folder)  # it led into the other mounts
-
-
 def raylets(node: Any) -> list[int]:
     """The processes of a node, its agents included."""
     import psutil
@@ -224,14 +192,14 @@ def title(pid: int) -> str:
     return words.removeprefix("ray::").split(".")[0].strip() if words.startswith("ray::") else ""
 
 
-def main(count: int) -> None:
+def main() -> None:
     answers, parent = os.fdopen(os.dup(1), "w", buffering=1), os.getppid()
     os.dup2(2, 1)  # Ray prints
     command = [sys.executable, str(Path(forked_workers.__file__).resolve()), "serve", *MODULES]
     forking = subprocess.Popen(
         command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, preexec_fn=stages.die_with_parent
     )
-    services = Services(count)
+    services = Services()
     try:
         assert forking.stdout.readline() == b"ready\n"
         print(json.dumps(services.address), file=answers)
@@ -249,4 +217,4 @@ def main(count: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main()

@@ -1,63 +1,19 @@
-"""Servers for tests of ``backend: openai``: ``transformers serve`` with a real model, and one that answers to order."""
+"""A server for tests of ``backend: openai`` that answers to order."""
 
 import json
-import os
 import socket
-import subprocess
-import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
-
-DEMO_LM = "assets/demo-lm"
-_START_SECONDS = 120
 
 
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
-
-
-@contextmanager
-def transformers_serve(directory: Path) -> Iterator[tuple[str, str]]:
-    """``transformers serve`` on the CPU, one thread, offline: its base URL and the name of its model.
-
-    The model is the built-in one with a chat template: a user's turn is continued as it stands.
-    """
-    model, port, log = directory / "talking-lm", free_port(), directory / "serve.log"
-    model.mkdir()
-    for file in Path(DEMO_LM).resolve().iterdir():
-        (model / file.name).symlink_to(file)
-    (model / "chat_template.jinja").write_text("{{ messages[-1]['content'] }}")
-    command = [str(Path(sys.executable).with_name("transformers")), "serve", str(model), "--device", "cpu"]
-    command += ["--host", "127.0.0.1", "--port", str(port)]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    with log.open("wb") as stream:
-        process = subprocess.Popen(command, stdout=stream, stderr=stream, env=environment)
-    deadline = time.monotonic() + _START_SECONDS
-    try:
-        while not _answers(f"http://127.0.0.1:{port}/health"):
-            assert process.poll() is None and time.monotonic() < deadline, log.read_text()[-2000:]
-            time.sleep(0.1)
-        yield f"http://127.0.0.1:{port}/v1", str(model)
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=5) as response:
-            return response.status == 200
-    except (urllib.error.URLError, TimeoutError, ConnectionError):
-        return False
 
 
 Reply = tuple[int, dict[str, str], str | bytes] | None  # None: the connection is dropped without an answer

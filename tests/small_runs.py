@@ -49,7 +49,7 @@ FORMS: dict[str, dict[str, Any]] = {
             {"name": "gut", "instruction": PROMPT.format("praise"), "counter_labels": ['bö"se']},
             {"name": 'bö"se', "instruction": PROMPT.format("scold"), "counter_labels": ["gut"]},
         ],
-        "source": {"kind": "model", "limit": 90, "description": "first texts", "license": "apache-2.0"},
+        "source": {"kind": "model", "limit": 90, "description": "sentences", "license": "apache-2.0"},
     },
 }
 BLOCKS, SIZE = 3, 30  # blocks of source sentences; the last block of an example set has no raw row

@@ -145,7 +145,7 @@ def main(
 
     Example:
 
-      sts-dino estimate-training recipes/small/prompteol-gemma-sts-dino.yaml --texts assets/first-texts/wikipedia.txt
+      sts-dino estimate-training recipes/small/prompteol-gemma-sts-dino.yaml --texts assets/demo-data/premises.txt
     """
     try:
         lines = [line for line in texts.read_text(encoding="utf-8").splitlines() if line.strip()]

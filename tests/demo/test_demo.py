@@ -56,7 +56,7 @@ def test_other_rows_in_the_clean_process_fail_the_demo(artifacts):
 
 
 def test_make_real_names_recipes_that_need_each_other():
-    assert demo_real.sentences() <= len(Path("assets/first-texts/wikipedia.txt").read_text().splitlines())
+    assert demo_real.sentences() <= len(Path("assets/source-sentences/wikipedia.txt").read_text().splitlines())
     for name in (demo_real.STATIC, demo_real.PROMPTEOL):
         encoder = load_recipe(demo_real.RECIPES / f"{name}.yaml", ModelRecipe)
         assert {item.repo_id for item in encoder.datasets} == {f"{ORG}/{demo_real.DATASET}"}

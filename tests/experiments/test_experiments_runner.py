@@ -113,7 +113,11 @@ def tiny(tmp_path_factory):
     """A plan on the built-in language model: two variants, five encoders, a handful of steps."""
     place = tmp_path_factory.mktemp("papers")
     tree = yaml.safe_load((ROOT / PLANS / "dino.yaml").read_text())
-    texts = {"path": str(asset("first-texts/wikipedia.txt").resolve()), "checked": False, "license": "cc-by-sa-3.0"}
+    texts = {
+        "path": str(asset("source-sentences/wikipedia.txt").resolve()),
+        "checked": False,
+        "license": "cc-by-sa-3.0",
+    }
     decoding = ["decoding.samples=1", "postprocess.validation_fraction=0"]
     tree["datasets"] |= {
         "sources": {"stsb": texts | {"dataset_license": "mixed-non-commercial", "description": "sentences"}},

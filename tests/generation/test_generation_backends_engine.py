@@ -217,22 +217,6 @@ def test_bfloat16_takes_the_same_path_and_repeats_its_texts(name, tmp_path):
     assert complete(engine, mixed(9, GUIDED), GUIDED, 60) == done
 
 
-def test_the_plain_prompt_is_read_in_one_product(tmp_path, monkeypatch):
-    """Were it read in turns of eight rows, levels would be as many as texts."""
-    engine, levels, planned = load_engine(make_family(tmp_path, "gemma3")), [], live_batch.LiveBatch.next_pass
-
-    def counted(batch):
-        now = planned(batch)
-        levels.append(len(now.levels))
-        return now
-
-    monkeypatch.setattr(live_batch.LiveBatch, "next_pass", counted)
-    complete(engine, guided(90), GUIDED, 600)
-    with_plain, levels[:] = max(levels), []
-    complete(engine, requests(90), SETTINGS, 600)
-    assert with_plain == max(levels) + 1
-
-
 @pytest.mark.parametrize("shared", [True, False], ids=["shared attention", "plain loop"])
 def test_out_of_memory_halves_the_rows_loses_nothing_and_is_remembered(shared, lm, engine, monkeypatch, capsys):
     asked, engine = requests(18), engine if shared else Engine(original_of(lm), engine.tokenizer, shared=False)

@@ -2,14 +2,19 @@
 
 import json
 import re
+import sqlite3
 import textwrap
 import threading
+import time
 from collections import deque
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
+from commit_history import contents
+from killing import killed
 from pydantic import ValidationError
 from serving import Reply, chat_completion, completion, free_port, ordered_server
 from tiny_lm import make_lm
@@ -20,6 +25,7 @@ from generation.backends.dialects import DIALECTS, Answer, AnswerCache, key_of, 
 from generation.backends.openai_server import OpenAIServer
 from generation.backends.protocol import Completion, Request, complete, cut
 from generation.backends.registry import dialect_of, load_writer
+from generation.pipeline import job
 from hub.contract.recipe import DatasetRecipe, DecodingParameters, LanguageModel, Server, TextEnd
 from hub.contract.recipe_file import load_recipe
 from hub.errors import InputError, RunError, StsDinoError
@@ -384,3 +390,47 @@ NLI, STS = Path("recipes/demo/auto-nli.yaml"), Path("recipes/demo/sts-dino-x2.ya
 def test_recipes_that_do_not_fit_the_backend(recipe, server, message):
     with pytest.raises(InputError, match=message):
         load_recipe(recipe, DatasetRecipe, ["model.backend=openai", f"model.server={server}"])
+
+
+def settings(base_url: str) -> list[str]:
+    section = {"base_url": base_url, "model": "lm", "concurrency": 1, "max_retries": 1}
+    sizes = ["source.limit=8", "shard_size=3", "decoding.max_attempts=3"]
+    return ["model.backend=openai", f"model.server={json.dumps(section)}", *sizes]
+
+
+def answers(directory: Path) -> list[str]:
+    path = directory.with_name(f"{directory.name}.answers.sqlite")
+    if not path.exists():
+        return []
+    with closing(sqlite3.connect(path)) as connection:
+        found = connection.execute("SELECT name FROM sqlite_master WHERE name = 'answers'").fetchone()
+        return [text for (text,) in connection.execute("SELECT text FROM answers")] if found else []
+
+
+@pytest.mark.slow("a process of its own, killed")
+def test_a_killed_run_and_one_whose_server_died_resume_to_the_same_bytes_and_pay_for_nothing_twice(tmp_path):
+    whole, out, dead = tmp_path / "whole", tmp_path / "out", []
+
+    def reply(body: dict, _: int) -> Reply:
+        time.sleep(0.02)
+        return None if dead else completion(f'A dog runs {body["seed"] % 97} times." And')
+
+    def generate(directory: Path) -> None:
+        job.generate(load_recipe(NLI, DatasetRecipe, settings(server.base_url)), directory, "test")
+
+    with ordered_server(reply) as server:
+        generate(whole)
+        asked = len(server.bodies)
+        words = [word for setting in settings(server.base_url) for word in ("--set", setting)]
+        killed([str(NLI), "--out", str(out), *words], lambda: len(answers(out)) >= 7)
+        dead.append(True)
+        with pytest.raises(RunError, match="cannot be reached"):
+            generate(out)
+        assert 7 <= len(answers(out)) < len(answers(whole)) == asked
+        dead.clear()
+        generate(out)
+    left, right = contents(out / "data"), contents(whole / "data")
+    assert left == right
+    assert len(server.bodies) <= 2 * asked + 3  # one was under way at the kill, two met the dead server
+    usage = json.loads(whole.with_name("whole.usage.json").read_text())
+    assert usage["answers"] == asked and usage["prompt_tokens"] == 10 * asked and usage["uncounted"] == 0

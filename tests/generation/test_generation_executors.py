@@ -22,7 +22,6 @@ import psutil
 import pytest
 import torch
 from commit_history import contents
-from fsspec.implementations.local import LocalFileSystem
 from small_runs import small_recipe
 from typer.testing import CliRunner
 
@@ -30,7 +29,6 @@ from generation import run
 from generation.backends import batch as live_batch
 from generation.backends.registry import load_writer
 from generation.executors import ray_executor as cluster
-from generation.executors import store as store_files
 from generation.executors.options import (
     PROCESS,
     ClusterOptions,
@@ -54,7 +52,7 @@ from generation.executors.ray_executor import (
     ray_executor,
 )
 from generation.executors.ray_workers import RemoteWorker, require_files
-from generation.executors.store import LostResult, ResultStore
+from generation.executors.store import LostResult
 from generation.inputs.prompts import Prompts
 from generation.inputs.sources import SourceSentence
 from generation.pipeline import tasks as layout
@@ -290,16 +288,6 @@ def test_memory_that_ran_out_on_a_worker_is_known_by_its_type(lm, monkeypatch, t
     assert classify(other, starting=False)[0] is Cause.WORKER
 
 
-def test_memory_that_runs_out_on_the_way_to_a_store_is_a_workers_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(cli, "listeners", [])
-    worker, task = RemoteWorker(), WriteSourceSentences(range(4))
-    worker._store, worker._directory = ResultStore(str(tmp_path), "run", proven=True), tmp_path
-    worker._worker = SimpleNamespace(do=lambda *_: TaskResult(key=task.key, task=task))
-    monkeypatch.setattr(store_files, "write_bytes", Mock(side_effect=OSError(errno.ENOMEM, "Cannot allocate memory")))
-    with pytest.raises(OutOfMemory, match=r"memory: is too small for .*start fewer workers"):
-        worker.do(task, None)
-
-
 def driver(**parts: object) -> RayExecutor:
     """An executor on a Ray that is not there."""
     ray = SimpleNamespace(put=lambda spec: spec, kill=lambda actor: None, nodes=list)
@@ -430,24 +418,6 @@ def test_two_workers_one_of_them_killed_write_the_bytes_of_one_process(on_the_in
     generate(recipe, tmp_path / "run", "command", killing)
     assert killed and contents(tmp_path / "run") == contents(alone)
     assert not list((tmp_path / "run.scratch").glob("*"))
-
-
-@pytest.mark.slow("starts Ray on this machine")
-def test_workers_that_see_nothing_of_the_driver_but_a_store(on_the_instance, monkeypatch, recipe, alone, tmp_path):
-    settings = [word for setting in (f"model.path={recipe.model.path}", *SMALL) for word in ("--set", setting)]
-    options = ["--out", str(tmp_path / "run"), "--ray", "auto", "--store", str(tmp_path / "store")]
-    remove, failures = LocalFileSystem.rm, [OSError(errno.ESTALE, "Stale file handle")]
-
-    def removes_later(files, *arguments, **options):
-        if failures:
-            raise failures.pop()
-        remove(files, *arguments, **options)
-
-    monkeypatch.setattr(LocalFileSystem, "rm", removes_later)
-    result = CliRunner().invoke(run.app, [str(X2), *settings, *options])
-    assert result.exit_code == 0, result.exception
-    assert contents(tmp_path / "run" / "data") == contents(alone / "data")
-    assert not failures and not [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
 
 
 @pytest.mark.slow("starts Ray on this machine")

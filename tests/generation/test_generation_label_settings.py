@@ -169,18 +169,6 @@ def test_a_plan_and_an_estimate_count_what_each_label_asks_for(lm, tmp_path):
     assert found.rows == len(rows_of(tmp_path / "run", "raw"))
 
 
-def test_generated_source_sentences_come_from_written_labels_and_are_not_guided(lm, tmp_path):
-    bare = {**COPY, "instruction": 'Repeat <X1>\nSentence 2: "'}  # no source sentence could be written after it
-    source = {"kind": "model", "limit": 4, "description": "d", "license": "mit"}
-    own = {"1": {"counter_labels": ["copy"]}}
-    for name, guidance in (("off", 0.0), ("on", 0.3)):
-        decoding = {**SMALL, "max_new_tokens": 20, "max_attempts": 8, "guidance": guidance}
-        job.generate(tiny(lm, own, bare, source=source, decoding=decoding), tmp_path / name, "test")
-    on, off = (rows_of(tmp_path / name, "sources") for name in ("on", "off"))
-    assert on == off != [] and {row["instruction"] for row in on} <= {"1", "0.5", "0"}
-    assert rows_of(tmp_path / "on", "raw") != rows_of(tmp_path / "off", "raw")
-
-
 def test_a_column_by_hand_for_a_label_that_is_never_written(tmp_path):
     """Its examples may repeat their source sentence, as its prompt asks; those of other labels may not."""
     path = tmp_path / "examples.tsv"

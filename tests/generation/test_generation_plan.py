@@ -9,7 +9,6 @@ from command_outcomes import outcome_of
 from generation import plan, run
 from generation.backends.registry import load_preview, load_writer
 from generation.inputs.prompts import load_prompts
-from generation.pipeline.job import generate
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.errors import InputError
@@ -117,16 +116,6 @@ def test_a_larger_shard_drains_once_and_a_prediction_adds_shards(lm):
     assert found.seconds == pytest.approx(5 + 2 * 12 + pilot.shard_seconds(32))
     assert found.rows == 192 * 160 / 64 and found.keep_rate == {"1": 0.75, "0.5": 0.5, "0": 0.25}
     assert "keep rate of label 0.5: 50.0%" in str(found)
-
-
-@pytest.mark.slow("writes a run and its pilot")
-def test_the_pilot_is_the_run_in_small(lm, tmp_path):
-    """With as many source sentences as the pilot takes, the pilot asks for exactly what the run asks for."""
-    recipe = recipe_of(lm, "source.limit=64", "decoding.max_new_tokens=8", "shard_size=64")
-    found = plan.estimate(recipe)
-    counts = generate(recipe, tmp_path / "run", "a test").counts
-    assert found.keep_rate == {name: row["kept"] / row["requested"] for name, row in counts["by_label"].items()}
-    assert found.rows == counts["splits"]["raw"]["train"]
 
 
 def test_the_pilot_sees_the_queue_run_empty_and_counts_generated_source_sentences(lm):

@@ -19,7 +19,6 @@ from typer.testing import CliRunner
 
 from benchmarks.tiny_model import make_model
 from generation import run
-from generation.explain import explain
 from generation.inputs.sources import SourceSentence
 from generation.pipeline import code_digest as versions
 from generation.pipeline import job, source_sentences
@@ -275,38 +274,15 @@ def test_too_few_source_sentences_are_a_warning_and_a_true_count(closing, tmp_pa
     )
 
 
-@pytest.mark.slow("writes and explains a run with rotating examples")
-def test_a_run_with_rotating_examples_has_one_set_for_each_source_sentence_and_is_explained(closing, tmp_path):
-    examples = "{kind: hand, path: assets/examples/sts.tsv, description: d, license: cc0-1.0}"
-    few_shot = f"few_shot={{shots: [2], sets: 4, rotate: true, examples: {examples}}}"
-    more = [*WRITING, "source.limit=8", few_shot, "postprocess.near_copy=0.9", "labels.2.overlap=[0, 0.6]"]
-    manifest = generate(closing, tmp_path / "whole", *more)
-    rows = rows_of(tmp_path / "whole", "raw-2shot")
-    assert len(manifest.shards("raw-2shot")) == 2 and len({row["example_set"] for row in rows}) > 1
-    assert len(manifest.provenance["examples"]["rows"]["2shot"]) == 4
-    sets = {row["text1"]: row["example_set"] for row in rows}
-    finished = rows_of(tmp_path / "whole", "postprocessed-2shot")
-    assert finished and all(row["example_set"] == sets[row["sentence1"]] for row in finished)
-    row = rows[0]
-    name = f"{row['source_id']}/{row['target']}/{row['attempt']}/2shot-"
-    assert explain(tmp_path / "whole", f"{name}{row['example_set']}").differences == []
-    with pytest.raises(InputError, match="is neither in raw nor in rejected"):
-        explain(tmp_path / "whole", f"{name}{(row['example_set'] + 1) % 4}")
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (("top_k: 5", "top_kk: 5"), "decoding.top_kk: unknown key; .*did you mean 'top_k'"),
-        (('Sentence 2: \\""', 'Sentence 2: "'), "must end with the opening quotation mark"),
-        (('counter_labels: ["1"]', "counter_labels: [one]"), "unknown counter-label 'one'"),
-        (("top_p: 0.9", "top_p: 1.5"), "decoding.top_p: .*less than or equal to 1 .*1.5"),
         (("columns: [text]", "columns: [txt]"), "column 'txt'.*did you mean 'text'"),
         (
             ("path: assets/demo-lm", "path: assets/no-lm"),
             "model.path: assets/no-lm: no such file or folder; looked beside the recipe",
         ),
-        (("seed: 42", "seed: 42\nseed: 43"), "key 'seed' stands twice"),
     ],
 )
 def test_bad_recipes_exit_with_2_one_line_and_no_traceback(change, message, lm, tmp_path, capsys):

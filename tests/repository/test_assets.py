@@ -24,6 +24,11 @@ def test_source_sentences_are_no_sentences_of_the_evaluation_files():
     assert len(lines) == 1200 and len(scored) > 5000 and not first & scored
 
 
+def test_recipes_published_before_the_rename_still_find_their_source_sentences():
+    old = [path for path in Path("assets").iterdir() if path.is_symlink()]
+    assert [(path / "wikipedia.txt").is_file() for path in old] == [True]
+
+
 @original
 def test_shipped_files_are_the_original_ones(tmp_path):
     demo_inputs.main(data=DATA, out=tmp_path, per_source=600, premises=300)
@@ -46,7 +51,7 @@ def test_the_language_models_text_holds_no_sentence_of_an_evaluation_set():
     texts = [caption for image in corpus.images for caption in image] + corpus.prose
     texts += [text for row in (*corpus.nli, *corpus.fewshot) for text in row[1:]]
     assert len(evaluation) > 25_000 and len(texts) > 140_000
-    wikipedia = Path("assets/first-texts/wikipedia.txt").read_text(encoding="utf-8").splitlines()
+    wikipedia = Path("assets/source-sentences/wikipedia.txt").read_text(encoding="utf-8").splitlines()
     assert len(set(wikipedia)) == len(wikipedia) == 3000
     assert not [text for text in texts if normalise(text) in evaluation][:5]
     removed = json.loads(Path("assets/demo-lm/training.json").read_text())["evaluation_sentences_removed"]

@@ -45,7 +45,7 @@ def test_a_recipe_is_planned_offline_by_one_switch(path, offline, tmp_path):
     assert recipe.source.kind == "file" and Path(recipe.source.path or "").is_file() and recipe.model.repo_id is None
     check(recipe)
     shown = plan(recipe, tmp_path / "run")
-    there = len(Path("assets/first-texts/wikipedia.txt").read_text(encoding="utf-8").splitlines())
+    there = len(Path("assets/source-sentences/wikipedia.txt").read_text(encoding="utf-8").splitlines())
     assert f"source sentences: {min(there, recipe.source.limit or there)} " in shown and not list(tmp_path.iterdir())
 
 

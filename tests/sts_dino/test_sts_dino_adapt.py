@@ -17,8 +17,8 @@ from sts_dino.proposals.recipes import BUILT_IN, choose_base, choose_generator
 
 pytest_plugins = ["local_hub"]
 
-TEXTS = (asset("first-texts") / "wikipedia.txt").read_text(encoding="utf-8").splitlines()[:50]
-GERMAN = asset("first-texts") / "stadtbuecherei.de.txt"
+TEXTS = (asset("source-sentences") / "wikipedia.txt").read_text(encoding="utf-8").splitlines()[:50]
+GERMAN = asset("source-sentences") / "stadtbuecherei.de.txt"
 
 
 @pytest.fixture

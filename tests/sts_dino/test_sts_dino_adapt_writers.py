@@ -36,7 +36,7 @@ def gguf(tmp_path_factory):
 @pytest.fixture
 def corpus(tmp_path):
     path = tmp_path / "texts.txt"
-    texts = (asset("first-texts") / "wikipedia.txt").read_text(encoding="utf-8").splitlines()[:SENTENCES]
+    texts = (asset("source-sentences") / "wikipedia.txt").read_text(encoding="utf-8").splitlines()[:SENTENCES]
     path.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
     return path
 
