@@ -66,12 +66,13 @@ def evaluation(
     rows: dict[str, Outcomes],
     settings: EvaluationSettings = SETTINGS,
     more: tuple[TaskScore, ...] = (),
+    split: str | None = None,
 ) -> Path:
     """Write an evaluation of ``model``, task → scored rows (and ``more`` scores without rows); its folder."""
     records = Records(folder)
     scores = []
     for task, outcomes in rows.items():
-        one = measured(task, outcomes, settings=settings)
+        one = measured(task, outcomes, split, settings)
         found = find_task(task)
         record = Record(
             score=one,

@@ -22,7 +22,6 @@ from card_runs import (
 )
 from command_outcomes import outcome_of
 from huggingface_hub import EvalResultEntry, HfApi, ModelCard, parse_eval_result_entries
-from jinja2 import UndefinedError
 from test_cards_dataset import PNG
 from tiny_bases import make_mlm
 from training_inputs import write_recipe
@@ -40,12 +39,11 @@ from hub.contract.run_dir import MANIFEST, RECIPE, read_manifest
 from hub.durable import sha256_file, write_text
 from hub.errors import InputError
 from model_cards import render as card_command
-from model_cards import renderer
 from model_cards.metadata import BENCHMARKS, eval_result_files, model_index
 from model_cards.model_card import release_name
 from model_cards.papers import paper_rows, reproduced
 from model_cards.provenance import AUTO_NLI, DECLUTR, DINO, GUIDANCE, PROMPT_EOL, SIMCSE, change_table, cited
-from model_cards.render import checked_repo_id, render, unscored, write
+from model_cards.render import render, unscored, write
 from model_cards.scores import EARLIER_PROBING, OTHER, families, title
 from training.loop.job import prepare
 from training.loop.train import work
@@ -181,19 +179,10 @@ def test_directories_of_the_training_stage_get_a_card(tmp_path: Path) -> None:
     assert second[3:5] == ["graded-pair: positive from 0.75", "GISTEmbedLoss, guided by guide"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"command": None}, "provenance.command: "),
-        ({"training": None}, "records no training"),
-    ],
-)
-def test_provenance_that_lacks_a_fact_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        render(edit(model_run(tmp_path / "run"), provenance=changes))
-
-
-def test_unfinished_models_and_results_of_other_weights_or_part_of_the_data_are_refused(tmp_path: Path) -> None:
+def test_missing_facts_unfinished_models_and_results_of_others_or_part_of_the_data_are_refused(tmp_path: Path) -> None:
+    for changes, message in (({"command": None}, "provenance.command: "), ({"training": None}, "records no training")):
+        with pytest.raises(InputError, match=message):
+            render(edit(model_run(tmp_path / "lacking"), provenance=changes))
     with pytest.raises(InputError, match="another version of this model"):
         card_of(scored_run(tmp_path / "other", [score()], fingerprint="0" * 64))
     trial = score().model_copy(update={"limit": Limit(rows=50, seed=42)})
@@ -201,20 +190,6 @@ def test_unfinished_models_and_results_of_other_weights_or_part_of_the_data_are_
         card_of(scored_run(tmp_path / "trial", [trial]))
     with pytest.raises(InputError, match="not finished"):
         card_of(edit(model_run(tmp_path / "run"), complete=False))
-
-
-@pytest.mark.parametrize("repo_id", ["name", "a/b/c", 'x"/y'])
-def test_a_bad_repo_id_is_refused(repo_id: str) -> None:
-    with pytest.raises(InputError, match="--repo-id"):
-        checked_repo_id(repo_id)
-
-
-def test_an_undefined_variable_of_a_template_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "templates").mkdir()
-    (tmp_path / "templates/card.jinja").write_text("{{ nowhere }}")
-    monkeypatch.setattr(renderer, "HERE", tmp_path)
-    with pytest.raises(UndefinedError, match="nowhere"):
-        renderer.fill("card.jinja", {})
 
 
 def test_the_command_writes_plans_and_refuses(tmp_path: Path) -> None:
@@ -225,6 +200,8 @@ def test_the_command_writes_plans_and_refuses(tmp_path: Path) -> None:
     assert 'load_dataset("org/other")' in (directory / "README.md").read_text(encoding="utf-8")
     refused = outcome_of(card_command, tmp_path)
     assert refused.code == 2 and f"{tmp_path}: is not a run directory" in refused.error
+    for repo_id in ("name", "a/b/c", 'x"/y'):
+        assert "--repo-id" in outcome_of(card_command, directory, "--repo-id", repo_id).error
 
 
 def test_tasks_of_the_recipe_without_a_score_are_reported(tmp_path: Path) -> None:
@@ -424,13 +401,8 @@ def of_paper(dataset: str = "sts-dino-x2", revision: str = "v1.0.0", **changes: 
 
 PAPER_LLAMA = {"repo_id": "meta-llama/Llama-2-7b-hf", "revision": "e" * 40, "license": "llama2", "pooling": "lasttoken"}
 PAPER_LLAMA |= {"prompt": 'This sentence : "[X]" means in one word:"'}
-PAPER_TRIPLETS = {
-    "repo_id": "org/auto-nli",
-    "revision": "v1.0.0",
-    "config": "triplet-10shot",
-    "example_type": "triplet",
-}
-PAPER_TRIPLETS |= {"loss": "CachedMultipleNegativesRankingLoss"}
+PAPER_TRIPLETS = {"repo_id": "org/auto-nli", "revision": "v1.0.0", "config": "triplet-10shot"}
+PAPER_TRIPLETS |= {"example_type": "triplet", "loss": "CachedMultipleNegativesRankingLoss"}
 BASELINE = {"datasets": [], "training": None}
 PAPER_EOL = {"base": PAPER_LLAMA, "datasets": [PAPER_TRIPLETS], "limit": 64_000}
 
@@ -464,13 +436,11 @@ def test_columns_and_averages_have_the_papers_protocol() -> None:
     [
         of_paper(revision="v0.1.0"),  # a demonstration
         of_paper("sts-dino-x3"),
-        of_paper(base={**ROBERTA, "repo_id": "FacebookAI/roberta-large"}),
         of_paper(base={**ROBERTA, "pooling": "cls"}),
         of_paper(base={**ROBERTA, "modules": "static"}),
         {"base": ROBERTA, "datasets": [{**of_paper()["datasets"][0], "loss": "CoSENTLoss"}]},
         {**PAPER_EOL, "limit": None},
         {**PAPER_EOL, "base": {**PAPER_LLAMA, "prompt": 'Sentence: "[X]"'}},
-        {"base": ROBERTA, "datasets": []},
         {"base": ROBERTA, "datasets": of_paper()["datasets"] + of_paper("sts-dino-x1x2")["datasets"]},
         {"base": ROBERTA, "datasets": [{"path": "artifacts/datasets/sts-dino-x2", **DATA}]},
     ],
@@ -522,30 +492,14 @@ def entry(text: str) -> EvalResultEntry:
     return found
 
 
-@pytest.mark.parametrize("task", BENCHMARKS)
-def test_a_whole_test_set_becomes_an_entry_under_mtebs_ids(task: str) -> None:
-    known = BENCHMARKS[task]
-    files = eval_result_files(results(score_of(task, known.test_pairs)))
-    found = entry(files[f".eval_results/{known.file}.yaml"])
-    assert (found.dataset_id, found.task_id, found.value) == (known.dataset_id, known.task_id, 70.12)
-    assert found.notes == f"spearman x 100; rows with SHA-256 {SHA256}"
-    assert found.dataset_revision is None
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        score_of("sts12/mean", 3108),
-        score_of("sts12/all", 100),
-        score_of("stsb/cosine", 1500, split="validation"),
-    ],
-    ids=lambda found: f"{found.task} {found.split} {found.n}",
-)
-def test_another_protocol_or_part_of_the_rows_is_no_entry(other: TaskScore) -> None:
-    assert eval_result_files(results(other)) == {}
-
-
-def test_of_two_scores_the_one_that_names_its_data_is_told() -> None:
+def test_a_whole_test_set_becomes_an_entry_under_mtebs_ids_and_nothing_else_does() -> None:
+    for task, known in BENCHMARKS.items():
+        files = eval_result_files(results(score_of(task, known.test_pairs)))
+        found = entry(files[f".eval_results/{known.file}.yaml"])
+        assert (found.dataset_id, found.task_id, found.value) == (known.dataset_id, known.task_id, 70.12)
+        assert found.notes == f"spearman x 100; rows with SHA-256 {SHA256}" and found.dataset_revision is None
+    validation = score_of("stsb/cosine", 1500, split="validation")
+    assert eval_result_files(results(score_of("sts12/mean", 3108), score_of("sts12/all", 100), validation)) == {}
     named = score_of("mteb/STS12", 3108, data_revision="mteb/sts12-sts@abc", main_metric="cosine_spearman")
     for scores in ((score_of("sts12/all", 3108), named), (named, score_of("sts12/all", 3108))):
         (text,) = eval_result_files(results(*scores)).values()
@@ -559,32 +513,22 @@ def test_unlike_protocols_stay_apart_in_the_model_index() -> None:
         score_of("mr/senteval", 10662, split="all", main_metric="accuracy", unit="sentences"),
     )
     (model,) = model_index("m", results(*scores))
-    found = {item["dataset"]["type"]: (item["task"]["type"], item["metrics"]) for item in model["results"]}
-    assert {name: task for name, (task, _) in found.items()} == {
-        "mteb/sts12-sts": "sentence-similarity",
-        "sts12/mean": "sentence-similarity",
-        "mr/senteval": "text-classification",
-    }
-    assert [len(metrics) for _, metrics in found.values()] == [1, 1, 1]
+    assert [(one["dataset"]["type"], one["task"]["type"], len(one["metrics"])) for one in model["results"]] == [
+        ("mteb/sts12-sts", "sentence-similarity", 1),
+        ("sts12/mean", "sentence-similarity", 1),
+        ("mr/senteval", "text-classification", 1),
+    ]
 
 
-ROOT = Path(__file__).parents[2]
-
-
-def references() -> dict[str, dict[str, Any]]:
-    """The references of CITATION.cff by title."""
-    tree = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    assert {"cff-version", "message", "title", "authors", "license"} <= set(tree)
-    return {entry["title"]: entry for entry in tree["references"]}
-
-
-@pytest.mark.parametrize("entry", [DINO, AUTO_NLI, PROMPT_EOL, DECLUTR, SIMCSE, GUIDANCE])
-def test_a_cited_paper_is_in_the_citation_file(entry: str) -> None:
-    fields = dict(re.findall(r"  (\w+) = \{(.*)\},", entry))
-    reference = references()[fields["title"]]
-    assert str(reference["year"]) == fields["year"]
-    names = [f"{author['family-names']}, {author['given-names']}" for author in reference["authors"]]
-    assert fields["author"].replace('{\\"u}', "ü").split(" and ") == names
+def test_cited_papers_are_in_the_citation_file() -> None:
+    tree = yaml.safe_load(Path("CITATION.cff").read_text(encoding="utf-8"))
+    references = {reference["title"]: reference for reference in tree["references"]}
+    for paper in (DINO, AUTO_NLI, PROMPT_EOL, DECLUTR, SIMCSE, GUIDANCE):
+        fields = dict(re.findall(r"  (\w+) = \{(.*)\},", paper))
+        reference = references[fields["title"]]
+        assert str(reference["year"]) == fields["year"]
+        names = [f"{author['family-names']}, {author['given-names']}" for author in reference["authors"]]
+        assert fields["author"].replace('{\\"u}', "ü").split(" and ") == names
 
 
 def test_a_card_cites_the_methods_it_used() -> None:

@@ -14,7 +14,7 @@ from eval.audit.decontaminate import main as decontaminate
 from hub.client.publish import Options, publish
 from hub.contract import run_dir
 from hub.contract.run_dir import Manifest
-from hub.errors import InputError, RunError
+from hub.errors import InputError
 from model_cards.render import render, write
 from release.publish import loading_script
 
@@ -94,21 +94,6 @@ def test_it_goes_to_a_hub_and_its_card_says_what_was_left_out(whole, hub_api, lo
     assert "sts-dino decontaminate" in card and str(tmp_path) not in card
     branches = {ref.name for ref in hub_api.list_repo_refs(repo, repo_type="dataset").branches}
     assert branches == {"main"}  # no script: it would make finished rows from raw ones, which are not there
-
-
-def test_other_rows_dropped_are_another_version(whole, hub_api, tmp_path):
-    def cleaned(folder: str, kinds: str, **named: str) -> Path:
-        directory = tmp_path / folder / "small-clean"
-        directory.parent.mkdir()
-        without(whole, directory, kinds, drop_name="small-clean", **named)
-        return directory
-
-    repo = published(cleaned("first", "exact"), hub_api)
-    with pytest.raises(RunError, match=r"tag v1\.2\.0: exists and marks other content.*later --drop-version"):
-        published(cleaned("again", "exact,normal"), hub_api)
-    assert published(cleaned("later", "exact,normal", drop_version="1.2.1"), hub_api) == repo
-    tags = {ref.name for ref in hub_api.list_repo_refs(repo, repo_type="dataset").tags}
-    assert tags == {"v1.2.0", "v1.2.1"}
 
 
 def test_numbers_that_were_changed_afterwards_stop_the_card(whole, tmp_path):

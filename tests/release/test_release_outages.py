@@ -1,26 +1,11 @@
-"""Outages that are longer than the patience, and wrong answers to every command that speaks to a Hub.
+"""Wrong answers of a Hub to every command that speaks to one."""
 
-``benchmarks/results/kills/hub_outages.json`` holds the figures of a longer series.
-"""
-
-from contextlib import closing
-
-import growth
 import pytest
-from growth_outages import CAUSES, World
 from hostile import MODULES, Hostile
 
 from hub_server.faults import WRONG
 
-pytestmark = pytest.mark.slow("a Hub that fails for longer than the patience")
-
-
-def test_a_growing_dataset_is_published_at_the_end_of_each_outage(tmp_path):
-    with closing(World(tmp_path, growth.record(tmp_path / "once"))) as world:
-        causes = ["dropped", "html"]
-        assert set(causes) <= set(CAUSES)
-        outcome = world.run(0, causes)
-        assert outcome.outages == causes and outcome.faults >= len(causes)
+pytestmark = pytest.mark.slow("commands in processes of their own, and a Hub that answers wrongly")
 
 
 @pytest.fixture(scope="module")

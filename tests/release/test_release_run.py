@@ -1,19 +1,14 @@
 """One command from recipe to Hub: killed, resumed on an empty disk, and refused before any work."""
 
-import hashlib
-import shutil
-import signal
 import subprocess
 import sys
 import time
 from dataclasses import fields
 from pathlib import Path
 
-import psutil
 import pytest
 from command_outcomes import outcome_of
 from forked_python import python_in
-from huggingface_hub import HfApi
 from local_hub import mint
 from tiny_lm import make_lm
 from typer.main import get_command
@@ -45,50 +40,9 @@ def command(environment: dict[str, str], artifacts: Path, lm: Path, name: str, *
     return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def digests(directory: Path) -> dict[str, str]:
-    files = sorted(path for path in directory.rglob("*") if path.is_file())
-    return {str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-
-
-def commits(api: HfApi, repo: str) -> list[str]:
-    if not api.repo_exists(repo, repo_type="dataset"):
-        return []
-    return [commit.title for commit in api.list_repo_commits(repo, repo_type="dataset")]
-
-
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     out, err = process.communicate(timeout=240)
     return process.returncode, out, err
-
-
-@pytest.mark.slow("kills a release and ends it on an empty disk")
-def test_a_killed_release_resumes_from_the_hub_on_an_empty_disk_to_the_same_bytes(
-    local_hub, hub_api, environment, tmp_path
-):
-    lm, name = make_lm(tmp_path / "lm"), "killed-and-resumed"
-    killed = local_hub.client_environment(tmp_path / "home")
-    first = command(killed, tmp_path / "one", lm, name, "--yes", python=sys.executable)
-    deadline, directory = time.monotonic() + 200, tmp_path / "one" / "datasets" / name
-    while not getattr(run_dir.read_manifest(directory), "files", ()) and time.monotonic() < deadline:
-        time.sleep(0.005)
-    for generator in psutil.Process(first.pid).children():
-        generator.suspend()  # or it might be done before the first commit
-    while len(commits(hub_api, f"acme/{name}")) < 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    first.kill()
-    first.communicate()
-    assert first.returncode == -signal.SIGKILL
-    there = commits(hub_api, f"acme/{name}")
-    assert len(there) >= 2 and "shards" in there[0], there
-    shutil.rmtree(tmp_path / "one")
-
-    code, out, err = ended(command(environment, tmp_path / "two", lm, name, "--yes"))
-    assert code == 0, err
-    assert "going on from acme/killed-and-resumed" in err and "tag v0.1.0" in out
-    nowhere = environment | {"HF_ENDPOINT": "http://127.0.0.1:9"}
-    code, out, err = ended(command(nowhere, tmp_path / "plain", lm, name, "--patience", "0", python=sys.executable))
-    assert (code, out) == (0, "") and "is made, but no Hub says" in err  # without a Hub all is made, and no plan shown
-    assert digests(tmp_path / "two" / "datasets" / name) == digests(tmp_path / "plain" / "datasets" / name)
 
 
 @pytest.mark.slow("starts a release")

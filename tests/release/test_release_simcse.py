@@ -81,7 +81,7 @@ def trained(tmp_path_factory):
     return folder
 
 
-def test_the_control_is_trained_for_as_many_steps_and_scored_with_the_model(trained, capsys):
+def test_the_control_is_trained_for_as_many_steps_and_scored_with_the_model(trained, capsys, monkeypatch):
     model, control = require_complete(trained / "tiny"), require_complete(trained / "tiny.copies")
     assert control.provenance["training"]["steps"] == model.provenance["training"]["steps"] == 18
     assert control.name == "tiny-copies"
@@ -98,13 +98,10 @@ def test_the_control_is_trained_for_as_many_steps_and_scored_with_the_model(trai
     assert "SimCSE baseline" in shown.out.splitlines()[0] and shown.err.count("(kept)") == 6
     control_score, card = results.control_scores[0], render(trained / "tiny")["README.md"].decode()
     assert f"| {control_score.main_score:.2f} [{control_score.low:.2f}, {control_score.high:.2f}] |" in card
-
-
-def test_a_finished_control_is_not_trained_again_and_one_of_other_steps_is_refused(trained, monkeypatch):
-    monkeypatch.setattr(sys, "executable", python_in(dict(os.environ)))
-    recipe = load_recipe(trained / "recipe.yaml", ModelRecipe)
     before = (trained / "tiny.copies/manifest.json").stat().st_mtime_ns
-    train_baseline(trained / "tiny", recipe)
+    recipe = load_recipe(trained / "recipe.yaml", ModelRecipe)
+    monkeypatch.setattr(sys, "executable", python_in(dict(os.environ)))
+    train_baseline(trained / "tiny", recipe)  # it is there
     assert (trained / "tiny.copies/manifest.json").stat().st_mtime_ns == before
     with pytest.raises(typer.Exit):  # the stage has reported which key differs
         train_baseline(trained / "tiny", recipe.model_copy(update={"batch_size": 8}))

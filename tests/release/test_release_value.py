@@ -43,7 +43,6 @@ from release.value import (
 
 pytest_plugins = ["local_hub"]
 DEV = Path(__file__).parents[2] / "assets/stsb/sts-dev.csv"
-SEEDS = "1-2"
 
 
 @pytest.fixture
@@ -79,7 +78,7 @@ def stages(monkeypatch, tmp_path):
         variant = model.parent.name.split("-")[0]
         folder = model.with_name(f"{model.name}.evaluation")
         tasks = {entry.task: planted(entry.task, quality[variant] + recipe.seed / 100) for entry in recipe.evaluation}
-        evaluation(folder, variant, tasks)
+        evaluation(folder, variant, tasks, split=recipe.evaluation[0].split)
         results = (folder / "results.json").read_text().replace('"fingerprint": null', '"fingerprint": "f"')
         (model / "results.json").write_text(results)
 
@@ -88,9 +87,10 @@ def stages(monkeypatch, tmp_path):
 
 
 def measure(*places, out, **more):
-    """The command with its defaults, on the planted tasks of the test split."""
-    given = {"senteval_data": out.parent / "senteval", "split": "test", "pairs": 60, "seeds": SEEDS, "people": DEV}
-    given |= {"config": None, "student": STUDENT, "settings": [], "with_shuffled": True, "workers": 1, "samples": 200}
+    """The command with its defaults, on the planted task of the validation split."""
+    given = {"senteval_data": out.parent / "senteval", "split": "validation", "pairs": 60, "seeds": "1-2"}
+    given |= {"config": None, "student": STUDENT, "settings": [], "with_shuffled": True, "workers": 1, "samples": 50}
+    given |= {"people": DEV}
     (out.parent / "senteval/downstream").mkdir(parents=True, exist_ok=True)
     value_module.main(datasets=list(map(str, places)), **given | more, out=out, as_json=False)
 
@@ -100,7 +100,7 @@ def trainings(stages) -> int:
 
 
 def test_every_variant_has_as_many_pairs_and_the_value_is_written_and_printed(data, stages, tmp_path, capsys):
-    measure(data, out=tmp_path / "out")
+    measure(data, out=tmp_path / "out", split="test")
     value = TrainingValue.read(data, read_manifest(data))
     assert value is not None and list(value.variants) == ["untrained", "shuffled", "copies", "dataset", "people"]
     assert (value.pairs, value.seeds, value.split, value.skipped) == (60, (1, 2), "test", {})

@@ -30,8 +30,8 @@ NEGATIVES = ["nobody plays", "two cats", "a woman eats", "red car", "a young dog
 TEXTS = (ANCHORS, POSITIVES, NEGATIVES)
 
 
-def spec(loss, form="triplet", weights=None, **arguments):
-    return TrainingData(path="d", config="c", example_type=form, loss=loss, loss_arguments=arguments, weights=weights)
+def spec(loss, form="triplet", **arguments):
+    return TrainingData(path="d", config="c", example_type=form, loss=loss, loss_arguments=arguments)
 
 
 @pytest.fixture(scope="module")
@@ -99,13 +99,13 @@ def pairs(encoder, scores):
 SCORES = [0.9, 0.1, 0.5, 0.5, 0.1, 0.9, 0.0]
 
 
-def ordered(similarities, scores, scale=20.0, weights=(1.0,) * 7):
-    """log(1 + Σ w_i w_j exp(scale · (s_j - s_i))) over all pairs with score_i > score_j (Huang et al. 2024)."""
+def ordered(similarities, scores, scale=20.0):
+    """log(1 + Σ exp(scale · (s_j - s_i))) over all pairs with score_i > score_j (Huang et al. 2024)."""
     total = torch.ones((), dtype=torch.float64)
-    for high, first, i in zip(scores, similarities, weights, strict=True):
-        for low, second, j in zip(scores, similarities, weights, strict=True):
+    for high, first in zip(scores, similarities, strict=True):
+        for low, second in zip(scores, similarities, strict=True):
             if high > low:
-                total = total + i * j * torch.exp(scale * (second - first))
+                total = total + torch.exp(scale * (second - first))
     return torch.log(total)
 
 
@@ -139,41 +139,11 @@ def test_softmax_classifies_both_embeddings_and_their_difference(encoder):
     assert loss.classifier.weight.grad.norm() > 0
 
 
-WEIGHTS = [0.5, 2.0, 0.0, 1.0, 1.5, 0.25, 3.0]
-
-
-def labelled(weights=WEIGHTS):
-    return torch.tensor([SCORES, weights], dtype=torch.float64).T
-
-
-def test_squares_of_the_cosine_plain_and_weighted(encoder):
+def test_squares_of_the_cosine(encoder):
     (left, right), scores = pairs(encoder, SCORES)
     squares = (torch.cosine_similarity(left, right) - scores) ** 2
-    weighted = torch.stack([weight * square for weight, square in zip(WEIGHTS, squares, strict=True)])
-    for labels, reference, weights in ((scores, squares, None), (labelled(), weighted, "w")):
-        loss = build(encoder, "CosineSimilarityLoss", "sts", weights=weights)
-        columns = features(encoder, TEXTS[:2])
-        assert loss(columns, labels).item() == pytest.approx(reference.mean().item(), rel=1e-6)
-
-
-def test_weighted_cosent_counts_a_term_as_much_as_its_two_rows(encoder):
-    (left, right), _ = pairs(encoder, SCORES)
-    reference = ordered(torch.cosine_similarity(left, right), SCORES, weights=WEIGHTS)
-    loss = build(encoder, "CoSENTLoss", "sts", weights="w")
-    same(encoder, loss(features(encoder, TEXTS[:2]), labelled()), reference)
-
-
-@pytest.mark.parametrize(("name", "arguments"), RANKING)
-@pytest.mark.parametrize(("form", "columns"), [("triplet", TEXTS), ("graded-pair", TEXTS[:2])])
-def test_weighted_info_nce(encoder, name, arguments, form, columns):
-    """A row of weight 0 teaches nothing of its own, and is a negative of the others."""
-    anchors, *documents = embed(encoder, columns)
-    reference = torch.zeros((), dtype=torch.float64)
-    for row, anchor in enumerate(anchors):
-        cosines = torch.stack([torch.cosine_similarity(anchor, other, dim=0) for other in torch.cat(documents)])
-        reference = reference - WEIGHTS[row] / len(anchors) * torch.log_softmax(20.0 * cosines, 0)[row]
-    loss = build(encoder, name, form, weights="w", **arguments)
-    same(encoder, loss(features(encoder, columns), torch.tensor(WEIGHTS, dtype=torch.float64)), reference)
+    loss = build(encoder, "CosineSimilarityLoss", "sts")(features(encoder, TEXTS[:2]), scores)
+    assert loss.item() == pytest.approx(squares.mean().item(), rel=1e-6)
 
 
 @pytest.fixture
@@ -231,25 +201,15 @@ IN_BATCH = {
     "GISTEmbedLoss": ("triplet", {}),
     "CachedGISTEmbedLoss": ("triplet", {"mini_batch_size": "2"}),
 }
-IN_BATCH |= {f"Weighted{name}": IN_BATCH[name] for name in IN_BATCH if LOSSES[name].weighted}
-
-
-def whole_batch(encoder, loss, form, rows=slice(0, 6), weights=None):
-    columns = [texts[rows] for texts in (TEXTS if form == "triplet" else TEXTS[:2])]
-    found = [torch.tensor(SCORES[rows]).double()] if form == "sts" else []  # float32, as losses make them
-    found += [torch.tensor(weights[rows], dtype=torch.float64)] if weights is not None else []
-    labels = None if not found else found[0] if len(found) == 1 else torch.stack(found, dim=1)
-    return loss(features(encoder, columns), labels)
 
 
 def shared(encoder, name, processes, rows=slice(0, 6)):
     """The value of a loss of ``IN_BATCH`` on these rows."""
-    (form, arguments), plain = IN_BATCH[name], name.removeprefix("Weighted")
-    if plain != name:
-        loss = build(encoder, plain, form, processes, weights="w", **arguments)
-        return whole_batch(encoder, loss, form, rows, WEIGHTS)
-    guide = copy.deepcopy(encoder) if LOSSES[plain].guided else None
-    return whole_batch(encoder, build(encoder, plain, form, processes, guide, **arguments), form, rows)
+    form, arguments = IN_BATCH[name]
+    guide = copy.deepcopy(encoder) if LOSSES[name].guided else None
+    columns = [texts[rows] for texts in (TEXTS if form == "triplet" else TEXTS[:2])]
+    scores = torch.tensor(SCORES[rows]).double() if form == "sts" else None  # float32, as losses make them
+    return build(encoder, name, form, processes, guide, **arguments)(features(encoder, columns), scores)
 
 
 def on_one_of_two_processes(rank, folder, out):
@@ -297,16 +257,14 @@ def test_loss_arguments_that_cannot_be_used(loss, name, text, message):
         loss_arguments(spec(loss, LOSSES[loss].examples[0].name, **{name: text}), "p")
 
 
-HARDEST = {"weights": "w", "loss_arguments": {"hardness_mode": "hard_negatives"}}
 GUIDE = {"guide": {"path": "d", "license": "mit"}}
 
 
 @pytest.mark.parametrize(
     ("loss", "form", "keys", "message"),
     [
-        ("AnglELoss", "sts", {"weights": "w"}, r"0.weights: AnglELoss takes no row weights; allowed: \['Cos"),
+        ("AnglELoss", "sts", {"weights": "w"}, r"0.weights: is no longer supported"),
         ("CoSENTLoss", "sts", GUIDE, r"p:datasets.0.guide: CoSENTLoss has no .*'GISTEmbedLoss'"),
-        ("MultipleNegativesRankingLoss", "triplet", HARDEST, r"hardness_mode: does not go with weights; remove one of"),
         ("CosineSimilarityLoss", "triplet", {}, r"0.loss: .*does not learn from example type triplet; allowed: "),
         ("GISTEmbedLoss", "self-pair", {}, r"loss_arguments.margin: is 0: a text is most similar .*margin: 0.1"),
     ],

@@ -119,19 +119,6 @@ def test_the_chosen_weights_must_score_what_they_scored(trained, off, half, same
         verify(SimpleNamespace(model=encoder, state=TrainerState(best_metric=best)), job)
 
 
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ("arguments.learning_rat=1", "did you mean 'learning_rate'"),
-        ("datasets.0.loss=cosinesimilarityloss", "did you mean 'CosineSimilarityLoss'"),
-        ("base.path=nonesuch", "base.path: nonesuch: no such file or folder; looked beside the recipe, in "),
-    ],
-)
-def test_bad_input_ends_with_code_2_and_one_line(trained, setting, message):
-    refused = outcome_of(command, trained / "recipe.yaml", "--set", setting, "--dry-run")
-    assert refused.code == 2 and message in refused.error
-
-
 def checkpoint(directory, step, best, fingerprint="f"):
     folder = directory / f"checkpoint-{step}"
     folder.mkdir(parents=True)

@@ -71,4 +71,3 @@ GRADED_TRIPLET = ExampleType("graded-triplet", TRIPLET.columns, made_from=STS)
 EXAMPLE_TYPES = {
     found.name: found for found in (STS, PAIR_CLASS, TRIPLET, DOCUMENTS, SELF_PAIR, GRADED_PAIR, GRADED_TRIPLET)
 }
-WEIGHT = "weight"  # the trainer's column of row weights, whose mean is 1

@@ -29,7 +29,6 @@ from training.data.example_types import (
     GRADED_TRIPLET,
     SELF_PAIR,
     STS,
-    WEIGHT,
     ExampleType,
 )
 
@@ -51,7 +50,6 @@ class RowChecks:
     examples: ExampleType
     example_set: int | None
     place: str
-    weights: str | None = None  # the column of row weights
     one_target: bool = False  # whether all rows may have one and the same target
     rows: int = 0
     low: float = math.inf
@@ -61,27 +59,20 @@ class RowChecks:
     @property
     def columns(self) -> list[str]:
         """Columns the checks read: those that are trained on and, for one set alone, ``example_set``."""
-        return [*self.kept, *([SET] if self.example_set is not None else [])]
-
-    @property
-    def kept(self) -> list[str]:
-        """Columns that are trained on: those of the example type, and the weights."""
-        return [*self.examples.columns, *([self.weights] if self.weights is not None else [])]
+        return [*self.examples.columns, *([SET] if self.example_set is not None else [])]
 
     def require_columns(self, schema: pa.Schema) -> None:
         """Raise InputError unless the columns are there and hold text and numbers."""
         target = self.examples.target
-        if self.weights in (*self.examples.columns, SET):
-            raise InputError(self.place, f"weights: column {self.weights!r} is not a column of weights")
         for column in self.columns:
             if column not in schema.names:
-                needs = {SET: SET, self.weights: "weights"}.get(column, f"example type {self.examples.name}")
+                needs = SET if column == SET else f"example type {self.examples.name}"
                 raise InputError(self.place, f"has no column {column!r}, which {needs} needs", allowed=schema.names)
             dtype = schema.field(column).type
             if column in self.examples.texts:
                 allowed, fits = "text", pa.types.is_string(dtype) or pa.types.is_large_string(dtype)
             else:
-                real = column == self.weights or (column != SET and target is not None and not target.integers)
+                real = column != SET and target is not None and not target.integers
                 allowed, fits = "numbers", pa.types.is_integer(dtype) or (real and pa.types.is_floating(dtype))
             if not fits:
                 raise InputError(self.place, f"column {column!r} holds {dtype}", allowed=allowed)
@@ -94,17 +85,14 @@ class RowChecks:
         return np.flatnonzero(pc.fill_null(pc.equal(table[SET], self.example_set), False).to_numpy())
 
     def require_cells(self, table: pa.Table, numbers: Indices) -> None:
-        """Raise InputError for the first empty text, or target or weight that is missing, NaN or out of range.
+        """Raise InputError for the first empty text, or target that is missing, NaN or out of range.
 
         ``numbers``: (rows,) from 0, the row numbers of the error.
         """
-        for column in self.kept:
+        for column in self.examples.columns:
             cells, target = table[column], self.examples.target
             allowed = None
-            if column == self.weights:
-                allowed = "0 or a positive number"
-                fits = pc.and_(pc.greater_equal(cells, 0), pc.is_finite(cells))
-            elif target is not None and column == target.column:
+            if target is not None and column == target.column:
                 allowed = target.allowed
                 fits = pc.and_(pc.greater_equal(cells, target.low), pc.less_equal(cells, target.high))  # false for NaN
             elif self.examples.blank:
@@ -183,14 +171,11 @@ def self_pairs(rows: Dataset, limit: int | None) -> Dataset:
     return Dataset(pa.table({"anchor": texts, "positive": texts}).cast(SELF_PAIR.features.arrow_schema))
 
 
-def graded_rows(
-    rows: Dataset, grades: Grades, with_negatives: bool, weights: str | None, limit: int | None
-) -> tuple[Dataset, int]:
+def graded_rows(rows: Dataset, grades: Grades, with_negatives: bool, limit: int | None) -> tuple[Dataset, int]:
     """(anchor, positive[, negative]) of scored pairs, one row for each positive; and the number of anchors without any.
 
     The i-th positive of a sentence takes its i-th negative, hardest (of the highest score) first, and begins again when
     they are used up. A negative with the text of a positive is left out. With ``with_negatives`` a sentence needs both.
-    A row's weight is that of its positive.
     """
     table = rows.with_format("arrow")[:]
     first, second, scores = (table[name] for name in STS.columns)
@@ -221,25 +206,7 @@ def graded_rows(
     if with_negatives:
         columns["negative"] = second.take(pa.array(negatives[:limit], pa.int64()))
     schema = (GRADED_TRIPLET if with_negatives else GRADED_PAIR).features.arrow_schema
-    if weights is not None:
-        columns[weights] = table[weights].take(chosen)
-        schema = schema.append(table.schema.field(weights))
     return Dataset(pa.table(columns).cast(schema)), without
-
-
-def weighted(rows: Dataset, column: str, place: str) -> Dataset:
-    """``rows`` with their weights, divided by their mean, as the column ``WEIGHT`` in float32.
-
-    A loss that multiplies by them is then the weighted mean over the dataset, however its batches are cut. Raises
-    InputError when every weight is 0.
-    """
-    weights = np.asarray(rows.with_format("numpy")[column][:], dtype=np.float64)
-    mean = weights.mean()
-    if not mean > 0:
-        raise InputError(place, f"every weight in column {column!r} is 0", allowed="some row that counts")
-    if not np.isfinite(mean):
-        raise InputError(place, f"the weights in column {column!r} have no finite mean", allowed="smaller numbers")
-    return rows.remove_columns(column).add_column(WEIGHT, (weights / mean).astype(np.float32))
 
 
 def checked_stream(

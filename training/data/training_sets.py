@@ -34,7 +34,6 @@ from training.data.rows import (
     in_memory,
     self_pairs,
     text_columns,
-    weighted,
 )
 
 FILES = {".txt": "text", ".jsonl": "json", ".parquet": "parquet"}  # ending → reader of ``datasets``; .txt: a line each
@@ -117,7 +116,7 @@ def _config(given: str | None, configs: list[str], place: str) -> str:
 
 DESCRIBED = {  # of a spec, for the manifest
     *("repo_id", "revision", "path", "config", "example_type", "example_set", "loss"),
-    *("columns", "grades", "weights"),
+    *("columns", "grades"),
 }
 VALIDATION_ROWS = 10_000  # of a stream's validation split: they are kept in memory
 
@@ -190,10 +189,8 @@ def load(
         elif spec.example_type in MADE:
             train, passed_over = _made(rows, spec, part, limit)
         else:
-            checks = RowChecks(EXAMPLE_TYPES[spec.example_type], spec.example_set, part, spec.weights)
+            checks = RowChecks(EXAMPLE_TYPES[spec.example_type], spec.example_set, part)
             train = checked(rows, checks, limit, spec.spans)
-        if isinstance(train, Dataset) and spec.weights is not None:
-            train = weighted(train, spec.weights, part)
         validation = _validation(spec, origin, place) if own_validation else None
     stem = Path(spec.repo_id or spec.path or "").name.replace(".", "-")  # torch takes no dot in a module's name
     name = f"{stem}-{spec.config}-{key.rsplit('.', 1)[-1]}"
@@ -206,12 +203,12 @@ def _made(rows: Dataset, spec: TrainingData, place: str, limit: int | None) -> t
     read = examples.read
     if examples == SELF_PAIR:
         read = replace(read, columns=dict.fromkeys(text_columns(spec.columns, rows.column_names, place), "string"))
-    found = checked(rows, RowChecks(read, spec.example_set, place, spec.weights, one_target=True))
+    found = checked(rows, RowChecks(read, spec.example_set, place, one_target=True))
     if examples == SELF_PAIR:
         made, without = self_pairs(found, limit), 0
     else:
         grades = spec.grades or Grades()
-        made, without = graded_rows(found, grades, examples == GRADED_TRIPLET, spec.weights, limit)
+        made, without = graded_rows(found, grades, examples == GRADED_TRIPLET, limit)
     if len(made) == 0:
         wanted = {SELF_PAIR: "a text", GRADED_TRIPLET: "a positive and a negative"}
         hint = None if examples == SELF_PAIR else "look at datasets.N.grades"
@@ -264,7 +261,7 @@ def checked(rows: Dataset, checks: RowChecks, limit: int | None = None, spans: S
             break
     checks.require_rows(place)
     checks.require_long_enough(spans or Spans())
-    rows = rows.select_columns(checks.kept)
+    rows = rows.select_columns(list(checks.examples.columns))
     if example_set is not None:
         return rows.select(np.concatenate(kept))
     return rows.select(range(checks.rows)) if checks.rows < len(rows) else rows

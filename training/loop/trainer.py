@@ -12,7 +12,7 @@ where an encoder has no dropout: static embeddings, Gemma, Llama. Deleted words 
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ import torch.distributed
 from accelerate.data_loader import prepare_data_loader
 from datasets import IterableDataset
 from sentence_transformers import SentenceTransformerTrainer
-from sentence_transformers.base.data_collator import DEFAULT_LABEL_COLUMNS
 from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
@@ -32,7 +31,6 @@ from transformers.trainer_utils import IntervalStrategy
 
 from hub.contract.recipe import SlantedTriangular
 from hub.errors import InputError, RunError
-from training.data.example_types import WEIGHT
 from training.loop.checkpoints import (
     ENCODER,
     LOSS,
@@ -171,24 +169,13 @@ DIVERGED = (
 
 @dataclass
 class TextCollator(SentenceTransformerDataCollator):
-    """Upstream's, without its guess from their names that columns are out of order: the schema orders them.
+    """Upstream's, without its guess from their names that columns are out of order: the schema orders them."""
 
-    Labels of rows with weights are (rows, 2), scores and weights; of rows without scores (rows,), the weights.
-    """
-
-    valid_label_columns: list[str] = field(  # what a sampler does not take for texts
-        default_factory=lambda: [*DEFAULT_LABEL_COLUMNS, WEIGHT]
-    )
     token_dropout: TokenDropout | None = None
 
     def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
         """A batch of token ids by column, some of them left out with ``token_dropout``, and the labels."""
-        weights = torch.tensor([row[WEIGHT] for row in features if WEIGHT in row])
-        batch: dict[str, Any] = super().__call__(
-            [{name: row[name] for name in row if name != WEIGHT} for row in features]
-        )
-        if len(weights):
-            batch["label"] = torch.stack([batch["label"], weights], dim=1) if "label" in batch else weights
+        batch: dict[str, Any] = super().__call__(features)
         return batch if self.token_dropout is None else self.token_dropout(batch)
 
     def maybe_warn_about_column_order(self, column_names: list[str]) -> None:

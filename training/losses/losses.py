@@ -57,8 +57,8 @@ class Loss:
 
     ``in_batch``: it compares the rows of a batch with one another, so accumulated steps are not one batch for it;
     ``smaller``: the way to less memory. ``gathered``: ``modules.Gathered...`` is its class for several processes, since
-    it has no argument for them. ``weighted``: ``modules.Weighted...`` takes row weights. ``guided``: a second encoder
-    detects false negatives. ``decided``: the arguments that encoder and base decide.
+    it has no argument for them. ``guided``: a second encoder detects false negatives. ``decided``: the arguments that
+    encoder and base decide.
     """
 
     name: str
@@ -66,14 +66,13 @@ class Loss:
     in_batch: bool = False
     smaller: str = OTHERS
     gathered: bool = False
-    weighted: bool = False
     guided: bool = False
     module: str = UPSTREAM
     decided: Callable[[SentenceTransformer, Base], dict[str, Any]] = lambda encoder, base: {}
 
-    def loss_class(self, weights: bool = False, processes: int = 1) -> type[nn.Module]:
-        """The class for rows with ``weights`` or without, over the batch of so many processes."""
-        own = ("Gathered" if processes > 1 and self.gathered else "") + ("Weighted" if weights else "")
+    def loss_class(self, processes: int = 1) -> type[nn.Module]:
+        """The class over the batch of so many processes."""
+        own = "Gathered" if processes > 1 and self.gathered else ""
         found: type[nn.Module] = getattr(import_module(OWN if own else self.module), own + self.name)
         return found
 
@@ -85,9 +84,9 @@ class Loss:
 
 ALL = (
     # DINO section 4: the squared error of the cosine
-    Loss("CosineSimilarityLoss", (STS,), weighted=True),
+    Loss("CosineSimilarityLoss", (STS,)),
     # Huang et al. 2024: the order of the cosines
-    Loss("CoSENTLoss", (STS,), in_batch=True, gathered=True, weighted=True),
+    Loss("CoSENTLoss", (STS,), in_batch=True, gathered=True),
     # Li and Li 2024: the order of angles in complex space
     Loss("AnglELoss", (STS,), in_batch=True, gathered=True),
     # InfoNCE with in-batch and hard negatives; scale is 1 / temperature, so its default 20 is temperature 0.05
@@ -96,10 +95,9 @@ ALL = (
         CONTRASTIVE,
         in_batch=True,
         smaller="use CachedMultipleNegativesRankingLoss: its mini_batch_size fits any memory",
-        weighted=True,
     ),
     # the same by gradient caching (Gao et al. 2021): mini_batch_size rows are in memory at a time
-    Loss("CachedMultipleNegativesRankingLoss", CONTRASTIVE, in_batch=True, smaller=LOWER, weighted=True),
+    Loss("CachedMultipleNegativesRankingLoss", CONTRASTIVE, in_batch=True, smaller=LOWER),
     # Solatorio 2024: InfoNCE without the negatives that a guide finds nearer to the anchor than its positive
     Loss(
         "GISTEmbedLoss",
@@ -125,11 +123,10 @@ DECIDED = {
     **dict.fromkeys(("directions", "partition_mode"), "this stage: anchors are compared with positives and negatives"),
 }
 MAY_BE_ZERO = ("hardness_strength", "mlm_probability", "contrastive_weight", "margin")
-HARDNESS = ("hardness_mode", "hardness_strength")  # of upstream's losses, which the weighted ones lack
 
 
 def check_losses(recipe: ModelRecipe, place: str) -> None:
-    """Check each dataset's loss, example type, weights, guide and batch, without the libraries of training.
+    """Check each dataset's loss, example type, guide and batch, without the libraries of training.
 
     Raises InputError naming ``place``:KEY.
     """
@@ -158,16 +155,14 @@ def _check_loss(spec: TrainingData, place: str) -> None:
             lambda loss: EXAMPLE_TYPES[spec.example_type] in loss.examples,
             f"does not learn from example type {spec.example_type}",
         ),
-        "weights": (lambda loss: loss.weighted, "takes no row weights"),
         "guide": (lambda loss: loss.guided, "has no guide"),
     }
     for key, (fits, problem) in needs.items():
         if getattr(spec, key) is not None and not fits(LOSSES[spec.loss]):
             allowed = [other.name for other in ALL if fits(other)]
             raise InputError(f"{place}.{key}", f"{spec.loss} {problem}", allowed=allowed)
-    for name in HARDNESS:
-        if spec.weights is not None and name in spec.loss_arguments:
-            raise InputError(f"{place}.loss_arguments.{name}", "does not go with weights", hint="remove one of the two")
+    if spec.weights is not None:
+        raise InputError(f"{place}.weights", "is no longer supported: every row counts the same", hint="remove it")
 
 
 def loss_arguments(spec: TrainingData, place: str) -> dict[str, Any]:
@@ -215,7 +210,7 @@ def build_loss(
     if processes > 1 and not loss.gathered and "gather_across_devices" in loss.parameters:
         arguments["gather_across_devices"] = True
     try:
-        return loss.loss_class(spec.weights is not None, processes)(encoder, **arguments)
+        return loss.loss_class(processes)(encoder, **arguments)
     except ValueError as error:
         raise InputError(f"datasets: {spec.loss}", str(error)) from error
 

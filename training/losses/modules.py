@@ -1,10 +1,6 @@
-"""Losses of our own: DeCLUTR's objective, losses with row weights, and in-batch losses over the batch of all processes.
+"""Losses of our own: DeCLUTR's objective, and in-batch losses over the batch of all processes.
 
 DeCLUTR (Giorgi et al. 2021, sections 3.1 and 3.3) is NT-Xent over spans and masked language modelling.
-
-The weights of a dataset's rows have the mean 1 (``training.data.rows.weighted``). They multiply the terms of a loss and
-are divided by the mean of the dataset, not of a batch: so batches may be cut for processes and accumulated steps in any
-way, and equal weights change nothing.
 
 In-batch losses compare every two rows; upstream's compare those of one process. Here every process computes the loss of
 the whole batch. Gradients of gathered embeddings are summed over processes, and the trainer averages those of the
@@ -17,8 +13,7 @@ import torch
 import torch.distributed
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import losses
-from sentence_transformers.util import cos_sim
-from sentence_transformers.util.distributed import all_gather, all_gather_with_grad, get_rank, get_world_size
+from sentence_transformers.util.distributed import all_gather, all_gather_with_grad, get_world_size
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AutoModelForMaskedLM, DataCollatorForLanguageModeling, PreTrainedModel
@@ -174,82 +169,11 @@ class DeclutrLoss(nn.Module):
         return total / count.clamp(min=1)  # short spans may have no masked token
 
 
-class WeightedCosineSimilarityLoss(losses.CosineSimilarityLoss):
-    """The mean of weight · (cosine - score)²."""
-
-    def compute_loss_from_embeddings(self, embeddings: list[Tensor], labels: Tensor) -> Tensor:
-        """The loss, a scalar, of two (rows, dimensions) embeddings and of (rows, 2) scores and weights."""
-        scores, weights = labels.unbind(1)
-        return (weights * (torch.cosine_similarity(embeddings[0], embeddings[1]) - scores).square()).mean()
-
-
-class WeightedCoSENTLoss(losses.CoSENTLoss):
-    """log(1 + Σ w_i · w_j · exp(scale · (cos_j - cos_i))) over all rows i, j with score_i > score_j.
-
-    CoSENT has a term for every two rows (Huang et al. 2024), so a term counts as much as both of them.
-    """
-
-    def compute_loss_from_embeddings(self, embeddings: list[Tensor], labels: Tensor) -> Tensor:
-        """The loss, a scalar, of two (rows, dimensions) embeddings and of (rows, 2) scores and weights."""
-        scores, weights = labels.unbind(1)
-        cosines = self.similarity_fct(*embeddings)
-        cosines = cosines.to(torch.promote_types(cosines.dtype, torch.float32)) * self.scale
-        both = weights[:, None] * weights[None, :]
-        counted = (scores[:, None] > scores[None, :]) & (both > 0)
-        terms = (cosines[None, :] - cosines[:, None])[counted] + both[counted].log()
-        return torch.cat([terms.new_zeros(1), terms]).logsumexp(0)
-
-
-def weighted_info_nce(queries: Tensor, documents: Tensor, own: Tensor, weights: Tensor, scale: float) -> Tensor:
-    """Σ weight · -log softmax(scale · cosine) of the own document, over queries; a scalar.
-
-    queries: (rows, dimensions). documents: (all, dimensions). own: (rows,) indices into documents. weights: (rows,).
-    """
-    scores = cos_sim(queries, documents) * scale
-    return (weights * functional.cross_entropy(scores, own, reduction="none")).sum()
-
-
-class WeightedMultipleNegativesRankingLoss(losses.MultipleNegativesRankingLoss):
-    """InfoNCE's mean over anchors, each times its weight; all rows are negatives of the others, whatever they weigh."""
-
-    def compute_loss_from_embeddings(self, embeddings: list[Tensor], labels: Tensor) -> Tensor:
-        """The loss, a scalar, of two or more (rows, dimensions) embeddings, anchors first, and (rows,) weights."""
-        queries, documents, own = _compared(embeddings, self.gather_across_devices)
-        return weighted_info_nce(queries, documents, own, labels, self.scale) / len(queries)
-
-
-class WeightedCachedMultipleNegativesRankingLoss(losses.CachedMultipleNegativesRankingLoss):
-    """The same with cached gradients (Gao et al. 2021)."""
-
-    def calculate_loss(
-        self, reps: list[list[Tensor]], labels: Tensor | None = None, *, with_backward: bool = False
-    ) -> Tensor:
-        """The loss of embeddings in mini-batches, gone back through for ``mini_batch_size`` anchors at a time."""
-        assert labels is not None
-        queries, documents, own = _compared([torch.cat(part) for part in reps], self.gather_across_devices)
-        total: Any = 0.0
-        for rows in torch.arange(len(queries), device=queries.device).split(self.mini_batch_size):
-            part = weighted_info_nce(queries[rows], documents, own[rows], labels[rows], self.scale) / len(queries)
-            if with_backward:
-                part.backward()
-            total = total + part.detach() if with_backward else total + part
-        return total
-
-
-def _compared(embeddings: list[Tensor], gathered: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """This process's anchors, the positives and negatives of all processes, and which of them is each anchor's own."""
-    queries, documents = embeddings[0], embeddings[1:]
-    if gathered:
-        documents = [all_gather_with_grad(side) for side in documents]
-    own = torch.arange(len(queries), device=queries.device) + (get_rank() * len(queries) if gathered else 0)
-    return queries, torch.cat(documents), own
-
-
 class _Gathered:
     """Over the batch of all processes."""
 
     def compute_loss_from_embeddings(self, embeddings: list[torch.Tensor], labels: Any) -> Any:
-        """The loss, a scalar, of this process's (rows, dimensions) embeddings and its scores (and weights)."""
+        """The loss, a scalar, of this process's (rows, dimensions) embeddings and its scores."""
         gathered = [all_gather_with_grad(side) for side in embeddings]
         return super().compute_loss_from_embeddings(gathered, all_gather(labels))  # type: ignore[misc]
 
@@ -260,10 +184,6 @@ class GatheredCoSENTLoss(_Gathered, losses.CoSENTLoss):
 
 class GatheredAnglELoss(_Gathered, losses.AnglELoss):
     """AnglE over the batch of all processes."""
-
-
-class GatheredWeightedCoSENTLoss(_Gathered, WeightedCoSENTLoss):
-    """CoSENT with weights over the batch of all processes."""
 
 
 class GatheredCachedGISTEmbedLoss(losses.CachedGISTEmbedLoss):
