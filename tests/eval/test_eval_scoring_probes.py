@@ -177,5 +177,5 @@ def test_every_fold_is_at_scikit_learns_optimum(k):
 def test_no_convergence_is_an_error(monkeypatch):
     monkeypatch.setattr(probe_lbfgs, "ITERATIONS", 1)
     X, y = blobs(100, 6, 2, seed=27)
-    with pytest.raises(RunError, match="1 classifiers at l2 1e-05 did not converge in 1 iterations"):
+    with pytest.raises(RunError, match="no convergence at l2 1e-05 in 1 iterations"):
         ConvexSolver(ProbeRows.of(X, y, 2), 0).refit([np.arange(100)], [1e-5])

@@ -24,8 +24,8 @@ from training_inputs import sts_rows, write_dataset, write_recipe
 
 import generation.run
 import training.run
-from eval import quality
 from eval import run as evaluation
+from eval.audit import quality
 
 NLI_RECIPE, STS_RECIPE = "recipes/demo/auto-nli.yaml", "recipes/demo/sts-dino-x2.yaml"
 LOADERS = {"from_pretrained", "from_config", "SentenceTransformer", "CrossEncoder", "SparseEncoder"}
