@@ -34,9 +34,7 @@ def namespace(api: HfApi, org: str | None, yes: bool, patience: RetryPolicy) -> 
         raise RunError(f"{api.endpoint}", "the token may only read", hint="use a token with the role write")
     found = [name for name in user.names if name.lower() == (org or user.name).lower()]
     if not found:
-        raise InputError(
-            f"--org {org}", "is neither the token's user nor its organisation", allowed=", ".join(user.names)
-        )
+        raise InputError(f"--org {org}", "is not the token's user or organisation", allowed=", ".join(user.names))
     return found[0]
 
 
