@@ -112,13 +112,13 @@ def _fork_local_workers() -> None:
 
     join = cluster_start._join
 
-    def with_stand_in(*arguments: Any, **options: Any) -> None:
+    def forking(*arguments: Any, **options: Any) -> None:
         parameters = importlib.import_module("ray._private.parameter").RayParams  # no import of Ray before it is due
-        start, stand_in = parameters.__init__, str(Path(forked_workers.__file__).resolve())
-        parameters.__init__ = lambda self, **given: start(self, **{"setup_worker_path": stand_in} | given)
+        start, own = parameters.__init__, {"setup_worker_path": str(Path(forked_workers.__file__).resolve())}
+        parameters.__init__ = lambda self, **given: start(self, **own | given)
         join(*arguments, **options)
 
-    cluster_start._join = with_stand_in
+    cluster_start._join = forking
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Ray workers that are forked from one process which imported torch and our modules once: 0.2 s each instead of 5 s.
 
-A raylet starts its workers with ``python SETUP_WORKER worker.py arguments``, and this file stands in for SETUP_WORKER.
-Run so, it hands the command to the forking process (``serve``) and ends; the forked child runs Ray's own worker script.
-Whoever starts the raylets sets ``SOCKET``. The forking process answers, too, which workers there are.
+A raylet starts its workers with ``python SETUP_WORKER worker.py arguments``; this file is SETUP_WORKER.
+It hands the command to the forking process (``serve``) and ends; the forked child runs Ray's own worker script.
+The process that starts the raylets sets ``SOCKET``. The forking process answers, too, which workers there are.
 """
 # ruff: noqa: PTH109, PTH110, PTH120 (every worker would wait for the import of pathlib)
 
@@ -24,7 +24,7 @@ def asked(question: object) -> object:
 
 
 def serve(modules: list[str]) -> None:
-    """Import ``modules``, then fork a worker for each command that a stand-in sends."""
+    """Import ``modules``, then fork a worker for each command that a raylet starts."""
     import importlib
     import signal
 

@@ -44,12 +44,12 @@ class Process(NamedTuple):
 
 
 class RayCluster:
-    """A cluster of ``nodes`` nodes with one CPU each. Drivers on it need its ``environment``. A context manager.
+    """A cluster of three nodes with one CPU each. Drivers on it need its ``environment``. A context manager.
 
-    The first node is the head, which drivers join; ``kill_node`` takes the others. ``environment``: more for all nodes.
+    The first node is the head, which drivers join; ``kill_node`` takes the others.
     """
 
-    def __init__(self, nodes: int = 3, environment: dict[str, str] | None = None):
+    def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="ray-"))  # short: the paths of Unix sockets have 107 characters
         self.environment = {
             "RAY_TMPDIR": str(self.folder),
@@ -60,11 +60,11 @@ class RayCluster:
         }
         here = Path(__file__).resolve()
         own = {"PYTHONPATH": str(here.parents[1]), "OMP_NUM_THREADS": "1"}
-        environment = os.environ | (environment or {}) | self.environment | own
+        environment = os.environ | self.environment | own
         self._log_file = self.folder.with_suffix(".log")  # the cluster's process removes the folder
         self._log = self._log_file.open("w")
         self._process = subprocess.Popen(
-            [sys.executable, str(here), str(nodes)],
+            [sys.executable, str(here)],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -129,12 +129,12 @@ class RayCluster:
 class Services:
     """Ray's processes, node by node."""
 
-    def __init__(self, count: int):
+    def __init__(self) -> None:
         from ray.cluster_utils import Cluster
 
         self._cluster, self._count = Cluster(), 0
         self._nodes = dict[str, Any]()
-        for _ in range(count):
+        for _ in range(3):
             self.add_node(wait=True)
         self.address = self._cluster.address
 
@@ -192,14 +192,14 @@ def title(pid: int) -> str:
     return words.removeprefix("ray::").split(".")[0].strip() if words.startswith("ray::") else ""
 
 
-def main(count: int) -> None:
+def main() -> None:
     answers, parent = os.fdopen(os.dup(1), "w", buffering=1), os.getppid()
     os.dup2(2, 1)  # Ray prints
     command = [sys.executable, str(Path(forked_workers.__file__).resolve()), "serve", *MODULES]
     forking = subprocess.Popen(
         command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, preexec_fn=stages.die_with_parent
     )
-    services = Services(count)
+    services = Services()
     try:
         assert forking.stdout.readline() == b"ready\n"
         print(json.dumps(services.address), file=answers)
@@ -217,4 +217,4 @@ def main(count: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main()

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import torch
-from tiny_lm import TEXTS, make_lm
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tiny_lm import byte_level_bpe, make_lm
 from tokenizers.processors import RobertaProcessing
 from transformers import PreTrainedTokenizerFast, RobertaConfig, RobertaForMaskedLM
 
@@ -12,13 +11,7 @@ SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]  # RoBERTa's ids 0-3; its
 
 
 def make_mlm_tokenizer() -> PreTrainedTokenizerFast:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    tokenizer.train_from_iterator(
-        TEXTS, trainers.BpeTrainer(vocab_size=330, initial_alphabet=alphabet, special_tokens=SPECIALS)
-    )
+    tokenizer = byte_level_bpe(SPECIALS)
     tokenizer.post_processor = RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
     names = {"bos_token": "<s>", "cls_token": "<s>", "eos_token": "</s>", "sep_token": "</s>"}
     names |= {"pad_token": "<pad>", "unk_token": "<unk>", "mask_token": "<mask>"}

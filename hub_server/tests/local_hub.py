@@ -93,6 +93,17 @@ def post_commit(hub: LocalHub, repo: str, *items: tuple[str, dict], token: str =
     return ask(hub, "POST", f"/api/datasets/{repo}/commit/main", body, token=token or hub.token)
 
 
+def run_client(hub: LocalHub, home: Path, script: str, *words: str) -> object:
+    """Run a script under the client libraries' default settings, with ``home`` as its cache; what it prints as JSON."""
+    home.mkdir(exist_ok=True)
+    environment = hub.client_environment(home)
+    assert not any("XET" in key for key in environment)
+    command = [sys.executable, "-c", script, *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=home, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
 def mint(hub: LocalHub, user: str, role: str) -> str:
     """A token of another user, made while the Hub runs."""
     command = [sys.executable, "-m", "hub_server", "token", "--root", str(hub.root), "--role", role, "--user", user]

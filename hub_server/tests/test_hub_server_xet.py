@@ -1,15 +1,12 @@
 """Xet uploads: unmodified clients with default settings, and the refusals of the gateway."""
 
 import hashlib
-import json
 import struct
-import subprocess
-import sys
 import time
 
 import pyarrow as pa
 import pytest
-from local_hub import Log, ask, post_commit
+from local_hub import Log, ask, post_commit, run_client
 
 from hub_server.handlers.xet import TOKEN_SECONDS
 from hub_server.storage.credentials import Signer
@@ -150,21 +147,21 @@ import json, sys
 from pathlib import Path
 from huggingface_hub import HfApi, constants
 assert not constants.HF_HUB_DISABLE_XET
-api, repo, seed = HfApi(), sys.argv[1], int(sys.argv[2])
+api, where, seed = HfApi(), {"repo_id": sys.argv[1], "repo_type": "dataset"}, int(sys.argv[2])
 content = b"".join((seed + n).to_bytes(4, "big") * 50 for n in range(20_000))
-done = api.upload_file(path_or_fileobj=content, path_in_repo="x.bin", repo_id=repo, repo_type="dataset")
-got = api.hf_hub_download(repo, "x.bin", revision=done.oid, repo_type="dataset", cache_dir="fresh" + done.oid)
-print(json.dumps(Path(got).read_bytes() == content))
+files = {"x.bin": content, "w/y.safetensors": content[::-7], "empty.bin": b"", "deep/a/b.txt": b"b" * 1000}
+for path, data in files.items():
+    Path("source", path).parent.mkdir(parents=True, exist_ok=True)
+    Path("source", path).write_bytes(data)
+done = api.upload_folder(**where, folder_path="source")
+got = Path(api.snapshot_download(**where, revision=done.oid, cache_dir="fresh" + done.oid))
+sums = api.verify_repo_checksums(**where, local_dir=got, revision=done.oid)
+print(json.dumps(sums.mismatches == [] and all((got / path).read_bytes() == data for path, data in files.items())))
 """
 
 
 def upload(hub, home, repo: str, seed: int) -> bool:
-    command = [sys.executable, "-c", UPLOAD, repo, str(seed)]
-    home.mkdir(exist_ok=True)
-    environment = hub.client_environment(home)
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=home, timeout=120)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return run_client(hub, home, UPLOAD, repo, str(seed))
 
 
 def test_a_client_sends_new_chunks_only_and_no_repo_uses_anothers(local_hub, hub_api, tmp_path):

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 from commit_history import DATASET, History
-from faults import STARTED, TIMEOUT, Running
+from faults import STARTED, TIMEOUT, FaultyHub, Launcher, Running
 from growth import RECIPE_FILE, Growth, record
-from growth_outages import World
+from huggingface_hub import HfApi
 
 from benchmarks.publishing import make_run
 from hub.contract.run_dir import read_manifest
@@ -30,6 +30,23 @@ NAME = RECIPE_FILE.stem
 REPO, LARGE = f"acme/{NAME}", "demo/publishing-load"
 SEEDS, RUNS = 12 if os.getenv("STS_DINO_ALL_PAIRS") else 4, 9  # about thirty processes, or a hundred
 SHARE = 0.06  # of the requests is struck
+
+
+class World:
+    """The faulty Hub, and what publishes to it."""
+
+    def __init__(self, folder: Path, growth: Growth, xet: bool = False):
+        self.growth, self.faulty = growth, FaultyHub(folder / "faulty", orgs=["acme"], part_bytes=1 << 16)
+        hub = self.faulty.hub
+        environment = hub.client_environment(folder / "home") | {"HF_HUB_DISABLE_XET": "0" if xet else "1"}
+        environment["HF_XET_CLIENT_RETRY_BASE_DELAY"] = "10ms"
+        self.launcher = Launcher(environment, folder / "said")
+        self.api = HfApi(endpoint=hub.endpoint, token=hub.token)
+        self.history = History(self.api, REPO, folder / "downloads")
+
+    def close(self) -> None:
+        self.launcher.__exit__()
+        self.faulty.hub.stop()
 
 
 class Disturbed:

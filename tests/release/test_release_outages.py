@@ -1,14 +1,11 @@
-"""Outages that are longer than the patience, and wrong answers to every command that speaks to a Hub.
-
-``benchmarks/results/kills/hub_outages.json`` holds the figures of a longer series.
-"""
+"""Wrong answers of a Hub to every command that speaks to one."""
 
 import pytest
 from hostile import MODULES, Hostile
 
 from hub_server.faults import WRONG
 
-pytestmark = pytest.mark.slow("a Hub that fails for longer than the patience")
+pytestmark = pytest.mark.slow("commands in processes of their own, and a Hub that answers wrongly")
 
 
 @pytest.fixture(scope="module")
