@@ -105,18 +105,10 @@ class Explanation:
 
     def facts(self) -> dict[str, Any]:
         """The explanation as JSON."""
-        return {
-            "row_id": str(self.row_id),
-            "config": self.config,
-            "row": self.row,
-            "prompt": self.request.prompt,
-            "counter_prompts": self.request.counter_prompts,
-            "plain_prompt": self.request.plain_prompt,
-            "tokens": [asdict(step) for step in self.steps],
-            "regenerated": asdict(self.regenerated),
-            "identical": not self.differences,
-            "differences": self.differences,
-        }
+        prompts = {name: getattr(self.request, name) for name in ("prompt", "counter_prompts", "plain_prompt")}
+        now = {"tokens": [asdict(step) for step in self.steps], "regenerated": asdict(self.regenerated)}
+        result = {"identical": not self.differences, "differences": self.differences}
+        return {"row_id": str(self.row_id), "config": self.config, "row": self.row, **prompts, **now, **result}
 
 
 def parse_row_id(text: str, recipe: DatasetRecipe) -> RowId:

@@ -14,7 +14,7 @@ import typer
 
 from hub import cli
 from hub.contract import run_dir
-from hub.contract.measured import REPEATS, Repeats, Run, repeats_of, run_of, write_json
+from hub.contract.measured import REPEATS, Repeats, Run, run_of, write_json
 from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import deciding, load_recipe
 from hub.contract.results import read_results
@@ -86,7 +86,7 @@ def main(
     series = planned(recipe, options, overrides, evaluation)
     with run_dir.locked(series.out):
         runs = comparable([run_once(series, value) for value in series.values])
-        repeats = repeats_of(series.recipe.name, series.over, runs)
+        repeats = Repeats(model=series.recipe.name, over=series.over, runs=tuple(runs))
         path = series.out.with_name(f"{series.out.name}.json")
         write_json(path, repeats)
     cli.say(f"written: {path}")

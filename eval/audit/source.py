@@ -285,7 +285,7 @@ def _of_others(found: HubDataset) -> Dataset:
     """A dataset of a Hub that is not a published run."""
 
     def table(config: str) -> ConfigTable:
-        loaded = found.load(config)
+        loaded = found.ask("load_dataset", config)
 
         def read(split: str, columns: list[str]) -> Iterator[pa.Table]:
             with reading_rows(found.place, hint=None):
@@ -294,5 +294,5 @@ def _of_others(found: HubDataset) -> Dataset:
         splits = {name: len(rows) for name, rows in loaded.items()}
         return ConfigTable(next(iter(loaded.values())).features, splits, read)
 
-    configs, usual = tuple(found.configs()), found.default_config()
+    configs, usual = tuple(found.ask("get_dataset_config_names")), found.ask("get_dataset_default_config_name")
     return Dataset(found.place, found.repo_id, found.commit, configs, (usual,) if usual else configs, usual, table)

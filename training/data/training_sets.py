@@ -60,7 +60,7 @@ def from_hub(repo_id: str, revision: str | None, config: str | None, streaming: 
     """
     found = hub_dataset(repo_id, revision, place)
     options = {"streaming": True} if streaming else {}
-    loaded = found.load(_config(config, found.configs(), place), **options)
+    loaded = found.ask("load_dataset", _config(config, found.ask("get_dataset_config_names"), place), **options)
     return Origin(loaded, found.commit, found.commit, found.license)
 
 
