@@ -1,18 +1,13 @@
 """Source sentences: (source id, text) from a file or a pinned Hub dataset, streamed in order, each text once."""
 
-import csv
 import hashlib
-import json
 import re
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import date, time
 from pathlib import Path
-
-import pyarrow.parquet as pq
 
 from generation.inputs.row_seeds import fraction
 from hub.client.connection import is_wrong, reading
@@ -29,46 +24,27 @@ from hub.contract.schema import (
 )
 from hub.contract.shards import reading_rows
 from hub.errors import InputError, RunError, did_you_mean
+from hub.text_files import MARK, as_text, is_blank, open_rows, require_kind
 from hub.untrusted import check_dataset_card, first_line
 
 Columns = tuple[str, ...]
 Cells = tuple[str, ...]
-_SCALARS = (str, int, float, date, time)  # whose form as text is what one would write
 
 
 def file_rows(path: Path, columns: Columns, place: str) -> Iterator[Cells]:
-    """The cells of ``columns`` in every row of a .txt, .tsv, .csv, .jsonl or .parquet file, streamed.
+    """The cells of ``columns`` in every row of a file (``hub.text_files``), as texts; a .txt file has no columns.
 
-    Raises InputError naming ``place`` when the file is of another kind, empty, damaged, not UTF-8 or not what its name
-    says, or when a cell holds no text.
+    Raises InputError naming ``place`` for what ``open_rows`` refuses, and for a cell that holds no text.
     """
-    require_kind(path, place)
-    if path.stat().st_size == 0:
-        raise InputError(place, "is empty", allowed="at least one text")
-    with reading_rows(place):
-        try:
-            yield from READERS[path.suffix](path, columns, place)
-        except UnicodeDecodeError as error:
-            raise InputError(place, f"is not UTF-8 ({error.reason})", hint="save it as UTF-8") from error
-
-
-def require_kind(path: Path, place: str) -> None:
-    """Raise InputError when nothing here reads files with this suffix."""
-    if path.suffix not in READERS:
-        hint = "save its texts as .txt, one a line"
-        raise InputError(place, f"unknown kind of file {path.suffix!r}", allowed=", ".join(READERS), hint=hint)
-
-
-def as_texts(cells: Sequence[object], columns: Columns, place: str) -> Cells:
-    """The cells of a row as texts; the number 0 is "0", a missing value is empty.
-
-    Raises InputError for bytes, lists and the like: written out by Python they would be texts such as ``b'...'``.
-    """
-    for cell, column in zip(cells, columns, strict=True):
-        if cell is not None and not isinstance(cell, _SCALARS):
-            found = f"its column {column!r} holds {type(cell).__name__}"
-            raise InputError(place, found, allowed="text", hint="name a column of texts")
-    return tuple("" if cell is None else str(cell) for cell in cells)
+    is_plain = require_kind(path, place) == ".txt"
+    if is_plain and columns:
+        raise InputError(f"{place}: columns {columns}", "a .txt file has no columns", hint="remove source.columns")
+    names, rows = open_rows(path, place, columns)
+    wanted = ("text",) if is_plain else require_columns(place, columns, names)
+    for number, row in rows:
+        if not row.keys() >= {*wanted}:  # of JSON
+            require_columns(f"{place}:{number}", wanted, list(row))
+        yield tuple(as_text(row[name], f"{place}:{number}", name) for name in wanted)
 
 
 def require_columns(place: object, wanted: Columns, columns: list[str]) -> Columns:
@@ -80,63 +56,6 @@ def require_columns(place: object, wanted: Columns, columns: list[str]) -> Colum
             allowed, hint = ", ".join(columns), did_you_mean(column, columns)
             raise InputError(f"{place}: column {column!r}", "not in the source", allowed=allowed, hint=hint)
     return wanted
-
-
-def _txt_rows(path: Path, columns: Columns, place: str) -> Iterator[Cells]:
-    if columns:
-        raise InputError(f"{place}: columns {columns}", "a .txt file has no columns", hint="remove source.columns")
-    with path.open(encoding="utf-8") as stream:
-        yield from ((line.rstrip("\n"),) for line in stream)
-
-
-def _tsv_rows(path: Path, columns: Columns, place: str) -> Iterator[Cells]:
-    """Tab-separated with a header line, no quoting: a quotation mark is text."""
-    with path.open(encoding="utf-8", newline="") as stream:
-        header = stream.readline().rstrip("\r\n").split("\t")
-        places = [header.index(name) for name in require_columns(place, columns, header)]
-        for number, line in enumerate(stream, start=2):
-            cells = line.rstrip("\r\n").split("\t")
-            if len(cells) != len(header):
-                raise InputError(f"{place}:{number}", f"has {len(cells)} columns", allowed=str(len(header)))
-            yield tuple(cells[i] for i in places)
-
-
-def _csv_rows(path: Path, columns: Columns, place: str) -> Iterator[Cells]:
-    with path.open(encoding="utf-8", newline="") as stream:
-        reader = csv.DictReader(stream)
-        names = require_columns(place, columns, list(reader.fieldnames or []))
-        for row in reader:
-            yield tuple(row[name] or "" for name in names)
-
-
-def _jsonl_rows(path: Path, columns: Columns, place: str) -> Iterator[Cells]:
-    with path.open(encoding="utf-8") as stream:
-        for number, line in enumerate(stream, start=1):
-            where = f"{place}:{number}"
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:  # ValueError: no JSON, or a number of thousands of digits
-                raise InputError(where, f"is not JSON: {getattr(error, 'msg', None) or error}") from None
-            if not isinstance(row, dict):
-                raise InputError(where, "is not a JSON object")
-            yield as_texts([row[name] for name in require_columns(where, columns, list(row))], columns, where)
-
-
-def _parquet_rows(path: Path, columns: Columns, place: str) -> Iterator[Cells]:
-    with pq.ParquetFile(path) as file:
-        names = require_columns(place, columns, file.schema_arrow.names)
-        for batch in file.iter_batches(batch_size=1000, columns=list(names)):
-            cells = [batch.column(name).to_pylist() for name in names]
-            yield from (as_texts(row, names, place) for row in zip(*cells, strict=True))
-
-
-READERS: dict[str, Callable[[Path, Columns, str], Iterator[Cells]]] = {
-    ".txt": _txt_rows,
-    ".tsv": _tsv_rows,
-    ".csv": _csv_rows,
-    ".jsonl": _jsonl_rows,
-    ".parquet": _parquet_rows,
-}
 
 
 CountTokens = Callable[[str], int]
@@ -200,7 +119,7 @@ class GivenTexts:
         for source_id, value in _numbered_texts(self.source):
             if self.source.share < 1 and fraction(self.seed, "source", source_id) >= self.source.share:
                 continue
-            text = value.strip()
+            text = value.strip().removeprefix(MARK).strip()
             reason = self._problem(text) or (None if seen.add(text) else DUPLICATE.name)
             reason = reason or self._too_long(source_id, text)
             if reason:
@@ -236,7 +155,7 @@ class GivenTexts:
 
 def text_problem(text: str, length: tuple[int, int] | None, count_tokens: CountTokens) -> str | None:
     """Why a text cannot be a source sentence, or None."""
-    if not text:
+    if is_blank(text):
         return EMPTY.name
     if len(text.splitlines()) > 1:
         return LINE_BREAK.name
@@ -335,7 +254,7 @@ def _split_rows(source: Source, split: str) -> Iterator[Cells]:
             raise InputError(place, f"cannot be read: {first_line(error)}") from error
         names = require_columns(source.repo_id, source.columns, list(rows.column_names or []))
         for row in rows:
-            yield as_texts([row[name] for name in names], names, place)
+            yield tuple(as_text(row[name], place, name) for name in names)
 
 
 SOURCES: dict[str, Callable[[Source], Iterator[tuple[str | None, Iterator[Cells]]]]] = {

@@ -1,7 +1,5 @@
 """Look at a corpus, a file or one split of a Hub dataset: its column of texts, their lengths, language and faults."""
 
-import csv
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,11 +7,12 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from generation.inputs.sources import READERS, as_texts, file_rows, has_control_characters, require_kind
+from generation.inputs.sources import file_rows, has_control_characters
 from hub.cli import say
 from hub.contract import licences
 from hub.contract.recipe import LANGUAGE, QUOTE
 from hub.errors import InputError, did_you_mean
+from hub.text_files import MARK, READERS, as_text, is_blank, open_rows, require_kind
 from hub.word_overlap import words
 
 LOOKED_AT = 20_000  # rows that a profile reads
@@ -64,8 +63,7 @@ def profile(path: Path, column: str | None = None, language: str | None = None) 
         raise InputError(path, "is a folder", allowed=f"a file of texts: {', '.join(READERS)}")
     if not path.is_file():
         raise InputError(path, "no such file", hint=f"looked in {Path.cwd()}; give a file of texts, one a row")
-    require_kind(path, str(path))
-    column = None if path.suffix == ".txt" else find_column(path, column)
+    column = None if require_kind(path, path) == ".txt" else find_column(path, column)
     reader = file_rows(path, (column,) if column else (), str(path))
     return described(str(path), column, (cells[0] for cells in reader), language)
 
@@ -77,7 +75,7 @@ def described(place: str, column: str | None, cells: Iterator[str], language: st
             "--language", f"{language!r} is not a language code", allowed="ISO 639 in lower case, e.g. en, de, yue"
         )
     reader = iter(cells)
-    texts = [cell.strip() for cell in islice(reader, LOOKED_AT)]
+    texts = [cell.strip().removeprefix(MARK).strip() for cell in islice(reader, LOOKED_AT)]
     whole = next(reader, None) is None
     counts = dict.fromkeys(("empty", "broken", "overlong", "repeated"), 0)
     usable = list[str]()
@@ -110,7 +108,7 @@ def described(place: str, column: str | None, cells: Iterator[str], language: st
 
 
 def _problem(text: str) -> str | None:
-    if not text:
+    if is_blank(text):
         return "empty"
     if len(text) > LONGEST or len(text.splitlines()) > 1:
         return "overlong"
@@ -129,11 +127,14 @@ def _language(texts: Sequence[str], given: str | None) -> tuple[str, float]:
 
 def find_column(path: Path, asked: str | None) -> str:
     """Name of the column of texts in a file; ``column_of`` chooses it from the first row."""
-    first = _first_row(path)
-    if asked is None and any(len(words(name)) > MOST_WORDS_IN_NAME for name in first):
+    names, rows = open_rows(path, path)
+    if asked is None and any(len(words(name)) > MOST_WORDS_IN_NAME for name in names):
         hint = "write the columns' names into a first row; if it is a header, name the column of texts: --column NAME"
-        raise InputError(path, f"has no header: its first row is {_shown(first)}", hint=hint)
-    return column_of(str(path), first, asked)
+        raise InputError(path, f"has no header: its first row is {_shown(names)}", hint=hint)
+    first = next(rows, None)
+    if first is None:
+        raise InputError(path, "has no row", allowed="at least one text", hint=f"columns: {', '.join(names)}")
+    return column_of(str(path), first[1], asked)
 
 
 def column_of(place: str, first: Mapping[str, object], asked: str | None) -> str:
@@ -156,46 +157,9 @@ def column_of(place: str, first: Mapping[str, object], asked: str | None) -> str
     return candidates[0]
 
 
-def _shown(first: Mapping[str, object]) -> str:
-    row = ", ".join(first)
+def _shown(names: Sequence[str]) -> str:
+    row = ", ".join(names)
     return row if len(row) <= 100 else f"{row[:100]}…"
-
-
-def _first_row(path: Path) -> dict[str, object]:
-    """The first row of a file, by column. Raises InputError for a file without rows."""
-    if path.suffix == ".parquet":
-        import pyarrow.parquet as pq
-
-        from hub.contract.shards import reading_rows
-
-        with reading_rows(str(path)), pq.ParquetFile(path) as file:
-            batch = next(file.iter_batches(batch_size=1), None)
-            found = batch.to_pylist() if batch else []
-            names = file.schema_arrow.names
-    else:
-        try:
-            with path.open(encoding="utf-8", newline="") as stream:
-                names, found = _first_row_of_text(path, stream)
-        except UnicodeDecodeError as error:
-            raise InputError(path, f"is not UTF-8 ({error.reason})", hint="save it as UTF-8") from error
-    if not found:
-        raise InputError(path, "has no row", allowed="at least one text", hint=f"columns: {', '.join(names)}")
-    return dict(found[0])
-
-
-def _first_row_of_text(path: Path, stream: Iterator[str]) -> tuple[list[str], list[dict[str, object]]]:
-    if path.suffix == ".jsonl":
-        line = next(stream, "")
-        try:
-            row = json.loads(line) if line.strip() else {}
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{path}:1", f"is not JSON: {getattr(error, 'msg', None) or error}") from None
-        if not isinstance(row, dict):
-            raise InputError(f"{path}:1", "is not a JSON object")
-        return list(row), [row] if row else []
-    tabs = path.suffix == ".tsv"  # without quoting: a quotation mark is text
-    rows = csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE) if tabs else csv.DictReader(stream)
-    return list(rows.fieldnames or []), [dict(row) for row in islice(rows, 1)]
 
 
 def hub_corpus(
@@ -228,7 +192,7 @@ def hub_corpus(
         if not first:
             raise InputError(f"{place} ({chosen}, {part})", "has no row", allowed="at least one text")
         name = column_of(place, first[0], column)
-        cells = (as_texts([row[name]], (name,), place)[0] for row in chain(first, rows))
+        cells = (as_text(row[name], place, name) for row in chain(first, rows))
         statistics = described(place, name, cells, language)
     if asked != found.commit:
         say(f"{repo_id}: {asked or 'its main branch'} is {found.commit} now; the recipe pins that")
