@@ -248,7 +248,7 @@ def test_a_score_without_an_interval_says_so(tmp_path: Path) -> None:
 
 def test_a_gain_has_its_interval_and_the_verdict_of_a_comparison_with_its_rule(tmp_path: Path) -> None:
     """One task of many may exclude 0 by chance: the interval alone would be read as a gain."""
-    facts = {"test": "jackknife z", "p": 0.04, "p_holm": 0.2, "verdict": "better"}
+    facts = {"test": "bootstrap z", "p": 0.04, "p_holm": 0.2, "verdict": "better"}
     gain = Gain(task="stsb/cosine", split="test", difference=1.0, low=0.1, high=1.9, **facts)
     sides = {"base_scores": (score(),), "control_scores": (score(),), "over_control": (gain,)}
     card = card_of(scored_run(tmp_path / "run", [score()], gains=(gain,), **sides))
