@@ -42,9 +42,9 @@ COMMANDS = {
     "compare": StageCommand("eval.compare.run", "Compare evaluations: which differences are significant"),
     "compare-seeds": StageCommand("eval.compare.seeds", "Compare variants that were trained with several seeds"),
     "fidelity": StageCommand("eval.audit.fidelity", "Measure label agreement of a dataset", takes="run"),
-    "quality": StageCommand("eval.quality", "Measure labels, overlap, repeats and lengths", takes="run"),
+    "quality": StageCommand("eval.audit.quality", "Measure labels, overlap, repeats and lengths", takes="run"),
     "decontaminate": StageCommand("eval.audit.decontaminate", "Find evaluation sentences in a dataset", takes="run"),
-    "annotate": StageCommand("eval.annotate", "Label pairs blind and compare with the labels", takes="run"),
+    "annotate": StageCommand("eval.audit.annotate", "Label pairs blind and compare with the labels", takes="run"),
     "value": StageCommand(
         "release.value", "Measure the downstream gain of a dataset", ends_on_sigterm=True, takes="run"
     ),

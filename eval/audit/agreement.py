@@ -5,19 +5,16 @@ are 1 off the diagonal, the distance of two labels in the scale's order (linear)
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from eval.audit.render import fill
-from eval.audit.survey import Sample, Scale
+from eval.audit.command import fill
+from eval.audit.survey import Scale, Survey
 from hub.contract.measured import Interval
 from hub.contract.results import Frozen
 from hub.errors import InputError
-from hub.papers import find_paper
 from hub.untrusted import Markdown, code, table
 
 WEIGHTS = ("linear", "quadratic")
@@ -33,14 +30,13 @@ Statistic = Callable[[Rows], float]
 class Agreement(Frozen):
     """Two raters on the same ``n`` items. A κ is None where it is undefined: both gave one and the same label only.
 
-    ``counts``: a row for each label of the first rater, a column for each of the second. ``column_percent``: each
-    column in percent of its sum, as in DINO's Table 3; None where it is empty. ``same``: percent, with Wilson's
-    interval. ``kappas``: those of ``KAPPAS``, weighted on an ordered scale only, with bootstrap intervals over items.
+    ``counts``: a row for each label of the first rater, a column for each of the second. ``same``: percent, with
+    Wilson's interval. ``kappas``: those of ``KAPPAS``, weighted on an ordered scale only, with bootstrap intervals over
+    items.
     """
 
     n: int
     counts: list[list[int]]
-    column_percent: list[list[float | None]]
     same: Interval
     kappas: dict[str, Interval | None]
 
@@ -79,13 +75,9 @@ def agreement(first: Sequence[str], second: Sequence[str], scale: Scale, seed: i
         (value,) = kappas(counts[None], weights)
         return rounded(value, *np.nanpercentile(kappas(drawn, weights), [2.5, 97.5])) if np.isfinite(value) else None
 
-    sums = counts.sum(axis=0).tolist()
     return Agreement(
         n=n,
         counts=counts.tolist(),
-        column_percent=[
-            [100 * n / of if of else None for n, of in zip(row, sums, strict=True)] for row in counts.tolist()
-        ],
         same=wilson(int(np.trace(counts)), n, 100),
         kappas={"kappa": kappa(None), **{f"kappa_{kind}": kappa(kind) for kind in WEIGHTS if scale.ordered}},
     )
@@ -102,104 +94,67 @@ def kappas(tables: Counts, weights: str | None = None) -> NDArray[np.float64]:
     return 1 - np.divide(observed_cost, expected_cost, out=ratio, where=expected_cost > 0)
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(Frozen):
     """Agreement of every annotator with the generator (first rater: the annotator), and of every two with each other.
 
     Annotators without an answer in the sample, and pairs of annotators without a common one, are left out.
-    ``pooled``: all answers of all annotators beside the generator's labels.
+    ``pooled``: all answers of all annotators beside the generator's labels. ``answers``: annotator → row → label.
     """
 
-    sample: Sample
-    answers: dict[str, dict[int, str]]  # annotator → row → label
+    dataset: dict[str, str]
+    language: str
+    seed: int
+    rows: tuple[int, ...]
+    meanings: dict[str, str]  # label → its words
     annotators: dict[str, Agreement]
-    between: dict[tuple[str, str], Agreement]
+    between: dict[str, Agreement]
     pooled: Agreement | None
+    answers: dict[str, dict[int, str]]
+    generated: dict[int, str]
+
+    def markdown(self) -> str:
+        """The report as Markdown; confusion tables in percent of each column, as in DINO's Table 3."""
+        return fill("agreement.md.jinja", report=self, percents=self._percents, values=_values)
+
+    def _percents(self, found: Agreement) -> Markdown:
+        sums = [sum(column) for column in zip(*found.counts, strict=True)]
+        rows = [
+            [code(label), *(f"{100 * n / of:.0f} %" if of else "–" for n, of in zip(row, sums, strict=True))]
+            for label, row in zip(self.meanings, found.counts, strict=True)
+        ]
+        return table(["human ↓ generator →", *map(code, self.meanings)], [*rows, ["rows", *sums]])
 
 
-def make_report(sample: Sample, answers: Mapping[str, Mapping[int, str]]) -> Report:
-    """Compare the answers (annotator → row → label; rows of the sample) with the generator's labels."""
-    generated, scale = dict(enumerate(sample.examples.labels)), sample.examples.scale
-    given = {name: dict(rows) for name, rows in answers.items() if rows}
-
-    def compared(*both: tuple[Mapping[int, str], Mapping[int, str]]) -> Agreement | None:
-        common = [(one[row], other[row]) for one, other in both for row in one if row in other]
-        return agreement([one for one, _ in common], [other for _, other in common], scale) if common else None
-
-    annotators = {name: found for name, rows in given.items() if (found := compared((rows, generated)))}
-    between = {
-        (first, second): found
-        for first, second in combinations(given, 2)
-        if (found := compared((given[first], given[second])))
-    }
-    return Report(sample, given, annotators, between, compared(*((rows, generated) for rows in given.values())))
+def compared(scale: Scale, *both: tuple[Mapping[int, str], Mapping[int, str]]) -> Agreement | None:
+    """Agreement on the rows that two raters (row → label) have in common, of all pairs of raters; None without one."""
+    common = [(one[row], other[row]) for one, other in both for row in one if row in other]
+    return agreement([one for one, _ in common], [other for _, other in common], scale) if common else None
 
 
-def published(scale: Scale) -> tuple[str, str, tuple[tuple[float, ...], ...]] | None:
-    """DINO's Table 3 (source, caption, percent by human label and generator's label); None for any other scale."""
-    paper = find_paper("dino")
-    table3 = paper.table(3)
-    if not scale.ordered or [float(label) for label in scale.labels] != [float(one.name) for one in table3.columns]:
-        return None
-    percent = tuple(tuple(float(value or 0) for value in row.values) for row in table3.rows)
-    return paper.source(table3), table3.caption, percent
-
-
-def markdown(report: Report) -> str:
-    """The report as Markdown."""
-    scale = report.sample.examples.scale
-
-    def confusion(cells: Sequence[Sequence[Any]], *below: list[Any]) -> Markdown:
-        rows = [[code(label), *row] for label, row in zip(scale.labels, cells, strict=True)]
-        return table(["human ↓ generator →", *map(code, scale.labels)], [*rows, *below])
-
-    def percents(found: Agreement) -> Markdown:
-        cells = [[_percent(value) for value in row] for row in found.column_percent]
-        return confusion(cells, ["rows", *map(sum, zip(*found.counts, strict=True))])
-
-    def beside(found: Agreement, theirs: Sequence[Sequence[float]]) -> Markdown:
-        both = zip(found.column_percent, theirs, strict=True)
-        return confusion([[f"{_percent(a)} / {_percent(b)}" for a, b in zip(*rows, strict=True)] for rows in both])
-
-    context = {"sample": report.sample, "scale": scale, "paper": published(scale), "beside": beside}
-    return fill("agreement.md.jinja", report=report, percents=percents, values=_values, **context)
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{value:.0f} %"
+def make_report(survey: Survey) -> Report:
+    """Compare a survey's answers with the generator's labels."""
+    examples, scale = survey.examples, survey.examples.scale
+    generated = {row: examples.labels[row] for row in survey.rows}
+    given = {name: rows for name, rows in survey.answers().items() if rows}
+    between = {f"{a}, {b}": compared(scale, (given[a], given[b])) for a, b in combinations(given, 2)}
+    return Report(
+        dataset={key: getattr(examples, key) for key in ("name", "config", "split", "sha256")},
+        language=examples.language,
+        seed=survey.seed,
+        rows=survey.rows,
+        meanings=dict(zip(scale.labels, scale.meanings, strict=True)),
+        annotators={name: found for name, rows in given.items() if (found := compared(scale, (rows, generated)))},
+        between={names: found for names, found in between.items() if found},
+        pooled=compared(scale, *((rows, generated) for rows in given.values())),
+        answers=given,
+        generated=generated,
+    )
 
 
 def _values(found: Agreement, heading: str) -> Markdown:
     same = f"{found.same.value:.0f} % [{found.same.low:.0f}, {found.same.high:.0f}]"
     shown = [[KAPPAS[name], Markdown(one or "undefined (one label only)")] for name, one in found.kappas.items()]
     return table(["", heading], [["rows", str(found.n)], ["equal labels", Markdown(same)], *shown])
-
-
-def document(report: Report) -> dict[str, Any]:
-    """The report as JSON, with every counted answer beside the generator's label."""
-    sample, examples = report.sample, report.sample.examples
-    paper = published(examples.scale)
-
-    def facts(found: Agreement) -> dict[str, Any]:
-        shown = found.model_dump()
-        return shown | shown.pop("kappas")
-
-    return {
-        "dataset": {key: getattr(examples, key) for key in ("name", "config", "split", "sha256")},
-        "seed": sample.seed,
-        "rows": list(sample.rows),
-        "labels": list(examples.scale.labels),
-        "meanings": list(examples.scale.meanings),
-        "counts": "row: the first rater's label, column: the second's (for annotators: the generator's)",
-        "annotators": [{"name": name, **facts(found)} for name, found in report.annotators.items()],
-        "between": [{"names": list(names), **facts(found)} for names, found in report.between.items()],
-        "paper": {"source": paper[0], "column_percent": paper[2]} if paper else None,
-        "answers": [
-            {"annotator": name, "row": row, "label": label, "generated": examples.labels[row]}
-            for name, rows in report.answers.items()
-            for row, label in rows.items()
-        ],
-    }
 
 
 def correlation_interval(scores: ArrayLike, values: ArrayLike, resamples: Sequence[Rows]) -> Interval | None:

@@ -7,7 +7,6 @@ manifest records what was dropped and why (``hub.contract.measured``), as one of
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -16,13 +15,14 @@ import pyarrow as pa
 import typer
 from tqdm import tqdm
 
+from eval.audit import command
 from eval.audit.evaluation_sentences import Sentences, read_evaluation_sets
 from eval.audit.ledger import DROPPED, SCORED, Bookkeeper, Hits, report
-from eval.audit.source import BATCH, default_folder, find_dataset, made_folder
+from eval.audit.source import BATCH, find_dataset
 from eval.tasks.registry import DATASETS
-from hub.cli import JsonOption, answer, new_app, say
+from hub.cli import JsonOption, new_app, say
 from hub.contract.measured import INPUT, KINDS, PROVENANCE, Dropped, Kind, Origin, SplitRows
-from hub.contract.published_paths import is_outside, published_path
+from hub.contract.published_paths import published_path
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import checked, fingerprint, load_recipe, resolved
 from hub.contract.run_dir import (
@@ -43,37 +43,32 @@ from hub.errors import InputError, did_you_mean
 SUFFIX = "-without-evaluation-texts"
 
 
-@dataclass(frozen=True)
-class Target:
-    """Place, name and version of the kept rows; without a name, the dataset's with ``SUFFIX``."""
+def require_new(out: Path) -> None:
+    """Raise InputError when something is at ``out`` already."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(out, "is there already", hint="choose another --drop, or remove it")
 
-    out: Path
-    command: str = ""
-    name: str | None = None
-    version: str | None = None
 
-    def require_new(self) -> None:
-        """Raise InputError when something is at ``out`` already."""
-        if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
-            raise InputError(self.out, "is there already", hint="choose another --drop, or remove it")
+def recipe_of_kept(directory: Path, name: str | None = None, version: str | None = None) -> DatasetRecipe:
+    """The recipe of the kept rows; without a name, the dataset's with ``SUFFIX``.
 
-    def recipe(self, directory: Path) -> DatasetRecipe:
-        """The recipe of the kept rows. Raises InputError for a name or version that it cannot have."""
-        from hub.client.publish import is_later
+    Raises InputError for a name or version that it cannot have.
+    """
+    from hub.client.publish import is_later
 
-        recipe = load_recipe(directory / RECIPE, DatasetRecipe)
-        name, version = self.name or recipe.name + SUFFIX, self.version or recipe.version
-        if name == recipe.name and not is_later(version, recipe.version):
-            problem = f"is not later than the version of the checked dataset ({recipe.name} v{recipe.version})"
-            hint = "published rows are never changed: give a later one, or another --drop-name"
-            raise InputError(f"--drop-version {version}", problem, hint=hint)
-        named = {"name": name, "version": version, "pretty_name": f"{recipe.pretty_name} (without evaluation texts)"}
-        return checked(Path("--drop-name, --drop-version"), DatasetRecipe, {**recipe.model_dump(mode="json"), **named})
+    recipe = load_recipe(directory / RECIPE, DatasetRecipe)
+    name, version = name or recipe.name + SUFFIX, version or recipe.version
+    if name == recipe.name and not is_later(version, recipe.version):
+        problem = f"is not later than the version of the checked dataset ({recipe.name} v{recipe.version})"
+        hint = "published rows are never changed: give a later one, or another --drop-name"
+        raise InputError(f"--drop-version {version}", problem, hint=hint)
+    named = {"name": name, "version": version, "pretty_name": f"{recipe.pretty_name} (without evaluation texts)"}
+    return checked(Path("--drop-name, --drop-version"), DatasetRecipe, {**recipe.model_dump(mode="json"), **named})
 
 
 def command_of(place: str, options: Mapping[str, Path | str | float | None]) -> str:
     """The command that drops the same rows, for the card: the options that were given, and no path of this machine."""
-    run = f"{ARTIFACTS}/datasets/{published_path(place)}" if is_outside(place) else place
+    run = place if (name := published_path(place)) == place else f"{ARTIFACTS}/datasets/{name}"
     words = ["sts-dino", "decontaminate", run]
     for option, value in options.items():
         if value not in (None, ""):
@@ -81,26 +76,26 @@ def command_of(place: str, options: Mapping[str, Path | str | float | None]) -> 
     return shlex.join([*words, "--drop", "OUT"])
 
 
-def drop(directory: Path, target: Target, books: Bookkeeper) -> Manifest:
-    """Write the run in ``directory`` without the rows in ``books.hits``.
+def drop(directory: Path, out: Path, recipe: DatasetRecipe, books: Bookkeeper, command_line: str = "") -> Manifest:
+    """Write the run in ``directory`` without the rows in ``books.hits``, under ``recipe``.
 
-    Raises InputError when ``target.out`` is not new, or a config's split has no row left; RunError while another
-    process writes it.
+    Raises InputError when ``out`` is not new, or a config's split has no row left; RunError while another process
+    writes it.
     """
-    with locked(target.out):
-        target.require_new()
-        before, hits, recipe = require_complete(directory), books.hits, target.recipe(directory)
+    with locked(out):
+        require_new(out)
+        before, hits = require_complete(directory), books.hits
         for config, split in ((config, split) for config, of in hits.items() for split in of if of[split].all()):
             hint = "use other source sentences, or check and drop less: --sets, --drop-kinds, --drop-splits"
             raise InputError(f"{directory} ({config})", f"every row of {split} is in evaluation data", hint=hint)
-        staging = target.out.with_name(f"{target.out.name}.partial")  # OUT is there when it is whole
+        staging = out.with_name(f"{out.name}.partial")  # OUT is there when it is whole
         shutil.rmtree(staging, ignore_errors=True)
         make_folder(staging)
         files = [file for config, of in hits.items() for file in _config(directory, staging, before, config, of)]
         write_text(staging / RECIPE, resolved(recipe))
-        manifest = _manifest(before, recipe, _dropped(before, books), target.command).with_files(files)
+        manifest = _manifest(before, recipe, _dropped(before, books), command_line).with_files(files)
         write_manifest(staging, manifest)
-        rename_folder(staging, target.out)
+        rename_folder(staging, out)
         return manifest
 
 
@@ -187,7 +182,7 @@ def require_run(place: str, option: str, **parts: str | None) -> None:
 
 @app.command()
 def main(
-    place: Annotated[str, typer.Argument(metavar="RUN", help="Run directory, or ORG/NAME@REVISION of a Hub")],
+    place: command.PlaceArgument,
     senteval_data: Annotated[Path | None, typer.Option("--senteval-data", help="SentEval's directory")] = None,
     sts_data: Annotated[Path | None, typer.Option("--sts-data", help="The STS organisers' directory")] = None,
     sets: Annotated[str, typer.Option("--sets", help="Only these data sets, e.g. sts12,mrpc [default: all]")] = "",
@@ -212,7 +207,7 @@ def main(
     card: Annotated[
         bool, typer.Option("--card", help="Into the run directory, too: its card shows the counts")
     ] = False,
-    out: Annotated[Path | None, typer.Option("--out", help="[default: a folder in artifacts/quality]")] = None,
+    out: command.OutOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check every text of the dataset RUN against STS, SICK and SentEval sentences.
@@ -241,17 +236,17 @@ def main(
         "--drop-name": drop_name,
         "--drop-version": drop_version,
     }
-    target = Target(drop_to, command_of(place, options), drop_name, drop_version) if drop_to else None
-    if target is not None:
-        target.require_new()
+    recipe = None
+    if drop_to is not None:
+        require_new(drop_to)
         require_run(place, "--drop", split=split)
-        target.recipe(Path(place))
-        made_folder(target.out.parent, "--drop")
+        recipe = recipe_of_kept(Path(place), drop_name, drop_version)
+        command.made_folder(drop_to.parent, "--drop")
     if card:
         require_run(place, "--card", config=config, split=split)
     dataset = find_dataset(place)
     configs = [dataset.rows(name, split) for name in ([config] if config else dataset.finished or [None])]
-    folder = made_folder(out or default_folder("quality", dataset.name, config or "all"))
+    folder = command.made_folder(out or command.default_folder("quality", dataset.name, config or "all"))
     evaluation = read_evaluation_sets(senteval_data, sts_data, split_list(sets, tuple(DATASETS), "--sets"))
     for name in evaluation.absent:
         say(f"not checked, no files: {name}")
@@ -263,16 +258,12 @@ def main(
         for rows in configs:
             books.check(rows, bar.update)
     ledger = books.ledger()
-    text = report(ledger)
-    write_text(folder / "ledger.md", text)
-    write_text(folder / "ledger.json", ledger.model_dump_json(indent=2) + "\n")
-    say(f"written: {folder}")
+    command.write_report(folder, "ledger", report(ledger), ledger.model_dump(mode="json"), as_json)
     if card:
         say(f"written: {ledger.write(Path(place))}")
         say(f"next: sts-dino card {place}")
-    answer(text.rstrip(), ledger, as_json)
-    if target is not None:
-        manifest = drop(Path(place), target, books)
+    if drop_to is not None and recipe is not None:
+        manifest = drop(Path(place), drop_to, recipe, books, command_of(place, options))
         dropped = sum(int((one > 0).sum()) for hits in books.hits.values() for one in hits.values())
-        say(f"written: {target.out} ({manifest.name} v{manifest.version}), without {dropped:,} rows")
-        say(f"next: sts-dino card {target.out}, and sts-dino publish {target.out}")
+        say(f"written: {drop_to} ({manifest.name} v{manifest.version}), without {dropped:,} rows")
+        say(f"next: sts-dino card {drop_to}, and sts-dino publish {drop_to}")

@@ -44,17 +44,12 @@ def normal_form(text: str) -> str:
     return folded if folded.isalnum() else "".join(_WORD.findall(folded))
 
 
-def words(text: str) -> list[str]:
-    """The runs of letters and digits of ``text``, NFKC and case folded: ``Don't go.`` has ``don``, ``t`` and ``go``."""
-    return _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
-
-
 @dataclass(frozen=True)
 class Banding:
     """Two texts are candidates when all values of at least one band agree."""
 
     bands: int
-    rows: int
+    rows: int  # of a band
     grams: int = 3  # characters of the normal form
 
     @classmethod
@@ -67,16 +62,11 @@ class Banding:
         for rows in range(1, WIDEST + 1):
             alike = similarity**rows  # the probability that one band agrees
             found.append(cls(1 if alike >= RECALL else math.ceil(math.log(1 - RECALL) / math.log(1 - alike)), rows))
-        return [banding for banding in found if banding.permutations <= LONGEST][-1]
+        return [banding for banding in found if banding.bands * banding.rows <= LONGEST][-1]
 
     def recall(self, similarity: float) -> float:
-        """The expected share of the pairs with this similarity that are candidates: 1 - (1 - s^rows)^bands."""
+        """The expected share of the pairs with this similarity that are candidates."""
         return 1 - (1 - similarity**self.rows) ** self.bands
-
-    @property
-    def permutations(self) -> int:
-        """Values of a signature."""
-        return self.bands * self.rows
 
 
 def grams(form: str, size: int) -> set[str]:
@@ -84,23 +74,13 @@ def grams(form: str, size: int) -> set[str]:
     return {form[start : start + size] for start in range(max(1, len(form) - size + 1))}
 
 
-def jaccard(first: set[str], second: set[str]) -> float:
-    """Members of both over members of either."""
-    common = len(first & second)
-    return common / (len(first) + len(second) - common)
-
-
 def signatures(forms: Sequence[str], banding: Banding) -> Signatures:
-    """MinHash signatures of texts in normal form, (n, permutations)."""
+    """MinHash signatures of texts in normal form, (n, bands x rows)."""
     from datasketch import MinHash
 
-    permutations = MinHash(banding.permutations, seed=SEED, scheme=SCHEME).permutations
-    found = np.empty((len(forms), banding.permutations), dtype=np.uint32)
-    for row, form in enumerate(forms):
-        one = MinHash(banding.permutations, permutations=permutations, scheme=SCHEME, hashfunc=_gram_hash)
-        one.update_batch(grams(form, banding.grams))
-        found[row] = one.hashvalues
-    return found
+    size, every = banding.bands * banding.rows, (grams(form, banding.grams) for form in forms)
+    made = MinHash.generator(every, num_perm=size, seed=SEED, scheme=SCHEME, hashfunc=_gram_hash)
+    return np.array([one.hashvalues for one in made], dtype=np.uint32).reshape(-1, size)
 
 
 def _gram_hash(gram: str) -> int:
@@ -122,12 +102,11 @@ class NearIndex:
         found: list[list[tuple[int, float]]] = [[] for _ in forms]
         asked = [grams(form, self.banding.grams) for form in forms]
         for query, place in zip(*self.candidates(forms), strict=True):
-            mine, other = asked[query], self._forms[place]
-            if least * len(mine) > len(other):  # a text has no more n-grams than characters
-                continue
-            similarity = jaccard(mine, grams(other, self.banding.grams))
-            if similarity >= least:
-                found[query].append((place, similarity))
+            mine = asked[query]
+            if least * len(mine) <= len(self._forms[place]):  # a text has no more n-grams than characters
+                other = grams(self._forms[place], self.banding.grams)
+                if (similarity := len(mine & other) / len(mine | other)) >= least:
+                    found[query].append((place, similarity))
         return [sorted(one, key=lambda match: (-match[1], match[0])) for one in found]
 
     def candidates(self, forms: Sequence[str]) -> tuple[list[int], list[int]]:

@@ -15,14 +15,18 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from eval.audit.agreement import bootstrap_interval, correlation_interval, make_report, resampled
-from eval.audit.source import DatasetRows, default_folder, find_rows
+from eval.audit import command
+from eval.audit.agreement import bootstrap_interval, compared, correlation_interval, resampled
+from eval.audit.quality import load_nli_model
+from eval.audit.source import DatasetRows, find_rows
+from eval.encoders.embeddings import cosine
+from eval.encoders.load import MINILM, load_encoder, minilm, require_model
 from hub.cli import JsonOption, answer, new_app, say
 from hub.contract.measured import NEAR_COPY, Fidelity, Judge, LabelFidelity, PersonAgreement
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
-from hub.contract.run_dir import RECIPE, Manifest, require_complete
-from hub.contract.schema import NLI_LABELS, SAMPLED, SCHEMAS
+from hub.contract.run_dir import RECIPE, require_complete
+from hub.contract.schema import NLI_LABELS, SAMPLED
 from hub.errors import InputError
 from hub.untrusted import Markdown, code, table
 from hub.word_overlap import word_overlap
@@ -119,18 +123,14 @@ def main(
         str | None,
         typer.Option("--encoder", help="The judge: folder or ORG/NAME[@REVISION] [default: packaged all-MiniLM-L6-v2]"),
     ] = None,
-    nli: Annotated[
-        str | None, typer.Option("--nli", help="A cross-encoder for NLI as a second judge, named likewise")
-    ] = None,
-    nli_labels: Annotated[
-        str | None, typer.Option("--nli-labels", help="Its outputs in order, if its config does not name them")
-    ] = None,
-    config: Annotated[str | None, typer.Option("--config", help="[default: the one with labels]")] = None,
+    nli: command.NliOption = None,
+    nli_labels: command.NliLabelsOption = None,
+    config: command.ConfigOption = None,
     source_sentences: Annotated[
         int,
         typer.Option("--source-sentences", min=2, help="Random source sentences to measure, with all their texts"),
     ] = 1000,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the drawn source sentences")] = 42,
+    seed: command.SeedOption = 42,
     annotations: Annotated[
         Path | None, typer.Option("--annotations", help="Folder of answers of sts-dino annotate [default: its default]")
     ] = None,
@@ -148,24 +148,15 @@ def main(
 
       sts-dino fidelity artifacts/datasets/sts-dino-x2 --encoder artifacts/models/all-MiniLM-L6-v2 --nli DIR
     """
-    prepared = [(directory, _manifest(directory)) for directory in runs]
-    from eval.encoders.load import MINILM, minilm, require_model
-
     place = encoder or str(minilm(NO_JUDGE))
     require_model(place)
-    import transformers  # it and torch cost seconds
-
-    from eval.audit.quality import load_nli_model
-    from eval.encoders.embeddings import cosine
-    from eval.encoders.load import load_encoder
-
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
+    manifests = [require_complete(directory) for directory in runs]
+    drawn = [(rows := find_rows(str(one), config), *draw_pairs(rows, source_sentences, seed)) for one in runs]
+    command.quiet_transformers()
     measured = list[Fidelity]()
     judge, nli_judge = load_encoder(place), load_nli_model(nli, nli_labels) if nli else None
-    for directory, (manifest, recipe) in prepared:
-        rows = find_rows(str(directory), config)
-        pairs, all_source_sentences = draw_pairs(rows, source_sentences, seed)
+    for directory, manifest, (rows, pairs, all_source_sentences) in zip(runs, manifests, drawn, strict=True):
+        recipe = load_recipe(directory / RECIPE, DatasetRecipe)
         first, second = list(pairs["first"]), list(pairs["second"])
         of_shots = manifest.counts.get("variants", {}).get(rows.config.rpartition("-")[2], manifest.counts)
         found = Fidelity(
@@ -190,27 +181,15 @@ def main(
         )
         say(f"written: {found.write(directory)}")
         measured.append(found)
-    then = [f"sts-dino card {directory}" for directory, _ in prepared]
+    then = [f"sts-dino card {directory}" for directory in runs]
     answer("\n\n".join(map(shown, measured)), measured, as_json, then)
-
-
-def _manifest(directory: Path) -> tuple[Manifest, DatasetRecipe]:
-    """The finished run of a dataset of pairs. Raises InputError for any other directory."""
-    manifest = require_complete(directory)
-    if manifest.kind != "dataset":
-        raise InputError(directory, f"is the run of a {manifest.kind}", allowed="the run of a dataset")
-    recipe = load_recipe(directory / RECIPE, DatasetRecipe)
-    if not recipe.dataset_schema.pairs:
-        pairs = ", ".join(name for name, schema in SCHEMAS.items() if schema.pairs)
-        raise InputError(directory, f"its schema {recipe.schema_name} has no pairs", allowed=pairs)
-    return manifest, recipe
 
 
 def _people(directory: Path, name: str, config: str, folder: Path | None) -> tuple[PersonAgreement, ...]:
     """How each person's answers agree with the labels; none where nobody was asked about these rows."""
-    from eval.audit.survey import FILE, AnswerStore, Sample, read_examples
+    from eval.audit.survey import FILE, AnswerStore, read_examples
 
-    place = folder or default_folder("annotations", name, config)
+    place = folder or command.default_folder("annotations", name, config)
     if not (place / FILE).is_file():
         if folder is not None:
             raise InputError(folder, f"holds no answers (no {FILE})", hint="run: sts-dino annotate RUN_DIR")
@@ -223,8 +202,9 @@ def _people(directory: Path, name: str, config: str, folder: Path | None) -> tup
             raise
         say(f"people's answers left out: {error}")
         return ()
-    report = make_report(Sample(examples, 0, tuple(range(len(examples)))), store.answers())
-    return tuple(PersonAgreement(answers=one.n, same=one.same, kappa=one.kappa) for one in report.annotators.values())
+    generated = dict(enumerate(examples.labels))
+    found = (compared(examples.scale, (given, generated)) for given in store.answers().values())
+    return tuple(PersonAgreement(answers=one.n, same=one.same, kappa=one.kappa) for one in found if one)
 
 
 def shown(found: Fidelity) -> str:

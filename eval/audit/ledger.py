@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.audit.command import fill
 from eval.audit.evaluation_sentences import EvaluationTexts, Sentences
-from eval.audit.render import fill
 from eval.audit.source import Batch, DatasetRows
 from hub.contract.measured import KINDS, Checked, ConfigCount, Example, Kind, Ledger
 from hub.untrusted import code

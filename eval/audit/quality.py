@@ -1,8 +1,11 @@
-"""Texts, pairs and labels of a dataset, measured in one pass over its rows; cross-encoders for NLI.
+"""Quality of a dataset: texts, repeats and labels in one pass over its rows; cross-encoders for NLI.
 
 Shares are fractions (0 to 1) with 95 % Wilson intervals, as if rows were independent. Memory: one batch of texts, the
-texts of at most ``DISTINCT_ROWS`` rows, and some 100 bytes of hashes and numbers for each row.
+texts of at most ``DISTINCT_ROWS`` rows, and some 100 bytes of hashes and numbers for each row. No text of the dataset
+is printed or kept.
 """
+
+from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -10,20 +13,27 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-import pandas
-from numpy.typing import NDArray
+import typer
+from tqdm import tqdm
 
+from eval.audit import command
 from eval.audit.agreement import wilson
-from eval.audit.evaluation_sentences import normal_form, words
-from eval.audit.source import Batch, DatasetRows
+from eval.audit.evaluation_sentences import normal_form
+from eval.audit.source import Batch, DatasetRows, find_rows
 from eval.encoders.embeddings import cosine
-from eval.encoders.load import Encoder, content_hash, download
+from eval.encoders.load import Encoder, content_hash, download, load_encoder
+from hub.cli import JsonOption, new_app
+from hub.contract.measured import Interval
 from hub.contract.schema import NLI_LABELS
 from hub.errors import InputError, RunError
-from hub.untrusted import NO_CODE, NO_PICKLES, reading_model, require_safetensors
+from hub.untrusted import NO_CODE, NO_PICKLES, Markdown, code, reading_model, require_safetensors, table
+from hub.word_overlap import word_overlap
+
+if TYPE_CHECKING:
+    import pandas
 
 Measures = Mapping[str, Callable[[list[str], list[str]], Sequence[Any]]]  # name → a value for each pair
 LIBRARIES = ("numpy", "pyarrow", "scipy", "scikit-learn", "torch", "transformers", "sentence-transformers")
@@ -41,8 +51,7 @@ class Quality:
     """Everything measured of one config: ``facts`` about the measurement, and a table for each question.
 
     ``texts`` has a row for each text column, ``repeats`` one for exact and one for normal repeats, ``measures`` (name →
-    table) one for each label in rising order, ``nli`` one for each label and one for all. ``lengths`` holds the tokens
-    of each text, ``pairs`` the label and measured values of each pair.
+    table) one for each label in rising order, ``nli`` one for each label and one for all.
     """
 
     facts: dict[str, Any]
@@ -50,24 +59,32 @@ class Quality:
     repeats: pandas.DataFrame
     measures: dict[str, pandas.DataFrame]
     nli: pandas.DataFrame | None
-    lengths: pandas.DataFrame
-    pairs: pandas.DataFrame
 
     def document(self) -> dict[str, Any]:
         """The tables as lists of rows; cells are numbers, None and ``Interval``."""
 
-        def records(table: pandas.DataFrame) -> Any:
-            return table.reset_index().to_dict("records")
+        def records(frame: pandas.DataFrame | None) -> Any:
+            return None if frame is None else frame.reset_index().to_dict("records")
 
-        measures = {name: records(table) for name, table in self.measures.items()}
-        tables = {"texts": records(self.texts), "repeats": records(self.repeats), "measures": measures}
-        return {**self.facts, **tables, "nli": None if self.nli is None else records(self.nli)}
+        measures = {name: records(frame) for name, frame in self.measures.items()}
+        tables = {"texts": records(self.texts), "repeats": records(self.repeats), "nli": records(self.nli)}
+        return {**self.facts, **tables, "measures": measures}
+
+    def report(self) -> str:
+        """The tables as Markdown; untrusted names are escaped."""
+        return command.fill("quality.md.jinja", quality=self, shown=_shown, **self.facts)
 
 
-def jaccard(first: list[str], second: list[str]) -> list[float]:
-    """Words in both texts over words in either; 1 where both have none."""
-    both = [({*words(one)}, {*words(other)}) for one, other in zip(first, second, strict=True)]
-    return [len(one & other) / len(one | other) if one | other else 1.0 for one, other in both]
+def _shown(frame: pandas.DataFrame, first: str) -> Markdown:
+    """A table as Markdown; ``first`` heads the column of names."""
+    rows = [[code(str(label)), *map(_cell, row)] for label, *row in frame.itertuples()]
+    return table([first, *frame.columns], rows)
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, Interval):  # three decimals, as in the paper
+        return Markdown(f"{value.value:.3f} [{value.low:.3f}, {value.high:.3f}]")
+    return "–" if value is None or np.isnan(value) else round(value, 3)
 
 
 @dataclass(frozen=True)
@@ -144,10 +161,12 @@ def measure(
     ``progress`` is called with the number of rows of each batch. Raises InputError when an encoder or NLI model is
     given and there are no pairs, or one of them fails.
     """
+    import pandas
+
     if len(rows.columns) < 2 and (encoder or nli):
         raise InputError(rows.place, "has single texts: no pairs to compare")
     values: Measures = {
-        "jaccard": jaccard,
+        "word overlap": lambda first, second: list(map(word_overlap, first, second)),
         **({"cosine": cosine(encoder)} if encoder else {}),
         **({"nli": nli.predict} if nli else {}),
     }
@@ -176,28 +195,29 @@ def measure(
         pandas.DataFrame({kind: _repeats(kind, texts, rows.columns) for kind in ("exact", "normal")}).T,
         {name: _by_label(name, pairs) for name in values if name in pairs and pairs[name].dtype.kind == "f"},
         _agreement(pairs) if nli else None,
-        texts[[f"{column} length" for column in rows.columns]].set_axis(list(rows.columns), axis="columns"),
-        pairs,
     )
 
 
 def _texts(batch: Batch) -> pandas.DataFrame:
     """Per row: the length, emptiness and hashes (exact, normal) of each text, and the hash of the label."""
-    found: dict[str, Any] = {"label": _hashes(batch.labels or [""] * len(batch))}
+    import pandas
+
+    def hashes(texts: list[str]) -> Any:
+        return pandas.util.hash_array(np.array(texts, dtype=object), categorize=False)
+
+    found: dict[str, Any] = {"label": hashes(batch.labels or [""] * len(batch))}
     for column, texts in batch.texts.items():
         found[f"{column} length"] = [len(text.split()) for text in texts]
         found[f"{column} empty"] = [not text.strip() for text in texts]
-        found[f"{column} exact"] = _hashes(texts)
-        found[f"{column} normal"] = _hashes([normal_form(text) for text in texts])
+        found[f"{column} exact"] = hashes(texts)
+        found[f"{column} normal"] = hashes([normal_form(text) for text in texts])
     return pandas.DataFrame(found)
-
-
-def _hashes(texts: Sequence[str]) -> NDArray[np.uint64]:
-    return pandas.util.hash_array(np.array(texts, dtype=object), categorize=False)
 
 
 def _pairs(batch: Batch, values: Measures) -> pandas.DataFrame:
     """Per pair: label, score (0 where there is none) and every measured value; no columns for single texts."""
+    import pandas
+
     first, second, labels = batch.pairs()
     if not first:
         return pandas.DataFrame()
@@ -252,6 +272,8 @@ def _by_label(name: str, pairs: pandas.DataFrame) -> pandas.DataFrame:
 
 def _agreement(pairs: pandas.DataFrame) -> pandas.DataFrame:
     """The NLI model's classes by label, and the share of the class that the label stands for (Auto-NLI, 4.1)."""
+    import pandas
+
     counts = pandas.crosstab(pairs["label"], pairs["nli"]).reindex(columns=list(NLI_LABELS), fill_value=0)
     found, meant = dict[str, dict[str, Any]](), [label for label in counts.index if label in INTENDED]
     hits = {label: int(counts.loc[label, INTENDED[label]]) for label in meant}
@@ -263,3 +285,41 @@ def _agreement(pairs: pandas.DataFrame) -> pandas.DataFrame:
         n = int(counts.loc[meant].to_numpy().sum())
         found["all"] = {"pairs": n, **dict.fromkeys(NLI_LABELS), "agreement": wilson(sum(hits.values()), n)}
     return pandas.DataFrame.from_dict(found, orient="index", dtype=object).rename_axis("label")
+
+
+app = new_app("Measure the quality of a dataset of pairs, triplets or texts.")
+
+
+@app.command()
+def main(
+    place: command.PlaceArgument,
+    encoder: Annotated[str | None, typer.Option("--encoder", help=f"{command.MODEL}, for similarity by label")] = None,
+    nli: command.NliOption = None,
+    nli_labels: command.NliLabelsOption = None,
+    config: command.ConfigOption = None,
+    split: Annotated[str | None, typer.Option("--split", help="[default: all]")] = None,
+    sample: Annotated[
+        int | None, typer.Option("--sample", min=1, help="So many rows, drawn at random [default: all]")
+    ] = None,
+    seed: command.SeedOption = 42,
+    out: command.OutOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure the dataset RUN: labels against an NLI model, similarity by label, overlap, lengths, repeats.
+
+    Without --nli and --encoder only the texts are counted. The 95 % intervals are Wilson's.
+
+    Examples:
+
+      sts-dino quality artifacts/datasets/auto-nli --nli microsoft/deberta-base-mnli
+
+      sts-dino quality ORG/sts-dino-x2@v1.0.0 --encoder sentence-transformers/all-MiniLM-L6-v2 --sample 10000
+    """
+    rows = find_rows(place, config, split)
+    folder = command.made_folder(out or command.default_folder("quality", rows.name, rows.config))
+    command.quiet_transformers()
+    loaded = load_nli_model(nli, nli_labels) if nli else None
+    embedder = load_encoder(encoder) if encoder else None
+    with tqdm(total=min(sample or rows.total, rows.total), desc=f"measuring {rows.config}", unit=" rows") as bar:
+        quality = measure(rows, sample, seed, embedder, loaded, bar.update)
+    command.write_report(folder, "quality", quality.report(), quality.document(), as_json)

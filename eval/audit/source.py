@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -19,7 +18,6 @@ from hub import cli
 from hub.client.fetch import FinishedRun, HubDataset, hub_dataset, local_run, published_run, require_known
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
-from hub.contract.run_dir import ARTIFACTS
 from hub.contract.schema import ROW_SCHEMAS, SCHEMAS, base_config, is_finished, text_schema
 from hub.contract.shards import parquet_schema, reading_rows, shard_tables
 from hub.errors import InputError
@@ -249,22 +247,6 @@ def find_rows(place: str, config: str | None = None, split: str | None = None) -
     return find_dataset(place).rows(config, split)
 
 
-def default_folder(kind: str, name: str, config: str) -> Path:
-    """The default folder of measurements, ``artifacts/KIND/...``: outside of the run directory, which is published."""
-    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", f"{name}--{config}").strip("-")
-    return ARTIFACTS / kind / plain[:100]
-
-
-def made_folder(folder: Path, option: str = "--out") -> Path:
-    """The folder, made now: fails before hours of work when it cannot be written. Raises InputError."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=folder):
-            return folder
-    except OSError as error:
-        raise InputError(folder, f"cannot be written: {error.strerror}", hint=f"choose another {option}") from error
-
-
 def _of_run(run: FinishedRun, name: str) -> Dataset:
     from datasets import Features
 
@@ -303,7 +285,7 @@ def _of_others(found: HubDataset) -> Dataset:
     """A dataset of a Hub that is not a published run."""
 
     def table(config: str) -> ConfigTable:
-        loaded = found.load(config)
+        loaded = found.ask("load_dataset", config)
 
         def read(split: str, columns: list[str]) -> Iterator[pa.Table]:
             with reading_rows(found.place, hint=None):
@@ -312,5 +294,5 @@ def _of_others(found: HubDataset) -> Dataset:
         splits = {name: len(rows) for name, rows in loaded.items()}
         return ConfigTable(next(iter(loaded.values())).features, splits, read)
 
-    configs, usual = tuple(found.configs()), found.default_config()
+    configs, usual = tuple(found.ask("get_dataset_config_names")), found.ask("get_dataset_default_config_name")
     return Dataset(found.place, found.repo_id, found.commit, configs, (usual,) if usual else configs, usual, table)

@@ -80,20 +80,8 @@ class Examples:
         return digest.hexdigest()
 
 
-@dataclass(frozen=True)
-class Sample:
-    """Rows drawn from a dataset, in the order of the questions."""
-
-    examples: Examples
-    seed: int
-    rows: tuple[int, ...]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-
-def draw(examples: Examples, count: int, seed: int) -> Sample:
-    """A simple random sample without replacement, in random order.
+def draw(examples: Examples, count: int, seed: int) -> tuple[int, ...]:
+    """The rows of a simple random sample without replacement, in the random order of the questions.
 
     Rows are ordered by a hash of (seed, row), so a larger sample of the same seed begins with the smaller one.
     Raises InputError when there are fewer than ``count`` rows.
@@ -105,7 +93,7 @@ def draw(examples: Examples, count: int, seed: int) -> Sample:
     def order(row: int) -> bytes:
         return hashlib.blake2b(f"{seed} {row}".encode(), digest_size=16).digest()
 
-    return Sample(examples, seed, tuple(heapq.nsmallest(count, range(len(examples)), key=order)))
+    return tuple(heapq.nsmallest(count, range(len(examples)), key=order))
 
 
 def score_label(score: float) -> str:
@@ -252,29 +240,34 @@ def clean_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class Survey:
-    """A sample of a dataset's rows and the answers to it; places count from 0 to the number of rows, the end."""
+    """Drawn ``rows`` of a dataset, in the order of the questions, and the answers to them.
 
-    sample: Sample
+    Places count from 0 to the number of rows, the end.
+    """
+
+    examples: Examples
+    seed: int
+    rows: tuple[int, ...]
     store: AnswerStore
 
     def answers(self) -> dict[str, dict[int, str]]:
-        """Annotator → row → label, of the sample's rows in the order of the questions."""
+        """Annotator → row → label, of the drawn rows in the order of the questions."""
         found = self.store.answers()
-        return {name: {row: of[row] for row in self.sample.rows if row in of} for name, of in found.items()}
+        return {name: {row: of[row] for row in self.rows if row in of} for name, of in found.items()}
 
     def next_open(self, annotator: str) -> int:
         """The annotator's first question without an answer, or the end."""
         given = self.answers().get(annotator, {})
-        return next((place for place, row in enumerate(self.sample.rows) if row not in given), len(self.sample))
+        return next((place for place, row in enumerate(self.rows) if row not in given), len(self.rows))
 
     def answer(self, annotator: str, place: int, label: str) -> int:
         """Store the answer to the question at ``place``; the place that follows.
 
         Raises InputError for a label or place that is not offered, RunError when the answer could not be stored.
         """
-        if label not in self.sample.examples.scale.labels or not 0 <= place < len(self.sample):
-            raise InputError("answer", f"is {label!r} at {place}", allowed=self.sample.examples.scale.labels)
-        row = self.sample.rows[place]
+        if label not in self.examples.scale.labels or not 0 <= place < len(self.rows):
+            raise InputError("answer", f"is {label!r} at {place}", allowed=self.examples.scale.labels)
+        row = self.rows[place]
         if self.answers().get(annotator, {}).get(row) != label:
             self.store.add(annotator, row, label)
-        return place + 1 if place + 1 < len(self.sample) else self.next_open(annotator)
+        return place + 1 if place + 1 < len(self.rows) else self.next_open(annotator)

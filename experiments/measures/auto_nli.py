@@ -152,7 +152,7 @@ def columns(texts: Sequence[Hypothesis], judged: Sequence[Judged]) -> dict[str, 
 
 
 def _words(text: str) -> int:
-    from eval.audit.evaluation_sentences import words
+    from hub.word_overlap import words
 
     return len(words(text))
 

@@ -11,15 +11,14 @@ import urllib.parse
 import urllib.request
 
 import pytest
-from annotation_examples import inferred, scored, whole
+from annotation_examples import INFERENCE, SCORES, SIMILARITY, examples, survey
 from small_runs import small_recipe, small_run
 from training_inputs import PROVENANCE, write_dataset
 from typer.testing import CliRunner
 
-from eval.annotate import app
-from eval.audit.page import UNREAD_SECONDS, Page
+from eval.audit.annotate import UNREAD_SECONDS, Page, app
 from eval.audit.source import find_rows
-from eval.audit.survey import AnswerStore, Survey, draw, read_examples
+from eval.audit.survey import AnswerStore, draw, read_examples
 from hub.errors import InputError, RunError
 
 HOSTILE = [
@@ -30,7 +29,6 @@ HOSTILE = [
     ("A girl.", "A boy."),
     ("A cat.", "A dog."),
 ]
-SCORES = [0.0, 0.1, 0.5, 0.9, 0.9, 0.5]
 EVIL = 'Ann <i>&"'
 
 
@@ -38,7 +36,7 @@ EVIL = 'Ann <i>&"'
 def run(tmp_path_factory):
     rows = [
         {"sentence1": first, "sentence2": second, "score": score, **PROVENANCE}
-        for (first, second), score in zip(HOSTILE, SCORES, strict=True)
+        for (first, second), score in zip(HOSTILE, [0.0, 0.1, 0.5, 0.9, 0.9, 0.5], strict=True)
     ]
     return write_dataset(tmp_path_factory.mktemp("runs") / "pairs", {"train": rows})
 
@@ -46,9 +44,8 @@ def run(tmp_path_factory):
 class Served:
     """A page that a thread serves, and what a browser sends it."""
 
-    def __init__(self, sample, folder):
-        self.sample, self.store = sample, AnswerStore(folder, sample.examples)
-        self.page = Page(Survey(sample, self.store), 0)
+    def __init__(self, asked):
+        self.rows, self.store, self.page = asked.rows, asked.store, Page(asked, 0)
         threading.Thread(target=self.page.serve_forever, daemon=True).start()
 
     def get(self, path="/", data=None, **headers):
@@ -63,9 +60,8 @@ class Served:
             return error.code, error.read().decode(), error.url
 
     def at(self, name, place=None):
-        return self.get(
-            "/?" + urllib.parse.urlencode({"annotator": name} | ({} if place is None else {"place": place}))
-        )
+        form = {"annotator": name} | ({} if place is None else {"place": place})
+        return self.get("/?" + urllib.parse.urlencode(form))
 
     def post(self, name, place, label, seconds=60.0, **headers):
         form = {"annotator": name, "place": place, "label": label, "shown": time.time() - seconds}
@@ -76,8 +72,8 @@ class Served:
 def serve(tmp_path):
     pages = []
 
-    def start(sample, folder="answers"):
-        pages.append(Served(sample, tmp_path / folder))
+    def start(examples, folder="answers"):
+        pages.append(Served(survey(examples, tmp_path / folder, seed=42)))
         return pages[-1]
 
     yield start
@@ -88,7 +84,7 @@ def serve(tmp_path):
 
 @pytest.fixture
 def served(run, serve):
-    return serve(draw(read_examples(find_rows(str(run))), len(HOSTILE), seed=42))
+    return serve(read_examples(find_rows(str(run))))
 
 
 def shown(body):
@@ -96,7 +92,7 @@ def shown(body):
 
 
 def test_people_answer_hostile_texts_to_the_end_and_can_go_back(served):
-    order = [HOSTILE[row] for row in served.sample.rows]
+    order = [HOSTILE[row] for row in served.rows]
     assert "You will see 6 examples" in served.get()[1]
     for place in range(6):
         status, body, _ = served.at(EVIL)  # a later start resumes at the first open question
@@ -110,8 +106,8 @@ def test_people_answer_hostile_texts_to_the_end_and_can_go_back(served):
     assert 'class="answer chosen" name="label" value="0.9"' in served.at(EVIL, 5)[1]
     assert "All 6 are answered" in served.post(EVIL, 5, "0.1")[1]
     assert served.store.answers() == {
-        EVIL: dict.fromkeys(served.sample.rows[:5], "0.9") | {served.sample.rows[5]: "0.1"},
-        "Bob": {served.sample.rows[1]: "0"},
+        EVIL: dict.fromkeys(served.rows[:5], "0.9") | {served.rows[5]: "0.1"},
+        "Bob": {served.rows[1]: "0"},
     }
 
 
@@ -120,14 +116,14 @@ def test_the_second_click_of_a_double_click_answers_nothing(served):
     assert "4 of 6" in body and served.store.answers() == {}
 
 
-@pytest.mark.parametrize("make", [scored, inferred])
-def test_nothing_that_is_sent_depends_on_the_generators_labels(serve, make):
-    labels = ["0", "0.1", "0.5", "0.9"] if make is scored else ["entailment", "neutral", "contradiction", "neutral"]
-
+@pytest.mark.parametrize(
+    ("scale", "labels"),
+    [(SIMILARITY, SCORES), (INFERENCE, ("entailment", "neutral", "contradiction", "neutral"))],
+)
+def test_nothing_that_is_sent_depends_on_the_generators_labels(serve, scale, labels):
     def sent(folder, labels):
-        page = serve(whole(make(labels)), folder)
-        answers = page.sample.examples.scale.labels
-        bodies = [page.get()[1], *(page.post("Ann", place, answers[place % 3])[1] for place in range(4))]
+        page = serve(examples(labels, scale), folder)
+        bodies = [page.get()[1], *(page.post("Ann", place, scale.labels[place % 3])[1] for place in range(4))]
         return [re.sub(r'nonce="[^"]*"|value="[\d.]{9,}"', "", body) for body in bodies]
 
     assert sent("a", labels) == sent("b", labels[::-1])
@@ -167,33 +163,27 @@ def command(*arguments):
 
 
 def test_the_report_is_printed_and_written_when_somebody_has_answered_all(run, tmp_path, monkeypatch):
-    sample = draw(read_examples(find_rows(str(run))), 6, seed=42)
-    store = AnswerStore(tmp_path, sample.examples)
-    labels = ["0", "0.5", "0.5", "0.9", "0.1", "0"]
+    asked = read_examples(find_rows(str(run)))
+    rows, store, labels = draw(asked, 6, seed=42), AnswerStore(tmp_path, asked), ["0", "0.5", "0.5", "0.9", "0.1", "0"]
 
     def stopped(page):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Page, "serve_forever", stopped)
-    for row, label in zip(sample.rows[:5], labels, strict=False):
+    for row, label in zip(rows[:5], labels, strict=False):
         store.add("Ann", row, label)
     words = (run, "--sample", 6, "--out", tmp_path, "--port", 0)
     early = command(*words)
-    assert (
-        early.exit_code == 0 and "open http://127.0.0.1:" in early.output and "every answer is on disk" in early.output
-    )
+    assert early.exit_code == 0 and "open http://127.0.0.1:" in early.output and "every answer is on" in early.output
     assert not (tmp_path / "agreement.md").exists()
-    store.add("Ann", sample.rows[5], labels[5])
+    store.add("Ann", rows[5], labels[5])
     for done in (command(*words), command(*words, "--report")):
         assert done.exit_code == 0 and (tmp_path / "agreement.md").read_text() in done.output
     written = json.loads((tmp_path / "agreement.json").read_text())
-    assert written["dataset"]["sha256"] == sample.examples.sha256 and written["labels"] == ["0", "0.1", "0.5", "0.9"]
-    (ann,) = written["annotators"]
-    assert ann["name"] == "Ann" and ann["n"] == 6 and sum(map(sum, ann["counts"])) == 6
-    assert {"kappa", "kappa_linear", "kappa_quadratic"} <= ann.keys()
-    assert written["paper"]["column_percent"][1] == [0, 44, 11, 12] and "table 3" in done.output
-    pairs = [(answer["label"], answer["generated"]) for answer in written["answers"]]
-    assert ann["same"]["value"] == pytest.approx(100 * sum(a == b for a, b in pairs) / 6, abs=1e-4)
+    assert written["dataset"]["sha256"] == asked.sha256 and [*written["meanings"]] == [*SCORES]
+    assert [*written["annotators"]] == ["Ann"] and written["annotators"]["Ann"]["n"] == 6
+    same = sum(label == asked.labels[row] for row, label in zip(rows, labels, strict=True))
+    assert written["annotators"]["Ann"]["same"]["value"] == pytest.approx(100 * same / 6, abs=1e-4)
 
 
 def test_bad_input_is_one_clear_error(run, tmp_path):
@@ -216,7 +206,7 @@ def test_bad_input_is_one_clear_error(run, tmp_path):
 
 def test_the_page_speaks_the_language_that_was_asked_for(serve, tmp_path):
     small_run(tmp_path / "run", small_recipe("sts"))
-    served = serve(draw(read_examples(find_rows(str(tmp_path / "run")), "de"), 4, seed=42))
+    served = serve(read_examples(find_rows(str(tmp_path / "run")), "de"))
     body = served.get()[1] + served.post("Ann", 0, "0.5")[1]
     for words in ("Satz 1", "Wie ähnlich sind sich", "0.5: ähneln sich ein wenig", "← Zurück", '<html lang="de">'):
         assert words in body

@@ -2,14 +2,10 @@
 
 import numpy as np
 import pytest
-from annotation_examples import SCORES, SIMILARITY
+from annotation_examples import INFERENCE, SCORES, SIMILARITY, examples, survey
 from sklearn.metrics import cohen_kappa_score
 
-from eval.audit.agreement import (
-    agreement,
-    agreements,
-    kappas,
-)
+from eval.audit.agreement import agreement, agreements, kappas, make_report
 from eval.audit.survey import Scale
 from hub.errors import InputError
 
@@ -30,16 +26,15 @@ def test_kappa_of_two_labels_by_hand():
     assert found.n == 50 and found.counts == [[20, 5], [10, 15]]
     assert found.same.value == pytest.approx(70)
     assert found.kappa.value == pytest.approx(0.4)
-    assert found.kappas["kappa_linear"].value == pytest.approx(0.4)  # two labels: all weights are one and the same
     # Wilson: (p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n) with z = 1.959964
     assert (found.same.low, found.same.high) == pytest.approx((56.248, 80.899), abs=0.01)
 
 
 def test_many_tables_at_once_equal_scikit_learn():
-    generator, labels = np.random.default_rng(5), [str(score) for score in SCORES]
+    generator = np.random.default_rng(5)
     tables = generator.multinomial(40, generator.dirichlet(np.ones(16)), size=20).reshape(-1, 4, 4)
     for weights in (None, "linear", "quadratic"):
-        expected = [cohen_kappa_score(*raters(table, labels), labels=labels, weights=weights) for table in tables]
+        expected = [cohen_kappa_score(*raters(table, SCORES), labels=SCORES, weights=weights) for table in tables]
         assert kappas(tables, weights) == pytest.approx(expected)
 
 
@@ -79,3 +74,22 @@ def test_answers_that_tell_nothing_are_refused(scores, said):
     first = [f"first {row // 3}" for row in range(len(scores))]
     with pytest.raises(InputError, match=said):
         agreements(scores, first, {"good": np.linspace(0, 1, len(scores)).tolist()})
+
+
+def test_the_report_has_a_table_per_annotator_one_for_all_and_every_two(tmp_path):
+    asked = survey(examples(["entailment"] * 3 + ["contradiction"] * 2, INFERENCE), tmp_path)
+    for row, label in enumerate(["entailment", "neutral", "entailment", "contradiction", "entailment"]):
+        asked.store.add("Ann", row, label)
+    asked.store.add("B|<i>*", 0, "entailment")
+    asked.store.add("B|<i>*", 3, "neutral")
+    report = make_report(asked)
+    assert list(report.annotators) == ["Ann", "B|<i>*"] and list(report.between) == ["Ann, B|<i>*"]
+    assert report.annotators["Ann"].counts == [[2, 0, 1], [1, 0, 0], [0, 0, 1]]
+    assert report.pooled.counts == [[3, 0, 1], [1, 0, 1], [0, 0, 1]]
+    text = report.markdown()
+    assert "| `entailment` | 67 % | – | 50 % |" in text and "| rows | 3 | 0 | 2 |" in text
+    assert "## B&#124;&#60;i&#62;&#42;" in text and "<i>" not in text and "2 of 5 answered" in text
+    # observed 3/5, expected (3x3 + 1x2) / 25
+    assert f"| Cohen's κ | {(0.6 - 0.44) / 0.56:.2f} [" in text
+    assert "All annotators together" in text and "- `neutral`: the hypothesis might be true\n" in text
+    assert "|  | Ann, B&#124;&#60;i&#62;&#42; |\n| --- | --- |\n| rows | 2 |\n" in text

@@ -12,7 +12,7 @@ from small_runs import small_recipe, small_run
 from training_inputs import PROVENANCE, data_spec, write_dataset
 from typer.testing import CliRunner
 
-from eval.audit.decontaminate import SUFFIX, Target, app, command_of, drop
+from eval.audit.decontaminate import SUFFIX, app, command_of, drop, recipe_of_kept
 from eval.audit.evaluation_sentences import (
     SCHEME,
     SEED,
@@ -21,15 +21,12 @@ from eval.audit.evaluation_sentences import (
     EvaluationTexts,
     NearIndex,
     Sentences,
-    _gram_hash,
-    grams,
     normal_form,
     read_evaluation_sets,
     signatures,
 )
 from eval.audit.ledger import Bookkeeper, report
 from eval.audit.source import find_rows
-from eval.tasks.rows import Pins
 from hub.contract.measured import INPUT, KINDS, LEDGER, Dropped, Ledger
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
@@ -98,13 +95,9 @@ def test_candidates_are_those_of_datasketch(shipped):
     forms = list(dict.fromkeys(normal_form(text) for text in texts_of_test(shipped[0])))[:600]
     banding = Banding(bands=16, rows=3)
     index, library = NearIndex(forms, banding), MinHashLSH(num_perm=48, params=(16, 3))
-    sketches = []
-    for number, form in enumerate(forms):
-        sketch = MinHash(48, seed=SEED, scheme=SCHEME, hashfunc=_gram_hash)
-        sketch.update_batch(grams(form, 3))
+    sketches = [MinHash(48, hashvalues=one, seed=SEED, scheme=SCHEME) for one in signatures(forms, banding)]
+    for number, sketch in enumerate(sketches):
         library.insert(number, sketch)
-        sketches.append(sketch)
-    assert (signatures(forms, banding) == np.stack([sketch.hashvalues for sketch in sketches])).all()
     ours = set(zip(*index.candidates(forms), strict=True))
     assert ours == {(number, place) for number, sketch in enumerate(sketches) for place in library.query(sketch)}
     assert len(ours) > len(forms)
@@ -115,9 +108,7 @@ SETS = (
     EvaluationSet(
         "sts12/test", "sts12", (("A man is slicing a large onion.",), ("Nobody cooks in that kitchen.",)), "a"
     ),
-    EvaluationSet(
-        "stsb/train", "stsb", (("Two dogs are running over the snow.",), ("A cat sleeps all the day.",)), "b"
-    ),
+    EvaluationSet("stsb/train", "stsb", (("Two dogs are running over the snow.",), ("A cat sleeps.",)), "b"),
     EvaluationSet("mr/all", "mr", (("good film",),), "c"),
 )
 
@@ -154,38 +145,29 @@ def checked(tmp_path):
     return directory, books
 
 
-def test_the_ledger_counts_what_was_planted(checked):
+def test_the_ledger_counts_what_was_planted_and_holds_no_text(checked):
     _, books = checked
     ledger, hits = books.ledger(), books.hits["postprocessed"]
     counted = ledger.configs["postprocessed"]
     assert counted.splits == {"train": 21, "validation": 4}
-    assert counted.kinds == {"exact": 2, "normal": 1, "near": 1, "short": 1}
-    assert counted.train_only == 1
-    assert counted.columns["sentence1"] == {"exact": 2, "normal": 1, "near": 0, "short": 1}
-    assert counted.columns["sentence2"] == {"exact": 0, "normal": 0, "near": 2, "short": 0}
+    assert counted.kinds == {"exact": 2, "normal": 1, "near": 1, "short": 1} and counted.train_only == 1
+    assert counted.columns == {
+        "sentence1": {"exact": 2, "normal": 1, "near": 0, "short": 1},
+        "sentence2": {"exact": 0, "normal": 0, "near": 2, "short": 0},
+    }
     assert counted.labels == {
         "0": {"exact": 0, "normal": 1, "near": 1, "short": 0},
         "1": {"exact": 2, "normal": 0, "near": 0, "short": 1},
     }
     assert ledger.checked["sts12/test"].rows == {"exact": 2, "normal": 1, "near": 1, "short": 0}
     assert ledger.checked["sts12/test"].found == {"exact": 1, "normal": 1, "near": 2, "short": 0}
-    assert ledger.checked["sts12/test"].texts == 2
-    assert ledger.checked["stsb/train"].rows["exact"] == 1
+    assert ledger.checked["sts12/test"].texts == 2 and ledger.checked["stsb/train"].rows["exact"] == 1
     assert ledger.not_checked == ("snli/train",)
-    assert [(int(row), KINDS[hits["train"][row] - 1]) for row in hits["train"].nonzero()[0]] == [
-        (0, "exact"),
-        (1, "normal"),
-        (2, "near"),
-    ]
-    assert [int(row) for row in hits["validation"].nonzero()[0]] == [0]
-
-
-def test_examples_say_where_and_hold_no_text(checked):
-    ledger = checked[1].ledger()
-    (first, *_) = [one for one in ledger.examples if one.kind == "exact" and one.place == "sts12/test"]
+    reasons = [(int(row), KINDS[hits["train"][row] - 1]) for row in hits["train"].nonzero()[0]]
+    assert reasons == [(0, "exact"), (1, "normal"), (2, "near")] and hits["validation"].nonzero()[0].tolist() == [0]
+    first = next(one for one in ledger.examples if one.kind == "exact" and one.place == "sts12/test")
     assert (first.split, first.row, first.column, first.place_row, first.place_side) == ("train", 0, "sentence1", 0, 1)
-    assert "onion" not in ledger.model_dump_json()
-    assert "onion" not in report(ledger)
+    assert "onion" not in ledger.model_dump_json() and "onion" not in report(ledger)
     assert ledger.settings["recall"] == 0.9904 and ledger.settings["banding"] == {"bands": 72, "rows": 4, "grams": 3}
     assert "of pairs at 0.5, 99.0 % are expected to be found, and more above" in report(ledger)
 
@@ -194,7 +176,7 @@ def test_two_processes_do_not_write_one_folder(checked, tmp_path):
     directory, books = checked
     (tmp_path / "clean.partial").mkdir()  # the other's
     with locked(tmp_path / "clean"), pytest.raises(RunError, match="another process is working on this run"):
-        drop(directory, Target(tmp_path / "clean"), books)
+        drop(directory, tmp_path / "clean", recipe_of_kept(directory), books)
     assert (tmp_path / "clean.partial").exists()
 
 
@@ -202,7 +184,7 @@ def test_the_dropped_dataset_is_a_run_that_training_reads(checked, tmp_path):
     directory, books = checked
     (tmp_path / "clean.partial" / "data").mkdir(parents=True)  # of a killed run
     (tmp_path / "clean.partial" / "data" / "old").write_text("")
-    manifest = drop(directory, Target(tmp_path / "clean"), books)
+    manifest = drop(directory, tmp_path / "clean", recipe_of_kept(directory), books)
     assert not (tmp_path / "clean.partial").exists() and not (tmp_path / "clean" / "data" / "old").exists()
     assert manifest == require_complete(tmp_path / "clean")
     assert changed_files(tmp_path / "clean", manifest) == []
@@ -214,10 +196,7 @@ def test_the_dropped_dataset_is_a_run_that_training_reads(checked, tmp_path):
     recipe = load_recipe(tmp_path / "clean" / RECIPE, DatasetRecipe)
     assert manifest.fingerprint == fingerprint(recipe, manifest.inputs) and holds_recipe(tmp_path / "clean", manifest)
     assert reported["dataset"]["fingerprint"] == before.fingerprint
-    assert reported["rows"]["postprocessed"]["train"] == {
-        "kept": 18,
-        "dropped": {"exact": 1, "normal": 1, "near": 1},
-    }
+    assert reported["rows"]["postprocessed"]["train"] == {"kept": 18, "dropped": {"exact": 1, "normal": 1, "near": 1}}
     assert reported["evaluation"]["sts12/test"] == {"sts12": "a"}
     train, validation = (pq.read_table(tmp_path / "clean" / file.path) for file in manifest.shards("postprocessed"))
     originals = pq.read_table(directory / before.shards("postprocessed")[0].path)
@@ -232,32 +211,32 @@ def test_the_dropped_dataset_is_a_run_that_training_reads(checked, tmp_path):
 def test_only_what_is_new_is_written_and_something_is_left(checked, tmp_path, monkeypatch):
     directory, books = checked
     with pytest.raises(InputError, match="is there already"):
-        drop(directory, Target(directory), books)
+        drop(directory, directory, recipe_of_kept(directory), books)
     all_rows = {"postprocessed": {split: np.ones_like(one) for split, one in books.hits["postprocessed"].items()}}
     monkeypatch.setattr(books, "hits", all_rows)
     with pytest.raises(InputError, match=r"every row of train is in evaluation data.*--sets"):
-        drop(directory, Target(tmp_path / "none"), books)
+        drop(directory, tmp_path / "none", recipe_of_kept(directory), books)
     assert not (tmp_path / "none").exists()
 
 
-def test_a_name_and_a_version_of_its_own_and_never_those_of_what_is_checked(checked, tmp_path):
+def test_the_kept_rows_never_take_the_name_and_version_of_the_checked_dataset(checked):
     directory, _ = checked
-    named = Target(tmp_path / "clean", name="pairs-clean", version="0.3.0").recipe(directory)
+    named = recipe_of_kept(directory, "pairs-clean", "0.3.0")
     assert (named.name, named.version) == ("pairs-clean", "0.3.0")
-    assert Target(tmp_path / "clean", name="pairs", version="0.2.0").recipe(directory).version == "0.2.0"
+    assert recipe_of_kept(directory, "pairs", "0.2.0").version == "0.2.0"
     for version in (None, "0.1.0", "0.0.9"):
         with pytest.raises(InputError, match=r"published rows are never changed: give a later one"):
-            Target(tmp_path / "clean", name="pairs", version=version).recipe(directory)
-    for wrong in ({"name": "No Name"}, {"version": "1.0"}, {"name": "a" * 97}):
+            recipe_of_kept(directory, "pairs", version)
+    for wrong in (("No Name", None), (None, "1.0")):
         with pytest.raises(InputError, match=r"--drop-name, --drop-version:(name|version): "):
-            Target(tmp_path / "clean", **wrong).recipe(directory)
+            recipe_of_kept(directory, *wrong)
 
 
 def test_all_splits_that_are_there_are_read(tmp_path):
     roots = write_senteval(tmp_path / "s", rows=6), write_originals(tmp_path / "o", rows=6)
     for name in ("labels.train", "s1.train", "s2.train"):
         (roots[0] / "downstream/SNLI" / name).unlink(missing_ok=True)
-    whole = read_evaluation_sets(*roots, pins=Pins())
+    whole = read_evaluation_sets(*roots, pins={})
     places = {one.place for one in whole.sets}
     assert {"sts12/test", "sts16/test", "stsb/train", "sick/test", "mr/all", "sst2/train", "mrpc/test"} <= places
     assert not any(place.startswith(("coco", "sentlen", "sick-e")) for place in places)
@@ -265,13 +244,13 @@ def test_all_splits_that_are_there_are_read(tmp_path):
     assert {one.form for one in whole.sets if one.place == "stsb/test"} == {"stsb", "stsb-tokenised"}
     (roots[0] / "downstream/SNLI/s1.test").unlink()
     with pytest.raises(InputError, match=r"s1\.test: no such data file"):
-        read_evaluation_sets(*roots, pins=Pins())
+        read_evaluation_sets(*roots, pins={})
     (tmp_path / "nothing").mkdir()
     with pytest.raises(InputError, match="nothing: has no evaluation data"):
-        read_evaluation_sets(tmp_path / "nothing", roots[1], pins=Pins())
-    probing = read_evaluation_sets(roots[0], names=["bshift"], pins=Pins())
+        read_evaluation_sets(tmp_path / "nothing", roots[1], pins={})
+    probing = read_evaluation_sets(roots[0], names=["bshift"], pins={})
     assert {one.place for one in probing.sets} == {"bshift/train", "bshift/validation", "bshift/test"}
-    named = read_evaluation_sets(roots[0], roots[1], names=["mrpc"], pins=Pins())  # nothing of the other directory
+    named = read_evaluation_sets(roots[0], roots[1], names=["mrpc"], pins={})  # nothing of the other directory
     assert {one.place for one in named.sets} == {"mrpc/train", "mrpc/test"}
 
 
@@ -309,16 +288,9 @@ def test_with_card_the_counts_stand_on_the_datasets_card(tmp_path):
     card = render(run)["README.md"].decode()
     rows = sum(ledger.configs["postprocessed"].splits.values())
     assert f"| `postprocessed` | {rows:,} | 7 | 0 | 0 | 0 | 0 |" in card
-    assert "`stsb/validation`, `stsb/test`" in card and "- *normal*: the same letters and digits" in card
-    assert (
-        "**Not compared**, because their files were missing: `snli/train`." in card
-        and "[`decontamination.json`](decontamination.json)" in card
-    )
-    for wrong, problem in (
-        (["--config", "postprocessed"], "leave --config out"),
-        (["--split", "train"], "leave --split"),
-    ):
-        with pytest.raises(InputError, match=problem):
+    assert "`stsb/validation`, `stsb/test`" in card and "because their files were missing: `snli/train`." in card
+    for wrong in (["--config", "postprocessed"], ["--split", "train"]):
+        with pytest.raises(InputError, match=f"leave {wrong[0]} out"):
             CliRunner().invoke(app, [*words, *wrong], catch_exceptions=False)
     (run / LEDGER).write_text(ledger.model_copy(update={"revision": "other"}).model_dump_json())
     with pytest.raises(InputError, match=r"on other rows than .* measure again: sts-dino decontaminate .* --card"):
@@ -327,9 +299,6 @@ def test_with_card_the_counts_stand_on_the_datasets_card(tmp_path):
 
 @pytest.mark.parametrize("own", ["/home/jane/secret", "../jane/secret", "~/secret", "data/../../secret"])
 def test_the_command_on_a_card_tells_of_no_folder_of_ones_own(own):
-    reported = command_of(
-        f"{own}/sts", {"--senteval-data": Path(own), "--sts-data": Path("data/sts"), "--config": None}
-    )
-    expected = "artifacts/datasets/sts --senteval-data secret --sts-data data/sts --drop OUT"
+    reported = command_of(f"{own}/x", {"--senteval-data": Path(own), "--sts-data": Path("data/sts"), "--config": None})
+    expected = "artifacts/datasets/x --senteval-data secret --sts-data data/sts --drop OUT"
     assert reported == f"sts-dino decontaminate {expected}"
-    assert command_of("artifacts/datasets/x", {}) == "sts-dino decontaminate artifacts/datasets/x --drop OUT"

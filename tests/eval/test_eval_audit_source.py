@@ -4,7 +4,8 @@ import datasets
 import pytest
 from training_inputs import PAIRS_CARD, sts_rows, write_dataset
 
-from eval.audit.source import find_dataset, find_rows, made_folder
+from eval.audit.command import made_folder
+from eval.audit.source import find_dataset, find_rows
 from eval.audit.survey import read_examples
 from hub.contract.run_dir import read_manifest, write_manifest
 from hub.contract.schema import PAIR_CLASS, TRIPLET, published_features

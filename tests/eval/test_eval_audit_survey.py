@@ -10,11 +10,10 @@ import sys
 
 import pytest
 import yaml
-from annotation_examples import inferred, scored, whole
+from annotation_examples import INFERENCE, SCORES, examples
 from small_runs import small_recipe, small_run
 from training_inputs import sts_rows, triplet_rows, write_dataset
 
-from eval.audit.agreement import document, make_report, markdown
 from eval.audit.source import find_rows
 from eval.audit.survey import FILE, AnswerStore, Survey, clean_name, draw, page_words, read_examples, words_in
 from hub.contract.run_dir import read_manifest
@@ -117,14 +116,14 @@ def test_the_page_speaks_every_language_that_the_project_writes_prompts_in():
     assert words_in("de-AT") is spoken["de"] and words_in("yue") is spoken["en"]
 
 
-EXAMPLES = scored(["0", "0.1", "0.5", "0.9"])
+EXAMPLES = examples(SCORES)
 WRITER = """
 import sys
 from pathlib import Path
 sys.path.insert(0, "tests/eval")
-from annotation_examples import scored
+from annotation_examples import SCORES, examples
 from eval.audit.survey import AnswerStore
-store = AnswerStore(Path(sys.argv[1]), scored(["0", "0.1", "0.5", "0.9"]))
+store = AnswerStore(Path(sys.argv[1]), examples(SCORES))
 for row in range(int(sys.argv[3])):
     store.add(sys.argv[2], row, "0.5")
     print(row, flush=True)
@@ -164,7 +163,7 @@ def test_names_are_values_and_never_paths_or_statements(tmp_path):
 
 def test_another_file_or_answers_about_other_rows_are_refused_and_left_alone(tmp_path):
     AnswerStore(tmp_path, EXAMPLES)
-    for other in (scored(["0", "0.1", "0.5", "0.5"]), inferred(["neutral"])):
+    for other in (examples(["0", "0.1", "0.5", "0.5"]), examples(["neutral"], INFERENCE)):
         with pytest.raises(InputError, match=r"holds answers about other rows .*--out"):
             AnswerStore(tmp_path, other)
     (tmp_path / FILE).write_text("my notes, not a database, and long enough to be looked at as one " * 20)
@@ -231,27 +230,9 @@ def test_answers_of_an_earlier_version_are_read(tmp_path):
 
 
 def test_a_larger_sample_opens_new_pairs_and_two_tabs_share_the_answers(tmp_path):
-    few, more = (Survey(draw(EXAMPLES, count, seed=0), AnswerStore(tmp_path, EXAMPLES)) for count in (2, 4))
+    store = AnswerStore(tmp_path, EXAMPLES)
+    few, more = (Survey(EXAMPLES, 0, draw(EXAMPLES, count, seed=0), store) for count in (2, 4))
     assert few.answer("Ann", 1, "0.5") == 0 and few.answer("Ann", 0, "0") == 1 and few.next_open("Ann") == 2
-    assert more.sample.rows[:2] == few.sample.rows and more.next_open("Ann") == 2 and more.next_open("ann") == 0
+    assert more.rows[:2] == few.rows and more.next_open("Ann") == 2 and more.next_open("ann") == 0
     assert more.answer("Ann", 2, "0.5") == 3 and few.answer("Ann", 0, "0") == 1, "the same answer twice"
-    assert len(more.store.history()) == 3 and [*more.answers()["Ann"].values()] == ["0", "0.5", "0.5"]
-
-
-def test_the_report_has_a_table_per_annotator_one_for_all_and_every_two(tmp_path):
-    examples = inferred(["entailment"] * 3 + ["contradiction"] * 2)
-    given = dict(enumerate(["entailment", "neutral", "entailment", "contradiction", "entailment"]))
-    report = make_report(whole(examples), {"Ann": given, "B|<i>*": {0: "entailment", 3: "neutral"}, "Eve": {}})
-    assert list(report.annotators) == ["Ann", "B|<i>*"] and list(report.between) == [("Ann", "B|<i>*")]
-    assert report.annotators["Ann"].counts == [[2, 0, 1], [1, 0, 0], [0, 0, 1]]
-    assert report.pooled.counts == [[3, 0, 1], [1, 0, 1], [0, 0, 1]]
-    text = markdown(report)
-    assert "| `entailment` | 67 % | – | 50 % |" in text and "| rows | 3 | 0 | 2 |" in text
-    assert "## B&#124;&lt;i&gt;&#42;" in text.replace("&#60;", "&lt;").replace("&#62;", "&gt;") and "<i>" not in text
-    assert "2 of 5 answered" in text
-    # observed 3/5, expected (3x3 + 1x2) / 25
-    assert f"| Cohen's κ | {(0.6 - 0.44) / 0.56:.2f} [" in text
-    assert "All annotators together" in text
-    assert "- `neutral`: the hypothesis might be true\n" in text
-    assert document(report)["meanings"][1] == "the hypothesis might be true"
-    assert "|  | Ann, B&#124;&#60;i&#62;&#42; |\n| --- | --- |\n| rows | 2 |\n" in text
+    assert len(store.history()) == 3 and [*more.answers()["Ann"].values()] == ["0", "0.5", "0.5"]

@@ -20,6 +20,7 @@ import sys
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -186,7 +187,8 @@ def called_here(words, capfd):
     """``sts-dino WORDS`` in this process."""
     app, code = sts_dino.cli.new_app(), 0
     try:
-        cli.run(lambda: app(words, prog_name="sts-dino"))
+        with patch.object(sys, "argv", ["sts-dino", *words]):
+            cli.run(lambda: app(prog_name="sts-dino"))
     except SystemExit as end:
         code = end.code or 0
     return Refusal(code, capfd.readouterr().err)

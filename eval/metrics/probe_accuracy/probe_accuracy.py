@@ -74,17 +74,16 @@ def ratio(above: Array, below: Array) -> Array:
 
 
 def interval(score: Score, n: int, resamples: int, level: float, seed: int) -> tuple[float, float]:
-    """The percentile bootstrap interval of a score over ``n`` rows (Efron and Tibshirani 1993, chapter 13)."""
-    generator = np.random.default_rng([seed, 0])
-    size = max(1, min(resamples, CELLS // n))
-    kept: list[Array] = []
-    drawn = found = 0
-    while found < resamples:
-        if drawn >= 100 * (resamples + size):
-            raise ValueError(f"{n} rows are too few, or too alike, to resample")
-        scores = score(generator.integers(0, n, size=(size, n)))
-        kept.append(scores[np.isfinite(scores)])
-        drawn, found = drawn + size, found + len(kept[-1])
+    """The percentile bootstrap interval of a score over ``n`` rows (Efron and Tibshirani 1993, chapter 13).
+
+    Resamples without a defined score are left out. Raises ValueError when none has one.
+    """
+    generator, size, scores = np.random.default_rng([seed, 0]), max(1, CELLS // n), []
+    for start in range(0, resamples, size):
+        scores.append(score(generator.integers(0, n, size=(min(size, resamples - start), n))))
+    drawn = np.concatenate(scores)
+    if not np.isfinite(drawn).any():
+        raise ValueError(f"{n} rows are too few, or too alike, to resample")
     tail = 50 * (1 - level)
-    low, high = np.percentile(np.concatenate(kept)[:resamples], [tail, 100 - tail])
+    low, high = np.nanpercentile(drawn, [tail, 100 - tail])
     return float(low), float(high)

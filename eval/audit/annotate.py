@@ -1,7 +1,10 @@
-"""The annotation page: welcome, one example after another, the end. Plain HTML forms, served on the loopback only.
+"""Label a dataset by people, blind: ``sts-dino annotate RUN [--sample --seed --port --out --report]``.
 
-The browser gets the texts of the questions and never the generator's labels. The page loads nothing from elsewhere.
-Requests under other host names than the loopback's are refused, and so are forms of other sites.
+DINO's human evaluation (Table 3). A page of plain HTML forms on the loopback shows random pairs without their labels;
+several people can answer, each under a name. Answers are on disk at once, and a later start resumes.
+
+The page loads nothing from elsewhere. Requests under other host names than the loopback's are refused, and so are forms
+of other sites.
 """
 
 import secrets
@@ -9,14 +12,30 @@ import sys
 import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from socketserver import ThreadingTCPServer
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import parse_qs, urlencode
 
+import typer
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from eval.audit.survey import LONGEST_NAME, Survey, clean_name, words_in
-from hub.errors import RunError, StsDinoError
+from eval.audit import command
+from eval.audit.agreement import make_report
+from eval.audit.source import find_rows
+from eval.audit.survey import (
+    FILE,
+    LONGEST_NAME,
+    AnswerStore,
+    Survey,
+    clean_name,
+    draw,
+    page_words,
+    read_examples,
+    words_in,
+)
+from hub.cli import JsonOption, new_app, say
+from hub.errors import InputError, RunError, StsDinoError
 
 HOST = "127.0.0.1"
 _TEMPLATES = Environment(
@@ -88,8 +107,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         name, survey = clean_name(form["annotator"]), self.server.survey
         place = int(form.get("place", survey.next_open(name)))
-        place, rows = min(max(place, 0), len(survey.sample)), survey.sample.rows
-        given, examples = survey.answers().get(name, {}), survey.sample.examples
+        place, rows = min(max(place, 0), len(survey.rows)), survey.rows
+        given, examples = survey.answers().get(name, {}), survey.examples
         shown = {"name": name, "place": place, "answered": len(given)}
         if place < len(rows):
             texts = list(zip(examples.headings, examples.texts[rows[place]], strict=True))
@@ -103,11 +122,11 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(303, "", Location=f"/?{urlencode({'annotator': name, 'place': place})}")
 
     def _render(self, status: int, **shown: Any) -> None:
-        sample, nonce = self.server.survey.sample, secrets.token_urlsafe()
-        examples, scale = sample.examples, sample.examples.scale
+        survey, nonce = self.server.survey, secrets.token_urlsafe()
+        examples, scale = survey.examples, survey.examples.scale
         context = {
             **{"name": "", "place": None, "texts": [], "chosen": None, "problem": ""},
-            **{"words": words_in(examples.language), "language": examples.language, "total": len(sample)},
+            **{"words": words_in(examples.language), "language": examples.language, "total": len(survey.rows)},
             **{"scale": scale, "choices": list(zip(scale.labels, scale.meanings, strict=True))},
             **{"longest": LONGEST_NAME, "shown": time.time(), "nonce": nonce},
             "here": lambda place: f"/?{urlencode({'annotator': shown['name'], 'place': place})}",
@@ -134,3 +153,61 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Log no request: it holds the name of an annotator."""
+
+
+app = new_app("Label a dataset by people, blind, and compare their labels with the generator's.")
+
+
+@app.command()
+def main(
+    place: command.PlaceArgument,
+    sample: Annotated[int, typer.Option(min=1, help="How many random rows are shown")] = 100,
+    seed: command.SeedOption = 42,
+    config: command.ConfigOption = None,
+    split: Annotated[str, typer.Option(help="Split of the config")] = "train",
+    language: Annotated[
+        str | None, typer.Option(metavar="CODE", help="Of the page's words, e.g. de [default: the dataset's]")
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0: any free one")] = 7860,
+    out: command.OutOption = None,
+    report: Annotated[bool, typer.Option("--report", help="No page: compare the answers, print and write")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show random rows of RUN to people, without labels, and compare their labels with the generator's.
+
+    Examples:
+
+      sts-dino annotate artifacts/datasets/sts-dino-x2
+
+      sts-dino annotate artifacts/datasets/sts-dino-x2 --report
+    """
+    if language is not None and language not in page_words():
+        raise InputError("--language", f"{language!r} is not spoken by the page", allowed=", ".join(page_words()))
+    examples = read_examples(find_rows(place, config, split), language)
+    rows = draw(examples, sample, seed)
+    folder = out or command.default_folder("annotations", examples.name, examples.config)
+    if report and not (folder / FILE).is_file():
+        raise InputError(folder, f"holds no answers (no {FILE})", hint="run without --report first")
+    command.made_folder(folder)
+    survey = Survey(examples, seed, rows, AnswerStore(folder, examples))
+    if report:
+        _report(survey, folder, as_json)
+        return
+    with Page(survey, port) as page:
+        source = f"{examples.name} ({examples.config}, {examples.split})"
+        say(f"{len(rows)} of {len(examples)} rows of {source}, seed {seed}; answers in {folder}")
+        say(f"open {page.url} in a browser; Ctrl-C ends")
+        try:
+            page.serve_forever()
+        except KeyboardInterrupt:  # the usual end
+            say("stopped; every answer is on disk. The same command with --report compares them, finished or not")
+    if any(len(given) == len(rows) for given in survey.answers().values()):  # nobody is to see labels before
+        _report(survey, folder, as_json)
+
+
+def _report(survey: Survey, folder: Path, as_json: bool) -> None:
+    """Write and print agreement.md and agreement.json. Raises InputError when nobody answered."""
+    report = make_report(survey)
+    if not report.annotators:
+        raise InputError(folder, "holds no answer to these rows", hint="run without --report first, or check --seed")
+    command.write_report(folder, "agreement", report.markdown(), report.model_dump(mode="json"), as_json)
