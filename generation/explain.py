@@ -105,18 +105,10 @@ class Explanation:
 
     def facts(self) -> dict[str, Any]:
         """The explanation as JSON."""
-        return {
-            "row_id": str(self.row_id),
-            "config": self.config,
-            "row": self.row,
-            "prompt": self.request.prompt,
-            "counter_prompts": self.request.counter_prompts,
-            "plain_prompt": self.request.plain_prompt,
-            "tokens": [asdict(step) for step in self.steps],
-            "regenerated": asdict(self.regenerated),
-            "identical": not self.differences,
-            "differences": self.differences,
-        }
+        prompts = {name: getattr(self.request, name) for name in ("prompt", "counter_prompts", "plain_prompt")}
+        now = {"tokens": [asdict(step) for step in self.steps], "regenerated": asdict(self.regenerated)}
+        result = {"identical": not self.differences, "differences": self.differences}
+        return {"row_id": str(self.row_id), "config": self.config, "row": self.row, **prompts, **now, **result}
 
 
 def parse_row_id(text: str, recipe: DatasetRecipe) -> RowId:
@@ -173,7 +165,9 @@ def explain(directory: Path, text: str, places: Sequence[str] = ()) -> Explanati
     if manifest is None or manifest.kind != "dataset":
         raise InputError(directory, "is not a run directory of a dataset", hint="run: sts-dino write RECIPE")
     recipe = load_recipe(directory / run_dir.RECIPE, DatasetRecipe, [*remembered(directory), *places])
-    require_inputs(directory / run_dir.RECIPE, recipe, unneeded=("source.path",))
+    require_inputs(
+        directory / run_dir.RECIPE, {key: path for key, path in recipe.local_paths().items() if key != "source.path"}
+    )
     if not recipe.model.facts.can_trace:
         problem = f"backend {recipe.model.backend!r} reports no token probabilities"
         raise InputError(directory, problem, allowed=backends_that("can_trace"))

@@ -95,8 +95,8 @@ def main(
 def make(model: PackagedModel, folder: Path, wheels: Path | None) -> bool:
     """Write ``folder`` atomically; return False when it is complete already.
 
-    A folder that this command wrote and that is damaged is written again. Raises InputError for a folder of another
-    origin; RunError when packages or disk fail, or when another process writes the folder.
+    Raises InputError for a folder of another origin or a damaged one; RunError when packages or disk fail, or when
+    another process writes the folder.
     """
     with locked(folder):
         work = folder.with_name(f".{folder.name}.partial")
@@ -107,8 +107,6 @@ def make(model: PackagedModel, folder: Path, wheels: Path | None) -> bool:
         make_folder(new)
         try:
             _fill(model, new, work, wheels)
-            if folder.exists():
-                folder.rename(work / "damaged")
             rename_folder(new, folder)
         finally:
             shutil.rmtree(work, ignore_errors=True)
@@ -135,7 +133,7 @@ def _fill(model: PackagedModel, folder: Path, work: Path, wheels: Path | None) -
 
 
 def _is_whole(model: PackagedModel, folder: Path) -> bool:
-    """Whether every file has its checksum. Raises InputError for a folder that may hold something else."""
+    """Whether the folder is there. Raises InputError when it holds something else, or a file has another checksum."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return False
     try:
@@ -147,15 +145,10 @@ def _is_whole(model: PackagedModel, folder: Path) -> bool:
         ours, files = False, {}
     if not ours or model.gguf_file not in files:
         raise InputError(folder, f"has no {PROVENANCE} of this command", hint=_ELSEWHERE)
-    foreign = [path.name for path in sorted(folder.iterdir()) if path.name not in {*files, PROVENANCE}]
-    paths = {name: folder / name for name in files}
-    damaged = [name for name, path in paths.items() if not (path.is_file() and sha256_file(path) == files[name])]
-    if damaged and foreign:
-        problem = f"is damaged ({damaged[0]}) and holds {foreign[0]}, which this command did not write"
-        raise InputError(folder, problem, hint=_ELSEWHERE)
-    if damaged:
-        cli.say(f"{folder}: {damaged[0]} is damaged; the folder is written again")
-    return not damaged
+    for name, digest in files.items():
+        if not (path := folder / name).is_file() or sha256_file(path) != digest:
+            raise InputError(folder, f"is damaged ({name})", hint="remove it and run the command again")
+    return True
 
 
 def fetch(model: PackagedModel, folder: Path, wheels: Path | None) -> list[Path]:

@@ -4,8 +4,6 @@ Rows are streamed to parquet shards in artifacts/datasets/<name>, which is the H
 the first missing shard when the same command is given again, and ends in the same bytes.
 """
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -14,12 +12,11 @@ from typing import Annotated
 
 import typer
 
-from generation.executors.options import CLUSTER, LOCAL, WORKERS, ClusterOptions, check
+from generation.executors.options import ClusterOptions, check
 from generation.inputs.sources import require_file
 from generation.pipeline.append import append as append_rows
 from generation.pipeline.append import appendable, appending
 from generation.pipeline.job import generate, model_files, run_key
-from generation.pipeline.tasks import Executor, ExecutorSpec
 from generation.pipeline.worker import local_executor
 from generation.plan import estimate, plan
 from hub import cli
@@ -29,8 +26,6 @@ from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import Manifest
 from hub.errors import InputError
-
-Start = Callable[[ClusterOptions, ExecutorSpec], AbstractContextManager[Executor]]
 
 app = cli.new_app(__doc__)
 EstimateOption = Annotated[
@@ -42,7 +37,7 @@ AppendOption = Annotated[
 ]
 
 
-@app.command(cls=cli.RayCommand)
+@app.command()
 def main(
     recipe_path: cli.RecipeArgument,
     out: cli.OutOption = None,
@@ -97,25 +92,11 @@ def checked_recipe(
     """The recipe and its run directory, after all checks that need no model."""
     recipe = load_recipe(path, DatasetRecipe, settings + ([f"source.limit={limit}"] if limit else []))
     licences.check(recipe)  # else the dataset could not be published
-    require_inputs(path, recipe)
+    require_inputs(path, recipe.local_paths())
     check(options, recipe)
     require_file(recipe.source)
     model_files(recipe.model)
     return recipe, out or run_dir.ARTIFACTS / "datasets" / recipe.name
-
-
-def _on_ray(options: ClusterOptions, spec: ExecutorSpec) -> AbstractContextManager[Executor]:
-    from generation.executors.ray_executor import ray_executor
-
-    return ray_executor(options, spec)
-
-
-EXECUTORS: dict[str, Start] = {
-    LOCAL.name: lambda _, spec: local_executor(spec),
-    WORKERS.name: _on_ray,
-    CLUSTER.name: _on_ray,
-}
-"""How each executor is started; its capabilities: ``generation.executors.options``."""
 
 
 def write(
@@ -126,10 +107,14 @@ def write(
     ``append``: add the rows of further source sentences to the finished run. On several workers, the results that they
     left in a store are removed at the end.
     """
-    run = append_rows if append else generate
+    run, start = append_rows if append else generate, local_executor
+    if options.spreads:
+        from generation.executors.ray_executor import ray_executor
+
+        start = partial(ray_executor, options)
     with run_dir.locked(directory):
         found = run_dir.read_manifest(directory)
-        manifest = run(recipe, directory, command, partial(EXECUTORS[options.executor.name], options))
+        manifest = run(recipe, directory, command, start)
         if options.store is not None:
             from generation.executors.store import ResultStore, store_folder
 

@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from transformers.models.auto.configuration_auto import AutoConfig
 
 from generation.backends.engine import Engine
+from generation.backends.load_model import load_model
 from hub.contract.recipe import LanguageModel
 
 TEXTS = [
@@ -79,4 +80,5 @@ def make_lm(directory: Path, kind: str = "llama", seed: int = 0, padded: int = 0
 
 
 def load_engine(folder: Path, **settings: Any) -> Engine:
-    return Engine.of(LanguageModel(path=str(folder), license="mit", **settings))
+    model = LanguageModel(path=str(folder), license="mit", **settings)
+    return Engine(*load_model(model), chat=model.chat_template)

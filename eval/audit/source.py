@@ -274,7 +274,7 @@ def _of_others(found: HubDataset) -> Dataset:
     """A dataset of a Hub that is not a published run."""
 
     def table(config: str) -> tuple[Features, dict[str, int], Read]:
-        loaded = found.load(config)
+        loaded = found.ask("load_dataset", config)
 
         def read(split: str, columns: list[str]) -> Iterator[pa.Table]:
             with reading_rows(found.place, hint=None):
@@ -282,5 +282,5 @@ def _of_others(found: HubDataset) -> Dataset:
 
         return next(iter(loaded.values())).features, {name: len(rows) for name, rows in loaded.items()}, read
 
-    configs, usual = tuple(found.configs()), found.default_config()
+    configs, usual = tuple(found.ask("get_dataset_config_names")), found.ask("get_dataset_default_config_name")
     return Dataset(found.place, found.repo_id, found.commit, configs, (usual,) if usual else configs, usual, table)

@@ -8,12 +8,10 @@ from typing import Any
 from eval.runs.records import FinishedEvaluation
 from eval.statistics.bootstrap import Resampling
 from eval.statistics.paired import Measurement, Verdict, adjusted, resampled
-from eval.tasks.registry import find_task
 from hub import untrusted
 from hub.cli import aligned
 from hub.contract.results import RULE, Average, TaskScore
 from hub.errors import InputError
-from hub.papers import Column, Paper, Table, papers
 from hub.scores import ABSENT, interval, number
 from hub.untrusted import Markdown, inline, visible_line
 
@@ -30,11 +28,10 @@ class ScoreRow:
 
 @dataclass(frozen=True)
 class AverageLine:
-    """A paper's average by model, over the same measurements; ``whole`` if none of them is of a part of the data."""
+    """A paper's average by model, over the same measurements."""
 
     average: Average
     scores: Mapping[str, float]
-    whole: bool
 
 
 @dataclass(frozen=True)
@@ -62,8 +59,7 @@ class ResultTable:
 class Comparison:
     """Everything the tables and plots of a comparison show. ``models`` are distinct labels, in the order given.
 
-    ``beside`` are our numbers in the papers' columns of the same protocol, ``versions`` the libraries that were not the
-    same for all scores.
+    ``versions`` are the libraries that were not the same for all scores.
     """
 
     models: tuple[str, ...]
@@ -71,7 +67,6 @@ class Comparison:
     averages: tuple[AverageLine, ...]
     verdicts: tuple[Verdict, ...]
     untested: tuple[SkippedTest, ...]
-    beside: tuple[ResultTable, ...]
     resampling: Resampling
     versions: tuple[str, ...] = ()
 
@@ -109,8 +104,7 @@ def compared(evaluations: Sequence[FinishedEvaluation]) -> Comparison:
         verdicts += adjusted([one for one in found if isinstance(one, Verdict) and (one.first, one.second) == pair])
     untested = tuple(one for one in found if isinstance(one, SkippedTest))
     averages = _average_rows(named, lines)
-    beside = tuple(_paper_tables(lines, averages, tuple(named)))
-    return Comparison(tuple(named), lines, averages, tuple(verdicts), untested, beside, how, _versions(named))
+    return Comparison(tuple(named), lines, averages, tuple(verdicts), untested, how, _versions(named))
 
 
 def labels(evaluations: Sequence[FinishedEvaluation]) -> list[str]:
@@ -201,65 +195,18 @@ def _average_rows(named: Mapping[str, FinishedEvaluation], lines: tuple[ScoreRow
             _, first_parts, scores = kept.setdefault(average.name, (average, parts, {}))
             if parts == first_parts:
                 scores[label] = average.score
-    return tuple(AverageLine(average, scores, all(map(_is_whole, parts))) for average, parts, scores in kept.values())
-
-
-def _paper_tables(
-    lines: tuple[ScoreRow, ...], averages: tuple[AverageLine, ...], models: tuple[str, ...]
-) -> Iterator[ResultTable]:
-    """The papers' tables, of the columns that have our protocol, with our models' numbers above the printed ones."""
-    whole = [line for line in lines if _is_whole(line.measurement)]
-    for paper in papers().values():
-        for table in paper.tables:
-            ours = {label: _numbers(table, label, whole, averages) for label in models}
-            columns = [column for column in table.columns if any(column.name in found for found in ours.values())]
-            if any(column.task for column in columns):
-                yield _beside(paper, table, columns, ours)
-
-
-def _beside(
-    paper: Paper, table: Table, columns: Sequence[Column], ours: Mapping[str, Mapping[str, float]]
-) -> ResultTable:
-    rows = [("here", label, found) for label, found in ours.items() if found]
-    for row in table.rows:
-        rows.append((paper.cite, f"{row.name} (doubtful)" if row.doubt else row.name, table.printed(row)))
-    cells = tuple((*start, *(number(found.get(column.name)) for column in columns)) for *start, found in rows)
-    doubts = tuple(f"{row.name}: {row.doubt}" for row in table.rows if row.doubt)
-    tasks = ", ".join(f"{column.name} is {column.task or column.average} ({column.metric})" for column in columns)
-    notes = (f"{table.caption}. {table.note}".strip(), f"columns of our protocols: {tasks}", *doubts)
-    return ResultTable(paper.source(table), ("from", "model", *(column.name for column in columns)), cells, 2, notes)
-
-
-def _is_whole(measurement: Measurement) -> bool:
-    """Whether a measurement is the task's as declared: its protocol, all of its data, not a validation split."""
-    task = find_task(measurement.task)
-    return measurement.protocol == task.protocol and measurement.split == task.default_split
-
-
-def _numbers(table: Table, label: str, lines: list[ScoreRow], averages: tuple[AverageLine, ...]) -> dict[str, float]:
-    """Column → a model's number in it."""
-    scores = {line.measurement.task: line.scores[label] for line in lines if label in line.scores}
-    found = {line.average.name: line.scores[label] for line in averages if line.whole and label in line.scores}
-    found = {column.name: found[column.average] for column in table.columns if column.average in found}
-    for column in table.columns:
-        score = scores.get(column.task or "")
-        if score is not None and column.metric in (score.main_metric, *score.other):
-            is_main = column.metric == score.main_metric
-            found[column.name] = score.main_score if is_main else score.other[column.metric]
-    return found
+    return tuple(AverageLine(average, scores) for average, _, scores in kept.values())
 
 
 REVISION = 7  # characters of a commit, as git shortens it
-SCORES, AVERAGES, DIFFERENCES = "Scores", "Averages", "Differences: "  # titles
 
 
 def result_tables(comparison: Comparison) -> list[ResultTable]:
-    """Scores with intervals, averages, verdicts pair by pair, and our numbers beside each paper's, in this order."""
+    """Scores with intervals, averages, and verdicts pair by pair, in this order."""
     found = [_scores(comparison)]
     if comparison.averages:
         found.append(_averages(comparison))
-    found += [_verdicts(comparison, *pair) for pair in comparison.pairs]
-    return [*found, *comparison.beside]
+    return [*found, *(_verdicts(comparison, *pair) for pair in comparison.pairs)]
 
 
 def _scores(comparison: Comparison) -> ResultTable:
@@ -272,7 +219,7 @@ def _scores(comparison: Comparison) -> ResultTable:
         notes.append(f"not made with the same libraries: {'; '.join(comparison.versions)}")
     short = short_names(comparison.models)
     notes += [f"{name}: {model}" for model, name in short.items() if name != model]
-    return ResultTable(SCORES, ("task", "split", "metric", "rows", *short.values()), tuple(rows), 3, tuple(notes))
+    return ResultTable("Scores", ("task", "split", "metric", "rows", *short.values()), tuple(rows), 3, tuple(notes))
 
 
 def short_names(models: Sequence[str]) -> dict[str, str]:
@@ -304,7 +251,7 @@ def _averages(comparison: Comparison) -> ResultTable:
     models = comparison.models
     rows = tuple((line.average.name, *(number(line.scores.get(model)) for model in models)) for line in lines)
     notes = tuple(f"{line.average.name}: {line.average.definition}" for line in lines)
-    return ResultTable(AVERAGES, ("average", *short_names(comparison.models).values()), rows, 1, notes)
+    return ResultTable("Averages", ("average", *short_names(comparison.models).values()), rows, 1, notes)
 
 
 def _verdicts(comparison: Comparison, first: str, second: str) -> ResultTable:
@@ -319,7 +266,7 @@ def _verdicts(comparison: Comparison, first: str, second: str) -> ResultTable:
     if any(len(score.seeds) > 1 for line in comparison.lines for score in line.scores.values()):
         why.append("a mean over several seeds is tested on the rows of its first seed")
     return ResultTable(
-        f"{DIFFERENCES}{first} minus {second}",
+        f"Differences: {first} minus {second}",
         ("task", "split", "first is", "difference", "test", "p", "p (Holm)"),
         tuple(map(_verdict, found)),
         3,

@@ -14,12 +14,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from copy import deepcopy
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar, cast, get_args
 
 import mteb
 import numpy as np
+import yaml
 from datasets import Dataset, DatasetDict
 from datasets.exceptions import DatasetNotFoundError
 from huggingface_hub import constants
@@ -37,7 +39,6 @@ from eval.encoders.embeddings import Embeddings
 from eval.encoders.load import BATCH, Encoder, chat_template
 from eval.scoring.outcomes import Outcomes
 from eval.statistics.bootstrap import EvaluationSettings, NewScore, task_interval
-from eval.tasks.hub import mteb_pins
 from eval.tasks.rows import Rows, published
 from eval.tasks.sources import Source
 from eval.tasks.task import Metric, Task, Unit
@@ -46,6 +47,7 @@ from hub.contract.results import Part, TaskScore
 from hub.errors import InputError, RunError, did_you_mean
 
 PREFIX = "mteb/"
+DATASETS_FILE = Path(__file__).parent.with_name("tasks") / "pins" / "mteb_datasets.yaml"
 LONGEST = 60  # characters of a list of subsets in a name
 SPACED = {"STS14": 3720}  # the row whose first sentence ends in a space at MTEB; SentEval's form has none
 
@@ -129,9 +131,16 @@ def _with_data(task: AbsTask) -> list[AbsTask]:
     return list(task.metadata.tasks) if isinstance(task, AbsTaskAggregate) else [task]
 
 
+@cache
+def pins() -> dict[str, dict[str, str]]:
+    """Data set of ours → MTEB's repository with the same rows, and the revision that was compared."""
+    found: dict[str, dict[str, str]] = yaml.safe_load(DATASETS_FILE.read_text(encoding="utf-8"))
+    return found
+
+
 def _our_dataset(task: AbsTask) -> str | None:
-    """The data set of ours whose rows are those of a task, at the revision in ``mteb_datasets.yaml``."""
-    return next((name for name, pin in mteb_pins().items() if pin.repo_id == task.metadata.dataset["path"]), None)
+    """The data set of ours whose rows are those of a task."""
+    return next((name for name, pin in pins().items() if pin["repo_id"] == task.metadata.dataset["path"]), None)
 
 
 def local_rows(task: AbsTask, source: Source) -> Rows | None:
@@ -154,8 +163,8 @@ def local_rows(task: AbsTask, source: Source) -> Rows | None:
 def _is_official(task: AbsTask, rows: Rows) -> bool:
     """Whether rows are those of the task's own revision: by their checksum, for the revision that was compared."""
     dataset = _our_dataset(task) or ""
-    is_pinned = task.metadata.revision == mteb_pins()[dataset].revision
-    return is_pinned and rows.sha256 == published().rows[dataset]["test"].sha256
+    is_pinned = task.metadata.revision == pins()[dataset]["revision"]
+    return is_pinned and rows.sha256 == published()[dataset]["test"].sha256
 
 
 def data_revision(task: AbsTask, rows: Rows | None) -> str | None:

@@ -32,13 +32,7 @@ class Prompt:
     tokens: list[int]  # the rest
     common: bool = False  # the plain prompt of many sequences, whose rows read it in one product
     readers: int = 0  # rows of running sequences that ask for it
-    output: Tensor | None = None  # what the forward pass gave for its last token, once it has been read
-
-    @property
-    def last_output(self) -> Tensor:
-        """(H,) or (V,), what the forward pass gave for its last token; it has been read."""
-        assert self.output is not None
-        return self.output
+    output: Tensor = field(init=False)  # (H,) or (V,) that the forward pass gave for its last token
 
 
 @dataclass
@@ -172,11 +166,8 @@ class LiveBatch:
         members = np.flatnonzero(prefixes >= 0)
         if not len(members):
             return
-        entries, slots, place = _grouped(prefixes[members], members, PREFIX_SLOTS)
-        length = rounded(int(self.prefix_lengths[entries].max()))
-        seen = np.arange(length) < self.prefix_lengths[entries][:, None, None]
-        chosen = self._chosen(members, len(prefixes))
-        now.levels.append(self._level(self.caches.shared_prefixes, entries, length, slots, place, chosen, seen))
+        cache, lengths = self.caches.shared_prefixes, self.prefix_lengths
+        now.levels.append(self._shared_level(cache, prefixes, members, lengths, PREFIX_SLOTS))
 
     def _prompt_levels(self, now: Pass, rows: list[Row]) -> None:
         """The rows that decode read their prompts, in levels of at most PROMPT_SLOTS rows a prompt.
@@ -184,17 +175,22 @@ class LiveBatch:
         Common prompts are read in one level, as shared prefixes are: turns would be as many as there are sequences.
         """
         groups = np.array([row.prompt.entry for row in rows])
-        lengths = {row.prompt.entry: len(row.prompt.tokens) for row in rows}
+        lengths = np.zeros(self.prompt_entries.used, dtype=np.int64)
+        lengths[groups] = [len(row.prompt.tokens) for row in rows]
         turn = _ranks(groups) // PROMPT_SLOTS
         turn[[row.prompt.common for row in rows]] = -1
         for number in np.unique(turn).tolist():
-            members = np.flatnonzero(turn == number)
-            entries, slots, place = _grouped(groups[members], members, PROMPT_SLOTS if number >= 0 else PREFIX_SLOTS)
-            tokens = np.array([lengths[entry] for entry in entries.tolist()])
-            length = rounded(int(tokens.max()))
-            seen = np.arange(length) < tokens[:, None, None]
-            chosen = self._chosen(members, len(rows))
-            now.levels.append(self._level(self.caches.prompts, entries, length, slots, place, chosen, seen))
+            members, width = np.flatnonzero(turn == number), PROMPT_SLOTS if number >= 0 else PREFIX_SLOTS
+            now.levels.append(self._shared_level(self.caches.prompts, groups, members, lengths, width))
+
+    def _shared_level(
+        self, cache: KVCache, groups: np.ndarray, members: np.ndarray, lengths: np.ndarray, width: int
+    ) -> Level:
+        """What the rows ``members`` (L,) read of their groups' entries, which have ``lengths`` (E,) tokens."""
+        entries, slots, place = _grouped(groups[members], members, width)
+        length = rounded(int(lengths[entries].max()))
+        seen = np.arange(length) < lengths[entries][:, None, None]
+        return self._level(cache, entries, length, slots, place, self._chosen(members, len(groups)), seen)
 
     def _page_levels(self, now: Pass, rows: list[Row], offsets: np.ndarray) -> None:
         """Each row's newest token is written at its offset; then the row reads its pages, one level for each."""
@@ -214,12 +210,8 @@ class LiveBatch:
             written = self._chosen(members[newest], len(rows))
             now.writes.append(Write(cache, written, self._tensor(entries[newest]), self._tensor(within[newest])))
             order, chosen = np.argsort(entries), self._chosen(members, len(rows))
-            slots, place, seen = (
-                members[order][:, None],
-                np.argsort(order),
-                np.arange(KV_PAGE) <= within[order][:, None, None],
-            )
-            now.levels.append(self._level(cache, entries[order], KV_PAGE, slots, place, chosen, seen))
+            slots, seen = members[order][:, None], np.arange(KV_PAGE) <= within[order][:, None, None]
+            now.levels.append(self._level(cache, entries[order], KV_PAGE, slots, np.argsort(order), chosen, seen))
 
     def _chosen(self, members: np.ndarray, rows: int) -> slice | Tensor:
         """The numbers of some of the first ``rows`` rows as an index; all of them are a slice, which copies nothing."""

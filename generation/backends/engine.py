@@ -19,16 +19,16 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from generation.backends.batch import KVCaches, LiveBatch, LiveSequence, Prompt, Row
-from generation.backends.load_model import is_out_of_memory, load_model, rows_that_fit
+from generation.backends.load_model import is_out_of_memory, rows_that_fit
 from generation.backends.model_check import AttentionPath, find_path, with_attention
 from generation.backends.output_layer import LogitsInPieces, OutputLayer, pack, take_output_layer
 from generation.backends.protocol import Completion, Request, cut
-from generation.backends.self_debiasing import WholeLogits, choose, guided_rows
+from generation.backends.self_debiasing import NextTokenLogits, choose, guided_rows
 from generation.backends.shared_attention import KVCache, Level, Pass, Write, causal_mask, rounded, run_pass
 from generation.inputs.chat_template import PromptEncoder
 from generation.inputs.row_seeds import uniforms
 from hub.cli import say
-from hub.contract.recipe import QUOTE, DecodingParameters, LanguageModel, TextEnd
+from hub.contract.recipe import QUOTE, DecodingParameters, TextEnd
 from hub.errors import InputError, OutOfMemory
 
 PREFIX_CHUNK = 512  # tokens of a shared prefix in one pass
@@ -60,11 +60,6 @@ class Engine(PromptEncoder):
         self._caches = KVCaches()
         self._prefix_ids: list[Ids] = []
         self._most_rows: int | None = None  # once memory ran out: what is left of the rows, for all later calls
-
-    @classmethod
-    def of(cls, model: LanguageModel) -> "Engine":
-        """The engine of a recipe's section ``model``. Raises InputError when it is unusable."""
-        return cls(*load_model(model), chat=model.chat_template)
 
     def describe(self) -> dict[str, Any]:
         """Facts for the manifest."""
@@ -236,7 +231,7 @@ class Engine(PromptEncoder):
             for prompt in (row.prompt for text in batch.sequences if not text.tokens for row in text.rows):
                 if id(prompt) not in place:
                     place[id(prompt)] = len(place)
-                    kept.append(prompt.last_output)
+                    kept.append(prompt.output)
             table = torch.cat([*outputs, torch.stack(kept)]) if kept else outputs[0]
             rows = [[place[id(row if text.tokens else row.prompt)] for row in text.rows] for text in batch.sequences]
             self._draw(batch.sequences, rows, table, self._output, settings)
@@ -279,7 +274,7 @@ class Engine(PromptEncoder):
         if guidance.any():
             table, drawn, scored, guided = guided_rows(table, drawn, scored, plain, guidance)
         banned = self.banned(settings)
-        logits = LogitsInPieces(layer, table, banned) if layer else WholeLogits(table, banned)
+        logits = LogitsInPieces(layer, table, banned) if layer else NextTokenLogits(table, banned)
         seeds = np.array([one.seed for one in requests], dtype=np.uint64)
         steps = np.array([len(text.tokens) for text in texts], dtype=np.uint64)
         numbers = torch.from_numpy(uniforms(seeds, steps)).to(table.device)

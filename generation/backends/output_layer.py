@@ -14,7 +14,7 @@ from transformers.pytorch_utils import Conv1D
 
 from generation.backends.batch import KVCaches, LiveBatch
 from generation.backends.protocol import Request
-from generation.backends.self_debiasing import largest
+from generation.backends.self_debiasing import NextTokenLogits, largest
 from generation.backends.shared_attention import CURRENT, ROW_ALIGN, run_pass
 
 PIECE = 4096  # tokens whose logits are computed together: they stay in the processor's cache
@@ -64,7 +64,7 @@ class OutputLayer:
             yield logits
 
 
-class LogitsInPieces:
+class LogitsInPieces(NextTokenLogits):
     """The logits of R hidden states as ``generation.backends.self_debiasing.choose`` reads them.
 
     Kernels of half precision round what they have summed in float32: a bfloat16 logit of 20 is off by up to 0.06, a

@@ -30,7 +30,7 @@ class Backend:
 def _engine(model: LanguageModel, _: Path | None = None) -> Writer:
     from generation.backends.engine import Engine
 
-    return Engine.of(model)
+    return Engine(*_torch().load_model(model), chat=model.chat_template)
 
 
 def _torch() -> Any:

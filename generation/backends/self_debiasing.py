@@ -14,7 +14,6 @@ the whole vocabulary is used, a few texts at a time.
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -113,26 +112,11 @@ WHOLE_ROWS = 64  # rows whose logits are computed as a whole at a time, where th
 TOPK_TILE = 64  # tokens whose maximum stands for them in the search for the largest
 
 
-class NextTokenLogits(Protocol):
-    """The logits of R rows over V tokens, in the forms that a draw needs."""
+class NextTokenLogits:
+    """The logits (R, V) of R rows over V tokens, in memory, in the forms that a draw needs.
 
-    norms: Tensor  # (R,) log-normalisers
-
-    def largest(self, rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """The largest logits (B, count or fewer: all) of the rows (B,), in falling order, and their tokens."""
-        ...
-
-    def at(self, rows: Tensor, ids: Tensor) -> Tensor:
-        """Logits (B, W, C) of the rows (B, W) at the tokens (B, C)."""
-        ...
-
-    def whole(self, rows: Tensor) -> Tensor:
-        """All logits (n, V) of the rows (n,)."""
-        ...
-
-
-class WholeLogits:
-    """Logits (R, V) that are in memory."""
+    ``norms``: (R,) log-normalisers. ``output_layer.LogitsInPieces`` computes the same from hidden states.
+    """
 
     def __init__(self, table: Tensor, banned: Sequence[int] = ()):
         """``banned`` tokens get a logit of -∞, in ``table`` itself."""
@@ -141,15 +125,15 @@ class WholeLogits:
         self.norms = self._table.logsumexp(dim=-1)
 
     def largest(self, rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """See ``NextTokenLogits``."""
+        """The largest logits (B, count or fewer: all) of the rows (B,), in falling order, and their tokens."""
         return largest(self._table[rows], min(count, self._table.shape[1]))
 
     def at(self, rows: Tensor, ids: Tensor) -> Tensor:
-        """See ``NextTokenLogits``."""
+        """Logits (B, W, C) of the rows (B, W) at the tokens (B, C)."""
         return self._table[rows[:, :, None], ids[:, None]]
 
     def whole(self, rows: Tensor) -> Tensor:
-        """See ``NextTokenLogits``."""
+        """All logits (n, V) of the rows (n,)."""
         return self._table[rows]
 
 

@@ -86,10 +86,8 @@ class Level:
 
     def read(self, tensors: dict[int, Tensor], layer: int) -> Tensor:
         """(E, key heads, length, size) of a layer."""
-        kept = tensors[layer]
-        return (
-            kept[: len(self.slots), :, : self.length] if self.entries is None else kept[self.entries, :, : self.length]
-        )
+        entries = slice(len(self.slots)) if self.entries is None else self.entries
+        return tensors[layer][entries, :, : self.length]
 
 
 @dataclass

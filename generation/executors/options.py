@@ -1,4 +1,4 @@
-"""The executors of a run, the options that choose and shape one, and the connection to Ray.
+"""The options that choose and shape a run's executor, and the connection to Ray.
 
 Ray is an instance of this machine that no other user can reach, or a cluster by its address.
 """
@@ -6,7 +6,6 @@ Ray is an instance of this machine that no other user can reach, or a cluster by
 import os
 import re
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
@@ -14,47 +13,25 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
-from hub.cli import ANY_CLUSTER
 from hub.contract.recipe import DatasetRecipe
 from hub.errors import InputError, RunError
 from hub.untrusted import first_line
 
+ANY_CLUSTER = "auto"  # as Ray says it: the cluster that this machine belongs to
 ANSWER_SECONDS = 25  # for a cluster's first answer
 PROCESS = 5 * 10**8  # bytes of a worker without its model
 UNPACKED = 7  # bytes of float32 for a byte of a GGUF file, mostly of 4-bit weights
 _SECRETS = ("OPENAI_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 _OBJECT_STORE = 256 * 2**20  # bytes of a local instance: it holds the few shards that are under way
-_HOME = "sts-dino-ray-"  # of a local instance's folder
-_LONGEST = 30  # characters of the folder for temporary files: the paths of Unix sockets below it have 107 at most
 _LOOPBACK = ("localhost", "127.0.0.1")
 _GB = 10**9
 _ROUNDING = 1e-6
-
-
-@dataclass(frozen=True)
-class ExecutorFacts:
-    """Capabilities of an executor; ``generation.run`` starts it.
-
-    ``spreads``: over several workers on Ray, which take options of their own and may leave results in a store.
-    ``remote``: on machines that may have other versions and files than this one, and that come and go.
-    """
-
-    name: str
-    spreads: bool = True
-    remote: bool = False
-
-
-LOCAL = ExecutorFacts("local", spreads=False)
-WORKERS = ExecutorFacts("workers")
-CLUSTER = ExecutorFacts("cluster", remote=True)
 
 
 @dataclass(frozen=True)
@@ -71,15 +48,20 @@ class ClusterOptions:
     gpus: float | None = None
 
     @property
-    def executor(self) -> ExecutorFacts:
-        """The executor that these options choose."""
-        return CLUSTER if self.address is not None else WORKERS if self.workers is not None else LOCAL
+    def remote(self) -> bool:
+        """Whether the workers are on machines that may have other versions and files, and that come and go."""
+        return self.address is not None
+
+    @property
+    def spreads(self) -> bool:
+        """Whether several workers on Ray do the tasks, in place of this process."""
+        return self.remote or self.workers is not None
 
 
 def check(options: ClusterOptions, recipe: DatasetRecipe) -> None:
     """Raise InputError for options that do not go together, or not with the recipe."""
     given = {"--store": options.store, "--cpus-per-worker": options.cpus, "--gpus-per-worker": options.gpus}
-    if not options.executor.spreads:
+    if not options.spreads:
         if alone := [name for name, value in given.items() if value is not None]:
             raise InputError(", ".join(alone), "is for several workers", hint="add --workers N or --ray")
         return
@@ -120,7 +102,7 @@ def worker_resources(recipe: DatasetRecipe, options: ClusterOptions) -> WorkerRe
     """Resources of one worker: its threads' CPUs, the memory of a model on a CPU, the GPU of one on a GPU."""
     model = recipe.model
     on_gpu = model.device.startswith("cuda") or model.device_map is not None
-    here = max(1, (os.cpu_count() or 1) // (options.workers or 1)) if not options.executor.remote else 1
+    here = max(1, (os.cpu_count() or 1) // (options.workers or 1)) if not options.remote else 1
     files = Path(model.path).glob(model.gguf_file or "*.safetensors") if model.path and not on_gpu else ()
     weights = (UNPACKED if model.gguf_file else 1) * sum(file.stat().st_size for file in files)
     gpus = options.gpus or int(on_gpu)
@@ -148,10 +130,11 @@ def local_instance(cpus: float, gpus: float | None, withheld: Sequence[str] = ()
     import ray
 
     options = {"num_cpus": cpus, "num_gpus": gpus, "include_dashboard": False, "object_store_memory": _OBJECT_STORE}
-    with _home() as home:
+    short = tempfile.gettempdir() if len(tempfile.gettempdir()) <= 30 else "/tmp"  # noqa: S108 - sockets' paths have 107
+    with tempfile.TemporaryDirectory(prefix="sts-dino-ray-", dir=short, ignore_cleanup_errors=True) as home:
         kept = {name: os.environ.pop(name) for name in withheld if name in os.environ}
         try:
-            _join(ray, "local", **options, _temp_dir=str(home))
+            _join(ray, "local", **options, _temp_dir=f"{home}/ray")  # Ray opens that to everyone; home stays closed
         except Exception as error:  # Ray raises that itself, errors of its own and Python's
             raise RunError("Ray", f"cannot be started on this machine: {first_line(error)}") from error
         finally:
@@ -170,9 +153,6 @@ def cluster(address: str) -> Iterator[Any]:
     another token, or when its version of Ray or Python is another one.
     """
     place = f"--ray {address}"
-    if "://" in address:
-        hint = "run the command on a node of the cluster, and give HOST:PORT of its head, or --ray alone"
-        raise InputError(place, "is an address for other programs than this (ray:// is Ray Client's)", hint=hint)
     _set_environment({"RAY_gcs_server_request_timeout_seconds": str(ANSWER_SECONDS)})
     _require_answer(place, address)
     import ray
@@ -204,7 +184,7 @@ def _require_answer(place: str, address: str) -> None:
     """Ask the cluster whether it is there, in a process that can be ended: Ray itself waits for minutes."""
     if address != ANY_CLUSTER:
         host, _, port = address.rpartition(":")
-        if not host or not port.isdigit():
+        if not host or "/" in host or not port.isdigit():  # ray:// is Ray Client's
             raise InputError(place, "is not an address", allowed="auto or HOST:PORT, e.g. 10.0.0.1:6379")
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_SECONDS).close()
@@ -239,7 +219,6 @@ _REFUSALS = (  # pattern in Ray's long answer (2.60), problem with the pattern's
         "this machine is not a node of the cluster",
         "run the command on one of them, or join it with `ray start --address`",
     ),
-    (r"multiple active Ray instances", "several clusters run on this machine{}", "give one: --ray HOST:PORT"),
     (r"any running Ray instance|Could not find any", "no cluster was started on this machine", _HEAD),
 )
 
@@ -249,31 +228,10 @@ def _refusal(place: str, error: BaseException) -> InputError:
     said = "\n".join(str(part) for part in (error, error.__cause__, getattr(error, "stderr", "")) if part).strip()
     for pattern, problem, hint in _REFUSALS:
         if found := re.search(pattern, said):
-            addresses = ", ".join(sorted(set(re.findall(r"'([^']+:\d+)'", said))))
-            return InputError(place, problem.format(*found.groups() or [f" ({addresses})"]), hint=hint)
+            return InputError(place, problem.format(*found.groups()), hint=hint)
     return InputError(
         place, f"cannot be joined: {said.splitlines()[-1].strip() if said else 'no reason given'}", hint=_HEAD
     )
-
-
-@contextmanager
-def _home() -> Iterator[Path]:
-    """A folder for a local instance; those that killed runs left are removed."""
-    base = Path(tempfile.gettempdir())
-    base = base if len(str(base)) <= _LONGEST else Path("/tmp")  # noqa: S108 - mkdtemp's folder is nobody else's
-    for old in base.glob(f"{_HOME}*"):
-        with suppress(Timeout, FileNotFoundError):  # in use, or removed by another run just now
-            if old.stat().st_uid == os.getuid() and (old / "lock").is_file():
-                with FileLock(old / "lock", timeout=0):
-                    shutil.rmtree(old, ignore_errors=True)
-    home = Path(tempfile.mkdtemp(prefix=_HOME, dir=base))
-    lock = FileLock(home / "new")
-    with lock:
-        (home / "new").rename(home / "lock")  # appears locked
-        try:
-            yield home / "ray"  # Ray opens its folder to everyone; the one above stays closed
-        finally:
-            shutil.rmtree(home, ignore_errors=True)
 
 
 def _join(ray: Any, address: str, **options: Any) -> None:

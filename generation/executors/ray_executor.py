@@ -1,17 +1,16 @@
 """Executor of a run's tasks on Ray: workers of this machine or of a cluster, driven by this process.
 
 The driver reads tasks as workers become free and takes their results as they come; it alone writes the run directory.
-A lost worker costs its task's time and nothing else: no byte depends on where, when and how often a task is done.
-
-The type of an error decides its cause. A node's problem (versions, files, memory, disk) leaves the node out, with one
-line; a task's (a prompt that is too long) stops the run, as in one process; any other task is tried elsewhere.
+No byte depends on where, when and how often a task is done. The type of an error decides its cause. A node's problem
+(versions, files, memory, disk) leaves the node out, with one line; a task's (a prompt that is too long) stops the run,
+as in one process; any other task is tried elsewhere.
 """
 
 import math
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -141,10 +140,8 @@ class Nodes:
 
     def none_left(self) -> RunError:
         """The error when no node can be worked on, with every node's reason."""
-        gone = {node.name: "it is gone" for node in self.seen.values() if not node.alive and not node.problem}
-        empty = {node.name: "it has no CPUs" for node in self.seen.values() if node.alive and not node.room}
-        reasons = "; ".join(f"{name}: {why}" for name, why in (empty | gone | self.problems()).items())
-        reasons = reasons or "the cluster has none"
+        why = {node.name: node.problem or ("no CPUs" if node.alive else "it is gone") for node in self.seen.values()}
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in why.items()) or "the cluster has none"
         return RunError("no node is left to work on", reasons, hint="finished shards are kept")
 
 
@@ -220,7 +217,7 @@ class WorkerHandle:
 @contextmanager
 def ray_executor(options: ClusterOptions, spec: ExecutorSpec) -> Iterator[Executor]:
     """Start workers on a cluster, or so many on this machine. Raises RunError when no node can have one."""
-    recipe, remote = spec.recipe, options.executor.remote
+    recipe, remote = spec.recipe, options.remote
     if recipe.model.device == "cpu" and not recipe.model.threads:
         cli.say(
             "warning: the recipe does not fix model.threads, and sums depend on it: other workers or machines may "
@@ -252,7 +249,7 @@ class RayExecutor:
 
     def __init__(self, ray: Any, spec: WorkerSpec, options: ClusterOptions, store: ResultStore | None):
         self._ray, self._spec, self._store, self._most = ray, spec, store, options.workers
-        self._spec_ref, self._remote = ray.put(spec), options.executor.remote
+        self._spec_ref, self._remote = ray.put(spec), options.remote
         self._growing = self._remote and options.workers is not None  # an autoscaler is asked for nodes
         self._patience = 0.0 if not self._remote else AUTOSCALED if self._growing else PATIENCE
         self.nodes, self.workers = Nodes(spec.resources), list[WorkerHandle]()
@@ -443,15 +440,13 @@ class RayExecutor:
                 cli.say(message)
 
 
-@contextmanager
-def _connected(options: ClusterOptions, resources: WorkerResources, recipe: DatasetRecipe) -> Iterator[Any]:
+def _connected(
+    options: ClusterOptions, resources: WorkerResources, recipe: DatasetRecipe
+) -> AbstractContextManager[Any]:
     if options.address is not None:
-        with cluster(options.address) as ray:
-            yield ray
-    else:
-        cpus = math.ceil((options.workers or 1) * resources.cpus)  # Ray has whole ones
-        with local_instance(cpus, None if resources.gpus else 0, withheld_secrets(recipe, options.store)) as ray:
-            yield ray
+        return cluster(options.address)
+    cpus = math.ceil((options.workers or 1) * resources.cpus)  # Ray has whole ones
+    return local_instance(cpus, None if resources.gpus else 0, withheld_secrets(recipe, options.store))
 
 
 @contextmanager

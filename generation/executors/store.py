@@ -6,10 +6,9 @@
     contents/<xxx>/<sha256>             the files, named by their content
     records/<xxx>/<task>-<digest>.json  a task's result; it names its files with their SHA-256, and comes after them
 
-A killed worker leaves at worst contents that no record names, and two workers may do one task. Only whole files count:
-a checksum detects the parts that protocols like ``sftp`` may leave. On a path, files are renamed into place, and reach
-a run directory on the same file system as hard links. Reading a file of ``hf://buckets/…`` lists its folder, hence the
-many folders (docs/scale.md).
+A killed worker leaves at worst contents that no record names. Only whole files count: a checksum detects the parts that
+protocols like ``sftp`` may leave. Reading a file of ``hf://buckets/…`` lists its folder, hence the many folders
+(docs/scale.md).
 """
 
 import errno
@@ -81,16 +80,11 @@ def _translated_errors(url: str) -> Iterator[None]:
         yield
     except (StsDinoError, FileNotFoundError, MemoryError):
         raise
-    except PermissionError as error:
-        hint = "let this user read and write there, on every node"
-        raise RunError(f"store {url}", f"no permission ({error})", hint=hint) from error
-    except NotImplementedError as error:
-        raise InputError(f"store {url}", "this protocol cannot write, read and remove files", allowed=KNOWN) from error
     except OSError as error:
         if error.errno in (*FULL, errno.ENOMEM):
             error.filename = error.filename or url
             raise
-        raise RunError(f"store {url}", str(error), hint="is it mounted, or reachable, on this node?") from error
+        raise RunError(f"store {url}", str(error), hint="can this node reach it, may this user write there?") from error
     except Exception as error:  # every protocol's package raises errors of its own kinds
         words = f"{type(error).__name__}: {first_line(error)}"
         hint = "check the address, and the protocol's own login on every node"

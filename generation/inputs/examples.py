@@ -1,8 +1,7 @@
 """Few-shot examples (Auto-NLI section 3.2): pairs drawn by seed from a labelled dataset, a file or an own run.
 
 The dataset is read once, as a stream, and a fixed number of premises is held: those with the smallest hash of
-(seed, shot count, premise). Such a sample of premises does not depend on the order of the rows. It keeps a premise's
-rows together wherever they stand: in SNLI they are neighbours, in MultiNLI they are not.
+(seed, shot count, premise). Such a sample depends on no order of the rows, and keeps a premise's rows together.
 """
 
 import heapq
@@ -217,13 +216,10 @@ def draw(pairs: Iterable[LabelledPair], recipe: DatasetRecipe, few_shot: FewShot
 
     What is drawn for a shot count does not depend on the other counts, and the first sets not on how many follow. The
     labels of a set have the same premises in the same order, as in the authors' sets, as long as there are premises
-    with an example of every label. No example stands in two sets of one shot count; with ``few_shot.rotate`` each set
-    is a draw of its own from the same examples, in its own order, so that a dozen of them make many sets.
+    with an example of every label. No example stands in two sets of one shot count, but with ``few_shot.rotate`` each
+    set is a draw of its own, in its own order. Pairs of other labels and texts that no prompt can hold are skipped.
 
-    Pairs of other labels are skipped, and so are texts that no prompt can hold.
-
-    Raises:
-        InputError: a label's value does not occur, or there are too few examples.
+    Raises InputError when a label's value does not occur, or there are too few examples.
     """
     labels = [label.name for label in recipe.labels]
     samples = {

@@ -160,11 +160,7 @@ class SourceSentence:
 
 
 class SeenTexts:
-    """A set of texts in a private temporary file, so that memory does not grow with it.
-
-    It keeps BLAKE2 digests of 16 bytes: 23 MB of disk for a million texts. Two of 10^8 texts share one with a
-    probability of 10^-23.
-    """
+    """A set of texts in a private temporary file, as BLAKE2 digests of 16 bytes: 23 MB of disk for a million texts."""
 
     def __init__(self) -> None:
         self._table = sqlite3.connect("")  # SQLite's name for a temporary database on disk
@@ -197,9 +193,8 @@ class GivenTexts:
     def __iter__(self) -> Iterator[SourceSentence]:
         """One pass over the source.
 
-        Raises:
-            InputError: the source is missing, empty, not UTF-8, lacks a named column, or has no usable text; or one
-                is too long for the model, and the recipe does not pass such texts over.
+        Raises InputError when the source is missing, empty, not UTF-8, lacks a named column, or has no usable text; or
+        when one is too long for the model, and the recipe does not pass such texts over.
         """
         seen, given = SeenTexts(), 0
         for source_id, value in _numbered_texts(self.source):

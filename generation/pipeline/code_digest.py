@@ -1,8 +1,8 @@
 """Versions that decide a run's bytes besides its recipe and inputs: the libraries, and a digest of our own code.
 
-A run that one version begins must not be finished by another: ``hub.contract.run_dir.begin`` refuses it. The code
-digest covers every module that a run can reach, unless ``ASIDE`` says why it decides no row. Library versions are
-compared whole: a patch release of torch may change the last bit of a sum, and one bit may change a token.
+A run that one version begins must not be finished by another: ``hub.contract.run_dir.begin`` refuses it. The digest
+covers every module that a run can reach, unless ``ASIDE`` says why it decides no row. Library versions are compared
+whole: a patch release of torch may change the last bit of a sum, and so a token.
 """
 
 import ast

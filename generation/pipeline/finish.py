@@ -1,10 +1,9 @@
 """The end of a run: raw shards to finished configs, group by group, and the counts that the card shows.
 
 Sampled negatives (DINO section 4: "for each x1, we sample two x2's from other dataset entries") would need all second
-sentences at once. Instead, those of a shard come from partner shards: the one half the source away, then those after
-it, until the split in question has ``POOL`` pairs or ``PARTNERS`` shards were read. Half the source away, because
-sources are often ordered by topic. Within the pool a hash of (seed, source sentence, number) chooses, so the choice
-follows from the recipe and the raw rows alone.
+sentences at once. Instead, those of a shard come from partner shards: the one half the source away, since sources are
+often ordered by topic, then those after it, until the split has ``POOL`` pairs or ``PARTNERS`` shards were read. Within
+the pool a hash of (seed, source sentence, number) chooses.
 """
 
 from collections import Counter
@@ -40,11 +39,6 @@ class RawRows:
         raw, _ = tasks.paths(self.recipe, shard)
         return self._rows(raw, columns)
 
-    def kept(self, shard: Shard, columns: Sequence[str] | None = None) -> list[Row]:
-        """The rows that the filters keep; ``columns`` must hold text1, text2 and target."""
-        read = columns and (*columns, *verified_columns("raw", self.recipe))
-        return filtered(self.all(shard, read), self.recipe)[0]
-
     def rejects(self, shard: Shard) -> list[Row]:
         """Target and reason of the rejected rows."""
         _, rejected = tasks.paths(self.recipe, shard)
@@ -63,7 +57,9 @@ class RawRows:
         return [] if path in self._empty else read_shard(self._read(path), columns)
 
     def _pairs(self, shard: Shard) -> dict[str, list[pairs.Pair]]:
-        splits = pairs.by_split(self.kept(shard, ("text1", "text2", "target")), self.recipe)
+        columns = ("text1", "text2", "target", *verified_columns("raw", self.recipe))
+        kept, _ = filtered(self.all(shard, columns), self.recipe)
+        splits = pairs.by_split(kept, self.recipe)
         return {name: [(row["text1"], row["text2"]) for row in rows] for name, rows in splits.items()}
 
 

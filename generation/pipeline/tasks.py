@@ -1,8 +1,8 @@
 """Units of a run: shards and groups with their file names, tasks and their results, and what executes them.
 
-A shard is the unit of generation, a group of neighbouring shards that of finishing. Names follow from the recipe alone,
-so a run of any size can be generated, and finished, in any order and place. A task's result is a function of the task,
-the recipe and the files it reads: a task may be done again, anywhere, without changing a byte.
+A shard is the unit of generation, a group of neighbouring shards that of finishing. Names follow from the recipe alone.
+A task's result is a function of the task, the recipe and the files it reads: it may be done again, in any order and
+place, without changing a byte.
 """
 
 import json

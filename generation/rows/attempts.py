@@ -3,9 +3,8 @@
 Source: DINO section 4, footnote 2: up to five tries for two texts, because a model may not close its quotation mark.
 The original code generates all tries, removes unclosed and identical pairs and duplicates, and keeps two of the rest.
 Here an unusable completion asks for the next attempt at once. A (source sentence, label) thus gets the shortest prefix
-0..m of attempts with ``samples`` usable texts, or all ``max_attempts``, in whatever order they end.
-``verification.best_of`` multiplies ``samples``; a text that ``verification.drop`` will drop is not usable. Every
-completion becomes one raw or rejected row, or both where a filter drops it later, so kept + rejected = requested.
+0..m of attempts with ``samples`` usable texts, or all ``max_attempts``, in whatever order they end. Every completion
+becomes one raw or rejected row, or both where a filter drops it later, so kept + rejected = requested.
 """
 
 from collections import deque
@@ -19,8 +18,6 @@ from generation.inputs.sources import SourceSentence
 from generation.rows import verification
 from generation.rows.filters import Row, TextFilters
 from hub.contract.recipe import DatasetRecipe, Label, Variant
-
-Tick = Callable[[int], object]
 
 
 @dataclass
@@ -49,7 +46,7 @@ def write_pairs(
     prompts: Prompts,
     recipe: DatasetRecipe,
     firsts: Sequence[SourceSentence],
-    tick: Tick,
+    tick: Callable[[int], object],
     variant: Variant = Variant(None, 0),  # noqa: B008 - frozen
 ) -> tuple[list[Row], list[Row]]:
     """Raw rows and rejected rows (with ``reason``) of some source sentences, ordered by sentence, label, attempt.

@@ -4,9 +4,8 @@ It is the same text under every prompt, with the same source sentence: its lengt
 log p(text | prompt) is the sum over the tokens that were drawn, the one that ends the text included, of the language
 model's own probabilities: before debiasing, top-k and top-p, over the tokens that can be drawn, as ``log_prob`` is.
 
-Calibrated, each label's mean is subtracted first, since one prompt may make all texts likelier than another does. The
-mean is over the raw rows of the shard, with the labels asked for weighing alike: it is the same whenever the shard is
-read, and does not depend on how many texts each label has left.
+Calibrated, each label's mean over the raw rows of the shard is subtracted first, since one prompt may make all texts
+likelier than another does. The labels asked for weigh alike, however many texts each has left.
 
 Numbers are rounded to the columns' float32 before anything is decided, so that readers of the rows decide alike.
 """

@@ -21,6 +21,7 @@ from eval.mteb_bridge.run import (
     find_mteb,
     measure_mteb,
     measure_task,
+    pins,
     prompted,
     task_name,
 )
@@ -29,7 +30,7 @@ from eval.runs.score import evaluate
 from eval.scoring.sts import measure_sts
 from eval.statistics.bootstrap import EvaluationSettings
 from eval.tasks.registry import find_task
-from eval.tasks.rows import Pins, rows_sha256
+from eval.tasks.rows import rows_sha256
 from eval.tasks.sources import Source, TaskData
 from hub.errors import InputError, RunError
 
@@ -41,7 +42,7 @@ def source(tmp_path_factory):
     root = tmp_path_factory.mktemp("data")
     write_senteval(root / "senteval", rows=12)
     write_originals(root / "originals", rows=12)
-    return Source(root / "senteval", root / "originals", pins=Pins())
+    return Source(root / "senteval", root / "originals", pins={})
 
 
 def distinct(texts):
@@ -142,6 +143,13 @@ def measured(task):
     return found
 
 
+def test_mtebs_repositories_are_those_of_the_installed_mteb():
+    names = (*(f"STS{year}" for year in range(12, 17)), "STSBenchmark", "SICK-R")
+    found = [task.metadata for name in names for task in find_mteb(name)]
+    theirs = [{"repo_id": one.dataset["path"], "revision": one.revision} for one in found]
+    assert theirs == list(pins().values())
+
+
 def test_names_are_tasks_benchmarks_and_types():
     assert [task_name(task) for task in find_mteb("STS12")] == ["mteb/STS12"]
     named = [task_name(task) for task in find_mteb("benchmark:MTEB(eng, v2)")]
@@ -173,7 +181,7 @@ def test_an_unknown_name_is_told_with_the_did_you_mean(name, said):
 
 def test_a_task_of_the_network_is_one_error_without_it(tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    (reported,) = scores("BIOSSES", wrap(bag_of_words, "python:bag", revision="1"), Source(pins=Pins()), tmp_path)
+    (reported,) = scores("BIOSSES", wrap(bag_of_words, "python:bag", revision="1"), Source(pins={}), tmp_path)
     assert isinstance(reported, RunError)
     assert re.search(r"mteb/BIOSSES: mteb/biosses-sts at .* cannot be reached", str(reported))
     assert "\n" not in str(reported)

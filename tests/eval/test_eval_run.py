@@ -20,7 +20,6 @@ from eval.runs.records import Records, beside, read_evaluation
 from eval.runs.score import evaluate, summarise
 from eval.runs.table import table
 from eval.statistics.bootstrap import EvaluationSettings
-from eval.tasks.rows import Pins
 from eval.tasks.sources import Source, TaskData
 from hub.cli import run
 from hub.contract.results import Limit, read_results
@@ -145,7 +144,7 @@ def test_what_lacks_its_data_ends_in_exit_code_1_unless_it_is_skipped_by_name(tm
 
 
 def test_every_kind_of_task_gets_score_interval_data_and_time(tmp_path):
-    data = TaskData(Source(senteval=write_senteval(tmp_path / "senteval", rows=30), pins=Pins()))
+    data = TaskData(Source(senteval=write_senteval(tmp_path / "senteval", rows=30), pins={}))
     names = ("sts12/all", "mr/lbfgs", "mrpc/lbfgs", "sick-e/lbfgs", "sick-r/regression", "tense/lbfgs")
     settings, encoder = EvaluationSettings(bootstrap_samples=50), wrap(bag_of_words, "words", "r1")
     scored = evaluate(list(map(one_task, names)), data, encoder, Records(tmp_path / "words"), settings, None)

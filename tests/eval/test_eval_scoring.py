@@ -19,7 +19,7 @@ from eval.scoring.probe import UNREGULARISED, cross_validated
 from eval.scoring.sts import cosine_scores, measure_sts, pearson
 from eval.scoring.transfer import fit, measure_regression, measure_transfer, pair_features, toolkit_order
 from eval.tasks.registry import find_task
-from eval.tasks.rows import Pins, Rows
+from eval.tasks.rows import Rows
 from eval.tasks.sources import Source
 from hub.errors import InputError, RunError
 
@@ -27,7 +27,7 @@ from hub.errors import InputError, RunError
 @pytest.fixture(scope="module")
 def year(tmp_path_factory):
     root = write_senteval(tmp_path_factory.mktemp("senteval"), rows=20)
-    return Source(senteval=root, pins=Pins()).load("sts13", ["test"])["test"]
+    return Source(senteval=root, pins={}).load("sts13", ["test"])["test"]
 
 
 def pairs(gold, subsets=()):

@@ -11,9 +11,9 @@ from tiny_gguf import make_gguf
 from tiny_lm import TEXTS, load_engine, make_lm
 
 from generation import explain, run
-from generation.backends.engine import Engine
 from generation.backends.load_model import load_model
 from generation.backends.protocol import Request, complete
+from generation.backends.registry import load_writer
 from generation.pipeline import job
 from hub.contract.recipe import DatasetRecipe, DecodingParameters, LanguageModel
 from hub.contract.recipe_file import fingerprint, load_recipe
@@ -161,7 +161,7 @@ def test_a_gguf_of_a_hub_is_fetched_alone(folder, lm, tmp_path, local_hub, hub_a
     (folder / "sub" / "q8.gguf").write_bytes(b"another one")
     commit = hub_api.upload_folder(repo_id=repo, folder_path=folder).oid
     model = LanguageModel(repo_id=repo, revision=commit, gguf_file="sub/f32.gguf", license="mit")
-    found = complete(Engine.of(model), [Request(TEXTS[0], (), 5)], SAMPLED)
+    found = complete(load_writer(model), [Request(TEXTS[0], (), 5)], SAMPLED)
     assert found[0].text == complete(load_engine(lm), [Request(TEXTS[0], (), 5)], SAMPLED)[0].text
     assert {path.name for path in tmp_path.rglob("cache/**/*.gguf")} == {"f32.gguf"}
     with pytest.raises(InputError, match=r"model.gguf_file none.gguf: acme/tiny-gguf has no such file at revision"):

@@ -12,7 +12,16 @@ from torch import nn
 from generation.backends import engine, load_model, output_layer
 from generation.backends.output_layer import LogitsInPieces, OutputLayer
 from generation.backends.protocol import Request, complete
-from generation.backends.self_debiasing import WholeLogits, choose, debias, draw, guide, guided_rows, largest, nucleus
+from generation.backends.self_debiasing import (
+    NextTokenLogits,
+    choose,
+    debias,
+    draw,
+    guide,
+    guided_rows,
+    largest,
+    nucleus,
+)
 from generation.inputs.row_seeds import fraction, row_seed, uniforms
 from hub.contract.recipe import DecodingParameters
 
@@ -109,7 +118,7 @@ def test_choose_equals_debiasing_and_guiding_the_whole_vocabulary(top_k):
     outputs, *rows = guided_rows(table, drawn, scored, plain, guidance)
     assert len(outputs) == 3 * texts + int((guidance > 0).sum())  # no row for a text without guidance
     assert torch.equal(rows[2] == rows[0][:, 0], guidance == 0)
-    tokens, log_probs = choose(WholeLogits(outputs), rows[0], settings, numbers, rows[1], rows[2], decay)
+    tokens, log_probs = choose(NextTokenLogits(outputs), rows[0], settings, numbers, rows[1], rows[2], decay)
     log = table.log_softmax(-1)
     for text in range(texts):
         gamma = float(guidance[text])
@@ -119,7 +128,7 @@ def test_choose_equals_debiasing_and_guiding_the_whole_vocabulary(top_k):
     wanted = log[scored].gather(2, tokens[:, None, None].expand(-1, 3, 1))[:, :, 0]
     assert torch.allclose(log_probs, wanted, atol=1e-4)
     padded = torch.cat([drawn, drawn[:, :1]], dim=1)  # fewer counter-prompts than others: the own row again
-    alike = (choose(WholeLogits(table), index, settings, numbers)[0] for index in (drawn, padded))
+    alike = (choose(NextTokenLogits(table), index, settings, numbers)[0] for index in (drawn, padded))
     assert torch.equal(*alike)
 
 
@@ -132,7 +141,7 @@ def test_the_search_is_widened_where_debiasing_strikes_the_likeliest():
     table, index = torch.cat([own, counter]), torch.tensor([[0, 1]])
     settings = DecodingParameters(decay_constant=1e6, epsilon=1e-9, top_p=1.0, max_new_tokens=1)
     numbers = np.linspace(0, 0.999, 50)
-    drawn = {int(choose(WholeLogits(table), index, settings, torch.tensor([number]))[0]) for number in numbers}
+    drawn = {int(choose(NextTokenLogits(table), index, settings, torch.tensor([number]))[0]) for number in numbers}
     assert drawn == {40, 41, 42, 43, 44}
 
 
@@ -146,7 +155,7 @@ def both(request):
     hidden = torch.randn(ROWS, WIDTH, generator=generator)
     banned = [token for token in BANNED if token < vocabulary]
     pieces = LogitsInPieces(OutputLayer(layer.weight, layer.bias), hidden, banned)
-    return WholeLogits(layer(hidden), banned), pieces, vocabulary
+    return NextTokenLogits(layer(hidden), banned), pieces, vocabulary
 
 
 def test_the_output_layer_in_pieces_gives_the_whole_logits_and_draws(both):

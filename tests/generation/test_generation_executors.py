@@ -33,7 +33,6 @@ from generation.executors.options import (
     PROCESS,
     ClusterOptions,
     WorkerResources,
-    _home,
     _refusal,
     local_instance,
     withheld_secrets,
@@ -137,14 +136,8 @@ def test_nodes_come_and_go_and_a_left_out_one_stays_out():
 
 
 def test_a_node_without_room_or_memory_for_a_worker_is_left_out_by_name():
-    for share, resources, room in (
-        (WorkerResources(cpus=3), {"CPU": 8.0}, 2),
-        (WorkerResources(cpus=1, gpus=2), {"CPU": 8.0, "GPU": 8.0}, 4),
-        (WorkerResources(gpus=1), {"CPU": 8.0}, 0),
-        (WorkerResources(cpus=0.1), {"CPU": 0.3}, 3),
-        (WorkerResources(memory=4e9), {"CPU": 8.0, "memory": 13e9}, 3),
-    ):
-        assert share.room(resources) == room
+    assert WorkerResources(gpus=2, memory=4e9).room({"CPU": 8.0, "GPU": 8.0, "memory": 13e9}) == 3
+    assert WorkerResources(cpus=0.1).room({"CPU": 0.3}) == 3 and WorkerResources(gpus=1).room({"CPU": 8.0}) == 0
     nodes = seen(
         entry(1), entry(2, name="small", memory=1e9), entry(3, name="head", CPU=0), share=WorkerResources(memory=4e9)
     )
@@ -167,7 +160,6 @@ def test_a_worker_takes_its_threads_its_gpu_or_the_memory_of_its_model(tmp_path)
     at = ClusterOptions("auto")
     assert worker_resources(of(), at) == WorkerResources(1)
     assert worker_resources(of(threads=4), at) == WorkerResources(4)
-    assert worker_resources(of(threads=4), dataclasses.replace(at, cpus=2)) == WorkerResources(2)
     assert worker_resources(of(device="cuda:1"), at) == WorkerResources(1, 1)
     assert worker_resources(of(device_map="auto"), dataclasses.replace(at, gpus=4)) == WorkerResources(1, 4)
     assert worker_resources(of(repo_id=None, path=str(tmp_path)), at) == WorkerResources(1, 0, PROCESS + 1000)
@@ -175,7 +167,6 @@ def test_a_worker_takes_its_threads_its_gpu_or_the_memory_of_its_model(tmp_path)
     packed = of(repo_id=None, path=str(tmp_path), gguf_file="q4.gguf")
     assert worker_resources(packed, at) == WorkerResources(1, 0, PROCESS + 700)
     assert worker_resources(of(), ClusterOptions(workers=1)).cpus == os.cpu_count()
-    assert worker_resources(of(), ClusterOptions(workers=10_000)).cpus == 1
 
 
 def test_tokens_stay_with_the_driver_unless_workers_need_them():
@@ -189,9 +180,7 @@ def test_tokens_stay_with_the_driver_unless_workers_need_them():
     ("options", "words"),
     [
         (["--store", "/shared"], "--store: is for several workers; add --workers N or --ray"),
-        (["--cpus-per-worker", "2", "--gpus-per-worker", "1"], "--cpus-per-worker, --gpus-per-worker: is for several"),
-        (["--ray", "ray://10.0.0.1:10001"], "run the command on a node of the cluster"),
-        (["--ray", "nowhere"], "is not an address; allowed: auto or HOST:PORT"),
+        (["--ray", "ray://10.0.0.1:10001"], "is not an address; allowed: auto or HOST:PORT"),
         (["--ray", "127.0.0.1:1"], r"--ray 127.0.0.1:1: does not answer \(\[Errno 111\]"),
         (["--workers", "0"], "--workers"),
         (
@@ -223,15 +212,10 @@ def test_an_address_where_something_else_answers_is_refused_in_time(monkeypatch)
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ("AuthTokenInvalid: ...", "asks for another token than this process has; set RAY_AUTH_MODE=token"),
         (
             "Version mismatch: The cluster was started with:\n    Ray: 2.60.0\n    Python: 3.11.7\n"
             "This process on node 10.0.0.1 was started with:\n    Ray: 2.61.0\n    Python: 3.12.1\n",
             "has Ray 2.60.0, Python 3.11.7; this process Ray 2.61.0, Python 3.12.1; install the same on every node",
-        ),
-        (
-            "multiple active Ray instances: {'10.0.0.2:6379', '10.0.0.1:6379'}",
-            r"machine \(10.0.0.1:6379, 10.0.0.2:6379\)",
         ),
         ("Traceback ...\n  the last line", "cannot be joined: the last line; give the address"),
     ],
@@ -427,16 +411,3 @@ def test_no_node_is_left_when_none_has_the_drivers_versions(on_the_instance, mon
     with pytest.raises(RunError, match=r"no node is left to work on: .*torch .*, on the driver 1\.0"):
         generate(recipe, tmp_path / "run", "command", partial(ray_executor, ClusterOptions(workers=2)))
     assert capsys.readouterr().err.count("is left out") == 1
-
-
-def test_folders_of_killed_runs_are_removed_and_those_in_use_are_not(monkeypatch, tmp_path):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("generation.executors.options._LONGEST", 200)
-    left, new = tmp_path / "sts-dino-ray-left", tmp_path / "sts-dino-ray-new"
-    for folder in (left, new):
-        folder.mkdir()
-    (left / "lock").touch()
-    with _home() as first, _home() as second:
-        assert not left.exists() and new.exists()
-        assert first.parent.is_dir() and second.parent.is_dir() and first != second
-    assert list(tmp_path.iterdir()) == [new]

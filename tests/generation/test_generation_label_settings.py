@@ -157,12 +157,10 @@ def test_a_plan_and_an_estimate_count_what_each_label_asks_for(lm, tmp_path):
     recipe = tiny(lm, verification={})
     said = plan(recipe, tmp_path / "run")
     assert "texts: 36 wanted, 18 of label 1, 6 of label 0.5, 12 of label 0; at most 360 attempts" in said
-    assert "label copy: never written, its prompt is a counter-prompt" in said
-    assert "label 0.5: λ = 3 in place of 30" in said
-    assert "guidance: γ = 0.5 away from 'Sentence 2: \"' (one model row more a text of label 1)" in said
-    # under verification label 1: 3 labels, copy, plain; else 3 labels. Without: 1 + copy + plain, 1 + 1, 1 + 2
-    assert "prompts of 3 labels (4 model rows a text, 2.83 on average without it)" in said
-    assert "18 wanted texts in a whole one" in said and "=== label copy" not in said
+    assert "label copy: samples 0" in said and "label 0.5: decay_constant 3.0, samples 1" in said
+    assert "guidance: away from 'Sentence 2: \"', in texts of label 1 (one model row more a text)" in said
+    assert "prompts of 3 labels; scores alone" in said
+    assert "3 source sentences and 18 wanted texts" in said and "=== label copy" not in said
     found = estimate(recipe)
     assert set(found.keep_rate) == {"1", "0.5", "0"}
     job.generate(recipe, tmp_path / "run", "test")

@@ -20,6 +20,7 @@ from generation.pipeline.directory import DatasetRun, Journal
 from generation.pipeline.source_sentences import Scratch, prepare
 from generation.pipeline.tasks import TaskResult, WriteShard, WriteSourceSentences, shard_files
 from generation.rows import pairs
+from generation.rows.filters import filtered
 from hub.contract import run_dir
 from hub.contract.recipe_file import resolved
 from hub.contract.run_dir import Manifest, changed_files, described, read_manifest
@@ -276,7 +277,7 @@ def test_finished_by_groups_the_rows_are_those_of_one_pass(made, tmp_path, monke
         assert rows[1, split] == rows[2, split] == rows[100, split]
         single = []
         for shard in layout.shards(RECIPE, 5):
-            kept = pairs.by_split(reader.kept(shard), RECIPE)[split]
+            kept = pairs.by_split(filtered(reader.all(shard), RECIPE)[0], RECIPE)[split]
             single += pairs.scored_pairs(kept, reader.pool(shard, split), RECIPE)
         assert rows[1, split] == [{**one, "score": pytest.approx(one["score"])} for one in single]
         assert any(one["target"] == SAMPLED for one in single)
