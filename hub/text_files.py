@@ -151,7 +151,7 @@ def _table(lines: Iterator[str], place: object, kind: str) -> Iterator[Any]:
     """Rows under a header line. In a .tsv file a quotation mark is text."""
     head = list(islice(lines, LOOKED_AT))
     delimiter = _delimiter(head, TABLES[kind], place)
-    quoting = csv.QUOTE_NONE if kind == ".tsv" and delimiter == "\t" else csv.QUOTE_MINIMAL
+    quoting = csv.QUOTE_NONE if kind == ".tsv" and delimiter == "\t" else csv.QUOTE_MINIMAL  # which is 0
     reader = csv.reader(chain(head, lines), delimiter=delimiter, quoting=quoting, strict=True)  # type: ignore[arg-type]
     start = 1
     try:
@@ -160,7 +160,11 @@ def _table(lines: Iterator[str], place: object, kind: str) -> Iterator[Any]:
         start = reader.line_num + 1
         for cells in reader:
             if cells and len(cells) != len(names):
-                hint = f"a text with {delimiter!r} stands between quotation marks" if quoting == csv.QUOTE_MINIMAL else None
+                hint = (
+                    f"a text with {delimiter!r} stands between quotation marks"
+                    if quoting == csv.QUOTE_MINIMAL
+                    else None
+                )
                 raise InputError(f"{place}:{start}", f"has {len(cells)} columns", allowed=str(len(names)), hint=hint)
             if cells:
                 yield start, dict(zip(names, cells, strict=True))

@@ -4,8 +4,10 @@ Only the columns of the example type are kept: the trainer feeds every other col
 read whole stay on disk, memory-mapped. A stream (``streaming: true``) comes shuffled and is checked while it is read.
 """
 
+import glob
 import hashlib
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,13 +22,16 @@ from hub.client.fetch import hub_dataset, local_run, require_known
 from hub.contract.recipe import MADE, PUBLISHED, DatasetRecipe, Grades, Spans, TrainingData
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import RECIPE
-from hub.contract.shards import reading_rows, unreadable
+from hub.contract.shards import reading_rows
 from hub.durable import sha256_file
 from hub.errors import InputError
+from hub.text_files import READERS, as_text, kind_of, open_rows
 from training.data.example_types import DOCUMENTS, EXAMPLE_TYPES, GRADED_TRIPLET, SELF_PAIR
 from training.data.rows import (
     NO_ROWS,
     ROWS,
+    SET,
+    SOURCE_COLUMNS,
     RowChecks,
     checked_stream,
     graded_rows,
@@ -34,8 +39,6 @@ from training.data.rows import (
     self_pairs,
     text_columns,
 )
-
-FILES = {".txt": "text", ".jsonl": "json", ".parquet": "parquet"}  # ending → reader of ``datasets``; .txt: a line each
 
 
 @dataclass(frozen=True)
@@ -79,31 +82,74 @@ def from_directory(directory: Path, config: str, streaming: bool, place: str) ->
     digest = hashlib.sha256("".join(f"{file.path} {file.sha256}\n" for file in run.manifest.shards(config)).encode())
     recipe = directory / RECIPE
     licence = load_recipe(recipe, DatasetRecipe).license if recipe.is_file() else None
-    return Origin(load_files("parquet", files, streaming, place), None, digest.hexdigest(), licence)
+    return Origin(load_shards(files, streaming, place), None, digest.hexdigest(), licence)
 
 
-def from_file(path: Path, config: str, split: str, streaming: bool, place: str) -> Origin:
-    """The rows of a file, as its one split. Raises InputError when it is not there or not of a known kind."""
+def from_file(path: Path, spec: TrainingData, place: str) -> Origin:
+    """The rows of a file that ``hub.text_files`` reads, as its one split, with the columns that are trained on.
+
+    Raises InputError when it is not there, of another kind, or holds something else than texts and numbers.
+    """
     one = "default", "train"
-    if path.suffix not in FILES:
-        raise InputError(place, f"has the ending {path.suffix!r}", allowed=list(FILES))
     if not path.is_file():
-        raise InputError(place, "no such file", allowed=f"a run directory, or a file ending in {', '.join(FILES)}")
-    if (config, split) != one:
-        raise InputError(place, f"is one file, without config {config!r} and split {split!r}", allowed=one)
-    if path.stat().st_size == 0:
-        raise InputError(place, "is empty", allowed="at least one document")
-    loaded = load_files(FILES[path.suffix], {split: [str(path.resolve())]}, streaming, place)
-    return Origin(loaded, None, sha256_file(path), None)
-
-
-def load_files(kind: str, files: dict[str, list[str]], streaming: bool, place: str) -> Any:
-    """Files of a kind that ``datasets`` reads, by split. Raises InputError when their bytes are not of that kind."""
+        raise InputError(place, "no such file", allowed=f"a run directory, or a file ending in {', '.join(READERS)}")
+    if (spec.config, spec.split) != one:
+        raise InputError(place, f"is one file, without config {spec.config!r} and split {spec.split!r}", allowed=one)
+    names, _ = open_rows(path, place)
+    kinds = column_kinds(spec, names)
+    sha256 = sha256_file(path)
+    given = {"path": str(path.resolve()), "place": place, "kinds": kinds, "sha256": sha256}
+    source: Any = IterableDataset if spec.streaming else Dataset  # which keeps the rows in the cache of ``datasets``
+    features = datasets.Features({name: datasets.Value(kind) for name, kind in kinds.items()})
     with reading_rows(place):
-        try:
-            return datasets.load_dataset(kind, data_files=files, streaming=streaming)
-        except ValueError as error:  # of the JSON reader, for what is nested too deep
-            raise unreadable(error, place) from error
+        rows = source.from_generator(typed_rows, features=features, gen_kwargs=given)
+    return Origin({"train": rows}, None, sha256, None)
+
+
+def column_kinds(spec: TrainingData, names: list[str]) -> dict[str, str]:
+    """The type of each column of a file: text, a number, or null for one that is not trained on."""
+    examples = EXAMPLE_TYPES[spec.example_type]
+    target = examples.read.target
+    kinds = dict.fromkeys(SOURCE_COLUMNS if examples == SELF_PAIR else examples.read.columns, "string")
+    kinds |= dict.fromkeys(spec.columns or (), "string") | {SET: "int64"}
+    if target is not None:
+        kinds[target.column] = "int64" if target.integers else "float64"
+    return {name: kinds.get(name, "null") for name in names}
+
+
+def typed_rows(path: str, place: str, kinds: dict[str, str], sha256: str) -> Iterator[dict[str, Any]]:
+    """The rows of a file with cells of these kinds; ``sha256`` is for the cache of ``datasets``, which hashes arguments."""
+    wanted = [name for name, kind in kinds.items() if kind != "null"]
+    for number, row in open_rows(Path(path), place, wanted)[1]:
+        where = f"{place}:{number}"
+        cells = {name: _cell(row.get(name), kinds[name], where, name) for name in wanted}
+        yield dict.fromkeys(kinds) | cells
+
+
+def _cell(cell: Any, kind: str, where: str, name: str) -> Any:
+    if kind == "string":
+        return None if cell is None else as_text(cell, where, name)
+    if cell is None or cell == "":
+        return None
+    try:
+        number = math.nan if isinstance(cell, bool) else float(cell)
+    except (TypeError, ValueError):
+        number = math.nan
+    if kind == "int64" and number.is_integer():
+        return int(number)
+    if kind == "int64" or math.isnan(number):
+        raise InputError(where, f"column {name!r} is {str(cell)[:40]!r}", allowed="a number")
+    return number
+
+
+def load_shards(files: dict[str, list[str]], streaming: bool, place: str) -> Any:
+    """Shards of parquet by split, read by ``datasets``, for which a path is a pattern and ``::`` separates two paths.
+
+    Raises InputError when their bytes are not parquet.
+    """
+    exact = {split: [glob.escape(path).replace("::", "[:]:") for path in paths] for split, paths in files.items()}
+    with reading_rows(place):
+        return datasets.load_dataset("parquet", data_files=exact, streaming=streaming)
 
 
 def _config(given: str | None, configs: list[str], place: str) -> str:
@@ -220,8 +266,8 @@ def _find(spec: TrainingData, place: str) -> Origin:
     if spec.repo_id is not None:
         return from_hub(spec.repo_id, spec.revision, spec.config, spec.streaming, place)
     path = Path(spec.path or "")
-    if path.is_file() or path.suffix in FILES:
-        return from_file(path, spec.config, spec.split, spec.streaming, place)
+    if path.is_file() or (kind_of(path) in READERS and not path.is_dir()):
+        return from_file(path, spec, place)
     return from_directory(path, spec.config, spec.streaming, place)
 
 
