@@ -159,6 +159,8 @@ def _table(lines: Iterator[str], place: object, kind: str) -> Iterator[Any]:
         yield names
         start = reader.line_num + 1
         for cells in reader:
+            if not cells and quoting:  # a .tsv line without a text
+                cells = [""]
             if cells and len(cells) != len(names):
                 hint = (
                     f"a text with {delimiter!r} stands between quotation marks"
@@ -200,12 +202,17 @@ def _distinct(names: Sequence[Any], where: object) -> list[str]:
 
 def _objects(rows: Iterator[tuple[int, Any]], place: object) -> Iterator[Any]:
     """The names of the first JSON object, then all of them as rows."""
-    first = next(rows, None)
-    yield list(first[1]) if first and isinstance(first[1], dict) else []
-    for number, row in chain([first] if first else (), rows):
-        if not isinstance(row, dict):
-            raise InputError(f"{place}:{number}", "is not a JSON object")
-        yield number, row
+
+    def checked() -> Iterator[tuple[int, Row]]:
+        for number, row in rows:
+            if not isinstance(row, dict):
+                raise InputError(f"{place}:{number}", "is not a JSON object")
+            yield number, row
+
+    every = checked()
+    first = next(every, None)
+    yield list(first[1]) if first else []
+    yield from chain([first] if first else (), every)
 
 
 def _loads(text: str, where: str) -> Any:

@@ -13,6 +13,7 @@ Each function does what its command does. The same call resumes an interrupted o
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ import yaml
 
 from hub.contract import licences
 from hub.contract.published_paths import command_line
-from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from hub.contract.recipe import NAME, DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import checked, load_recipe
 from hub.contract.results import Results
 from hub.contract.run_dir import ARTIFACTS, RECIPE, require_complete
@@ -68,9 +69,13 @@ def write_pairs(
     from generation.run import checked_recipe, write
     from sts_dino.new import CorpusChoices, propose
 
-    directory = ARTIFACTS / "datasets" / name
+    directory, sentences, settings = (
+        _directory("datasets", name),
+        _strings("texts", texts),
+        _strings("settings", settings),
+    )
     corpus, path = directory.with_name(f"{name}.texts.jsonl"), directory.with_name(f"{name}.yaml")
-    _keep(corpus, "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts))
+    _keep(corpus, "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in sentences))
     given = [*(_labels(labels) if labels is not None else ()), *settings]
     if recipe is not None:
         source = {"kind": "file", "path": str(corpus.resolve()), "columns": ["text"], "license": license}
@@ -114,7 +119,7 @@ def read_pairs(directory: str | Path, config: str | None = None, split: str = "t
     from hub.client.fetch import local_run
     from hub.contract.shards import read_table
 
-    run = local_run(Path(directory), str(directory))
+    run = local_run(_folder(directory), str(directory))
     chosen = config or _config_of(directory)
     if chosen not in run.configs:
         raise InputError(f"{directory}: config {chosen!r}", "not in the run", allowed=", ".join(run.configs))
@@ -155,12 +160,17 @@ def train(
     from training.loop.job import prepare
     from training.loop.train import work
 
-    directory = ARTIFACTS / "models" / name
+    directory, settings = _directory("models", name), _strings("settings", settings)
     data: dict[str, Any] = {"config": "default", "example_type": example_type, "loss": loss}
     if isinstance(dataset, str | Path):
         data |= _place(dataset)
         data |= {"config": _config_of(data["path"])} if "path" in data else {}
     else:
+        if not hasattr(dataset, "to_parquet") or not hasattr(dataset, "column_names"):
+            hint = "datasets.Dataset.from_pandas makes one of a table" if hasattr(dataset, "columns") else None
+            raise InputError(
+                "dataset", f"is a {type(dataset).__name__}", allowed="a Dataset, folder or name", hint=hint
+            )
         rows = directory.with_name(f"{name}.pairs.parquet")
         rows.parent.mkdir(parents=True, exist_ok=True)
         dataset.to_parquet(str(rows))
@@ -215,17 +225,19 @@ def evaluate(
 
     if isinstance(model, str | Path):
         encoder: Any = str(model)
+    elif not hasattr(model, "encode"):
+        raise InputError("model", f"is a {type(model).__name__}", allowed="a folder, name or loaded encoder")
     else:  # its revision is a digest of its embeddings of some texts, so records of another encoder do not count
         encoder = wrap(model.encode, "model", hashlib.sha256(model.encode(PROBE).tobytes()).hexdigest())
     settings = EvaluationSettings(limit=limit)
-    return score_encoder(encoder, tasks, source, settings, Path(out) if out is not None else None)
+    return score_encoder(encoder, _strings("tasks", tasks), source, settings, Path(out) if out is not None else None)
 
 
 def compare(*evaluations: str | Path, out: str | Path | None = None) -> "Comparison":
     """Compare evaluations with paired tests; write Markdown, CSV and plots, and print the table."""
     from eval.compare.run import compare as side_by_side
 
-    return side_by_side(evaluations, Path(out) if out is not None else None)
+    return side_by_side(tuple(map(_folder, evaluations)), Path(out) if out is not None else None)
 
 
 def publish(directory: str | Path, org: str | None = None, yes: bool = False) -> "Plan":
@@ -237,10 +249,39 @@ def publish(directory: str | Path, org: str | None = None, yes: bool = False) ->
     from release.options import PublishOptions
     from release.publish import publish_run, write_card
 
-    require_complete(Path(directory))
+    require_complete(_folder(directory))
     options = PublishOptions(org=org, yes=yes)
     write_card(Path(directory), options, anew=True)
     return publish_run(Path(directory), options)
+
+
+def _strings(argument: str, values: Iterable[Any]) -> list[str]:
+    """An argument that is a list of texts. Raises InputError for a single one, a table, and what UTF-8 cannot hold."""
+    if isinstance(values, str | bytes | Mapping) or hasattr(values, "columns") or not isinstance(values, Iterable):
+        hint = "name a column: table['text']" if hasattr(values, "columns") else None
+        raise InputError(argument, f"is a {type(values).__name__}", allowed="a list of strings", hint=hint)
+    found = list(values)
+    for number, text in enumerate(found):
+        try:
+            is_text = isinstance(text, str) and text.encode() is not None
+        except UnicodeEncodeError as error:
+            raise InputError(f"{argument}[{number}]", f"cannot be UTF-8: {error.reason}", hint="remove it") from None
+        if not is_text:
+            raise InputError(f"{argument}[{number}]", f"is a {type(text).__name__}", allowed="a string")
+    return found
+
+
+def _folder(place: str | Path) -> Path:
+    if not isinstance(place, str | Path):
+        raise InputError("directory", f"is a {type(place).__name__}", allowed="the name of a folder")
+    return Path(place)
+
+
+def _directory(kind: str, name: str) -> Path:
+    """The run directory of a name. Raises InputError for a name that no artefact can have."""
+    if not isinstance(name, str) or not re.fullmatch(NAME, name):
+        raise InputError("name", f"{name!r} cannot be a name", allowed="lower-case letters, digits, dots and hyphens")
+    return ARTIFACTS / kind / name
 
 
 def _keep(path: Path, text: str) -> None:

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 X1 = "<X1>"
 QUOTE = '"'
 
-Name = Annotated[str, Field(pattern=r"^[a-z0-9]+([.-][a-z0-9]+)*$", max_length=96)]
+NAME = r"^[a-z0-9]+([.-][a-z0-9]+)*$"
+Name = Annotated[str, Field(pattern=NAME, max_length=96)]
 Version = Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")]
 LANGUAGE = r"^([a-z]{2,3}|code|multilingual)$"  # what the Hub takes: ISO 639, lower case
 Language = Annotated[str, Field(pattern=LANGUAGE)]

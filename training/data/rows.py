@@ -22,6 +22,7 @@ from hub.client.connection import reading
 from hub.contract.recipe import Grades, Spans, TrainingData
 from hub.contract.shards import reading_rows
 from hub.errors import InputError, RunError
+from hub.text_files import is_blank
 from training.data.example_types import (
     DOCUMENTS,
     EXAMPLE_TYPES,
@@ -167,7 +168,7 @@ def self_pairs(rows: Dataset, limit: int | None) -> Dataset:
     count = len(columns)
     interleaved = pa.concat_arrays(columns).take(pa.array(np.arange(count * len(rows)).reshape(count, -1).T.ravel()))
     texts = pc.unique(interleaved)
-    texts = texts.filter(pc.not_equal(pc.utf8_trim_whitespace(texts), ""))[:limit]
+    texts = texts.filter(pa.array([text is not None and not is_blank(text) for text in texts.to_pylist()]))[:limit]
     return Dataset(pa.table({"anchor": texts, "positive": texts}).cast(SELF_PAIR.features.arrow_schema))
 
 

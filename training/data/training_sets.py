@@ -15,6 +15,7 @@ from typing import Any
 
 import datasets
 import numpy as np
+import pyarrow.parquet as pq
 from datasets import Dataset, IterableDataset
 
 from hub.client.connection import reading
@@ -95,7 +96,9 @@ def from_file(path: Path, spec: TrainingData, place: str) -> Origin:
         raise InputError(place, "no such file", allowed=f"a run directory, or a file ending in {', '.join(READERS)}")
     if (spec.config, spec.split) != one:
         raise InputError(place, f"is one file, without config {spec.config!r} and split {spec.split!r}", allowed=one)
-    names, _ = open_rows(path, place)
+    names, first = open_rows(path, place)
+    if next(first, None) is None:
+        raise InputError(place, "has no rows", hint="take a file with at least one")
     kinds = column_kinds(spec, names)
     sha256 = sha256_file(path)
     given = {"path": str(path.resolve()), "place": place, "kinds": kinds, "sha256": sha256}
@@ -111,14 +114,16 @@ def column_kinds(spec: TrainingData, names: list[str]) -> dict[str, str]:
     examples = EXAMPLE_TYPES[spec.example_type]
     target = examples.read.target
     kinds = dict.fromkeys(SOURCE_COLUMNS if examples == SELF_PAIR else examples.read.columns, "string")
-    kinds |= dict.fromkeys(spec.columns or (), "string") | {SET: "int64"}
+    kinds |= dict.fromkeys(spec.columns or (), "string")
+    if spec.example_set is not None:
+        kinds[SET] = "int64"
     if target is not None:
         kinds[target.column] = "int64" if target.integers else "float64"
     return {name: kinds.get(name, "null") for name in names}
 
 
 def typed_rows(path: str, place: str, kinds: dict[str, str], sha256: str) -> Iterator[dict[str, Any]]:
-    """The rows of a file with cells of these kinds; ``sha256`` is for the cache of ``datasets``, which hashes arguments."""
+    """The rows of a file with cells of these kinds; ``sha256`` is for the cache of ``datasets``, by the arguments."""
     wanted = [name for name, kind in kinds.items() if kind != "null"]
     for number, row in open_rows(Path(path), place, wanted)[1]:
         where = f"{place}:{number}"
@@ -128,9 +133,9 @@ def typed_rows(path: str, place: str, kinds: dict[str, str], sha256: str) -> Ite
 
 def _cell(cell: Any, kind: str, where: str, name: str) -> Any:
     if kind == "string":
-        return None if cell is None else as_text(cell, where, name)
+        return as_text(cell, where, name)
     if cell is None or cell == "":
-        return None
+        raise InputError(where, f"column {name!r} is empty", allowed="a number")
     try:
         number = math.nan if isinstance(cell, bool) else float(cell)
     except (TypeError, ValueError):
@@ -143,13 +148,26 @@ def _cell(cell: Any, kind: str, where: str, name: str) -> Any:
 
 
 def load_shards(files: dict[str, list[str]], streaming: bool, place: str) -> Any:
-    """Shards of parquet by split, read by ``datasets``, for which a path is a pattern and ``::`` separates two paths.
+    """Shards of parquet by split, read by ``datasets``. Raises InputError when their bytes are not parquet.
 
-    Raises InputError when their bytes are not parquet.
+    It takes a path for a pattern, and one with ``::`` for two paths: such shards are read here, which is slower.
     """
-    exact = {split: [glob.escape(path).replace("::", "[:]:") for path in paths] for split, paths in files.items()}
     with reading_rows(place):
-        return datasets.load_dataset("parquet", data_files=exact, streaming=streaming)
+        if not any("::" in path for paths in files.values() for path in paths):
+            exact = {split: [glob.escape(path) for path in paths] for split, paths in files.items()}
+            return datasets.load_dataset("parquet", data_files=exact, streaming=streaming)
+        source, loaded = IterableDataset if streaming else Dataset, dict[str, Any]()
+        for split, paths in files.items():
+            features = datasets.Features.from_arrow_schema(pq.read_schema(paths[0]))
+            given = {"paths": tuple(paths), "changed": tuple(Path(path).stat().st_mtime_ns for path in paths)}
+            loaded[split] = source.from_generator(_shard_rows, features=features, gen_kwargs=given)
+        return loaded
+
+
+def _shard_rows(paths: tuple[str, ...], changed: tuple[int, ...]) -> Iterator[dict[str, Any]]:
+    """The rows of shards; ``changed`` is for the cache of ``datasets``, as in ``typed_rows``."""
+    for path in paths:
+        yield from (row for _, row in open_rows(Path(path), path)[1])
 
 
 def _config(given: str | None, configs: list[str], place: str) -> str:
