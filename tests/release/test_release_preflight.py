@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from published_run import finished_run, write_card
+from published_run import finished_run
 
 from hub.client.fetch import fetch
 from hub.client.publish import NEXT, publish
@@ -71,20 +71,6 @@ def test_a_version_that_is_taken_or_behind_is_refused_and_a_tag_never_moves(publ
             publication_target(repository, recipe, force)
     if may_be_forced:
         assert publication_target(repository, recipe, True).branch == NEXT
-
-
-def test_another_version_that_grows_is_left_alone(published, tmp_path):
-    repository, released = published
-    directory = finished_run(tmp_path / released.name, version="0.3.0")
-    manifest = run_dir.require_complete(directory).model_copy(update={"complete": False})
-    run_dir.write_manifest(directory, manifest)
-    write_card(directory)
-    repository.make_branch(NEXT, repository.branch().sha)
-    options = {"repo_type": "dataset", "revision": NEXT, "allow_patterns": ["*.json", "*.md", "*.yaml"]}
-    repository.api.upload_folder(repo_id=repository.repo_id, folder_path=directory, **options)
-    with pytest.raises(RunError, match=r"branch next: holds an unfinished run of another recipe .*v0\.3\.0"):
-        publication_target(repository, recipe_of(released, "version=0.4.0", "seed=7"), False)
-    repository.api.delete_branch(repository.repo_id, branch=NEXT, repo_type="dataset")
 
 
 def test_a_directory_with_another_run_is_not_published_under_this_recipe(tmp_path):

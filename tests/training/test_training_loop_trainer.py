@@ -179,7 +179,6 @@ def test_accumulated_steps_make_the_same_batch(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["arguments.learning_rate=nan"], "arguments.learning_rate: is nan; allowed: a number"),
         (["arguments.fp16=true"], "arguments.fp16: needs a GPU"),
         (["datasets.0.streaming=true"], "so how many steps an epoch has is not known; give arguments.max_steps"),
         (["arguments.report_to=wandb"], "'wandb' is not installed; allowed: "),
@@ -237,18 +236,13 @@ def test_no_in_a_recipe_is_false(tmp_path):
     assert typed_arguments(load_recipe(path, ModelRecipe).arguments, "p") == {"bf16": False}
 
 
-def test_what_is_evaluated_is_saved(tmp_path):
+def test_the_checkpoint_is_chosen_by_validation_where_there_is_one_so_what_is_evaluated_is_saved(tmp_path):
     steps = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 4}
     chosen, _ = trainer_arguments(recipe_of(), steps, tmp_path, 1, True, "p")
-    assert chosen.save_steps == 4
+    assert chosen.save_steps == 4 and chosen.load_best_model_at_end
+    assert chosen.metric_for_best_model == "eval_sequential_score"
     with pytest.raises(InputError, match=r"p.save_steps: is 8, but eval_steps is 4"):
         trainer_arguments(recipe_of(), steps | {"save_steps": 8}, tmp_path, 1, True, "p")
-
-
-def test_the_checkpoint_is_chosen_by_validation_where_there_is_one(tmp_path):
-    chosen, _ = trainer_arguments(recipe_of(), {}, tmp_path, 1, True, "p")
-    assert chosen.load_best_model_at_end
-    assert chosen.metric_for_best_model == "eval_sequential_score"
     last, _ = trainer_arguments(recipe_of(), {}, tmp_path, 1, False, "p")
     assert not last.load_best_model_at_end
     assert reported(last, recipe_of())["lr_scheduler_type"] == "linear"

@@ -246,7 +246,6 @@ def test_two_processes_compare_the_rows_of_the_whole_batch(encoder, folder, tmp_
         ("MultipleNegativesRankingLoss", "scal", "20", r"p.loss_arguments.scal: is not .*did you mean 'scale'"),
         ("MultipleNegativesRankingLoss", "temperature", "0.05", r"not an argument .*; scale is 1 / temperature"),
         ("CachedMultipleNegativesRankingLoss", "mini_batch_size", "many", r"valid integer.*found 'many'"),
-        ("CachedMultipleNegativesRankingLoss", "mini_batch_size", "0", r"mini_batch_size: is 0; allowed: a positive"),
         ("CoSENTLoss", "scale", "nan", r"is nan; allowed: a positive number"),
         ("MultipleNegativesRankingLoss", "gather_across_devices", "true", r"is set by this stage; remove it"),
         ("GISTEmbedLoss", "margin", "-1", r"loss_arguments.margin: is -1; allowed: 0 or a positive number"),
