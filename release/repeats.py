@@ -15,7 +15,6 @@ import typer
 from hub import cli
 from hub.contract import run_dir
 from hub.contract.measured import REPEATS, Repeats, Run, run_of, write_json
-from hub.contract.published_paths import published
 from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import deciding, load_recipe
 from hub.contract.results import read_results
@@ -200,7 +199,7 @@ def write_for_card(series: Series, repeats: Repeats) -> None:
 
 def without(recipe: ModelRecipe, keys: tuple[str, ...]) -> dict[str, Any]:
     """The recipe keys that affect the weights, as plain values, without those that differ between the runs."""
-    tree: dict[str, Any] = deciding(published(recipe))
+    tree = deciding(recipe)
     for key in keys:
         *parents, last = key.split(".")
         node: Any = tree

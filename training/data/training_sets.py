@@ -17,8 +17,7 @@ from datasets import Dataset, IterableDataset
 
 from hub.client.connection import reading
 from hub.client.fetch import hub_dataset, local_run, require_known
-from hub.contract.published_paths import published
-from hub.contract.recipe import MADE, DatasetRecipe, Grades, Spans, TrainingData
+from hub.contract.recipe import MADE, PUBLISHED, DatasetRecipe, Grades, Spans, TrainingData
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import RECIPE
 from hub.contract.shards import reading_rows, unreadable
@@ -148,7 +147,7 @@ class TrainingSet:
         splits: dict[str, int | None] = {self.spec.split: self.rows}
         if self.validation is not None:
             splits["validation"] = len(self.validation)
-        spec = published(self.spec).model_dump(include=DESCRIBED, exclude_none=True)
+        spec = self.spec.model_dump(context=PUBLISHED, include=DESCRIBED, exclude_none=True)
         return {**spec, "commit": self.commit, "splits": splits, "license": self.own_license}
 
     @property
