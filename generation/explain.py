@@ -165,7 +165,9 @@ def explain(directory: Path, text: str, places: Sequence[str] = ()) -> Explanati
     if manifest is None or manifest.kind != "dataset":
         raise InputError(directory, "is not a run directory of a dataset", hint="run: sts-dino write RECIPE")
     recipe = load_recipe(directory / run_dir.RECIPE, DatasetRecipe, [*remembered(directory), *places])
-    require_inputs(directory / run_dir.RECIPE, recipe, unneeded=("source.path",))
+    require_inputs(
+        directory / run_dir.RECIPE, {key: path for key, path in recipe.local_paths().items() if key != "source.path"}
+    )
     if not recipe.model.facts.can_trace:
         problem = f"backend {recipe.model.backend!r} reports no token probabilities"
         raise InputError(directory, problem, allowed=backends_that("can_trace"))

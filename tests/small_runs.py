@@ -10,6 +10,7 @@ from typing import Any
 from generation.pipeline.directory import DatasetRun
 from generation.pipeline.finish import finish
 from generation.pipeline.tasks import Row, Shard, WriteShard, shard_files
+from generation.rows.counts import WORDS, TextLength
 from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import fingerprint, resolved
@@ -78,7 +79,13 @@ def small_recipe(form: str, **changes: Any) -> DatasetRecipe:
     )
 
 
-def small_run(directory: Path, recipe: DatasetRecipe, blocks_done: int | None = None, blocks: int = BLOCKS) -> Manifest:
+def small_run(
+    directory: Path,
+    recipe: DatasetRecipe,
+    blocks_done: int | None = None,
+    blocks: int = BLOCKS,
+    length: TextLength = WORDS,
+) -> Manifest:
     """The run of a recipe in ``directory``, with its card; growing when ``blocks_done`` is given (shards written)."""
     begun = Manifest(kind="dataset", name=recipe.name, version=recipe.version, fingerprint=fingerprint(recipe, {}))
     run = DatasetRun(directory, recipe, run_dir.begin(directory, begun, resolved(recipe)))
@@ -90,7 +97,7 @@ def small_run(directory: Path, recipe: DatasetRecipe, blocks_done: int | None = 
         failed = [{**row, "text2": "öffen", "reason": "not_closed"} for row in rows[::7]]
         write_shard(run, shard, rows, failed)
     if blocks_done is None:
-        finish(run, blocks, blocks * SIZE)
+        finish(run, blocks, blocks * SIZE, length)
     write(directory, render(directory, f"acme/{recipe.name}"))
     return run.manifest
 

@@ -19,11 +19,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hub.cli import ANY_CLUSTER
 from hub.contract.recipe import DatasetRecipe
 from hub.errors import InputError, RunError
 from hub.untrusted import first_line
 
+ANY_CLUSTER = "auto"  # as Ray says it: the cluster that this machine belongs to
 ANSWER_SECONDS = 25  # for a cluster's first answer
 PROCESS = 5 * 10**8  # bytes of a worker without its model
 UNPACKED = 7  # bytes of float32 for a byte of a GGUF file, mostly of 4-bit weights

@@ -8,8 +8,7 @@ from typing import Any, Protocol
 
 from generation.inputs.examples import ExampleSet, example_sets
 from generation.inputs.row_seeds import row_seed
-from hub.contract.published_paths import published
-from hub.contract.recipe import X1, DatasetRecipe, Label, Variant
+from hub.contract.recipe import PUBLISHED, X1, DatasetRecipe, Label, Variant
 from hub.errors import InputError
 
 
@@ -64,7 +63,7 @@ class Prompts:
         if self.recipe.few_shot is None:
             return {}
         keys = {"repo_id", "revision", "config", "splits", "path"}
-        named = published(self.recipe.few_shot.examples).model_dump(include=keys, exclude_none=True)
+        named = self.recipe.few_shot.examples.model_dump(context=PUBLISHED, include=keys, exclude_none=True)
         rows = {
             f"{shots}shot": [{label: [one.row for one in shown] for label, shown in found.items()} for found in sets]
             for shots, sets in self.sets.items()

@@ -18,7 +18,7 @@ from hub import cli
 from hub.contract import run_dir
 from hub.contract.published_paths import clone_of, published_path, remember
 from hub.contract.recipe import DatasetRecipe, LanguageModel
-from hub.contract.recipe_file import new_manifest, resolved
+from hub.contract.recipe_file import begin_run
 from hub.contract.run_dir import Manifest
 from hub.durable import sha256_file
 from hub.errors import InputError
@@ -44,8 +44,8 @@ def generate(
     """
     recipe = with_dtype(recipe)
     inputs = input_hashes(recipe) | (base.inputs if base else run_dir.base_inputs(run_dir.read_manifest(directory)))
-    manifest = run_dir.begin(directory, new_manifest(recipe, inputs, versions(recipe)), resolved(recipe))
-    remember(directory, recipe)
+    manifest = begin_run(directory, recipe, inputs, versions(recipe))
+    remember(directory, recipe.local_paths())
     scratch = Scratch(directory, run_key(manifest))
     if manifest.complete:
         scratch.clear()  # a start that was killed right after its last word did not come to it
