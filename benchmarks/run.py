@@ -5,8 +5,7 @@ from importlib import import_module
 from typing import Any
 
 import typer
-
-from hub import cli
+from typer.core import TyperGroup
 
 BENCHMARKS = {
     "throughput": ("benchmarks.throughput", "Texts per second of the engine beside generate() and llama.cpp"),
@@ -21,7 +20,7 @@ BENCHMARKS = {
 def lazy_app(help_text: str, commands: Mapping[str, tuple[str, str]]) -> typer.Typer:
     """A typer app whose subcommands (name → module with an ``app``, help) are imported when they are called."""
 
-    class LazyGroup(cli.Group):
+    class LazyGroup(TyperGroup):
         def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
             """The subcommand that the words name, imported, and its own words."""
             name, command, rest = super().resolve_command(ctx, args)
@@ -39,7 +38,7 @@ def lazy_app(help_text: str, commands: Mapping[str, tuple[str, str]]) -> typer.T
         rich_markup_mode=None,
     )
     for name, (_, line) in commands.items():
-        app.command(name, cls=cli.Command, help=line)(_placeholder)
+        app.command(name, help=line)(_placeholder)
     return app
 
 

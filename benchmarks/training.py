@@ -186,8 +186,8 @@ def make_job(case: Case, device: str, seed: int, folder: Path) -> Any:
         for name in ("sentence1", "sentence2")
     }
     columns["score"] = [draw.random() for _ in range(count)]
-    given = typed_arguments(recipe.arguments, "arguments")
-    arguments, reporters = trainer_arguments(recipe, given, folder / "checkpoints", 1, False, "arguments")
+    given = typed_arguments(recipe.arguments, "arguments") | {"per_device_train_batch_size": case.batch}
+    arguments, reporters = trainer_arguments(given, folder / "checkpoints", 1, False, "arguments")
     rows = TrainingSet("random", recipe.datasets[0], Dataset.from_dict(columns), None, None, "", None)
     case.config.save_pretrained(folder / "shape")
     base = Base(folder / "shape", None, "")

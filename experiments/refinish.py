@@ -13,7 +13,7 @@ from generation.pipeline.tasks import WriteShard, shard_files
 from hub import cli
 from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe
-from hub.contract.recipe_file import apply_overrides, checked, load_recipe, new_manifest, read_yaml, resolved
+from hub.contract.recipe_file import apply_overrides, begin_run, checked, load_recipe, read_yaml
 from hub.contract.run_dir import RECIPE, Manifest
 from hub.contract.schema import ROW_FILTERS
 from hub.contract.shards import read_shard
@@ -38,8 +38,7 @@ def main(
     before = run_dir.require_complete(directory)
     recipe = checked(directory / RECIPE, DatasetRecipe, apply_overrides(read_yaml(directory / RECIPE), settings))
     with run_dir.locked(out):
-        manifest = new_manifest(recipe, before.inputs, before.versions)
-        run = DatasetRun(out, recipe, run_dir.begin(out, manifest, resolved(recipe)))
+        run = DatasetRun(out, recipe, begin_run(out, recipe, before.inputs, before.versions))
         if not run.manifest.complete:
             refinish(run, directory, before)
     print(json.dumps({"directory": str(out), **run.manifest.counts}, ensure_ascii=False))

@@ -3,8 +3,8 @@
 Prints the prompts and every token's probability under each, after debiasing, and after top-k and top-p. Then the engine
 generates the row again: the text must be the same, and the statistics up to rounding.
 
-A row id consists of the columns source_id, target and attempt, e.g. 000014/0.5/1; with few-shot examples also of the
-shot count of the config and example_set, e.g. 000014/entailment/0/20shot-3.
+A row id consists of source_id, target and attempt, e.g. 000014/0.5/1; with few-shot examples also of the config's shot
+count and example_set, e.g. 000014/entailment/0/20shot-3.
 """
 
 import math
@@ -165,7 +165,9 @@ def explain(directory: Path, text: str, places: Sequence[str] = ()) -> Explanati
     if manifest is None or manifest.kind != "dataset":
         raise InputError(directory, "is not a run directory of a dataset", hint="run: sts-dino write RECIPE")
     recipe = load_recipe(directory / run_dir.RECIPE, DatasetRecipe, [*remembered(directory), *places])
-    require_inputs(directory / run_dir.RECIPE, recipe, unneeded=("source.path",))
+    require_inputs(
+        directory / run_dir.RECIPE, {key: path for key, path in recipe.local_paths().items() if key != "source.path"}
+    )
     if not recipe.model.facts.can_trace:
         problem = f"backend {recipe.model.backend!r} reports no token probabilities"
         raise InputError(directory, problem, allowed=backends_that("can_trace"))

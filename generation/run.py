@@ -37,7 +37,7 @@ AppendOption = Annotated[
 ]
 
 
-@app.command(cls=cli.RayCommand)
+@app.command()
 def main(
     recipe_path: cli.RecipeArgument,
     out: cli.OutOption = None,
@@ -92,7 +92,7 @@ def checked_recipe(
     """The recipe and its run directory, after all checks that need no model."""
     recipe = load_recipe(path, DatasetRecipe, settings + ([f"source.limit={limit}"] if limit else []))
     licences.check(recipe)  # else the dataset could not be published
-    require_inputs(path, recipe)
+    require_inputs(path, recipe.local_paths())
     check(options, recipe)
     require_file(recipe.source)
     model_files(recipe.model)

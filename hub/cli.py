@@ -17,14 +17,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 
 from hub.errors import InputError, StsDinoError, did_you_mean
-from hub.process import INTERRUPTED, LAST_WORDS, TERMINATED, hand_over
+from hub.process import INTERRUPTED, LAST_WORDS, TERMINATED, heed
 from hub.untrusted import printable
 
 LONGEST = 10_000  # characters of an error: it may list untrusted names
-ANY_CLUSTER = "auto"  # as Ray says it: the cluster that this machine belongs to
 _NO_SPACE = "no space left on the disk; free some and run the same command again"
 _NO_ENTRY = "cannot be written or read here; choose another folder, or change its permissions"
 _UsageError: Any = typer.BadParameter.__base__  # click's, which typer brings under another name in each version
@@ -54,8 +52,8 @@ RayOption = Annotated[
     str | None,
     typer.Option(
         "--ray",
-        metavar="[ADDRESS]",
-        help="Work on a Ray cluster: HOST:PORT, or auto (also without a value): the one this machine belongs to",
+        metavar="ADDRESS",
+        help="Work on a Ray cluster: HOST:PORT, or auto for the one this machine belongs to",
     ),
 ]
 WorkersOption = Annotated[
@@ -72,78 +70,24 @@ GpusOption = Annotated[
 ]
 
 
-class App(typer.Typer):
-    """A typer app whose commands refuse a command line that cannot be read in one line."""
-
-    def command(self, name: str | None = None, **more: Any) -> Any:
-        """Register a command, as typer does."""
-        return super().command(name, **{"cls": Command, **more})
-
-
-class _OneLine:
-    """Mixed into commands and groups: a command line that cannot be read is an InputError in one line."""
-
-    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Parse ``args``. Raises InputError."""
-        given = [*args]  # click takes its words out of the list
-        try:
-            return super().make_context(info_name, args, parent, **extra)  # type: ignore[misc]
-        except _UsageError as error:
-            name = f"{parent.command_path} {info_name}" if parent else str(info_name)
-            raise _of_usage(error, error.ctx.command_path if error.ctx else name, given) from None
-
-    def invoke(self, ctx: Any) -> Any:
-        """Call what was parsed. Raises InputError for an unknown subcommand."""
-        try:
-            return super().invoke(ctx)  # type: ignore[misc]
-        except _UsageError as error:
-            raise _of_usage(error, (error.ctx or ctx).command_path, []) from None
-
-
-class Command(_OneLine, TyperCommand):
-    """A command of the project."""
-
-
-class Group(_OneLine, TyperGroup):
-    """A group of commands of the project."""
-
-
-def _of_usage(error: Any, name: str, words: Sequence[str]) -> Exception:
-    """A usage error as InputError, with the value among ``words``; the help that no word at all asks for stays."""
-    if type(error).__name__ == "NoArgsIsHelpError":
-        return error
+def _show_usage_error(error: Any, file: object = None) -> None:
+    """Print a command line's error in one line, in place of typer's several; the exit code stays 2."""
+    name = error.ctx.command_path if error.ctx else " ".join(["sts-dino", *sys.argv[1:2]])
     problem, _, _ = error.format_message().rstrip(".").partition(" (Possible options")
     problem = problem[:1].lower() + re.sub(r"\.? Did you mean", "; did you mean", problem[1:])
-    hint = did_you_mean(getattr(error, "option_name", ""), getattr(error, "possibilities", None) or ())
+    words = [part for word in sys.argv[1:] for part in word.split("=", 1)]
     options = getattr(getattr(error, "param", None), "opts", ())
-    split = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
-    found = next((after for word, after in pairwise(split) if word in options), None)
-    problem += f" (found {found!r})" if found is not None else ""
-    return InputError(name, problem, hint="; ".join(filter(None, (hint, f"see {name} --help"))))
+    problem += "".join(f" (found {after!r})" for word, after in pairwise(words) if word in options)
+    hint = did_you_mean(getattr(error, "option_name", ""), getattr(error, "possibilities", None) or ())
+    _say_error(InputError(name, problem, hint="; ".join(filter(None, (hint, f"see {name} --help")))))
 
 
-class RayCommand(Command):
-    """A command with ``RayOption``, whose address may be left out; typer has no option with an optional value."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put in the address that a bare ``--ray`` stands for."""
-        return super().parse_args(ctx, with_address(args))
+_UsageError.show = _show_usage_error
 
 
-def with_address(words: list[str]) -> list[str]:
-    """A command line in which every ``--ray`` has its value: an option, a recipe or a path that exists is none."""
-    full: list[str] = []
-    for word, after in zip(words, [*words, "-"][1:], strict=True):
-        full.append(word)
-        if word == "--ray" and (after.startswith("-") or after.endswith(".yaml") or Path(after).exists()):
-            full.append(ANY_CLUSTER)
-    return full
-
-
-def new_app(help_text: str) -> App:
+def new_app(help_text: str) -> typer.Typer:
     """A typer app with the project's settings: no shell completion noise, no pretty tracebacks (they show locals)."""
-    return App(
-        cls=Group,
+    return typer.Typer(
         help=help_text,
         add_completion=False,
         no_args_is_help=True,
@@ -173,21 +117,13 @@ def answer(text: str, facts: object, as_json: bool, then: Iterable[str] = ()) ->
     a terminal must not heed what a model wrote.
     """
     if as_json:
-        print(json.dumps(facts, default=_plain))
+        from pydantic_core import to_jsonable_python
+
+        print(json.dumps(facts, default=to_jsonable_python))
     else:
         print(text)
     for command in then:
         say(f"next: {command}")
-
-
-def _plain(value: object) -> Any:
-    from pydantic import BaseModel
-
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
-    if isinstance(value, Path):
-        return str(value)
-    raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
@@ -204,9 +140,7 @@ def run(app: Callable[[], object], ends_on_sigterm: bool = False) -> None:
     ``ends_on_sigterm``: as on Ctrl-C, everything that is held is let go. Without it the process ends at once.
     """
     try:
-        hand_over()
-        if ends_on_sigterm:
-            _heed_signals()
+        heed(_end, _end) if ends_on_sigterm else heed(signal.default_int_handler, signal.SIG_DFL)
         with warnings.catch_warnings():
             warnings.showwarning = _say_warning  # type: ignore[assignment]  # it takes all that is given
             if sys.argv[1:] == ["--version"]:
@@ -214,9 +148,7 @@ def run(app: Callable[[], object], ends_on_sigterm: bool = False) -> None:
             else:
                 app()
     except StsDinoError as error:
-        text = str(error)
-        cut = f" … and {len(text) - LONGEST:,} more characters" if len(text) > LONGEST else ""
-        say(f"error: {text[:LONGEST]}{cut}")
+        _say_error(error)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         say(LAST_WORDS[INTERRUPTED])
@@ -232,6 +164,11 @@ def run(app: Callable[[], object], ends_on_sigterm: bool = False) -> None:
         sys.exit(1)
 
 
+def _say_error(error: StsDinoError) -> None:
+    text = str(error)
+    say(f"error: {text[:LONGEST]}" + (f" … and {len(text) - LONGEST:,} more characters" if len(text) > LONGEST else ""))
+
+
 def _of_system(error: OSError) -> str:
     """What the system refused: of a file or a disk with its place, of anything else (a socket, too many open files)."""
     if error.filename is None and error.errno not in _DISK:
@@ -242,12 +179,6 @@ def _of_system(error: OSError) -> str:
 def _say_warning(message: Warning | str, *_: object) -> None:
     """A warning in one line: where in the code it was raised is nothing to act upon."""
     say(f"warning: {' '.join(str(message).split())}")
-
-
-def _heed_signals() -> None:
-    signal.signal(signal.SIGTERM, _end)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else ignored, as behind a shell's &
-        signal.signal(signal.SIGINT, _end)
 
 
 def _end(number: int, _: object) -> None:

@@ -6,7 +6,6 @@ Both print as one message that names the place, what was found, what is allowed 
 
 import difflib
 from collections.abc import Iterable
-from typing import Any
 
 
 class StsDinoError(Exception):
@@ -14,25 +13,15 @@ class StsDinoError(Exception):
 
     exit_code = 1
 
-    def __init__(self, place: object, problem: str, *, allowed: object = None, hint: str | None = None):
-        parts = [f"{place}: {problem}"]
+    def __init__(self, place: object, problem: str = "", *, allowed: object = None, hint: str | None = None):
+        """Without ``problem``, ``place`` is the whole message: a worker process's error is rebuilt from that."""
+        parts = [f"{place}: {problem}" if problem else str(place)]
         if allowed is not None:
             parts.append(f"allowed: {allowed}")
         if hint:
             parts.append(hint)
         self.place = str(place)
         super().__init__("; ".join(parts))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Rebuilt from the finished message, so that it comes back whole from a worker process."""
-        return _remade, (type(self), str(self), self.place)
-
-
-def _remade(kind: type[StsDinoError], message: str, place: str) -> StsDinoError:
-    """An error as it was raised: its message is whole already, so ``__init__`` is passed over."""
-    error = kind.__new__(kind, message)
-    error.place = place
-    return error
 
 
 class InputError(StsDinoError):

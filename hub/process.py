@@ -9,6 +9,7 @@ import os
 import resource
 import signal
 import sys
+from typing import Any
 
 INTERRUPTED, TERMINATED = 130, 143  # exit codes: 128 and the signal's number
 LAST_WORDS = {
@@ -17,22 +18,16 @@ LAST_WORDS = {
 }
 
 
-def heed_from_now_on() -> None:
-    """Set the handlers; signals that are ignored or heeded already stay so."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else ignored, as behind a shell's &
-        signal.signal(signal.SIGINT, _end_at_once)
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, _end_at_once)
+def heed(interrupt: Any, terminate: Any) -> None:
+    """Set the handlers of Ctrl-C and SIGTERM; a signal that is ignored, as behind a shell's &, or heeded stays so."""
+    usual = {signal.SIGINT: (signal.default_int_handler, interrupt), signal.SIGTERM: (signal.SIG_DFL, terminate)}
+    for number, (default, handler) in usual.items():
+        if signal.getsignal(number) in (default, end_at_once):
+            signal.signal(number, handler)
 
 
-def hand_over() -> None:
-    """Give signals back their usual meaning: from now on the caller heeds them."""
-    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
-        if signal.getsignal(number) is _end_at_once:
-            signal.signal(number, usual)
-
-
-def _end_at_once(number: int, _: object) -> None:
+def end_at_once(number: int, _: object) -> None:
+    """Print the last words and end, without what Python does at its end."""
     os.write(2, f"{LAST_WORDS[128 + number]}\n".encode())
     os._exit(128 + number)  # an exception might be caught by whatever is being imported
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from html import unescape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -216,14 +216,6 @@ class SafeTypes(Guard, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: 
         return super().construct_mapping(node, deep)
 
 
-class _Extent(NamedTuple):
-    """What a node stands for with its aliases unfolded: keys and values, characters of text, levels of collections."""
-
-    nodes: int = 0
-    characters: int = 0
-    levels: int = 0
-
-
 def load_yaml(text: str, *, max_bytes: int, max_depth: int, max_nodes: int, loader: Any = SafeTypes) -> Any:
     """The one document in ``text``, as plain Python values.
 
@@ -237,54 +229,44 @@ def load_yaml(text: str, *, max_bytes: int, max_depth: int, max_nodes: int, load
     try:
         kinds = yaml.NodeEvent | yaml.CollectionEndEvent
         events = (event for event in yaml.parse(text, loader) if isinstance(event, kinds))
-        _Count(events, _Extent(max_nodes, max_bytes, max_depth)).read()
+        _require_limits(events, max_nodes, max_bytes, max_depth)
         return yaml.load(text, loader)  # noqa: S506 - a SafeLoader
     except UnicodeEncodeError as error:
         raise UnsafeYaml("half a surrogate pair, which is not a character") from error
 
 
-class _Count:
-    """The extents of the nodes in a stream of events."""
-
-    def __init__(self, events: Iterator[yaml.Event], most: _Extent):
-        self._events, self._most, self._merges = events, most, 0
-        self._named: dict[str | None, _Extent] = {}  # by anchor
-
-    def read(self, depth: int = 0) -> _Extent | None:
-        """The extent of the next node, ``depth`` collections deep; None where a collection ends.
-
-        Raises UnsafeYaml where a limit is exceeded, and for an alias to nothing or to what it is in.
-        """
-        event: Any = next(self._events, None)
-        if not isinstance(event, yaml.NodeEvent):
-            return None
+def _require_limits(events: Iterator[yaml.Event], max_nodes: int, max_characters: int, max_depth: int) -> None:
+    """Raise UnsafeYaml where a document with its aliases unfolded breaks a limit, and for an alias to nothing."""
+    unfolded = list[tuple[int, int]]()  # of every event: change of depth, characters of text
+    named, opened = dict[str | None, slice](), list[tuple[str | None, int]]()  # by anchor, places in ``unfolded``
+    depth = deepest = nodes = characters = merges = 0
+    for event in events:
+        start, steps = len(unfolded), [(-1, 0)]
         if isinstance(event, yaml.AliasEvent):
-            if event.anchor not in self._named:
+            if event.anchor not in named:
                 problem = f"alias *{event.anchor} stands for nothing before it, or for what it is in"
                 raise UnsafeYaml(problem, event.start_mark)
-            found = self._named[event.anchor]
+            steps = unfolded[named[event.anchor]]
         elif isinstance(event, yaml.ScalarEvent):
-            self._merges += event.value == "<<"
-            found = _Extent(1, len(event.value))
-        else:
-            self._named.pop(event.anchor, None)
-            found = _Extent(1, 0, 1)
-            self._check(found, depth, event)
-            while (inner := self.read(depth + 1)) is not None:
-                levels = max(found.levels, 1 + inner.levels)
-                found = _Extent(found.nodes + inner.nodes, found.characters + inner.characters, levels)
-                self._check(found, depth, event)
-        if event.anchor and not isinstance(event, yaml.AliasEvent):
-            self._named[event.anchor] = found
-        self._check(found, depth, event)
-        return found
-
-    def _check(self, found: _Extent, depth: int, event: yaml.NodeEvent) -> None:
+            steps, merges = [(0, len(event.value))], merges + (event.value == "<<")
+        elif isinstance(event, yaml.CollectionStartEvent):
+            steps = [(1, 0)]
+            named.pop(event.anchor, None)
+            opened.append((event.anchor, start))
+        for change, length in steps:
+            depth, nodes, characters = depth + change, nodes + (change >= 0), characters + length
+            deepest = max(deepest, depth)
+        unfolded += steps
+        if isinstance(event, yaml.ScalarEvent):
+            named[event.anchor] = slice(start, len(unfolded))
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, start = opened.pop()
+            named[anchor] = slice(start, len(unfolded))
         limits = {
-            "levels": (depth + found.levels, self._most.levels),
-            "keys and values": (found.nodes, self._most.nodes),
-            "characters": (found.characters, self._most.characters),
-            "merges": (self._merges, MAX_MERGES),
+            "levels": (deepest, max_depth),
+            "keys and values": (nodes, max_nodes),
+            "characters": (characters, max_characters),
+            "merges": (merges, MAX_MERGES),
         }
         for what, (number, most) in limits.items():
             if number > most:

@@ -13,11 +13,11 @@ import yaml
 from hub.contract.measured import KINDS, NEAR_COPY, TrainedOn
 from hub.contract.recipe import DatasetRecipe, Label, config_features, finished_schema
 from hub.contract.run_dir import Manifest
-from hub.contract.schema import EXAMPLE_SET, OF_GENERATED_TEXTS, OF_SOURCE_SENTENCES, PROVENANCE, base_config, features
+from hub.contract.schema import EXAMPLE_SET, PROVENANCE, base_config, features
 from hub.untrusted import Markdown, code, fenced, sample, table
 from model_cards.facts import DatasetFacts
 from model_cards.manifest import GenerationProgress, TextLengths, check_files
-from model_cards.metadata import PAGE, dataset_data, front_matter
+from model_cards.metadata import PAGE, WORDS, dataset_data, front_matter
 from model_cards.provenance import change_table, cited, reproduction
 from model_cards.renderer import DATA, fill
 from model_cards.rows import (
@@ -33,11 +33,8 @@ from model_cards.rows import (
     targets_of,
 )
 
-WORDS = yaml.safe_load((DATA / "words.yaml").read_text(encoding="utf-8"))
 NOTES = WORDS["columns"]
-REASONS = {reason.name: reason.second for reason in OF_GENERATED_TEXTS}
-LINE_REASONS = {reason.name: reason.line or reason.second for reason in OF_GENERATED_TEXTS}
-SOURCE_REASONS = {reason.name: reason.first for reason in OF_SOURCE_SENTENCES}
+REASONS, SOURCE_REASONS = WORDS["reasons"], WORDS["source_reasons"]
 GENERATORS = DATA / "generators.yaml"
 BENCHMARKS = {"stsb-train": "STS Benchmark", "stsb-captions-and-headlines": "STS Benchmark"}  # by the source's licence
 SMALL_GENERATOR = 100_000_000  # parameters; the smallest GPT-2 has 124 million
@@ -104,19 +101,20 @@ def recipe_context(recipe: DatasetRecipe) -> dict[str, Any]:
     countered = [label for label in recipe.labels if label.counter_labels]
     against = {label.name for label in countered if recipe.decoding_of(label).decay_constant > 0}  # self-debiased
     on_cpu = model.device == "cpu" and model.device_map is None and model.quantization is None
-    plain = dict.fromkeys(label.plain_prompt or "" for label in recipe.guided_labels)
+    words = WORDS["schemas"][recipe.schema_name]
     return {
         "recipe": recipe,
         "form": recipe.dataset_schema,
+        "words": words,
         "tag": Markdown(f"v{recipe.version}"),
         "against": against,
         "debiased": bool(against),
         "guided": guided,
-        "plain_prompts": list(plain),
+        "plain_prompts": list(dict.fromkeys(label.plain_prompt or "" for label in recipe.guided_labels)),
         "settings": partial(settings, recipe),
         "countered": countered,
         "exact": model.facts.local and model.dtype == "float32" and on_cpu,  # fp32 on a CPU
-        "citation": fenced(cited({recipe.dataset_schema.card.method}, bool(against), guided=guided), "bibtex"),
+        "citation": fenced(cited({words["method"]}, bool(against), guided=guided), "bibtex"),
         "benchmark": BENCHMARKS.get(recipe.source.license),
         "limits": yaml.safe_load(GENERATORS.read_text(encoding="utf-8")).get(model.repo_id or model.path),
         "small_generator": SMALL_GENERATOR,
@@ -232,7 +230,7 @@ def counts_context(facts: DatasetFacts) -> dict[str, Any]:
     if counts is None:
         return {"counts": None}
     passed_over = {**counts.sources_skipped, **counts.sources_rejected}
-    lengths, meanings = counts.token_lengths, LINE_REASONS if recipe.decoding.text_end == "line" else REASONS
+    lengths, meanings = counts.token_lengths, REASONS | WORDS["reasons_at"].get(recipe.decoding.text_end, {})
     by_label = {name: counts.by_label[name].reasons for name in facts.label_names}
     return {
         "counts": counts,

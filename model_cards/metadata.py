@@ -5,7 +5,6 @@ It is built as data and dumped by PyYAML, never by a template. Only scores on a 
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -15,6 +14,7 @@ from hub.contract.recipe import DatasetRecipe, ModelRecipe, config_features
 from hub.contract.results import Results, TaskScore
 from hub.untrusted import visible_line
 from model_cards.manifest import ModelProvenance
+from model_cards.renderer import DATA
 from model_cards.rows import Split, default_config
 
 # example type of training data → tag of the paper
@@ -23,6 +23,7 @@ METHODS = {
     **{"self-pair": "simcse", "graded-pair": "dino", "graded-triplet": "dino"},
 }
 PAGE = "https://huggingface.co/"
+WORDS = yaml.safe_load((DATA / "words.yaml").read_text(encoding="utf-8"))
 FOLDER = ".eval_results"
 SIMILARITY = ("sentence-similarity", "Semantic textual similarity")
 OTHER = ("other", "Evaluation of sentence embeddings")
@@ -44,7 +45,7 @@ class Benchmark:
     file: str
 
 
-_TABLE = Path(__file__).parent / "data" / "benchmarks.yaml"
+_TABLE = DATA / "benchmarks.yaml"
 _KNOWN = {task: Benchmark(**keys) for task, keys in yaml.safe_load(_TABLE.read_text(encoding="utf-8")).items()}
 BENCHMARKS = _KNOWN | {f"mteb/{known.task_id}": known for known in _KNOWN.values()}
 """Task name → benchmark: our tasks with the protocol and rows of MTEB, and MTEB's own; not ``sts12/mean``."""
@@ -58,16 +59,16 @@ def front_matter(data: dict[str, Any]) -> str:
 
 def dataset_data(recipe: DatasetRecipe, configs: dict[str, list[Split]], page: str) -> dict[str, Any]:
     """Front matter of a dataset card. ``configs``: existing ones in the recipe's order; ``page``: the card's URL."""
-    words = recipe.dataset_schema.card
+    words = WORDS["schemas"][recipe.schema_name]
     data: dict[str, Any] = {
         "pretty_name": visible_line(recipe.pretty_name),
         "language": [recipe.language],
         **license_fields(known("recipe: license", recipe.license), page),
-        "task_categories": list(words.task_categories),
-        **({"task_ids": list(words.task_ids)} if words.task_ids else {}),
+        "task_categories": words["task_categories"],
+        **({"task_ids": words["task_ids"]} if words["task_ids"] else {}),
         "annotations_creators": ["machine-generated"],
         "language_creators": ["machine-generated"] + (["found"] if not recipe.source.facts.generated else []),
-        "tags": ["synthetic", "sts-dino", words.method, *words.tags],
+        "tags": ["synthetic", "sts-dino", words["method"], *words["tags"]],
     }
     if configs:
         default = default_config(configs, recipe)

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from hub.contract.published_paths import is_of, local_paths, published_path
+from hub.contract.published_paths import is_of, published_path
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.run_dir import MANIFEST, RECIPE, Manifest
 from hub.errors import InputError
@@ -126,7 +126,7 @@ def local_inputs(
 
     rows = [
         [code(key), code(published_path(path)), code(digest), origin(key, path)]
-        for key, path in local_paths(recipe).items()
+        for key, path in recipe.local_paths().items()
         if (digest := input_digest(path, manifest)) is not None
     ]
     return table(["key", "name", "SHA-256", "origin"], rows) if rows else None

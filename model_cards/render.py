@@ -16,8 +16,7 @@ import typer
 from hub.cli import DryRunOption, JsonOption, SetOption, answer, new_app, say
 from hub.client.plan import MEASURED, facts_digest, stamped
 from hub.contract.licences import check, check_model
-from hub.contract.published_paths import published
-from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from hub.contract.recipe import PUBLISHED, DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import deciding, load_recipe, resolved
 from hub.contract.results import read_results
 from hub.contract.run_dir import RECIPE, Manifest, changed_keys, locked, manifest_text, require_complete, rewrite_recipe
@@ -129,7 +128,7 @@ def update_recipe(directory: Path, recipe_path: Path, settings: list[str], dry_r
         kept, given = load_recipe(directory / RECIPE, kind), load_recipe(recipe_path, kind, settings)
         if isinstance(given, DatasetRecipe) and given.model.dtype == "auto":  # the run recorded what it resolved to
             given = given.model_copy(update={"model": given.model.model_copy(update={"dtype": kept.model.dtype})})
-        found, provenance = changed_keys(deciding(published(kept)), deciding(published(given))), manifest.provenance
+        found, provenance = changed_keys(deciding(kept), deciding(given)), manifest.provenance
         if found:
             more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
             problem = f"differs from the run {directory} in keys that decide its content"
@@ -140,7 +139,7 @@ def update_recipe(directory: Path, recipe_path: Path, settings: list[str], dry_r
         require_card(given, f"{ORGANISATION}/{given.name}", licensed(given, trained) if trained else ())
         if not dry_run:
             rewrite_recipe(directory, manifest, given.version, resolved(given))
-        return changed_keys(*(published(recipe).model_dump(mode="json") for recipe in (kept, given)))
+        return changed_keys(*(recipe.model_dump(mode="json", context=PUBLISHED) for recipe in (kept, given)))
 
 
 @app.command()

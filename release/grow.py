@@ -9,16 +9,16 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
 from hub import cli
 from hub.client import plan as batches
-from hub.client.connection import in_words
+from hub.client.connection import in_words, reason
 from hub.client.plan import CARD, Changes, Content, Remote, Snapshot, compare
 from hub.client.publish import Options, remote_manifest
 from hub.client.repository import MAIN, Repository
-from hub.client.retry import CommitBudget, now, reason
+from hub.client.retry import CommitBudget
 from hub.contract.run_dir import MANIFEST, RECIPE, Manifest, holds_recipe, manifest_text, read_manifest
 from hub.contract.schema import base_config
 from hub.errors import RunError, StsDinoError
@@ -39,7 +39,7 @@ class IncrementalPublisher:
     render: Render
     options: Options
     per_hour: int
-    clock: Callable[[], datetime] = now
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     def __post_init__(self) -> None:
         self._budget: CommitBudget | None = None  # read from the repository when it is first needed
@@ -119,7 +119,7 @@ class IncrementalPublisher:
         remote = self._head()
         at = self.clock()
         if self._budget is None:
-            self._budget = CommitBudget(self.per_hour, self.repository.commit_times(remote.sha))
+            self._budget = CommitBudget(self.per_hour, [c.created_at for c in self.repository.commits(remote.sha)[:-1]])
         if self._budget.next_time(at) > at:
             return False
         shown = first_batch(manifest, remote)

@@ -113,7 +113,7 @@ def main(
         raise InputError(f"--timeout {timeout}", "is not a duration", allowed="a number with s, m, h or d, such as 12h")
     name, extras = checked(recipe, org, overrides, workers)
     checkout = Checkout.here()
-    inside, *_ = [checkout.tracked(path) for path, _ in recipe_files(recipe)]  # those that it extends, too
+    inside, *_ = [checkout.tracked(path) for path in recipe_files(recipe)]  # those that it extends, too
     words = ["sts-dino", "release", inside, "--org", org, "--yes"]
     words += [*overrides.words, *words_of(workers), *(["--private"] if private else [])]
     whole = command(checkout.url(code), checkout.commit, extras, words)

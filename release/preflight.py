@@ -34,8 +34,7 @@ def namespace(api: HfApi, org: str | None, yes: bool, patience: RetryPolicy) -> 
         raise RunError(f"{api.endpoint}", "the token may only read", hint="use a token with the role write")
     found = [name for name in user.names if name.lower() == (org or user.name).lower()]
     if not found:
-        problem = "is not the token's user nor one of its organisations"
-        raise InputError(f"--org {org}", problem, allowed=", ".join(user.names))
+        raise InputError(f"--org {org}", "is not the token's user or organisation", allowed=", ".join(user.names))
     return found[0]
 
 
@@ -164,10 +163,9 @@ def _check_tag(repository: Repository, recipe: DatasetRecipe | ModelRecipe) -> N
 def refuse_edits(
     repository: Repository, remote: Remote, manifest: Manifest | None, snapshot: Snapshot, branch: str
 ) -> None:
-    """Raise RunError when a person changed the branch since it was published: what, and the card's diff."""
-    edits, diff = edits_since(repository, remote, manifest, snapshot)
+    """Raise RunError when a person changed the branch since it was published: what."""
+    edits = edits_since(repository, remote, manifest, snapshot)
     if edits:
         said = "; ".join(f"{path}: {what}" for path, what in edits.items())
-        lines = "".join(f"\n    {line}" for line in diff)
         hint = "look at it, then use --force to replace it"
-        raise RunError(f"{repository.repo_id}: {branch}", f"was changed by hand ({said}){lines}", hint=hint)
+        raise RunError(f"{repository.repo_id}: {branch}", f"was changed by hand ({said})", hint=hint)

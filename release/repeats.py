@@ -14,8 +14,7 @@ import typer
 
 from hub import cli
 from hub.contract import run_dir
-from hub.contract.measured import REPEATS, Repeats, Run, repeats_of, run_of, write_json
-from hub.contract.published_paths import published
+from hub.contract.measured import REPEATS, Repeats, Run, run_of, write_json
 from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import deciding, load_recipe
 from hub.contract.results import read_results
@@ -87,7 +86,7 @@ def main(
     series = planned(recipe, options, overrides, evaluation)
     with run_dir.locked(series.out):
         runs = comparable([run_once(series, value) for value in series.values])
-        repeats = repeats_of(series.recipe.name, series.over, runs)
+        repeats = Repeats(model=series.recipe.name, over=series.over, runs=tuple(runs))
         path = series.out.with_name(f"{series.out.name}.json")
         write_json(path, repeats)
     cli.say(f"written: {path}")
@@ -200,7 +199,7 @@ def write_for_card(series: Series, repeats: Repeats) -> None:
 
 def without(recipe: ModelRecipe, keys: tuple[str, ...]) -> dict[str, Any]:
     """The recipe keys that affect the weights, as plain values, without those that differ between the runs."""
-    tree: dict[str, Any] = deciding(published(recipe))
+    tree = deciding(recipe)
     for key in keys:
         *parents, last = key.split(".")
         node: Any = tree

@@ -27,7 +27,7 @@ from release.options import (
 app = cli.new_app(__doc__)
 
 
-@app.command(cls=cli.RayCommand)
+@app.command()
 @option_groups
 def main(
     recipes: Annotated[list[Path], typer.Argument(metavar="RECIPE...", help="Recipe files, or folders of them")],

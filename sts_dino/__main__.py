@@ -13,9 +13,9 @@ def main() -> None:
     if problem:
         print(f"error: {problem}", file=sys.stderr)
         sys.exit(2)
-    from hub.process import heed_from_now_on
+    from hub.process import end_at_once, heed
 
-    heed_from_now_on()
+    heed(end_at_once, end_at_once)
     from sts_dino.cli import run_command
 
     run_command()

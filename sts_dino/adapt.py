@@ -22,7 +22,6 @@ import typer
 from hub import cli
 from hub.assets import asset
 from hub.contract.measured import Fidelity
-from hub.contract.published_paths import local_paths
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import ARTIFACTS, locked, read_manifest, require_complete
@@ -88,7 +87,7 @@ class Adaptation:
             allowed = f"at least {FEWEST} source sentences"
             raise InputError(f"{dataset_recipe}:source.limit", f"is {dataset.source.limit}", allowed=allowed)
         pairs = out / "datasets" / dataset.name
-        paths = local_paths(load_recipe(model_recipe, ModelRecipe))
+        paths = load_recipe(model_recipe, ModelRecipe).local_paths()
         settings = [f"{key}={json.dumps(str(pairs))}" for key, path in paths.items() if Path(path).name == pairs.name]
         if not any(setting.startswith("datasets.") for setting in settings):
             hint = f"path: datasets/{dataset.name}"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from hub import cli
 from hub.errors import InputError, did_you_mean
@@ -14,7 +15,7 @@ from sts_dino.commands import COMMANDS, StageCommand
 ARTIFACTS, RECIPE, MANIFEST = Path("artifacts"), "recipe.yaml", "manifest.json"  # as in hub.contract.run_dir: imports
 
 
-class StageGroup(cli.Group):
+class StageGroup(TyperGroup):
     """A group that knows its subcommands' names and help by a table, and imports the one that is called."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
@@ -117,7 +118,7 @@ def new_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     for name, stage in COMMANDS.items():
-        app.command(name, cls=cli.Command, help=stage.help, hidden=stage.clone)(_stands_for_a_stage)
+        app.command(name, help=stage.help, hidden=stage.clone)(_stands_for_a_stage)
     return app
 
 

@@ -171,7 +171,7 @@ def estimate(recipe: ModelRecipe, file: Path, texts: list[str], place: str) -> T
 
     from training.encoder.bases import find_base
     from training.encoder.encoder import build_encoder
-    from training.loop.arguments import trainer_arguments, typed_arguments
+    from training.loop.arguments import check_together, trainer_arguments, typed_arguments
     from training.memory import memory_estimate
 
     if recipe.threads is not None:
@@ -182,7 +182,8 @@ def estimate(recipe: ModelRecipe, file: Path, texts: list[str], place: str) -> T
         spec = spec.model_copy(update={"vocabulary": spec.vocabulary.model_copy(update=origin)})
     base = find_base(spec)
     given = typed_arguments(recipe.arguments, place)
-    arguments, _ = trainer_arguments(recipe, given, Path("checkpoints"), 1, False, place)
+    given |= {"per_device_train_batch_size": check_together(recipe, given, place)}
+    arguments, _ = trainer_arguments(given, Path("checkpoints"), 1, False, place)
     encoder: Any = build_encoder(spec, base, recipe.lora)
     batch = (texts * (1 + recipe.batch_size // len(texts)))[: recipe.batch_size]
     half = torch.autocast(encoder.device.type, torch.bfloat16) if arguments.bf16 else nullcontext()

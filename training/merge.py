@@ -14,10 +14,10 @@ from typing import Annotated
 import typer
 
 from hub.cli import new_app, say
-from hub.contract.published_paths import is_outside
+from hub.contract.published_paths import published_path
 from hub.contract.recipe import Lora, ModelRecipe
-from hub.contract.recipe_file import load_recipe, new_manifest, resolved
-from hub.contract.run_dir import ARTIFACTS, RECIPE, Manifest, begin, changed_files, locked, require_complete
+from hub.contract.recipe_file import begin_run, load_recipe
+from hub.contract.run_dir import ARTIFACTS, RECIPE, Manifest, changed_files, locked, require_complete
 from hub.errors import InputError
 from training.encoder.bases import ADAPTER_WEIGHTS, Base, find_base
 
@@ -61,12 +61,12 @@ def find_same_base(recipe: ModelRecipe, manifest: Manifest) -> Base:
     return base
 
 
-def first_manifest(recipe: ModelRecipe, adapter: Manifest) -> Manifest:
-    """The manifest of a merged run that begins: the adapter is an input."""
+def begin_merge(out: Path, recipe: ModelRecipe, adapter: Manifest) -> Manifest:
+    """Start or resume a merged run: the adapter is an input."""
     weights = next(file.sha256 for file in adapter.files if file.path == ADAPTER_WEIGHTS)
     inputs = {**adapter.inputs, f"adapter:{adapter.name}": weights}
     versions = {**adapter.versions, **{library: version(library) for library in LIBRARIES}}
-    return new_manifest(recipe, inputs, versions)
+    return begin_run(out, recipe, inputs, versions)
 
 
 def merge_into(out: Path, directory: Path, recipe: ModelRecipe, manifest: Manifest, adapter: Manifest) -> Manifest:
@@ -82,7 +82,8 @@ def merge_into(out: Path, directory: Path, recipe: ModelRecipe, manifest: Manife
     if untrained.is_dir():
         shutil.rmtree(copied, ignore_errors=True)  # of a killed merge
         shutil.copytree(untrained, copied)
-    path = directory.as_posix() if not is_outside(directory.as_posix()) else f"{ARTIFACTS}/models/{adapter.name}"
+    path = directory.as_posix()
+    path = path if published_path(path) == path else f"{ARTIFACTS}/models/{adapter.name}"
     commands = f"{adapter.provenance['command']}\n{shlex.join(['sts-dino', 'merge', path])}"
     merged_from = {"name": adapter.name, "version": adapter.version, "fingerprint": adapter.fingerprint}
     counts = {**adapter.counts, "parameters": sum(parameter.numel() for parameter in encoder.parameters())}
@@ -111,7 +112,7 @@ def main(
     quiet_libraries()
     out = (out or directory.with_name(directory.name + SUFFIX)).resolve()
     with locked(out):
-        manifest = begin(out, first_manifest(recipe, adapter), resolved(recipe))
+        manifest = begin_merge(out, recipe, adapter)
         if manifest.complete:
             say(f"{out}: already merged; nothing to do")
         else:

@@ -22,7 +22,7 @@ from eval.audit.source import BATCH, find_dataset
 from eval.tasks.registry import DATASETS
 from hub.cli import JsonOption, new_app, say
 from hub.contract.measured import INPUT, KINDS, PROVENANCE, Dropped, Kind, Origin, SplitRows
-from hub.contract.published_paths import is_outside, published_path
+from hub.contract.published_paths import published_path
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import checked, fingerprint, load_recipe, resolved
 from hub.contract.run_dir import (
@@ -68,7 +68,7 @@ def recipe_of_kept(directory: Path, name: str | None = None, version: str | None
 
 def command_of(place: str, options: Mapping[str, Path | str | float | None]) -> str:
     """The command that drops the same rows, for the card: the options that were given, and no path of this machine."""
-    run = f"{ARTIFACTS}/datasets/{published_path(place)}" if is_outside(place) else place
+    run = place if (name := published_path(place)) == place else f"{ARTIFACTS}/datasets/{name}"
     words = ["sts-dino", "decontaminate", run]
     for option, value in options.items():
         if value not in (None, ""):

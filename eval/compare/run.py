@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from eval.compare import tables
-from eval.compare.tables import AVERAGES, DIFFERENCES, SCORES, Comparison, compared, result_tables
+from eval.compare.tables import Comparison, compared, result_tables
 from eval.runs.records import read_evaluation
 from hub.cli import JsonOption, answer, new_app, say
 from hub.contract.run_dir import ARTIFACTS
@@ -60,11 +60,9 @@ def compare(places: Sequence[str | Path], out: Path | None = None, as_json: bool
     comparison = compared([read_evaluation(place) for place in places])
     folder = out or ARTIFACTS / "comparisons" / folder_name(comparison.models)
     write(comparison, folder)
-    shown = [sheet for sheet in result_tables(comparison) if sheet.title.startswith((SCORES, AVERAGES, DIFFERENCES))]
-    parts = [tables.text(sheet) for sheet in shown]
-    parts += [f"of the same protocol: {sheet.title} (in comparison.md)" for sheet in comparison.beside]
+    shown = result_tables(comparison)
     facts = {"directory": folder, **{sheet.title: [sheet.header, *sheet.rows] for sheet in shown}}
-    answer("\n\n".join(parts), facts, as_json)
+    answer("\n\n".join(map(tables.text, shown)), facts, as_json)
     say(f"written: {folder}")
     return comparison
 

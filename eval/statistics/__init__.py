@@ -1,1 +1,1 @@
-"""Intervals and tests: bootstrap, jackknife, paired tests, verdicts."""
+"""Bootstrap intervals, paired tests, verdicts."""

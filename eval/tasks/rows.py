@@ -1,8 +1,8 @@
-"""Evaluation data: content of files, rows of a split with their hash, the pins that both are held against."""
+"""Evaluation data: content of files, rows of a split with their hash, and the pins that these are held against."""
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import yaml
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from hub.errors import InputError
 
@@ -22,16 +22,6 @@ class DataFile:
 
     place: str
     content: bytes
-
-    @property
-    def sha256(self) -> str:
-        """SHA-256 of the bytes, as hex."""
-        return hashlib.sha256(self.content).hexdigest()
-
-    @property
-    def line_count(self) -> int:
-        """Lines, header included, whether or not the last one ends in a newline."""
-        return self.content.count(b"\n") + (self.content[-1:] not in (b"", b"\n"))
 
     def lines(self, encoding: str = "utf-8") -> list[str]:
         """Lines ended by a newline, or by a carriage return and one; blank lines count.
@@ -66,25 +56,19 @@ def names_in_layout(name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((name, name.removeprefix("downstream/"))))
 
 
-class Directory:
-    """A local directory in SentEval's layout (``downstream/``, ``probing/``; or ``downstream`` itself), or in the STS
-    organisers'.
+def in_directory(root: Path, option: str, name: str) -> DataFile:
+    """A file of a local directory in SentEval's layout (``downstream/``, ``probing/``; or ``downstream`` itself, by any
+    name), or in the STS organisers'.
     """
-
-    def __init__(self, root: Path, option: str):
-        if not root.is_dir():
-            raise InputError(root, "no such directory", hint=f"check {option}")
-        inside = root.resolve().name == "downstream" and not (root / "downstream").is_dir()
-        self._root, self._option = (root.parent if inside else root), option
-
-    def read(self, name: str) -> DataFile:
-        """The file, also where the layout's ``downstream`` folder has another name."""
-        for candidate in names_in_layout(name):
-            path = self._root / candidate
-            if path.is_file():
-                return DataFile(str(path), path.read_bytes())
-        hint = f"{self._option} needs the whole layout: restore the file, or score without its task"
-        raise InputError(self._root / name, "no such data file", hint=hint)
+    if not root.is_dir():
+        raise InputError(root, "no such directory", hint=f"check {option}")
+    inside = root.resolve().name == "downstream" and not (root / "downstream").is_dir()
+    for candidate in names_in_layout(name):
+        path = (root.parent if inside else root) / candidate
+        if path.is_file():
+            return DataFile(str(path), path.read_bytes())
+    hint = f"{option} needs the whole layout: restore the file, or score without its task"
+    raise InputError(root / name, "no such data file", hint=hint)
 
 
 Vector = NDArray[np.float64]
@@ -186,17 +170,8 @@ def spread(strata: NDArray[np.integer], limit: int, seed: int) -> Indices:
     return np.sort(by_group[places])
 
 
-PINS_FILE = Path(__file__).with_name("pins") / "files.yaml"
-RESTORE = "restore the whole file from its source: a score on other data would pass for a score on these"
-
-
-class FilePin(BaseModel):
-    """A file's lines, header included, and the hash of its bytes; ``more``: how many further lines are accepted."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    lines: int
-    more: int = 0
-    sha256: str | None = None
+PINS_FILE = Path(__file__).with_name("pins") / "rows.yaml"
+RESTORE = "restore the files from their source: a score on other data would pass for a score on these"
 
 
 class RowsPin(BaseModel):
@@ -209,35 +184,17 @@ class RowsPin(BaseModel):
     rows: int
     more: int = 0
     sha256: str | None = None
-    subsets: dict[str, int] = Field(default_factory=dict)
+    subsets: dict[str, int] = {}
 
 
-class Pins(BaseModel):
-    """Every pin. An empty ``Pins()`` checks nothing: for data of one's own, and for tests."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    senteval: dict[str, FilePin] = Field(default_factory=dict)  # path in SentEval's layout → pin
-    originals: dict[str, FilePin] = Field(default_factory=dict)  # path in the organisers' layout → pin
-    rows: dict[str, dict[str, RowsPin]] = Field(default_factory=dict)  # data set → split → pin
+Pins = Mapping[str, Mapping[str, RowsPin]]  # data set → split → pin; empty for data of one's own, and for tests
 
 
 @cache
-def published() -> Pins:
-    """The pins of the published data, ``files.yaml``."""
-    return Pins.model_validate(yaml.safe_load(PINS_FILE.read_text(encoding="utf-8")))
-
-
-def check_file(file: DataFile, pin: FilePin | None, by_bytes: bool = True) -> None:
-    """Raises InputError when a pinned file has another number of lines or, where they are known, other bytes."""
-    if pin is None:
-        return
-    if not pin.lines <= file.line_count <= pin.lines + pin.more:
-        problem = f"has {file.line_count} lines, expected {_count(pin.lines, pin.more)}"
-        raise InputError(file.place, problem, hint=RESTORE)
-    if by_bytes and pin.sha256 not in (None, file.sha256):
-        found, expected = file.sha256[:12], str(pin.sha256)[:12]
-        problem = f"is altered: {file.line_count} lines as expected, but sha256 {found}…, expected {expected}…"
-        raise InputError(file.place, problem, hint=RESTORE)
+def published() -> dict[str, dict[str, RowsPin]]:
+    """The pins of the published data, ``rows.yaml``."""
+    pins = yaml.safe_load(PINS_FILE.read_text(encoding="utf-8"))
+    return {name: {split: RowsPin(**pin) for split, pin in splits.items()} for name, splits in pins.items()}
 
 
 def check_rows(place: str, rows: Rows, pin: RowsPin | None) -> None:
@@ -245,18 +202,14 @@ def check_rows(place: str, rows: Rows, pin: RowsPin | None) -> None:
     if pin is None:
         return
     if not pin.rows <= len(rows) <= pin.rows + pin.more:
-        raise InputError(place, f"has {len(rows)} rows, expected {_count(pin.rows, pin.more)}", hint=RESTORE)
+        expected = f"{pin.rows} to {pin.rows + pin.more}" if pin.more else str(pin.rows)
+        raise InputError(place, f"has {len(rows)} rows, expected {expected}", hint=RESTORE)
     if pin.sha256 is not None and rows.sha256 != pin.sha256:
         problem = f"has other rows: sha256 {rows.sha256[:12]}…, expected {pin.sha256[:12]}…"
         raise InputError(place, problem, hint=RESTORE)
-    if pin.subsets:
-        found = {name: stop - start for name, start, stop in rows.subsets}
-        if found != pin.subsets:
-            raise InputError(place, f"has subsets of {found} rows, expected {pin.subsets}", hint=RESTORE)
-
-
-def _count(least: int, more: int) -> str:
-    return f"{least}" if not more else f"{least} to {least + more}"
+    found = {name: stop - start for name, start, stop in rows.subsets}
+    if pin.subsets and found != pin.subsets:
+        raise InputError(place, f"has subsets of {found} rows, expected {pin.subsets}", hint=RESTORE)
 
 
 def rows_sha256(rows: Rows) -> str:

@@ -3,13 +3,13 @@
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from eval.tasks import hub as pinned
-from eval.tasks.hub import MTEB, HubPin, Repository
+from eval.tasks.hub import HubPin, Repository
 from eval.tasks.registry import find_dataset
-from eval.tasks.rows import DataFile, Directory, FilePin, Pins, Rows, RowsPin, check_file, check_rows, drawn, published
-from eval.tasks.task import LAYOUTS, DataSet, Layout, Part, Task
+from eval.tasks.rows import DataFile, Pins, Rows, check_rows, drawn, in_directory, published
+from eval.tasks.task import LAYOUTS, DataSet, Layout, Task
 from hub.assets import asset
 from hub.errors import InputError
 
@@ -39,72 +39,47 @@ class Source:
         *,
         pins: Pins | None = None,
     ):
-        """``pins``: the published ones by default; ``Pins()`` checks nothing, for data of one's own."""
+        """``pins``: the published ones by default; ``{}`` checks nothing, for data of one's own."""
         self._roots: dict[Layout, Path | None] = {"senteval": senteval, "originals": originals}
-        self._of_mteb = hub == MTEB
-        self._repository = None if hub is None or self._of_mteb else Repository(hub)
+        self._repository = Repository(hub) if hub else None
         self._pins = published() if pins is None else pins
 
     def load(self, dataset: str, splits: Sequence[str]) -> dict[str, Rows]:
         """The named splits (train, validation, test; ``all`` where the protocol cuts its own folds).
 
         Raises InputError: unknown data set or split, no source for it (names the option to give), a file that is
-        missing, short, long or altered (names file, found and expected).
+        missing, short, long or altered (names the files, found and expected).
         """
         found = find_dataset(dataset)
-        parts = {split: found.part(split) for split in splits}
-        return {split: self._rows(found, split, part) for split, part in parts.items()}
+        for split in splits:
+            found.part(split)
+        return {split: self._rows(found, split) for split in splits}
 
     def has(self, dataset: str, split: str) -> bool:
         """Whether a place is given where the split would be read; whether its files are there, ``load`` tells."""
-        in_files = self._reader(find_dataset(dataset), split) is not None
-        return in_files or (self._of_mteb and pinned.mteb_has(dataset, split))
+        return self._reader(find_dataset(dataset), split) is not None
 
-    def _rows(self, dataset: DataSet, split: str, part: Part) -> Rows:
-        pin, files = self._pins.rows.get(dataset.name, {}).get(split), LAYOUTS[dataset.layout]
-        read = self._reader(dataset, split)
-        if read is not None:
-            rows = self._from_files([read(name) for name in part.files], dataset.layout, part, pin)
-        elif self._of_mteb:
-            rows = pinned.mteb_rows(dataset.name, split, pin, files.form)
-        else:
-            hint = f"give {files.option}, or pinned Hub data with --hub-data ORG/NAME@REVISION"
+    def _rows(self, dataset: DataSet, split: str) -> Rows:
+        """The rows of a split. The rows decide, not the bytes: a file with other line ends passes."""
+        part, read = dataset.part(split), self._reader(dataset, split)
+        if read is None:
+            option = LAYOUTS[dataset.layout].option
+            hint = f"give {option}, or pinned Hub data with --hub-data ORG/NAME@REVISION"
             raise InputError(dataset.name, "no source of its data is given", hint=hint)
-        check_rows(f"{dataset.name} {split}", rows, pin)
-        return rows
-
-    def _from_files(self, files: Sequence[DataFile], layout: Layout, part: Part, pin: RowsPin | None) -> Rows:
-        """The rows of ``files``. Where they are not the pinned ones, the file that is to blame is named.
-
-        Lines are always counted. Of the bytes, the rows decide: a file with other line ends passes.
-        """
-        pins: dict[str, FilePin] = getattr(self._pins, layout)
-        expected = [(file, pins.get(name)) for file, name in zip(files, part.files, strict=True)]
-        for file, one in expected:
-            check_file(file, one, by_bytes=False)
-        try:
-            rows = part.reader(files)
-        except InputError:
-            _blame(expected)
-            raise
-        if pin is None or rows.sha256 != pin.sha256:
-            _blame(expected)
+        files = [read(name) for name in part.files]
+        rows = part.reader(files)
+        more = f" and {len(files) - 1} more files" if len(files) > 1 else ""
+        check_rows(f"{dataset.name} {split}, {files[0].place}{more}", rows, self._pins.get(dataset.name, {}).get(split))
         return rows
 
     def _reader(self, dataset: DataSet, split: str) -> Callable[[str], DataFile] | None:
         """What reads the files of a split; None when no directory or repository of files is named."""
         root = self._roots[dataset.layout]
         if root is not None:
-            return Directory(root, LAYOUTS[dataset.layout].option).read
+            return partial(in_directory, root, LAYOUTS[dataset.layout].option)
         if split in dataset.shipped:
             return shipped
         return self._repository.read if self._repository else None
-
-
-def _blame(pinned: Sequence[tuple[DataFile, FilePin | None]]) -> None:
-    """Raises InputError for the first file that is not the pinned one."""
-    for file, expected in pinned:
-        check_file(file, expected)
 
 
 BLANK = "."  # what the toolkit's example encoders are given for a blank line (4 rows of CR, 3 of MPQA)
@@ -172,5 +147,5 @@ def read_file(path: Path, task: Task, split: str) -> Rows:
         hint = "the repository keeps it in assets/"
         raise InputError(path, f"no such data file for {task.name}", hint=hint) from error
     rows = part.reader([file])
-    check_rows(str(path), rows, published().rows.get(dataset.name, {}).get(split))
+    check_rows(str(path), rows, published().get(dataset.name, {}).get(split))
     return rows

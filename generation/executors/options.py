@@ -19,11 +19,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hub.cli import ANY_CLUSTER
 from hub.contract.recipe import DatasetRecipe
 from hub.errors import InputError, RunError
 from hub.untrusted import first_line
 
+ANY_CLUSTER = "auto"  # as Ray says it: the cluster that this machine belongs to
 ANSWER_SECONDS = 25  # for a cluster's first answer
 PROCESS = 5 * 10**8  # bytes of a worker without its model
 UNPACKED = 7  # bytes of float32 for a byte of a GGUF file, mostly of 4-bit weights
@@ -119,9 +119,9 @@ def withheld_secrets(recipe: DatasetRecipe, store: str | None) -> tuple[str, ...
 def local_instance(cpus: float, gpus: float | None, withheld: Sequence[str] = ()) -> Iterator[Any]:
     """Ray on this machine, for this process alone; its processes end with this one, however it ends.
 
-    It listens on the loopback device only, asks everyone for a token that only this process and its workers have, and
-    keeps its files in a folder that only this user can enter. ``gpus``: None is all that are there; ``withheld``:
-    environment variables that the workers do not get. Raises RunError when it cannot be started.
+    It listens on the loopback device, asks for a token that only this process and its workers have, and keeps its files
+    in a folder of this user. ``gpus``: None is all; ``withheld``: environment variables that the workers do not get.
+    Raises RunError when it cannot be started.
     """
     token = os.environ.get("RAY_AUTH_TOKEN") or secrets.token_hex(32)  # Ray reads it once in a process
     _set_environment({"RAY_AUTH_TOKEN": token})

@@ -8,8 +8,7 @@ from typing import Any, Protocol
 
 from generation.inputs.examples import ExampleSet, example_sets
 from generation.inputs.row_seeds import row_seed
-from hub.contract.published_paths import published
-from hub.contract.recipe import X1, DatasetRecipe, Label, Variant
+from hub.contract.recipe import PUBLISHED, X1, DatasetRecipe, Label, Variant
 from hub.errors import InputError
 
 
@@ -36,8 +35,8 @@ class Prompts:
     def variant(self, asked: Variant, text1: str) -> Variant:
         """The variant of a source sentence's prompts, among those of ``asked``.
 
-        With ``few_shot.rotate`` a hash of (seed, shot count, source sentence) chooses its example set. So all rows of
-        a source sentence, its triplets included, have one set, and its samples share a prompt. Else it is ``asked``.
+        With ``few_shot.rotate`` a hash of (seed, shot count, source sentence) chooses its example set, so all rows of a
+        source sentence have one set, and its samples share a prompt. Else it is ``asked``.
         """
         few_shot = self.recipe.few_shot
         if few_shot is None or not few_shot.rotate or not asked.shots:
@@ -64,7 +63,7 @@ class Prompts:
         if self.recipe.few_shot is None:
             return {}
         keys = {"repo_id", "revision", "config", "splits", "path"}
-        named = published(self.recipe.few_shot.examples).model_dump(include=keys, exclude_none=True)
+        named = self.recipe.few_shot.examples.model_dump(context=PUBLISHED, include=keys, exclude_none=True)
         rows = {
             f"{shots}shot": [{label: [one.row for one in shown] for label, shown in found.items()} for found in sets]
             for shots, sets in self.sets.items()
@@ -75,10 +74,7 @@ class Prompts:
         return self._block(label.name, variant) + _fill(label, text1)
 
     def _examples(self, label: str, variant: Variant) -> str:
-        """The examples of one label and the separator after the last; without examples the separator alone.
-
-        The authors' code joins the examples, none or many, and puts a line break and the prompt after them.
-        """
+        """The examples of one label and the separator after the last, as in the authors' code; none: it alone."""
         few_shot = self.recipe.few_shot
         if few_shot is None:
             return ""
@@ -105,15 +101,12 @@ class TokenCounter(Protocol):
     @property
     def context(self) -> int:
         """Tokens of prompt and completion together; 0: not known."""
-        ...
 
     def count_tokens(self, text: str) -> int:
         """How many tokens the model's tokenizer makes of ``text``, without special tokens."""
-        ...
 
     def prompt_tokens(self, prompt: str) -> int:
         """How many tokens the model reads of a prompt: special tokens and the chat template's included."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,10 @@
 """Rows of more source sentences for a finished dataset: its next version, in which every earlier file is unchanged.
 
-The new sentences are a run in a folder of its own beside the run directory, resumable like any other. When it is
-finished its files are copied under new names, and one manifest names both: until then the directory holds the earlier
-version. So new rows begin in new shards, and sampled negatives of new rows come from new rows.
+The new sentences are a run in a folder beside the run directory, resumable like any other. When it is finished, its
+files are copied under new names, and one manifest names both: until then the directory holds the earlier version.
 """
 
 import dataclasses
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from hub.client.plan import MEASURED
 from hub.client.publish import is_later
 from hub.contract import run_dir
 from hub.contract.measured import PROVENANCE as DECONTAMINATION
-from hub.contract.published_paths import published, published_path, remember
+from hub.contract.published_paths import published_path, remember
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import deciding, fingerprint, load_recipe, resolved
 from hub.contract.run_dir import Manifest
@@ -45,7 +43,7 @@ def append(recipe: DatasetRecipe, directory: Path, command: str, start: StartExe
     else:
         base = appendable(recipe, directory)
         whole = joined(base, new, generate(recipe, new, command, start, base), recipe)
-        remember(directory, recipe)
+        remember(directory, recipe.local_paths())
     shutil.rmtree(new, ignore_errors=True)
     for name in BESIDE:
         new.with_name(new.name + name).unlink(missing_ok=True)
@@ -93,7 +91,7 @@ def appendable(recipe: DatasetRecipe, directory: Path) -> BaseRun:
 
 def _fixed(recipe: DatasetRecipe) -> dict[str, Any]:
     """What decides rows and may not grow, as JSON has it."""
-    tree: dict[str, Any] = json.loads(json.dumps(deciding(published(recipe))))
+    tree = deciding(recipe)
     return {**tree, "source": {key: value for key, value in tree["source"].items() if key not in GROWING}}
 
 

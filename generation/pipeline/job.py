@@ -18,7 +18,7 @@ from hub import cli
 from hub.contract import run_dir
 from hub.contract.published_paths import clone_of, published_path, remember
 from hub.contract.recipe import DatasetRecipe, LanguageModel
-from hub.contract.recipe_file import new_manifest, resolved
+from hub.contract.recipe_file import begin_run
 from hub.contract.run_dir import Manifest
 from hub.durable import sha256_file
 from hub.errors import InputError
@@ -37,16 +37,15 @@ def generate(
     """Generate the dataset in ``directory``, or finish it; a finished run stays as it is. Lock the directory first.
 
     ``start`` starts the executor, which changes no byte. ``command`` and the clone's commit are those of the first
-    start: a resumed run may have other options and another commit of the same code, and ends in the same bytes.
-    ``base``: a finished run of the first of these source sentences; only those after them are used
+    start. ``base``: a finished run of the first of these source sentences; only those after them are used
     (``pipeline.append``).
 
     Raises InputError when the directory holds another run, or one that rows were appended to and that is damaged.
     """
     recipe = with_dtype(recipe)
     inputs = input_hashes(recipe) | (base.inputs if base else run_dir.base_inputs(run_dir.read_manifest(directory)))
-    manifest = run_dir.begin(directory, new_manifest(recipe, inputs, versions(recipe)), resolved(recipe))
-    remember(directory, recipe)
+    manifest = begin_run(directory, recipe, inputs, versions(recipe))
+    remember(directory, recipe.local_paths())
     scratch = Scratch(directory, run_key(manifest))
     if manifest.complete:
         scratch.clear()  # a start that was killed right after its last word did not come to it

@@ -11,7 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
@@ -138,11 +138,6 @@ def is_wrong(error: BaseException) -> bool:
     return (unnamed or isinstance(error, _TRIPS)) and _raised_in_client(error)
 
 
-def what_is_wrong(error: BaseException) -> str:
-    """A few words for people."""
-    return one_line(str(error)) if isinstance(error, WrongAnswer) else type(error).__name__
-
-
 def _raised_in_client(error: BaseException) -> bool:
     modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
     return any(module.partition(".")[0] in _CLIENT and module != _CHECKS for module in modules)
@@ -155,10 +150,15 @@ def fit_to_print(record: logging.LogRecord) -> bool:
     return True
 
 
-def message_of(error: HfHubHTTPError) -> str | None:
-    """What a Hub says for a refusal, as it said it; None when it says nothing but the status."""
-    said: Any = getattr(error, "server_message", None) or error.response.headers.get("x-error-message")
-    return str(said) if said else None
+def reason(error: BaseException) -> str:
+    """Return in a few words what went wrong between a Hub and this machine, with the Hub's own words if it has any."""
+    if isinstance(error, HfHubHTTPError):
+        said = getattr(error, "server_message", None) or error.response.headers.get("x-error-message")
+        return f"the Hub answered {error.response.status_code}: {one_line(said or error.response.reason_phrase)}"
+    if is_wrong(error):
+        found = one_line(str(error)) if isinstance(error, WrongAnswer) else type(error).__name__
+        return f"the answer is not a Hub's ({found})"
+    return f"the Hub cannot be reached ({type(error).__name__})"
 
 
 _ADVICE = {
@@ -175,31 +175,26 @@ _ADVICE = {
 
 
 @contextmanager
-def hub_errors(what: str) -> Iterator[None]:
-    """Turn client exceptions into RunError (InputError for a malformed name). ``what``: e.g. "publish org/name"."""
+def hub_errors(what: str, known_as: Callable[[Exception], StsDinoError | None] = lambda error: None) -> Iterator[None]:
+    """Turn client exceptions into RunError (InputError for a malformed name), unless ``known_as`` knows another error.
+
+    what: e.g. "publish org/name".
+    """
     ensure()
     try:
         yield
     except StsDinoError:
         raise
     except Exception as error:
-        known = in_words(what, error)
+        known = known_as(error) or in_words(what, error)
         if known is None:
             raise
         raise known from None  # the cause holds request headers
 
 
-@contextmanager
-def reading(what: str, revision: str | None) -> Iterator[None]:
+def reading(what: str, revision: str | None) -> AbstractContextManager[None]:
     """Turn the Hub's failures while reading ``what`` into InputError (wrong name) or RunError (no access, no Hub)."""
-    with hub_errors(f"read {what}"):
-        try:
-            yield
-        except Exception as error:
-            known = _of_reading(f"{what} at {constants.ENDPOINT}", revision, error)
-            if known is None:
-                raise
-            raise known from None
+    return hub_errors(f"read {what}", lambda error: _of_reading(f"{what} at {constants.ENDPOINT}", revision, error))
 
 
 def _of_reading(place: str, revision: str | None, error: Exception) -> StsDinoError | None:
@@ -237,16 +232,14 @@ def in_words(what: str, error: Exception) -> StsDinoError | None:
     if isinstance(error, LocalTokenNotFoundError):
         return RunError(place, "no token", hint="run `hf auth login` or set HF_TOKEN")
     if isinstance(error, HfHubHTTPError):
-        said = one_line(message_of(error) or error.response.reason_phrase)
         hint = _ADVICE.get(error.response.status_code, "run the same command again later: nothing is lost")
-        return RunError(place, f"the Hub answered {error.response.status_code}: {said}", hint=hint)
-    if is_wrong(error):
+    elif is_wrong(error):
         hint = "is HF_ENDPOINT right, or does a proxy or a login page answer in its place? Nothing is lost"
-        return RunError(place, f"the answer is not a Hub's ({what_is_wrong(error)})", hint=hint)
-    if isinstance(error, httpx2.HTTPError | ConnectionError):
+    elif isinstance(error, httpx2.HTTPError | ConnectionError):
         hint = "is it running, and is HF_ENDPOINT right? Run the same command again later: nothing is lost"
-        return RunError(place, f"the Hub cannot be reached ({type(error).__name__})", hint=hint)
-    return None
+    else:
+        return None
+    return RunError(place, reason(error), hint=hint)
 
 
 def lost_connection(error: BaseException) -> Exception | None:
@@ -257,17 +250,11 @@ def lost_connection(error: BaseException) -> Exception | None:
     return behind
 
 
-class Organisation(BaseModel):
-    """An organisation of the user."""
-
-    name: str
-
-
 class Account(BaseModel):
-    """The token's user and organisations."""
+    """The token's user and organisations; an organisation has a name alone."""
 
     name: str = Field(min_length=1)
-    orgs: tuple[Organisation, ...] = ()
+    orgs: tuple["Account", ...] = ()
     auth: dict[str, Any] = {}
 
     @property

@@ -86,7 +86,7 @@ def fetch(
     for path in staging.rglob("*"):  # an earlier start may have fetched another state
         if path.is_file() and path not in named:
             path.unlink()
-    beside = {name: repository.read(remote, name) for name in (*OF_DATASETS, REPORT, RECIPE) if name in remote.files}
+    beside = {name: repository.read(remote, name) for name in (*OF_DATASETS, REPORT, RECIPE)}
     published = beside.pop(RECIPE, None)
     for name, content in beside.items():  # no stage makes them again
         if content is not None:
@@ -180,31 +180,15 @@ def published_run(repo_id: str, revision: str | None, place: str) -> FinishedRun
 
 @dataclass(frozen=True)
 class HubDataset:
-    """Anybody's dataset on a Hub, at a commit. Its methods raise InputError for what cannot be read."""
+    """A dataset on a Hub that is not a published run, at a commit."""
 
     place: str
     repo_id: str
     commit: str
     license: str | None
 
-    def configs(self) -> list[str]:
-        """Its configs."""
-        return list(self._asked("get_dataset_config_names"))
-
-    def default_config(self) -> str | None:
-        """The config that it declares as the default one, or its only one."""
-        found: str | None = self._asked("get_dataset_default_config_name")
-        return found
-
-    def splits(self, config: str) -> list[str]:
-        """The splits of a config."""
-        return list(self._asked("get_dataset_split_names", config))
-
-    def load(self, config: str, **options: Any) -> Any:
-        """What ``datasets.load_dataset`` returns."""
-        return self._asked("load_dataset", config, **options)
-
-    def _asked(self, function: str, *arguments: str, **options: Any) -> Any:
+    def ask(self, function: str, *arguments: str, **options: Any) -> Any:
+        """Return what a function of ``datasets`` answers. Raises InputError for unreadable data."""
         import datasets
         from datasets.data_files import EmptyDatasetError
         from datasets.exceptions import DatasetNotFoundError

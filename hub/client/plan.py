@@ -8,7 +8,6 @@
   data that are there, so a killed publication resumes. The last commit brings the card, and it alone is tagged.
 """
 
-import difflib
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
@@ -29,7 +28,6 @@ OF_DATASETS = (VALUE, FIDELITY, LEDGER)
 MEASURED = (RESULTS, REPEATS, *OF_DATASETS, REPORT)  # what a card is written from, beside the manifest
 BESIDE = (CARD, RECIPE, MANIFEST, *MEASURED, ".eval_results/*.yaml", "assets/*.png")  # not in the manifest
 KEPT = (".gitattributes",)  # the Hub's own
-DIFF_LINES = 40
 
 
 @dataclass(frozen=True)
@@ -101,33 +99,6 @@ def is_beside(path: str) -> bool:
     return any(Path(path).match(pattern) and path.count("/") == pattern.count("/") for pattern in BESIDE)
 
 
-def foreign_files(remote: Remote, manifest: Manifest | None) -> dict[str, str]:
-    """Files on the Hub that no publication of ours put there as they are: path → what is the matter with it.
-
-    ``manifest`` is the one that lies beside them. Without one, nothing there is ours.
-    """
-    ours = {file.path: file.sha256 for file in manifest.files} if manifest else {}
-    found = {}
-    for path, entry in sorted(remote.files.items()):
-        if path in KEPT or (manifest and is_beside(path)):
-            continue
-        if path not in ours:
-            script = path.endswith(".py") and "/" not in path
-            refused = "a script on main: datasets 4 and later refuse to load the repository"
-            found[path] = refused if script else "not ours"
-        elif entry.lfs is not None and entry.lfs.sha256 != ours[path]:
-            found[path] = "changed by hand"
-    return found
-
-
-def text_diff(before: str, after: str, path: str) -> list[str]:
-    """A unified diff of two texts, cut to ``DIFF_LINES`` lines."""
-    names = (f"{path} as published", f"{path} on the Hub now")
-    lines = list(difflib.unified_diff(before.splitlines(), after.splitlines(), *names, lineterm="", n=1))
-    more = [f"... and {len(lines) - DIFF_LINES} more lines"] if len(lines) > DIFF_LINES else []
-    return lines[:DIFF_LINES] + more
-
-
 @dataclass(frozen=True)
 class Plan:
     """A publication: what it would change on which commit, the tag to set, and what it would take from a person."""
@@ -139,7 +110,6 @@ class Plan:
     tag: str | None  # None: the tag is there and marks these bytes, or the run is not finished
     script: bool = False  # whether the branch `script` is to be renewed
     edits: Mapping[str, str] = field(default_factory=dict)  # path → what a person did to it
-    diff: tuple[str, ...] = ()  # of the card, when it was edited by hand
     upload: int = 0  # bytes of the files that are new
     commits: int = 1  # on main
 
@@ -161,7 +131,7 @@ class Plan:
         if self.script:
             lines.append("  branch script")
         lines += [f"  ! {path}: {what}" for path, what in self.edits.items()]
-        return printable("\n".join([*lines, *(f"    {line}" for line in self.diff)]))  # paths and words of others
+        return printable("\n".join(lines))  # paths of others
 
 
 OTHERS = ("repeats", "value", "fidelity", "decontamination", "report")  # files beside results, as plan.MEASURED
@@ -256,11 +226,7 @@ def steps(snapshot: Snapshot, remote: Remote, manifest: Manifest, repo_id: str) 
         text = manifest_text(manifest.model_copy(update={"complete": False, "files": files})).encode()
         card = _UNDER_WAY.format(name=manifest.name, version=manifest.version)
         card = stamped(card, repo_id, facts_digest(text, *measured))
-        held = {
-            **beside,
-            MANIFEST: Content(text),
-            CARD: Content(card.encode()),
-        }  # the client skips what is there already
+        held = {**beside, MANIFEST: Content(text), CARD: Content(card.encode())}  # the client skips what is there
         mixed = Changes(part, tuple(held), () if opening else (*emptied, *gone))
         opening.append(Step(mixed, {**snapshot, **held}, f", {len(there):,} of {len(kept) + len(new):,} files"))
     last = Changes(parts[-1] if parts else (), tuple(beside), () if opening else gone)

@@ -21,7 +21,7 @@ from hub.client.connection import account
 from hub.client.plan import (
     BESIDE,
     CARD,
-    DIFF_LINES,
+    KEPT,
     MEASURED,
     Changes,
     Content,
@@ -30,9 +30,8 @@ from hub.client.plan import (
     Snapshot,
     compare,
     facts_digest,
-    foreign_files,
+    is_beside,
     read_stamp,
-    text_diff,
 )
 from hub.client.repository import MAIN, Repository
 from hub.client.retry import RetryPolicy
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
 
 SCRIPT, NEXT = "script", "next"  # branches: for old versions of datasets; of a new version while it grows
 VERSION = "raise `version` in the recipe"
-CARDS_READ = 50  # commits looked through, at most, for the card as it was before a person edited it
+SCRIPT_ON_MAIN = "a script on main: datasets 4 and later refuse to load the repository"
 Edits = dict[str, str]  # path → what a person did to it
 BASELINE = "is a baseline, which is not published: nothing was trained, and its weights are somebody else's"
 
@@ -184,12 +183,11 @@ class Release:
         remote = self.repository.branch()
         changes = compare(self.snapshot, remote)
         edits: Edits = {}
-        diff: tuple[str, ...] = ()
         if remote:
             there = remote_manifest(self.repository, remote)
             if not self.options.force and not self._is_ours(there):
                 check_place(self.repository, MAIN, there, self.manifest.version)
-            edits, diff = edits_since(self.repository, remote, there, self.snapshot)
+            edits = edits_since(self.repository, remote, there, self.snapshot)
         return Plan(
             self.repository.repo_id,
             self.manifest.kind,
@@ -198,7 +196,6 @@ class Release:
             self._missing_tag(remote, changes),
             self._needs_script(remote, changes),
             edits,
-            diff,
             sum(self.snapshot[path].size for path in (*changes.added, *changes.replaced)),
             len(self._steps(remote or Remote("", {}))),
         )
@@ -248,13 +245,14 @@ class Release:
         ahead = self.repository.branch(NEXT)
         if ahead is None:
             return
-        if self._is_ours(remote_manifest(self.repository, ahead)) or ahead.sha in self.repository.commits(sha):
+        ours = self._is_ours(remote_manifest(self.repository, ahead))
+        if ours or ahead.sha in [commit.commit_id for commit in self.repository.commits(sha)]:
             self.repository.drop_branch(NEXT)
 
 
 def remote_manifest(repository: Repository, remote: Remote) -> Manifest | None:
     """The manifest of a branch; None when it has none that can be read."""
-    content = repository.read(remote, MANIFEST) if MANIFEST in remote.files else None
+    content = repository.read(remote, MANIFEST)
     try:
         return Manifest.model_validate_json(content) if content is not None else None
     except ValueError:
@@ -278,47 +276,28 @@ def is_later(version: str, than: str) -> bool:
     return one > other
 
 
-def edits_since(
-    repository: Repository, remote: Remote, manifest: Manifest | None, snapshot: Snapshot
-) -> tuple[Edits, tuple[str, ...]]:
-    """What a person changed on the branch since it was last published, and a diff of the card.
+def edits_since(repository: Repository, remote: Remote, manifest: Manifest | None, snapshot: Snapshot) -> Edits:
+    """Return what a person changed on the branch since it was last published.
 
-    ``manifest`` is the one of the branch. What ``snapshot`` holds just so is not looked at.
+    ``manifest`` is the branch's; without one, no file there is ours. A file as in the snapshot is not looked at.
     """
-    edits = foreign_files(remote, manifest) | _changed_small_files(repository, remote, manifest, snapshot)
+    ours = {file.path: file.sha256 for file in manifest.files} if manifest else {}
+    edits: Edits = {}
+    for path, entry in sorted(remote.files.items()):
+        if path in KEPT or (manifest and is_beside(path)):
+            continue
+        if path not in ours:
+            script = path.endswith(".py") and "/" not in path
+            edits[path] = SCRIPT_ON_MAIN if script else "not ours"
+        elif not (path in snapshot and snapshot[path].equals(entry)):
+            digest = entry.lfs.sha256 if entry.lfs else hashlib.sha256(repository.read(remote, path) or b"").hexdigest()
+            edits |= {path: "changed by hand"} if digest != ours[path] else {}
     if CARD not in remote.files or (CARD in snapshot and snapshot[CARD].equals(remote.files[CARD])):
-        return edits, ()
-    card = (repository.read(remote, CARD) or b"").decode("utf-8", "replace")
-    stamp = read_stamp(card)
+        return edits
+    stamp = read_stamp((repository.read(remote, CARD) or b"").decode("utf-8", "replace"))
     if stamp is None:
-        published = _last_published_card(repository, remote)
-        lines = text_diff(published, card, CARD) if published is not None else card.splitlines()[:DIFF_LINES]
-        return {**edits, CARD: "edited by hand"}, tuple(lines)
-    measured = [repository.read(remote, path) if path in remote.files else None for path in MEASURED]
+        return {**edits, CARD: "edited by hand"}
+    measured = [repository.read(remote, path) for path in MEASURED]
     if stamp.facts != facts_digest(repository.read(remote, MANIFEST) or b"", *measured):
         edits[MANIFEST] = "this or results.json was changed by hand: the card was written from others"
-    return edits, ()
-
-
-def _last_published_card(repository: Repository, remote: Remote) -> str | None:
-    """The newest card of the branch's history that is as it was stamped, or None."""
-    for sha in repository.commits(remote.sha)[:CARDS_READ]:
-        content = repository.read(Remote(sha, {}), CARD)
-        card = content.decode("utf-8", "replace") if content is not None else ""
-        if read_stamp(card) is not None:
-            return card
-    return None
-
-
-def _changed_small_files(
-    repository: Repository, remote: Remote, manifest: Manifest | None, snapshot: Snapshot
-) -> Edits:
-    """Files kept by git id, which a manifest's SHA-256 does not tell: those that would be replaced are read."""
-    found = {}
-    for file in manifest.files if manifest else ():
-        entry = remote.files.get(file.path)
-        if entry is None or entry.lfs is not None or (file.path in snapshot and snapshot[file.path].equals(entry)):
-            continue
-        if hashlib.sha256(repository.read(remote, file.path) or b"").hexdigest() != file.sha256:
-            found[file.path] = "changed by hand"
-    return found
+    return edits

@@ -8,14 +8,12 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from huggingface_hub import constants
 from huggingface_hub.errors import (
     BadRequestError,
-    EntryNotFoundError,
     HfHubHTTPError,
     LocalEntryNotFoundError,
     RepositoryNotFoundError,
@@ -25,11 +23,11 @@ from huggingface_hub.errors import (
 from hub.client.connection import WrongAnswer
 from hub.client.plan import Changes, Remote, Snapshot
 from hub.errors import RunError
-from hub.untrusted import one_line
 
 if TYPE_CHECKING:
     import httpx2
     from huggingface_hub import HfApi
+    from huggingface_hub.hf_api import GitCommitInfo
 
 MAIN = "main"
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -74,22 +72,15 @@ class Repository:
 
     def read(self, remote: Remote, path: str) -> bytes | None:
         """The bytes of a file of a commit; None when it has no such file."""
-        try:
-            with unwrapped():
-                found = self.api.hf_hub_download(self.repo_id, path, repo_type=self.kind, revision=remote.sha)
-        except EntryNotFoundError:
+        if path not in remote.files:
             return None
+        with unwrapped():
+            found = self.api.hf_hub_download(self.repo_id, path, repo_type=self.kind, revision=remote.sha)
         return Path(found).read_bytes()
 
-    def commits(self, revision: str) -> list[str]:
-        """The commits of a revision, newest first."""
-        listed = self.api.list_repo_commits(self.repo_id, repo_type=self.kind, revision=revision)
-        return [commit.commit_id for commit in listed]
-
-    def commit_times(self, branch: str = MAIN) -> list[datetime]:
-        """When the commits of a branch were made, but for the first, which the Hub makes with the repository."""
-        commits = self.api.list_repo_commits(self.repo_id, repo_type=self.kind, revision=branch)
-        return [commit.created_at for commit in commits[:-1]]
+    def commits(self, revision: str) -> "list[GitCommitInfo]":
+        """The commits of a revision, newest first. The last one is the Hub's own, made with the repository."""
+        return self.api.list_repo_commits(self.repo_id, repo_type=self.kind, revision=revision)
 
     def create(self, private: bool) -> Remote:
         """Make the repository; one that another process just made is refused (409) and found by the next plan.
@@ -121,7 +112,7 @@ class Repository:
 
         adds = [CommitOperationAdd(path, snapshot[path].data) for path in (*changes.added, *changes.replaced)]
         deletes = [CommitOperationDelete(path) for path in changes.deleted]
-        with _worded(self.repo_id), unwrapped():
+        with unwrapped(self.repo_id):
             done = self.api.create_commit(
                 self.repo_id,
                 [*adds, *deletes],
@@ -162,13 +153,14 @@ class Repository:
 def unwrapped(place: object = constants.HF_HOME) -> Iterator[None]:
     """The Hub's answer, or what broke the line, where the client hides it in another error.
 
-    The client reports a failed download as "not in the local cache", which reads as "no such file", and a failed
-    upload as a RuntimeError. A failing local disk becomes a RunError: the client may not say which disk it is.
+    The client reports a failed download as "not in the local cache", which reads as "no such file", a failed upload as
+    a RuntimeError, and a refused card as a ValueError. A failing local disk becomes a RunError: the client may not say
+    which disk it is.
     """
     try:
         yield
-    except (LocalEntryNotFoundError, RuntimeError) as error:
-        if isinstance(error.__cause__, Exception):
+    except (LocalEntryNotFoundError, RuntimeError, ValueError) as error:
+        if isinstance(error.__cause__, Exception) and not isinstance(error, BadRequestError):
             raise error.__cause__ from None
         raise
     except OSError as error:
@@ -178,18 +170,6 @@ def unwrapped(place: object = constants.HF_HOME) -> Iterator[None]:
             raise
         hint = "make room, or choose another folder (HF_HOME, --artifacts), and run it again: nothing is lost"
         raise RunError(error.filename or place, os.strerror(code), hint=hint) from None
-
-
-@contextmanager
-def _worded(repo_id: str) -> Iterator[None]:
-    """The client's errors without an answer of the Hub, in ours."""
-    try:
-        yield
-    except ValueError as error:
-        if not isinstance(error.__cause__, BadRequestError) or isinstance(error, HfHubHTTPError):
-            raise
-        hint = "the Hub's rules for cards changed: see its message"
-        raise RunError(repo_id, one_line(str(error)), hint=hint) from error
 
 
 def _is_taken(answer: "httpx2.Response") -> bool:

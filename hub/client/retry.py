@@ -6,11 +6,10 @@ sleep through the hour that a quota may ask for without a word.
 """
 
 import random
-import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TypeVar
 
 import httpx2
@@ -19,7 +18,6 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_before_d
 
 from hub import cli
 from hub.client import connection as client
-from hub.untrusted import one_line
 
 # Others are permanent: the same request would be refused again. 409 and 412: somebody else committed meanwhile.
 PASSING = frozenset({408, 409, 412, 425, 429, 500, 502, 503, 504})
@@ -49,7 +47,7 @@ class RetryPolicy:
             retry=retry_if_exception(self.passes),
             wait=self._wait,
             stop=stop_before_delay(self.longest * self.scale),
-            sleep=lambda seconds: countdown(f"{what}: {self._why}", seconds),
+            sleep=lambda seconds: wait(f"{what}: {self._why}", seconds),
             reraise=True,
         )
         result = retrying(attempt)
@@ -83,7 +81,7 @@ class RetryPolicy:
             return False
         request = error.response.request
         sent = request.read() if isinstance(request.stream, httpx2.ByteStream) else None
-        conflict: object = (request.method, str(request.url), sent, client.message_of(error))
+        conflict: object = (request.method, str(request.url), sent, client.reason(error))
         self._conflicts = [past for past in self._conflicts if past == conflict] + [conflict]
         return len(self._conflicts) >= SAME_CONFLICTS
 
@@ -95,7 +93,7 @@ class RetryPolicy:
 
     def _wait(self, state: RetryCallState) -> float:
         error = state.outcome.exception() if state.outcome else None
-        self._why = reason(error)
+        self._why = client.reason(error) if error else ""
         return self.pause(error, state.attempt_number)
 
 
@@ -114,37 +112,15 @@ def asked_wait(error: HfHubHTTPError) -> float | None:
     return None if seconds is None else seconds + 1.0
 
 
-def reason(error: BaseException | None) -> str:
-    """What went wrong, in a few words: with those of the Hub, if it gave any."""
-    if isinstance(error, HfHubHTTPError):
-        said = client.message_of(error)
-        return f"the Hub answered {error.response.status_code}" + (f" ({one_line(said)})" if said else "")
-    if error is not None and client.is_wrong(error):
-        return f"the answer is not a Hub's ({client.what_is_wrong(error)})"
-    return f"the connection failed ({type(error).__name__})"
-
-
-def countdown(why: str, seconds: float) -> None:
-    """Wait, and tell how long. Ctrl-C ends it like any other work: whatever is published is whole."""
-    if not sys.stderr.isatty():
-        if seconds >= 1:
-            cli.say(f"{why}, going on in {_clock(seconds)}")
-        time.sleep(seconds)
-        return
-    end = time.monotonic() + seconds
-    while (left := end - time.monotonic()) > 0:
-        print(f"\r{why}, going on in {_clock(left)} ", end="", file=sys.stderr, flush=True)
-        time.sleep(min(1, left))
-    print("\r\033[K", end="", file=sys.stderr, flush=True)
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}:{rest:02d}"
+def wait(why: str, seconds: float) -> None:
+    """Print how long the wait takes, and wait. Ctrl-C ends it: whatever is published is whole."""
+    if seconds >= 1:
+        cli.say(f"{why}; the next attempt is in {timedelta(seconds=round(seconds))}")
+    time.sleep(seconds)
 
 
 def use_patient_client(patience: RetryPolicy) -> None:
-    """Our client for this process, which hands on what asks to wait, so that a countdown tells of it."""
+    """Our client for this process, which hands on what asks to wait, so that a line reports it."""
     from huggingface_hub.utils import hf_raise_for_status
 
     def heard(response: httpx2.Response) -> None:
@@ -159,11 +135,6 @@ def use_patient_client(patience: RetryPolicy) -> None:
 HOUR = timedelta(hours=1)
 PER_HOUR = 100
 RESERVED = 3  # of the hour's commits, for the release: main, the branch `script`, and one that met another
-
-
-def now() -> datetime:
-    """The time in UTC."""
-    return datetime.now(UTC)
 
 
 class CommitBudget:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
-from pydantic import AliasChoices, BaseModel, Field, model_validator
+from pydantic import AliasChoices, BaseModel, Field, computed_field, model_validator
 
 from hub.contract.results import Finite, Frozen, Results, read_json
 from hub.contract.run_dir import REPORT, Manifest, locked, require_complete
@@ -254,7 +254,7 @@ class Fidelity(Measured):
 REPEATS = "repeats.json"
 
 
-class RepeatScore(Frozen, strict=True):
+class RepeatScore(Frozen):
     """One task's main score (x 100) in one run."""
 
     task: str
@@ -262,7 +262,7 @@ class RepeatScore(Frozen, strict=True):
     main_score: Finite
 
 
-class Run(Frozen, strict=True):
+class Run(Frozen):
     """One training: the seed or example set (``value``) that it differs in, and its scores.
 
     ``validation_score`` is what its checkpoint was chosen by (None: the last one was kept).
@@ -275,7 +275,7 @@ class Run(Frozen, strict=True):
     validation_score: Finite | None = None
 
 
-class Summary(Frozen, strict=True):
+class Summary(Frozen):
     """One task over all runs; ``sd`` is the sample standard deviation, None of a single run."""
 
     task: str
@@ -287,27 +287,26 @@ class Summary(Frozen, strict=True):
     high: float  # the best
 
 
-class Repeats(Frozen, strict=True):
-    """Several trainings of one recipe that differ in ``over`` alone. The summaries follow from the runs."""
+class Repeats(BaseModel, frozen=True):
+    """Several trainings of one recipe that differ in ``over`` alone. A file's own summaries are not read."""
 
     model: str
     over: Literal["seed", "example_set"]
     runs: Annotated[tuple[Run, ...], Field(min_length=1)]
-    summaries: tuple[Summary, ...]
 
     @model_validator(mode="after")
-    def _adds_up(self) -> "Repeats":
+    def _comparable(self) -> Self:
         values = [run.value for run in self.runs]
         if len(set(values)) != len(values):
             raise ValueError(f"a {self.over} stands twice: {values}")
-        if self.summaries != summarised(self.runs):
-            raise ValueError("the summaries are not those of the runs")
+        summarised(self.runs)
         return self
 
-
-def repeats_of(model: str, over: Literal["seed", "example_set"], runs: Sequence[Run]) -> Repeats:
-    """The runs with their summaries. Raises ValueError when they were not scored on the same tasks."""
-    return Repeats(model=model, over=over, runs=tuple(runs), summaries=summarised(runs))
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def summaries(self) -> tuple[Summary, ...]:
+        """Mean, sample standard deviation and range of every task."""
+        return summarised(self.runs)
 
 
 def summarised(runs: Sequence[Run]) -> tuple[Summary, ...]:

@@ -9,18 +9,16 @@ import json
 import re
 import shlex
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path, PurePath, PureWindowsPath
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 
-from hub.contract.recipe import Strict
 from hub.contract.run_dir import MANIFEST, RECIPE, read_manifest
 from hub.durable import write_text
 from hub.errors import InputError
 
-Section = TypeVar("Section", bound=Strict)
 PATH = "path"  # the key of every section that names a local file or folder
 ADDRESS = "base_url"  # of a server: often a machine of one's own or of a company
 UNTOLD = "http://server.invalid/v1"  # in its place: RFC 2606 keeps that name free for ever
@@ -29,10 +27,12 @@ _SHOWN = 3  # checksums in a message
 
 
 def published_path(path: str) -> str:
-    """A path as others may see it."""
-    if not is_outside(path):
+    """A path as others may see it: the last name of one that tells of folders beyond that of the command."""
+    windows = PureWindowsPath(path)
+    absolute = PurePath(path).is_absolute() or windows.drive or windows.root or path[:1] == "~"
+    if not absolute and ".." not in PurePath(path).parts:
         return path
-    name = PureWindowsPath(path).name
+    name = windows.name
     return name if name not in ("", "..", "~") else Path(path).resolve().name
 
 
@@ -41,50 +41,13 @@ def origin_name(repo_id: str | None, path: str | None) -> str:
     return repo_id or published_path(path or "")
 
 
-def is_outside(path: str) -> bool:
-    """Whether a path tells of folders beyond the one where the command is run."""
-    windows = PureWindowsPath(path)
-    parts = PurePath(path).parts
-    return PurePath(path).is_absolute() or bool(windows.drive or windows.root) or ".." in parts or path[:1] == "~"
-
-
-def published(section: Section) -> Section:
-    """A recipe, or a section of one, as it is published: every local path by what others may see, no address."""
-    changed = dict[str, Any]()
-    for name in type(section).model_fields:
-        value: Any = getattr(section, name)
-        shown = value
-        if isinstance(value, Strict):
-            shown = published(value)
-        elif isinstance(value, tuple):
-            shown = tuple(published(one) if isinstance(one, Strict) else one for one in value)
-        elif name in LIBRARIES and isinstance(value, dict):  # some of which are paths
-            shown = {key: published_path(text) if text[:1] in ("/", "~") else text for key, text in value.items()}
-        elif isinstance(value, str):
-            shown = _shown(name, value)
-        if shown != value:
-            changed[name] = shown
-    return section.model_copy(update=changed)
-
-
-def _shown(key: str, value: str) -> str:
-    """The value of a key as others may see it."""
-    if key == ADDRESS:
-        return UNTOLD
-    return published_path(value) if key == PATH else value
-
-
-def local_paths(section: Strict, above: str = "") -> dict[str, str]:
-    """Key of the recipe, e.g. ``source.path`` → the local path that it names. A path inside a Hub repo is not one."""
-    found = dict[str, str]()
-    for name in type(section).model_fields:
-        value: Any = getattr(section, name)
-        if name == PATH and isinstance(value, str) and getattr(section, "repo_id", None) is None:
-            found[f"{above}{name}"] = value
-        inner = enumerate(value) if isinstance(value, tuple) else [("", value)]
-        for index, one in ((index, one) for index, one in inner if isinstance(one, Strict)):
-            found |= local_paths(one, f"{above}{name}.{index}.".replace("..", "."))
-    return found
+def published_value(key: str, value: Any) -> Any:
+    """The value of a recipe's key as others may see it."""
+    if key in LIBRARIES and isinstance(value, dict):  # some of which are paths
+        return {name: published_path(text) if text[:1] in ("/", "~") else text for name, text in value.items()}
+    if not isinstance(value, str):
+        return value
+    return UNTOLD if key == ADDRESS else published_path(value) if key == PATH else value
 
 
 def published_setting(setting: str) -> str:
@@ -111,7 +74,7 @@ def _without_places(tree: Any, key: str = "") -> Any:
         return {name: _without_places(one, name) for name, one in tree.items()}
     if isinstance(tree, list):
         return [_without_places(one) for one in tree]
-    return _shown(key, tree) if isinstance(tree, str) else tree
+    return published_value(key, tree)
 
 
 def command_line(command: str, recipe: Path, limit: int | None, settings: list[str]) -> str:
@@ -149,9 +112,12 @@ def _note(directory: Path) -> Path:
     return directory.with_name(f"{directory.name}.places.json")
 
 
-def remember(directory: Path, recipe: Strict) -> None:
-    """Note beside a run directory, which is published, where its inputs lie that it names by their last name alone."""
-    places = {key: str(Path(path).resolve()) for key, path in local_paths(recipe).items() if is_outside(path)}
+def remember(directory: Path, paths: Mapping[str, str]) -> None:
+    """Note beside a run directory, which is published, where its inputs lie that it names by their last name alone.
+
+    ``paths``: those of its recipe (``Strict.local_paths``).
+    """
+    places = {key: str(Path(path).resolve()) for key, path in paths.items() if published_path(path) != path}
     if places:
         write_text(_note(directory), json.dumps(places, indent=2) + "\n")
     else:
@@ -167,16 +133,16 @@ def remembered(directory: Path) -> list[str]:
     return [f"{key}={json.dumps(path)}" for key, path in places.items()]
 
 
-def require_inputs(recipe_path: Path, recipe: Strict, unneeded: Sequence[str] = ()) -> None:
-    """Raise InputError for a recipe whose local inputs are not here, with the places that were looked at.
+def require_inputs(recipe_path: Path, paths: Mapping[str, str]) -> None:
+    """Raise InputError for a recipe whose local ``paths`` are not here, with the places that were looked at.
 
     Of a published recipe it names the checksums of what they are: the manifest beside it has those. Absolute paths are
     left to the stage's own checks.
     """
     folder = recipe_path.parent
     manifest = read_manifest(folder) if recipe_path.name == RECIPE else None
-    for key, path in local_paths(recipe).items():
-        if key in unneeded or Path(path).exists():
+    for key, path in paths.items():
+        if Path(path).exists():
             continue
         if manifest is None and not PurePath(path).is_absolute():
             make = "; make it first (sts-dino write), or name another" if key.startswith("datasets.") else ""

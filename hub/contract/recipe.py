@@ -16,6 +16,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    SerializationInfo,
     SerializerFunctionWrapHandler,
     field_validator,
     model_serializer,
@@ -23,6 +24,7 @@ from pydantic import (
 )
 
 from hub.contract import schema as rows
+from hub.contract.published_paths import PATH, published_value
 from hub.contract.schema import PROVENANCE, SCHEMAS, ColumnType, DatasetSchema, RowSchema, base_config
 from hub.errors import did_you_mean
 from hub.untrusted import load_yaml
@@ -65,8 +67,15 @@ OPTION = object()
 it has its default: recipes, runs and cards from before the key was made stay as they are."""
 
 
+PUBLISHED, DECIDING = "published", "deciding"  # contexts of ``Strict.model_dump``
+
+
 class Strict(BaseModel):
-    """Base of every recipe section: immutable, no unknown keys."""
+    """Base of every recipe section: immutable, no unknown keys.
+
+    ``model_dump(context=PUBLISHED)`` gives values as others may see them (``hub.contract.published_paths``),
+    ``context=DECIDING`` of those only the keys that decide rows or weights.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), serialize_by_alias=True)
 
@@ -95,9 +104,22 @@ class Strict(BaseModel):
         return {name for name, default in defaults.items() if getattr(self, name) == default}
 
     @model_serializer(mode="wrap")
-    def _without_unset_options(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        unset = self.unset_options
-        return {name: value for name, value in serialised(self).items() if name not in unset}
+    def _plain(self, serialised: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
+        left_out = {*type(self).model_fields} - self.deciding_keys if info.context == DECIDING else self.unset_options
+        found = {key: value for key, value in serialised(self).items() if key not in left_out}
+        return {key: published_value(key, value) for key, value in found.items()} if info.context else found
+
+    def local_paths(self, above: str = "") -> dict[str, str]:
+        """Key of the recipe, e.g. ``source.path`` → the local path that it names. One inside a Hub repo is not one."""
+        found = dict[str, str]()
+        for name in type(self).model_fields:
+            value: Any = getattr(self, name)
+            if name == PATH and isinstance(value, str) and getattr(self, "repo_id", None) is None:
+                found[f"{above}{name}"] = value
+            inner = enumerate(value) if isinstance(value, tuple) else [("", value)]
+            for index, one in ((index, one) for index, one in inner if isinstance(one, Strict)):
+                found |= one.local_paths(f"{above}{name}.{index}.".replace("..", "."))
+        return found
 
 
 def _part_problems(origin: Any) -> Iterator[str]:

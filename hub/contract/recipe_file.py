@@ -11,7 +11,6 @@ the table: a fingerprint holds the names that a recipe had when the key was new,
 
 import hashlib
 import json
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import NoneType
@@ -21,9 +20,9 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from hub import cli
-from hub.contract.published_paths import LIBRARIES, PATH, published
-from hub.contract.recipe import DatasetRecipe, ModelRecipe, Strict
-from hub.contract.run_dir import RECIPE, Manifest
+from hub.contract.published_paths import LIBRARIES, PATH
+from hub.contract.recipe import DECIDING, PUBLISHED, DatasetRecipe, ModelRecipe
+from hub.contract.run_dir import RECIPE, Manifest, begin
 from hub.errors import InputError, did_you_mean
 from hub.untrusted import Guard, load_yaml
 
@@ -60,31 +59,29 @@ class _TextLoader(Guard, yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path, depth: int = 0) -> dict[str, Any]:
     """Return the mapping in a YAML file, all scalars as text, on top of the recipe that its key ``extends`` names.
 
-    Raises InputError naming file and line.
+    ``depth``: how many recipes extend this one. Raises InputError naming file and line.
     """
-    *above, (base, found) = recipe_files(path)
-    for place, own in reversed(above):
-        found, base = _on_top(beside(found, base.parent), own), place
-    return found
+    tree = with_current_names(_mapping(path), path, quiet=path.name == RECIPE)  # nobody can edit a published recipe
+    if EXTENDS not in tree or path.name == RECIPE:  # a published recipe is whole
+        return tree
+    name = tree.pop(EXTENDS)
+    if not isinstance(name, str) or not name.endswith(".yaml"):
+        raise InputError(f"{path}:{EXTENDS}", f"is not a recipe file (found {_shown(name)})", allowed="FILE.yaml")
+    if depth == _MOST_EXTENDED:
+        raise InputError(f"{path}:{EXTENDS}", f"more than {_MOST_EXTENDED} recipes extend each other")
+    base = path.parent / name
+    return _on_top(beside(read_yaml(base, depth + 1), base.parent), tree)
 
 
-def recipe_files(path: Path) -> list[tuple[Path, dict[str, Any]]]:
-    """A recipe file and those that it extends, one after the other, each with its own mapping under today's keys."""
-    found = list[tuple[Path, dict[str, Any]]]()
-    while True:
-        tree = with_current_names(_mapping(path), path, quiet=path.name == RECIPE)  # nobody can edit a published recipe
-        found.append((path, tree))
-        if EXTENDS not in tree or path.name == RECIPE:  # a published recipe is whole
-            return found
-        name = tree.pop(EXTENDS)
-        if not isinstance(name, str) or not name.endswith(".yaml"):
-            raise InputError(f"{path}:{EXTENDS}", f"is not a recipe file (found {_shown(name)})", allowed="FILE.yaml")
-        if len(found) > _MOST_EXTENDED:
-            raise InputError(f"{path}:{EXTENDS}", f"more than {_MOST_EXTENDED} recipes extend each other")
-        path = path.parent / name
+def recipe_files(path: Path) -> list[Path]:
+    """A recipe file that ``read_yaml`` has read, and those that it extends, one after the other."""
+    files = [path]
+    while name := _mapping(files[-1]).get(EXTENDS):
+        files.append(files[-1].parent / name)
+    return files
 
 
 def _on_top(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
@@ -129,17 +126,8 @@ def with_current_names(tree: dict[str, Any], place: object, quiet: bool = False)
 
     Raises InputError for a section that has a key under both names.
     """
-    for old, new in OLD_KEYS.items():
-        *above, last = old.split(".")
-        sections: dict[str, Any] = {"": tree}
-        for part in above:
-            sections = {
-                f"{key}{name}.": inner
-                for key, node in sections.items()
-                for name, inner in (enumerate(node) if isinstance(node, list) else dict(node).items())
-                if _pattern(str(name)) == part and isinstance(inner, dict | list)
-            }
-        for key, section in sections.items():
+    for key, section in _sections(tree):
+        for last, new in _renamed(key).items():
             if last not in section:
                 continue
             if new in section:
@@ -161,16 +149,10 @@ def _warn(place: object, old: str, new: str, quiet: bool = False) -> None:
         cli.say(f"warning: {place}: {old} is the old name of {new}; the next version no longer reads it")
 
 
-def _pattern(key: str) -> str:
-    return ".".join(ITEM if part.isdigit() else part for part in key.split("."))
-
-
-@cache
-def _fingerprint_key(key: str) -> str:
-    """The last part of a key, e.g. ``decoding.epsilon``, as fingerprints have it."""
-    above, _, last = key.rpartition(".")
-    names = {new: old.rpartition(".")[2] for old, new in OLD_KEYS.items() if old.rpartition(".")[0] == _pattern(above)}
-    return names.get(last, last)
+def _renamed(place: str) -> dict[str, str]:
+    """Old key → today's, in the section at ``place``, e.g. ``datasets.0.``."""
+    above = "".join(f"{ITEM if part.isdigit() else part}." for part in place.split(".")[:-1])
+    return {last: new for old, new in OLD_KEYS.items() if (last := old.removeprefix(above)) in old.split(".")[-1:]}
 
 
 def apply_overrides(tree: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
@@ -190,10 +172,11 @@ def apply_overrides(tree: dict[str, Any], overrides: list[str]) -> dict[str, Any
             value = _read(text)
         except yaml.YAMLError as error:
             raise InputError(f"--set {setting}", "the value is not valid YAML") from error
-        new = OLD_KEYS.get(_pattern(path))
+        above, dot, last = path.rpartition(".")
+        new = _renamed(above + dot).get(last)
         if new is not None:
             _warn("--set", path, new)
-            path = ".".join(filter(None, (path.rpartition(".")[0], new)))
+            path = above + dot + new
         node: Any = {"": tree}
         place: Any = ""
         for key in path.split("."):
@@ -206,18 +189,18 @@ def apply_overrides(tree: dict[str, Any], overrides: list[str]) -> dict[str, Any
     return tree
 
 
-def _sections(node: Any) -> Iterator[dict[str, Any]]:
-    """Every mapping in a tree but a library's own arguments, inner ones first."""
+def _sections(node: Any, place: str = "") -> list[tuple[str, dict[str, Any]]]:
+    """Every mapping in a tree but a library's own arguments, with its place (``datasets.0.``), inner ones first."""
+    found = list[tuple[str, dict[str, Any]]]()
     for key, item in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
         if key not in LIBRARIES:
-            yield from _sections(item)
-    if isinstance(node, dict):
-        yield node
+            found += _sections(item, f"{place}{key}.")
+    return [*found, (place, node)] if isinstance(node, dict) else found
 
 
 def beside(tree: dict[str, Any], folder: Path) -> dict[str, Any]:
     """``tree`` with every local path that leads from ``folder`` to something that is there made absolute, in place."""
-    for section in _sections(tree):
+    for _, section in _sections(tree):
         path = section.get(PATH)
         if isinstance(path, str) and path and section.get("repo_id") is None and (folder / path).exists():
             section[PATH] = str((folder / path).resolve())
@@ -237,7 +220,7 @@ def with_overrides(tree: dict[str, Any], path: Path) -> dict[str, Any]:
         if not isinstance(keys, dict) or not keys:
             hint = "write google/gemma-3-270m: {path: FOLDER}"
             raise InputError(f"{path}:{repo_id}", "is not a mapping of a section's keys", hint=hint)
-    for section in _sections(tree):
+    for _, section in _sections(tree):
         named = section.get("repo_id")
         if isinstance(named, str) and named in overrides:
             used.add(named)
@@ -300,21 +283,21 @@ def _valid_keys(model: type[BaseModel], keys: list[str]) -> list[str]:
 
 def resolved(recipe: DatasetRecipe | ModelRecipe) -> str:
     """The recipe as YAML with every default and no place of this machine: what is saved inside the artefact."""
-    return yaml.safe_dump(published(recipe).model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
+    tree = recipe.model_dump(mode="json", context=PUBLISHED)
+    return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=120)
 
 
-def deciding(value: Any, place: str = "") -> Any:
-    """A recipe as plain values without the keys that decide no row and no weight (``Strict.deciding_keys``).
+def deciding(recipe: DatasetRecipe | ModelRecipe) -> dict[str, Any]:
+    """A recipe as plain values, as it is published, without the keys that decide no row and no weight.
 
     Keys have the names that they had when they were new (``OLD_KEYS``): renaming one changes no run.
     """
-    if isinstance(value, Strict):
-        names = {name: type(value).model_fields[name].alias or name for name in sorted(value.deciding_keys)}
-        keys = {name: f"{place}.{alias}".removeprefix(".") for name, alias in names.items()}
-        return {_fingerprint_key(key): deciding(getattr(value, name), key) for name, key in keys.items()}
-    if isinstance(value, tuple):
-        return [deciding(item, f"{place}.{index}") for index, item in enumerate(value)]
-    return value
+    tree = recipe.model_dump(mode="json", context=DECIDING)
+    for key, section in _sections(tree):
+        for old, new in _renamed(key).items():
+            if new in section:
+                section[old] = section.pop(new)
+    return tree
 
 
 def fingerprint(recipe: DatasetRecipe | ModelRecipe, inputs: dict[str, str]) -> str:
@@ -322,11 +305,14 @@ def fingerprint(recipe: DatasetRecipe | ModelRecipe, inputs: dict[str, str]) -> 
 
     The other digest, over the whole resolved recipe, is ``Manifest.recipe_sha256``: what its card is written from.
     """
-    text = json.dumps({"recipe": deciding(published(recipe)), "inputs": inputs}, sort_keys=True)
+    text = json.dumps({"recipe": deciding(recipe), "inputs": inputs}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def new_manifest(recipe: DatasetRecipe | ModelRecipe, inputs: dict[str, str], versions: dict[str, str]) -> Manifest:
-    """The manifest of a run of which nothing is made yet; ``inputs``: input file or model → SHA-256."""
+def begin_run(
+    directory: Path, recipe: DatasetRecipe | ModelRecipe, inputs: dict[str, str], versions: dict[str, str]
+) -> Manifest:
+    """Start or resume the run of a recipe (``run_dir.begin``); ``inputs``: input file or model → SHA-256."""
     kind, name, version, known = recipe.kind, recipe.name, recipe.version, fingerprint(recipe, inputs)
-    return Manifest(kind=kind, name=name, version=version, fingerprint=known, inputs=inputs, versions=versions)
+    manifest = Manifest(kind=kind, name=name, version=version, fingerprint=known, inputs=inputs, versions=versions)
+    return begin(directory, manifest, resolved(recipe))

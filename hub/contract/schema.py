@@ -74,21 +74,8 @@ class Finished:
 
 
 @dataclass(frozen=True)
-class CardWords:
-    """What a dataset card and its front matter say of a schema."""
-
-    opening: str
-    texts: str  # what the model wrote for a label
-    rows: str  # what a row holds
-    task_categories: tuple[str, ...]
-    method: str = "dino"  # tag of the paper
-    tags: tuple[str, ...] = ()
-    task_ids: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class DatasetSchema:
-    """A dataset schema: its finished configs, its labels, what it can do, and the words of its card.
+    """A dataset schema: its finished configs, its labels, and what it can do (card: model_cards/data/words.yaml).
 
     ``labels``: those a recipe may have, None for any; ``required``: those of them it must have. ``pairs``: a row joins
     a generated text and its source sentence. ``scored``: every label needs a score. ``sampled_negatives``: pairs with
@@ -99,7 +86,6 @@ class DatasetSchema:
     name: str
     finished: dict[str, Finished]  # by base name; the first is the dataset's default config
     labelled: str  # the finished config whose rows carry their label: a card's samples and plots are of it
-    card: CardWords
     labels: tuple[str, ...] | None = None
     required: tuple[str, ...] = ()
     pairs: bool = True
@@ -118,14 +104,6 @@ STS_DATASET = DatasetSchema(
     labelled="postprocessed",
     scored=True,
     sampled_negatives=True,
-    card=CardWords(
-        opening="Labelled sentence pairs written by a language model, each with a similarity score.",
-        texts="generated texts",
-        rows="pairs",
-        tags=("semantic-textual-similarity", "sentence-transformers"),
-        task_categories=("sentence-similarity",),
-        task_ids=("semantic-similarity-scoring",),
-    ),
 )
 _TRIPLETS = "source sentences that have both an entailed and a contradicting text, for contrastive training"
 NLI_DATASET = DatasetSchema(
@@ -137,15 +115,6 @@ NLI_DATASET = DatasetSchema(
     labelled="pair-class",
     labels=NLI_LABELS,
     required=("entailment", "contradiction"),
-    card=CardWords(
-        opening="Labelled sentence pairs written by a language model, each with an inference label.",
-        texts="generated texts",
-        rows="pairs",
-        method="auto-nli",
-        tags=("natural-language-inference", "sentence-transformers"),
-        task_categories=("text-classification", "sentence-similarity"),
-        task_ids=("natural-language-inference",),
-    ),
 )
 TEXT_DATASET = DatasetSchema(
     name="text",
@@ -153,12 +122,6 @@ TEXT_DATASET = DatasetSchema(
     labelled="postprocessed",
     pairs=False,
     distinct=True,
-    card=CardWords(
-        opening="Texts written by a language model, each for the class it is labelled with.",
-        texts="texts",
-        rows="texts",
-        task_categories=("text-classification",),
-    ),
 )
 SCHEMAS = {schema.name: schema for schema in (STS_DATASET, NLI_DATASET, TEXT_DATASET)}
 
@@ -205,51 +168,17 @@ def same_schema(found: "pa.Schema", wanted: "pa.Schema") -> bool:
 
 @dataclass(frozen=True)
 class Reason:
-    """A reason and what a card says of it: of a generated text, of a source sentence, of a text that ends at its line.
-
-    ``line``: where ``decoding.text_end`` is line; empty: as ``second``.
-    """
+    """A reason why a text is rejected. What a card says of it stands in ``model_cards/data/words.yaml``."""
 
     name: str
-    second: str = ""
-    first: str = ""
-    line: str = ""
 
 
-def _of_any_text(name: str, said: str) -> Reason:
-    return Reason(name, second=said, first=said)
-
-
-_NOT_CLOSED, _OF_PROMPT = "no closing quotation mark within the token limit", "nothing but words of its prompt"
-NOT_CLOSED = Reason("not_closed", _NOT_CLOSED, _NOT_CLOSED, line="no end within the token limit")
-LINE_BREAK = _of_any_text("line_break", "a line break inside the text")
-EMPTY = Reason("empty", "no text before the closing quotation mark", "no text", line="no text in the line")
-EXAMPLE_COPY = Reason("example_copy", second="a text of an example that stood in its prompt")
-PROMPT_WORDS = _of_any_text("prompt_words", f"{_OF_PROMPT}, such as the name of a line")
-PROMPT_ECHO = Reason(
-    "prompt_echo", f"{_OF_PROMPT}, which its source sentence does not have", f"{_OF_PROMPT}, such as the name of a line"
-)
-CONTROL_CHARACTERS = _of_any_text(
-    "control_characters", "control characters, directional overrides or U+FFFD (what is left of broken text)"
-)
-WRONG_LANGUAGE = _of_any_text("wrong_language", "in another language than the dataset's, as a classifier sees it")
-NEAR_COPY = Reason("near_copy", second="nearly the words of the source sentence (`postprocess.near_copy`)")
-OVERLAP = Reason("overlap", second="shares more or fewer words with the source sentence than its label may (`overlap`)")
-IDENTICAL = Reason("identical", second="the generated text repeats its source sentence")
-DUPLICATE = Reason("duplicate", "the same pair was kept before", "the same source sentence was there before")
-OTHER_LABEL = Reason("other_label", second="likelier under another label's prompt than under its own")
-NOT_BEST = Reason("not_best", "other texts for the same source sentence and label are more probably of the label")
-OVER_CAP = Reason("over_cap", second="more texts than wanted for one source sentence and label")
-QUOTATION_MARK = Reason("quotation_mark", first="a quotation mark inside, which the recipe passes over")
-NOT_UNICODE = Reason("not_unicode", first="half a surrogate pair, which is not text")
-LENGTH = Reason("length", first="not of the wanted number of tokens")
-TOO_LONG = Reason("too_long", first="with its prompt, more tokens than the model's context")
-NOT_NEEDED = Reason("not_needed", first="there were enough source sentences already")
-
-COMPLETION = (NOT_CLOSED, LINE_BREAK, EMPTY)
-COPY = (EXAMPLE_COPY, PROMPT_WORDS, PROMPT_ECHO, NEAR_COPY, OVERLAP)
-VERIFIED = (OTHER_LABEL, NOT_BEST)
+COMPLETION = NOT_CLOSED, LINE_BREAK, EMPTY = Reason("not_closed"), Reason("line_break"), Reason("empty")
+EXAMPLE_COPY, PROMPT_WORDS, PROMPT_ECHO = Reason("example_copy"), Reason("prompt_words"), Reason("prompt_echo")
+NEAR_COPY, OVERLAP = Reason("near_copy"), Reason("overlap")  # of the source sentence
+CONTROL_CHARACTERS, WRONG_LANGUAGE = Reason("control_characters"), Reason("wrong_language")
+VERIFIED = OTHER_LABEL, NOT_BEST = Reason("other_label"), Reason("not_best")
+IDENTICAL, DUPLICATE, OVER_CAP = Reason("identical"), Reason("duplicate"), Reason("over_cap")
 ROW_FILTERS = (IDENTICAL, *VERIFIED, DUPLICATE, OVER_CAP)
-OF_GENERATED_TEXTS = (*COMPLETION, CONTROL_CHARACTERS, *COPY, WRONG_LANGUAGE, *ROW_FILTERS)  # in the order of a card
-_OF_SOURCES = (NOT_UNICODE, CONTROL_CHARACTERS, WRONG_LANGUAGE, LENGTH, TOO_LONG, NOT_NEEDED)
-OF_SOURCE_SENTENCES = (*COMPLETION, DUPLICATE, QUOTATION_MARK, PROMPT_WORDS, PROMPT_ECHO, *_OF_SOURCES)
+QUOTATION_MARK, NOT_UNICODE = Reason("quotation_mark"), Reason("not_unicode")  # of source sentences, as those below
+LENGTH, TOO_LONG, NOT_NEEDED = Reason("length"), Reason("too_long"), Reason("not_needed")

@@ -173,11 +173,15 @@ def reading_rows(place: object, hint: str | None = RESTORE) -> Iterator[None]:
 
     A failing Hub, disk or memory is another matter and passes.
     """
+    import httpx2
+
     try:
         yield
     except unreadable_kinds(OSError) as error:
-        if is_of_the_world(error):
-            raise _system_error(error) or error from None
+        passing = ConnectionError | httpx2.HTTPError | MemoryError | StsDinoError
+        for cause in (error, error.__cause__):  # pyarrow's OSError has no number for pages it cannot unpack
+            if isinstance(cause, passing) or (isinstance(cause, OSError) and cause.errno is not None):
+                raise cause from None
         raise unreadable(error, place, hint) from error
 
 
@@ -186,17 +190,3 @@ def unreadable(error: BaseException, place: object, hint: str | None = RESTORE) 
     if type(error) is FileNotFoundError:  # the libraries derive errors of their own from it
         return InputError(place, "no such file", hint=hint)
     return InputError(place, f"cannot be read: {first_line(error.__cause__ or error)}", hint=hint)
-
-
-def is_of_the_world(error: BaseException) -> bool:
-    """Whether no byte of the file is to blame. pyarrow raises OSError without a number for pages it cannot unpack."""
-    import httpx2
-
-    passing = ConnectionError | httpx2.HTTPError | MemoryError | StsDinoError
-    return _system_error(error) is not None or isinstance(error, passing) or isinstance(error.__cause__, passing)
-
-
-def _system_error(error: BaseException) -> OSError | None:
-    """What the system refused, e.g. to write a cache on a full disk: ``datasets`` tells of it as bad rows."""
-    causes = error, error.__cause__
-    return next((cause for cause in causes if isinstance(cause, OSError) and cause.errno is not None), None)

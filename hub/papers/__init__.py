@@ -70,9 +70,6 @@ class Table(Frozen):
         for row in self.rows:
             if len(row.values) != len(names):
                 raise ValueError(f"row {row.name!r} has {len(row.values)} values for {len(names)} columns")
-        for name in (part for column in self.columns for one in column.mean_of for part in _names(one)):
-            if name not in names:
-                raise ValueError(f"table {self.number}: no column {name!r} to take a mean of")
         return self
 
     def row(self, name: str) -> Row:
@@ -89,14 +86,6 @@ class Table(Frozen):
 
     def _values(self, row: Row) -> list[tuple[Column, float]]:
         return [(column, value) for column, value in zip(self.columns, row.values, strict=True) if value is not None]
-
-    def mean(self, row: Row, column: Column) -> float | None:
-        """The mean that ``column`` says it is, of the printed values; None when one of them is missing."""
-        values = self.printed(row)
-        if any(part not in values for one in column.mean_of for part in _names(one)):
-            return None
-        each = [sum(values[part] for part in _names(one)) / len(_names(one)) for one in column.mean_of]
-        return sum(each) / len(each)
 
 
 class Paper(Frozen):
@@ -145,7 +134,3 @@ def _found(name: Key, items: Mapping[Key, Item], place: str, what: str) -> Item:
     if name not in items:
         raise InputError(place, f"has no {what} {name!r}", allowed=list(items))
     return items[name]
-
-
-def _names(one: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (one,) if isinstance(one, str) else one

@@ -216,13 +216,14 @@ def hub_corpus(
 
     repo_id, _, asked = place.partition("@")
     found = hub_dataset(repo_id, asked or None, place)
-    chosen = require_known(config, found.configs(), place, "config") if config else found.default_config()
+    configs = found.ask("get_dataset_config_names")
+    chosen = config or found.ask("get_dataset_default_config_name")
     if chosen is None:
-        raise InputError(place, "has several configs", allowed=", ".join(found.configs()), hint="name one: --config")
-    splits = found.splits(chosen)
+        raise InputError(place, "has several configs", allowed=", ".join(configs), hint="name one: --config")
+    splits = found.ask("get_dataset_split_names", require_known(chosen, configs, place, "config"))
     part = require_known(split or (splits[0] if len(splits) == 1 else "train"), splits, f"{place} ({chosen})", "split")
     with reading(repo_id, found.commit), reading_rows(place, hint=None):
-        rows: Any = iter(found.load(chosen, split=part, streaming=True))
+        rows: Any = iter(found.ask("load_dataset", chosen, split=part, streaming=True))
         first = list(islice(rows, 1))
         if not first:
             raise InputError(f"{place} ({chosen}, {part})", "has no row", allowed="at least one text")

@@ -1,7 +1,7 @@
 """A small planted SentEval directory, with the real one's file names, encodings and quirks. Every task is learnable.
 
 ``write_senteval(DIR)`` and ``write_originals(DIR)`` write tens of rows per file; read them without the published pins:
-``Source(senteval=DIR, originals=DIR2, pins=Pins())``. Sentences of a class share words that no other class has, and the
+``Source(senteval=DIR, originals=DIR2, pins={})``. Sentences of a class share words that no other class has, and the
 score of an STS pair is five times the share of words that its sentences have in common, so ``bag_of_words`` learns
 everything.
 """

@@ -27,7 +27,6 @@ from eval.audit.evaluation_sentences import (
 )
 from eval.audit.ledger import Bookkeeper, report
 from eval.audit.source import find_rows
-from eval.tasks.rows import Pins
 from hub.contract.measured import INPUT, KINDS, LEDGER, Dropped, Ledger
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
@@ -237,7 +236,7 @@ def test_all_splits_that_are_there_are_read(tmp_path):
     roots = write_senteval(tmp_path / "s", rows=6), write_originals(tmp_path / "o", rows=6)
     for name in ("labels.train", "s1.train", "s2.train"):
         (roots[0] / "downstream/SNLI" / name).unlink(missing_ok=True)
-    whole = read_evaluation_sets(*roots, pins=Pins())
+    whole = read_evaluation_sets(*roots, pins={})
     places = {one.place for one in whole.sets}
     assert {"sts12/test", "sts16/test", "stsb/train", "sick/test", "mr/all", "sst2/train", "mrpc/test"} <= places
     assert not any(place.startswith(("coco", "sentlen", "sick-e")) for place in places)
@@ -245,13 +244,13 @@ def test_all_splits_that_are_there_are_read(tmp_path):
     assert {one.form for one in whole.sets if one.place == "stsb/test"} == {"stsb", "stsb-tokenised"}
     (roots[0] / "downstream/SNLI/s1.test").unlink()
     with pytest.raises(InputError, match=r"s1\.test: no such data file"):
-        read_evaluation_sets(*roots, pins=Pins())
+        read_evaluation_sets(*roots, pins={})
     (tmp_path / "nothing").mkdir()
     with pytest.raises(InputError, match="nothing: has no evaluation data"):
-        read_evaluation_sets(tmp_path / "nothing", roots[1], pins=Pins())
-    probing = read_evaluation_sets(roots[0], names=["bshift"], pins=Pins())
+        read_evaluation_sets(tmp_path / "nothing", roots[1], pins={})
+    probing = read_evaluation_sets(roots[0], names=["bshift"], pins={})
     assert {one.place for one in probing.sets} == {"bshift/train", "bshift/validation", "bshift/test"}
-    named = read_evaluation_sets(roots[0], roots[1], names=["mrpc"], pins=Pins())  # nothing of the other directory
+    named = read_evaluation_sets(roots[0], roots[1], names=["mrpc"], pins={})  # nothing of the other directory
     assert {one.place for one in named.sets} == {"mrpc/train", "mrpc/test"}
 
 

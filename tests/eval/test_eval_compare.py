@@ -82,7 +82,7 @@ def test_planted_differences_are_found_and_planted_ties_are_not(written):
     verdicts = {task: reported["org/first", "org/second", task]["verdict"] for task in TASKS}
     assert verdicts == dict.fromkeys(TASKS, "not significant") | dict.fromkeys(("stsb/cosine", "sts12/mean"), "worse")
     tests = {task: reported["org/first", "org/second", task]["test"] for task in TASKS}
-    assert tests == dict.fromkeys(TASKS, "jackknife z") | {"mr/senteval": "McNemar's exact test"}
+    assert tests == dict.fromkeys(TASKS, "bootstrap z") | {"mr/senteval": "McNemar's exact test"}
     assert all(float(row["p_holm"]) >= float(row["p"]) for row in reported.values())
 
 
@@ -98,7 +98,6 @@ def test_a_limit_another_split_or_other_data_is_another_row(places, tmp_path):
     assert {(one.first, one.second) for one in found.verdicts} == {("org/first", "org/second")}
     reported = " ".join(found.unlike())
     assert "ONLY 100 rows" in reported and "n: 400 and 300" in reported
-    assert all(row[1] != "org/limited" for sheet in found.beside for row in sheet.rows)  # nor beside a paper
 
 
 def test_two_trials_on_the_same_rows_compare_and_say_so_everywhere(tmp_path):
@@ -127,21 +126,11 @@ def test_nothing_in_common_is_an_error_that_names_both_protocols(places, tmp_pat
     assert "\n" not in str(raised.value) and not (tmp_path / "out").exists()
 
 
-def test_papers_stand_beside_the_same_protocol_alone(places):
-    found = {sheet.title: sheet for sheet in result_tables(compared([read_evaluation(place) for place in places]))}
-    columns = {(title, name) for title, sheet in found.items() if "section" in title for name in sheet.header[2:]}
-    dino, declutr = "Schick and Schütze 2021, section 4, table", "Giorgi et al. 2021, section 5.1, table 2"
-    assert {(f"{dino} 1", "STS12"), (f"{dino} 2", "STSb"), (declutr, "MR"), (declutr, "STS12")} <= columns
-    assert (declutr, "STS-B") not in columns and (f"{dino} 1", "SICK") not in columns
-    printed = {row[1]: row[2:] for row in found[declutr].rows}
-    assert printed["DeCLUTR-base"] == ("85.16", "63.56")
-
-
 def test_scores_without_rows_are_not_tested_and_say_so(places, tmp_path):
     mteb = [score for score in read_evaluation(places[2]).results.scores if score.task == "mteb/STS12"]
     other = evaluation(tmp_path / "d", "org/d", {}, more=tuple(mteb))
     found = compared([read_evaluation(places[2]), read_evaluation(other)])
-    assert [one.measurement.task for one in found.untested] == ["mteb/STS12"] and found.verdicts == ()
+    assert [(one.measurement.task, one.difference.tested) for one in found.verdicts] == [("mteb/STS12", None)]
     assert "not tested: the scored rows of one were not kept" in "\n".join(
         text(sheet) for sheet in result_tables(found)
     )
@@ -157,10 +146,9 @@ def test_markdown_renders_the_hostile_name_as_text(written):
     assert widths == {7}  # task, split, metric, rows and three models
 
 
-def test_csv_cells_are_no_formulas():
-    assert [csv_cell(name) for name in ("=1+1", "+1", "-1", "@x", " =1", "\t=1", "a=1")] == [
-        *("'=1+1", "'+1", "'-1", "'@x", "'=1", "'=1", "a=1"),
-    ]
+@pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@x", " =1", "\t=1", "a=1"])
+def test_csv_cells_are_no_formulas(name):
+    assert csv_cell(name) == ("a=1" if name == "a=1" else f"'{name.strip()}")
 
 
 SEED_TASKS = ("sts12/all", "stsb-tokenised/cosine")
@@ -231,22 +219,8 @@ def test_other_rows_and_missing_tasks_are_refused(tmp_path):
         compared_over_seeds(plan({"copies": copies, "dataset": folders(tmp_path, "short", [0.6], rows=200)}))
     with pytest.raises(InputError, match="holds no scored rows of sts13/all"):
         compared_over_seeds(plan({"copies": copies}, tasks=("sts13/all",)))
-    for wrong in ({"variants": {"dataset": copies}}, {"variants": {"copies": copies * 2, "dataset": copies * 3}}):
-        with pytest.raises(ValueError, match=r"not one of the variants|number of seeds"):
-            plan(**({"variants": {}} | wrong))
 
 
 def test_a_task_that_cuts_its_own_folds_is_read_under_its_own_split():
     assert split_of("mr/senteval", "test") == "all" and split_of("trec/lbfgs-validation", "test") == "train"
     assert split_of("stsb/cosine", "validation") == "validation" and split_of("sst2/lbfgs", "test") == "test"
-
-
-def test_an_average_over_part_of_the_data_stands_beside_no_paper(tmp_path):
-    years = [f"sts{year}/mean" for year in range(12, 17)]
-    rows = {task: planted(task, 0.8, rows=60) for task in years}
-    for name, settings in (("whole", SETTINGS), ("part", SETTINGS.model_copy(update={"limit": 60}))):
-        places = [evaluation(tmp_path / f"{name}{index}", f"org/{index}", rows, settings) for index in (1, 2)]
-        found = compared([read_evaluation(place) for place in places])
-        assert [line.average.name for line in found.averages] == ["dino-sts12-16-mean"]
-        columns = {name for sheet in found.beside if "Schick" in sheet.title for name in sheet.header[2:]}
-        assert columns == ({"STS12", "STS13", "STS14", "STS15", "STS16", "Avg."} if name == "whole" else set())

@@ -17,7 +17,6 @@ from eval.runs.score import evaluate, measure, summarise, versions, with_earlier
 from eval.runs.table import table
 from eval.scoring.outcomes import Outcomes
 from eval.statistics.bootstrap import EvaluationSettings
-from eval.tasks.rows import Pins
 from eval.tasks.sources import Source, TaskData
 from hub.contract.results import TaskScore, write_results
 from hub.contract.run_dir import Manifest, write_manifest
@@ -37,7 +36,7 @@ def encoder(revision="r1"):
 
 
 def score_all(folder, root, entries=ENTRIES, settings=SETTINGS, revision="r1"):
-    data = TaskData(Source(senteval=root, pins=Pins()), settings.limit, settings.seed)
+    data = TaskData(Source(senteval=root, pins={}), settings.limit, settings.seed)
     return evaluate(entries, data, encoder(revision), Records(folder), settings, folder / "embeddings")
 
 

@@ -37,7 +37,7 @@ def test_an_old_recipe_is_read_with_one_warning_per_key_and_keeps_its_fingerprin
     assert load_recipe(path, kind) == recipe
     wanted = [f"warning: {path}: {old} is the old name of {new};" for old, new in WARNINGS[path]]
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == len(wanted) and all(line.startswith(start) for line, start in zip(lines, wanted, strict=True))
+    assert len(lines) == len(wanted) and all(map(str.startswith, sorted(lines), sorted(wanted)))
     assert fingerprint(recipe, {"x1.txt": "0"}) == FINGERPRINTS[path]
     today = tmp_path / "today.yaml"
     today.write_text(resolved(recipe))

@@ -39,19 +39,12 @@ def test_an_interrupt_that_is_ignored_stays_so(tmp_path):
     assert b"went on" in ignored.stdout
 
 
-def test_importing_a_package_changes_no_handler():
-    shown = (
-        "import signal, hub, generation; print(signal.getsignal(2) is signal.default_int_handler, signal.getsignal(15))"
-    )
-    done = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["True", str(int(signal.SIG_DFL))]
-
-
-def test_a_command_that_has_begun_heeds_signals_itself():
+def test_a_handler_is_set_by_a_command_alone_which_hands_it_over_when_it_has_begun():
     begun = (
-        "import signal\nfrom hub.process import heed_from_now_on\nheed_from_now_on()\n"
-        "assert signal.getsignal(2) is not signal.default_int_handler\nfrom hub import cli\n"
-        "cli.run(lambda: print(signal.getsignal(2) is signal.default_int_handler, signal.getsignal(15)))"
+        "import signal, generation\nusual = lambda: signal.getsignal(2) is signal.default_int_handler\n"
+        "from hub import cli, process\nassert usual() and signal.getsignal(15) == signal.SIG_DFL\n"
+        "process.heed(process.end_at_once, process.end_at_once)\nassert not usual()\n"
+        "cli.run(lambda: print(usual(), signal.getsignal(15)))"
     )
     done = subprocess.run([sys.executable, "-c", begun], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", str(int(signal.SIG_DFL))]

@@ -24,7 +24,6 @@ from hub import cli
 from hub.client import connection as client
 from hub.client.connection import in_words
 from hub.client.plan import Changes, Plan
-from hub.client.retry import reason
 from hub.untrusted import (
     HIDDEN,
     LONGEST,
@@ -54,8 +53,7 @@ NASTY = "no\x1b[2J\x1b]0;owned\x07\x1b]8;;http://evil\x1b\\ \x9b31m\u202etxt.exe
         ("a\x1b[1;31mred\x1b[0m", "ared"),
         ("\x1b]52;c;c2VjcmV0\x07copied", "copied"),
         ("\x1b]0;title\x1b\\text", "text"),
-        ("\x9d0;title\x9ctext", "text"),
-        ("\x1bPq#0\x1b\\text", "text"),
+        ("\x9d0;title\x9ctext\x1bPq#0\x1b\\", "text"),
         ("\x1b(0lqk\x1bc", "lqk"),
         ("unfinished \x1b[", "unfinished "),
         ("10\b\b99\r", "1099"),
@@ -83,8 +81,7 @@ def test_nothing_that_drives_a_terminal_is_left():
     [
         ("\n no such file \nTraceback", "no such file"),
         ("", "ValueError"),
-        (" \n", "ValueError"),
-        ("\x1b[0m", "ValueError"),
+        (" \n\x1b[0m", "ValueError"),
         (f"{NASTY}\nmore", "no txt.exe"),
         ("x" * 999, "x" * (LONGEST - 1) + "…"),
     ],
@@ -101,17 +98,14 @@ def refused(words: str) -> HfHubHTTPError:
 def test_the_words_of_a_hub_are_one_clean_line(capsys):
     error = in_words("publish acme/pairs", refused(NASTY + "x" * 10_000))
     assert "the Hub answered 422: no txt.exe space left" in str(error) and len(str(error)) < 2 * LONGEST
-    assert reason(refused(NASTY)) == "the Hub answered 422 (no txt.exe space left)"
     cli.say(f"warning: {NASTY}")
     heard = capsys.readouterr().err
     assert heard.startswith("warning: no txt.exe") and all(c == "\n" or c.isprintable() for c in heard)
 
 
 def test_a_plan_and_the_clients_log_are_clean_too(capsys):
-    plan = Plan(
-        "acme/pairs", "dataset", None, Changes(deleted=(NASTY,)), None, edits={NASTY: "not ours"}, diff=(NASTY,)
-    )
-    assert all(c == "\n" or c.isprintable() for c in str(plan)) and str(plan).count("txt.exe") == 3
+    plan = Plan("acme/pairs", "dataset", None, Changes(deleted=(NASTY,)), None, edits={NASTY: "not ours"})
+    assert all(c == "\n" or c.isprintable() for c in str(plan)) and str(plan).count("txt.exe") == 2
     record = logging.LogRecord("huggingface_hub", logging.WARNING, "", 0, "%s at http://h/a?s=1", (NASTY,), None)
     assert client.fit_to_print(record) and "\x1b" not in record.getMessage() and "s=1" not in record.getMessage()
 
@@ -151,19 +145,8 @@ def test_a_bomb_is_refused_with_its_cause(name: str) -> None:
 
 
 def test_ordinary_yaml_is_what_a_safe_loader_reads() -> None:
-    text = """
-license: apache-2.0
-size: 1_000
-when: 2024-01-31
-score: 2.5e+3
-none: ~
-tags: &tags [a, b]
-base: &base {x: 1, y: no}
-more: {<<: *base, y: yes, tags: *tags}
-text: |
-  two
-  lines
-"""
+    text = "license: apache-2.0\nsize: 1_000\nwhen: 2024-01-31\nscore: 2.5e+3\nnone: ~\ntags: &tags [a, b]\n"
+    text += "base: &base {x: 1, y: no}\nmore: {<<: *base, y: yes, tags: *tags}\ntext: |\n  two\n  lines\n"
     assert load_yaml(text, **LIMITS) == yaml.safe_load(text)
     assert load_yaml("", **LIMITS) is None
     keys = load_yaml("{1: a, 1.10: b, no: c, ~: d}", **LIMITS)
@@ -232,16 +215,12 @@ PARSERS = {
 }
 HOSTILE = [
     "a | b || c",
-    r"a \| b \\| c \\\| d",
-    "| a |\n| --- |\n| b |",
     "`code` ``more`` ```",
-    "`unclosed | cell",
     "<script>alert(1)</script>",
     "<img src=x onerror=alert(1)>",
     "<!-- hidden | -->",
     "&lt;b&gt; &amp; &#60;i&#62; &#x3c;",
     "[link](https://example.com)",
-    "[ref][1]\n\n[1]: https://example.com",
     "![image](https://example.com/a.png)",
     "<https://example.com> <a@b.example>",
     "https://example.com/a?b=c#d http://x ftp://y.z",
@@ -253,13 +232,11 @@ HOSTILE = [
     "- item",
     "+ item",
     "1. item",
+    "---",
     "1234567890) item",
     "> quote",
-    "---",
     "a\n===",
-    "a\n---\nb",
     "    indented",
-    "\tindented",
     "~~~\nfence\n~~~",
     "*em* **strong** _em_ __strong__ ~~gone~~",
     "[^1] [ ] [x] - [ ] task $x$ :smile: @user #123 ^up^ ==mark==",
@@ -336,18 +313,6 @@ def test_nothing_in_a_sample_is_an_address() -> None:
         assert not ADDRESSES.search(re.sub(r"&#\d+;", "\u200b", source)), (text, source)
 
 
-def test_a_long_sample_is_cut_before_it_is_escaped() -> None:
-    cut = sample("<" * 500)
-    assert cut == "&#60;" * 199 + "…"
-    assert sample("word " * 100).endswith("word…")
-    assert len(sample("x" * 200)) == 200
-
-
-def test_hidden_characters_are_shown() -> None:
-    assert visible_line("a\u202eb\x1bc\ud800") == "a\ufffdb\ufffdc\ufffd"
-    assert visible("a\n\tb\u200d") == "a\n\tb\u200d"
-
-
 @pytest.mark.parametrize("parser", PARSERS.values(), ids=PARSERS)
 def test_code_is_one_code_span_in_a_table(parser: MarkdownIt) -> None:
     for text in HOSTILE + FUZZ:
@@ -373,7 +338,9 @@ def test_a_fence_is_longer_than_what_it_holds() -> None:
         assert tokens[3].content == (normal + "\n" if normal else "\n"), text
 
 
-def test_finalize_escapes_text_and_formats_numbers() -> None:
+def test_text_is_shortened_and_escaped_and_numbers_are_formatted() -> None:
+    assert sample("<" * 500) == "&#60;" * 199 + "…" and sample("word " * 100).endswith("word…")
+    assert visible_line("a\u202eb\x1bc\ud800") == "a\ufffdb\ufffdc\ufffd" and visible("a\n\tb\u200d") == "a\n\tb\u200d"
     assert finalize("<b>") == "&#60;b&#62;"
     assert finalize(Markdown("<b>")) == "<b>"
     numbers = (1234567, 0.01, 100.0, 0.8999999761581421)

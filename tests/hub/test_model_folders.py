@@ -27,7 +27,7 @@ import training.run
 from eval import run as evaluation
 from eval.audit import quality
 
-NLI_RECIPE, STS_RECIPE = "recipes/demo/auto-nli.yaml", "recipes/demo/sts-dino-x2.yaml"
+STS_RECIPE = "recipes/demo/sts-dino-x2.yaml"
 LOADERS = {"from_pretrained", "from_config", "SentenceTransformer", "CrossEncoder", "SparseEncoder"}
 REFUSES = {"NO_CODE", "NO_PICKLES"}
 OUR_ADAPTER = "PeftModel.from_pretrained"  # what training has just saved, put on a base in memory; it takes no argument
@@ -56,20 +56,8 @@ def write(model: Path, folder: Path, models: Path):
     return outcome_of(generation.run, STS_RECIPE, "--set", f"model.path={model}", "--dry-run")
 
 
-def ask_a_server(model: Path, folder: Path, models: Path):
-    server = yaml.safe_dump({"base_url": "http://127.0.0.1:9/v1", "model": "m"}, default_flow_style=True)
-    settings = [f"model.path={model}", "model.backend=openai", f"model.server={server.strip()}"]
-    options = [word for setting in settings for word in ("--set", setting)]
-    return outcome_of(generation.run, NLI_RECIPE, *options, "--dry-run")
-
-
 def train(model: Path, folder: Path, models: Path):
     return outcome_of(training.run, model_recipe(folder, models, model), "--out", folder / "out")
-
-
-def plan_training(model: Path, folder: Path, models: Path):
-    prompted = model_recipe(folder, models, model, prompt='This sentence : "[X]" means in one word:"')
-    return outcome_of(training.run, prompted, "--dry-run")
 
 
 def take_a_baseline(model: Path, folder: Path, models: Path):
@@ -89,9 +77,7 @@ def judge(model: Path, folder: Path, models: Path):
 
 COMMANDS = {
     write: "lm",
-    ask_a_server: "lm",
     train: "mlm",
-    plan_training: "mlm",
     take_a_baseline: "encoder",
     score: "encoder",
     judge: "nli",

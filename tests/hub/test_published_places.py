@@ -19,8 +19,8 @@ from generation.backends.registry import load_writer
 from generation.pipeline.job import input_hashes
 from hub.client.publish import snapshot_of
 from hub.contract import run_dir
-from hub.contract.published_paths import command_line, local_paths, published, published_path, published_setting
-from hub.contract.recipe import DatasetRecipe
+from hub.contract.published_paths import command_line, published_path, published_setting
+from hub.contract.recipe import PUBLISHED, DatasetRecipe
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
 from hub.errors import InputError
 
@@ -158,7 +158,7 @@ def test_the_names_and_checksums_of_inputs_are_published(dataset, model, folder,
     assert inputs["lm/model.safetensors"] == run_dir.sha256_file(folder / "home" / "lm" / "model.safetensors")
     assert "examples.tsv" in inputs and run_dir.read_manifest(dataset).provenance["model"]["id"] == "lm"
     assert {"base:tiny", "dataset:auto-nli:triplet-1shot"} <= run_dir.read_manifest(model).inputs.keys()
-    assert local_paths(load_recipe(dataset / "recipe.yaml", DatasetRecipe)) == {
+    assert load_recipe(dataset / "recipe.yaml", DatasetRecipe).local_paths() == {
         "source.path": "premises.txt",
         "model.path": "lm",
         "few_shot.examples.path": "examples.tsv",
@@ -206,11 +206,12 @@ def test_where_a_server_is_stays_here_and_the_same_model_elsewhere_is_the_same_r
     recipe = load_recipe(path, DatasetRecipe, given)
     elsewhere = load_recipe(path, DatasetRecipe, [*given, "model.server.base_url=http://localhost:1/v1"])
     assert fingerprint(recipe, {}) == fingerprint(elsewhere, {})
-    assert "corp.example" not in resolved(recipe) and published(recipe).model.server.model == "lm"
+    known = recipe.model_dump(context=PUBLISHED)
+    assert "corp.example" not in resolved(recipe) and known["model"]["server"]["model"] == "lm"
     told = command_line("write", path, None, [given[1], f"model.server.base_url={section['base_url']}"])
     assert "corp.example" not in told and "model.server.base_url=http://server.invalid/v1" in told
     with pytest.raises(InputError, match=r"base_url: is not published; serve lm, and say where: --set model\.server"):
-        load_writer(published(recipe).model)
+        load_writer(DatasetRecipe.model_validate(known).model)
 
 
 def test_two_inputs_of_one_name_are_refused(folder, tmp_path):
@@ -233,7 +234,7 @@ def test_a_relative_path_means_beside_the_recipe_from_every_folder(written, tmp_
         monkeypatch.chdir(folder)
         loaded = load_recipe(Path("mine.yaml") if folder == recipe.parent else recipe, DatasetRecipe)
         assert Path(loaded.source.path) == (recipe.parent / written).resolve()
-        found.add((published(loaded).source.path, fingerprint(loaded, {})))
+        found.add((loaded.model_dump(context=PUBLISHED)["source"]["path"], fingerprint(loaded, {})))
         overridden = load_recipe(recipe, DatasetRecipe, [f"source.path={written}"])
         assert overridden.source.path == written  # what is typed in a shell is of the shell's folder
     assert [path for path, _ in found] == ["texts.txt"]

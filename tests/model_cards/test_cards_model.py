@@ -31,7 +31,7 @@ from eval.tasks.task import Task
 from hub.client.plan import Stamp, facts_digest, read_stamp
 from hub.client.publish import checked, publish
 from hub.contract.licences import table as licences
-from hub.contract.measured import REPEATS, RepeatScore, Run, repeats_of, write_json
+from hub.contract.measured import REPEATS, Repeats, RepeatScore, Run, write_json
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
 from hub.contract.results import RULE, Average, Gain, Limit, Part, Results, TaskScore
@@ -238,7 +238,7 @@ def test_a_score_without_an_interval_says_so(tmp_path: Path) -> None:
 
 def test_a_gain_has_its_interval_and_the_verdict_of_a_comparison_with_its_rule(tmp_path: Path) -> None:
     """One task of many may exclude 0 by chance: the interval alone would be read as a gain."""
-    facts = {"test": "jackknife z", "p": 0.04, "p_holm": 0.2, "verdict": "better"}
+    facts = {"test": "bootstrap z", "p": 0.04, "p_holm": 0.2, "verdict": "better"}
     gain = Gain(task="stsb/cosine", split="test", difference=1.0, low=0.1, high=1.9, **facts)
     sides = {"base_scores": (score(),), "control_scores": (score(),), "over_control": (gain,)}
     card = card_of(scored_run(tmp_path / "run", [score()], gains=(gain,), **sides))
@@ -346,7 +346,7 @@ def repeated(directory: Path, version: str = "0.3.0") -> None:
     for seed, value in ((1, 70.0), (2, 71.0), (3, 75.0)):
         scores = (RepeatScore(task="stsb/cosine", split="test", main_score=value),)
         runs.append(Run(value=seed, fingerprint=str(seed) * 64, version=version, scores=scores))
-    write_json(directory / REPEATS, repeats_of("tiny-encoder", "seed", runs))
+    write_json(directory / REPEATS, Repeats(model="tiny-encoder", over="seed", runs=runs))
 
 
 def test_the_spread_over_several_trainings(tmp_path: Path) -> None:

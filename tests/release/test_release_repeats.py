@@ -9,7 +9,7 @@ import pytest
 from forked_python import python_in
 from training_inputs import write_recipe
 
-from hub.contract.measured import read_repeats, repeats_of
+from hub.contract.measured import Repeats, read_repeats
 from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.results import read_results, write_results
@@ -79,7 +79,7 @@ def test_the_report_holds_what_each_run_scored_and_the_recipes_own_run_gets_it_f
     assert repeats.runs[0].scores != repeats.runs[1].scores  # the seed decides the order of the batches
     line, mean, sd = story["again"].stdout.splitlines()[-1], repeats.summaries[0].mean, repeats.summaries[0].sd
     assert line.split()[:3] == ["stsb/cosine", "validation", "2"] and f"{mean:.2f} ± {sd:.2f}" in line
-    assert "±" not in table(repeats_of("tiny", "seed", repeats.runs[:1])).splitlines()[1]
+    assert "±" not in table(Repeats(model="tiny", over="seed", runs=repeats.runs[:1])).splitlines()[1]
     assert read_repeats(out.with_name("tiny") / "repeats.json") == repeats
 
 

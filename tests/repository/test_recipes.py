@@ -137,9 +137,9 @@ def test_the_runner_takes_data_losses_and_arguments_of_a_model_recipe(name, tmp_
         assert data.example_set is None or (source.few_shot and data.example_set < source.few_shot.sets)
         assert source.postprocess.validation_fraction > 0 or recipe.validation, "nothing would choose the checkpoint"
     arguments = typed_arguments(recipe.arguments, f"{name}:arguments")
-    check_together(recipe, arguments, name)
+    arguments["per_device_train_batch_size"] = check_together(recipe, arguments, name)
     check_losses(recipe, name)
-    found, reporters = trainer_arguments(recipe, arguments, tmp_path, 1, not recipe.datasets[0].streaming, name)
+    found, reporters = trainer_arguments(arguments, tmp_path, 1, not recipe.datasets[0].streaming, name)
     assert (found.per_device_train_batch_size, found.eval_steps) == (recipe.batch_size, arguments.get("eval_steps"))
     assert reporters == ["tensorboard"]
 

@@ -232,9 +232,9 @@ def test_arguments_that_cannot_be_used(name, text, message):
 
 def test_arguments_that_do_not_go_together(tmp_path):
     with pytest.raises(InputError, match=r"a checkpoint is chosen only if it is evaluated"):
-        trainer_arguments(recipe_of(), {"eval_strategy": "no"}, tmp_path, 1, True, "p")
+        trainer_arguments({"eval_strategy": "no"}, tmp_path, 1, True, "p")
     with pytest.raises(InputError, match=r"p: .*nonesuch"):
-        trainer_arguments(recipe_of(), {"lr_scheduler_type": "nonesuch"}, tmp_path, 1, True, "p")
+        trainer_arguments({"lr_scheduler_type": "nonesuch"}, tmp_path, 1, True, "p")
     given = {"max_steps": 5, "batch_sampler": "no_duplicates"}  # which upstream would pass over for a stream
     with pytest.raises(InputError, match=r"p:arguments.batch_sampler: chooses among rows by their texts"):
         check_together(recipe_of(streaming=True), given, "p")
@@ -248,12 +248,12 @@ def test_no_in_a_recipe_is_false(tmp_path):
 
 def test_the_checkpoint_is_chosen_by_validation_where_there_is_one_so_what_is_evaluated_is_saved(tmp_path):
     steps = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 4}
-    chosen, _ = trainer_arguments(recipe_of(), steps, tmp_path, 1, True, "p")
+    chosen, _ = trainer_arguments(steps, tmp_path, 1, True, "p")
     assert chosen.save_steps == 4 and chosen.load_best_model_at_end
     assert chosen.metric_for_best_model == "eval_sequential_score"
     with pytest.raises(InputError, match=r"p.save_steps: is 8, but eval_steps is 4"):
-        trainer_arguments(recipe_of(), steps | {"save_steps": 8}, tmp_path, 1, True, "p")
-    last, _ = trainer_arguments(recipe_of(), {}, tmp_path, 1, False, "p")
+        trainer_arguments(steps | {"save_steps": 8}, tmp_path, 1, True, "p")
+    last, _ = trainer_arguments({}, tmp_path, 1, False, "p")
     assert not last.load_best_model_at_end
     assert reported(last, recipe_of())["lr_scheduler_type"] == "linear"
 

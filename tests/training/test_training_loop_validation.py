@@ -53,7 +53,7 @@ def data(path, form="sts"):
 
 def evaluator(datasets, *validation):
     made = model_recipe(*datasets, validation=validation)
-    return validation_evaluator(made, load_all(made.datasets, None, own_validation=not made.validation), 4)
+    return validation_evaluator(made.validation, load_all(made.datasets, None, own_validation=not made.validation), 4)
 
 
 def cosines(encoder, first, second):

@@ -17,8 +17,7 @@ from datasets import Dataset, IterableDataset
 
 from hub.client.connection import reading
 from hub.client.fetch import hub_dataset, local_run, require_known
-from hub.contract.published_paths import published
-from hub.contract.recipe import MADE, DatasetRecipe, Grades, Spans, TrainingData
+from hub.contract.recipe import MADE, PUBLISHED, DatasetRecipe, Grades, Spans, TrainingData
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import RECIPE
 from hub.contract.shards import reading_rows, unreadable
@@ -61,7 +60,7 @@ def from_hub(repo_id: str, revision: str | None, config: str | None, streaming: 
     """
     found = hub_dataset(repo_id, revision, place)
     options = {"streaming": True} if streaming else {}
-    loaded = found.load(_config(config, found.configs(), place), **options)
+    loaded = found.ask("load_dataset", _config(config, found.ask("get_dataset_config_names"), place), **options)
     return Origin(loaded, found.commit, found.commit, found.license)
 
 
@@ -148,7 +147,7 @@ class TrainingSet:
         splits: dict[str, int | None] = {self.spec.split: self.rows}
         if self.validation is not None:
             splits["validation"] = len(self.validation)
-        spec = published(self.spec).model_dump(include=DESCRIBED, exclude_none=True)
+        spec = self.spec.model_dump(context=PUBLISHED, include=DESCRIBED, exclude_none=True)
         return {**spec, "commit": self.commit, "splits": splits, "license": self.own_license}
 
     @property

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hub.client.connection import reading
-from hub.contract.published_paths import published
-from hub.contract.recipe import Encoder, TrainingData
+from hub.contract.recipe import DECIDING, Encoder, TrainingData
 from hub.durable import sha256_file
 from hub.errors import InputError
 from hub.untrusted import read_object, upstream_of
@@ -36,7 +35,7 @@ class Base:
 
     def describe(self, spec: Encoder) -> dict[str, object]:
         """Its provenance entry for the manifest."""
-        described = published(spec).model_dump(mode="json", include=spec.deciding_keys, exclude_none=True)
+        described = spec.model_dump(mode="json", context=DECIDING, exclude_none=True)
         return {**described, "commit": self.commit, "sha256": self.sha256, **upstream_of(spec.path)}
 
 

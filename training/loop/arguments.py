@@ -88,10 +88,10 @@ def _check_range(name: str, value: float, place: str) -> None:
         require_positive(value, place, zero=True, infinity=True)
 
 
-def check_together(recipe: ModelRecipe, given: dict[str, Any], recipe_place: str) -> None:
-    """Raise InputError for arguments that do not fit one another, the losses, the batch or this machine.
+def check_together(recipe: ModelRecipe, given: dict[str, Any], recipe_place: str) -> int:
+    """Return the rows of one process's backward pass. Nothing is loaded yet.
 
-    Nothing is loaded yet.
+    Raises InputError for arguments that do not fit one another, the losses, the batch or this machine.
     """
     import torch
 
@@ -116,7 +116,7 @@ def check_together(recipe: ModelRecipe, given: dict[str, Any], recipe_place: str
             found = f"{spec.loss} compares the rows of a batch, and accumulated steps do not share them"
             hint = LOSSES[spec.loss].smaller
             raise InputError(f"{place}.gradient_accumulation_steps", found, allowed="1", hint=hint)
-    per_device_batch(recipe.batch_size, process_count(), accumulated, f"{recipe_place}:batch_size")
+    return per_device_batch(recipe.batch_size, process_count(), accumulated, f"{recipe_place}:batch_size")
 
 
 def check_reporters(given: str | list[str] | None, place: str) -> list[str]:
@@ -158,17 +158,17 @@ def per_device_batch(batch_size: int, processes: int, accumulated: int, place: s
 
 
 def trainer_arguments(
-    recipe: ModelRecipe, given: dict[str, Any], output_dir: Path, processes: int, selects: bool, place: str
+    given: dict[str, Any], output_dir: Path, processes: int, selects: bool, place: str
 ) -> tuple[SentenceTransformerTrainingArguments, list[str]]:
-    """The trainer's arguments and the reporters. ``selects``: whether validation data choose the checkpoint.
+    """The trainer's arguments and the reporters. ``given`` also has ``seed`` and ``per_device_train_batch_size``.
+
+    ``selects``: whether validation data choose the checkpoint.
 
     Joins the group of processes, when there are several. Raises InputError when the values do not go together.
     """
     import torch
 
-    steps = given.get("gradient_accumulation_steps", 1)
-    chosen = {**DEFAULTS, **given, **FIXED, "output_dir": str(output_dir), "seed": recipe.seed}
-    chosen["per_device_train_batch_size"] = per_device_batch(recipe.batch_size, processes, steps, "batch_size")
+    chosen = {**DEFAULTS, **given, **FIXED, "output_dir": str(output_dir)}
     reporters = check_reporters(chosen["report_to"], place)
     chosen["report_to"] = [name for name in reporters if name != TENSORBOARD]  # whose folder is this stage's
     chosen.setdefault("dataloader_pin_memory", torch.cuda.is_available())

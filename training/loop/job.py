@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hub.contract.licences import check_model
-from hub.contract.published_paths import local_paths, origin_name, published_path, require_inputs
+from hub.contract.published_paths import origin_name, published_path, require_inputs
 from hub.contract.recipe import ModelRecipe
-from hub.contract.recipe_file import load_recipe, new_manifest
+from hub.contract.recipe_file import begin_run, load_recipe
 from hub.contract.run_dir import ARTIFACTS, Manifest
 from hub.errors import InputError
 from training.encoder.bases import Base, find_base
@@ -55,8 +55,8 @@ class TrainingJob:
         """Folder of the checkpoints."""
         return self.beside("checkpoints")
 
-    def manifest(self) -> Manifest:
-        """The manifest of this run before anything is trained."""
+    def begin(self) -> Manifest:
+        """Start or resume the run; its lock is held."""
         base = self.recipe.base
         named = [(f"base:{base.repo_id or published_path(base.path or '')}", self.base.sha256)]
         if base.vocabulary is not None and self.base.corpus is not None:
@@ -76,7 +76,7 @@ class TrainingJob:
         inputs |= {} if self.evaluator is None else self.evaluator.inputs
         libraries = (*LIBRARIES, *(("peft",) if self.recipe.lora else ()))
         versions = {"python": sys.version.split()[0], **{library: version(library) for library in libraries}}
-        return new_manifest(self.recipe, inputs, versions)
+        return begin_run(self.out, self.recipe, inputs, versions)
 
 
 def prepare(path: Path, out: Path | None, limit: int | None, settings: list[str]) -> TrainingJob:
@@ -90,8 +90,7 @@ def prepare(path: Path, out: Path | None, limit: int | None, settings: list[str]
     check_model(recipe, ())
     check_texts(recipe.arguments, place)
     check_losses(recipe, str(path))
-    for_scoring = [key for key in local_paths(recipe) if key.startswith("evaluation.")]
-    require_inputs(path, recipe, unneeded=for_scoring)
+    require_inputs(path, {key: one for key, one in recipe.local_paths().items() if not key.startswith("evaluation.")})
 
     from training.data.training_sets import load_all  # libraries that take seconds: all above needs none
     from training.encoder.encoder import check_base_branch
@@ -99,7 +98,7 @@ def prepare(path: Path, out: Path | None, limit: int | None, settings: list[str]
 
     quiet_libraries()
     given = typed_arguments(recipe.arguments, place)
-    check_together(recipe, given, str(path))
+    given |= {"seed": recipe.seed, "per_device_train_batch_size": check_together(recipe, given, str(path))}
     out = (out or ARTIFACTS / "models" / recipe.name).resolve()
     base = find_base(recipe.base)
     named = [(index, item.guide) for index, item in enumerate(recipe.datasets) if item.guide is not None]
@@ -112,9 +111,9 @@ def prepare(path: Path, out: Path | None, limit: int | None, settings: list[str]
             where = f"datasets.{index}: {item.spec.repo_id or item.spec.path}"
             raise InputError(where, "does not say its licence", hint=f"write it to datasets.{index}.license")
     check_model(recipe, [(origin_name(item.spec.repo_id, item.spec.path), item.license or "") for item in sets])
-    evaluator = validation_evaluator(recipe, sets, given.get("per_device_eval_batch_size", 64))
+    evaluator = validation_evaluator(recipe.validation, sets, given.get("per_device_eval_batch_size", 64))
     checkpoints = out.with_name(f"{out.name}.checkpoints")
-    arguments, reporters = trainer_arguments(recipe, given, checkpoints, process_count(), evaluator is not None, place)
+    arguments, reporters = trainer_arguments(given, checkpoints, process_count(), evaluator is not None, place)
     return TrainingJob(recipe, out, sets, base, evaluator, arguments, reporters, guides)
 
 

@@ -26,8 +26,7 @@ from transformers.integrations import TensorBoardCallback
 
 from hub.cli import say
 from hub.contract.recipe import Spans
-from hub.contract.recipe_file import resolved
-from hub.contract.run_dir import Manifest, begin, locked
+from hub.contract.run_dir import Manifest, locked
 from hub.errors import RunError
 from training.data.example_types import DOCUMENTS, EXAMPLE_TYPES, SELF_PAIR
 from training.data.rows import endless, stream_errors
@@ -55,7 +54,7 @@ def work(job: TrainingJob, command: str) -> Manifest:
     if job.recipe.threads is not None:
         torch.set_num_threads(job.recipe.threads)
     with locked(job.out) if is_main() else nullcontext():
-        manifest = on_main(lambda: begin(job.out, job.manifest(), resolved(job.recipe)))
+        manifest = on_main(lambda: job.begin())
         if manifest.complete:
             if is_main():
                 shutil.rmtree(job.checkpoints, ignore_errors=True)  # of a process killed at the very end

@@ -17,8 +17,8 @@ from sentence_transformers.base.evaluation import BaseEvaluator, SequentialEvalu
 from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator, TripletEvaluator
 
 from hub.client.connection import reading
-from hub.contract.published_paths import published, published_path
-from hub.contract.recipe import ModelRecipe, ValidationData
+from hub.contract.published_paths import published_path
+from hub.contract.recipe import PUBLISHED, ValidationData
 from hub.durable import sha256_file
 from hub.errors import InputError
 from training.data.example_types import EXAMPLE_TYPES, STS, TRIPLET, ExampleType
@@ -58,14 +58,14 @@ class ValidationEvaluator(SequentialEvaluator):
 
 
 def validation_evaluator(
-    recipe: ModelRecipe, sets: Sequence[TrainingSet], batch_size: int
+    given: Sequence[ValidationData], sets: Sequence[TrainingSet], batch_size: int
 ) -> ValidationEvaluator | None:
     """The evaluator of a recipe; None when it names no validation data and no dataset has a split of its own.
 
     Raises InputError for data that cannot tell checkpoints apart, RunError when the Hub cannot be read.
     """
     own = [item for item in sets if item.validation is not None]
-    pairs = [read_pairs(spec, f"validation.{index}") for index, spec in enumerate(recipe.validation)] or [
+    pairs = [read_pairs(spec, f"validation.{index}") for index, spec in enumerate(given)] or [
         ValidationPairs(item.name, *_columns(item, STS), origin=_own(item), sha256=item.sha256)
         for item in own
         if EXAMPLE_TYPES[item.spec.example_type].read == STS
@@ -76,7 +76,7 @@ def validation_evaluator(
         scored = [
             EmbeddingSimilarityEvaluator(one.first, one.second, one.scores, name=one.name, **chosen) for one in pairs
         ]
-        inputs = {f"validation:{index}": one.sha256 for index, one in enumerate(pairs)} if recipe.validation else {}
+        inputs = {f"validation:{index}": one.sha256 for index, one in enumerate(pairs)} if given else {}
         return ValidationEvaluator(scored, SPEARMAN, [one.origin for one in pairs], inputs)
     triplets = [item for item in own if item.spec.example_type == TRIPLET.name]
     if not triplets:
@@ -94,7 +94,7 @@ def _columns(item: TrainingSet, examples: ExampleType) -> tuple[list[Any], list[
 
 def _own(item: TrainingSet) -> dict[str, Any]:
     assert item.validation is not None
-    described = published(item.spec).model_dump(include=OWN, exclude_none=True)
+    described = item.spec.model_dump(context=PUBLISHED, include=OWN, exclude_none=True)
     return {**described, "split": "validation", "rows": len(item.validation)}
 
 
