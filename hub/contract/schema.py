@@ -144,11 +144,6 @@ def features(columns: Mapping[str, ColumnType]) -> "datasets.Features":
     return Features({name: feature(of) for name, of in columns.items()})
 
 
-def published_features(rows: RowSchema) -> "datasets.Features":
-    """Features of a config that holds finished rows of a row schema: its columns, then provenance."""
-    return features({**rows.columns, **rows.provenance})
-
-
 def base_config(config: str) -> str:
     """The config without its shot count: ``triplet`` of ``triplet-20shot``."""
     return re.sub(r"-\d+shot$", "", config)
