@@ -163,7 +163,7 @@ def same_schema(found: "pa.Schema", wanted: "pa.Schema") -> bool:
 
 @dataclass(frozen=True)
 class Reason:
-    """A reason why a text is rejected. What a card says of it stands in ``model_cards/data/words.yaml``."""
+    """A reason why a text is rejected; ``model_cards/data/words.yaml`` has its words on a card."""
 
     name: str
 
