@@ -34,7 +34,7 @@ def main(
         typer.Argument(metavar="EXPERIMENT...", help="Experiments or papers: dino, auto-nli, ..."),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every experiment")] = False,
-    listed: Annotated[bool, typer.Option("--list", help="List experiments, or the commands of named ones")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="List experiments and their results")] = False,
     page_too: Annotated[bool, typer.Option("--page", help="Write the pages from kept results")] = False,
     settings: cli.SetOption = [],  # noqa: B006 - typer copies it
     data: Annotated[
@@ -61,9 +61,7 @@ def main(
         raise InputError("EXPERIMENT...", "no experiment given", hint="name some, or give --all; --list shows them")
     chosen = plan.chosen(names or [])
     if listed:
-        runner = Runner(plan, Steps(folder), data, settings)
-        commands = [f"# {one.name}\n" + "\n".join(runner.commands(one)) for one in chosen]
-        print("\n".join(commands) if names else overview(chosen, results))
+        print(overview(chosen, results))
         return
     failed = list[str]()
     if names or every:

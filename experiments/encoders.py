@@ -10,7 +10,7 @@ import yaml
 
 from experiments.files import source_of, with_data
 from experiments.plan import Encoder, OwnColumn, Plan, Seeds
-from experiments.steps import digest
+from experiments.steps import Made, digest
 from experiments.variants import DatasetMaker, finished_config, finished_rows, source_sentences
 from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import apply_overrides, checked, read_yaml
@@ -29,15 +29,6 @@ class Scored:
     seconds: float
 
 
-@dataclass(frozen=True)
-class Trained:
-    """One training: its run directory is ``folder/encoder``, ``key`` is the digest of what decides it."""
-
-    folder: Path
-    key: str
-    seconds: float
-
-
 class EncoderMaker:
     """Trains and scores the encoders of a plan. ``overrides``: settings with files for base encoders of the Hub."""
 
@@ -53,15 +44,15 @@ class EncoderMaker:
         folders, seconds = [], 0.0
         for tree in self.trees(encoder, seeds):
             evaluation = [{"task": task, "split": split} for task, split in tasks]
-            trained = self._trained(encoder, tree)
-            path = trained.folder / "score.yaml"
+            trained, key = self._trained(encoder, tree)
+            path = trained.path.with_name("score.yaml")
             whole = tree | {"evaluation": evaluation, "bootstrap_samples": "100"}  # tables resample all evaluations
             write_text(path, yaml.safe_dump(whole, sort_keys=False, allow_unicode=True))
-            words = ["score", str(path), "--model", str(trained.folder / "encoder"), "--no-cache", *self._data_words()]
-            out = trained.folder / "encoder" / "results.json"
-            key = digest(trained.key, tasks)
-            seconds += trained.seconds + self.steps.once("scores", key, words, f"{encoder.name}, scores", out)
-            folders.append(trained.folder / "encoder")
+            words = ["score", str(path), "--model", str(trained.path), "--no-cache", *self._data_words()]
+            out = trained.path / "results.json"
+            what = f"{encoder.name}, scores"
+            seconds += trained.seconds + self.steps.once("scores", digest(key, tasks), words, what, out)
+            folders.append(trained.path)
         return Scored(tuple(folders), seconds)
 
     def _scored_by_name(self, name: str, model: str, tasks: Sequence[tuple[str, str]]) -> Scored:
@@ -92,7 +83,7 @@ class EncoderMaker:
         """The recipe with the encoder's dataset, or its baseline, in the place of its own."""
         if encoder.dataset is None:
             return {**tree, "seed": str(seed)}
-        run = self.datasets.find(encoder.dataset, data_seed).directory
+        run = self.datasets.find(encoder.dataset, data_seed).path
         folder = self.steps.folder / "baselines"
         if encoder.baseline == "simcse":
             sources = [{"sentence1": text} for text in source_sentences(run)]
@@ -108,8 +99,8 @@ class EncoderMaker:
             found_tree["datasets"] = [{**one, **of_set} for one in found_tree["datasets"]]
         return found_tree
 
-    def _trained(self, encoder: Encoder, tree: Mapping[str, Any]) -> Trained:
-        """The run directory of an encoder under one recipe; a missing one is trained."""
+    def _trained(self, encoder: Encoder, tree: Mapping[str, Any]) -> tuple[Made, str]:
+        """The run directory of an encoder under one recipe, trained when missing, and the digest that decides it."""
         recipe = checked(encoder.recipe or Path(encoder.name), ModelRecipe, dict(tree))
         key = digest(training_sha256(recipe), recipe.seed)
         folder = self.steps.folder / "encoders" / f"{encoder.name}-{key}"
@@ -119,4 +110,4 @@ class EncoderMaker:
         what = f"{encoder.name}, training seed {recipe.seed}"
         seconds = self.steps.once("encoder", key, words, what, folder / "encoder" / "manifest.json")
         shutil.rmtree(folder / "encoder.base", ignore_errors=True)  # else `score` scores it with every encoder
-        return Trained(folder, key, seconds)
+        return Made(folder / "encoder", seconds), key

@@ -1,13 +1,11 @@
 """Files and folders of a plan that a command of ``sts-dino experiment`` writes once: ``<file:NAME>`` in the plan."""
 
 import re
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from experiments.steps import Steps, digest
+from experiments.steps import Made, Steps, digest
 from hub.durable import sha256_file
 from hub.errors import InputError
 
@@ -18,14 +16,6 @@ DATA = "<data>"
 def names_in(words: Iterable[str]) -> list[str]:
     """The files that settings or commands name, each once."""
     return list(dict.fromkeys(name for word in words for name in FILE_OF.findall(word)))
-
-
-@dataclass(frozen=True)
-class WrittenFile:
-    """The place of a file or folder, and the CPU seconds that it took, with those of its inputs."""
-
-    path: Path
-    seconds: float
 
 
 class Files:
@@ -41,7 +31,7 @@ class Files:
         """A setting or word with the places of the files that it names; missing ones are written first."""
         return FILE_OF.sub(lambda found: str(self.find(found[1]).path), word)
 
-    def find(self, name: str) -> WrittenFile:
+    def find(self, name: str) -> Made:
         """The file, keyed by its words and by the contents of the data and files that they name."""
         words = self.declared[name]
         given = [with_data(word, self.data, name) for word in words]
@@ -51,19 +41,11 @@ class Files:
         out = self.steps.folder / "files" / key / name
         line = [self.filled(word).replace("<out>", str(out)) for word in given]
         seconds = self.steps.once("file", key, line, name, out)
-        return WrittenFile(out, seconds + sum(one.seconds for one in inputs.values()))
+        return Made(out, seconds + sum(one.seconds for one in inputs.values()))
 
     def seconds(self, words: Iterable[str]) -> float:
         """CPU seconds of the files that settings or words name, each once."""
         return sum(self.find(name).seconds for name in names_in(words))
-
-    def commands(self, lines: Iterable[str]) -> list[str]:
-        """The commands that write the files of other commands, as a user types them, in their order."""
-        found = list[str]()
-        for name in names_in(lines):
-            words = [word.replace("<out>", f"<file:{name}>") for word in self.declared[name]]
-            found += [*self.commands(self.declared[name]), f"sts-dino {shlex.join(words)}"]
-        return list(dict.fromkeys(found))
 
 
 def with_data(word: str, data: Path | None, place: str) -> str:

@@ -52,7 +52,7 @@ def summary(found: Found) -> str:
 
 
 def tables(plan: Plan, found: Found) -> str:
-    """Every table beside the paper's numbers, with deviations, cost and commands."""
+    """Every table beside the paper's numbers, with deviations, cost and command."""
     head = "# Tables of the papers in miniature\n\n`sts-dino experiment run --page` writes them from the JSON files."
     return SEPARATOR.join([head, *(section(plan, one, result) for one, result in found if result)]) + "\n"
 

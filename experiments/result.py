@@ -1,4 +1,4 @@
-"""The kept result of an experiment: scores with intervals, paired differences, cost and commands. Pure."""
+"""The kept result of an experiment: scores with intervals, paired differences, cost. Pure."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -50,7 +50,7 @@ class Result(Frozen):
     """The result of an experiment in ``experiments/results/papers/NAME.json``.
 
     ``seconds``: CPU seconds of its steps, those shared with other experiments included. ``sizes``: variant → source
-    sentences and rows. ``commands``: the commands of its steps, as a user types them.
+    sentences and rows. ``commands``: in results of version 0.1, the commands of its steps.
     """
 
     experiment: str
@@ -59,7 +59,7 @@ class Result(Frozen):
     data_seeds: int
     training_seeds: int
     sizes: dict[str, dict[str, int]] = Field(default_factory=dict)
-    commands: tuple[str, ...]
+    commands: tuple[str, ...] = ()
     hardware: dict[str, Any]
     versions: dict[str, str]
 

@@ -1,13 +1,12 @@
 """The runner: one experiment to its result, by datasets, trained encoders, scores and paired differences."""
 
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from benchmarks.trials import hardware
-from experiments.encoders import DATA_WORDS, EncoderMaker
+from experiments.encoders import EncoderMaker
 from experiments.files import Files, with_data
 from experiments.plan import DATASET_OF, Experiment, Plan, Seeds
 from experiments.plots import over_sets
@@ -15,13 +14,9 @@ from experiments.result import Difference, Measured, Result
 from experiments.steps import Steps, digest
 from experiments.variants import DatasetMaker, finished_config
 from hub.contract.measured import VariantPlan, VariantScores
-from hub.contract.recipe import DatasetRecipe
-from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import require_complete
-from hub.contract.schema import is_finished
 from hub.durable import write_text
 from hub.errors import InputError
-from release.options import set_words
 
 SAMPLES = 1000  # of the bootstrap
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "sts-dino")
@@ -54,7 +49,6 @@ class Runner:
             data_seeds=len(seeds.data),
             training_seeds=seeds.trainings,
             sizes={name: self._size(name) for name in self._variants(experiment)},
-            commands=tuple(self.commands(experiment)),
             hardware=hardware(),
             versions={library: version(library) for library in LIBRARIES},
         )
@@ -66,7 +60,7 @@ class Runner:
 
     def dataset(self, name: str) -> Path:
         """The run directory of a variant under the first data seed."""
-        return self.datasets.find(name, self.plan.datasets.seeds.data[0]).directory
+        return self.datasets.find(name, self.plan.datasets.seeds.data[0]).path
 
     def _variants(self, experiment: Experiment) -> list[str]:
         named = [one.dataset for one in self.plan.encoders_of(experiment) if one.dataset]
@@ -146,32 +140,3 @@ class Runner:
 
         seconds = self.steps.once("measured", key, list(map(filled, words)), experiment.name, out)
         return Measured.model_validate_json(out.read_bytes()), seconds
-
-    def commands(self, experiment: Experiment) -> list[str]:
-        """The commands of an experiment, as a user types them; intermediate results stand by their names."""
-        if experiment.finished:
-            return [f"git checkout {experiment.finished}"]
-        encoders = self.plan.encoders_of(experiment)
-        found = list[str]()
-        for name in self._variants(experiment):
-            found += self.datasets.commands(name, self.plan.datasets.seeds.data[0])
-        for encoder in encoders:
-            if encoder.recipe is not None and encoder.trained:
-                place = self._place(encoder.dataset) if encoder.dataset else []
-                settings = set_words([*self.encoders.settings(encoder.recipe, encoder), *place, "seed=1"])
-                found.append(f"sts-dino train {encoder.recipe} {shlex.join([*settings, '--out', f'<{encoder.name}>'])}")
-        columns: Mapping[str, Any] = experiment.measured_columns() if experiment.rows else {}
-        tasks = ",".join(dict.fromkeys(task for column in columns.values() for task in column.tasks))
-        for encoder in encoders if tasks else ():
-            words = ["score", "--model", encoder.model or f"<{encoder.name}>", "--tasks", tasks, *DATA_WORDS]
-            found.append(f"sts-dino {shlex.join(words)}")
-        if experiment.measure:
-            found.append(f"sts-dino {shlex.join(experiment.measure)}")
-        settings = [word for encoder in encoders for word in encoder.settings]
-        return list(dict.fromkeys([*self.files.commands([*settings, *found]), *found]))
-
-    def _place(self, name: str) -> list[str]:
-        """The settings that let an encoder read a variant's dataset, which need not exist yet."""
-        texts = self.plan.datasets.generation(name)
-        configs = load_recipe(texts.recipe, DatasetRecipe, list(texts.settings)).configs
-        return [f"datasets.0.path=<dataset:{name}>", f"datasets.0.config={next(filter(is_finished, configs))}"]

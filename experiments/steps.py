@@ -7,6 +7,7 @@ import resource
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,14 @@ HINT = "finished steps are kept: run the same command again to resume"
 def digest(*parts: Any) -> str:
     """Twelve hexadecimal digits of the SHA-256 of anything that JSON can hold."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class Made:
+    """A file or folder that steps made, and the CPU seconds that they took, with those of its inputs."""
+
+    path: Path
+    seconds: float
 
 
 class Steps:

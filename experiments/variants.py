@@ -1,15 +1,13 @@
 """The datasets of a plan's variants: source sentences drawn, pairs generated or filtered again, each step once."""
 
 import json
-import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from experiments.files import Files
 from experiments.plan import Plan, Source, Variant
-from experiments.steps import Steps, digest
+from experiments.steps import Made, Steps, digest
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import deciding, load_recipe
 from hub.contract.run_dir import RECIPE, require_complete
@@ -25,14 +23,6 @@ GENERATED_TOP_P = 0.9  # of generated source sentences: Schick & Schütze 2021, 
 DRAW, REFINISH = ["experiment", "source-sentences"], ["experiment", "refinish"]
 
 
-@dataclass(frozen=True)
-class Run:
-    """The run directory of a finished dataset, and the CPU seconds that it took."""
-
-    directory: Path
-    seconds: float
-
-
 class DatasetMaker:
     """Makes the datasets of a plan. ``settings``: added to every dataset recipe."""
 
@@ -41,7 +31,7 @@ class DatasetMaker:
         senteval = files.data / "senteval" if files.data else None
         self.senteval = senteval if senteval and (senteval / "downstream").is_dir() else None
 
-    def find(self, name: str, seed: int) -> Run:
+    def find(self, name: str, seed: int) -> Made:
         """The finished dataset of a variant under a data seed."""
         variant = self.datasets.variant(name)
         if variant.same_texts is None:
@@ -50,10 +40,10 @@ class DatasetMaker:
         if not variant.settings:
             return base
         words = set_words(variant.settings)
-        line = [*REFINISH, str(base.directory), *words]
-        return self._dataset(variant, seed, line, [base.directory.name, words], base.seconds)
+        line = [*REFINISH, str(base.path), *words]
+        return self._dataset(variant, seed, line, [base.path.name, words], base.seconds)
 
-    def _generated(self, variant: Variant, seed: int) -> Run:
+    def _generated(self, variant: Variant, seed: int) -> Made:
         texts = self.datasets.generation(variant.name)
         spec = self.datasets.sources[texts.source]
         limit = spec.texts or self.datasets.texts
@@ -67,11 +57,11 @@ class DatasetMaker:
         recipe = load_recipe(texts.recipe, DatasetRecipe, given)
         return self._dataset(variant, seed, ["write", str(texts.recipe), *set_words(given)], deciding(recipe))
 
-    def _dataset(self, variant: Variant, seed: int, words: list[str], decides: Any, before: float = 0.0) -> Run:
+    def _dataset(self, variant: Variant, seed: int, words: list[str], decides: Any, before: float = 0.0) -> Made:
         key = digest(decides)
         out = self.steps.folder / "datasets" / f"{seed}-{key}"
         what = f"{variant.name}, data seed {seed}"
-        return Run(out, before + self.steps.once("dataset", key, [*words, "--out", str(out)], what, out))
+        return Made(out, before + self.steps.once("dataset", key, [*words, "--out", str(out)], what, out))
 
     def _drawn(self, name: str, spec: Source, limit: int, seed: int) -> Path:
         """The file of source sentences that a data seed draws."""
@@ -95,17 +85,6 @@ class DatasetMaker:
         line = [*DRAW, str(file), *words, *where, "--out", str(out)]
         self.steps.once("source_sentences", key, line, f"source {name}", out)
         return out
-
-    def commands(self, name: str, seed: int) -> list[str]:
-        """The commands that make a variant, as a user types them; intermediate files stand by their names."""
-        texts, variant = self.datasets.generation(name), self.datasets.variant(name)
-        generated = self.datasets.sources[texts.source].path is None
-        source = "source.kind=model" if generated else f"source.path=<{texts.source}-{seed}.txt>"
-        seeded = [*texts.settings, *self.settings, source, f"seed={seed}"]
-        found = [["write", str(texts.recipe), *set_words(seeded)]]
-        if variant.same_texts and variant.settings:
-            found.append([*REFINISH, f"<dataset:{variant.same_texts}>", *set_words(variant.settings)])
-        return [f"sts-dino {shlex.join(words)}" for words in found]
 
 
 def finished_config(directory: Path) -> str:

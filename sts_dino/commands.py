@@ -61,8 +61,7 @@ COMMANDS = {
     "demo": StageCommand("demo.run", "The whole chain, offline", clone=True),
     "real": StageCommand("demo.real", "Pairs of Gemma 3 270M and encoders trained on them, offline", clone=True),
     "verify": StageCommand("demo.verify", "Load published artefacts, empty cache", ends_on_sigterm=True, clone=True),
-    "recipe-reference": StageCommand("sts_dino.recipe_reference", "Write docs/recipe_reference.md", clone=True),
-    "api-reference": StageCommand("sts_dino.api_reference", "Write docs/api.md", clone=True),
+    "reference": StageCommand("sts_dino.reference", "Write the references of recipes and of the API", clone=True),
     "experiment": StageCommand("experiments.run", "Run a declared experiment", ends_on_sigterm=True, clone=True),
     "benchmark": StageCommand("benchmarks.run", "Measure speed and memory", clone=True),
 }

@@ -274,16 +274,15 @@ def _agreement(pairs: pandas.DataFrame) -> pandas.DataFrame:
     """The NLI model's classes by label, and the share of the class that the label stands for (Auto-NLI, 4.1)."""
     import pandas
 
-    counts = pandas.crosstab(pairs["label"], pairs["nli"]).reindex(columns=list(NLI_LABELS), fill_value=0)
-    found, meant = dict[str, dict[str, Any]](), [label for label in counts.index if label in INTENDED]
-    hits = {label: int(counts.loc[label, INTENDED[label]]) for label in meant}
-    for label, row in counts.iterrows():
-        n = int(row.sum())
-        shares = {name: wilson(int(row[name]), n) for name in NLI_LABELS}
-        found[str(label)] = {"pairs": n, **shares, "agreement": wilson(hits[label], n) if label in hits else None}
-    if meant:
-        n = int(counts.loc[meant].to_numpy().sum())
-        found["all"] = {"pairs": n, **dict.fromkeys(NLI_LABELS), "agreement": wilson(sum(hits.values()), n)}
+    meant, found = pairs[pairs["label"].isin(INTENDED)], dict[str, dict[str, Any]]()
+    for label, of in [*pairs.groupby("label"), *([("all", meant)] if len(meant) else [])]:
+        shares = {name: wilson(int((of["nli"] == name).sum()), len(of)) for name in NLI_LABELS}
+        hits, has_class = of["nli"] == of["label"].map(INTENDED), of["label"].isin(INTENDED).all()
+        found[str(label)] = {
+            "pairs": len(of),
+            **shares,
+            "agreement": wilson(int(hits.sum()), len(of)) if has_class else None,
+        }
     return pandas.DataFrame.from_dict(found, orient="index", dtype=object).rename_axis("label")
 
 

@@ -3,11 +3,12 @@
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from eval.tasks.hub import HubPin, Repository
 from eval.tasks.registry import find_dataset
-from eval.tasks.rows import DataFile, Directory, Pins, Rows, check_rows, drawn, published
+from eval.tasks.rows import DataFile, Pins, Rows, check_rows, drawn, in_directory, published
 from eval.tasks.task import LAYOUTS, DataSet, Layout, Task
 from hub.assets import asset
 from hub.errors import InputError
@@ -75,7 +76,7 @@ class Source:
         """What reads the files of a split; None when no directory or repository of files is named."""
         root = self._roots[dataset.layout]
         if root is not None:
-            return Directory(root, LAYOUTS[dataset.layout].option).read
+            return partial(in_directory, root, LAYOUTS[dataset.layout].option)
         if split in dataset.shipped:
             return shipped
         return self._repository.read if self._repository else None

@@ -130,7 +130,7 @@ def test_scores_without_rows_are_not_tested_and_say_so(places, tmp_path):
     mteb = [score for score in read_evaluation(places[2]).results.scores if score.task == "mteb/STS12"]
     other = evaluation(tmp_path / "d", "org/d", {}, more=tuple(mteb))
     found = compared([read_evaluation(places[2]), read_evaluation(other)])
-    assert [one.measurement.task for one in found.untested] == ["mteb/STS12"] and found.verdicts == ()
+    assert [(one.measurement.task, one.difference.tested) for one in found.verdicts] == [("mteb/STS12", None)]
     assert "not tested: the scored rows of one were not kept" in "\n".join(
         text(sheet) for sheet in result_tables(found)
     )
@@ -146,10 +146,9 @@ def test_markdown_renders_the_hostile_name_as_text(written):
     assert widths == {7}  # task, split, metric, rows and three models
 
 
-def test_csv_cells_are_no_formulas():
-    assert [csv_cell(name) for name in ("=1+1", "+1", "-1", "@x", " =1", "\t=1", "a=1")] == [
-        *("'=1+1", "'+1", "'-1", "'@x", "'=1", "'=1", "a=1"),
-    ]
+@pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@x", " =1", "\t=1", "a=1"])
+def test_csv_cells_are_no_formulas(name):
+    assert csv_cell(name) == ("a=1" if name == "a=1" else f"'{name.strip()}")
 
 
 SEED_TASKS = ("sts12/all", "stsb-tokenised/cosine")
@@ -220,9 +219,6 @@ def test_other_rows_and_missing_tasks_are_refused(tmp_path):
         compared_over_seeds(plan({"copies": copies, "dataset": folders(tmp_path, "short", [0.6], rows=200)}))
     with pytest.raises(InputError, match="holds no scored rows of sts13/all"):
         compared_over_seeds(plan({"copies": copies}, tasks=("sts13/all",)))
-    for wrong in ({"variants": {"dataset": copies}}, {"variants": {"copies": copies * 2, "dataset": copies * 3}}):
-        with pytest.raises(ValueError, match=r"not one of the variants|number of seeds"):
-            plan(**({"variants": {}} | wrong))
 
 
 def test_a_task_that_cuts_its_own_folds_is_read_under_its_own_split():

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import yaml
 from forked_python import python_in
+from small_runs import FEW_SHOT, small_recipe, small_run
 
 from experiments.command import PLANS, main
 from experiments.files import Files
@@ -21,7 +22,7 @@ from experiments.result import Measured, read_result
 from experiments.runner import Runner
 from experiments.source_sentences import main as draw_sentences
 from experiments.source_sentences import sentences
-from experiments.steps import Steps
+from experiments.steps import Made, Steps
 from experiments.variants import finished_config, source_sentences
 from hub.assets import asset
 from hub.contract.measured import Estimate
@@ -75,8 +76,6 @@ def test_files_are_written_once_from_what_they_name(tmp_path, monkeypatch):
     assert files.seconds(["base.path=<file:model>", "x"]) == 4
     (data / "x").write_text("b")
     assert files.find("model").path != found.path
-    listed = files.commands(["base.path=<file:model>"])
-    assert listed[0].startswith("sts-dino one") and "'<file:model>'" in listed[1]
     with pytest.raises(InputError, match="reads the data folder"):
         Files(words, Steps(tmp_path / "new"), None).find("text.txt")
 
@@ -309,25 +308,15 @@ def test_the_confusion_matrix_has_percentages_of_labels_and_intervals_over_sourc
     assert tenfold == found  # ten copies of a pair under one source sentence add nothing
 
 
-@pytest.mark.slow("generates with the built-in language model")
-def test_each_training_reads_an_example_set_of_its_own(data, tmp_path, forked):
+def test_each_training_reads_an_example_set_of_its_own(tmp_path, monkeypatch):
     tree = yaml.safe_load((ROOT / PLANS / "dino.yaml").read_text())
-    texts = {"path": "assets/demo-data/premises.txt", "checked": False, "texts": 6, "license": "cc-by-sa-3.0"}
-    columns = "{entailment: entailment, contradiction: contradiction}"
-    examples = f"{{kind: file, path: <file:x.jsonl>, texts: {columns}, description: x, license: cc0-1.0}}"
-    few = f'few_shot={{shots: [1], sets: 2, end: \'".\', separator: "\\n", examples: {examples}}}'
-    settings = [few, "postprocess.validation_fraction=0", "verification={}"]
-    tree["datasets"] |= {
-        "sources": {"stsb": texts | {"dataset_license": "mixed-non-commercial", "description": "sentences"}},
-        "variants": [{"name": "one", "says": "", "recipe": "recipes/demo/auto-nli.yaml", "set": settings}],
-    }
-    tree["files"] = {"x.jsonl": ["experiment", "human-nli", str(data / "prompts"), "--out", "<out>"]}
-    encoder = {"says": "", "recipe": "recipes/value/value-student-triplets.yaml", "dataset": "one", "example_sets": 2}
+    encoder = {"says": "", "recipe": "recipes/value/value-student-triplets.yaml", "dataset": "x2", "example_sets": 2}
     tree["encoders"] = [{**encoder, "name": "nli", "set": ["datasets.0.example_type=triplet"]}]
-    column = {"dev": {"tasks": ["stsb/cosine"], "split": "validation"}}
-    experiment = {"name": "x", "paper": "auto-nli", "title": "x", "rows": {"nli": None}, "own_columns": column}
-    runner = Runner(Plan.model_validate(tree | {"experiments": [experiment]}), Steps(tmp_path / "steps"), None)
-    directory = runner.dataset("one")
-    assert finished_config(directory) == "triplet-1shot" and 0 < len(source_sentences(directory)) <= 6
-    trees = runner.encoders.trees(runner.plan.encoder("nli"), Seeds(data=(42,), trainings=2))
-    assert [one["datasets"][0]["example_set"] for one in trees] == ["0", "1"]
+    experiment = {"name": "x", "paper": "auto-nli", "title": "x", "rows": {"nli": None}}
+    runner = Runner(Plan.model_validate(tree | {"experiments": [experiment]}), Steps(tmp_path), None)
+    directory = tmp_path / "nli"
+    small_run(directory, small_recipe("nli", few_shot=FEW_SHOT | {"shots": [5]}))
+    monkeypatch.setattr(runner.datasets, "find", lambda name, seed: Made(directory, 0.0))
+    assert finished_config(directory) == "triplet-5shot" and 0 < len(source_sentences(directory)) <= 90
+    trees = runner.encoders.trees(runner.plan.encoder("nli"), Seeds(data=(42,), trainings=3))
+    assert [one["datasets"][0]["example_set"] for one in trees] == ["0", "1", "0"]

@@ -278,6 +278,6 @@ def test_bad_input_is_refused_in_one_line_with_the_remedy(case, world, tmp_path,
 
 
 def test_every_command_has_its_bad_inputs():
-    maintainers = {"demo", "real", "verify", "pin-data", "recipe-reference", "api-reference"}  # of a clone, no input
+    maintainers = {"demo", "real", "verify", "pin-data", "reference"}  # of a clone, no input
     assert {case["words"].split()[0] for case in CASES} >= set(sts_dino.cli.COMMANDS) - maintainers
     assert len({case["did"] for case in CASES}) == len(CASES)

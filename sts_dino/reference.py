@@ -1,7 +1,7 @@
-"""Every key of a recipe, for people and for editors: sts-dino recipe-reference --write
+"""Every key of a recipe and every function of the Python API, for people and for editors: sts-dino reference
 
-``docs/recipe_reference.md`` and ``assets/recipe.schema.json``, both from the models that read recipes
-(``hub.contract``): a key's meaning is the comment beside it in the source.
+``docs/recipe_reference.md`` and ``assets/recipe.schema.json`` come from the models that read recipes: a key's meaning
+is the comment beside it in the source (``hub.contract``). ``docs/api.md`` comes from signatures and docstrings.
 """
 
 import ast
@@ -16,7 +16,6 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
-import typer
 from pydantic import BaseModel
 
 from hub import cli
@@ -24,12 +23,14 @@ from hub.assets import asset
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import EXTENDS
 from hub.untrusted import code, table
+from sts_dino import api
 
 PAGE, SCHEMA = Path("docs/recipe_reference.md"), asset("recipe.schema.json")
+API_PAGE, API_SOURCE = Path("docs/api.md"), Path(__file__).with_name("api.py")
 RECIPES: tuple[type[BaseModel], ...] = (DatasetRecipe, ModelRecipe)
 HEAD = """# Recipe reference
 
-Every key of a recipe, drawn from the models that read it by `sts-dino recipe-reference --write`; a test holds
+Every key of a recipe, drawn from the models that read it by `sts-dino reference`; a test holds
 the page to them. What the sections are for: [recipes.md](recipes.md) for datasets, [training.md](training.md) and
 [training_data.md](training_data.md) for models. An editor with a YAML language server completes keys and shows these
 words: a recipe that `sts-dino new` writes names `recipe.schema.json` in its first line.
@@ -37,6 +38,11 @@ words: a recipe that `sts-dino new` writes names `recipe.schema.json` in its fir
 A recipe may extend another one: `extends: FILE.yaml`, relative to its own folder. It then names only the keys that
 differ. Sections are merged key by key, except a section of another `kind`; a list replaces the other list. A published
 recipe is whole.
+"""
+API_HEAD = """# Python API
+
+Drawn from the signatures and docstrings of `sts_dino/api.py` by `sts-dino reference`; a test
+holds the page to them. All of it at work: [notebooks/first_encoder.ipynb](notebooks/first_encoder.ipynb).
 """
 
 _EXTENDING = {
@@ -47,20 +53,17 @@ _EXTENDING = {
 app = cli.new_app(__doc__)
 
 
-@app.command()
-def main(
-    write: Annotated[bool, typer.Option("--write", help="Write both files, in a clone")] = False,
-) -> None:
-    """Print the reference, or write it and the JSON schema to the clone.
+@app.command(no_args_is_help=False)
+def main() -> None:
+    """Write the references of recipes and of the Python API to the clone."""
+    for path, text in texts().items():
+        path.write_text(text, encoding="utf-8")
+        print(path)
 
-    Example:
 
-      sts-dino recipe-reference --write
-    """
-    if write:
-        PAGE.write_text(page(), encoding="utf-8")
-        SCHEMA.write_text(schema(), encoding="utf-8")
-    print(f"{PAGE}\n{SCHEMA}" if write else page(), end="\n" if write else "")
+def texts() -> dict[Path, str]:
+    """Each file and its text."""
+    return {PAGE: page(), SCHEMA: schema(), API_PAGE: api_page()}
 
 
 def page() -> str:
@@ -173,3 +176,44 @@ def schema() -> str:
         "$defs": dict(sorted(definitions.items())),
     }
     return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
+
+
+def api_page() -> str:
+    """The Python API as Markdown: what the module says, then every public function in its order."""
+    tree = ast.parse(API_SOURCE.read_text(encoding="utf-8"))
+    return "\n".join([API_HEAD, f"{_prose(tree)}\n", *_functions(tree)])
+
+
+def _functions(tree: ast.Module) -> Iterator[str]:
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            yield f"## {node.name}\n\n```python\n{_signature(node)}\n```\n\n{_prose(node)}\n"
+
+
+def _signature(node: ast.FunctionDef) -> str:
+    """The signature as one would write it, an argument a line, with the values of its defaults."""
+    of, given = node.args, inspect.signature(getattr(api, node.name)).parameters
+    lines = [_argument(one, given[one.arg]) for one in (*of.posonlyargs, *of.args)]
+    if of.vararg:
+        lines.append(f"*{_argument(of.vararg, given[of.vararg.arg])}")
+    elif of.kwonlyargs:
+        lines.append("*")
+    lines += [_argument(one, given[one.arg]) for one in of.kwonlyargs]
+    inside = "".join(f"    {line},\n" for line in lines)
+    return f"api.{node.name}(\n{inside}) -> {_annotation(node.returns)}"
+
+
+def _argument(one: ast.arg, given: inspect.Parameter) -> str:
+    value = json.dumps(given.default) if isinstance(given.default, str) else repr(given.default)
+    return f"{one.arg}: {_annotation(one.annotation)}" + ("" if given.default is given.empty else f" = {value}")
+
+
+def _annotation(annotation: ast.expr | None) -> str:
+    """A type, also where it is quoted in the source, for it is imported by none."""
+    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+        return annotation.value
+    return ast.unparse(annotation) if annotation else "None"
+
+
+def _prose(node: ast.Module | ast.FunctionDef) -> str:
+    return inspect.cleandoc(ast.get_docstring(node) or "").replace("``", "`")
