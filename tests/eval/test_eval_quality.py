@@ -13,7 +13,8 @@ from eval.audit.command import default_folder
 from eval.audit.quality import class_names, load_nli_model, main, measure
 from eval.audit.source import BATCH, find_rows
 from eval.encoders.load import wrap
-from hub.contract.schema import NLI_LABELS, PAIR_CLASS, TRIPLET, published_features
+from hub.contract import schema
+from hub.contract.schema import NLI_LABELS, PAIR_CLASS, TRIPLET
 from hub.errors import InputError, RunError
 
 
@@ -96,7 +97,7 @@ def test_the_command_writes_a_report_that_reads_back(planted_run, tmp_path, caps
 
 def test_untrusted_names_do_nothing(tmp_path):
     evil = "x`|</td><script>\n# [a](http://b) $\\alpha$ \u202e"
-    features = published_features(PAIR_CLASS)
+    features = schema.features({**PAIR_CLASS.columns, **PAIR_CLASS.provenance})
     features["label"] = datasets.ClassLabel(names=[evil, "b"])
     row = {"premise": "p", "hypothesis": "h", "label": 0, **PROVENANCE}
     write_dataset(tmp_path / "d", {"train": [row, {**row, "label": 1}]}, "pair-class", PAIR_CLASS, features)
