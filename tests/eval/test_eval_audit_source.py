@@ -8,7 +8,7 @@ from eval.audit.command import made_folder
 from eval.audit.source import find_dataset, find_rows
 from eval.audit.survey import read_examples
 from hub.contract.run_dir import read_manifest, write_manifest
-from hub.contract.schema import PAIR_CLASS, TRIPLET, published_features
+from hub.contract.schema import PAIR_CLASS, TRIPLET, features
 from hub.errors import InputError, StsDinoError
 
 pytest_plugins = ["local_hub", "hub_here"]
@@ -22,7 +22,7 @@ def runs(tmp_path_factory):
     files = []
     for config in ("pair-class-0shot", "pair-class-5shot", "triplet-5shot", "raw-5shot"):
         form = TRIPLET if config == "triplet-5shot" else PAIR_CLASS
-        keys = published_features(form)
+        keys = features({**form.columns, **form.provenance})
         rows = [dict.fromkeys(keys) | {key: "a" for key in form.columns if key != "label"}]
         write_dataset(folder / "nli", {"train": rows}, config, form)
         files += read_manifest(folder / "nli").files

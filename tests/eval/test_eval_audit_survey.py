@@ -15,8 +15,9 @@ from training_inputs import sts_rows, triplet_rows, write_dataset
 
 from eval.audit.source import find_rows
 from eval.audit.survey import FILE, AnswerStore, Survey, clean_name, draw, page_words, read_examples, words_in
+from hub.contract import schema as contract
 from hub.contract.run_dir import read_manifest
-from hub.contract.schema import PAIR_CLASS, TRIPLET, published_features
+from hub.contract.schema import PAIR_CLASS, TRIPLET
 from hub.errors import InputError
 from sts_dino.proposals.recipes import languages
 
@@ -89,7 +90,7 @@ def test_labels_that_nobody_could_choose_are_refused(tmp_path):
         examples_of(write_dataset(tmp_path / "one", {"train": one}))
     pair = {"premise": "p", "hypothesis": "h", "source_id": "s", "target": "t", "sample": 0, "attempt": 0, "seed": 1}
     rows = [{**pair, "label": label, "log_prob": 0.0, "margin": None} for label in (0, None)]
-    features = published_features(PAIR_CLASS)
+    features = contract.features({**PAIR_CLASS.columns, **PAIR_CLASS.provenance})
     with pytest.raises(InputError, match=r"row 1: has the label 'no label'; allowed: \['entailment'"):
         examples_of(write_dataset(tmp_path / "null", {"train": rows}, "pair-class", PAIR_CLASS, features))
 
