@@ -40,9 +40,9 @@ def bootstrap_z(points: float, differences: Vector) -> Test:
     """
     from scipy.stats import norm
 
-    spread = float(np.std(differences, ddof=1))
+    spread = float(np.std(differences))
     if spread == 0:
-        return Test("bootstrap z", 0.0, 1.0 if points == 0 else 0.0)
+        return Test("bootstrap z", 0.0, 1.0 if points == 0 or len(differences) < 2 else 0.0)
     return Test("bootstrap z", points / spread, float(2 * norm.sf(abs(points) / spread)))
 
 

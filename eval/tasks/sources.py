@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from eval.tasks.hub import HubPin, Repository
+from eval.tasks.hub import Repository
 from eval.tasks.registry import find_dataset
 from eval.tasks.rows import DataFile, Pins, Rows, check_rows, drawn, in_directory, published
 from eval.tasks.task import LAYOUTS, DataSet, Layout, Task
@@ -35,13 +35,13 @@ class Source:
         self,
         senteval: Path | None = None,
         originals: Path | None = None,
-        hub: HubPin | None = None,
+        hub: Repository | None = None,
         *,
         pins: Pins | None = None,
     ):
         """``pins``: the published ones by default; ``{}`` checks nothing, for data of one's own."""
         self._roots: dict[Layout, Path | None] = {"senteval": senteval, "originals": originals}
-        self._repository = Repository(hub) if hub else None
+        self._repository = hub
         self._pins = published() if pins is None else pins
 
     def load(self, dataset: str, splits: Sequence[str]) -> dict[str, Rows]:

@@ -1,9 +1,7 @@
 """SentEval's probes one classifier after the other: a torch module, autograd and torch.optim.Adam for each.
 
-The slow way that `eval.scoring.probe` must equal. Written from
-the toolkit's protocol (facebookresearch/SentEval: `validation.py`, `classifier.py` and `relatedness.py` in its `tools`,
-read 2026-11): seeds, order of the draws, early stopping and rounding are its own, on a CPU and under a current torch,
-where the loss is the mean over a batch.
+The slow way that `eval.scoring.probe` must equal, written from the toolkit's protocol (facebookresearch/SentEval:
+`validation.py`, `classifier.py` and `relatedness.py` in its `tools`, read 2026-11).
 """
 
 import copy

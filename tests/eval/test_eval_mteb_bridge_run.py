@@ -153,7 +153,6 @@ def test_names_are_tasks_benchmarks_and_types():
     ("name", "said"),
     [
         ("STS2", "did you mean 'STS22'"),
-        ("benchmark:MTEB(eng, v3)", "did you mean 'MTEB(eng, v"),
         ("type:Sts", "did you mean 'STS'"),
         ("type:STS:english", "a code like eng"),
         ("STS17[en-fr]", "no such subsets"),

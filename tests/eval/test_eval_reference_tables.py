@@ -67,7 +67,6 @@ def test_a_column_names_a_task_or_average_of_ours_or_why_there_is_none(paper: Pa
     [
         ("values: [50.0, 50.0]", "values: [50.0]", "1 values for 2 columns"),
         ("task: stsb/cosine, ", "", "reason for neither"),
-        ("name: mean", "name: x", "two columns"),
     ],
 )
 def test_a_broken_table_is_refused_by_name(tmp_path, old, new, reported):

@@ -157,20 +157,16 @@ def test_every_kind_of_task_gets_score_interval_data_and_time(tmp_path):
     [
         (["--set", "evaluation.0.path=none.csv"], 2, "none.csv: no such data file"),
         (["--set", f"evaluation.0.path={STSB / 'sts-test.csv'}"], 2, "1379 rows, expected 1500"),
-        (["--set", "evaluation.0.task=stsb/cos"], 2, "did you mean 'stsb/cosine'"),
         (["--set", "evaluation.0.task=mr/senteval"], 2, "mr/senteval: has no split 'validation'"),
         (["--tasks", "sts12/all"], 2, "sts12: no source of its data is given; give --senteval-data DIR"),
         (["--seeds", "1,x"], 2, "--seeds: '1,x' are not distinct seeds"),
         (["--hub-data", "org/name"], 2, "'org/name' is not pinned"),
         (["--out", "r.json"], 2, "r.json: is a file"),
-        (["--model", "artifacts/models/none"], 2, "no such model folder; train it first"),
         (["--model", str(STSB)], 2, "is not a SentenceTransformer model"),
-        (["--model", "org/name"], 1, "read org/name at http://127.0.0.1:9: the Hub cannot be reached"),
         (["--model", "python:encoder_functions:constant"], 2, "the same embedding"),
     ],
 )
-def test_bad_input_ends_in_one_line(scored, monkeypatch, capsys, tmp_path, options, code, message):
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+def test_bad_input_ends_in_one_line(scored, capsys, tmp_path, options, code, message):
     place = [] if "--out" in options else ["--out", tmp_path / "out"]
     model = [] if "--model" in options else ["--model", scored / "model"]
     assert command(scored / "recipe.yaml", *model, *place, *options) == code
@@ -200,7 +196,6 @@ def test_an_undefined_score_ends_in_exit_code_1_with_the_others_written(tmp_path
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--tasks", "stsb/cosine"], "--model: names no encoder"),
         (["--model", WORDS], "--tasks: names no task"),
         (["--model", WORDS, "--tasks", "stsb/cosine", "--set", "threads=1"], "--set threads: needs a recipe"),
         (["--model", WORDS, "--tasks", "stsb/cosine", "--set", "seed=-1"], "--set seed"),
