@@ -13,7 +13,7 @@ import typer
 
 from eval.encoders.load import require_model
 from eval.runs.job import Request, check, plan, prepare
-from eval.tasks.hub import HubPin
+from eval.tasks.hub import Repository
 from eval.tasks.sources import Source, TaskData
 from hub.cli import DryRunOption, JsonOption, SetOption, answer, new_app
 from hub.errors import InputError, RunError
@@ -80,7 +80,7 @@ def main(
       sts-dino score --model ORG/NAME@v1.0.0 --tasks sts,transfer --skip snli/senteval --senteval-data DIR
     """
     request = Request(
-        source=Source(senteval_data, sts_data, HubPin.parse(hub_data) if hub_data else None),
+        source=Source(senteval_data, sts_data, Repository.parse(hub_data) if hub_data else None),
         recipe=recipe,
         model=model,
         base=base,

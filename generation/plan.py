@@ -107,9 +107,7 @@ class Plan:
             yield f"source sentences: {total} (skipped: {skipped})"
         variants = len(recipe.variants)
         wanted = {label.name: total * recipe.texts_asked(label) * variants for label in labels}
-        each = f"{wanted[labels[0].name]} of each label"
-        if len(set(wanted.values())) > 1:
-            each = ", ".join(f"{texts} of label {name}" for name, texts in wanted.items())
+        each = ", ".join(f"{texts} of label {name}" for name, texts in wanted.items())
         attempts = total * recipe.decoding.max_attempts * variants * len(labels)
         yield f"texts: {sum(wanted.values())} wanted, {each}; at most {attempts} attempts"
         yield from self._own_settings()
@@ -125,8 +123,8 @@ class Plan:
                 yield f"label {label.name}: {_listed(own)}"
         if guided := recipe.guided_labels:
             plain = ", ".join(dict.fromkeys(repr(label.plain_prompt) for label in guided))
-            names = ", ".join(label.name for label in guided)
-            yield f"guidance: away from {plain}, in texts of label {names} (one model row more a text)"
+            names = ", ".join(f"{label.name} (γ = {recipe.decoding_of(label).guidance:g})" for label in guided)
+            yield f"guidance: away from {plain}, in texts of label {names}: one model row more a text"
         if asked := recipe.verification:
             options = _listed(asked.model_dump(exclude_defaults=True)) or "scores alone"
             yield f"verification: texts are scored under the prompts of {len(recipe.written_labels)} labels; {options}"
@@ -135,12 +133,7 @@ class Plan:
         """Files of the repository, config by config, and the Hub's advice for that many."""
         yield "files:"
         folders = layout.folders(self.recipe, self.firsts.total)
-        for config, files in folders.items():
-            if config.startswith(("raw", "rejected")):
-                yield f"  data/{config}/: {files} shards, one when each is written"
-            else:
-                when = "before the shards" if config == "sources" else "at the end, train and validation"
-                yield f"  data/{config}/: written {when}; {files} files at most"
+        yield from (f"  data/{config}/: at most {files}" for config, files in folders.items())
         fullest = max(folders, key=lambda config: folders[config])
         whole = sum(folders.values()) + BESIDE
         yield f"  at most {whole} files in all, {folders[fullest]} in the fullest folder, data/{fullest}/"
@@ -204,10 +197,10 @@ class Pilot:
 class Watched:
     """A writer that notes in a pilot when its queue ran empty, and how many texts were done by then."""
 
-    def __init__(self, writer: Writer, clock: Clock, pilot: Pilot):
-        self.writer, self.clock, self.pilot, self.context = writer, clock, pilot, writer.context
-        self.count_tokens, self.describe = writer.count_tokens, writer.describe
-        self.prompt_tokens = writer.prompt_tokens
+    def __init__(self, writer: Writer, clock: Clock):
+        self.writer, self.clock, self.context = writer, clock, writer.context
+        self.count_tokens, self.prompt_tokens = writer.count_tokens, writer.prompt_tokens
+        self.describe, self.pilot = writer.describe, Pilot(0)
 
     def stream(
         self, queue: deque[Request], settings: DecodingParameters, batch_size: int | None, prefixes: Sequence[str] = ()
@@ -221,22 +214,15 @@ class Watched:
             yield answer
         pilot.seconds = self.clock() - started
 
-
-def pilot(
-    writer: Writer,
-    prompts: Prompts,
-    recipe: DatasetRecipe,
-    firsts: Sequence[SourceSentence],
-    variant: Variant,
-    clock: Clock,
-) -> Pilot:
-    """Generate the texts of some source sentences as a shard of a run would, and discard them."""
-    found = Pilot(len(firsts))
-    raw, failed = write_pairs(Watched(writer, clock, found), prompts, recipe, firsts, lambda _: None, variant)
-    kept, dropped = filtered(raw, recipe)
-    found.raw, found.kept = len(raw), Counter(row["target"] for row in kept)
-    found.asked = Counter(row["target"] for row in (*kept, *dropped, *failed))
-    return found
+    def shard(self, prompts: Prompts, firsts: Sequence[SourceSentence], variant: Variant) -> Pilot:
+        """Generate the texts of some source sentences as a shard of a run would, and discard them."""
+        found, recipe = Pilot(len(firsts)), prompts.recipe
+        self.pilot = found
+        raw, failed = write_pairs(self, prompts, recipe, firsts, lambda _: None, variant)
+        kept, dropped = filtered(raw, recipe)
+        found.raw, found.kept = len(raw), Counter(row["target"] for row in kept)
+        found.asked = Counter(row["target"] for row in (*kept, *dropped, *failed))
+        return found
 
 
 @dataclass(frozen=True)
@@ -263,18 +249,17 @@ class Estimate:
 def estimate(recipe: DatasetRecipe, clock: Clock = time.monotonic) -> Estimate:
     """Run the pilot and predict the run. Leaves no file behind. Raises InputError as the run would."""
     recipe = with_dtype(recipe)
-    writer, prompts = load_writer(recipe.model), load_prompts(recipe)
-    warm_up = [SourceSentence("warm-up", NOT_YET)]  # first calls are slow
-    pilot(writer, prompts, recipe, warm_up, recipe.variants[0], clock)
-    total, firsts, first_seconds = _source_sentences(recipe, writer, prompts, clock)
+    writer, prompts = Watched(load_writer(recipe.model), clock), load_prompts(recipe)
+    writer.shard(prompts, [SourceSentence("warm-up", NOT_YET)], recipe.variants[0])  # first calls are slow
+    total, firsts, first_seconds = _source_sentences(recipe, writer, prompts)
     shots = list(dict.fromkeys(variant.shots for variant in recipe.variants))
     if recipe.model.facts.local:  # a server's texts are paid for; only the engine compiles kernels for its shapes
-        pilot(writer, prompts, recipe, firsts, recipe.variants[0], clock)
+        writer.shard(prompts, firsts, recipe.variants[0])
     pilots = {}
     for number, shown in enumerate(shots):
         say(f"pilot{f' with {shown} examples' if shown is not None else ''} ...")
         variant = next(variant for variant in recipe.variants if variant.shots == shown)
-        pilots[shown] = pilot(writer, prompts, recipe, firsts[number :: len(shots)] or firsts[:1], variant, clock)
+        pilots[shown] = writer.shard(prompts, firsts[number :: len(shots)] or firsts[:1], variant)
     return predict(recipe, total, pilots, first_seconds)
 
 
@@ -292,16 +277,16 @@ def predict(recipe: DatasetRecipe, total: int, pilots: dict[int | None, Pilot], 
 
 
 def _source_sentences(
-    recipe: DatasetRecipe, writer: Writer, prompts: Prompts, clock: Clock
+    recipe: DatasetRecipe, writer: Watched, prompts: Prompts
 ) -> tuple[int, list[SourceSentence], float]:
     """The number of source sentences of the run, those of the pilot, and the seconds to write all of them."""
     if not recipe.source.facts.generated:
         firsts = survey(recipe, writer.count_tokens, ContextRoom(prompts, writer).lack)
         return firsts.total, _spread(firsts.sample, ROWS), 0.0
-    limit, started = recipe.source.limit or 0, clock()
+    limit, started = recipe.source.limit or 0, writer.clock()
     asked = range(min(FIRSTS, limit * recipe.decoding.max_attempts))
     answers = Worker(recipe, prompts, writer).do(WriteSourceSentences(asked), Path).facts
     firsts_written = [SourceSentence(row["source_id"], row["text"]) for row in answers if row["reason"] is None]
     if not firsts_written:
         raise InputError("source", "the model generated no usable source sentence")
-    return limit, _spread(firsts_written, ROWS), (clock() - started) * limit / len(firsts_written)
+    return limit, _spread(firsts_written, ROWS), (writer.clock() - started) * limit / len(firsts_written)

@@ -28,7 +28,7 @@ from hub.assets import shipped, student_recipe
 from hub.client.fetch import FinishedRun, local_run, published_run
 from hub.contract.measured import Split, TrainedOn, TrainingValue, VariantPlan, write_json
 from hub.contract.published_paths import origin_name
-from hub.contract.recipe import OF_TRAINING, ModelRecipe
+from hub.contract.recipe import OF_TRAINING, ModelRecipe, ValidationData
 from hub.contract.recipe_file import apply_overrides, checked, deciding, read_yaml
 from hub.contract.run_dir import ARTIFACTS, Manifest, describe, locked, read_manifest, require_complete, write_manifest
 from hub.contract.schema import ROW_SCHEMAS, features, is_finished
@@ -301,20 +301,11 @@ def find_people(path: Path | None, senteval: Path | None, pairs: int) -> tuple[S
 
 
 def read_people(path: Path) -> ScoredPairs:
-    """Read human-annotated pairs in the STS Benchmark's layout: columns 5 to 7 are the score (0 to 5) and the texts.
+    """Read human-annotated pairs in the STS Benchmark's layout. Raises InputError that names the malformed line."""
+    from training.loop.validation import read_pairs  # its libraries take seconds
 
-    Raises InputError that names the malformed line.
-    """
-    firsts, seconds, scores = list[str](), list[str](), list[float]()
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        cells = line.split("\t")
-        try:
-            scores.append(float(cells[4]) / HIGHEST)
-            firsts.append(cells[5].strip())
-            seconds.append(cells[6].strip())
-        except (IndexError, ValueError):
-            raise InputError(f"{path}:{number}", "is not in the STS Benchmark's layout") from None
-    return ScoredPairs(str(path), firsts, seconds, scores)
+    found = read_pairs(ValidationData(path=str(path)), "--people")
+    return ScoredPairs(str(path), found.first, found.second, [score / HIGHEST for score in found.scores])
 
 
 def shuffled(rows: Sequence[Row], seed: int) -> list[Row]:

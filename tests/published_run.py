@@ -9,7 +9,7 @@ from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
 from hub.contract.run_dir import MANIFEST, Manifest
-from hub.contract.schema import STS, published_features
+from hub.contract.schema import STS, features
 from hub.contract.shards import write_shard
 from hub.durable import write_text
 
@@ -31,7 +31,7 @@ def finished_run(
         path.unlink()
     for i, path in enumerate(paths):
         row = ROW | {"seed": i, "log_prob": -1.0, "margin": None, "sentence2": f"{text} {i}"}
-        write_shard(directory / path, [row], published_features(STS))
+        write_shard(directory / path, [row], features({**STS.columns, **STS.provenance}))
     write_text(directory / "recipe.yaml", resolved(recipe))
     manifest = Manifest(
         kind="dataset",

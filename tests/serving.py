@@ -1,4 +1,4 @@
-"""A server for tests of ``backend: openai`` that answers to order."""
+"""A server that answers to order: one of ``backend: openai``, or the part of a Hub that starts jobs."""
 
 import json
 import socket
@@ -47,7 +47,9 @@ class OrderedServer:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                self.answer(200, {}, json.dumps({"object": "list", "data": [{"id": "m", "owned_by": ordered.owner}]}))
+                models = {"object": "list", "data": [{"id": "m", "owned_by": ordered.owner}]}
+                account = {"name": "someone", "orgs": [{"name": "acme"}], "auth": {"accessToken": {"role": "write"}}}
+                self.answer(200, {}, json.dumps(models | account))
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

@@ -7,9 +7,10 @@ import torch
 import yaml
 from tiny_lm import make_lm
 
+from hub.contract import schema
 from hub.contract.recipe import ModelRecipe, TrainingData
 from hub.contract.run_dir import Manifest, describe, write_manifest
-from hub.contract.schema import PAIR_CLASS, STS, TRIPLET, RowSchema, published_features
+from hub.contract.schema import PAIR_CLASS, STS, TRIPLET, RowSchema
 from hub.contract.shards import shard_path, write_shard
 
 WORDS = [
@@ -68,7 +69,7 @@ def write_dataset(directory: Path, splits: dict, config="postprocessed", form: R
     files = []
     for split, rows in splits.items():
         path = shard_path(config, split, 0, 1)
-        write_shard(directory / path, rows, features or published_features(form))
+        write_shard(directory / path, rows, features or schema.features({**form.columns, **form.provenance}))
         files.append(describe(directory, path, config=config, split=split, rows=len(rows)))
     manifest = Manifest(kind="dataset", name="pairs", version="0.1.0", fingerprint="f", complete=True, files=files)
     write_manifest(directory, manifest)

@@ -10,7 +10,7 @@ import math
 import re
 import unicodedata
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -97,17 +97,17 @@ class NearIndex:
         self._order = np.argsort(hashes, axis=1, kind="stable").astype(np.int32)  # (bands, n)
         self._sorted = np.take_along_axis(hashes, self._order, axis=1)
 
-    def near(self, forms: Sequence[str], least: float) -> list[list[tuple[int, float]]]:
-        """For each text the indexed texts whose n-grams have a Jaccard similarity of ``least`` or more, best first."""
-        found: list[list[tuple[int, float]]] = [[] for _ in forms]
-        asked = [grams(form, self.banding.grams) for form in forms]
+    def near(self, forms: Sequence[str], least: float) -> dict[str, list[tuple[str, float]]]:
+        """For each text the others whose n-grams have a Jaccard similarity of ``least`` or more, if there are any."""
+        found: dict[str, list[tuple[str, float]]] = {}
         for query, place in zip(*self.candidates(forms), strict=True):
-            mine = asked[query]
-            if least * len(mine) <= len(self._forms[place]):  # a text has no more n-grams than characters
-                other = grams(self._forms[place], self.banding.grams)
-                if (similarity := len(mine & other) / len(mine | other)) >= least:
-                    found[query].append((place, similarity))
-        return [sorted(one, key=lambda match: (-match[1], match[0])) for one in found]
+            form, other = forms[query], self._forms[place]
+            mine = grams(form, self.banding.grams)
+            if form != other and least * len(mine) <= len(other):  # a text has no more n-grams than characters
+                theirs = grams(other, self.banding.grams)
+                if (similarity := len(mine & theirs) / len(mine | theirs)) >= least:
+                    found.setdefault(form, []).append((other, similarity))
+        return found
 
     def candidates(self, forms: Sequence[str]) -> tuple[list[int], list[int]]:
         """(number of the text, number of an indexed text) of every pair that agrees in a band, each pair once."""
@@ -210,7 +210,7 @@ class Match(NamedTuple):
 
     kind: Kind
     similarity: float
-    sentence: int  # number of the normal form
+    sentence: str  # its normal form
     place: Place
 
 
@@ -219,19 +219,18 @@ class Sentences:
 
     def __init__(self, sets: Sequence[EvaluationSet], similarity: float = 0.5):
         self.similarity = similarity
-        self._number: dict[str, int] = {}  # normal form → its number
-        self._places: list[dict[Place, set[bytes]]] = []  # of every normal form: place → hashes of its texts
+        self._places: dict[str, dict[Place, set[bytes]]] = {}  # normal form → place → hashes of its texts
         for one in sets:
             for side, texts in enumerate(one.sides, start=1):
                 for row, text in enumerate(texts):
-                    self._add(text, Place(one.place, row, side))
-        long = [form for form in self._number if len(form) >= NEAR_LETTERS]
-        self._long = [self._number[form] for form in long]
-        self._near = NearIndex(long, Banding.at(similarity))
+                    if form := normal_form(text):
+                        places = self._places.setdefault(form, {})
+                        places.setdefault(Place(one.place, row, side), set()).add(_hashed(text))
+        self._near = NearIndex([form for form in self._places if len(form) >= NEAR_LETTERS], Banding.at(similarity))
 
     def __len__(self) -> int:
         """Distinct normal forms."""
-        return len(self._number)
+        return len(self._places)
 
     @property
     def settings(self) -> dict[str, float | int | dict[str, int]]:
@@ -241,44 +240,32 @@ class Sentences:
         recall = round(banding.recall(self.similarity), 4)
         return {"similarity": self.similarity, **letters, "banding": asdict(banding), "recall": recall}
 
-    def _add(self, text: str, place: Place) -> None:
-        if form := normal_form(text):
-            number = self._number.setdefault(form, len(self._places))
-            if number == len(self._places):
-                self._places.append({})
-            self._places[number].setdefault(place, set()).add(_hashed(text))
-
     def matches(self, texts: Sequence[str]) -> list[list[Match]]:
         """For each text its matches, one with every sentence of every split that it matches, strongest first."""
         forms = [normal_form(text) for text in texts]
-        found = [self._same(text, form) for text, form in zip(texts, forms, strict=True)]
-        asked = [row for row, form in enumerate(forms) if len(form) >= SHORT_LETTERS]
+        asked = list(dict.fromkeys(form for form in forms if len(form) >= SHORT_LETTERS))
+        near: dict[str, list[tuple[str, float]]] = {}
         for start in range(0, len(asked), BLOCK):
-            block = asked[start : start + BLOCK]
-            for row, near in zip(block, self._near.near([forms[row] for row in block], self.similarity), strict=True):
-                numbers = [(self._long[at], similarity) for at, similarity in near]
-                found[row] += [
-                    Match("near", similarity, number, place)
-                    for number, similarity in numbers
-                    if number != self._number.get(forms[row])
-                    for place in self._places[number]
-                ]
-        return [_once(matches) for matches in found]
-
-    def _same(self, text: str, form: str) -> list[Match]:
-        number = self._number.get(form)
-        if number is None:
-            return []
-        short, own = len(form) < SHORT_LETTERS, _hashed(text)
+            near |= self._near.near(asked[start : start + BLOCK], self.similarity)
         return [
-            Match("short" if short else "exact" if own in texts else "normal", 1.0, number, place)
-            for place, texts in self._places[number].items()
+            _once([*self._same(text, form), *self._others(near.get(form, ()))])
+            for text, form in zip(texts, forms, strict=True)
         ]
+
+    def _same(self, text: str, form: str) -> Iterator[Match]:
+        short, own = len(form) < SHORT_LETTERS, _hashed(text)
+        for place, texts in self._places.get(form, {}).items():
+            yield Match("short" if short else "exact" if own in texts else "normal", 1.0, form, place)
+
+    def _others(self, near: Iterable[tuple[str, float]]) -> Iterator[Match]:
+        for form, similarity in near:
+            for place in self._places[form]:
+                yield Match("near", similarity, form, place)
 
 
 def _once(matches: Sequence[Match]) -> list[Match]:
     """The strongest match with every sentence of every split, strongest first."""
-    found: dict[tuple[str, int], Match] = {}
+    found: dict[tuple[str, str], Match] = {}
     for match in sorted(matches, key=lambda one: (KINDS.index(one.kind), -one.similarity, one.place)):
         found.setdefault((match.place.place, match.sentence), match)
     return list(found.values())

@@ -1,9 +1,9 @@
 """Matches of a dataset's rows with evaluation sentences, counted in a ledger (``hub.contract.measured.Ledger``)."""
 
 import hashlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,15 +14,10 @@ from eval.audit.source import Batch, DatasetRows
 from hub.contract.measured import KINDS, Checked, ConfigCount, Example, Kind, Ledger
 from hub.untrusted import code
 
-if TYPE_CHECKING:
-    import pandas
-
 SCORED = ("all", "validation", "test")  # splits that scores come from; `all` of k-fold tasks
 DROPPED: tuple[Kind, ...] = ("exact", "normal", "near")
 EXAMPLES = 10  # of every split and kind
-EXAMPLE = ["place", "kind"]
-COLUMNS = ["config", "split", "row", "column", "label", "kind", "similarity", "sentence"]  # kind: its number in KINDS
-COLUMNS += ["place", "place_row", "place_side", "text"]  # place: e.g. sts12/test
+COLUMNS = ["row", "column", "text", "label", "kind", "similarity", "sentence", "place", "place_row", "place_side"]
 
 Hits = dict[str, NDArray[np.int8]]  # split → (rows,): 0 keeps a row, k + 1 drops it for KINDS[k]
 
@@ -43,25 +38,25 @@ class Bookkeeper:
         self.kinds, self.splits, self.hits = tuple(kinds), tuple(splits), dict[str, Hits]()
         self._sentences, self._evaluation, self._checked = sentences, evaluation, list[DatasetRows]()
         self._rows = Counter[tuple[str, ...]]()  # what is counted, e.g. ("column", config, column, kind) → rows
-        self._found = dict[tuple[str, Kind], set[int]]()  # evaluation split and kind → numbers of its sentences
-        self._examples = dict[tuple[str, Kind], list[dict[str, Any]]]()  # evaluation split and kind → matches
+        self._found = defaultdict[tuple[str, Kind], set[str]](set)  # evaluation split and kind → its sentences
+        self._examples = defaultdict[tuple[str, Kind], list[Example]](list)  # evaluation split and kind → matches
 
     def check(self, rows: DatasetRows, progress: Callable[[int], object] = lambda done: None) -> None:
         """Match all rows of a config; ``progress`` is called with the number of rows of each batch."""
         self._checked.append(rows)
         self.hits[rows.config] = {split: np.zeros(count, dtype=np.int8) for split, count in rows.splits.items()}
         for batch in rows.batches():
-            if matches := self._matches(rows.config, batch):
+            if matches := self._matches(batch):
                 self._add(rows.config, batch.split, matches)
             progress(len(batch))
 
-    def _matches(self, config: str, batch: Batch) -> list[tuple[Any, ...]]:
+    def _matches(self, batch: Batch) -> list[tuple[Any, ...]]:
         """One tuple for each match of a text with an evaluation sentence: the values of ``COLUMNS``."""
         distinct = list(dict.fromkeys(text for texts in batch.texts.values() for text in texts))
         found = dict(zip(distinct, self._sentences.matches(distinct), strict=True))
         labels: Sequence[str | None] = batch.labels or [None] * len(batch)
         return [
-            (config, batch.split, row, column, label, KINDS.index(of.kind), of.similarity, of.sentence, *of.place, text)
+            (row, column, text, label, KINDS.index(of.kind), of.similarity, of.sentence, *of.place)
             for row, label, *texts in zip(batch.rows.tolist(), labels, *batch.texts.values(), strict=True)
             for column, text in zip(batch.texts, texts, strict=True)
             for of in found[text]
@@ -73,69 +68,65 @@ class Bookkeeper:
 
         table = pandas.DataFrame(matches, columns=COLUMNS)
         part = table["place"].str.partition("/")[2]
-        scored, short = table[part.isin(SCORED)], KINDS.index("short")
-        self._count(table, "place")
-        self._count(scored.assign(all=""), "all", "column", "label")
-        in_splits = table[part.isin(self.splits) & table["kind"].isin([KINDS.index(kind) for kind in self.kinds])]
-        reasons = in_splits.groupby("row")["kind"].min()
+        scored, in_splits = table[part.isin(SCORED)], table[part.isin(self.splits)]
+        tables = {"place": table, "all": scored.assign(all=""), "column": scored, "label": scored}
+        for column, counted in tables.items():
+            strongest = counted.groupby([column, "row"])["kind"].min()
+            for (value, _), kind in strongest.items():
+                self._rows[column, "" if column == "place" else config, str(value), KINDS[kind]] += 1
+        dropped = in_splits[in_splits["kind"].isin([KINDS.index(kind) for kind in self.kinds])]
+        reasons = dropped.groupby("row")["kind"].min()
         self.hits[config][split][reasons.index] = 1 + reasons.to_numpy(dtype=np.int8)
+        short = KINDS.index("short")
         long = (set(one.loc[one["kind"] < short, "row"]) for one in (table, scored))
         self._rows["train_only", config] += len(set.difference(*long))
-        for (place, number), numbers in table.groupby(EXAMPLE)["sentence"]:
-            self._found.setdefault((place, KINDS[number]), set()).update(numbers)
-        for match in table.groupby(EXAMPLE).head(EXAMPLES).to_dict("records"):
-            kept = self._examples.setdefault((match["place"], KINDS[match["kind"]]), [])
-            if len(kept) < EXAMPLES:
-                kept.append(match)
-
-    def _count(self, matches: "pandas.DataFrame", *columns: str) -> None:
-        """Count the rows by their strongest kind, for each value of each column."""
-        for column in columns:
-            strongest = matches.groupby([column, "config", "row"])["kind"].min()
-            for (value, config, _), kind in strongest.items():
-                self._rows[column, "" if column == "place" else config, str(value), KINDS[kind]] += 1
-
-    def _counts(self, what: str, config: str, value: str) -> dict[Kind, int]:
-        return {kind: self._rows[what, config, value, kind] for kind in KINDS}
+        for (place, kind), of in table.groupby(["place", "kind"]):
+            self._found[place, KINDS[kind]].update(of["sentence"])
+            kept = self._examples[place, KINDS[kind]]
+            kept += [_example(config, split, one) for one in of.head(EXAMPLES - len(kept)).to_dict("records")]
 
     def ledger(self) -> Ledger:
         """The counts of all configs checked so far."""
+
+        def counts(what: str, config: str, value: str) -> dict[Kind, int]:
+            return {kind: self._rows[what, config, value, kind] for kind in KINDS}
+
+        def of_config(rows: DatasetRows) -> ConfigCount:
+            labels = sorted({key[2] for key in self._rows if key[:2] == ("label", rows.config)})
+            return ConfigCount(
+                splits=rows.splits,
+                kinds=counts("all", rows.config, ""),
+                train_only=self._rows["train_only", rows.config],
+                columns={column: counts("column", rows.config, column) for column in rows.columns},
+                labels={label: counts("label", rows.config, label) for label in labels},
+            )
+
+        def of_place(place: str) -> Checked:
+            sets = [one for one in self._evaluation.sets if one.place == place]
+            return Checked(
+                texts=sum(len(side) for side in sets[0].sides),
+                sha256={one.form: one.sha256 for one in sets},
+                rows=counts("place", "", place),
+                found={kind: len(self._found.get((place, kind), ())) for kind in KINDS},
+            )
+
         return Ledger(
             dataset=self._checked[-1].name,
             revision=self._checked[-1].revision,
             settings=self._sentences.settings,
             sentences=len(self._sentences),
-            checked={one.place: self._place(one.place) for one in self._evaluation.sets},
+            checked={one.place: of_place(one.place) for one in self._evaluation.sets},
             not_checked=self._evaluation.absent,
-            configs={rows.config: self._config(rows) for rows in self._checked},
-            examples=tuple(_example(match) for key in sorted(self._examples) for match in self._examples[key]),
-        )
-
-    def _place(self, place: str) -> Checked:
-        sets = [one for one in self._evaluation.sets if one.place == place]
-        return Checked(
-            texts=sum(len(side) for side in sets[0].sides),
-            sha256={one.form: one.sha256 for one in sets},
-            rows=self._counts("place", "", place),
-            found={kind: len(self._found.get((place, kind), ())) for kind in KINDS},
-        )
-
-    def _config(self, rows: DatasetRows) -> ConfigCount:
-        labels = sorted({key[2] for key in self._rows if key[:2] == ("label", rows.config)})
-        return ConfigCount(
-            splits=rows.splits,
-            kinds=self._counts("all", rows.config, ""),
-            train_only=self._rows["train_only", rows.config],
-            columns={column: self._counts("column", rows.config, column) for column in rows.columns},
-            labels={label: self._counts("label", rows.config, label) for label in labels},
+            configs={rows.config: of_config(rows) for rows in self._checked},
+            examples=tuple(match for key in sorted(self._examples) for match in self._examples[key]),
         )
 
 
-def _example(match: dict[str, Any]) -> Example:
+def _example(config: str, split: str, match: dict[str, Any]) -> Example:
     digest = hashlib.sha256(match["text"].encode("utf-8", "surrogatepass")).hexdigest()
     known = {name: match[name] for name in match.keys() & Example.model_fields.keys()}
     changed = {"kind": KINDS[match["kind"]], "text_sha256": digest, "similarity": round(match["similarity"], 4)}
-    return Example(**known | changed)
+    return Example(config=config, split=split, **known | changed)
 
 
 def report(ledger: Ledger) -> str:

@@ -129,23 +129,18 @@ def load_nli_model(place: str, labels: str | None = None) -> NliModel:
 
 
 def class_names(id2label: Mapping[int, str], labels: str | None, place: str) -> tuple[str, ...]:
-    """The model's classes in the order of its outputs, as NLI names them.
+    """The model's classes in the order of its outputs, as NLI names them; ``labels`` names those of ``LABEL_0`` ...
 
     Raises InputError when they are not entailment, neutral and contradiction, or ``labels`` contradicts the config.
     """
     found = tuple(id2label[number].strip().lower() for number in sorted(id2label))
-    given = tuple(name.strip().lower() for name in labels.split(",")) if labels else None
-    if given is not None and sorted(given) != sorted(NLI_LABELS):
-        raise InputError("--nli-labels", f"names {', '.join(given)}", allowed=f"{', '.join(NLI_LABELS)}, in any order")
-    if sorted(found) == sorted(NLI_LABELS):
-        if given not in (None, found):
-            raise InputError("--nli-labels", f"{place} itself says {', '.join(found)}", hint="leave the option out")
-        return found
+    given = tuple(name.strip().lower() for name in labels.split(",")) if labels else found
     is_unnamed = list(found) == [f"label_{number}" for number in range(3)]
-    if is_unnamed and given is not None:
-        return given
-    hint = "name its outputs: --nli-labels contradiction,entailment,neutral" if is_unnamed else None
-    raise InputError(place, f"classifies into {', '.join(found)}", allowed=", ".join(NLI_LABELS), hint=hint)
+    if sorted(given) != sorted(NLI_LABELS) or not (is_unnamed or given == found):
+        problem = f"its outputs are {', '.join(found)}" + (f", --nli-labels names {', '.join(given)}" if labels else "")
+        hint = f"name its outputs: --nli-labels {','.join(sorted(NLI_LABELS))}, in their order" if is_unnamed else None
+        raise InputError(place, problem, allowed=", ".join(NLI_LABELS), hint=hint)
+    return given
 
 
 def measure(
@@ -274,16 +269,15 @@ def _agreement(pairs: pandas.DataFrame) -> pandas.DataFrame:
     """The NLI model's classes by label, and the share of the class that the label stands for (Auto-NLI, 4.1)."""
     import pandas
 
-    counts = pandas.crosstab(pairs["label"], pairs["nli"]).reindex(columns=list(NLI_LABELS), fill_value=0)
-    found, meant = dict[str, dict[str, Any]](), [label for label in counts.index if label in INTENDED]
-    hits = {label: int(counts.loc[label, INTENDED[label]]) for label in meant}
-    for label, row in counts.iterrows():
-        n = int(row.sum())
-        shares = {name: wilson(int(row[name]), n) for name in NLI_LABELS}
-        found[str(label)] = {"pairs": n, **shares, "agreement": wilson(hits[label], n) if label in hits else None}
-    if meant:
-        n = int(counts.loc[meant].to_numpy().sum())
-        found["all"] = {"pairs": n, **dict.fromkeys(NLI_LABELS), "agreement": wilson(sum(hits.values()), n)}
+    meant, found = pairs[pairs["label"].isin(INTENDED)], dict[str, dict[str, Any]]()
+    for label, of in [*pairs.groupby("label"), *([("all", meant)] if len(meant) else [])]:
+        shares = {name: wilson(int((of["nli"] == name).sum()), len(of)) for name in NLI_LABELS}
+        hits, has_class = of["nli"] == of["label"].map(INTENDED), of["label"].isin(INTENDED).all()
+        found[str(label)] = {
+            "pairs": len(of),
+            **shares,
+            "agreement": wilson(int(hits.sum()), len(of)) if has_class else None,
+        }
     return pandas.DataFrame.from_dict(found, orient="index", dtype=object).rename_axis("label")
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,7 @@ from hub import cli
 from hub.client.fetch import FinishedRun, HubDataset, hub_dataset, local_run, published_run, require_known
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
+from hub.contract.run_dir import File
 from hub.contract.schema import ROW_SCHEMAS, SCHEMAS, base_config, is_finished, text_schema
 from hub.contract.shards import parquet_schema, reading_rows, shard_tables
 from hub.errors import InputError
@@ -27,12 +28,9 @@ if TYPE_CHECKING:
 
 BATCH = 4096  # rows
 _SCHEMAS = {**ROW_SCHEMAS, "text": text_schema(())}
-TEXTS = {  # example type → its text columns
-    name: tuple(column for column, of in schema.columns.items() if of == "string") for name, schema in _SCHEMAS.items()
-}
-LABELS = {  # example type → the column of its label or score
-    name: column for name, schema in _SCHEMAS.items() for column, of in schema.columns.items() if of != "string"
-}
+_COLUMNS = [(name, column, of) for name, schema in _SCHEMAS.items() for column, of in schema.columns.items()]
+TEXTS = {name: tuple(column for one, column, of in _COLUMNS if one == name and of == "string") for name in _SCHEMAS}
+LABELS = {name: column for name, column, of in _COLUMNS if of != "string"}  # of its label or score
 SCORE = "score"
 TARGET = "target"  # provenance: the label whose instruction was given
 NO_LABEL = "no label"
@@ -103,18 +101,14 @@ class DatasetRows:
         """Rows of all splits."""
         return sum(self.splits.values())
 
-    def drawn(self, sample: int | None, seed: int) -> NDArray[np.int64]:
-        """Numbers (over all splits, in order) of ``sample`` rows drawn without replacement, sorted; all when None."""
-        if sample is None or sample >= self.total:
-            return np.arange(self.total)
-        return np.sort(np.random.default_rng(seed).choice(self.total, sample, replace=False))
-
     def batches(self, sample: int | None = None, seed: int = 0) -> Iterator[Batch]:
-        """All rows, or ``sample`` of them drawn at random, split by split.
+        """All rows, or ``sample`` of them drawn at random without replacement, split by split.
 
         Raises InputError for a scored pair whose score is not a number.
         """
-        chosen, first = self.drawn(sample, seed), 0
+        chosen, first = np.arange(self.total), 0  # numbers over all splits, in order
+        if sample is not None and sample < self.total:
+            chosen = np.sort(np.random.default_rng(seed).choice(self.total, sample, replace=False))
         labelled_by = [self.labelled_by] if self.labelled_by else []
         asked = list(dict.fromkeys([*self.columns, *labelled_by, *([SCORE] if self.is_scored else [])]))
         for split, rows in self.splits.items():
@@ -174,17 +168,12 @@ FIRST = (  # of several finished configs, the first is read: a schema's labelled
 HUB_ID = re.compile(r"(?!artifacts/|\.)[\w.-]+/[\w.-]+(@.+)?")
 
 
-class ConfigTable(NamedTuple):
-    """The columns of a config, its splits with their rows, and how they are read."""
-
-    features: Features
-    splits: dict[str, int]
-    read: Read
-
-
 @dataclass(frozen=True)
 class Dataset:
-    """A dataset and its configs. ``finished``: those that one trains on; ``usual``: the one it declares, if any."""
+    """A dataset and its configs. ``finished``: those that one trains on; ``usual``: the one it declares, if any.
+
+    ``table``: config → its columns, the rows of each split, and how they are read.
+    """
 
     place: str
     name: str
@@ -192,7 +181,7 @@ class Dataset:
     configs: tuple[str, ...]
     finished: tuple[str, ...]
     usual: str | None
-    table: Callable[[str], ConfigTable] = field(repr=False)
+    table: Callable[[str], tuple[Features, dict[str, int], Read]]
     recipe: Callable[[], DatasetRecipe | None] = lambda: None
 
     def rows(self, config: str | None = None, split: str | None = None) -> DatasetRows:
@@ -253,19 +242,19 @@ def _of_run(run: FinishedRun, name: str) -> Dataset:
     if run.manifest.kind != "dataset":
         raise InputError(run.place, f"is the run of a {run.manifest.kind}", allowed="the run of a dataset")
 
-    def table(config: str) -> ConfigTable:
+    def table(config: str) -> tuple[Features, dict[str, int], Read]:
         directory, shards = run.shards(config)
-        splits = Counter[str]()
+        splits = defaultdict[str, list[File]](list)
         for shard in shards:
-            splits[shard.split or "train"] += shard.rows or 0
+            splits[shard.split or "train"].append(shard)
 
         def read(split: str, columns: list[str]) -> Iterator[pa.Table]:
-            for shard in shards:
-                if (shard.split or "train") == split:
-                    yield from shard_tables(directory / shard.path, BATCH, columns)
+            for shard in splits[split]:
+                yield from shard_tables(directory / shard.path, BATCH, columns)
 
         schema = parquet_schema(directory / shards[0].path) if shards else pa.schema([])
-        return ConfigTable(Features.from_arrow_schema(schema), dict(splits), read)
+        counts = {split: sum(shard.rows or 0 for shard in of) for split, of in splits.items()}
+        return Features.from_arrow_schema(schema), counts, read
 
     def recipe() -> DatasetRecipe | None:
         try:
@@ -284,15 +273,14 @@ def _of_run(run: FinishedRun, name: str) -> Dataset:
 def _of_others(found: HubDataset) -> Dataset:
     """A dataset of a Hub that is not a published run."""
 
-    def table(config: str) -> ConfigTable:
+    def table(config: str) -> tuple[Features, dict[str, int], Read]:
         loaded = found.ask("load_dataset", config)
 
         def read(split: str, columns: list[str]) -> Iterator[pa.Table]:
             with reading_rows(found.place, hint=None):
                 yield from loaded[split].select_columns(columns).with_format("arrow").iter(BATCH)
 
-        splits = {name: len(rows) for name, rows in loaded.items()}
-        return ConfigTable(next(iter(loaded.values())).features, splits, read)
+        return next(iter(loaded.values())).features, {name: len(rows) for name, rows in loaded.items()}, read
 
     configs, usual = tuple(found.ask("get_dataset_config_names")), found.ask("get_dataset_default_config_name")
     return Dataset(found.place, found.repo_id, found.commit, configs, (usual,) if usual else configs, usual, table)

@@ -31,9 +31,10 @@ Drawing = tuple[Callable[[Figure, Axes], None], tuple[float, float]]
 def plots(comparison: Comparison) -> dict[str, tuple[str, bytes]]:
     """File name → (description, content): ``scores`` and ``differences-1`` … for every pair, each as PNG and SVG."""
     drawings = {"scores": ("Scores of all models with their 95 % intervals", _scores(comparison))}
-    pairs = list(dict.fromkeys((one.first, one.second) for one in comparison.verdicts))
+    tested = [one for one in comparison.verdicts if one.difference.tested]
+    pairs = list(dict.fromkeys((one.first, one.second) for one in tested))
     for number, pair in enumerate(pairs, start=1):
-        verdicts = [one for one in comparison.verdicts if (one.first, one.second) == pair]
+        verdicts = [one for one in tested if (one.first, one.second) == pair]
         words = f"Differences {pair[0]} minus {pair[1]} with paired 95 % intervals"
         drawings[f"differences-{number}"] = (words, _differences(verdicts))
     return {
@@ -81,7 +82,8 @@ def _differences(verdicts: Sequence[Verdict]) -> Drawing:
         axes.axvline(0, color="black", linewidth=0.8)
         for place, one in enumerate(verdicts):
             mark = _mark(one.word)
-            around = one.difference.around
+            assert one.difference.tested is not None
+            around, _ = one.difference.tested
             axes.plot([around.low, around.high], [place, place], color=mark.get_color(), linewidth=1.6)
             mark.set_data([one.difference.points], [place])
             axes.add_line(mark)

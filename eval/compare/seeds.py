@@ -12,7 +12,6 @@ from typing import Annotated
 import numpy as np
 import typer
 from numpy.typing import NDArray
-from pydantic import ValidationError
 
 from eval.runs.records import BASE, CONTROL, Records, read_evaluation
 from eval.statistics.bootstrap import Matrix, interval, resample, score
@@ -68,40 +67,22 @@ app = new_app(__doc__ or "")
 
 @app.command()
 def main(
-    plan: Annotated[
-        Path, typer.Argument(metavar="PLAN.json|EVALUATION", help="Variants, tasks and the baseline; or one evaluation")
-    ],
+    evaluation: Annotated[Path, typer.Argument(metavar="EVALUATION", help="Of an encoder, its base and its baseline")],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where the scores are written")],
-    tasks: Annotated[
-        str | None, typer.Option("--tasks", metavar="A,B", help="Of one evaluation [default: all tests it has]")
-    ] = None,
+    tasks: Annotated[str | None, typer.Option("--tasks", metavar="A,B", help="[default: all tests it has]")] = None,
 ) -> None:
-    """Score the variants of an experiment over seeds and rows, paired with the baseline's.
+    """Score the mean over tasks of an encoder, its base and its SimCSE baseline, with paired intervals over rows.
 
-    Examples:
-
-      sts-dino compare-seeds plan.json --out scores.json
+    Example:
 
       sts-dino compare-seeds artifacts/models/NAME.evaluation --tasks sts12/all,sts13/all --out scores.json
     """
-    if tasks and not plan.is_dir():
-        raise InputError("--tasks", f"is for one evaluation; {plan} names its own", hint="leave it out")
-    scores = compared(plan_of(plan, tasks.split(",") if tasks else ()) if plan.is_dir() else read_plan(plan))
+    scores = compared(plan_of(evaluation, tasks.split(",") if tasks else ()))
     write_json(out, scores)
     for name, variant in scores.variants.items():
         over = f", over SimCSE {variant.over_simcse}" if variant.over_simcse else ""
         say(f"{name}: mean of {len(variant.tasks)} tasks {variant.average}{over}")
     say(f"written: {out}")
-
-
-def read_plan(path: Path) -> VariantPlan:
-    """A plan's file. Raises InputError."""
-    try:
-        return VariantPlan.model_validate_json(path.read_bytes())
-    except FileNotFoundError as error:
-        raise InputError(path, "no such file") from error
-    except ValidationError as error:
-        raise InputError(path, f"not a plan of variants: {error.errors()[0]['msg']}") from error
 
 
 def plan_of(evaluation: Path, tasks: Sequence[str] = ()) -> VariantPlan:

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 from eval.runs.records import FinishedEvaluation
 from eval.statistics.bootstrap import Resampling
-from eval.statistics.paired import Measurement, Verdict, adjusted, resampled
+from eval.statistics.paired import Difference, Measurement, Verdict, adjusted, resampled
 from hub import untrusted
 from hub.cli import aligned
 from hub.contract.results import RULE, Average, TaskScore
@@ -35,16 +35,6 @@ class AverageLine:
 
 
 @dataclass(frozen=True)
-class SkippedTest:
-    """Two scores of one measurement whose difference is not tested: the scored rows of one were not kept."""
-
-    first: str
-    second: str
-    measurement: Measurement
-    difference: float
-
-
-@dataclass(frozen=True)
 class ResultTable:
     """A table of untrusted, unescaped text; ``text_columns`` are the first ones, the rest is aligned to the right."""
 
@@ -66,20 +56,13 @@ class Comparison:
     lines: tuple[ScoreRow, ...]
     averages: tuple[AverageLine, ...]
     verdicts: tuple[Verdict, ...]
-    untested: tuple[SkippedTest, ...]
     resampling: Resampling
     versions: tuple[str, ...] = ()
 
     @property
-    def judged(self) -> tuple[Verdict | SkippedTest, ...]:
-        """Every difference, tested or not."""
-        return (*self.verdicts, *self.untested)
-
-    @property
     def pairs(self) -> list[Pair]:
         """The pairs of models that share a measurement."""
-        found = {(one.first, one.second) for one in self.judged}
-        return [pair for pair in combinations(self.models, 2) if pair in found]
+        return list(dict.fromkeys((one.first, one.second) for one in self.verdicts))
 
     def unlike(self) -> list[str]:
         """What tells apart the measurements that share task and split, in words."""
@@ -98,13 +81,11 @@ def compared(evaluations: Sequence[FinishedEvaluation]) -> Comparison:
         raise _nothing_in_common(named)
     used = {Resampling(one.results.bootstrap_samples, one.results.seed) for one in evaluations}
     how = used.pop() if len(used) == 1 else Resampling()  # the evaluations' own, so that a gain is what the card says
-    found = [one for line in lines if len(line.scores) > 1 for one in _judged(line, named, how)]
-    verdicts: list[Verdict] = []
-    for pair in combinations(named, 2):
-        verdicts += adjusted([one for one in found if isinstance(one, Verdict) and (one.first, one.second) == pair])
-    untested = tuple(one for one in found if isinstance(one, SkippedTest))
+    found = [one for line in lines for one in _judged(line, named, how)]
+    pairs = [[one for one in found if (one.first, one.second) == pair] for pair in combinations(named, 2)]
+    verdicts = tuple(one for pair in pairs for one in adjusted(pair))
     averages = _average_rows(named, lines)
-    return Comparison(tuple(named), lines, averages, tuple(verdicts), untested, how, _versions(named))
+    return Comparison(tuple(named), lines, averages, verdicts, how, _versions(named))
 
 
 def labels(evaluations: Sequence[FinishedEvaluation]) -> list[str]:
@@ -143,17 +124,13 @@ def _lines(named: Mapping[str, FinishedEvaluation]) -> tuple[ScoreRow, ...]:
 
 
 def _nothing_in_common(named: Mapping[str, FinishedEvaluation]) -> InputError:
-    """The error that names, for the first two models, protocols that differ under one name, else what each has."""
-    (first, one), (second, two) = list(named.items())[:2]
-    place, hint = f"{first} and {second}", "score both under one protocol: sts-dino score --tasks TASK"
-    theirs = {(score.task, score.split): score for score in two.results.scores}
-    for score in one.results.scores:
-        other = theirs.get((score.task, score.split))
-        if other is not None:
-            why = Measurement.of(score).unlike(Measurement.of(other))
-            return InputError(place, f"share no measurement: {score.task} {score.split}: {why}", hint=hint)
-    scored = [f"{label} has {_in_words(found.results.scores)}" for label, found in ((first, one), (second, two))]
-    return InputError(place, f"share no task: {'; '.join(scored)}", hint=hint)
+    """The error that names, for the first two models, what differs under one task's name, else what each has."""
+    pairs = product(*(one.results.scores for one in list(named.values())[:2]))
+    alike = [(one, two) for one, two in pairs if (one.task, one.split) == (two.task, two.split)]
+    words = [f"{one.task} {one.split}: {Measurement.of(one).unlike(Measurement.of(two))}" for one, two in alike[:1]]
+    words = words or [f"{label} has {_in_words(one.results.scores)}" for label, one in list(named.items())[:2]]
+    hint = "score both under one protocol: sts-dino score --tasks TASK"
+    return InputError(" and ".join(list(named)[:2]), f"share no measurement: {'; '.join(words)}", hint=hint)
 
 
 def _in_words(scores: Sequence[TaskScore]) -> str:
@@ -161,24 +138,23 @@ def _in_words(scores: Sequence[TaskScore]) -> str:
     return shown + (f" and {len(scores) - 2} more" if len(scores) > 2 else "") if scores else "no score"
 
 
-def _judged(
-    line: ScoreRow, named: Mapping[str, FinishedEvaluation], how: Resampling
-) -> Iterator[Verdict | SkippedTest]:
-    """Every pair of a line's models, all on the same resamples."""
+def _judged(line: ScoreRow, named: Mapping[str, FinishedEvaluation], how: Resampling) -> Iterator[Verdict]:
+    """Every pair of a line's models, all on the same resamples; without a test where rows were not kept."""
     what, together = line.measurement, None
     records = {label: named[label].records.find(what.task, what.split) for label in line.scores}
     kept = {label: record for label, record in records.items() if record is not None and record.metric is not None}
-    for record in list(kept.values())[:1]:
+    if len(kept) > 1:
+        record = next(iter(kept.values()))
         assert record.metric is not None
         rows = [named[label].outcomes(what.task, what.split) for label in kept]
         together = resampled(rows, record.metric, record.aggregation, how)
     place = {label: index for index, label in enumerate(kept)}
     for one, other in combinations(line.scores, 2):
         scores = line.scores[one], line.scores[other]
+        difference = Difference(scores[0].main_score - scores[1].main_score)
         if together is not None and one in kept and other in kept:
-            yield Verdict(one, other, what, together.difference(place[one], place[other], scores))
-        else:
-            yield SkippedTest(one, other, what, scores[0].main_score - scores[1].main_score)
+            difference = together.difference(place[one], place[other], scores)
+        yield Verdict(one, other, what, difference)
 
 
 def _average_rows(named: Mapping[str, FinishedEvaluation], lines: tuple[ScoreRow, ...]) -> tuple[AverageLine, ...]:
@@ -255,14 +231,11 @@ def _averages(comparison: Comparison) -> ResultTable:
 
 
 def _verdicts(comparison: Comparison, first: str, second: str) -> ResultTable:
-    found = [one for one in comparison.judged if (one.first, one.second) == (first, second)]
+    found = [one for one in comparison.verdicts if (one.first, one.second) == (first, second)]
     used = comparison.resampling
     how = f"differences in points, paired 95 % percentile intervals ({used.samples} resamples, seed {used.seed})"
-    why = (
-        ["not tested: the scored rows of one were not kept"]
-        if any(isinstance(one, SkippedTest) for one in found)
-        else []
-    )
+    skipped = any(one.difference.tested is None for one in found)
+    why = ["not tested: the scored rows of one were not kept"] if skipped else []
     if any(len(score.seeds) > 1 for line in comparison.lines for score in line.scores.values()):
         why.append("a mean over several seeds is tested on the rows of its first seed")
     return ResultTable(
@@ -274,14 +247,13 @@ def _verdicts(comparison: Comparison, first: str, second: str) -> ResultTable:
     )
 
 
-def _verdict(one: Verdict | SkippedTest) -> tuple[str, ...]:
-    what = (one.measurement.task, one.measurement.split)
-    if isinstance(one, SkippedTest):
-        return (*what, "not tested", number(one.difference, signed=True), ABSENT, ABSENT, ABSENT)
-    around, test = one.difference.around, one.difference.test
-    shown = f"{number(one.difference.points, signed=True)} {interval(around.low, around.high, signed=True)}"
+def _verdict(one: Verdict) -> tuple[str, ...]:
+    what, points = (one.measurement.task, one.measurement.split), number(one.difference.points, signed=True)
+    if one.difference.tested is None:
+        return (*what, "not tested", points, ABSENT, ABSENT, ABSENT)
+    around, test = one.difference.tested
     p = ["< 0.0001" if value < 0.0001 else f"{value:.4f}" for value in (test.p, one.adjusted)]
-    return (*what, one.word, shown, test.name, *p)
+    return (*what, one.word, f"{points} {interval(around.low, around.high, signed=True)}", test.name, *p)
 
 
 def text(sheet: ResultTable) -> str:
@@ -330,11 +302,12 @@ def verdicts_csv(comparison: Comparison) -> str:
     """One row for each tested difference, numbers in full precision."""
     return _csv(
         {"model": one.first, "against": one.second, "task": what.task, "split": what.split, "metric": what.metric}
-        | {"rows": what.n, "difference": found.points, "low": found.around.low, "high": found.around.high}
-        | {"test": found.test.name, "statistic": found.test.statistic, "p": found.test.p, "p_holm": one.adjusted}
+        | {"rows": what.n, "difference": one.difference.points, "low": around.low, "high": around.high}
+        | {"test": test.name, "statistic": test.statistic, "p": test.p, "p_holm": one.adjusted}
         | {"verdict": one.word, "limit": what.limit}
         for one in comparison.verdicts
-        for what, found in ((one.measurement, one.difference),)
+        if one.difference.tested is not None
+        for what, (around, test) in ((one.measurement, one.difference.tested),)
     )
 
 

@@ -59,13 +59,8 @@ def checked(found: Any, texts: Sequence[str], name: str, dimension: int | None =
     if not isinstance(found, np.ndarray) or found.dtype.kind not in "fiu":
         kind = f"an array of {found.dtype}" if isinstance(found, np.ndarray) else f"a {type(found).__name__}"
         raise refused(kind, "an array of numbers")
-    if found.ndim != 2:
-        raise refused(f"an array of shape {found.shape}", f"({len(texts)}, dimension)")
-    if len(found) != len(texts):
-        raise refused(f"{len(found)} rows", "one row a text, in their order")
-    if found.shape[1] == 0 or dimension not in (None, found.shape[1]):
-        before = "" if dimension is None else f", after {dimension} before"
-        raise refused(f"vectors of {found.shape[1]} numbers{before}", "one dimension for all texts")
+    if found.ndim != 2 or not found.shape[1] or found.shape != (len(texts), dimension or found.shape[1]):
+        raise refused(f"an array of shape {found.shape}", f"({len(texts)}, {dimension or 'dimension'})")
     with np.errstate(over="ignore"):
         embeddings: NDArray[np.float32] = found.astype(np.float32)
     finite = np.isfinite(embeddings)

@@ -14,14 +14,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from copy import deepcopy
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar, cast, get_args
 
 import mteb
 import numpy as np
-import yaml
 from datasets import Dataset, DatasetDict
 from datasets.exceptions import DatasetNotFoundError
 from huggingface_hub import constants
@@ -39,7 +37,7 @@ from eval.encoders.embeddings import Embeddings
 from eval.encoders.load import BATCH, Encoder, chat_template
 from eval.scoring.outcomes import Outcomes
 from eval.statistics.bootstrap import EvaluationSettings, NewScore, task_interval
-from eval.tasks.rows import Rows, published
+from eval.tasks.rows import Rows
 from eval.tasks.sources import Source
 from eval.tasks.task import Metric, Task, Unit
 from hub.client.connection import hub_errors
@@ -47,9 +45,12 @@ from hub.contract.results import Part, TaskScore
 from hub.errors import InputError, RunError, did_you_mean
 
 PREFIX = "mteb/"
-DATASETS_FILE = Path(__file__).parent.with_name("tasks") / "pins" / "mteb_datasets.yaml"
 LONGEST = 60  # characters of a list of subsets in a name
-SPACED = {"STS14": 3720}  # the row whose first sentence ends in a space at MTEB; SentEval's form has none
+OURS = {  # MTEB's repository → our data set with the same rows
+    **{f"mteb/sts{year}-sts": f"sts{year}" for year in range(12, 17)},
+    "mteb/stsbenchmark-sts": "stsb",
+    "mteb/sickr-sts": "sick-r-full",
+}
 
 
 def find_mteb(name: str, settings: EvaluationSettings | None = None) -> tuple[AbsTask, ...]:
@@ -131,16 +132,9 @@ def _with_data(task: AbsTask) -> list[AbsTask]:
     return list(task.metadata.tasks) if isinstance(task, AbsTaskAggregate) else [task]
 
 
-@cache
-def pins() -> dict[str, dict[str, str]]:
-    """Data set of ours → MTEB's repository with the same rows, and the revision that was compared."""
-    found: dict[str, dict[str, str]] = yaml.safe_load(DATASETS_FILE.read_text(encoding="utf-8"))
-    return found
-
-
 def _our_dataset(task: AbsTask) -> str | None:
     """The data set of ours whose rows are those of a task."""
-    return next((name for name, pin in pins().items() if pin["repo_id"] == task.metadata.dataset["path"]), None)
+    return OURS.get(task.metadata.dataset["path"])
 
 
 def local_rows(task: AbsTask, source: Source) -> Rows | None:
@@ -152,26 +146,15 @@ def local_rows(task: AbsTask, source: Source) -> Rows | None:
     if dataset is None or not source.has(dataset, "test"):
         return None
     rows = source.load(dataset, ["test"])["test"]
-    first = list(rows.first)
-    if task.metadata.name in SPACED and _is_official(task, rows):
-        first[SPACED[task.metadata.name]] += " "
-    columns = {"sentence1": first, "sentence2": list(rows.second), "score": rows.target.tolist()}
+    columns = {"sentence1": list(rows.first), "sentence2": list(rows.second), "score": rows.target.tolist()}
     task.dataset, task.data_loaded = DatasetDict(test=Dataset.from_dict(columns)), True
     return rows
 
 
-def _is_official(task: AbsTask, rows: Rows) -> bool:
-    """Whether rows are those of the task's own revision: by their checksum, for the revision that was compared."""
-    dataset = _our_dataset(task) or ""
-    is_pinned = task.metadata.revision == pins()[dataset]["revision"]
-    return is_pinned and rows.sha256 == published()[dataset]["test"].sha256
-
-
 def data_revision(task: AbsTask, rows: Rows | None) -> str | None:
     """``ORG/NAME@REVISION`` of the data that a result speaks of; None where they are rows from elsewhere."""
-    if rows is not None and not _is_official(task, rows):
-        return None
-    return ", ".join(f"{part.metadata.dataset['path']}@{part.metadata.revision}" for part in _with_data(task))
+    named = ", ".join(f"{part.metadata.dataset['path']}@{part.metadata.revision}" for part in _with_data(task))
+    return named if rows is None else None
 
 
 class MtebEncoder(AbsEncoder):

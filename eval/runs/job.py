@@ -10,14 +10,14 @@ from pydantic import ValidationError
 
 from eval.encoders.embeddings import CACHE
 from eval.encoders.load import FUNCTION
-from eval.runs.records import BASE, RESULTS, Records, beside, is_run_directory, slug
+from eval.runs.records import BASE, RESULTS, Records, beside, slug
 from eval.statistics.bootstrap import EvaluationSettings
 from eval.tasks.registry import GROUPS, find_tasks
 from eval.tasks.sources import Entry, Source, TaskData
 from eval.tasks.task import Task
 from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import apply_overrides, load_recipe
-from hub.contract.run_dir import ARTIFACTS
+from hub.contract.run_dir import ARTIFACTS, MANIFEST
 from hub.errors import InputError
 
 COPIES = "copies"
@@ -212,7 +212,7 @@ def _folder(model: str, out: Path | None, settings: EvaluationSettings, of_recip
             raise InputError(out, "is a file", allowed="a folder, which gets results.json and the scored rows")
         return out
     path = Path(model)
-    if path.is_dir() and (of_recipe or is_run_directory(path)):
+    if path.is_dir() and (of_recipe or (path / MANIFEST).is_file()):
         folder = beside(path)
     else:
         place = str(path.resolve()) if path.is_dir() else model

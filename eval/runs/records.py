@@ -22,7 +22,6 @@ from eval.scoring.outcomes import Outcomes
 from eval.statistics.bootstrap import EvaluationSettings, task_interval
 from eval.tasks.task import Aggregation, Metric
 from hub.contract.results import Results, TaskScore, read_results
-from hub.contract.run_dir import MANIFEST
 from hub.contract.shards import read_table
 from hub.durable import atomic_path, sha256_file, write_text
 from hub.errors import InputError
@@ -168,11 +167,6 @@ def read_evaluation(place: str | Path) -> FinishedEvaluation:
 def beside(model: Path) -> Path:
     """Where the records of a run directory are: next to it, for what is in it will be published."""
     return model.with_name(f"{model.resolve().name}.evaluation")
-
-
-def is_run_directory(model: Path) -> bool:
-    """Whether a model folder is one of our run directories."""
-    return (model / MANIFEST).is_file()
 
 
 def slug(name: str, safe: str = "/") -> str:

@@ -40,9 +40,9 @@ def bootstrap_z(points: float, differences: Vector) -> Test:
     """
     from scipy.stats import norm
 
-    spread = float(np.std(differences, ddof=1))
+    spread = float(np.std(differences))
     if spread == 0:
-        return Test("bootstrap z", 0.0, 1.0 if points == 0 else 0.0)
+        return Test("bootstrap z", 0.0, 1.0 if points == 0 or len(differences) < 2 else 0.0)
     return Test("bootstrap z", points / spread, float(2 * norm.sf(abs(points) / spread)))
 
 
@@ -72,17 +72,19 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class Difference:
-    """One system's score minus another's, in points, with its paired interval and its test."""
+    """One system's score minus another's, in points, with its paired interval and its test.
+
+    ``tested`` is None where the scored rows of one were not kept.
+    """
 
     points: float
-    around: Interval
-    test: Test
+    tested: tuple[Interval, Test] | None = None
 
     def word(self, adjusted: float) -> Word:
         """The rule at the head of this file; ``adjusted`` is the p-value over all tasks of the two systems."""
-        if adjusted >= LEVEL or self.around.low <= 0 <= self.around.high:
+        if self.tested is None or adjusted >= LEVEL or self.tested[0].low <= 0 <= self.tested[0].high:
             return "not significant"
-        return "better" if self.around.low > 0 else "worse"
+        return "better" if self.tested[0].low > 0 else "worse"
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ class Resampled:
         centre = points if scores is not None and any(len(one.seeds) > 1 for one in scores) else rows
         moved = self.samples[first] - self.samples[second]
         test = mcnemar(*pair) if self.metric in BY_ROW else bootstrap_z(rows, moved)
-        return Difference(points, interval(moved + (centre - rows)), test)
+        return Difference(points, (interval(moved + (centre - rows)), test))
 
 
 def resampled(outcomes: Sequence[Outcomes], metric: Metric, aggregation: Aggregation, how: Resampling) -> Resampled:
@@ -117,21 +119,22 @@ def resampled(outcomes: Sequence[Outcomes], metric: Metric, aggregation: Aggrega
 
 
 def gains(found: Sequence[tuple[TaskScore, Difference]]) -> tuple[Gain, ...]:
-    """The differences of one pair of systems, task by task (the first one's score with each), with their verdicts."""
-    adjusted = holm([difference.test.p for _, difference in found])
+    """The tested differences of one pair of systems, task by task (the first one's score with each), with verdicts."""
+    tested = [(after, one, *one.tested) for after, one in found if one.tested is not None]
+    adjusted = holm([test.p for *_, test in tested])
     return tuple(
         Gain(
             task=after.task,
             split=after.split,
             difference=one.points,
-            low=one.around.low,
-            high=one.around.high,
-            test=one.test.name,
-            p=one.test.p,
+            low=around.low,
+            high=around.high,
+            test=test.name,
+            p=test.p,
             p_holm=p,
             verdict=one.word(p),
         )
-        for (after, one), p in zip(found, adjusted, strict=True)
+        for (after, one, around, test), p in zip(tested, adjusted, strict=True)
     )
 
 
@@ -177,6 +180,6 @@ class Verdict:
 
 
 def adjusted(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts of one pair of models with p-values adjusted over all of them."""
-    values = holm([verdict.difference.test.p for verdict in verdicts])
-    return [replace(verdict, adjusted=value) for verdict, value in zip(verdicts, values, strict=True)]
+    """The verdicts of one pair of models with p-values adjusted over all that were tested."""
+    values = iter(holm([one.difference.tested[1].p for one in verdicts if one.difference.tested]))
+    return [replace(one, adjusted=next(values)) if one.difference.tested else one for one in verdicts]

@@ -7,7 +7,6 @@ no name in it can reach a file of this machine.
 
 import re
 import tarfile
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
@@ -18,29 +17,21 @@ ARCHIVE = "senteval.tar"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
-@dataclass(frozen=True)
-class HubPin:
-    """A dataset repository at a revision."""
+class Repository:
+    """The files of a dataset repository at a revision, downloaded one by one when they are read."""
 
-    repo_id: str
-    revision: str
+    def __init__(self, repo_id: str, revision: str):
+        self._repo_id, self._revision = repo_id, revision
+        self._archive: Path | None = None
 
     @classmethod
-    def parse(cls, text: str) -> "HubPin":
+    def parse(cls, text: str) -> "Repository":
         """From ``ORG/NAME@REVISION``. Raises InputError for a repository without a revision."""
         repo_id, _, revision = text.partition("@")
         if repo_id.count("/") != 1 or not revision:
             hint = "name a commit or tag: data that change under a score make it worthless; mteb/NAME downloads MTEB's"
             raise InputError("--hub-data", f"{text!r} is not pinned", allowed="ORG/NAME@REVISION", hint=hint)
         return cls(repo_id, revision)
-
-
-class Repository:
-    """The files of a pinned dataset repository, downloaded one by one when they are read."""
-
-    def __init__(self, pin: HubPin):
-        self._pin = pin
-        self._archive: Path | None = None
 
     def read(self, name: str) -> DataFile:
         """The file from the repository or from its archive. Raises InputError when neither has it."""
@@ -61,14 +52,14 @@ class Repository:
 
         from hub.client.connection import reading
 
-        if _COMMIT.fullmatch(self._pin.revision):
-            return self._pin.revision
-        with reading(f"dataset {self._pin.repo_id}", self._pin.revision):
-            return HfApi().dataset_info(self._pin.repo_id, revision=self._pin.revision).sha or ""
+        if _COMMIT.fullmatch(self._revision):
+            return self._revision
+        with reading(f"dataset {self._repo_id}", self._revision):
+            return HfApi().dataset_info(self._repo_id, revision=self._revision).sha or ""
 
     @cached_property
     def _place(self) -> str:
-        return f"dataset {self._pin.repo_id}@{self._commit[:12]}"
+        return f"dataset {self._repo_id}@{self._commit[:12]}"
 
     def _download(self, name: str) -> Path | None:
         """The file in the client's cache, or None when the repository has none of this name. A commit never changes, so
@@ -79,12 +70,12 @@ class Repository:
 
         from hub.client.connection import reading
 
-        known = try_to_load_from_cache(self._pin.repo_id, name, repo_type="dataset", revision=self._commit)
+        known = try_to_load_from_cache(self._repo_id, name, repo_type="dataset", revision=self._commit)
         if known is not None:
             return Path(known) if isinstance(known, str) else None
-        with reading(f"dataset {self._pin.repo_id}", self._pin.revision):
+        with reading(f"dataset {self._repo_id}", self._revision):
             try:
-                return Path(hf_hub_download(self._pin.repo_id, name, repo_type="dataset", revision=self._commit))
+                return Path(hf_hub_download(self._repo_id, name, repo_type="dataset", revision=self._commit))
             except LocalEntryNotFoundError:
                 raise
             except EntryNotFoundError:

@@ -56,25 +56,19 @@ def names_in_layout(name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((name, name.removeprefix("downstream/"))))
 
 
-class Directory:
-    """A local directory in SentEval's layout (``downstream/``, ``probing/``; or ``downstream`` itself), or in the STS
-    organisers'.
+def in_directory(root: Path, option: str, name: str) -> DataFile:
+    """A file of a local directory in SentEval's layout (``downstream/``, ``probing/``; or ``downstream`` itself, by any
+    name), or in the STS organisers'.
     """
-
-    def __init__(self, root: Path, option: str):
-        if not root.is_dir():
-            raise InputError(root, "no such directory", hint=f"check {option}")
-        inside = root.resolve().name == "downstream" and not (root / "downstream").is_dir()
-        self._root, self._option = (root.parent if inside else root), option
-
-    def read(self, name: str) -> DataFile:
-        """The file, also where the layout's ``downstream`` folder has another name."""
-        for candidate in names_in_layout(name):
-            path = self._root / candidate
-            if path.is_file():
-                return DataFile(str(path), path.read_bytes())
-        hint = f"{self._option} needs the whole layout: restore the file, or score without its task"
-        raise InputError(self._root / name, "no such data file", hint=hint)
+    if not root.is_dir():
+        raise InputError(root, "no such directory", hint=f"check {option}")
+    inside = root.resolve().name == "downstream" and not (root / "downstream").is_dir()
+    for candidate in names_in_layout(name):
+        path = (root.parent if inside else root) / candidate
+        if path.is_file():
+            return DataFile(str(path), path.read_bytes())
+    hint = f"{option} needs the whole layout: restore the file, or score without its task"
+    raise InputError(root / name, "no such data file", hint=hint)
 
 
 Vector = NDArray[np.float64]

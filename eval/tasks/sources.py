@@ -3,11 +3,12 @@
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from eval.tasks.hub import HubPin, Repository
+from eval.tasks.hub import Repository
 from eval.tasks.registry import find_dataset
-from eval.tasks.rows import DataFile, Directory, Pins, Rows, check_rows, drawn, published
+from eval.tasks.rows import DataFile, Pins, Rows, check_rows, drawn, in_directory, published
 from eval.tasks.task import LAYOUTS, DataSet, Layout, Task
 from hub.assets import asset
 from hub.errors import InputError
@@ -34,13 +35,13 @@ class Source:
         self,
         senteval: Path | None = None,
         originals: Path | None = None,
-        hub: HubPin | None = None,
+        hub: Repository | None = None,
         *,
         pins: Pins | None = None,
     ):
         """``pins``: the published ones by default; ``{}`` checks nothing, for data of one's own."""
         self._roots: dict[Layout, Path | None] = {"senteval": senteval, "originals": originals}
-        self._repository = Repository(hub) if hub else None
+        self._repository = hub
         self._pins = published() if pins is None else pins
 
     def load(self, dataset: str, splits: Sequence[str]) -> dict[str, Rows]:
@@ -75,7 +76,7 @@ class Source:
         """What reads the files of a split; None when no directory or repository of files is named."""
         root = self._roots[dataset.layout]
         if root is not None:
-            return Directory(root, LAYOUTS[dataset.layout].option).read
+            return partial(in_directory, root, LAYOUTS[dataset.layout].option)
         if split in dataset.shipped:
             return shipped
         return self._repository.read if self._repository else None

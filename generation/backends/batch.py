@@ -170,10 +170,7 @@ class LiveBatch:
         now.levels.append(self._shared_level(cache, prefixes, members, lengths, PREFIX_SLOTS))
 
     def _prompt_levels(self, now: Pass, rows: list[Row]) -> None:
-        """The rows that decode read their prompts, in levels of at most PROMPT_SLOTS rows a prompt.
-
-        Common prompts are read in one level, as shared prefixes are: turns would be as many as there are sequences.
-        """
+        """The rows that decode read their prompts: common ones in one level, others PROMPT_SLOTS rows a level."""
         groups = np.array([row.prompt.entry for row in rows])
         lengths = np.zeros(self.prompt_entries.used, dtype=np.int64)
         lengths[groups] = [len(row.prompt.tokens) for row in rows]

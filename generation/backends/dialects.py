@@ -88,8 +88,7 @@ def said(prompt: str, answer: Answer) -> Completion:
     """The text in a chat model's own turn, which no quotation mark of ours opens.
 
     A line that ends in a colon before the text, and the prompt's own last words (``Answer:``), are skipped. The text is
-    the quotation that follows, or the line up to a mark at its end. Otherwise it is the first line, provided that it
-    holds no quotation mark and that the model ended it (by a line break or by ending its turn).
+    the quotation that follows, the line up to a mark at its end, or a first line without marks that the model ended.
     """
     words = _LEAD_LINE.sub("", answer.text.translate(_STRAIGHT).strip())
     label = _LABEL.search(prompt)

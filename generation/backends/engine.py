@@ -122,10 +122,7 @@ class Engine(PromptEncoder):
     def _decode_plainly(
         self, requests: list[Request], prompts: list[list[Ids]], settings: DecodingParameters
     ) -> list[LiveSequence]:
-        """Decode a batch in step, each row in its own cache; equal prompts are read once.
-
-        ``prompts``: the token ids of each request's prompts.
-        """
+        """Decode a batch in step, each row in its own cache; equal prompts are read once. ``prompts``: token ids."""
         texts = live = [LiveSequence(request) for request in requests]
         place = {ids: number for number, ids in enumerate(dict.fromkeys(chain.from_iterable(prompts)))}
         rows = [[place[ids] for ids in of_text] for of_text in prompts]
@@ -161,10 +158,7 @@ class Engine(PromptEncoder):
         return logits
 
     def banned(self, settings: DecodingParameters) -> list[int]:
-        """The ids that cannot be drawn: those of no token, and the end of text where a quotation mark ends a text.
-
-        An embedding that is padded to a round size has rows for ids of no token.
-        """
+        """The ids that cannot be drawn: those of no token, and the end of text where a quotation mark ends a text."""
         return self.no_tokens + (self.ends if settings.text_end == "quotation_mark" else [])
 
     def rows(self, settings: DecodingParameters, batch_size: int | None = None) -> int:

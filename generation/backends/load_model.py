@@ -125,10 +125,9 @@ def load_preview(recipe: LanguageModel) -> tuple[PromptEncoder, list[str]]:
 
 @contextmanager
 def model_origin(recipe: LanguageModel) -> Iterator[dict[str, Any]]:
-    """What ``from_pretrained`` reads the model from, as arguments.
+    """Arguments of ``from_pretrained``: where it reads the model. Raises InputError for a GGUF that it reads wrong.
 
-    A GGUF file lies in a folder of its own: of a file's neighbours transformers would prefer tokenizer.json, and of the
-    current folder a file of the same name. Raises InputError for any file but a GGUF that transformers reads right.
+    A GGUF file lies in a folder of its own: transformers would prefer a neighbour tokenizer.json.
     """
     if not recipe.gguf_file:
         yield {"pretrained_model_name_or_path": model_name(recipe), "revision": recipe.revision}

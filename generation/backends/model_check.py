@@ -117,10 +117,7 @@ def _shared_logits(model: Any, ids: np.ndarray) -> Tensor:
 
 
 def _rounding(model: Any, ids: np.ndarray, wanted: Tensor) -> float:
-    """The mean difference of logits between two orders of the same sums (SDPA, eager), in units of their spread.
-
-    What is not read through SDPA wants more of its attention, so SDPA would be no other order but another result.
-    """
+    """The mean difference of logits between two orders of the same sums (SDPA, eager), in units of their spread."""
     if model.config.get_text_config()._attn_implementation != "sdpa":
         return UNKNOWN_ROUNDING
     with with_attention(model, "eager"):

@@ -20,6 +20,7 @@ from generation.backends.protocol import Completion, Request, cut
 from hub.contract.published_paths import UNTOLD
 from hub.contract.recipe import DecodingParameters, LanguageModel, Server
 from hub.errors import InputError, RunError, StsDinoError
+from hub.untrusted import one_line
 
 _KEY = "OPENAI_API_KEY"
 _AGAIN = "run the same command again: what was answered is kept"
@@ -54,9 +55,7 @@ class Client:
     def _answer(self, send: Callable[[], object], body: Iterable[str]) -> object:
         """What a request is answered with, as JSON. ``body``: the names of its fields.
 
-        Raises:
-            InputError: the server refuses the key or the request.
-            RunError: it cannot be reached, gives no answer in time, or fails, after all retries; or no JSON comes.
+        Raises InputError when the server refuses the key or the request, RunError when it fails after all retries.
         """
         try:
             payload = send()
@@ -111,9 +110,7 @@ class Client:
 
     def _shown(self, words: str) -> str:
         """A server's words, fit for one line of a terminal: short, printable, without the key."""
-        clean = words.replace(self._key, "[key]") if self._key else words
-        line = " ".join("".join(char if char.isprintable() else " " for char in clean).split())
-        return line if len(line) <= _SHOWN else line[:_SHOWN] + "..."
+        return one_line(words.replace(self._key, "[key]") if self._key else words, _SHOWN)
 
 
 class OpenAIServer:
@@ -179,9 +176,7 @@ class OpenAIServer:
         """How many tokens the model's tokenizer makes of ``text``; it is read from ``path`` or ``repo_id``."""
         return len(self._tokenizer(text, add_special_tokens=False).input_ids)
 
-    def prompt_tokens(self, prompt: str) -> int:
-        """As ``count_tokens``: what the server adds to a prompt is not known."""
-        return self.count_tokens(prompt)
+    prompt_tokens = count_tokens  # what the server adds to a prompt is not known
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -206,10 +201,7 @@ class OpenAIServer:
 
     @property
     def usage(self) -> dict[str, Any]:
-        """Tokens and cost of all kept answers, those of interrupted runs included; cost None without prices.
-
-        What a provider charges for requests that failed or timed out is not in it.
-        """
+        """Tokens and cost of all kept answers, those of interrupted runs included; cost None without prices."""
         totals = self._journal.totals()
         prices = self.server.price_per_million
         used = totals["prompt_tokens"], totals["completion_tokens"]

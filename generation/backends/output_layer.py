@@ -155,9 +155,8 @@ class HiddenStatesOfPasses(nn.Module):
 def take_output_layer(model: Any) -> OutputLayer | None:
     """The output layer of a causal language model, whose forward pass then gives hidden states instead of logits.
 
-    Whatever the model does to its logits (a scale) it does to the hidden states, so it must be linear: that is tried
-    on a few tokens. Returns None and an untouched model for a small vocabulary, for a layer that is not a plain matrix,
-    and where logits would differ.
+    Returns None and an untouched model for a small vocabulary, for a layer that is not a plain matrix, and where logits
+    of a few tokens differ: what the model does to its logits (a scale) it now does to the hidden states.
     """
     layer = model.get_output_embeddings()
     if type(layer) is not nn.Linear or len(layer.weight) < SMALLEST:

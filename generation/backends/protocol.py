@@ -78,11 +78,9 @@ class Writer(TokenCounter, Protocol):
 
         Raises InputError when a prompt and the token budget do not fit the model's context.
         """
-        ...
 
     def describe(self) -> dict[str, Any]:
         """Facts for the manifest: ``parameters`` (None when not known) and whatever else the card should say."""
-        ...
 
 
 def complete(
@@ -101,8 +99,7 @@ def complete(
 def cut(written: str, ended: bool, text_end: TextEnd) -> tuple[str, str | None]:
     """The text in a completion of an open quotation mark, and its problem.
 
-    ``ended``: the model drew the end of text, or its server says that it stopped by itself. The problem is the name of
-    one of ``hub.contract.schema.COMPLETION``, or None.
+    ``ended``: the model ended the text by itself. The problem: a name of ``hub.contract.schema.COMPLETION``, or None.
     """
     if text_end == "line":
         line, broken, _ = written.partition("\n")

@@ -18,8 +18,8 @@ ASK_SECONDS = 10.0
 class Backend:
     """How one backend is loaded, declared once in ``BACKENDS``.
 
-    ``load(model, directory)`` gives the writer; a server's answers are kept beside the run directory. ``preview`` gives
-    the token counter for a plan, without weights, and lines about the model. ``dtype`` resolves ``dtype: auto``.
+    ``load`` gives the writer; a server's answers are kept beside the run directory. ``preview`` gives the token counter
+    for a plan, without weights, and lines about the model. ``dtype`` resolves ``dtype: auto``.
     """
 
     load: Callable[[LanguageModel, Path | None], Writer]
@@ -30,7 +30,8 @@ class Backend:
 def _engine(model: LanguageModel, _: Path | None = None) -> Writer:
     from generation.backends.engine import Engine
 
-    return Engine(*_torch().load_model(model), chat=model.chat_template)
+    loaded, tokenizer = _torch().load_model(model)
+    return Engine(loaded, tokenizer, model.chat_template)
 
 
 def _torch() -> Any:

@@ -168,9 +168,9 @@ def choose(
     index: Tensor,
     settings: DecodingParameters,
     uniforms: Tensor,
-    scored: Tensor | None = None,
-    guided: Tensor | None = None,
-    decay_constants: Tensor | None = None,
+    scored: Tensor,
+    guided: Tensor | None,
+    decay_constants: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Draw one token for each text.
 
@@ -179,15 +179,13 @@ def choose(
         index: (B, 1 + K) for each text the row of its prompt, then of its counter-prompts; a text with fewer than K
             counter-prompts repeats its own row, which changes nothing (δ = 0).
         uniforms: (B,) float64 in [0, 1), the randomness.
-        scored: (B, W) the rows whose log-probabilities are reported; None: those of ``index``.
+        scored: (B, W) the rows whose log-probabilities are reported.
         guided: (B,) the rows that texts are drawn from; None: those of their prompts.
-        decay_constants: (B,) λ of each text; None: that of ``settings``.
+        decay_constants: (B,) λ of each text.
 
     Returns:
         token ids (B,) and their log-probabilities under each row of ``scored`` (B, W), before debiasing.
     """
-    if decay_constants is None:
-        decay_constants = torch.full((len(index),), settings.decay_constant, device=index.device)
     unsure = torch.arange(len(index), device=index.device)
     tokens = torch.zeros_like(unsure)
     for width in (4 * settings.top_k, 32 * settings.top_k) if settings.top_k else ():
@@ -205,8 +203,7 @@ def choose(
         debiased = debias(log_probs[:, : index.shape[1]], decay_constants[some, None], settings.epsilon, drawn)
         probs, ids = nucleus(debiased, settings)
         tokens[some] = draw(probs, ids, uniforms[some])
-    reported = index if scored is None else scored
-    return tokens, logits.at(reported, tokens[:, None])[:, :, 0] - logits.norms[reported]
+    return tokens, logits.at(scored, tokens[:, None])[:, :, 0] - logits.norms[scored]
 
 
 def _among_largest(

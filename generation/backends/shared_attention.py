@@ -154,7 +154,7 @@ def read_levels(queries: Tensor, levels: list[Level], layer: int) -> Tensor:
 
     Args:
         queries: (M, heads, size), scaled, so that scores are logarithms to base 2: torch's ``exp`` is ten times slower
-            for -∞ on a CPU, ``exp2`` is not. Every row is a member of at least one level.
+            for -∞ on a CPU, ``exp2`` is not.
 
     Returns:
         (M, heads, value size), float32 or wider.

@@ -119,9 +119,9 @@ def withheld_secrets(recipe: DatasetRecipe, store: str | None) -> tuple[str, ...
 def local_instance(cpus: float, gpus: float | None, withheld: Sequence[str] = ()) -> Iterator[Any]:
     """Ray on this machine, for this process alone; its processes end with this one, however it ends.
 
-    It listens on the loopback device only, asks everyone for a token that only this process and its workers have, and
-    keeps its files in a folder that only this user can enter. ``gpus``: None is all that are there; ``withheld``:
-    environment variables that the workers do not get. Raises RunError when it cannot be started.
+    It listens on the loopback device, asks for a token that only this process and its workers have, and keeps its files
+    in a folder of this user. ``gpus``: None is all; ``withheld``: environment variables that the workers do not get.
+    Raises RunError when it cannot be started.
     """
     token = os.environ.get("RAY_AUTH_TOKEN") or secrets.token_hex(32)  # Ray reads it once in a process
     _set_environment({"RAY_AUTH_TOKEN": token})

@@ -43,7 +43,6 @@ AUTOSCALED = 900.0  # the same where --workers asked for nodes: a machine takes 
 TRIES = 3  # workers that a task may take with it
 LOSSES = 5  # consecutive workers that a node may lose without a finished task
 LOOK = 2.0  # seconds between two looks at the cluster's nodes
-SILENCE = 60.0  # seconds without any worker after which a message is due
 RELEASE = 10.0  # seconds for workers to end
 _KILLED = "OOM kill reason"  # begins the line of Ray's message when it ended a worker before the kernel would
 
@@ -128,10 +127,6 @@ class Nodes:
             chosen.append(min(open_, key=lambda node: count[node.id]))
             count[chosen[-1].id] += 1
         return chosen
-
-    def problems(self) -> dict[str, str]:
-        """The nodes without workers for good, and why."""
-        return {node.name: node.problem for node in self.seen.values() if node.problem}
 
     def hopeless(self) -> bool:
         """Whether every node that was meant for work is left out."""
@@ -256,7 +251,7 @@ class RayExecutor:
         self._facts: dict[str, Any] | None = None
         self._reported = set[str]()
         self._looked = float("-inf")
-        self._empty = self._unmanned = 0.0  # seconds that were seen without a node, without a ready worker
+        self._empty = 0.0  # seconds that were seen without a node
 
     def start(self) -> None:
         """Start workers wherever there is room. Raises RunError when no node can have one."""
@@ -315,19 +310,17 @@ class RayExecutor:
             return
         seconds, self._looked = min(clock - self._looked, 2 * LOOK), clock
         self.nodes.update(self._ray.nodes())
-        self._report(f"warning: node {name} is left out: {why}" for name, why in self.nodes.problems().items())
+        left_out = (node for node in self.nodes.seen.values() if node.problem)
+        self._report(f"warning: node {node.name} is left out: {node.problem}" for node in left_out)
         for node in self.nodes.placements(Counter(worker.node.id for worker in self.workers), self._most):
             self._start_worker(node)
         usable = self.nodes.usable()
         self._empty = 0.0 if usable else self._empty + seconds
-        self._unmanned = 0.0 if any(worker.ready for worker in self.workers) else self._unmanned + seconds
         if not usable:
             hopeless = self.nodes.hopeless() and not self._growing  # else other nodes may join
             if not self.workers and (self._empty > self._patience or hopeless):
                 raise self.nodes.none_left()
             self._report(["no node can have a worker now: waiting for one"])
-        elif self._unmanned > SILENCE:
-            self._report([f"no worker is ready for {SILENCE:.0f} s: the cluster is busy, or the model loads slowly"])
 
     def _start_worker(self, node: Node) -> None:
         """Start a worker. Ray must not restart it: the cause of its end decides where its task goes."""

@@ -51,8 +51,7 @@ class RemoteWorker:
     def prepare(self, driver: Mapping[str, str], spec_ref: list[Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
         """Load the model; return facts about it, and messages. ``spec_ref``: read when the ``driver`` has our versions.
 
-        Raises InputError when this node's versions, model files or store are not the driver's, OutOfMemory when there
-        is no room for the model.
+        Raises InputError when this node's versions, model files or store are not the driver's, and OutOfMemory.
         """
         require_versions(driver, code_versions())
         import ray
@@ -75,10 +74,7 @@ class RemoteWorker:
         return writer.describe(), self._new_messages()
 
     def do(self, task: Task, files: Mapping[str, bytes] | None) -> tuple[TaskResult, tuple[str, ...]]:
-        """A task's result, made here or found in the store, and messages. Raises OutOfMemory.
-
-        ``files``: those of the run directory that the task reads; None: this machine sees them.
-        """
+        """A task's result, and messages. Raises OutOfMemory. ``files``: those that it reads; None: they are here."""
         read: Read = self._directory.joinpath if files is None else files.__getitem__
         with _typed_out_of_memory(f"for {task.key}"):
             result = self._store.find(task) if self._store else None

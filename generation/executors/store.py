@@ -111,10 +111,7 @@ class ResultStore:
         self._retry.reached |= proven
 
     def mark(self) -> str:
-        """Try the store, and leave a mark in it that ``require`` looks for; for the driver.
-
-        Raises RunError when a file cannot be written, read or removed there.
-        """
+        """Try the store, and leave a mark that ``require`` looks for; for the driver. Raises RunError if it fails."""
         mark = f"mark-{secrets.token_hex(8)}"
         try:
             for name in (f"{mark}-tried", mark):

@@ -1,8 +1,7 @@
 """Prompts as token ids: with special tokens, or as a user's turn in the model's chat template.
 
-A chat template is an untrusted program, published with the model. The library's sandbox keeps it from files and
-attributes, not from ``9**9**9``, nested loops or doubled strings. So ``generation.inputs.chat_process`` renders
-templates in a process that limits its time, memory and length.
+A chat template is an untrusted program. The library's sandbox keeps it from files and attributes, not from ``9**9**9``
+or nested loops. So ``generation.inputs.chat_process`` renders it in a process of limited time, memory and length.
 """
 
 import json

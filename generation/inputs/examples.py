@@ -132,8 +132,8 @@ def _run_files(examples: Examples) -> list[Path]:
 def _hand_pairs(examples: Examples, recipe: DatasetRecipe) -> Iterator[LabelledPair]:
     """The pairs of a file of kind ``hand``: ``text1`` and, in a column of its name, each label's text.
 
-    No row is skipped. Raises InputError for a label without a column, a text that no prompt can hold, and a text that
-    repeats its source sentence. A label that is never written may repeat it: its prompt is a counter-prompt.
+    Raises InputError for a label without a column, a text that no prompt can hold, and one that repeats its source
+    sentence. A label that is never written may repeat it: its prompt is a counter-prompt.
     """
     path = Path(examples.path or "")
     place, labels = f"few_shot.examples {path}", [label.name for label in recipe.labels]

@@ -35,8 +35,8 @@ class Prompts:
     def variant(self, asked: Variant, text1: str) -> Variant:
         """The variant of a source sentence's prompts, among those of ``asked``.
 
-        With ``few_shot.rotate`` a hash of (seed, shot count, source sentence) chooses its example set. So all rows of
-        a source sentence, its triplets included, have one set, and its samples share a prompt. Else it is ``asked``.
+        With ``few_shot.rotate`` a hash of (seed, shot count, source sentence) chooses its example set, so all rows of a
+        source sentence have one set, and its samples share a prompt. Else it is ``asked``.
         """
         few_shot = self.recipe.few_shot
         if few_shot is None or not few_shot.rotate or not asked.shots:
@@ -74,10 +74,7 @@ class Prompts:
         return self._block(label.name, variant) + _fill(label, text1)
 
     def _examples(self, label: str, variant: Variant) -> str:
-        """The examples of one label and the separator after the last; without examples the separator alone.
-
-        The authors' code joins the examples, none or many, and puts a line break and the prompt after them.
-        """
+        """The examples of one label and the separator after the last, as in the authors' code; none: it alone."""
         few_shot = self.recipe.few_shot
         if few_shot is None:
             return ""
@@ -104,15 +101,12 @@ class TokenCounter(Protocol):
     @property
     def context(self) -> int:
         """Tokens of prompt and completion together; 0: not known."""
-        ...
 
     def count_tokens(self, text: str) -> int:
         """How many tokens the model's tokenizer makes of ``text``, without special tokens."""
-        ...
 
     def prompt_tokens(self, prompt: str) -> int:
         """How many tokens the model reads of a prompt: special tokens and the chat template's included."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -149,10 +149,9 @@ _UNWANTED = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u
 
 @dataclass(frozen=True)
 class SourceSentence:
-    """A source sentence and its origin.
+    """A source sentence and its row number in the source, from 0.
 
-    ``source_id`` is its row number in the source, from 0; with several splits the split stands before it, with several
-    columns the column after it: ``validation-000012-sentence2``.
+    With several splits the split stands before it, with several columns the column after: ``test-000012-sentence2``.
     """
 
     source_id: str

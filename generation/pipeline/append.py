@@ -1,8 +1,7 @@
 """Rows of more source sentences for a finished dataset: its next version, in which every earlier file is unchanged.
 
-The new sentences are a run in a folder of its own beside the run directory, resumable like any other. When it is
-finished its files are copied under new names, and one manifest names both: until then the directory holds the earlier
-version. So new rows begin in new shards, and sampled negatives of new rows come from new rows.
+The new sentences are a run in a folder beside the run directory, resumable like any other. When it is finished, its
+files are copied under new names, and one manifest names both: until then the directory holds the earlier version.
 """
 
 import dataclasses

@@ -58,10 +58,7 @@ def digest_of(modules: Mapping[str, str]) -> str:
 
 
 def module_digests(start: str, aside: Collection[str] = (), root: Path = ROOT) -> dict[str, str]:
-    """Module → SHA-256 of its code, for ``start`` and what it imports, at the top or inside functions.
-
-    Modules ``aside`` are left out, and what they alone import.
-    """
+    """Module → SHA-256 of its code, for ``start`` and what it imports anywhere, but through modules ``aside``."""
     found, waiting = dict[str, str](), [start]
     while waiting:
         name = waiting.pop()

@@ -1,8 +1,7 @@
 """Run directory of a dataset while it is generated: shards in, manifest after them, everything resumable.
 
-A manifest names every file, so writing it takes longer the more there are. A shard therefore gets one line in a
-journal, and the manifest follows when that costs little (``_is_due``): the time of a shard does not grow with the run.
-docs/architecture.md lists what a restart reads.
+A manifest names every file, so a shard gets one line in a journal, and the manifest follows when that costs little
+(``_is_due``): the time of a shard does not grow with the run. docs/architecture.md lists what a restart reads.
 """
 
 import hashlib

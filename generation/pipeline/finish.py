@@ -85,7 +85,7 @@ def finish_group(
         tally.verify(shots, rows, recipe)
         kept = pairs.scored(filtered(rows, recipe)[0], rows, recipe)
         if seen is not None:
-            new = [seen.add(text_identity(row["text2"], row["target"])) for row in kept]
+            new = [seen.add(f"{row['target']}\n{row['text2']}") for row in kept]
             late += [{**row, "reason": DUPLICATE.name} for row, is_new in zip(kept, new, strict=True) if not is_new]
             kept = [row for row, is_new in zip(kept, new, strict=True) if is_new]
         tally.keep(shots, kept, length)
@@ -97,11 +97,6 @@ def finish_group(
                 tally.sampled += sum(row.get("target") == SAMPLED for row in finished)
     tally.reject(shots, late)
     return with_files(TaskResult(key=task.key, task=task, facts=tally.parts()), recipe, files), late
-
-
-def text_identity(text: str, label: str) -> str:
-    """What stands once in a dataset of the text form: a text with its label."""
-    return f"{label}\n{text}"
 
 
 def files_read(recipe: DatasetRecipe, group: Group) -> set[str]:
@@ -185,7 +180,7 @@ def _seen_before(run: DatasetRun, shots: int | None) -> SeenTexts:
     if run.base is not None:
         config = config_name(run.recipe.dataset_schema.labelled, shots)
         for row in run.base.rows(config, ("text", "target")):
-            seen.add(text_identity(row["text"], row["target"]))
+            seen.add(f"{row['target']}\n{row['text']}")
     return seen
 
 

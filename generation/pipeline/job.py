@@ -37,8 +37,7 @@ def generate(
     """Generate the dataset in ``directory``, or finish it; a finished run stays as it is. Lock the directory first.
 
     ``start`` starts the executor, which changes no byte. ``command`` and the clone's commit are those of the first
-    start: a resumed run may have other options and another commit of the same code, and ends in the same bytes.
-    ``base``: a finished run of the first of these source sentences; only those after them are used
+    start. ``base``: a finished run of the first of these source sentences; only those after them are used
     (``pipeline.append``).
 
     Raises InputError when the directory holds another run, or one that rows were appended to and that is damaged.

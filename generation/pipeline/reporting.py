@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from hub.process import peak_rss_mb
 from hub.untrusted import upstream_of
 
 
-class Progress:
+class Progress(AbstractContextManager["Progress"]):
     """A bar over the texts that a run wants; a context manager.
 
     ``NAME.timing.json`` beside the run directory, unpublished, sums seconds and rows over all workers and starts.
@@ -35,9 +35,6 @@ class Progress:
         if self.path.is_file():
             found = json.loads(self.path.read_text(encoding="utf-8"))
             self.seconds, self.rows = found["seconds"], found["rows"]
-
-    def __enter__(self) -> "Progress":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._bar.close()

@@ -145,9 +145,8 @@ Task = WriteSourceSentences | WriteShard | FinishGroup
 class TaskResult(BaseModel, frozen=True, extra="forbid"):
     """The result of a task. Without ``task`` and ``contents`` it is a line of JSON in a journal or a store.
 
-    ``contents``: file → content, of files that are neither in the run directory nor in a store. ``empty``: paths that
-    got no file, for want of rows. ``facts``: JSON that the task's kind defines. ``rows``: accepted texts. ``raw``: of a
-    group, digest of the raw files it was made from. Nothing published depends on ``seconds``.
+    ``contents``: content of files that are neither in the run directory nor in a store. ``empty``: paths without rows.
+    ``facts``: JSON that the task's kind defines. ``rows``: accepted texts. ``raw``: digest of a group's raw files.
     """
 
     key: str
@@ -208,7 +207,6 @@ class Executor(Protocol):
     @property
     def model(self) -> TokenCounter:
         """Context and token counts of the model."""
-        ...
 
     def run_tasks(self, tasks: Iterable[Task], tick: Tick = lambda _: None) -> Iterator[TaskResult]:
         """Do tasks; yield their results in any order.
@@ -216,11 +214,9 @@ class Executor(Protocol):
         ``tasks`` is read as workers become free, never far ahead. Every file of a result is either whole in the run
         directory or handed over. The caller may stop listening; unfinished tasks are then abandoned.
         """
-        ...
 
     def describe(self) -> dict[str, Any]:
         """Facts about the model for the manifest (``Writer.describe``)."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -85,10 +85,7 @@ class Worker:
 
 
 def text_length(recipe: DatasetRecipe, count_tokens: CountTokens) -> TextLength:
-    """How the card counts the length of a text: in the generator's tokens, and behind a server in words.
-
-    A server's tokenizer is read only for a recipe that needs it: it may not be there to be read.
-    """
+    """How the card counts the length of a text: in the generator's tokens; behind a server mostly in words."""
     model = recipe.model
     if not model.facts.local and recipe.premise_tokens is None:
         return WORDS

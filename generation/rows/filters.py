@@ -90,8 +90,7 @@ class InstructionText:
     def holds(self, text: str) -> bool:
         """Whether a text is nothing but whole pieces of the instructions, or ``RUN`` and more of their words in a row.
 
-        A piece ends at a line break, a quotation mark, a colon or the end of a sentence. Case, punctuation and the
-        value of numbers do not matter: ``Sentence 3:`` is a copy of ``Sentence 2:``.
+        Case, punctuation and the value of numbers do not matter: ``Sentence 3:`` is a copy of ``Sentence 2:``.
         """
         found = _unnumbered(text)
         if len(found) >= RUN and any(_joined(found) in part for part in self._parts):

@@ -9,8 +9,7 @@ Source: DINO, section 4, in its two versions (Schick & Schütze 2021, arXiv 2104
   their score is not smoothed (the published version lists 0 among its scores: {0, 0.1, 0.5, 0.9}).
 - A 90/10 split (both).
 
-All rows of a source sentence and a variant are in one shard, and are finished together. Each choice depends on a hash
-of (seed, source sentence), never on order or process. So no x1 is in two splits.
+Each choice depends on a hash of (seed, source sentence), never on order or process. So no x1 is in two splits.
 """
 
 import math
@@ -48,10 +47,7 @@ def scored(kept: Sequence[Row], raw: Sequence[Row], recipe: DatasetRecipe) -> li
 
     The expected score of a text, Σ p(label | text)·score(label), is moved and if need be narrowed, so that the texts
     for each label have that label's smoothed score on average and stay within [0, 1]: score(label) + k·(expected - mean
-    expected), with the largest such k ≤ 1.
-
-    Args:
-        raw: all raw rows of the shard, for the bias of calibrated labels.
+    expected), with the largest such k ≤ 1. ``raw``: all raw rows of the shard, for the bias of calibrated labels.
     """
     asked, scores = recipe.verification, _smoothed_scores(recipe)
     if asked is None or asked.scores != "soft":

@@ -32,7 +32,7 @@ from hub.contract.run_dir import (
     require_complete,
 )
 from hub.contract.shards import AGAIN, unreadable, unreadable_kinds
-from hub.durable import rename_folder, sha256_file, write_bytes
+from hub.durable import rename_folder
 from hub.errors import InputError, RunError, did_you_mean
 from hub.untrusted import check_dataset_card
 
@@ -65,34 +65,31 @@ def fetch(
         require(file.path in remote.files, file.path, "is named by the manifest and not there")
     cli.say(f"{directory}: going on from {repository.repo_id} ({len(manifest.files)} files)")
     staging = directory.with_name(f"{directory.name}.fetching")
-    named = {staging / file.path: file for file in manifest.files}
+    beside = [name for name in (*OF_DATASETS, REPORT, RECIPE) if name in remote.files]  # no stage makes them again
+    require(recipe is not None or RECIPE in beside, RECIPE, "is not there")
+    wanted = [*(file.path for file in manifest.files), *beside]
     with unwrapped(staging):
         snapshot_download(
             repository.repo_id,
             repo_type=repository.kind,
             revision=remote.sha,
             local_dir=staging,
-            allow_patterns=[file.path for file in manifest.files],
+            allow_patterns=wanted,
             endpoint=repository.api.endpoint,
             token=repository.api.token,
         )
-    for path, file in named.items():
-        if not path.is_file():  # the client gives what is there when the Hub does not answer: this passes
-            raise ConnectionError(f"{file.path} did not come")
-        if sha256_file(path) != file.sha256:
-            path.unlink()  # the client would keep it, should the repository be repaired
-            require(False, file.path, "is not the file that the repository's manifest names")
+    named = {staging / path for path in wanted}
+    if not all(path.is_file() for path in named):
+        raise ConnectionError("not every file came")  # the client returns when the Hub does not answer: this passes
+    for changed in changed_files(staging, manifest):
+        (staging / changed).unlink()  # the client would keep it, should the repository be repaired
+        require(False, changed, "is not the file that the repository's manifest names")
     shutil.rmtree(staging / ".cache", ignore_errors=True)  # the client's notes
-    for path in staging.rglob("*"):  # an earlier start may have fetched another state
-        if path.is_file() and path not in named:
+    for path in {*staging.rglob("*")} - named:  # an earlier start may have fetched another state
+        if path.is_file():
             path.unlink()
-    beside = {name: repository.read(remote, name) for name in (*OF_DATASETS, REPORT, RECIPE)}
-    published = beside.pop(RECIPE, None)
-    for name, content in beside.items():  # no stage makes them again
-        if content is not None:
-            write_bytes(staging / name, content)
-    require(recipe is not None or published is not None, RECIPE, "is not there")
-    version, text = (recipe.version, resolved(recipe)) if recipe else (manifest.version, (published or b"").decode())
+    version = recipe.version if recipe else manifest.version
+    text = resolved(recipe) if recipe else (staging / RECIPE).read_text(encoding="utf-8")
     run_dir.write_manifest(staging, manifest)
     run_dir.rewrite_recipe(staging, manifest, version, text)
     rename_folder(staging, directory)

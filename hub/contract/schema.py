@@ -144,11 +144,6 @@ def features(columns: Mapping[str, ColumnType]) -> "datasets.Features":
     return Features({name: feature(of) for name, of in columns.items()})
 
 
-def published_features(rows: RowSchema) -> "datasets.Features":
-    """Features of a config that holds finished rows of a row schema: its columns, then provenance."""
-    return features({**rows.columns, **rows.provenance})
-
-
 def base_config(config: str) -> str:
     """The config without its shot count: ``triplet`` of ``triplet-20shot``."""
     return re.sub(r"-\d+shot$", "", config)
@@ -168,7 +163,7 @@ def same_schema(found: "pa.Schema", wanted: "pa.Schema") -> bool:
 
 @dataclass(frozen=True)
 class Reason:
-    """A reason why a text is rejected. What a card says of it stands in ``model_cards/data/words.yaml``."""
+    """A reason why a text is rejected; ``model_cards/data/words.yaml`` has its words on a card."""
 
     name: str
 

@@ -1,9 +1,7 @@
 """SentEval's probes one classifier after the other: a torch module, autograd and torch.optim.Adam for each.
 
-The slow way that `eval.scoring.probe` must equal. Written from
-the toolkit's protocol (facebookresearch/SentEval: `validation.py`, `classifier.py` and `relatedness.py` in its `tools`,
-read 2026-11): seeds, order of the draws, early stopping and rounding are its own, on a CPU and under a current torch,
-where the loss is the mean over a batch.
+The slow way that `eval.scoring.probe` must equal, written from the toolkit's protocol (facebookresearch/SentEval:
+`validation.py`, `classifier.py` and `relatedness.py` in its `tools`, read 2026-11).
 """
 
 import copy
@@ -60,7 +58,6 @@ class Classifier:
         tenacity: int = 5,
         epoch_size: int = 4,
     ) -> "Classifier":
-        """Train with early stopping on the validation rows."""
         if dev is None:
             order = np.random.permutation(len(X))
             cut = int(0.05 * len(X))
@@ -84,7 +81,6 @@ class Classifier:
         return self
 
     def train_one_pass(self, features: torch.Tensor, classes: torch.Tensor, batch_size: int = 64) -> None:
-        """One pass over the rows, in a drawn order."""
         order = np.random.permutation(len(features))
         for start in range(0, len(features), batch_size):
             rows = torch.LongTensor(order[start : start + batch_size])
@@ -94,13 +90,11 @@ class Classifier:
             self.optimizer.step()
 
     def predict(self, X: Features, batch_size: int = 64) -> Classes:
-        """The class of each row."""
         with torch.no_grad():
             batches = [self.model(torch.FloatTensor(X[at : at + batch_size])) for at in range(0, len(X), batch_size)]
         return np.asarray(torch.cat(batches).max(1)[1].numpy())
 
     def score(self, X: Features, y: Classes) -> float:
-        """Accuracy, from 0 to 1."""
         return 1.0 * int((self.predict(X) == y).sum()) / len(X)
 
 

@@ -190,9 +190,7 @@ def test_bad_input_is_one_clear_error(run, tmp_path):
     assert isinstance(command(run, "--out", tmp_path / "none", "--report", "--sample", 3).exception, InputError)
     assert not (tmp_path / "none").exists()
     AnswerStore(tmp_path, read_examples(find_rows(str(run))))
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         for words, kind, problem in (
             (("--report", "--sample", 3), InputError, "holds no answer to these rows"),

@@ -3,7 +3,6 @@
 import random
 from pathlib import Path
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from datasketch import MinHash, MinHashLSH
@@ -49,7 +48,7 @@ def texts_of_test(evaluation) -> list[str]:
 
 
 def edited(text: str, word: str, draw: random.Random) -> str:
-    """One word changed, added or removed, or other case or punctuation."""
+    """One word changed, added or removed, or other case."""
     tokens = text.split()
     place = draw.randrange(len(tokens))
     before, after = tokens[:place], tokens[place + 1 :]
@@ -82,13 +81,12 @@ def test_other_forms_and_short_texts_have_kinds_of_their_own():
 
 
 def test_the_two_forms_of_a_set_are_one_place():
-    plain = EvaluationSet("sts12/test", "sts12-original", (("A dog's bone is here.",), ("Another one here.",)), "0")
-    tokens = EvaluationSet("sts12/test", "sts12", (("a dog 's bone is here .",), ("another one here .",)), "1")
+    plain = EvaluationSet("sts12/test", "sts12-original", (("A dog's bone is here.",),), "0")
+    tokens = EvaluationSet("sts12/test", "sts12", (("a dog 's bone is here .",),), "1")
     sentences = Sentences([plain, tokens])
-    for text in ("A dog's bone is here.", "a dog 's bone is here ."):
-        (match,) = sentences.matches([text])[0]
+    for (match,) in sentences.matches(["A dog's bone is here.", "a dog 's bone is here ."]):
         assert (match.kind, *match.place) == ("exact", "sts12/test", 0, 1)
-    assert len(sentences) == 2
+    assert len(sentences) == 1
 
 
 def test_candidates_are_those_of_datasketch(shipped):
@@ -105,9 +103,7 @@ def test_candidates_are_those_of_datasketch(shipped):
 
 OWN = [f"An ordinary sentence of our own with number {number * 7919} in it" for number in range(40)]
 SETS = (
-    EvaluationSet(
-        "sts12/test", "sts12", (("A man is slicing a large onion.",), ("Nobody cooks in that kitchen.",)), "a"
-    ),
+    EvaluationSet("sts12/test", "sts12", (("A man is slicing a large onion.",), ("Nobody cooks in that room.",)), "a"),
     EvaluationSet("stsb/train", "stsb", (("Two dogs are running over the snow.",), ("A cat sleeps.",)), "b"),
     EvaluationSet("mr/all", "mr", (("good film",),), "c"),
 )
@@ -120,7 +116,7 @@ def scored(first: str, second: str, target: str = "1") -> dict:
 ROWS = [
     scored("A man is slicing a large onion.", OWN[0]),  # exact
     scored("a man is slicing a large onion", "A man is slicing the large onion", "0"),  # normal, and near
-    scored(OWN[1], "Nobody cooks in this kitchen.", "0"),  # near
+    scored(OWN[1], "Nobody cooks in this room.", "0"),  # near
     scored("Two dogs are running over the snow.", OWN[2]),  # of a train split
     scored("Good film!", OWN[3]),  # short
     *(scored(OWN[n], OWN[n + 1], str(n % 2)) for n in range(4, 20)),
@@ -130,8 +126,7 @@ ROWS = [
 def planted(directory: Path, splits: dict) -> Path:
     """A finished run of these rows, with a recipe."""
     write_dataset(directory, splits)
-    recipe = small_recipe("sts", name="pairs", version="0.1.0")
-    (directory / RECIPE).write_text(resolved(recipe))
+    (directory / RECIPE).write_text(resolved(small_recipe("sts", name="pairs", version="0.1.0")))
     return directory
 
 
@@ -139,8 +134,7 @@ def planted(directory: Path, splits: dict) -> Path:
 def checked(tmp_path):
     """A planted dataset, and its matches."""
     directory = planted(tmp_path / "run", {"train": ROWS, "validation": ROWS[:1] + ROWS[-3:]})
-    evaluation = EvaluationTexts(SETS, ("snli/train",))
-    books = Bookkeeper(Sentences(SETS), evaluation)
+    books = Bookkeeper(Sentences(SETS), EvaluationTexts(SETS, ("snli/train",)))
     books.check(find_rows(str(directory)))
     return directory, books
 
@@ -172,48 +166,36 @@ def test_the_ledger_counts_what_was_planted_and_holds_no_text(checked):
     assert "of pairs at 0.5, 99.0 % are expected to be found, and more above" in report(ledger)
 
 
-def test_two_processes_do_not_write_one_folder(checked, tmp_path):
-    directory, books = checked
-    (tmp_path / "clean.partial").mkdir()  # the other's
-    with locked(tmp_path / "clean"), pytest.raises(RunError, match="another process is working on this run"):
-        drop(directory, tmp_path / "clean", recipe_of_kept(directory), books)
-    assert (tmp_path / "clean.partial").exists()
-
-
 def test_the_dropped_dataset_is_a_run_that_training_reads(checked, tmp_path):
     directory, books = checked
-    (tmp_path / "clean.partial" / "data").mkdir(parents=True)  # of a killed run
+    clean, recipe, before = tmp_path / "clean", recipe_of_kept(directory), require_complete(directory)
+    (tmp_path / "clean.partial" / "data").mkdir(parents=True)  # of a killed run, or another process
     (tmp_path / "clean.partial" / "data" / "old").write_text("")
-    manifest = drop(directory, tmp_path / "clean", recipe_of_kept(directory), books)
-    assert not (tmp_path / "clean.partial").exists() and not (tmp_path / "clean" / "data" / "old").exists()
-    assert manifest == require_complete(tmp_path / "clean")
-    assert changed_files(tmp_path / "clean", manifest) == []
-    before = require_complete(directory)
-    assert manifest.name == before.name + SUFFIX
-    assert manifest.fingerprint != before.fingerprint
+    with locked(clean), pytest.raises(RunError, match="another process is working on this run"):
+        drop(directory, clean, recipe, books)
+    assert (tmp_path / "clean.partial" / "data" / "old").exists()
+    manifest = drop(directory, clean, recipe, books)
+    assert not (tmp_path / "clean.partial").exists() and not (clean / "data" / "old").exists()
+    assert manifest == require_complete(clean) and changed_files(clean, manifest) == []
+    assert manifest.name == before.name + SUFFIX and manifest.fingerprint != before.fingerprint
     reported = manifest.provenance["decontamination"]
     assert manifest.inputs == {**before.inputs, INPUT: Dropped.model_validate(reported).digest()}
-    recipe = load_recipe(tmp_path / "clean" / RECIPE, DatasetRecipe)
-    assert manifest.fingerprint == fingerprint(recipe, manifest.inputs) and holds_recipe(tmp_path / "clean", manifest)
-    assert reported["dataset"]["fingerprint"] == before.fingerprint
+    assert manifest.fingerprint == fingerprint(load_recipe(clean / RECIPE, DatasetRecipe), manifest.inputs)
+    assert holds_recipe(clean, manifest) and reported["dataset"]["fingerprint"] == before.fingerprint
     assert reported["rows"]["postprocessed"]["train"] == {"kept": 18, "dropped": {"exact": 1, "normal": 1, "near": 1}}
     assert reported["evaluation"]["sts12/test"] == {"sts12": "a"}
-    train, validation = (pq.read_table(tmp_path / "clean" / file.path) for file in manifest.shards("postprocessed"))
+    train, validation = (pq.read_table(clean / file.path) for file in manifest.shards("postprocessed"))
     originals = pq.read_table(directory / before.shards("postprocessed")[0].path)
-    assert train.schema == originals.schema
-    assert train.to_pylist() == originals.to_pylist()[3:]
-    assert validation.num_rows == 3
-    (loaded,) = load_all((data_spec(tmp_path / "clean"),), None)
-    assert loaded.rows == 18
-    assert len(loaded.validation) == 3
+    assert train.schema == originals.schema and train.to_pylist() == originals.to_pylist()[3:]
+    (loaded,) = load_all((data_spec(clean),), None)
+    assert (loaded.rows, len(loaded.validation), validation.num_rows) == (18, 3, 3)
 
 
-def test_only_what_is_new_is_written_and_something_is_left(checked, tmp_path, monkeypatch):
+def test_only_a_new_folder_is_written_and_only_when_rows_are_left(checked, tmp_path):
     directory, books = checked
     with pytest.raises(InputError, match="is there already"):
         drop(directory, directory, recipe_of_kept(directory), books)
-    all_rows = {"postprocessed": {split: np.ones_like(one) for split, one in books.hits["postprocessed"].items()}}
-    monkeypatch.setattr(books, "hits", all_rows)
+    books.hits["postprocessed"]["train"][:] = 1
     with pytest.raises(InputError, match=r"every row of train is in evaluation data.*--sets"):
         drop(directory, tmp_path / "none", recipe_of_kept(directory), books)
     assert not (tmp_path / "none").exists()
@@ -248,27 +230,24 @@ def test_all_splits_that_are_there_are_read(tmp_path):
     (tmp_path / "nothing").mkdir()
     with pytest.raises(InputError, match="nothing: has no evaluation data"):
         read_evaluation_sets(tmp_path / "nothing", roots[1], pins={})
-    probing = read_evaluation_sets(roots[0], names=["bshift"], pins={})
-    assert {one.place for one in probing.sets} == {"bshift/train", "bshift/validation", "bshift/test"}
-    named = read_evaluation_sets(roots[0], roots[1], names=["mrpc"], pins={})  # nothing of the other directory
-    assert {one.place for one in named.sets} == {"mrpc/train", "mrpc/test"}
+    for names, splits in ((["bshift"], ("train", "validation", "test")), (["mrpc"], ("train", "test"))):
+        named = read_evaluation_sets(*roots, names=names, pins={})  # all of these, and nothing else
+        assert {one.place for one in named.sets} == {f"{names[0]}/{split}" for split in splits}
 
 
 def test_the_command_checks_against_what_ships_and_drops(tmp_path):
     line = Path("assets/stsb/sts-test.csv").read_text(encoding="utf-8").split("\n")[0].split("\t")
     rows = [scored(line[5], OWN[0]), *(scored(OWN[n], OWN[n + 1]) for n in range(1, 5))]
-    directory = planted(tmp_path / "run", {"train": rows})
-    words = [str(directory), "--out", str(tmp_path / "out"), "--drop", str(tmp_path / "clean")]
-    words += ["--drop-kinds", "exact,near", "--drop-splits", "test"]
+    words = [str(planted(tmp_path / "run", {"train": rows})), "--out", str(tmp_path / "out")]
+    words += ["--drop", str(tmp_path / "clean"), "--drop-kinds", "exact,near", "--drop-splits", "test"]
     reported = CliRunner().invoke(app, words, catch_exceptions=False)
     ledger = Ledger.model_validate_json((tmp_path / "out" / "ledger.json").read_bytes())
     assert list(ledger.checked) == ["stsb/validation", "stsb/test"]
-    assert ledger.configs["postprocessed"].kinds["exact"] == 1
-    assert "without 1 rows" in reported.stderr
+    assert ledger.configs["postprocessed"].kinds["exact"] == 1 and "without 1 rows" in reported.stderr
     assert reported.stdout == (tmp_path / "out" / "ledger.md").read_text()
-    assert require_complete(tmp_path / "clean").provenance["decontamination"]["kinds"] == ["exact", "near"]
-    command = require_complete(tmp_path / "clean").provenance["command"]
-    assert "--drop-kinds exact,near --drop-splits test --drop OUT" in command and str(tmp_path) not in command
+    provenance = require_complete(tmp_path / "clean").provenance
+    assert provenance["decontamination"]["kinds"] == ["exact", "near"] and str(tmp_path) not in provenance["command"]
+    assert "--drop-kinds exact,near --drop-splits test --drop OUT" in provenance["command"]
     with pytest.raises(InputError, match="is there already"):
         CliRunner().invoke(app, words, catch_exceptions=False)
 

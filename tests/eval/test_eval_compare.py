@@ -112,10 +112,6 @@ def test_two_trials_on_the_same_rows_compare_and_say_so_everywhere(tmp_path):
         assert {row["limit"] for row in read(tmp_path / "out" / name)} == {reported}
     for name in ("scores.svg", "differences-1.svg"):
         assert "stsb/cosine (100 rows drawn)" in (tmp_path / "out" / name).read_text()
-    assert "100 drawn" in text(result_tables(compared([read_evaluation(place) for place in places]))[0])
-    again = evaluation(tmp_path / "seed", "org/seed", rows[0.7], part.model_copy(update={"seed": 7}))
-    with pytest.raises(InputError, match=r"seed 42. and .*seed 7"):
-        compare([places[0], again], tmp_path / "none")
 
 
 def test_nothing_in_common_is_an_error_that_names_both_protocols(places, tmp_path):
@@ -130,7 +126,7 @@ def test_scores_without_rows_are_not_tested_and_say_so(places, tmp_path):
     mteb = [score for score in read_evaluation(places[2]).results.scores if score.task == "mteb/STS12"]
     other = evaluation(tmp_path / "d", "org/d", {}, more=tuple(mteb))
     found = compared([read_evaluation(places[2]), read_evaluation(other)])
-    assert [one.measurement.task for one in found.untested] == ["mteb/STS12"] and found.verdicts == ()
+    assert [(one.measurement.task, one.difference.tested) for one in found.verdicts] == [("mteb/STS12", None)]
     assert "not tested: the scored rows of one were not kept" in "\n".join(
         text(sheet) for sheet in result_tables(found)
     )
@@ -146,10 +142,9 @@ def test_markdown_renders_the_hostile_name_as_text(written):
     assert widths == {7}  # task, split, metric, rows and three models
 
 
-def test_csv_cells_are_no_formulas():
-    assert [csv_cell(name) for name in ("=1+1", "+1", "-1", "@x", " =1", "\t=1", "a=1")] == [
-        *("'=1+1", "'+1", "'-1", "'@x", "'=1", "'=1", "a=1"),
-    ]
+@pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@x", " =1", "\t=1", "a=1"])
+def test_csv_cells_are_no_formulas(name):
+    assert csv_cell(name) == ("a=1" if name == "a=1" else f"'{name.strip()}")
 
 
 SEED_TASKS = ("sts12/all", "stsb-tokenised/cosine")
@@ -207,11 +202,6 @@ def test_one_encoders_evaluation_is_a_plan_of_its_base_and_control(tmp_path):
     assert set(found.tasks) == set(SEED_TASKS) and plan_of(scored, SEED_TASKS[1:]).tasks == SEED_TASKS[1:]
     scores = compared_over_seeds(found).variants
     assert scores["untrained"].average.score < scores["copies"].average.score < scores["dataset"].average.score
-    evaluation(tmp_path / "n", "n", {"sts14/all": planted("sts14/all", 0.7)})
-    for folder in ("base", "control"):
-        (scored / folder).rename(tmp_path / "n" / folder)
-    with pytest.raises(InputError, match="share no test set"):
-        plan_of(tmp_path / "n")
 
 
 def test_other_rows_and_missing_tasks_are_refused(tmp_path):
@@ -220,9 +210,6 @@ def test_other_rows_and_missing_tasks_are_refused(tmp_path):
         compared_over_seeds(plan({"copies": copies, "dataset": folders(tmp_path, "short", [0.6], rows=200)}))
     with pytest.raises(InputError, match="holds no scored rows of sts13/all"):
         compared_over_seeds(plan({"copies": copies}, tasks=("sts13/all",)))
-    for wrong in ({"variants": {"dataset": copies}}, {"variants": {"copies": copies * 2, "dataset": copies * 3}}):
-        with pytest.raises(ValueError, match=r"not one of the variants|number of seeds"):
-            plan(**({"variants": {}} | wrong))
 
 
 def test_a_task_that_cuts_its_own_folds_is_read_under_its_own_split():

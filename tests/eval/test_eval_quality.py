@@ -13,7 +13,8 @@ from eval.audit.command import default_folder
 from eval.audit.quality import class_names, load_nli_model, main, measure
 from eval.audit.source import BATCH, find_rows
 from eval.encoders.load import wrap
-from hub.contract.schema import NLI_LABELS, PAIR_CLASS, TRIPLET, published_features
+from hub.contract import schema
+from hub.contract.schema import NLI_LABELS, PAIR_CLASS, TRIPLET
 from hub.errors import InputError, RunError
 
 
@@ -96,7 +97,7 @@ def test_the_command_writes_a_report_that_reads_back(planted_run, tmp_path, caps
 
 def test_untrusted_names_do_nothing(tmp_path):
     evil = "x`|</td><script>\n# [a](http://b) $\\alpha$ \u202e"
-    features = published_features(PAIR_CLASS)
+    features = schema.features({**PAIR_CLASS.columns, **PAIR_CLASS.provenance})
     features["label"] = datasets.ClassLabel(names=[evil, "b"])
     row = {"premise": "p", "hypothesis": "h", "label": 0, **PROVENANCE}
     write_dataset(tmp_path / "d", {"train": [row, {**row, "label": 1}]}, "pair-class", PAIR_CLASS, features)
@@ -157,10 +158,10 @@ def test_outputs_are_named_in_any_case_and_order():
 @pytest.mark.parametrize(
     ("outputs", "given", "problem"),
     [
-        (UNNAMED, None, "--nli-labels contradiction,entailment,neutral"),
-        (dict(enumerate(NLI_LABELS)), "contradiction,entailment,neutral", "itself says entailment, neutral"),
-        ({0: "entailment", 1: "not_entailment"}, None, "classifies into entailment, not_entailment"),
-        (UNNAMED, "yes,no", "names yes, no"),
+        (UNNAMED, None, "m: its outputs are label_0, .*--nli-labels contradiction"),
+        (dict(enumerate(NLI_LABELS)), "contradiction,entailment,neutral", "are entailment, .* names contradiction"),
+        ({0: "entailment", 1: "not_entailment"}, None, "are entailment, not_entailment; allowed"),
+        (UNNAMED, "yes,no", "--nli-labels names yes, no"),
     ],
 )
 def test_outputs_that_are_not_the_three_classes_are_refused(outputs, given, problem):

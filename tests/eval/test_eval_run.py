@@ -110,9 +110,7 @@ def test_part_of_the_data_never_lands_in_the_run_directory(scored):
     before = (scored / "model" / "results.json").read_text()
     assert command(scored / "recipe.yaml", "--model", scored / "model", "--limit", 50) == 0
     part = read_results(scored / "model.evaluation.limit-50-seed-42" / "results.json")
-    assert part.scores[0].protocol.endswith("; ONLY 50 rows of each split, drawn with seed 42")
-    assert part.limit == part.scores[0].limit == Limit(rows=50, seed=42)
-    assert part.scores[0].n == 50
+    assert part.limit == part.scores[0].limit == Limit(rows=50, seed=42) and part.scores[0].n == 50
     assert (scored / "model" / "results.json").read_text() == before
     assert len(read_evaluation(scored / "model").outcomes("stsb/cosine", "test")) == 1379
 
@@ -120,18 +118,11 @@ def test_part_of_the_data_never_lands_in_the_run_directory(scored):
 def test_a_trial_replaces_no_whole_evaluation_nor_the_other_way_round(tmp_path, capsys):
     options = ["--model", WORDS, "--tasks", "stsb/cosine", "--set", "bootstrap_samples=20", "--out", tmp_path / "out"]
     assert command(*options, "--limit", 50) == 0
-    results = read_results(tmp_path / "out" / "results.json")
-    scored = [(score.task, score.split, score.n) for score in results.scores]
-    assert scored == [("stsb/cosine", "validation", 50), ("stsb/cosine", "test", 50)]
-    assert (results.revision, results.bootstrap_samples) == ("1", 20)
-    out = capsys.readouterr().out
-    assert "50 pairs drawn" in out and "ONLY 50 rows of each split, drawn with seed 42: a trial, no scores" in out
+    assert "ONLY 50 rows of each split, drawn with seed 42: a trial, no scores" in capsys.readouterr().out
     assert command(*options) == 2
     said = capsys.readouterr().err
     assert "holds an evaluation of 50 rows of each split, drawn with seed 42, this one is of all rows" in said
     assert command(*options, "--limit", 50, "--set", "seed=7") == 2
-    assert command(*options, "--limit", 50, "--dry-run") == 0
-    assert "ONLY 50 rows" in capsys.readouterr().out
 
 
 def test_what_lacks_its_data_ends_in_exit_code_1_unless_it_is_skipped_by_name(tmp_path, capsys):
@@ -166,20 +157,16 @@ def test_every_kind_of_task_gets_score_interval_data_and_time(tmp_path):
     [
         (["--set", "evaluation.0.path=none.csv"], 2, "none.csv: no such data file"),
         (["--set", f"evaluation.0.path={STSB / 'sts-test.csv'}"], 2, "1379 rows, expected 1500"),
-        (["--set", "evaluation.0.task=stsb/cos"], 2, "did you mean 'stsb/cosine'"),
         (["--set", "evaluation.0.task=mr/senteval"], 2, "mr/senteval: has no split 'validation'"),
         (["--tasks", "sts12/all"], 2, "sts12: no source of its data is given; give --senteval-data DIR"),
         (["--seeds", "1,x"], 2, "--seeds: '1,x' are not distinct seeds"),
         (["--hub-data", "org/name"], 2, "'org/name' is not pinned"),
         (["--out", "r.json"], 2, "r.json: is a file"),
-        (["--model", "artifacts/models/none"], 2, "no such model folder; train it first"),
         (["--model", str(STSB)], 2, "is not a SentenceTransformer model"),
-        (["--model", "org/name"], 1, "read org/name at http://127.0.0.1:9: the Hub cannot be reached"),
         (["--model", "python:encoder_functions:constant"], 2, "the same embedding"),
     ],
 )
-def test_bad_input_ends_in_one_line(scored, monkeypatch, capsys, tmp_path, options, code, message):
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+def test_bad_input_ends_in_one_line(scored, capsys, tmp_path, options, code, message):
     place = [] if "--out" in options else ["--out", tmp_path / "out"]
     model = [] if "--model" in options else ["--model", scored / "model"]
     assert command(scored / "recipe.yaml", *model, *place, *options) == code
@@ -209,11 +196,9 @@ def test_an_undefined_score_ends_in_exit_code_1_with_the_others_written(tmp_path
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--tasks", "stsb/cosine"], "--model: names no encoder"),
         (["--model", WORDS], "--tasks: names no task"),
         (["--model", WORDS, "--tasks", "stsb/cosine", "--set", "threads=1"], "--set threads: needs a recipe"),
         (["--model", WORDS, "--tasks", "stsb/cosine", "--set", "seed=-1"], "--set seed"),
-        (["--model", WORDS, "--tasks", "stsb/cosine", "--set", "bootstrap_samples=0"], "--set bootstrap_samples"),
         (["--model", WORDS, "--tasks", "mteb/STS22", "--limit", "9"], "--limit does not reach MTEB's tasks"),
     ],
 )

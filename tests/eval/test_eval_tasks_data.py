@@ -41,10 +41,8 @@ READ = {  # data set, split, files → columns of texts, classes or scores
     ),
     "a byte-order mark and a header": (("mrpc", "train", MRPC), (('He said " yes .',), ("He agreed .",)), [1]),
     "Windows line ends": (("sick-e", "test", SICK), (("A dog runs",), ("A dog",)), [1]),
-    "relatedness": (("sick-r-tokenised", "test", SICK), (("A dog runs",), ("A dog",)), [4.5]),
     "the organisers' spaces stay, as at MTEB": (("sick-r", "test", SICK), (("A  dog runs ",), ("A dog",)), [4.5]),
     "no quoting": (("stsb", "test", STSB), (('"It is here',), ('It is  "here" .',)), [3.8]),
-    "SentEval's form": (("stsb-tokenised", "test", STSB), (('"It is here',), ('It is "here" .',)), [3.8]),
     "more columns": (("stsb", "test", STSB[:-1] + "\ta\tb\n"), (('"It is here',), ('It is  "here" .',)), [3.8]),
     "the class behind the text": (("sst2", "validation", "a fine film \t1\n"), (("a fine film",),), [1]),
     "the class before it": (("sst5", "train", "4 a funny film\n0 no  fun\n"), (("a funny film", "no fun"),), [4, 0]),
@@ -57,7 +55,6 @@ READ = {  # data set, split, files → columns of texts, classes or scores
         [1, 2],
     ),
     "classes of train, sorted as text": (("treedepth", "train", PROBING), (("short one", "deep one"),), [1, 0]),
-    "of validation": (("treedepth", "validation", PROBING), (("va sentence",),), [0]),
     "of test": (("treedepth", "test", PROBING), (("te sentence",),), [1]),
 }  # fmt: skip
 
@@ -271,7 +268,6 @@ def test_a_source_that_is_not_given_is_named():
 
 ALTERED = {
     "a letter": lambda content: content.replace(b"word1", b"word!", 1),
-    "a line cut": lambda content: content[: content.rindex(b"\n", 0, -1) + 1],
     "half of it cut": lambda content: content[: len(content) // 2],
     "one line more": lambda content: content + content.splitlines(keepends=True)[-1],
     "two lines exchanged": lambda content: b"".join([*reversed(content.splitlines(keepends=True))]),
@@ -280,8 +276,6 @@ ALTERED = {
 FILES = {
     "mr": "downstream/MR/rt-polarity.neg",
     "trec": "downstream/TREC/train_5500.label",
-    "sick-e": "downstream/SICK/SICK_test_annotated.txt",
-    "snli": "downstream/SNLI/s2.train",
     "sts15": "downstream/STS/STS15-en-test/STS.input.belief.txt",
     "tense": "probing/past_present.txt",
 }

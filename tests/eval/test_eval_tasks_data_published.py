@@ -9,7 +9,6 @@ from measured_pins import measure
 
 from eval.tasks.rows import Rows, published
 from eval.tasks.sources import Source
-from eval.tasks.sts import SUBSETS
 
 DATA = Path(os.environ.get("STS_DINO_DATA", "no data"))
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="STS_DINO_DATA does not name the original data")
@@ -22,24 +21,6 @@ def load(name: str, split: str = "test") -> Rows:
 
 def test_the_pins_are_what_measuring_gives():
     assert measure(DATA / "senteval", DATA / "sts-original") == published()
-
-
-def test_sts_rows_equal_a_plain_reading():
-    for year, subsets in SUBSETS.items():
-        rows = load(year)
-        plain = []
-        for subset in subsets:
-            folder = DATA / f"senteval/downstream/STS/{year.upper()}-en-test"
-            texts, gold = (
-                (folder / f"STS.{kind}.{subset}.txt").read_text(encoding="utf-8").split("\n")
-                for kind in ("input", "gs")
-            )
-            plain += [
-                (*(" ".join(cell.split()) for cell in line.split("\t")), float(score))
-                for line, score in zip(texts, gold, strict=False)
-                if score
-            ]
-        assert list(rows.canonical()) == plain
 
 
 def test_the_texts_are_those_that_mteb_counted():

@@ -19,11 +19,9 @@ BOMBS = {
     "loops": (LOOPS, "too much time or memory"),
     "power": ("{{ 9 ** (9 ** 9) }}", "too much time or memory"),
     "doubling": (DOUBLES, "[Mm]emory"),
-    "multiplied": ("{{ 'x' * 10**10 }}", "MemoryError"),
     "long": ("{{ 'x' * 10**6 }}", r"adds \d+ characters"),
     "depth": ("{{ " + "(" * 5_000 + "1" + ")" * 5_000 + " }}", "raises|too much"),
     "refuses": ("{{ raise_exception('no system turn\\x1b[31m') }}", r"raises 'TemplateError: no .*\\x1b\[31m'"),
-    "undefined": ("{{ messages[3].content }}", "raises .UndefinedError"),
     "syntax": ("{% for %}", "raises .TemplateSyntaxError"),
     "reaches out": ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "raises .SecurityError"),
 }

@@ -13,7 +13,6 @@ from tiny_lm import TEXTS, load_engine, make_lm
 from generation import explain, run
 from generation.backends.load_model import load_model
 from generation.backends.protocol import Request, complete
-from generation.backends.registry import load_writer
 from generation.pipeline import job
 from hub.contract.recipe import DatasetRecipe, DecodingParameters, LanguageModel
 from hub.contract.recipe_file import fingerprint, load_recipe
@@ -96,7 +95,6 @@ def test_the_run_is_known_by_the_bytes_of_its_gguf_alone(lm, folder):
         (["model.gguf_file=f32.gguf", "model.quantization={{quant_method: gptq}}"], "remove quantization or gguf_file"),
         (["model.gguf_file=f32.gguf", *SERVED], "have the server load that file"),
         (["model.gguf_file=../f32.gguf"], "names a .gguf file inside path or repo_id"),
-        (["model.gguf_file=model.safetensors"], "names a .gguf file inside path or repo_id"),
     ],
 )
 def test_a_file_that_is_not_there_or_named_in_another_way(settings, words, folder):
@@ -148,21 +146,3 @@ def test_every_command_takes_a_recipe_with_a_gguf(folder, tmp_path):
     place = f"{row['source_id']}/{row['target']}/{row['attempt']}"
     outcome = outcome_of(explain, out, place)
     assert outcome.code == 0 and "generated again by the engine: identical" in outcome.stderr
-
-
-def test_a_gguf_of_a_hub_is_fetched_alone(folder, lm, tmp_path, local_hub, hub_api, monkeypatch):
-    address = local_hub.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", local_hub.endpoint)
-    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", address)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
-    repo = hub_api.create_repo("acme/tiny-gguf").repo_id
-    (folder / "sub").mkdir()
-    (folder / "f32.gguf").rename(folder / "sub" / "f32.gguf")
-    (folder / "sub" / "q8.gguf").write_bytes(b"another one")
-    commit = hub_api.upload_folder(repo_id=repo, folder_path=folder).oid
-    model = LanguageModel(repo_id=repo, revision=commit, gguf_file="sub/f32.gguf", license="mit")
-    found = complete(load_writer(model), [Request(TEXTS[0], (), 5)], SAMPLED)
-    assert found[0].text == complete(load_engine(lm), [Request(TEXTS[0], (), 5)], SAMPLED)[0].text
-    assert {path.name for path in tmp_path.rglob("cache/**/*.gguf")} == {"f32.gguf"}
-    with pytest.raises(InputError, match=r"model.gguf_file none.gguf: acme/tiny-gguf has no such file at revision"):
-        load_model(model.model_copy(update={"gguf_file": "none.gguf"}))

@@ -18,7 +18,6 @@ from generation.backends.protocol import Request, Writer, complete
 from generation.backends.registry import load_writer
 from generation.backends.self_debiasing import nucleus
 from hub.contract.recipe import DecodingParameters, LanguageModel
-from hub.errors import InputError
 
 PROMPT = 'Task: Write two sentences that mean the same thing.\nSentence 1: "A man is playing a flute."\nSentence 2: "'
 SETTINGS = DecodingParameters(decay_constant=0.0, epsilon=1.0, max_new_tokens=40)
@@ -90,38 +89,3 @@ def test_the_closing_mark_and_the_line_break_differ_from_a_text_that_was_cut(ser
     assert not any('"' in completion.text or "\n" in completion.text for completion in texts)
     text = next(completion.text for completion in texts if completion.problem == "not_closed")
     assert len(text) > 20  # forty tokens, which the model's end of text does not cut short
-
-
-def test_log_probabilities_are_the_models_closing_mark_included(server, folder):
-    tokenizer, own = AutoTokenizer.from_pretrained(folder), log_probs(folder)[0]
-    texts = {tokenizer.decode([token]): value for token, value in enumerate(own.tolist())}
-    settings = ONE_TOKEN.model_copy(update={"top_k": 0, "top_p": 1.0})
-    found = complete(connect(server, logprobs=True), asked(400), settings)
-    closed = [completion for completion in found if completion.problem is None]
-    assert closed  # '."' is one token
-    for completion in closed:
-        assert completion.log_prob == pytest.approx(texts[f'{completion.text}"'], abs=0.01)
-
-
-def test_a_chat_models_turn_is_begun_with_the_quotation_mark(server):
-    turn = PROMPT.removesuffix('"')
-    rendered = f'<|im_start|>user\n{turn}<|im_end|>\n<|im_start|>assistant\n"'  # llama.cpp's own, the file has none
-    plain = complete(connect(server, concurrency=1), asked(6, rendered), SETTINGS)
-    assert complete(connect(server, chat=True, concurrency=1), asked(6), SETTINGS) == plain
-    assert complete(connect(server, concurrency=1), asked(6, rendered), SETTINGS) == plain, (
-        "a seed gives its text again"
-    )
-    assert len({completion.text for completion in plain}) > 1
-
-
-def test_a_context_that_is_too_small_is_one_line(file):
-    tokens = len(AutoTokenizer.from_pretrained(file.parent)(PROMPT).input_ids)
-    with serve(file, slots=1, context=256) as server:
-        many = 256 // tokens
-        with pytest.raises(InputError) as caught:
-            complete(connect(server), asked(1, PROMPT * (many + 1)), SETTINGS)
-        assert "exceeds the available context size (256 tokens)" in str(caught.value)
-        assert "\n" not in str(caught.value) and "; serve the model with a longer context" in str(caught.value)
-        longest = SETTINGS.model_copy(update={"max_new_tokens": 256, "text_end": "line"})
-        with pytest.raises(InputError, match="its context was full before the text ended; start it with more context"):
-            complete(connect(server), asked(20, PROMPT * many), longest)

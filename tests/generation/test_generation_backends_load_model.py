@@ -30,9 +30,8 @@ def cpu(monkeypatch):
 
 @pytest.mark.parametrize(
     ("names", "wanted"),
-    [(("avx2", "avx512_f"), "float32"), (("avx512_bf16",), "bfloat16"), (("amx_bf16",), "bfloat16"),
-     (("bf16",), "bfloat16"), ((), "float32")],
-)  # fmt: skip
+    [(("avx2", "avx512_f"), "float32"), (("avx512_bf16",), "bfloat16"), (("bf16",), "bfloat16"), ((), "float32")],
+)
 def test_auto_is_what_the_cpu_multiplies(cpu, names, wanted):
     cpu(*names)
     assert resolve_dtype(model()) == wanted and cpu_has_bfloat16() == (wanted == "bfloat16")
@@ -147,9 +146,3 @@ def test_a_preview_reads_no_weights_and_requires_them(tmp_path, monkeypatch):
     weights.unlink()
     with pytest.raises(InputError, match="has no weights in safetensors"):
         load_preview(model(path=folder))
-
-
-def test_a_chunk_is_a_window_whatever_its_name(tmp_path):
-    sizes = {"num_key_value_heads": 2, "head_dim": 16, "num_local_experts": 2, "intermediate_size_mlp": 64}
-    folder = make_lm(tmp_path, "llama4_text", attention_chunk_size=64, **sizes)
-    assert path_of(folder, torch.float32).window == 64

@@ -9,12 +9,11 @@ import torch
 from tiny_lm import TEXTS, load_engine, make_lm
 from torch import nn
 
-from generation.backends import engine, load_model, output_layer
+from generation.backends import engine, load_model, output_layer, self_debiasing
 from generation.backends.output_layer import LogitsInPieces, OutputLayer
 from generation.backends.protocol import Request, complete
 from generation.backends.self_debiasing import (
     NextTokenLogits,
-    choose,
     debias,
     draw,
     guide,
@@ -27,6 +26,11 @@ from hub.contract.recipe import DecodingParameters
 
 ROWS, WIDTH = 90, 24
 BANNED = [0, 4099]
+
+
+def choose(logits, index, settings, numbers, scored=None, guided=None, decay=None):
+    decay = torch.full((len(index),), settings.decay_constant) if decay is None else decay
+    return self_debiasing.choose(logits, index, settings, numbers, index if scored is None else scored, guided, decay)
 
 
 def slow(logits: np.ndarray, decay: float, epsilon: float) -> np.ndarray:

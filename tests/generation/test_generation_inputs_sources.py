@@ -152,12 +152,10 @@ def test_a_pinned_hub_dataset_gives_its_splits_columns_and_files_and_else_one_cl
     ("name", "content", "message"),
     [
         ("missing.tsv", None, "no such file"),
-        ("empty.tsv", b"", "is empty"),
         ("latin1.tsv", "text\nM\xe4dchen\n".encode("latin-1"), "not UTF-8"),
         ("column.tsv", b"txt\tid\nA\t1\n", "not in the source; allowed: txt, id; did you mean 'txt'"),
         ("ragged.tsv", b"text\tid\nA\n", "ragged.tsv:2: has 1 columns"),
         ("bad.jsonl", b'{"text": "a"}\n{text}\n', "bad.jsonl:2: is not JSON"),
-        ("column.jsonl", b'{"txt": "a"}\n', "did you mean 'txt'"),
         ("bad.parquet", b"PAR1 no", "cannot be read: Parquet"),
         ("a.docx", b"x", "unknown kind of file '.docx'"),
         ("only.tsv", b"text\n \n", "has no usable source sentence; .*empty"),

@@ -109,13 +109,12 @@ def test_the_same_command_finds_nothing_to_do_and_a_third_version_goes_on_from_t
     write(directory, render(directory))
 
 
-@pytest.mark.parametrize("place", ["shard", "copy", "manifest", "recipe"])
+@pytest.mark.parametrize("place", ["copy", "manifest", "recipe"])
 def test_interrupted_anywhere_the_version_before_is_whole_and_the_same_command_goes_on(
     place, lm, texts, finished, whole, tmp_path, monkeypatch
 ):
     directory, calls = shutil.copytree(finished, tmp_path / "grown"), 0
     owner, name, at = {
-        "shard": (DatasetRun, "add_shard", 2),
         "copy": (shutil, "copyfile", 3),
         "manifest": (run_dir, "write_manifest", None),
         "recipe": (run_dir, "rewrite_recipe", None),
@@ -150,7 +149,6 @@ def recipe_of(lm: Path, texts: Path, *settings: str) -> DatasetRecipe:
     ("settings", "said"),
     [
         (["seed=1"], r"grown: seed: 42 there, 1 now, which no append can mix; allowed: source.limit"),
-        (["labels.1.counter_labels=[]"], r"labels.1.counter_labels.0: '1' there, unset now"),
         (["version=0.1.0"], "version: 0.1.0 is not later than 0.1.0, .*raise `version`"),
         (["source.limit=10"], "has all rows of this recipe: there is nothing to append; raise source.limit"),
     ],

@@ -5,7 +5,6 @@ import os
 import resource
 import shutil
 import signal
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from commit_history import contents
 from small_runs import small_recipe
 from test_generation_pipeline_finish import row
 
-from generation.pipeline import directory as dataset_run
 from generation.pipeline import finish, source_sentences
 from generation.pipeline import tasks as layout
 from generation.pipeline.directory import DatasetRun, Journal
@@ -23,7 +21,7 @@ from generation.rows import pairs
 from generation.rows.filters import filtered
 from hub.contract import run_dir
 from hub.contract.recipe_file import resolved
-from hub.contract.run_dir import Manifest, changed_files, described, read_manifest
+from hub.contract.run_dir import Manifest, changed_files, read_manifest
 from hub.contract.schema import SAMPLED
 from hub.contract.shards import read_shard
 
@@ -116,21 +114,6 @@ def test_killed_at_every_step_it_goes_on_to_the_same_bytes(made, tmp_path, monke
         assert whole(folder, 5, made) == expected, f"killed before step {step}"
 
 
-def test_a_shard_in_the_journal_is_not_written_again(made, tmp_path, monkeypatch):
-    monkeypatch.setattr(DatasetRun, "_is_due", lambda self: False)
-    run = begun(tmp_path)
-    for one in made[:4]:
-        run.add_shard(one, 5)
-    assert not read_manifest(run.directory).files
-    again = begun(tmp_path)
-    assert [shard.block for shard in again.missing(again.shards(5))] == [4]
-    assert layout.paths(RECIPE, made[3].task.shard)[0] in again.empty, "block 3 has no raw row"
-    again.show_progress(5)
-    assert not again._journal.path.exists()
-    manifest = read_manifest(run.directory)
-    assert manifest.counts["shards_done"] == 4 and not changed_files(run.directory, manifest)
-
-
 @pytest.mark.parametrize("damage", ["torn", "zeros", "lost file", "changed file", "leads out"])
 def test_what_the_journal_cannot_prove_is_written_anew(damage, made, tmp_path, monkeypatch):
     expected = whole(tmp_path / "expected", 5, made)
@@ -187,32 +170,6 @@ def test_a_full_disk_under_the_journal_is_an_error_with_its_name_and_loses_one_s
     again = begun(tmp_path / "full")
     assert [shard.block for shard in again.missing(again.shards(5))] == [1, 2, 3, 4]
     assert whole(tmp_path / "full", 5, made) == expected
-
-
-def test_the_manifest_is_written_as_often_as_the_formula_says_and_a_shard_costs_the_same_everywhere(
-    tmp_path, monkeypatch
-):
-    """2,000 shards. Work per shard is counted, not timed: names asked for, lines of the journal, manifests."""
-    blocks, kind = 2_000, small_recipe("sts", shard_size=1)
-    manifests, names, real = [], Counter[str](), layout.paths
-    monkeypatch.setattr(run_dir, "write_manifest", lambda directory, manifest: manifests.append(len(manifest.files)))
-    monkeypatch.setattr(layout, "paths", lambda *arguments: names.update(["paths"]) or real(*arguments))
-    monkeypatch.setattr(dataset_run, "SHARE", 1e-9)  # the clock alone never makes a manifest due
-    monkeypatch.setattr(dataset_run, "write_bytes", lambda path, content: None)
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
-    run = begun(tmp_path, kind)
-    run.show_progress(blocks)
-    manifests.clear()
-    for number, shard in enumerate(layout.shards(kind, blocks)):
-        if number in (100, blocks - 100):
-            names.clear()
-        files = tuple(described(path, b"", config=path.split("/")[1], rows=1) for path in real(kind, shard))
-        run.add_shard(TaskResult(key="shard", task=WriteShard(shard, ()), files=files), blocks)
-        if number in (199, blocks - 1):
-            assert names["paths"] == 100, "one question per shard, whatever the number of shards"
-    run.show_progress(blocks)
-    assert run.manifest.counts["shards_done"] == blocks and manifests[-1] == 2 * blocks
-    assert 62 < len(manifests) < blocks / 10  # n new shards are due when n >= (files before + 2 n) / 64
 
 
 def test_a_shard_made_again_may_change_between_rows_and_no_rows(tmp_path):

@@ -140,13 +140,6 @@ def test_sampled_negatives_come_from_far_away_and_about_equally_often(tmp_path, 
     assert run.manifest.counts["sampled_negatives"] == 640
 
 
-def test_one_shard_is_its_own_partner(tmp_path):
-    alone = begun(tmp_path / "alone", load_recipe(X2, DatasetRecipe))
-    written(alone, blocks=1, size=30)
-    finish(alone, 1, 30)
-    assert alone.manifest.counts["sampled_negatives"] == 60
-
-
 def test_every_shot_count_has_configs_and_counts_of_its_own(tmp_path):
     recipe = small_recipe("nli")
     run = begun(tmp_path / "run", recipe)

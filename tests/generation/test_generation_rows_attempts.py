@@ -8,8 +8,6 @@ from seeded_writer import FIRSTS, ScoringWriter, SeededWriter
 
 from generation.inputs.prompts import Prompts, load_prompts
 from generation.inputs.sources import SourceSentence
-from generation.pipeline.tasks import WriteSourceSentences
-from generation.pipeline.worker import Worker
 from generation.rows.attempts import text_seed, write_pairs
 from generation.rows.filters import filtered
 from hub.contract.recipe import X1, DatasetRecipe, Variant
@@ -88,13 +86,6 @@ def test_identical_repeated_and_copied_texts_are_asked_for_again_while_attempts_
     ]
 
 
-def test_a_source_sentence_made_of_the_prompts_words_is_rejected_by_name():
-    recipe = load_recipe(Path("recipes/demo/sts-dino-x1x2.yaml"), DatasetRecipe)
-    worker = Worker(recipe, Prompts(recipe), SeededWriter(0, 1.0, ["A dog runs.", "Sentence 1:"]))
-    made = worker.do(WriteSourceSentences(range(20)), {}.__getitem__)
-    assert {row["text"]: row["reason"] for row in made.facts} == {"A dog runs.": None, "Sentence 1:": "prompt_words"}
-
-
 def test_rows_come_in_the_order_of_the_source_and_requests_in_that_of_length(recipe):
     writer = SeededWriter(1, 1.0)
     raw, rejected = written(recipe, writer)
@@ -131,22 +122,6 @@ def test_a_text_is_scored_under_every_labels_prompt_with_that_labels_own_example
             assert prompt == "\n".join([*examples, label.instruction.replace(X1, FIRSTS[0].text)])
 
 
-def test_texts_too_near_or_too_far_are_asked_for_again_and_kept_from_raw(recipe):
-    labels = [label.model_copy(update={"overlap": (0.0, 0.5)}) for label in recipe.labels[:2]]
-    rules = recipe.postprocess.model_copy(update={"near_copy": 0.9})
-    strict = recipe.model_copy(update={"labels": (*labels, recipe.labels[2]), "postprocess": rules})
-    choice = ["word word", "Word, word!", "word word dog", "a cat", "a dog", FIRSTS[3].text]
-    raw, rejected = written(strict, SeededWriter(0, 1.0, choice))
-    assert (raw, rejected) == written(strict, SeededWriter(1, 1.0, choice))
-    own = [row for row in rejected if row["text1"] == FIRSTS[3].text]  # "word word "
-    assert {row["text2"] for row in own if row["reason"] == "near_copy"} == {"word word", "Word, word!"}
-    assert {row["target"] for row in rejected if row["reason"] == "overlap"} <= {"1", "0.5"}
-    attempts = Counter((row["source_id"], row["target"]) for row in (*raw, *rejected))
-    kept = Counter((source, target) for source, target, _ in set(usable(raw)))
-    assert all(n == recipe.decoding.max_attempts or kept[need] == 2 for need, n in attempts.items())
-    assert {row["reason"] for row in rejected} == {"near_copy", "overlap"} and 5 in attempts.values()
-
-
 def test_with_rotation_each_source_sentence_has_one_set_in_all_its_rows(recipe):
     rotating = few_shot(recipe, shots=[0, 2], sets=4, rotate=True)
     prompts = load_prompts(rotating)
@@ -164,8 +139,6 @@ def test_with_rotation_each_source_sentence_has_one_set_in_all_its_rows(recipe):
         expected, counters = prompts.of(rotating.labels[2], first.text, Variant(2, number))
         asked = [request for request in writer.asked if request.prompt == expected]
         assert asked and {request.counter_prompts for request in asked} == {counters}
-        for example in prompts.sets[2][number]["0.5"]:  # a counter-prompt has its own label's examples
-            assert example.hypothesis in counters[1] and example.hypothesis not in expected
     for row in (*raw, *rejected):
         variant, first = prompts.variant(Variant(2, 0), row["text1"]), SourceSentence(row["source_id"], row["text1"])
         assert row["seed"] == text_seed(rotating, variant, first, row["target"], row["attempt"])

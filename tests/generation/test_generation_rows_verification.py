@@ -13,17 +13,14 @@ from small_runs import raw_rows, small_recipe, small_run
 
 from generation.inputs.prompts import Prompts
 from generation.pipeline import job
-from generation.pipeline.directory import DatasetRun
 from generation.rows import pairs, verification
 from generation.rows.attempts import write_pairs
 from generation.rows.filters import filtered
 from hub.contract.recipe import DatasetRecipe, Verification
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
-from hub.errors import InputError
 
 X2 = Path("recipes/demo/sts-dino-x2.yaml")
 LABELS = ("1", "0.5", "0")
-EVERYTHING = {"calibrated": True, "drop": True, "best_of": 2, "scores": "soft", "temperature": 20}
 
 
 def recipe_with(**section: Any) -> DatasetRecipe:
@@ -45,27 +42,6 @@ def test_a_recipe_without_the_section_is_written_and_known_as_before():
     assert len({fingerprint(one.model_copy(update={"decoding": recipe.decoding}), {}) for one in changed}) == 4
     assert DatasetRecipe.model_validate(yaml.safe_load(resolved(given))) == given
     assert DatasetRecipe.model_validate_json(recipe.model_dump_json()) == recipe
-
-
-SERVER = ["model={backend: openai, license: mit, server: {base_url: 'http://localhost:1/v1', model: m}}"]
-SAME = 'labels.1.instruction="Task: Write two sentences that mean the same thing.\\nSentence 1: \\"<X1>\\"\\n'
-SAME += 'Sentence 2: \\""'
-
-
-@pytest.mark.parametrize(
-    ("settings", "problem"),
-    [
-        (["verification.best_of=3"], "best_of 3 asks for 6 texts of a .* label, but decoding.max_attempts is 5"),
-        (["verification.calibrated=true"], "calibrated is for comparing labels: add drop: true or scores: soft"),
-        (["verification.temperature=2"], "temperature is of soft scores"),
-        (["verification={}", SAME], "it needs two labels or more, all different"),
-        (["verification={}", *SERVER, *(f"labels.{n}.counter_labels=[]" for n in (1, 2))], "use backend: engine"),
-    ],
-)  # fmt: skip
-def test_a_section_that_cannot_be_used_is_one_clear_line(settings, problem):
-    with pytest.raises(InputError, match=problem) as error:
-        load_recipe(X2, DatasetRecipe, settings)
-    assert "\n" not in str(error.value)
 
 
 def test_probabilities_are_a_softmax_and_the_own_label_wins_among_equals():
@@ -188,31 +164,3 @@ def test_the_card_shows_which_label_the_texts_fit(tmp_path, monkeypatch):
         assert words in card
     infos = yaml.safe_load(card.split("---\n")[1])["dataset_info"]
     assert {info["config_name"] for info in infos} == set(recipe.configs)
-
-
-class Killed(Exception):
-    pass
-
-
-def test_a_killed_run_goes_on_to_the_same_bytes(lm, tmp_path, monkeypatch):
-    """What is calibrated and moved is so over a shard, so it is the same whenever a group is finished."""
-    recipe = tiny(lm, *(f"verification.{key}={value}" for key, value in EVERYTHING.items()))
-    wanted = job.generate(recipe, tmp_path / "whole", "test")
-    add, calls = DatasetRun.add_shard, []
-
-    def killing(self, *given):
-        add(self, *given)
-        calls.append(1)
-        if len(calls) in (1, 2):
-            raise Killed
-
-    monkeypatch.setattr(DatasetRun, "add_shard", killing)
-    for _ in range(2):
-        with pytest.raises(Killed):
-            job.generate(recipe, tmp_path / "run", "test")
-    found = job.generate(recipe, tmp_path / "run", "test")
-    assert len(calls) == 3 and {f.path: f.sha256 for f in found.files} == {f.path: f.sha256 for f in wanted.files}
-    assert found.counts == wanted.counts and {"other_label", "not_best"} <= found.counts["rejected"].keys()
-    assert found.counts["kept"] + sum(found.counts["rejected"].values()) == found.counts["requested"]
-    scores = {one["score"] for one in rows_of(tmp_path / "run", "postprocessed") if one["target"] != "sampled"}
-    assert len(scores) > 10, "soft scores"

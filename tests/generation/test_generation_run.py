@@ -298,29 +298,9 @@ def test_bad_recipes_exit_with_2_one_line_and_no_traceback(change, message, lm, 
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").rglob("*.parquet"))
 
 
-def test_a_corrected_file_needs_no_other_place(closing, tmp_path, capsys):
-    """Bad input found after the start is one line and leaves nothing that looks finished; the same command goes on."""
-    out, shown = tmp_path / "out", tmp_path / "shown.tsv"
-    examples = f"{{kind: hand, path: {shown}, description: d, license: mit}}"
-    few_shot = f"few_shot={{shots: [1], sets: 1, examples: {examples}}}"
-    row = "A man cooks.\tSomebody cooks.\tA man eats.\tIt rains.\n"
-    for label, code in (("0.7", 2), ("0.5", 0)):
-        shown.write_text(f"text1\t1\t{label}\t0\n{row}")
-        with pytest.raises(SystemExit) as ended:
-            cli.run(lambda: run.app(arguments(closing, out, *WRITING, few_shot)))
-        said = capsys.readouterr().err.splitlines()
-        assert ended.value.code == code, said
-        if code:
-            assert len(said) == 1 and "shown.tsv: column '0.5': not in the source; allowed: text1, 1, 0.7, 0" in said[0]
-            manifest = run_dir.read_manifest(out)
-            assert manifest is None or not (manifest.complete or manifest.files)
-            assert {path.name for path in out.glob("*")} <= {"manifest.json", "recipe.yaml"}
-    assert run_dir.require_complete(out).counts["sources"] == 12
-
-
-@pytest.mark.parametrize(("able", "dtype"), [({"amx_bf16": True}, "bfloat16"), ({}, "float32")])
-def test_auto_is_resolved_before_the_run_is_named_and_recorded(lm, tmp_path, monkeypatch, able, dtype):
-    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: able)
+def test_auto_is_resolved_before_the_run_is_named_and_recorded(lm, tmp_path, monkeypatch):
+    dtype = "bfloat16"
+    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: {"amx_bf16": True})
     manifest = generate(lm, tmp_path / "auto", "model.dtype=auto")
     named = load_recipe(X2, DatasetRecipe, small(lm, f"model.dtype={dtype}"))
     assert load_recipe(tmp_path / "auto" / run_dir.RECIPE, DatasetRecipe).model.dtype == dtype
@@ -328,6 +308,6 @@ def test_auto_is_resolved_before_the_run_is_named_and_recorded(lm, tmp_path, mon
     told = manifest.provenance["model"]
     assert told["attention"] == "shared" and "own attention" in told["attention_reason"]
     assert generate(lm, tmp_path / "auto", f"model.dtype={dtype}") == manifest
-    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: {} if able else {"amx_bf16": True})
-    with pytest.raises(InputError, match=f"model.dtype '{dtype}' there, '(?!{dtype})"):  # of another machine
+    monkeypatch.setattr("torch.cpu.get_capabilities", dict)
+    with pytest.raises(InputError, match=r"model.dtype 'bfloat16' there, 'float32"):  # of another machine
         generate(lm, tmp_path / "auto", "model.dtype=auto")

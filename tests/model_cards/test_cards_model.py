@@ -146,16 +146,6 @@ def test_every_number_of_a_model_card_is_in_its_results_and_manifest(tmp_path: P
     assert "sts-dino train recipes/models/tiny-encoder.yaml" in card
 
 
-def test_a_card_names_hub_ids_and_no_path_of_the_machine(tmp_path: Path) -> None:
-    directory = model_run(tmp_path / "run", base={"path": "/home/me/base", "license": "mit"})
-    data = model_provenance()["datasets"][0]
-    card = card_of(edit(directory, provenance={"datasets": [data | LOCAL | {"path": "/home/me/data/tiny"}]}))
-    assert "/home/me" not in card and not {"base_model", "datasets", "model-index"} & set(front(card))
-    assert "| `tiny` | `local` |" in card and "| encoder | `base` |" in card
-    card = card_of(edit(directory, provenance={"datasets": [data | LOCAL | {"path": "artifacts/datasets/tiny"}]}))
-    assert "| `artifacts/datasets/tiny` | `local` |" in card
-
-
 def test_directories_of_the_training_stage_get_a_card(tmp_path: Path) -> None:
     baseline = write_recipe(tmp_path, datasets=[], arguments={})
     work(prepare(baseline, tmp_path / "baseline", None, []), "sts-dino train recipe.yaml")

@@ -11,8 +11,7 @@ from command_outcomes import outcome_of
 from small_runs import small_recipe, small_run
 
 from hub.contract.published_paths import clone_of
-from hub.contract.recipe import DatasetRecipe
-from hub.contract.recipe_file import fingerprint, load_recipe, resolved
+from hub.contract.recipe_file import resolved
 from hub.contract.run_dir import MANIFEST, RECIPE, holds_recipe, read_manifest
 from hub.untrusted import upstream_of
 from model_cards import render as card_command
@@ -91,17 +90,6 @@ def test_a_folder_says_what_it_was_made_from_or_nothing(tmp_path):
     for foreign in ("- a list", "model: x", "[", "packages: {a: 1}"):
         place.write_text(foreign)
         assert upstream_of(str(tmp_path)) == {}
-
-
-def test_inputs_beside_a_published_recipe_are_found_there(tmp_path):
-    recipe = tmp_path / "published" / "recipe.yaml"
-    recipe.parent.mkdir()
-    recipe.write_text(resolved(small_recipe("sts")), encoding="utf-8")
-    assert load_recipe(recipe, DatasetRecipe).source.path == "texts.txt"
-    (recipe.parent / "texts.txt").write_text("A dog runs.\n")
-    found = load_recipe(recipe, DatasetRecipe)
-    assert found.source.path == str(recipe.parent / "texts.txt")
-    assert fingerprint(found, {}) == fingerprint(small_recipe("sts"), {})
 
 
 @pytest.mark.parametrize("path", ["artifacts/datasets/tiny", "/home/me/artifacts/tiny"])

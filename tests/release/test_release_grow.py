@@ -1,4 +1,4 @@
-"""A run that is published while it grows: what the Hub holds after every commit, and who may write there."""
+"""A run that is published while it grows: each commit, who may write there, and what a release would refuse."""
 
 import json
 import subprocess
@@ -11,22 +11,23 @@ import httpx2
 import pytest
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError
+from published_run import finished_run
 
 from hub.client import plan as batches
 from hub.client.connection import WrongAnswer
 from hub.client.fetch import fetch
 from hub.client.plan import CARD
 from hub.client.publish import NEXT, Options, publish
-from hub.client.repository import Repository
+from hub.client.repository import MAIN, Repository
 from hub.client.retry import RetryPolicy
 from hub.contract import run_dir
-from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe import DatasetRecipe, ModelRecipe, ValidationData
 from hub.contract.recipe_file import load_recipe, resolved
 from hub.contract.run_dir import MANIFEST, Manifest
-from hub.errors import RunError
+from hub.errors import InputError, RunError
 from model_cards.render import render, write
 from release.grow import IncrementalPublisher
-from release.preflight import Target, publication_target
+from release.preflight import Target, check_dtype, check_pins, check_run, namespace, publication_target
 
 pytest_plugins = ["local_hub"]
 QUICK = Options(patience=RetryPolicy(scale=0.001))
@@ -116,20 +117,16 @@ def loaded(publication: Publication, local_hub, revisions: list[str], home: Path
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_every_commit_loads_with_the_rows_it_states_and_the_release_is_last(growing, local_hub, tmp_path):
+def test_every_finished_shard_is_a_commit_and_the_release_is_last(growing):
     growth, steps = growing.growth(), shards_done(growing.recorded)
     assert not growing.step(growth, 0) and not growing.api.repo_exists(growing.repository.repo_id, repo_type="dataset")
     assert [growing.step(growth, step) for step in steps] == [True] * len(steps) and len(steps) >= 5
     assert not growth.tick()  # nothing new
     growing.release()
     commits = growing.commits()[1:]
-    assert len(commits) == len(steps) + 1
-    found = loaded(growing, local_hub, commits, tmp_path / "home")
-    for step, rows in zip(steps, found, strict=False):
-        manifest = growing.recorded.manifest(step)
-        assert rows == {"train": [sum(file.rows or 0 for file in manifest.shards("raw")), ["text1", "text2"]]}
-    counts = run_dir.require_complete(growing.directory).counts["splits"]["postprocessed"]
-    assert found[-1] == {split: [rows, ["sentence1", "sentence2"]] for split, rows in counts.items()}
+    there = [growing.repository.read(growing.repository.at(sha), MANIFEST) for sha in commits]
+    wanted = [growing.recorded.manifest(step) for step in [*steps, len(growing.recorded) - 1]]
+    assert [Manifest.model_validate_json(manifest) for manifest in there] == wanted
 
 
 def test_the_budget_spreads_commits_and_counts_those_of_earlier_starts(growing):
@@ -248,7 +245,9 @@ def test_a_growing_run_of_very_many_shards_is_published_in_parts_that_load(growi
         assert done[-1] == len(manifest.shards("raw"))
         assert rows["train"] == [sum(file.rows or 0 for file in manifest.shards("raw")), ["text1", "text2"]]
     assert done[:commits] == sorted(set(done)) and len(done) > commits
-    assert growing.repository.tags()["v0.1.0"] == growing.commits()[-1] and "text1" not in found[-1]["train"][1]
+    counts = run_dir.require_complete(growing.directory).counts["splits"]["postprocessed"]
+    assert growing.repository.tags()["v0.1.0"] == growing.commits()[-1]
+    assert found[-1] == {split: [rows, ["sentence1", "sentence2"]] for split, rows in counts.items()}
 
 
 class Outage:
@@ -309,3 +308,92 @@ def test_each_new_cause_of_an_outage_is_reported(growing, monkeypatch, capsys):
     growing.growth(options=Options(patience=RetryPolicy(scale=0.00001))).follow(outage.running)
     said = [line.partition(" answered ")[2][:3] for line in capsys.readouterr().err.splitlines() if "continues" in line]
     assert said == ["503", "401"] and len(growing.commits()) == 2
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory, hub_api) -> tuple[Repository, Path]:
+    """A released version 0.2.0: its repository and its run directory."""
+    directory = finished_run(tmp_path_factory.mktemp("runs") / "preflight-run", version="0.2.0")
+    publish(hub_api, directory, "acme", yes=True)
+    return Repository(hub_api, f"acme/{directory.name}", "dataset"), directory
+
+
+def recipe_of(directory: Path, *changes: str) -> DatasetRecipe:
+    return load_recipe(directory / "recipe.yaml", DatasetRecipe, list(changes))
+
+
+def test_a_first_run_and_a_later_version_have_their_place(published, hub_api):
+    repository, directory = published
+    recipe = recipe_of(directory)
+    assert publication_target(Repository(hub_api, "acme/not-there-yet", "dataset"), recipe, False) == Target(MAIN)
+    found = publication_target(repository, recipe, False)
+    assert found.branch == MAIN and found.manifest == run_dir.read_manifest(directory)
+    assert publication_target(repository, recipe_of(directory, "version=0.10.0", "seed=7"), False) == Target(NEXT)
+
+
+def test_a_later_version_of_the_same_rows_takes_them_from_main_and_grows_no_further(published, tmp_path):
+    repository, directory = published
+    recipe = recipe_of(directory, "version=0.2.1", "license=cc0-1.0")
+    assert check_run(directory, recipe) is None
+    place = publication_target(repository, recipe, False)
+    assert (place.branch, place.remote) == (NEXT, repository.branch()) and place.manifest.version == "0.2.0"
+    fetch(repository, place.remote, place.manifest, recipe, tmp_path / "elsewhere")
+    fetched = run_dir.require_complete(tmp_path / "elsewhere")
+    assert fetched.version == "0.2.1" and run_dir.holds_recipe(tmp_path / "elsewhere", fetched)
+    assert fetched.files == place.manifest.files and fetched.fingerprint == place.manifest.fingerprint
+
+
+BEHIND = r"branch main: holds v0\.2\.0, which is later than v0\.1\.9; .*--force to go back"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said", "may_be_forced"),
+    [
+        (["pretty_name=Corrected"], r"tag v0\.2\.0: exists and marks this run under another recipe.yaml.*raise", False),
+        (["seed=7"], r"tag v0\.2\.0: exists and marks the run of another recipe; raise `version`", False),
+        (["version=0.1.9", "seed=7"], BEHIND, True),  # other rows
+        (["version=0.1.9", "seed=20"], BEHIND, True),  # the same rows
+    ],
+)
+def test_a_version_that_is_taken_or_behind_is_refused_and_a_tag_never_moves(published, changes, said, may_be_forced):
+    repository, directory = published
+    recipe = recipe_of(directory, *changes)
+    for force in (False,) if may_be_forced else (False, True):
+        with pytest.raises(RunError, match=said):
+            publication_target(repository, recipe, force)
+    if may_be_forced:
+        assert publication_target(repository, recipe, True).branch == NEXT
+
+
+def test_a_directory_with_another_run_is_not_published_under_this_recipe(tmp_path):
+    directory = finished_run(tmp_path / "pairs")
+    check_run(directory, recipe_of(directory))
+    check_run(tmp_path / "absent", recipe_of(directory))
+    with pytest.raises(
+        InputError, match=r"pairs: holds a run of another recipe \(pairs v0\.1\.0\).*remove the directory"
+    ):
+        check_run(directory, recipe_of(directory, "source.limit=3"))
+
+
+def test_a_namespace_that_the_token_does_not_have_is_named(hub_api, alice):
+    patience = RetryPolicy(scale=0.001)
+    assert namespace(hub_api, "acme", True, patience) == "acme" and namespace(hub_api, None, True, patience) == "demo"
+    with pytest.raises(InputError, match=r"--org acme: is not the token's user .*allowed: alice"):
+        namespace(alice, "acme", True, patience)
+    assert namespace(alice, "acme", False, patience) == "acme"  # a plan needs no right
+
+
+def test_a_release_names_revisions_that_cannot_move_and_its_dtype(tmp_path):
+    recipe = load_recipe(Path("recipes/demo/demo-sts-dino.yaml"), ModelRecipe)
+    check_pins(tmp_path, recipe)
+    moving = recipe.datasets[0].model_copy(update={"revision": "main"})
+    with pytest.raises(InputError, match=r"'main' can move.*allowed: a tag such as v1\.0\.0"):
+        check_pins(tmp_path, recipe.model_copy(update={"datasets": (moving,)}))
+    moving_pairs = ValidationData(repo_id="org/pairs", revision="main")
+    with pytest.raises(InputError, match=r"validation\.0\.revision: 'main' can move"):
+        check_pins(tmp_path, recipe.model_copy(update={"validation": (moving_pairs,)}))
+    dataset = recipe_of(finished_run(tmp_path / "run"))
+    check_dtype(tmp_path, dataset)
+    auto = dataset.model_copy(update={"model": dataset.model.model_copy(update={"dtype": "auto"})})
+    with pytest.raises(InputError, match=r"model.dtype: 'auto' names no dataset; allowed: .*model.dtype=bfloat16"):
+        check_dtype(tmp_path, auto)

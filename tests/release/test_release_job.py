@@ -6,12 +6,11 @@ import shlex
 import shutil
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from huggingface_hub import HfApi
+from serving import Reply, ordered_server
 
 from hub import cli
 from hub.errors import InputError, RunError
@@ -24,45 +23,11 @@ URL = "https://code.example/acme/sts-dino.git"
 IDENTITY = {f"GIT_{who}_{what}": "x@example.com" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
 
 
-class Jobs(ThreadingHTTPServer):
-    """The part of a Hub that starts jobs: it answers with ``status`` and keeps what it is asked."""
-
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), Answer)
-        self.asked: list[tuple[str, str, dict]] = []
-        self.status = 200
-        self.url = f"http://127.0.0.1:{self.server_port}"
-        threading.Thread(target=self.serve_forever, args=[0.01], daemon=True).start()
-
-
-class Answer(BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.answer(200, {"name": "someone", "orgs": [{"name": "acme"}], "auth": {"accessToken": {"role": "write"}}})
-
-    def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.asked.append((self.path, self.headers["Authorization"], body))
-        owner = {"id": "1", "name": self.path.split("/")[-1], "type": "org"}
-        job = {"id": "j1", "status": {"stage": "RUNNING", "message": None}, "owner": owner, "flavor": body["flavor"]}
-        self.answer(self.server.status, job if self.server.status == 200 else {"error": "pay first"})
-
-    def answer(self, status: int, said: dict):
-        answer = json.dumps(said).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def log_message(self, *_):
-        pass
-
-
-@pytest.fixture
-def jobs():
-    with Jobs() as server:
-        yield server
-        server.shutdown()
+def started(body: dict, number: int) -> Reply:
+    """The answer of a Hub that starts a job."""
+    owner = {"id": "1", "name": "payer", "type": "org"}
+    job = {"id": "j1", "status": {"stage": "RUNNING", "message": None}, "owner": owner, "flavor": body["flavor"]}
+    return 200, {}, json.dumps(job)
 
 
 def git(at: Path, *words: str) -> str:
@@ -96,31 +61,29 @@ def asked(capsys, monkeypatch, *words: str) -> tuple[int, str, str]:
 
 
 @pytest.mark.slow("starts command after command")
-def test_what_is_printed_and_what_is_sent_are_one_job_and_the_token_is_a_secret_of_it(
-    checkout, jobs, capsys, monkeypatch
-):
+def test_what_is_printed_and_what_is_sent_are_one_job_and_the_token_is_a_secret_of_it(checkout, capsys, monkeypatch):
     words = [RECIPE, "--workers", "4", "--timeout", "36h", "--attempts", "5", "--namespace", "payer", "--private"]
     words += ["--set", "source.limit=7"]
     home = {"HF_HOME": str(checkout.parent / "home"), "PYTHONPATH": str(ROOT)}
-    environment = os.environ | home | {"HF_ENDPOINT": jobs.url, "HF_TOKEN": TOKEN}
-
-    def run(*line: str) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0 and TOKEN not in done.stdout + done.stderr, done.stderr
-        return done
-
     code, printed, _ = asked(capsys, monkeypatch, *words)
     client, *rest = shlex.split(printed)
     assert code == 0
-    started = run(sys.executable, "-m", "sts_dino", "job", *words, "--org", "acme", "--flavor", "l4x4", "--yes")
-    assert started.stdout == f"{jobs.url}/jobs/payer/j1\n"
-    assert started.stderr.splitlines()[-1] == "hf jobs logs --follow payer/j1"
-    run(str(Path(sys.executable).with_name(client)), *rest)
+    with ordered_server(started) as jobs:
+        url = jobs.base_url.removesuffix("/v1")
+        environment = os.environ | home | {"HF_ENDPOINT": url, "HF_TOKEN": TOKEN}
 
-    ours, theirs = jobs.asked
-    assert ours == theirs
-    path, authorization, body = ours
-    assert (path, authorization) == ("/api/jobs/payer", f"Bearer {TOKEN}")
+        def run(*line: str) -> subprocess.CompletedProcess[str]:
+            done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+            assert done.returncode == 0 and TOKEN not in done.stdout + done.stderr, done.stderr
+            return done
+
+        done = run(sys.executable, "-m", "sts_dino", "job", *words, "--org", "acme", "--flavor", "l4x4", "--yes")
+        assert done.stdout == f"{url}/jobs/payer/j1\n"
+        assert done.stderr.splitlines()[-1] == "hf jobs logs --follow payer/j1"
+        run(str(Path(sys.executable).with_name(client)), *rest)
+    body, theirs = jobs.bodies
+    assert body == theirs and jobs.paths == ["/api/jobs/payer"] * 2
+    assert [headers["authorization"] for headers in jobs.headers] == [f"Bearer {TOKEN}"] * 2
     assert body.pop("secrets") == {"HF_TOKEN": TOKEN} and TOKEN not in json.dumps(body)
     assert (body["flavor"], body["timeoutSeconds"], body["attempts"]) == ("l4x4", 36 * 3600, 5)
     line = f"sts-dino release {RECIPE} --org acme --yes --set source.limit=7 --workers 4 --private"
@@ -195,11 +158,12 @@ def test_code_that_the_job_could_not_clone_is_refused_without_showing_it():
         assert TOKEN not in str(refusal.value) and "@" not in str(refusal.value)
 
 
-def test_a_hub_that_refuses_a_job_says_why(jobs, monkeypatch):
+def test_a_hub_that_refuses_a_job_says_why(monkeypatch):
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     job = HubJob("x", "python:3.11", ["true"], "cpu-basic", "1h", 1, "acme")
-    for jobs.status, said in ((402, "402: pay first"), (403, "403: pay first; the token may not do")):
-        with pytest.raises(RunError) as refusal:
-            job.submit(HfApi(endpoint=jobs.url), "acme")
-        assert said in str(refusal.value) and TOKEN not in str(refusal.value)
-    assert len(jobs.asked) == 2
+    answers = {402: "402: pay first", 403: "403: pay first; the token may not do"}
+    with ordered_server(lambda body, number: (402 + number, {}, '{"error": "pay first"}')) as jobs:
+        for said in answers.values():
+            with pytest.raises(RunError) as refusal:
+                job.submit(HfApi(endpoint=jobs.base_url.removesuffix("/v1")), "acme")
+            assert said in str(refusal.value) and TOKEN not in str(refusal.value)

@@ -1,7 +1,6 @@
-"""One command from recipe to Hub: killed, resumed on an empty disk, and refused before any work."""
+"""One command from recipe to Hub: interrupted, corrected without new rows, and refused before any work."""
 
 import subprocess
-import sys
 import time
 from dataclasses import fields
 from pathlib import Path
@@ -9,21 +8,31 @@ from pathlib import Path
 import pytest
 from command_outcomes import outcome_of
 from forked_python import python_in
-from local_hub import mint
+from huggingface_hub import HfApi
+from published_run import hub_file
+from small_runs import small_recipe, small_run
 from tiny_lm import make_lm
+from training_inputs import write_recipe
 from typer.main import get_command
+from typer.testing import CliRunner
 
 import release.publish
 import release.run
 from eval import run as evaluation
+from generation import run as generation
+from hub.client.publish import publish
 from hub.contract import run_dir
+from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe_file import load_recipe, resolved
 from hub.errors import InputError
+from model_cards import renderer
+from model_cards.render import require_card
+from release import artefact
 from release.options import ClusterWorkers, EvaluationOptions, words_of
 from release.run import expanded
+from training.run import main as train
 
 pytest_plugins = ["local_hub"]
-RECIPE = Path("recipes/demo/sts-dino-x2.yaml")
-SMALL = ["source.limit=60", "shard_size=4", "decoding.max_new_tokens=6", "decoding.max_attempts=3"]  # 15 shards
 
 
 @pytest.fixture(scope="module")
@@ -32,40 +41,20 @@ def environment(local_hub, tmp_path_factory) -> dict[str, str]:
     return local_hub.client_environment(tmp_path_factory.mktemp("machine") / "home")
 
 
-def command(environment: dict[str, str], artifacts: Path, lm: Path, name: str, *more: str, python: str = ""):
-    """A small release as a process."""
-    settings = [f"name={name}", f"model.path={lm}", *SMALL]
-    words = [python or python_in(environment), "-m", "sts_dino", "release", str(RECIPE), "--org", "acme"]
-    words += ["--artifacts", str(artifacts), *(word for setting in settings for word in ("--set", setting)), *more]
-    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=240)
-    return process.returncode, out, err
-
-
-@pytest.mark.slow("starts a release")
-def test_a_token_that_may_only_read_stops_before_the_model_is_loaded(local_hub, environment, tmp_path):
-    reading = environment | {"HF_TOKEN": mint(local_hub, "demo", "read")}
-    process = command(reading, tmp_path, tmp_path / "no-lm", "never", "--yes", python=sys.executable)
-    code, _, err = ended(process)
-    assert code == 1 and err.startswith("error: ") and "may only read" in err
-    assert "generation.run" not in err and "hf_" not in err
-
-
 @pytest.mark.slow("interrupts a release")
 def test_a_signal_leaves_no_generator_behind_and_it_is_reported_how_to_resume(environment, tmp_path):
-    lm, name = make_lm(tmp_path / "lm"), "interrupted"
-    process = command(environment, tmp_path, lm, name, "--yes", "--set", "source.limit=9000")
-    directory = tmp_path / "datasets" / name
+    settings = ["name=interrupted", f"model.path={make_lm(tmp_path / 'lm')}", "source.limit=9000", "shard_size=4"]
+    words = [python_in(environment), "-m", "sts_dino", "release", "recipes/demo/sts-dino-x2.yaml", "--org", "acme"]
+    words += ["--yes", "--artifacts", str(tmp_path), *(word for one in settings for word in ("--set", one))]
+    process = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    directory = tmp_path / "datasets" / "interrupted"
     deadline = time.monotonic() + 120
     while run_dir.read_manifest(directory) is None and time.monotonic() < deadline:
         time.sleep(0.05)
     process.terminate()  # this process alone: a terminal and Slurm signal the generator, too
-    code, out, err = ended(process)
+    out, err = process.communicate(timeout=240)
     last = "ended by SIGTERM; run the same command again to go on"
-    assert (code, out, err.splitlines()[-1]) == (143, "", last)
+    assert (process.returncode, out, err.splitlines()[-1]) == (143, "", last)
     with run_dir.locked(directory):
         assert not run_dir.read_manifest(directory).complete
 
@@ -130,3 +119,62 @@ def test_the_evaluation_takes_every_option_of_the_release():
     assert words[:4] == ["--tasks", "papers", "--tasks", "mteb/STS17"]
     parsed = get_command(evaluation.app).make_context("score", ["recipe.yaml", *words]).params
     assert EvaluationOptions(*(parsed[one.name] for one in fields(EvaluationOptions))) == every
+
+
+X2 = Path("recipes/demo/sts-dino-x2.yaml")
+
+
+def test_a_corrected_recipe_is_published_again_and_nothing_is_made(hub_api, tmp_path, monkeypatch):
+    directory, recipe = tmp_path / "datasets" / "small-sts", small_recipe("sts")
+    small_run(directory, recipe)
+    repo = publish(hub_api, directory, "acme", yes=True).repo_id
+    before = run_dir.require_complete(directory)
+
+    changes = {"pretty_name": "Corrected", "license": "cc-by-4.0", "version": "1.2.1"}
+    source = recipe.source.model_copy(update={"description": "other words"})
+    path = tmp_path / "small-sts.yaml"
+    path.write_text(resolved(recipe.model_copy(update={**changes, "source": source})), encoding="utf-8")
+    words = [path, "--org", "acme", "--artifacts", tmp_path, "--again"]
+    monkeypatch.setattr(artefact, "HfApi", lambda: HfApi("http://127.0.0.1:9"))
+    nowhere = outcome_of(release.run, *words, "--patience", "0")
+    assert nowhere.code == 0 and "is made, but no Hub says" in nowhere.stderr  # all but the plan is made
+    monkeypatch.setattr(artefact, "HfApi", lambda: hub_api)
+    done = outcome_of(release.run, *words, "--yes")
+    assert done.code == 0, done
+    assert "+ " not in done.printed.replace("+ small-sts.py", "") and "tag v1.2.1" in done.printed
+
+    now = run_dir.require_complete(directory)
+    assert (now.fingerprint, now.files) == (before.fingerprint, before.files) and now.version == "1.2.1"
+    card = hub_file(hub_api, repo, "README.md").decode()
+    assert "# Corrected\n" in card and "license: cc-by-4.0" in card and "Source sentences: other words" in card
+    assert b"# Corrected" not in hub_file(hub_api, repo, "README.md", "v1.2.0")
+    assert hub_file(hub_api, repo, "recipe.yaml").decode() == path.read_text(encoding="utf-8")
+
+
+def test_what_no_card_could_say_is_refused_before_a_release_makes_anything(tmp_path, monkeypatch):
+    recipe = load_recipe(X2, DatasetRecipe)
+    require_card(recipe, "acme/name")
+    with pytest.raises(InputError, match=r"acme/a\.git"):
+        require_card(recipe, "acme/a.git")
+    monkeypatch.setattr(renderer, "DATA", tmp_path)
+    (tmp_path / "changes.yaml").write_text(f"{recipe.name}:\n  0.0.1: the first\n")
+    with pytest.raises(InputError, match=r"has no entry for version 0\.1\.0; add one line on top"):
+        require_card(recipe, "acme/name")
+
+
+@pytest.mark.parametrize("option", ["--dry-run", "--estimate", None])
+def test_a_licence_that_its_parts_do_not_allow_stops_every_start(option, tmp_path):
+    words = [str(X2), "--out", str(tmp_path / "run"), *([option] if option else []), "--set"]
+    for setting, said in (("my-own", "not a licence that can be judged"), ("mit", "does not cover its parts")):
+        done = CliRunner().invoke(generation.app, [*words, f"license={setting}"])
+        assert isinstance(done.exception, InputError) and said in str(done.exception)
+    assert not list(tmp_path.iterdir())
+    data = {"path": str(tmp_path / "pairs"), "config": "postprocessed", "example_type": "sts"}
+    data |= {"loss": "CosineSimilarityLoss"}
+    for said, changes in (
+        ("'apache-2.0' does not cover its parts", {"datasets": [{**data, "license": "cc-by-nc-4.0"}]}),
+        ("does not say its licence; write it to datasets.0.license", {"datasets": [{**data, "license": None}]}),
+    ):
+        with pytest.raises(InputError, match=said):
+            train(write_recipe(tmp_path, **changes), out=tmp_path / "out", dry_run=option == "--dry-run")
+    assert not (tmp_path / "out").exists()

@@ -1,11 +1,8 @@
 """The SimCSE baseline: as many steps on the source sentences, trained beside the model, scored and shown with it."""
 
-import os
-import sys
+from pathlib import Path
 
 import pytest
-import typer
-from forked_python import python_in
 from test_eval_run import EVALUATION, command
 from training_inputs import write_recipe
 
@@ -16,8 +13,9 @@ from hub.contract.results import read_results
 from hub.contract.run_dir import Manifest, require_complete
 from hub.errors import InputError
 from model_cards.render import render
+from release import simcse
 from release.simcse import baseline_recipe, steps_of, train_baseline
-from release.stages import run_stage
+from training.run import main as train
 
 STATIC = {"modules": "static", "license": "apache-2.0"}
 
@@ -68,14 +66,20 @@ def test_what_is_refused_and_what_the_key_leaves_alone(tmp_path):
         steps_of(whole, tmp_path)
 
 
+def in_this_process(command: str, path: str, option: str, out: str) -> None:
+    """The stage without a process of its own."""
+    assert (command, option) == ("train", "--out")
+    train(Path(path), out=Path(out))
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A model with its control, both trained by the stage's own command, and scored."""
+    """A model with its control, both trained and scored."""
     folder = tmp_path_factory.mktemp("trained")
     recipe = recipe_of(folder, evaluation=EVALUATION, bootstrap_samples="50")
+    train(folder / "recipe.yaml", out=folder / "tiny")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "executable", python_in(dict(os.environ)))
-        run_stage("train", str(folder / "recipe.yaml"), "--out", str(folder / "tiny"))
+        patch.setattr(simcse, "run_stage", in_this_process)
         train_baseline(folder / "tiny", recipe)
     assert command(folder / "recipe.yaml", "--model", folder / "tiny") == 0
     return folder
@@ -100,8 +104,8 @@ def test_the_control_is_trained_for_as_many_steps_and_scored_with_the_model(trai
     assert f"| {control_score.main_score:.2f} [{control_score.low:.2f}, {control_score.high:.2f}] |" in card
     before = (trained / "tiny.copies/manifest.json").stat().st_mtime_ns
     recipe = load_recipe(trained / "recipe.yaml", ModelRecipe)
-    monkeypatch.setattr(sys, "executable", python_in(dict(os.environ)))
+    monkeypatch.setattr(simcse, "run_stage", in_this_process)
     train_baseline(trained / "tiny", recipe)  # it is there
     assert (trained / "tiny.copies/manifest.json").stat().st_mtime_ns == before
-    with pytest.raises(typer.Exit):  # the stage has reported which key differs
+    with pytest.raises(InputError, match="holds a run of another recipe"):
         train_baseline(trained / "tiny", recipe.model_copy(update={"batch_size": 8}))

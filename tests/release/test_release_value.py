@@ -188,7 +188,7 @@ def test_data_that_hold_no_scored_pairs_are_refused(stages, tmp_path):
     found = read_people(DEV)
     assert len(found.firsts) == 1500 and (min(found.scores), max(found.scores)) == (0, 1)
     (tmp_path / "wrong.csv").write_text("a\tb\n")
-    with pytest.raises(InputError, match=r"wrong.csv:1: is not in"):
+    with pytest.raises(InputError, match=r"wrong.csv, line 1: has 2 tab-separated columns"):
         read_people(tmp_path / "wrong.csv")
 
 

@@ -270,11 +270,3 @@ def test_documents_are_lowered_where_the_recipe_says_so(tokenizer, unit):
     spans = SPANS.model_copy(update={"unit": unit, "lowercase": True})
     rows = [list(span_rows(Dataset.from_list(given), tokenizer, spans, 1, 64).rows) for given in texts]
     assert rows[0] == rows[1]
-
-
-def test_one_changed_token_gives_a_document_other_spans(tokenizer):
-    (cutter,) = span_rows(Dataset.from_list(documents(1)), tokenizer, SPANS, 1, 64).callbacks
-    ids = list(range(5, 205))  # every id is its place
-    rows = [cutter.row(document, 0) for document in (ids, [*ids[:-1], 5], ids)]
-    assert rows[0] == rows[2]
-    assert not set(map(tuple, rows[0]["anchors"])) & set(map(tuple, rows[1]["anchors"]))

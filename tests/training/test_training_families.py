@@ -17,9 +17,12 @@ from training_inputs import WORDS, sts_rows, triplet_rows, write_dataset
 
 from hub.client.publish import Options, publish
 from hub.contract.recipe import ModelRecipe, TrainingData
-from hub.contract.recipe_file import load_recipe
+from hub.contract.recipe_file import fingerprint, load_recipe
+from hub.contract.run_dir import changed_files, require_complete
 from hub.contract.schema import EXAMPLE_SET, TRIPLET, features
+from hub.errors import InputError
 from model_cards.render import render, write
+from training import merge
 
 pytestmark = pytest.mark.slow("trains every model recipe at the size of a test and publishes it")
 
@@ -34,12 +37,26 @@ RELEASED = {name: RECIPES[name] for name in ALIKE.values()}
 ADAPTERS = [name for name, recipe in RELEASED.items() if recipe.lora]
 STEPS = 4
 PROBES = ["a man plays the flute", 'two "old" dogs run.', "", "cat " * 300]
-TRAIN = """import json, sys
+MERGING = "save_encoder", "copytree", "move_into_place", "write_manifest"  # its steps: killed behind each of them
+TRAIN = """import json, os, shutil, sys
 from pathlib import Path
 from training import merge, run
-recipes, adapters = json.loads(sys.argv[1])
-for recipe in recipes: run.main(Path(recipe))
-for adapter in adapters: merge.main(Path("artifacts/models", adapter), None)"""
+from training.encoder import encoder
+from training.loop import finish
+recipes, adapters, steps = json.loads(sys.argv[1])
+for recipe in recipes:
+    run.main(Path(recipe))
+for adapter in (Path("artifacts/models", name) for name in adapters):
+    merge.main(adapter, None)
+    for step in steps:
+        home, out = {"save_encoder": encoder, "copytree": shutil}.get(step, finish), Path("killed", step)
+        made = getattr(home, step)
+        if os.fork() == 0:
+            setattr(home, step, lambda *given: ((step == "write_manifest") or made(*given), os._exit(9)))
+            merge.main(adapter, out)
+        assert os.waitstatus_to_exitcode(os.wait()[1]) == 9, step
+        assert '"complete": true' not in (out / "manifest.json").read_text(), step
+        merge.main(adapter, out)"""
 LOAD = """import json, sys
 from sentence_transformers import SentenceTransformer
 probes = json.loads(sys.argv[1])
@@ -92,8 +109,9 @@ def released(local_hub, hub_api, tmp_path_factory) -> dict[str, Path]:
     (folder / "dev.csv").write_text("".join(lines))
     (folder / "documents.txt").write_text("\n".join(" ".join((WORDS[i:] + WORDS[:i]) * 4) for i in range(len(WORDS))))
     recipes = [tiny(recipe, folder, bases) for recipe in RELEASED.values()]
-    environment = local_hub.client_environment(folder / "home") | {"PYTHONPATH": str(Path.cwd())}
-    call = [sys.executable, "-c", TRAIN, json.dumps([[str(recipe) for recipe in recipes], ADAPTERS])]
+    own = {"PYTHONPATH": str(Path.cwd()), "OMP_NUM_THREADS": "1"}
+    environment = local_hub.client_environment(folder / "home") | own
+    call = [sys.executable, "-c", TRAIN, json.dumps([[str(recipe) for recipe in recipes], ADAPTERS, MERGING])]
     done = subprocess.run(call, env=environment, cwd=folder, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     made = {path.parent.name: path.parent for path in (folder / "artifacts/models").glob("*/manifest.json")}
@@ -127,3 +145,43 @@ def test_a_clean_process_gets_the_embeddings_of_the_run_directory_by_stock_modul
         assert np.abs(loaded[f"acme/{name}"] - loaded[f"acme/{name}-merged"]).max() <= 1e-5, name
         config = json.loads((released[name] / "adapter_config.json").read_text())
         assert config["base_model_name_or_path"] == "acme/tiny-llama" and len(config["revision"]) == 40
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def test_a_merge_killed_at_any_step_ends_the_same_and_says_where_it_comes_from(released) -> None:
+    (name,) = ADAPTERS
+    adapter, merged = released[name], released[f"{name}-merged"]
+    manifest, before = require_complete(merged), require_complete(adapter)
+    recipe = load_recipe(merged / "recipe.yaml", ModelRecipe)
+    assert (recipe.name, recipe.lora.release, manifest.name) == (merged.name, "merged", merged.name)
+    assert manifest.fingerprint == fingerprint(recipe, manifest.inputs) != before.fingerprint
+    assert manifest.provenance["merged_from"]["fingerprint"] == before.fingerprint
+    assert manifest.provenance["training"] == before.provenance["training"]
+    assert manifest.provenance["command"].endswith(f"\nsts-dino merge artifacts/models/{name}")
+    assert not changed_files(merged, manifest)
+    folder, whole = adapter.parents[2] / "killed", contents(merged)
+    for step in MERGING:
+        again = contents(folder / step)
+        assert again.keys() == {file.path for file in manifest.files} | {"manifest.json", "recipe.yaml"}, step
+        assert again.items() <= whole.items(), step  # which has a card, too
+        assert contents(folder / f"{step}.base") == contents(adapter.with_name(f"{name}.base")), step
+
+
+def test_what_cannot_be_merged_is_refused_and_nothing_is_overwritten(released, tmp_path) -> None:
+    (name,) = ADAPTERS
+    adapter, other = released[name], tmp_path / "other"
+    other.mkdir()
+    (other / "notes.txt").write_text("mine")
+    before = contents(adapter)
+    for directory, out, message in (
+        (adapter, other, "other: is not empty and not a run directory"),
+        (adapter, adapter, "holds a run of another recipe"),
+        (released[f"{name}-merged"], None, "holds whole weights already"),
+        (adapter.parents[2] / "sts", None, "holds a dataset"),
+    ):
+        with pytest.raises(InputError, match=message):
+            merge.main(directory, out)
+    assert contents(adapter) == before and contents(other) == {"notes.txt": b"mine"}
