@@ -41,7 +41,7 @@ COMMANDS = {
     "report": StageCommand("sts_dino.report.run", "Write a report of runs as one HTML file", takes="run"),
     "compare": StageCommand("eval.compare.run", "Compare evaluations: which differences are significant"),
     "compare-seeds": StageCommand(
-        "eval.compare.seeds", "Mean over tasks of an encoder, its base and its SimCSE baseline"
+        "eval.compare.seeds", "Mean over tasks of an encoder beside its baselines"
     ),
     "fidelity": StageCommand("eval.audit.fidelity", "Measure label agreement of a dataset", takes="run"),
     "quality": StageCommand("eval.audit.quality", "Measure labels, overlap, repeats and lengths", takes="run"),
