@@ -100,9 +100,9 @@ class NearIndex:
     def near(self, forms: Sequence[str], least: float) -> dict[str, list[tuple[str, float]]]:
         """For each text the others whose n-grams have a Jaccard similarity of ``least`` or more, if there are any."""
         found: dict[str, list[tuple[str, float]]] = {}
+        asked = [grams(form, self.banding.grams) for form in forms]
         for query, place in zip(*self.candidates(forms), strict=True):
-            form, other = forms[query], self._forms[place]
-            mine = grams(form, self.banding.grams)
+            form, mine, other = forms[query], asked[query], self._forms[place]
             if form != other and least * len(mine) <= len(other):  # a text has no more n-grams than characters
                 theirs = grams(other, self.banding.grams)
                 if (similarity := len(mine & theirs) / len(mine | theirs)) >= least:

@@ -87,7 +87,7 @@ def test_the_recipe_is_taken_as_it_is_from_any_folder(tmp_path, monkeypatch, lin
     assert Path(recipe.source.path) == corpus and Path(recipe.few_shot.examples.path) == folder / "mine.examples.tsv"
     assert licences.check(recipe).licence.id == recipe.license == "mit"
     shown = plan(recipe, tmp_path / "out")
-    assert "texts: 9 wanted, 3 of each label" in shown and words in shown
+    assert "texts: 9 wanted, 3 of label 1, 3 of label" in shown and words in shown
     assert recipe.labels[0].meaning == languages()[recipe.language]["1 means"]
     filters = ("example_copy", "prompt_echo", "control_characters", "too_long", "wrong_language")
     assert recipe.postprocess.reject == filters

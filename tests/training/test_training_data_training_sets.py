@@ -361,7 +361,7 @@ def test_a_guide_is_pinned_and_not_trained(tmp_path):
         prepare(recipe(tmp_path, data), tmp_path / "out", None, [])
     path = recipe(tmp_path, data | {"guide": guide | {"license": "mit"}})
     job = prepare(path, tmp_path / "out", None, [])
-    assert job.manifest().inputs["guide:guide"] == job.guides[0].sha256
+    assert job.begin().inputs["guide:guide"] == job.guides[0].sha256
     encoder = build_encoder(job.recipe.base, job.base)
     trainer = make_trainer(job, encoder, "f")
     (loss,) = trainer.loss.values()
