@@ -25,7 +25,6 @@ PRELOADED = (
     "generation.run",
     "generation.backends.engine",
     MODEL,
-    "datasets.packaged_modules.parquet.parquet",
 )
 
 
@@ -83,9 +82,6 @@ def release(arguments: list[str]) -> None:
     client.TIMEOUT = httpx2.Timeout(faults.TIMEOUT)
     artefact.StageProcess = ForkedStage
     cli.run(lambda: run.app(arguments))
-
-
-loaded = faults.loaded
 
 
 class Forked:

@@ -14,7 +14,6 @@ import select
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from datetime import timedelta
@@ -29,7 +28,7 @@ from sts_dino.commands import COMMANDS
 WAITS, LONGEST_WAIT = 0.01, 0.03  # of every wait in a publishing process: what is left, and seconds at most
 TIMEOUT = 0.5  # seconds that it waits for an answer
 STARTED = "generator-started"  # a file beside the run directories
-PRELOADED = ("datasets.packaged_modules.parquet.parquet", "release.run")
+PRELOADED = ("release.run",)
 
 
 class FaultyHub:
@@ -119,12 +118,6 @@ class Launcher:
         self._ended: int | None = None
         return Running(self, int(self._line()), said)
 
-    def result(self, function: str, *arguments: Any) -> Any:
-        """What the function prints as the last line of JSON."""
-        running = self.start(function, *arguments)
-        assert running.code() == 0, running.said()
-        return json.loads(running.said().splitlines()[-1])
-
     def has_ended(self) -> bool:
         if self._ended is None and select.select([self._process.stdout], [], [], 0)[0]:
             self._ended = int(self._line())
@@ -196,32 +189,6 @@ def talkative(token: str, broken: list[str], command_name: str, arguments: list[
         holder, _, function = name.rpartition(".")
         setattr(importlib.import_module(holder), function, fail)
     command(command_name, arguments)
-
-
-def loaded(repo_id: str, revision: str) -> None:
-    """What a user gets of a commit: rows by config and split, as the dataset, the manifest and the card say."""
-    import datasets
-    import yaml
-    from huggingface_hub import HfApi, hf_hub_download
-
-    def text(path: str) -> str:
-        return Path(hf_hub_download(repo_id, path, repo_type="dataset", revision=revision)).read_text(encoding="utf-8")
-
-    with tempfile.TemporaryDirectory() as cache:  # empty: it must not answer for the Hub
-        default = datasets.load_dataset(repo_id, revision=revision, cache_dir=cache)
-        configs = datasets.get_dataset_config_names(repo_id, revision=revision)
-        found = {c: datasets.load_dataset(repo_id, c, revision=revision, cache_dir=cache) for c in configs}
-        rows = {config: {split: len(part) for split, part in parts.items()} for config, parts in found.items()}
-        assert default
-    card, manifest = text("README.md"), json.loads(text("manifest.json"))
-    infos = yaml.safe_load(card.split("---\n")[1])["dataset_info"]
-    stated = {
-        info["config_name"]: {split["name"]: split["num_examples"] for split in info["splits"]}
-        for info in (infos if isinstance(infos, list) else [infos])
-    }
-    tree = HfApi().list_repo_tree(repo_id, repo_type="dataset", recursive=True, revision=revision)
-    files = {entry.path: (entry.lfs.sha256 if entry.lfs else entry.blob_id) for entry in tree if hasattr(entry, "size")}
-    print(json.dumps({"rows": rows, "stated": stated, "manifest": manifest, "card": card, "files": files}))
 
 
 def main(preloaded: list[str], functions: dict[str, Any]) -> None:

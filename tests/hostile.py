@@ -18,7 +18,11 @@ from sts_dino.commands import COMMANDS
 
 NAMES = ("publish", "release", "job", "write", "train", "score", "quality", "decontaminate", "annotate")
 MODULES = [COMMANDS[name].module for name in NAMES]
-LIBRARIES = ["sentence_transformers", "transformers.models.llama.modeling_llama", *faults.PRELOADED[:1]]
+LIBRARIES = [
+    "sentence_transformers",
+    "transformers.models.llama.modeling_llama",
+    "datasets.packaged_modules.parquet.parquet",
+]
 DATASET = {"repo_type": "dataset"}
 LONGEST = 30  # seconds of a command; longer is a hang
 

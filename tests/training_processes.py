@@ -74,8 +74,8 @@ def killed(arguments: list[str], processes: int, log: Path, reached: Callable[[]
         for process in group:
             process.join()
         if not (manifest := read_manifest(out)) or not manifest.complete:
-            told = log.with_suffix(".err").read_text()
-            assert reached() and all(process.exitcode == -signal.SIGKILL for process in group), told
+            errors = log.with_suffix(".err").read_text()
+            assert reached() and all(process.exitcode == -signal.SIGKILL for process in group), errors
             return
         shutil.rmtree(out)
         shutil.rmtree(f"{out}.checkpoints", ignore_errors=True)

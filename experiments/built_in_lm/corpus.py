@@ -63,7 +63,8 @@ class Corpus:
         return not blocked
 
 
-def _lines(path: Path) -> list[str]:
+def read_lines(path: Path) -> list[str]:
+    """The lines of a UTF-8 file, of a packed one, too. Raises InputError when it does not exist."""
     if not path.is_file():
         raise InputError(path, "no such file in the data folder", hint="see the model card for the layout --data needs")
     if path.suffix == ".gz":
@@ -80,38 +81,38 @@ def evaluation_sentences(root: Path) -> Iterator[str]:
             root, "holds no STS input files", hint="--data must hold sts-original, or nothing can be removed"
         )
     for path in inputs:
-        for line in _lines(path):
+        for line in read_lines(path):
             yield from line.split("\t")[:2]
     for path in sorted(root.glob("STSBenchmark/sts-*.csv")):
-        for row in csv.reader(_lines(path), delimiter="\t", quoting=csv.QUOTE_NONE):
+        for row in csv.reader(read_lines(path), delimiter="\t", quoting=csv.QUOTE_NONE):
             yield from row[5:7]
     for path in sorted(root.glob("SICK/SICK_*.txt")):
-        for line in _lines(path)[1:]:
+        for line in read_lines(path)[1:]:
             yield from line.split("\t")[1:3]
 
 
 def _captions(root: Path, split: str) -> list[list[str]]:
-    files = [_lines(root / "captions" / f"{split}.{i}.en.gz") for i in range(1, 6)]
+    files = [read_lines(root / "captions" / f"{split}.{i}.en.gz") for i in range(1, 6)]
     return [[clean(t) for t in image] for image in zip(*files, strict=True) if all(image)]
 
 
 def _prose(root: Path) -> Iterator[tuple[str, str]]:
     """(source, sentence) in document order; the held-out part comes under its own name."""
-    wikipedia = _lines(root / "wikipedia-sentences-10k.txt")
+    wikipedia = read_lines(root / "wikipedia-sentences-10k.txt")
     for number, line in enumerate(wikipedia):
         yield ("held-out" if number >= len(wikipedia) - HELD_OUT_WIKIPEDIA else "wikipedia"), clean(line)
     for name in ("valid", "test"):
-        for line in _lines(root / f"wikitext-2-{name}.txt"):
+        for line in read_lines(root / f"wikitext-2-{name}.txt"):
             if line.strip() and not line.startswith(" ="):
                 yield from (("wikitext-2", detokenise(s + ".")) for s in line.replace(" . ", " .\n").split(" .\n"))
     for name in ("train", "valid"):
-        for line in _lines(root / "openwebtext-sample" / f"{name}.txt"):
+        for line in read_lines(root / "openwebtext-sample" / f"{name}.txt"):
             yield from (("openwebtext", clean(s)) for s in _SENTENCE_END.split(line))
 
 
 def _snli(root: Path) -> Iterator[tuple[str, str, str]]:
     for part in ("dev", "test"):
-        files = [_lines(root / f"{name}.{part}") for name in ("labels", "s1", "s2")]
+        files = [read_lines(root / f"{name}.{part}") for name in ("labels", "s1", "s2")]
         for label, first, second in zip(*files, strict=True):
             if label:
                 yield label.strip(), detokenise(first), detokenise(second)
@@ -119,7 +120,7 @@ def _snli(root: Path) -> Iterator[tuple[str, str, str]]:
 
 def _fewshot(root: Path) -> Iterator[tuple[str, str, str]]:
     for path in sorted(root.glob("*-shot/*/*.txt")):
-        for line in _lines(path):
+        for line in read_lines(path):
             if found := _FEWSHOT.search(line.strip()):
                 yield found[1], clean(found[2]), clean(found[3])
 

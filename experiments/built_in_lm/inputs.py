@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
+from experiments.built_in_lm.corpus import read_lines
 from generation.inputs.row_seeds import fraction
 from hub import cli
 from hub.durable import write_text
-from hub.errors import InputError
 
 LICENCES = {
     "images": "CC BY-SA (PASCAL VOC-2008 image descriptions, Rashtchian et al. 2010)",
@@ -60,10 +60,3 @@ def choose(texts: list[str], count: int) -> list[str]:
     """``count`` distinct texts without tabs or quotation marks, first in the order of a hash."""
     usable = {text for text in texts if text and '"' not in text and "\t" not in text}
     return sorted(usable, key=lambda text: fraction("demo input", text))[:count]
-
-
-def read_lines(path: Path) -> list[str]:
-    """The lines of a UTF-8 file. Raises InputError when it is not there."""
-    if not path.is_file():
-        raise InputError(path, "no such file", hint="--data is the folder that holds sts-original/ and text/")
-    return path.read_text(encoding="utf-8").split("\n")

@@ -16,7 +16,6 @@ STS_TASKS = {
     "0.5": "Task: Write two sentences that are somewhat similar.",
     "0": "Task: Write two sentences that are on completely different topics.",
 }
-NLI_VERBS = ("entails", "contradicts")
 NLI_MIDDLE = '" in the form of a statement beginning with "Answer:". Answer: "'
 # Whole phrases of the prompts are single tokens: shorter prompts, and labels that differ in one token.
 PROMPT_PHRASES = (

@@ -1,29 +1,25 @@
 """A running local Hub for tests, and small ways to look at it. Use it with ``pytest_plugins = ["local_hub"]``.
 
 PYTEST_DONT_REWRITE: the tests import its functions before pytest loads it as a plugin.
-The client library reads its environment when it is first imported, so this module sets it first. In this process
-clients upload by LFS, which older clients and ``BytesIO`` objects use everywhere; default settings, and so Xet, are
-tested in processes of their own: the threads of ``hf_xet`` and a test process that forks do not go together.
+The client library reads its environment when it is first imported, so ``conftest.py`` sets it. In this process clients
+upload by LFS, which older clients and ``BytesIO`` objects use everywhere; default settings, and so Xet, are tested in
+processes of their own: the threads of ``hf_xet`` and a test process that forks do not go together.
 """
 
 import hashlib
 import http.client
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-for _name in ("HF_HUB_DISABLE_XET", "HF_HUB_DISABLE_TELEMETRY", "HF_HUB_DISABLE_PROGRESS_BARS"):
-    os.environ[_name] = "1"
+import pytest
+from huggingface_hub import HfApi
+from huggingface_hub.errors import HfHubHTTPError
 
-import pytest  # noqa: E402
-from huggingface_hub import HfApi  # noqa: E402
-from huggingface_hub.errors import HfHubHTTPError  # noqa: E402
-
-from hub_server.process import LocalHub  # noqa: E402
+from hub_server.process import LocalHub
 
 PART_BYTES = 1 << 20
 

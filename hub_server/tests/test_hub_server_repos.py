@@ -105,14 +105,6 @@ def test_listings_filter_and_know_the_card(hub_api, repo):
     assert hub_api.dataset_info(repo, expand=["cardData"]).sha is None
 
 
-def test_gitignore_of_the_repo(hub_api, repo, tmp_path):
-    for name in ("keep.txt", "skip.tmp", "build/x.txt", ".gitignore"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("*.tmp\nbuild/\n")
-    hub_api.upload_folder(repo_id=repo, folder_path=tmp_path, **DATASET)
-    assert paths(hub_api, repo) == [".gitattributes", ".gitignore", "keep.txt"]
-
-
 def test_parent_commit_conflict(hub_api, repo):
     base = hub_api.dataset_info(repo).sha
     first = commit(hub_api, repo, add("a", "1"), parent_commit=base[:10])

@@ -75,7 +75,7 @@ def test_ranks_equal_a_plain_computation():
 
 
 def plain_pass(side: EncodedSplit, settings: RankingSettings, seed: int) -> list[torch.nn.Linear]:
-    """One pass written pair by pair as the toolkit describes it: every contrast projected beside its own anchor."""
+    """One pass, pair by pair, as the toolkit describes it: every contrast projected beside its own anchor."""
     drawn = np.random.RandomState(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""One process, workers of this machine, three nodes, with a store or without: the same bytes, and each goes on with
+"""One process, workers of this machine, three nodes, with a store or without: the same bytes, and each resumes
 what another began.
 
 Every start of a chain but the last one is killed on its way.

@@ -66,10 +66,10 @@ def made() -> list[TaskResult]:
 
 def killed_at(step: int, work) -> int:
     """Do ``work`` in a forked process that kills itself before its n-th step on disk; the steps that it did."""
-    told, tell = os.pipe()
+    heard, tell = os.pipe()
     child = os.fork()
     if not child:
-        os.close(told)
+        os.close(heard)
         done = 0
 
         def counted(function):
@@ -91,7 +91,7 @@ def killed_at(step: int, work) -> int:
         finally:
             os._exit(0)
     os.close(tell)
-    with os.fdopen(told, "rb") as pipe:
+    with os.fdopen(heard, "rb") as pipe:
         steps = len(pipe.read())
     assert os.WEXITSTATUS(os.waitpid(child, 0)[1]) == 0 or steps == step
     return steps

@@ -243,7 +243,7 @@ def test_killed_anywhere_it_goes_on_to_the_same_bytes(source_sentences_whole, cl
     killed(given, there(rounds / "round-*.json", 2), round_size=4)
     first = min(rounds.glob("round-*.json"))
     written = first.stat().st_mtime_ns
-    sorted(rounds.glob("round-*.json"))[1].write_bytes(b"rubbish")  # it is made again
+    sorted(rounds.glob("round-*.json"))[1].write_bytes(b"rubbish")  # it is written again
     killed(given, there(rounds / "round-*.json", 4), round_size=4)
     assert first.stat().st_mtime_ns == written, "a whole round is kept"
     (rounds / ".source-sentences.parquet.1.tmp").write_bytes(b"half")
@@ -305,8 +305,8 @@ def test_auto_is_resolved_before_the_run_is_named_and_recorded(lm, tmp_path, mon
     named = load_recipe(X2, DatasetRecipe, small(lm, f"model.dtype={dtype}"))
     assert load_recipe(tmp_path / "auto" / run_dir.RECIPE, DatasetRecipe).model.dtype == dtype
     assert manifest.fingerprint == fingerprint(named, manifest.inputs)
-    told = manifest.provenance["model"]
-    assert told["attention"] == "shared" and "own attention" in told["attention_reason"]
+    recorded = manifest.provenance["model"]
+    assert recorded["attention"] == "shared" and "own attention" in recorded["attention_reason"]
     assert generate(lm, tmp_path / "auto", f"model.dtype={dtype}") == manifest
     monkeypatch.setattr("torch.cpu.get_capabilities", dict)
     with pytest.raises(InputError, match=r"model.dtype 'bfloat16' there, 'float32"):  # of another machine

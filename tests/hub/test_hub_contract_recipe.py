@@ -69,7 +69,7 @@ def test_a_file_that_is_no_recipe_is_one_line(tmp_path, text, cause):
     assert "recipe.yaml:extends: unknown key" in refused(tmp_path / "recipe.yaml")
 
 
-def test_a_quantization_of_a_stranger_is_read_within_limits():
+def test_a_quantization_of_an_untrusted_model_is_read_within_limits():
     path = Path("recipes/demo/sts-dino-x2.yaml")
     settings = ["model.quantization={bits: '4', modules: '[lm_head]', double: 'true'}"]
     recipe = load_recipe(path, DatasetRecipe, settings)
@@ -111,7 +111,7 @@ def test_sections_that_cannot_work_and_keys_that_nothing_reads(path, changes, me
     assert message in refused(path, DatasetRecipe, *changes)
 
 
-STAND_INS = """
+OVERRIDES = """
 google/gemma-3-270m: {path: lm}
 org/texts: {kind: file, path: x1.txt, description: here, license: cc0-1.0}
 """
@@ -123,11 +123,11 @@ def hub_recipe(folder: Path) -> Path:
     source = {"kind": "hub", "repo_id": "org/texts", "revision": "main", "config": "en", "splits": ["a"], "limit": 7}
     tree["source"] = {**source, "columns": ["text"], "description": "theirs", "license": "cc0-1.0"}
     (folder / "hub.yaml").write_text(yaml.safe_dump(tree))
-    (folder / "offline.yaml").write_text(STAND_INS)
+    (folder / "offline.yaml").write_text(OVERRIDES)
     return folder / "hub.yaml"
 
 
-def test_a_file_of_stand_ins_takes_the_place_of_hub_repositories(tmp_path):
+def test_a_file_of_overrides_takes_the_place_of_hub_repositories(tmp_path):
     path = hub_recipe(tmp_path)
     hub = load_recipe(path, DatasetRecipe)
     local = load_recipe(path, DatasetRecipe, [f"@{tmp_path}/offline.yaml", "source.columns=[]"])
@@ -149,7 +149,7 @@ def test_a_file_of_stand_ins_takes_the_place_of_hub_repositories(tmp_path):
         ("google/gemma-3-270m: {paht: lm}", "did you mean 'path'"),
     ],
 )
-def test_what_is_wrong_with_a_file_of_stand_ins(text, message, tmp_path):
+def test_what_is_wrong_with_a_file_of_overrides(text, message, tmp_path):
     (tmp_path / "other.yaml").write_text(text)
     assert message in refused(hub_recipe(tmp_path), DatasetRecipe, f"@{tmp_path / 'other.yaml'}")
 

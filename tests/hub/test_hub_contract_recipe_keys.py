@@ -112,14 +112,14 @@ def started(directory: Path, *settings: str) -> Manifest:
 def test_a_finished_run_takes_a_corrected_recipe_and_its_card_is_stale(tmp_path, capsys):
     first = started(tmp_path / "run")
     run_dir.write_manifest(tmp_path / "run", first.model_copy(update={"complete": True, "counts": {"kept": 3}}))
-    told = started(tmp_path / "run", "pretty_name=Corrected", "version=0.1.1", "source.description=sentences")
-    assert told == read_manifest(tmp_path / "run") and told.complete and told.counts == {"kept": 3}
-    assert told.version == "0.1.1" and told.fingerprint == first.fingerprint
-    assert told.recipe_sha256 != first.recipe_sha256 and run_dir.holds_recipe(tmp_path / "run", told)
+    same = started(tmp_path / "run", "pretty_name=Corrected", "version=0.1.1", "source.description=sentences")
+    assert same == read_manifest(tmp_path / "run") and same.complete and same.counts == {"kept": 3}
+    assert same.version == "0.1.1" and same.fingerprint == first.fingerprint
+    assert same.recipe_sha256 != first.recipe_sha256 and run_dir.holds_recipe(tmp_path / "run", same)
     assert "pretty_name: Corrected" in (tmp_path / "run" / "recipe.yaml").read_text()
     assert "the card has to be written again" in capsys.readouterr().err
     before = (tmp_path / "run" / "manifest.json").stat().st_mtime_ns
-    assert started(tmp_path / "run", "pretty_name=Corrected", "version=0.1.1", "source.description=sentences") == told
+    assert started(tmp_path / "run", "pretty_name=Corrected", "version=0.1.1", "source.description=sentences") == same
     assert (tmp_path / "run" / "manifest.json").stat().st_mtime_ns == before and not capsys.readouterr().err
     with pytest.raises(InputError, match="holds a run of another recipe"):
         started(tmp_path / "run", "name=other")

@@ -11,8 +11,8 @@ from hub.errors import InputError
 
 def run(value, *scores):
     tasks = [("stsb/cosine", "validation"), ("stsb/cosine", "test")]
-    told = [RepeatScore(task=t, split=s, main_score=x) for (t, s), x in zip(tasks, scores, strict=False)]
-    return Run(value=value, fingerprint=f"f{value}", version="0.1.0", scores=tuple(told), validation_score=0.5)
+    found = [RepeatScore(task=t, split=s, main_score=x) for (t, s), x in zip(tasks, scores, strict=False)]
+    return Run(value=value, fingerprint=f"f{value}", version="0.1.0", scores=tuple(found), validation_score=0.5)
 
 
 def test_mean_and_sample_standard_deviation_of_every_task():

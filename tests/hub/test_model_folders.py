@@ -1,4 +1,4 @@
-"""Models of strangers: no code of theirs runs whatever is answered on the terminal, and no pickle is opened."""
+"""Untrusted models: none of their code runs whatever is answered on the terminal, and no pickle is opened."""
 
 import ast
 from pathlib import Path
@@ -94,7 +94,7 @@ CASES = [pytest.param(kind, one, id=f"{kind}-{one.__name__}") for kind in REFUSE
 
 
 @pytest.mark.parametrize(("kind", "command"), CASES)
-def test_code_pickles_and_modules_of_a_stranger_are_not_run_and_refused_in_a_line(
+def test_code_pickles_and_modules_of_an_untrusted_model_are_not_run_and_refused_in_a_line(
     kind, command, models, tmp_path, monkeypatch
 ):
     plants, _, said = REFUSED[kind]

@@ -168,11 +168,11 @@ def test_the_names_and_checksums_of_inputs_are_published(dataset, model, folder,
         (model, training.run, "base.path", "base:tiny"),
     ):  # who runs the published recipe learns what belongs there
         shutil.copytree(directory, tmp_path / directory.name)
-        told = outcome_of(stage, tmp_path / directory.name / "recipe.yaml", "--out", tmp_path / "out")
+        done = outcome_of(stage, tmp_path / directory.name / "recipe.yaml", "--out", tmp_path / "out")
         digest = run_dir.read_manifest(directory).inputs[name]
-        assert told.code == 2
+        assert done.code == 2
         assert (
-            key in told.error and f"{name} with SHA-256 {digest}" in told.error and f"--set {key}=PLACE" in told.error
+            key in done.error and f"{name} with SHA-256 {digest}" in done.error and f"--set {key}=PLACE" in done.error
         )
 
 
@@ -188,8 +188,8 @@ def test_a_run_goes_on_and_is_explained_where_its_inputs_lie_or_have_moved(datas
     row = pq.read_table(min(dataset.glob("data/raw-1shot/*.parquet")), partitioning=None).to_pylist()[0]
     row_id = f"{row['source_id']}/{row['target']}/{row['attempt']}/1shot-0"
     assert outcome_of(generation.explain, dataset, row_id).code == 0
-    told = outcome_of(generation.explain, tmp_path / "auto-nli", row_id)  # its note says where things lie, too
-    assert told.code == 0
+    done = outcome_of(generation.explain, tmp_path / "auto-nli", row_id)  # its note says where things lie, too
+    assert done.code == 0
     (tmp_path / "auto-nli.places.json").unlink()
     assert "--set model.path=PLACE" in outcome_of(generation.explain, tmp_path / "auto-nli", row_id).error
     places = {"model.path": "home/lm", "few_shot.examples.path": "examples.tsv"}
@@ -208,8 +208,8 @@ def test_where_a_server_is_stays_here_and_the_same_model_elsewhere_is_the_same_r
     assert fingerprint(recipe, {}) == fingerprint(elsewhere, {})
     known = recipe.model_dump(context=PUBLISHED)
     assert "corp.example" not in resolved(recipe) and known["model"]["server"]["model"] == "lm"
-    told = command_line("write", path, None, [given[1], f"model.server.base_url={section['base_url']}"])
-    assert "corp.example" not in told and "model.server.base_url=http://server.invalid/v1" in told
+    done = command_line("write", path, None, [given[1], f"model.server.base_url={section['base_url']}"])
+    assert "corp.example" not in done and "model.server.base_url=http://server.invalid/v1" in done
     with pytest.raises(InputError, match=r"base_url: is not published; serve lm, and say where: --set model\.server"):
         load_writer(DatasetRecipe.model_validate(known).model)
 

@@ -146,3 +146,20 @@ def test_the_contract_and_the_client_import_nothing_that_takes_seconds():
     heavy = {"datasets", "pandas", "huggingface_hub.hf_api", "matplotlib", "torch"}
     code = f"import sys, {', '.join(modules)}; print(sorted({heavy!r} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_a_slow_test_says_why():
+    for path in [*Path("tests").rglob("test_*.py"), *Path("hub_server/tests").rglob("test_*.py")]:
+        tree = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        calls = [node for node in tree if isinstance(node, ast.Call) and node.args]
+        given = [node.func for node in calls if len(str(getattr(node.args[0], "value", ""))) > 10]
+        named = [node for node in tree if isinstance(node, ast.Attribute) and ast.unparse(node) == "pytest.mark.slow"]
+        assert [node.lineno for node in named if node not in given] == [], path
+
+
+def test_the_commands_are_the_two_tiers():
+    """What a person runs before a commit leaves out the slow tests."""
+    makefile = Path("Makefile").read_text(encoding="utf-8")
+    assert '-m "not loaders and not slow"' in makefile.split("\ntest:")[1].split("\n\n")[0]
+    assert "-m " not in makefile.split("\ntest-all:")[1].split("\n\n")[0].replace("$(RUN) -m pytest", "")
+    assert "make test-all" in Path(".ci/run").read_text(encoding="utf-8")

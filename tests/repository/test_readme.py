@@ -12,6 +12,7 @@ import pytest
 import yaml
 from typer.main import get_command
 
+from hub.contract.measured import VariantScores
 from sts_dino.commands import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,9 +44,9 @@ def test_commands_and_options_that_a_page_names_exist(page):
 
 @pytest.mark.parametrize("name", ["prompteol-gemma-sts-dino", "static-sts-dino-gemma"])
 def test_its_results_are_those_of_make_real(name):
-    result = kept(f"{name}.seven_tasks.json")
-    scores = [one["average"] for one in result["variants" if "variants" in result else "arms"].values()]
-    cells = [f"{one['score']:.1f} [{one['low']:.1f}, {one['high']:.1f}]" for one in scores]
+    result = VariantScores.model_validate(kept(f"{name}.seven_tasks.json"))
+    scores = [one.average for one in result.variants.values()]
+    cells = [f"{one.score:.1f} [{one.low:.1f}, {one.high:.1f}]" for one in scores]
     assert any(all(cell in line for cell in cells) for line in PAGE.splitlines()), cells
 
 

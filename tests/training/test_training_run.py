@@ -1,4 +1,4 @@
-"""training.run end to end on a tiny random encoder: what is written, resuming after a kill, and refusals."""
+"""training.run end to end on a tiny random encoder: its files, resuming after a kill, and refusals."""
 
 import json
 import re
@@ -83,8 +83,8 @@ def test_a_finished_run_is_not_trained_again(trained, capsys):
     before = [(trained / "out" / name).stat().st_mtime_ns for name in ("model.safetensors", "manifest.json")]
     main(trained / "recipe.yaml", out=trained / "out")
     assert [(trained / "out" / name).stat().st_mtime_ns for name in ("model.safetensors", "manifest.json")] == before
-    told = capsys.readouterr()
-    assert "already made" in told.err and "96 rows, 18 steps" in told.out
+    printed = capsys.readouterr()
+    assert "already made" in printed.err and "96 rows, 18 steps" in printed.out
 
 
 @pytest.mark.parametrize(
