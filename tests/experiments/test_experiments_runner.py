@@ -100,11 +100,11 @@ def test_source_sentences_are_drawn_by_seed_without_evaluation_sentences(tmp_pat
         draw("none.txt", 100, 1, ["missing.txt"])
     with pytest.raises(InputError, match="no such file"):
         sentences(tmp_path / "nothing.txt", [])
-    new = "main\tfile\t2012\t1\t5.000\tThe ferry to the outer islands was late.\tThe island ferry came in late."
+    new = "main\tfile\t2012\t1\t4.000\tThe ferry to the outer islands was late.\tThe island ferry came in late."
     (tmp_path / "pairs.csv").write_text("\n".join([DEV[0], new]), encoding="utf-8")
     draw_sentences(tmp_path / "pairs.csv", tmp_path / "gold.jsonl", [], 10, 1, True, None)
     rows = [json.loads(line) for line in (tmp_path / "gold.jsonl").read_text().splitlines()]
-    assert [(row["sentence1"][:9], row["score"]) for row in rows] == [("The ferry", 1.0)]
+    assert [(row["sentence1"][:9], row["score"]) for row in rows] == [("The ferry", 0.8)]
 
 
 @pytest.fixture(scope="module")
