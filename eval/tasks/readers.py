@@ -196,7 +196,7 @@ for _home in ("numpy.core.multiarray", "numpy._core.multiarray"):  # before and 
     _KNOWN |= {(_home, "_reconstruct"): _Reconstruct, (_home, "scalar"): _Scalar}
 
 
-class ArrayUnpickler(pickle.Unpickler):
+class ArrayUnpickler(pickle.Unpickler):  # noqa: S301 - it looks up what is in _KNOWN alone
     """Containers, numbers, texts and arrays of numbers. Everything else is refused before it is looked up."""
 
     def find_class(self, module: str, name: str) -> Any:
