@@ -60,7 +60,8 @@ def main(
     corpus: Annotated[
         str,
         typer.Argument(
-            metavar="CORPUS", help="A file of texts (.txt, .tsv, .csv, .jsonl, .parquet), or ORG/NAME@REVISION of a Hub"
+            metavar="CORPUS",
+            help="A file of texts (.txt, .csv, .tsv, .jsonl, .json, .parquet, .xlsx), or ORG/NAME@REVISION of a Hub",
         ),
     ],
     choices: CorpusChoices,
