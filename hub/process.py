@@ -6,10 +6,11 @@ Ctrl-C and SIGTERM while a command's libraries are imported end it with one line
 """
 
 import os
-import resource
 import signal
 import sys
 from typing import Any
+
+import psutil
 
 INTERRUPTED, TERMINATED = 130, 143  # exit codes: 128 and the signal's number
 LAST_WORDS = {
@@ -43,6 +44,11 @@ _UNIT = 1 if sys.platform == "darwin" else 1024  # ru_maxrss is in bytes there, 
 
 
 def peak_rss_mb(children: bool = False) -> float:
-    """Peak resident memory of this process in MiB, or of the largest child that has ended."""
+    """Peak resident memory of this process in MiB, or of the largest child that has ended (on Windows 0: unknown)."""
+    try:
+        import resource
+    except ModuleNotFoundError:  # Windows
+        usage = psutil.Process().memory_info()
+        return 0.0 if children else round(getattr(usage, "peak_wset", usage.rss) / 2**20, 1)
     who = resource.RUSAGE_CHILDREN if children else resource.RUSAGE_SELF
     return round(resource.getrusage(who).ru_maxrss * _UNIT / 2**20, 1)

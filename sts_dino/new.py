@@ -60,7 +60,8 @@ def main(
     corpus: Annotated[
         str,
         typer.Argument(
-            metavar="CORPUS", help="A file of texts (.txt, .tsv, .csv, .jsonl, .parquet), or ORG/NAME@REVISION of a Hub"
+            metavar="CORPUS",
+            help="A file of texts (.txt, .csv, .tsv, .jsonl, .json, .parquet, .xlsx), or ORG/NAME@REVISION of a Hub",
         ),
     ],
     choices: CorpusChoices,
@@ -122,11 +123,11 @@ def propose(
     licence = choices.corpus_license or seen.license or UNLICENSED
     shown = examples.name if examples else None
     text = dataset_recipe(seen, generator, name, licence, shown, choices.limit)
-    tree = yaml.load(text, yaml.BaseLoader)  # noqa: S506 - it makes texts alone
+    tree = yaml.load(text, yaml.BaseLoader)  # makes texts only
     checked(recipe, DatasetRecipe, tree)
     if not recipe.exists():
         write_text(recipe, text)
-    elif yaml.load(recipe.read_text(encoding="utf-8"), yaml.BaseLoader) != tree:  # noqa: S506
+    elif yaml.load(recipe.read_text(encoding="utf-8"), yaml.BaseLoader) != tree:
         raise InputError(recipe, "is another recipe than these arguments give", hint="give another name, or remove it")
     if known and examples and not examples.exists():
         write_bytes(examples, asset(f"examples/{known['examples']}").read_bytes())
@@ -167,7 +168,7 @@ def propose_encoder(
     base = choose_base(encoder, license_id, dataset.model.model_dump(mode="json", exclude_none=True))
     name = f"{dataset.name.removesuffix('-pairs')}-encoder"
     text = model_recipe(dataset, place, base, name)
-    checked(recipe, ModelRecipe, yaml.load(text, yaml.BaseLoader))  # noqa: S506 - it makes texts alone
+    checked(recipe, ModelRecipe, yaml.load(text, yaml.BaseLoader))
     write_text(recipe, text)
 
 

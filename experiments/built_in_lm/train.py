@@ -236,6 +236,10 @@ def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, facts: Map
     half.generation_config = GenerationConfig(bos_token_id=end, eos_token_id=end, pad_token_id=tokenizer.pad_token_id)
     half.save_pretrained(out)
     tokenizer.save_pretrained(out)
-    config = json.loads((out / "config.json").read_text())
-    (out / "config.json").write_text(json.dumps(config | {"dtype": "float32"}, indent=2) + "\n")
-    (out / "training.json").write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
+    config = json.loads((out / "config.json").read_text(encoding="utf-8"))
+    (out / "config.json").write_text(
+        json.dumps(config | {"dtype": "float32"}, indent=2) + "\n", encoding="utf-8", newline="\n"
+    )
+    (out / "training.json").write_text(
+        json.dumps(facts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8", newline="\n"
+    )

@@ -65,7 +65,7 @@ class Base:
 def languages() -> dict[str, dict[str, str]]:
     """Code → instructions, meanings and examples file of every language that has them."""
     text = Path(__file__).with_name("languages.yaml").read_text(encoding="utf-8")
-    found: dict[str, dict[str, str]] = yaml.load(text, yaml.BaseLoader)  # noqa: S506 - it makes texts alone
+    found: dict[str, dict[str, str]] = yaml.load(text, yaml.BaseLoader)  # makes texts only
     return found
 
 

@@ -115,12 +115,3 @@ def test_labelled_rows_keep_their_labels():
         part = drawn(Rows.of([(*[text] * columns, int(text[0])) for text in texts], ("a", "b")), 10, 3)
         for column in part.columns:
             assert [int(text.split()[0]) for text in column] == part.target.tolist() == [0] * 5 + [1] * 5
-
-
-def test_captions_are_those_of_whole_images():
-    part = drawn(
-        Rows.of([(str(row // 5), row // 5) for row in range(100)], features=np.zeros((20, 4), np.float32)), 15, 1
-    )
-    assert np.unique(part.target, return_counts=True)[1].tolist() == [5, 5, 5]
-    assert part.first == tuple(map(str, part.target))
-    assert part.target.max() > 2  # not the first three
