@@ -162,7 +162,7 @@ def run(app: Callable[[], object], ends_on_sigterm: bool = False) -> None:
         if end.code in LAST_WORDS:
             say(LAST_WORDS[end.code])
         raise
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - tokenizers raises PanicException, which is no Exception
         if os.environ.get(DEBUG):
             say(traceback.format_exc())
         known = _in_words(error)

@@ -24,7 +24,7 @@ class Outcome:
 
 
 def outcome_of(module, *words: object) -> Outcome:
-    """Run the typer app of ``module`` with ``words``; every question is answered yes. A fault of ours passes through."""
+    """Run the typer app of ``module`` with ``words``; every question is answered yes. A fault of ours is raised."""
     streams = sys.stdin, sys.stdout, sys.stderr
     sys.stdin, sys.stdout, sys.stderr = io.StringIO("y\n" * 20), io.StringIO(), io.StringIO()
     code, printed, stderr = 0, sys.stdout, sys.stderr
