@@ -257,8 +257,8 @@ def read_dataset(place: str, config: str | None = None) -> MeasuredDataset:
         hint = "the gain is measured on scored sentence pairs"
         raise InputError(rows.place, "has no scores", allowed=list(STS.columns), hint=hint)
     batches = list(rows.batches())
-    sides = ([text for batch in batches for text in batch.texts[column]] for column in rows.columns)
-    pairs = ScoredPairs(rows.place, *sides, [score for batch in batches for score in batch.scores])
+    firsts, seconds = ([text for batch in batches for text in batch.texts[column]] for column in rows.columns)
+    pairs = ScoredPairs(rows.place, firsts, seconds, [score for batch in batches for score in batch.scores])
     directory = Path(place) if Path(place).is_dir() else None
     return MeasuredDataset(rows.name, rows.config, rows.revision, directory, pairs)
 
