@@ -6,7 +6,6 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import httpx2
@@ -15,7 +14,6 @@ import pytest
 import torch
 from datasets import Dataset, IterableDataset
 from datasets.exceptions import DatasetGenerationError
-from huggingface_hub import DatasetCardData
 from tiny_bases import make_llama, make_mlm
 from training_inputs import PROVENANCE, data_spec, hub_spec, sts_rows, write_dataset, write_recipe
 
@@ -91,8 +89,7 @@ UNREACHABLE.__cause__ = httpx2.ConnectError("https://cdn/file?Signature=s3cret")
     ],
 )
 def test_errors_while_a_dataset_is_fetched(monkeypatch, raised, error, message):
-    info = SimpleNamespace(sha="c0ffee", card_data=DatasetCardData(license="mit"))
-    monkeypatch.setattr("huggingface_hub.HfApi", lambda: SimpleNamespace(dataset_info=lambda repo_id, revision: info))
+    monkeypatch.setattr("hub.client.fetch.commit_of", lambda *_: "c0ffee")
     monkeypatch.setattr("hub.client.fetch.check_dataset_card", lambda *_: None)
     monkeypatch.setattr("datasets.get_dataset_config_names", lambda repo_id, revision: ["postprocessed", revision])
     monkeypatch.setattr("datasets.load_dataset", Mock(side_effect=raised))

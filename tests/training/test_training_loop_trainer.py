@@ -207,7 +207,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_loaded(tmp_path, settin
 
 def test_a_batch_that_is_never_whole_and_is_dropped_is_refused(tmp_path):
     settings = ["arguments.dataloader_drop_last=true", "batch_size=100"]
-    with pytest.raises(InputError, match="dataloader_drop_last: drops all rows"):
+    with pytest.raises(InputError, match="dataloader_drop_last: drops all 12 rows"):
         main(declutr(tmp_path, streaming="false"), out=tmp_path / "out", settings=settings)
 
 
