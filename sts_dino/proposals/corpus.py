@@ -54,7 +54,7 @@ class Corpus:
 
 
 def profile(path: Path, column: str | None = None, language: str | None = None) -> Profile:
-    """Return the statistics of a .txt, .tsv, .csv, .jsonl or .parquet file.
+    """Return the statistics of a file that ``hub.text_files`` reads.
 
     Raises InputError for a missing file, another kind of file, one that is not UTF-8, a column that is missing or
     cannot be guessed, a file without a usable text, and a malformed ``language``.
