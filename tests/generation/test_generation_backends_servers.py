@@ -18,7 +18,7 @@ import yaml
 from commit_history import contents
 from killing import killed
 from pydantic import ValidationError
-from serving import Reply, chat_completion, completion, free_port, ordered_server
+from serving import Reply, completion, free_port, ordered_server
 from tiny_lm import make_lm
 
 pytest.importorskip("openai", reason='the extra openai is not installed: pip install -e ".[openai]"')
@@ -108,7 +108,7 @@ def test_a_chat_servers_answer_is_the_sentence_alone_or_is_rejected():
     kept = dict.fromkeys(THE_SENTENCE, (S, None)) | {answer: (answer, None) for answer in CLEAN} | escaped
     asked = [*kept, *NO_SENTENCE]
     requests = [Request(f"Rewrite 1. man. Sentence 3 of {n}. {PROMPT}", (), n << 33) for n in range(len(asked))]
-    with ordered_server(lambda body, _: chat_completion(asked[body["seed"]])) as server:
+    with ordered_server(lambda body, _: completion("", message={"content": asked[body["seed"]]})) as server:
         found = complete(connect(server.base_url, chat=True), requests, SETTINGS)
     assert {answer: (one.text, one.problem) for answer, one in zip(asked, found, strict=True) if answer in kept} == kept
     assert [one.problem for one in found[len(kept) :]] == list(NO_SENTENCE.values())
