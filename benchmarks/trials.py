@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -51,11 +51,11 @@ class Cost:
         return f"{self.wall_s:.2f} s, {self.cpu_s:.2f} CPU s, {self.peak_mb:.0f} MiB"
 
 
-def cost_of(*words: object, environment: Mapping[str, str] | None = None) -> Cost:
+def cost_of(*words: object) -> Cost:
     """Run ``sts-dino WORDS`` in a fresh process. Children that it did not wait for (Ray's) do not count."""
     command, began = [sys.executable, "-m", "sts_dino", *map(str, words)], time.perf_counter()
     with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL, env=environment)  # noqa: S603
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL)  # noqa: S603
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         output.seek(0)

@@ -18,9 +18,13 @@ LAST_WORDS = {
     TERMINATED: "ended by SIGTERM; run the same command again to go on",
 }
 
+_owner = 0  # the process whose handlers are set
+
 
 def heed(interrupt: Any, terminate: Any) -> None:
     """Set the handlers of Ctrl-C and SIGTERM; a signal that is ignored, as behind a shell's &, or heeded stays so."""
+    global _owner
+    _owner = os.getpid()
     usual = {signal.SIGINT: (signal.default_int_handler, interrupt), signal.SIGTERM: (signal.SIG_DFL, terminate)}
     for number, (default, handler) in usual.items():
         if signal.getsignal(number) in (default, end_at_once):
@@ -28,7 +32,10 @@ def heed(interrupt: Any, terminate: Any) -> None:
 
 
 def end_at_once(number: int, _: object) -> None:
-    """Print the last words and end, without what Python does at its end."""
+    """Print the last words and end, without what Python does at its end. A forked worker ends without words."""
+    if os.getpid() != _owner:
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
     os.write(2, f"{LAST_WORDS[128 + number]}\n".encode())
     os._exit(128 + number)  # an exception might be caught by whatever is being imported
 
