@@ -99,6 +99,9 @@ def encoder_words(encoder: str, recipe: Path | None, rest: list[str]) -> list[st
         own = ARTIFACTS / "models" / encoder
         if own.is_dir():
             return encoder_words(str(own), own / RECIPE if (own / RECIPE).is_file() else None, rest)
+        if encoder != MINILM:
+            near = did_you_mean(encoder, [path.name for path in own.parent.glob("*")])
+            cli.say(f"{own}: no such encoder; reading sentence-transformers/{encoder}{f'; {near}' if near else ''}")
         encoder = str(minilm()) if encoder == MINILM else f"sentence-transformers/{encoder}"
     return ["--model", encoder, *rest, *([] if "--tasks" in _options(rest) else ["--tasks", "stsb/cosine"])]
 

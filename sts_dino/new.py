@@ -2,6 +2,7 @@
 
 import os
 import re
+import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 HUB_ID = re.compile(r"(?!\.)[\w.-]+/[\w.-]+(@[^@]+)?")
 UNLICENSED = "unlicensed"
+_LETTERS = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "ı": "i", "æ": "ae", "œ": "oe"})  # that have no accent to lose
 
 app = cli.new_app(__doc__)
 
@@ -178,5 +180,7 @@ def stem_of(corpus: str) -> str:
 
 
 def slug(name: str) -> str:
-    """``name`` as a valid name of a dataset."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "corpus"
+    """``name`` as a valid name of a dataset: ``marz`` for März."""
+    parts = unicodedata.normalize("NFKD", name.casefold()).translate(_LETTERS)
+    plain = "".join(char for char in parts if not unicodedata.combining(char))
+    return re.sub(r"[^a-z0-9]+", "-", plain).strip("-") or "corpus"

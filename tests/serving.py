@@ -104,9 +104,3 @@ def completion(text: str, finish_reason: str = "stop", **choice: Any) -> Reply:
     usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
     choices = [{"index": 0, "text": text, "finish_reason": finish_reason, **choice}]
     return 200, {}, json.dumps({"object": "text_completion", "choices": choices, "usage": usage})
-
-
-def chat_completion(text: str | None, finish_reason: str = "stop") -> Reply:
-    """An answer of /v1/chat/completions."""
-    choices = [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish_reason}]
-    return 200, {}, json.dumps({"object": "chat.completion", "choices": choices})

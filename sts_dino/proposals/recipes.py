@@ -88,7 +88,7 @@ def choose_generator(asked: str | None, license_id: str | None) -> Generator:
         why = "the built-in model is a demonstration of 4.5 million parameters, and knows English alone"
         return Generator({"path": str(BUILT_IN.resolve()), "license": BUILT_IN_LICENSE}, why, False)
     if license_id is None:
-        raise InputError("--lm-license", f"the licence of {asked} is not known", allowed=", ".join(licences.table()))
+        raise InputError("--lm-license", f"the licence of {asked} is not known", allowed=licences.likely())
     terms = {"license": licences.known("--lm-license", license_id).id}
     name, at, url = str(asked).partition("@http")
     if at:

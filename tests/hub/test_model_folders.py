@@ -8,14 +8,7 @@ import pytest
 import yaml
 from command_outcomes import outcome_of
 from marker_nli import make_marker_nli
-from planted_models import (
-    edit,
-    plant_config,
-    plant_module,
-    plant_pickle,
-    plant_tokenizer,
-    planted,
-)
+from planted_models import edit, plant_config, plant_module, plant_pickle, plant_tokenizer, planted
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Pooling, Transformer
 from test_layout import FILES

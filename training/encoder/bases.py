@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hub.client.connection import reading
+from hub.client.offline import commit_of
 from hub.contract.recipe import DECIDING, Encoder, TrainingData
 from hub.durable import sha256_file
 from hub.errors import InputError
@@ -70,11 +71,11 @@ def find_base(spec: Encoder, key: str = "base") -> Base:
 
 def _fetched(spec: Encoder) -> tuple[str | None, Path]:
     """The commit that the pinned revision stands for now, and its files on this disk."""
-    from huggingface_hub import HfApi, hf_hub_download, snapshot_download
+    from huggingface_hub import hf_hub_download, snapshot_download
 
     assert spec.repo_id is not None
     with reading(spec.repo_id, spec.revision):
-        commit = HfApi().model_info(spec.repo_id, revision=spec.revision).sha
+        commit = commit_of(spec.repo_id, spec.revision, "model")
         if spec.modules == "word-vectors":
             return commit, Path(hf_hub_download(spec.repo_id, spec.file or "", revision=commit))
         return commit, Path(snapshot_download(spec.repo_id, revision=commit, allow_patterns=list(BASE_FILES)))
