@@ -141,12 +141,8 @@ def test_documents_are_read_from_files(tmp_path, streaming):
     ("name", "content", "problem"),
     [
         ("short.txt", b"too short\n\nby far\n", "longest of 3 documents has 9 bytes, so fewer .*min_document 2,048"),
-        ("latin.txt", b"\xe9t\xe9\n", "latin.txt .*:1: is not UTF-8; it may be WINDOWS-1252"),
-        ("empty.txt", b"", "is empty; allowed: at least one text"),
         ("other.jsonl", b'{"body": "x"}\n', "has no column 'text', which example type documents needs; .*body"),
-        ("broken.jsonl", b'{"text": ', ":1: is not JSON"),
         ("broken.parquet", b"PAR1", "cannot be read"),
-        ("lists.jsonl", b'{"text": [1]}\n', ":1: its column 'text' holds list; allowed: text"),
         ("d.csv", b"text\n", "has no rows"),
     ],
 )
