@@ -156,12 +156,19 @@ def test_an_estimate_is_made_once_for_the_same_recipes(corpus, tmp_path, monkeyp
     def pilot(command, *words):
         asked.append(command)
         if command == "write":
-            return {"seconds": 60.0, "rows": 120}
-        return {"training_seconds": 30.0, "control_seconds": 20.0, "texts_per_second": 100.0, "disk": 1 << 20}
+            return {"seconds": 60.0, "rows": 120, "read": ["read texts.txt"]}
+        return {
+            "training_seconds": 30.0,
+            "control_seconds": 20.0,
+            "texts_per_second": 100.0,
+            "disk": 1 << 20,
+            "memory": 1 << 45,
+        }
 
     monkeypatch.setattr("sts_dino.adapt.answer_of", pilot)
     first = estimated(found)
-    assert estimated(found) == first and len(asked) == 2
+    assert estimated(found) == first and len(asked) == 2 and first.read == ["read texts.txt"]
+    assert first.memory_mb == 1 << 25  # as the training predicts, if that is more than the pilots took
     assert first.write > 60 and first.train > 30 and first.seconds > 110
     assert "minutes" in adapt.shown(found, first) and json.loads((found.out / ESTIMATE).read_text())
     found.dataset_recipe.write_text(found.dataset_recipe.read_text().replace("seed: 42", "seed: 43"))
