@@ -25,11 +25,7 @@ from training.data.example_types import DOCUMENTS
 from training.loop.distributed import process_count
 from training.loop.job import TrainingJob
 
-STEPS, MOST_STEPS, PROBE = (
-    2,
-    50,
-    30.0,
-)  # timed steps, after a slow first one: at least, at most; seconds that they may take
+STEPS, MOST_STEPS, PROBE = 2, 50, 30.0  # timed after a slow first one: at least, at most; seconds that they may take
 TEXTS, BASELINE_TEXTS = 3, 2  # of a triplet; of the SimCSE baseline: a text and itself
 MIB, GIB = 1 << 20, 1 << 30
 
