@@ -3,6 +3,7 @@
 import hashlib
 import os
 import secrets
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,10 @@ from pathlib import Path
 
 def fsync(path: Path) -> None:
     """Have a file's content, or the names in a folder, on the disk when this returns."""
-    handle = os.open(path, os.O_RDONLY)
+    windows = sys.platform == "win32"  # it opens no folders, and flushes what is open for writing
+    if windows and path.is_dir():
+        return
+    handle = os.open(path, os.O_RDWR if windows else os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

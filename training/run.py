@@ -72,12 +72,21 @@ def usage(encoder: Path) -> str:
 
 def summary(out: Path, manifest: Manifest) -> list[str]:
     """Where the model lies and how it was chosen, as lines."""
-    training, rows = manifest.provenance["training"], manifest.counts.get("training_rows")
+    training, counts = manifest.provenance["training"], manifest.counts
+    rows, seen = counts.get("training_rows"), counts.get("seen_rows")
     if training is None:
         return [f"{out}: a baseline, the base as it is"]
     chosen = "last step" if training["best_step"] is None else f"step {training['best_step']}"
     read = "a stream" if rows is None else f"{rows:,} rows"
-    lines = [f"{out}: {read}, {training['steps']} steps, kept {chosen}"]
+    distinct = "" if seen is None else f", {seen:,} distinct rows seen"
+    lines = [f"{out}: {read}, {training['steps']} steps{distinct}, kept {chosen}"]
+    for item in manifest.provenance["datasets"]:
+        trained = next(iter(item["splits"].values()))  # None: a stream
+        if trained is not None and trained < training["batch_size"]:
+            place = item.get("path") or item["repo_id"]
+            lines += [f"{place}: a batch has at most {trained:,} rows, fewer than batch_size {training['batch_size']}"]
+    for name, without in counts.get("passed_over", {}).items():
+        lines += [f"{name}: {without:,} source sentences or documents are passed over: no row can be made of them"]
     if training["validation_score"] is not None:
         lines += [f"validation: {training['validation_metric']} {100 * training['validation_score']:.2f}"]
     return lines

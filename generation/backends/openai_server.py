@@ -19,6 +19,7 @@ from generation.backends.dialects import Answer, AnswerCache, key_of, opens_quot
 from generation.backends.protocol import Completion, Request, cut
 from hub.contract.published_paths import UNTOLD
 from hub.contract.recipe import DecodingParameters, LanguageModel, Server
+from hub.environment import require_usable
 from hub.errors import InputError, RunError, StsDinoError
 from hub.untrusted import one_line
 
@@ -34,6 +35,7 @@ class Client:
     def __init__(self, server: Server):
         self.server = server
         self._key = os.environ.get(_KEY, "")
+        require_usable()
         self._client = openai.OpenAI(
             base_url=server.base_url,
             api_key=self._key or "none",  # servers of one's own often ask for none, the client always wants one

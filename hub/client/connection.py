@@ -31,6 +31,7 @@ from huggingface_hub.errors import (
 )
 from pydantic import BaseModel, Field, ValidationError
 
+from hub.environment import require_usable
 from hub.errors import InputError, RunError, StsDinoError
 from hub.untrusted import first_line, one_line, printable
 
@@ -65,6 +66,7 @@ def use(*heard: Heard) -> None:
     from huggingface_hub.utils._http import default_client_factory
 
     def client() -> httpx2.Client:
+        require_usable(of_hub=True)
         made = default_client_factory()
         made.timeout = TIMEOUT
         hooks = made.event_hooks

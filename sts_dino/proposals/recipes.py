@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import TypeAdapter, ValidationError
 
 from generation.backends.registry import dialect_of
 from hub.assets import asset
 from hub.cli import say
 from hub.contract import licences
-from hub.contract.recipe import RECOGNISED, DatasetRecipe
+from hub.contract.recipe import RECOGNISED, Address, DatasetRecipe
 from hub.contract.run_dir import ARTIFACTS
 from hub.errors import InputError
+from hub.untrusted import one_line
 from sts_dino.proposals.corpus import Corpus, Profile
 
 GEMMA = ARTIFACTS / "lm" / "gemma-3-270m"  # where sts-dino lm puts it
@@ -63,7 +65,7 @@ class Base:
 def languages() -> dict[str, dict[str, str]]:
     """Code → instructions, meanings and examples file of every language that has them."""
     text = Path(__file__).with_name("languages.yaml").read_text(encoding="utf-8")
-    found: dict[str, dict[str, str]] = yaml.load(text, yaml.BaseLoader)  # noqa: S506 - it makes texts alone
+    found: dict[str, dict[str, str]] = yaml.load(text, yaml.BaseLoader)  # makes texts only
     return found
 
 
@@ -86,10 +88,11 @@ def choose_generator(asked: str | None, license_id: str | None) -> Generator:
         why = "the built-in model is a demonstration of 4.5 million parameters, and knows English alone"
         return Generator({"path": str(BUILT_IN.resolve()), "license": BUILT_IN_LICENSE}, why, False)
     if license_id is None:
-        raise InputError("--lm-license", f"the licence of {asked} is not known", allowed=", ".join(licences.table()))
+        raise InputError("--lm-license", f"the licence of {asked} is not known", allowed=licences.likely())
     terms = {"license": licences.known("--lm-license", license_id).id}
     name, at, url = str(asked).partition("@http")
     if at:
+        require_address("--lm", f"http{url}")
         server = {"base_url": f"http{url}", "model": name, "dialect": dialect_of(f"http{url}", name)}
         why = "behind a server: without counter-labels, which need the model itself; dialects: docs/backends.md"
         return Generator({"backend": "openai", "server": server, **terms}, why, couples=False)
@@ -98,6 +101,15 @@ def choose_generator(asked: str | None, license_id: str | None) -> Generator:
         return Generator({"path": str(file.parent), "gguf_file": file.name, "dtype": "auto", **terms}, "as asked")
     words = ("gemma", "builtin", "FILE.gguf", "NAME@URL of an OpenAI-compatible server")
     return Generator({**place_of("--lm", str(asked), words), "dtype": "auto", **terms}, "as asked")
+
+
+def require_address(option: str, url: str) -> None:
+    """Raise InputError for a URL that a recipe's ``base_url`` may not hold; a password in it is not shown."""
+    try:
+        TypeAdapter(Address).validate_python(url)
+    except ValidationError:
+        allowed = "http://HOST:PORT/v1, without a user or a password"
+        raise InputError(option, "the URL cannot be used", allowed=allowed) from None
 
 
 def place_of(option: str, asked: str, words: Sequence[str]) -> dict[str, str]:
@@ -157,7 +169,7 @@ def dataset_recipe(
     return _rendered(
         "dataset.yaml.jinja",
         corpus=seen,
-        title=corpus.title,
+        title=one_line(corpus.title),
         passed_over=f" (the others: {unusable})" if unusable else "",
         name=name,
         license=licences.dataset_licences(*own, shown, name)[0],

@@ -188,9 +188,13 @@ def test_a_full_disk_is_one_error_and_leaves_nothing_half_written(full_at, whole
     assert contents(tmp_path / "full") == contents(whole)
 
 
-def test_another_recipe_in_the_same_directory_is_refused_with_the_keys_that_differ(whole, lm):
+def test_another_recipe_or_input_file_in_the_same_directory_is_refused_and_named(whole, lm, tmp_path):
     with pytest.raises(InputError, match=r"holds a run of another recipe .*; seed 42 there, 43 now\)"):
         generate(lm, whole, "seed=43")
+    other = shutil.copytree(lm, tmp_path / lm.name)
+    (other / "config.json").write_text((lm / "config.json").read_text() + "\n")
+    with pytest.raises(InputError, match=r"of other inputs .*lm/config.json has changed"):
+        generate(other, whole)
 
 
 WRITING = ("decoding.max_new_tokens=8", "decoding.top_k=0", "decoding.max_attempts=9")

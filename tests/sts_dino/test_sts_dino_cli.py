@@ -94,6 +94,11 @@ def test_a_recipe_without_a_run_directory_and_a_packaged_encoder(runs):
     assert Path(accepted(COMMANDS["score"], ["all-MiniLM-L6-v2"])[1], "model.safetensors").is_file()
 
 
+def test_a_misspelt_encoder_names_the_one_that_is_there(runs, capsys):
+    accepted(COMMANDS["score"], ["encodr"])
+    assert "no such encoder; reading sentence-transformers/encodr; did you mean 'encoder'?" in capsys.readouterr().err
+
+
 def test_version():
     assert called("--version").stdout.startswith("sts-dino ")
 

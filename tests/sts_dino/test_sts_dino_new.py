@@ -36,6 +36,14 @@ def run(*words):
     return outcome_of(new, *words)
 
 
+@pytest.mark.parametrize(
+    ("corpus", "stem"),
+    [("März.txt", "marz"), ("Straße 5.csv", "strasse-5"), ("Łódź.txt", "lodz"), ("日本.txt", "corpus")],
+)
+def test_a_name_keeps_its_letters_without_their_accents(corpus, stem):
+    assert new.stem_of(corpus) == stem
+
+
 def test_a_profile_counts_what_is_unusable_by_its_first_fault(tmp_path):
     faults = ["", "  ", "broken \ufffd text here", "a\x07bell rings here", "word " * 300, ENGLISH[0]]
     found = profile(written(tmp_path, [*ENGLISH, *faults, 'It says "no" to me']))

@@ -6,7 +6,6 @@ A client may be silent for ``patience`` seconds in a head, a body or an answer. 
 """
 
 import asyncio
-import resource
 import time
 from contextlib import suppress
 from typing import Any
@@ -92,9 +91,14 @@ class TimedConnection(H11Protocol):
 
 def connection_class(patience: float) -> type[TimedConnection]:
     """A connection class with this timeout, and as many connections as there are file descriptors for."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allowed = max(soft, min(hard, _OPEN_FILES) if hard != resource.RLIM_INFINITY else _OPEN_FILES)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    try:
+        import resource
+    except ModuleNotFoundError:  # Windows has no such limit
+        allowed = _OPEN_FILES
+    else:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        allowed = max(soft, min(hard, _OPEN_FILES) if hard != resource.RLIM_INFINITY else _OPEN_FILES)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     most = max(16, min(_MOST_CONNECTIONS, (allowed - _OTHER_FILES) // 2))  # each may hold a file open, too
     settings: dict[str, Any] = {"patience": patience, "most": most}
     return type("Connection", (TimedConnection,), settings)
