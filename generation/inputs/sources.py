@@ -11,6 +11,7 @@ from pathlib import Path
 
 from generation.inputs.row_seeds import fraction
 from hub.client.connection import is_wrong, reading
+from hub.client.offline import commit_of, prepared
 from hub.contract.recipe import QUOTE, DatasetRecipe, Source
 from hub.contract.schema import (
     CONTROL_CHARACTERS,
@@ -254,20 +255,23 @@ def _pin(source: Source) -> str:
     """The commit a source is pinned at; asks the Hub only where a tag or branch is named."""
     if re.fullmatch(r"[0-9a-f]{40}", source.revision or ""):
         return source.revision or ""
-    from huggingface_hub import HfApi
-
-    return HfApi().dataset_info(source.repo_id or "", revision=source.revision).sha or ""
+    return commit_of(source.repo_id or "", source.revision)
 
 
 def _split_rows(source: Source, split: str) -> Iterator[Cells]:
     from datasets import load_dataset  # which takes seconds to import
+    from huggingface_hub import constants
 
     place = f"source {source.repo_id}"
     with _reading(source), reading_rows(place, hint=None):
         pin = _pin(source)
         check_dataset_card(source.repo_id or "", pin)
         try:
-            rows = load_dataset(source.repo_id, source.config, revision=pin, split=split, streaming=True)
+            options = {"split": split, "streaming": True}
+            if constants.HF_HUB_OFFLINE:
+                rows = prepared(source.repo_id or "", pin, source.config, **options)
+            else:
+                rows = load_dataset(source.repo_id, source.config, revision=pin, **options)
         except ValueError as error:  # unknown config or split: the message lists those that are there
             if is_wrong(error):
                 raise

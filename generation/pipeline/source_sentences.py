@@ -26,7 +26,7 @@ from generation.pipeline.tasks import Executor, Row, TaskResult, WriteSourceSent
 from hub import cli
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.schema import DUPLICATE, NOT_NEEDED
-from hub.durable import atomic_path, sha256_file, write_bytes, write_text
+from hub.durable import atomic_path, regular, sha256_file, write_bytes, write_text
 from hub.errors import InputError
 
 ROUND = 4096  # completions between two files of the scratch folder, at most; with very many texts, rounds
@@ -70,7 +70,7 @@ class Scratch:
         for leftover in self.directory.glob(".*.tmp"):  # of a killed process; the caller holds the run's lock
             leftover.unlink()
         try:
-            notes = ScratchIndex.model_validate_json((self.directory / "notes.json").read_bytes())
+            notes = ScratchIndex.model_validate_json(regular(self.directory / "notes.json").read_bytes())
         except (FileNotFoundError, ValidationError):
             notes = ScratchIndex(key="")
         if notes.key != key and self.directory.is_dir():  # the journal's run is unknown, too

@@ -113,6 +113,13 @@ def test_the_recipe_is_taken_as_it_is_from_any_folder(tmp_path, monkeypatch, lin
     assert recipe.postprocess.reject == filters
 
 
+def test_a_files_name_stays_within_the_recipes_comment(tmp_path):
+    corpus = written(tmp_path, ENGLISH).rename(tmp_path / "a\nseed: 7\nx.txt")
+    assert run(corpus, "--out", tmp_path / "r.yaml", *LM).code == 0
+    recipe = load_recipe(tmp_path / "r.yaml", DatasetRecipe)
+    assert (recipe.seed, recipe.source.path) == (42, str(corpus)) and "\n" not in recipe.source.description
+
+
 def test_the_built_in_model_is_shown_no_examples_and_json_has_the_profile(tmp_path):
     done = run(written(tmp_path, ENGLISH), "--out", tmp_path / "r.yaml", *LM, "--json")
     facts = json.loads(done.printed)
