@@ -16,6 +16,7 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from random import Random
+from shlex import quote
 from threading import Event
 from typing import Annotated, Any, cast
 
@@ -430,7 +431,7 @@ def write_value(experiment: Experiment, dataset: MeasuredDataset, value: Trainin
         write_json(path, value)
     else:
         path = value.write(dataset.directory)
-        cli.say(f"next: sts-dino card {dataset.directory}")
+        cli.say(f"next: sts-dino card {quote(str(dataset.directory))}")
     cli.say(f"written: {path}")
 
 
