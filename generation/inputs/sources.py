@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from generation.inputs.row_seeds import fraction
 from hub.client.connection import is_wrong, reading
@@ -267,7 +268,7 @@ def _split_rows(source: Source, split: str) -> Iterator[Cells]:
         pin = _pin(source)
         check_dataset_card(source.repo_id or "", pin)
         try:
-            options = {"split": split, "streaming": True}
+            options: dict[str, Any] = {"split": split, "streaming": True}
             if constants.HF_HUB_OFFLINE:
                 rows = prepared(source.repo_id or "", pin, source.config, **options)
             else:
