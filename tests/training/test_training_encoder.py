@@ -456,6 +456,10 @@ def test_a_word_may_hold_spaces_and_other_separators(tmp_path):
         ("2 2\nthe 1 2\ndog 3 1e39\n", r":3: a number is not finite"),
         ("", r"glove.txt: holds no word vectors"),
         (b"the 1 2\n\xff 3 4\n", r":2: is not UTF-8"),
+        (
+            "the 1 2\ndog" + " 3" * (1 << 20) + "\n",
+            r":2: is too long for a word and its vector; allowed: at most 1,048",
+        ),
     ],
 )
 def test_a_malformed_line_is_named_by_its_number(tmp_path, text, message):

@@ -12,7 +12,7 @@ from hub.client.offline import commit_of
 from hub.contract.recipe import DECIDING, Encoder, TrainingData
 from hub.durable import sha256_file
 from hub.errors import InputError
-from hub.untrusted import read_object, upstream_of
+from hub.untrusted import read_object, require_modules, upstream_of
 
 if TYPE_CHECKING:
     from training.data.training_sets import TrainingSet
@@ -55,8 +55,7 @@ def find_base(spec: Encoder, key: str = "base") -> Base:
     if not folder.is_dir():
         raise InputError(place, "no such folder", hint=f"run from the repository root, or fix {key}.path")
     if spec.modules == "sentence-transformer":
-        if not (folder / "modules.json").is_file():
-            raise InputError(place, "is not a sentence-transformers model", allowed="a folder with modules.json")
+        require_modules(folder, place)
         return Base(folder, commit, _hash(folder, "**/") + _adapted(folder, place))
     if (folder / ADAPTER_CONFIG).is_file():
         raise InputError(place, "is an adapter", allowed="the model it is for, or its merged form")
