@@ -65,7 +65,7 @@ class _LogProbs(BaseModel):
 class _Choice(BaseModel):
     text: Text | None = None
     message: _Message | None = None
-    finish_reason: str | None = None
+    finish_reason: Text | None = None
     logprobs: _LogProbs | None = None
 
 

@@ -205,7 +205,7 @@ class OpenAIServer:
                 answer = read_answer(payload, self.model, self.server, settings)
             except ValidationError as error:
                 raise self.client.malformed(error) from None
-            self.client.check_secret(answer.text)
+            self.client.check_secret(f"{answer.text} {answer.finish_reason}")
             self._journal.add(key, answer)
         return answer
 

@@ -315,6 +315,8 @@ LIKELIHOODS: list[dict] = [
         ((200, {}, '{"choices": [{"text": "A"}], "usage": {"prompt_tokens": 1e30}}'), 0, RunError, ["usage"], 1),
         (completion(f'my key is {KEY}"'), 0, RunError, ["holds the API key"], 1),
         *((completion("A", logprobs=wrong), 0, RunError, ["choices.0.logprobs."], 1) for wrong in LIKELIHOODS),
+        (completion('A"', KEY), 0, RunError, ["holds the API key"], 1),
+        (completion('A"', "\ud800"), 0, RunError, [f"{OTHER}.0.finish_reason: "], 1),
         ((200, {}, "[1, 2]"), 0, RunError, ["OpenAI's: the whole: "], 1),
         ((200, {}, "[" * 200_000), 0, RunError, ["not JSON"], 1),
         ((200, {"Content-Encoding": "gzip"}, gzip.compress(b" " * 10**7 + b"{}")), 0, RunError, ["not JSON"], 1),
