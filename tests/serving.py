@@ -4,7 +4,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -16,7 +16,8 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-Reply = tuple[int, dict[str, str], str | bytes] | None  # None: the connection is dropped without an answer
+Body = str | bytes | Iterable[bytes]  # an iterable: sent piece by piece, without a length
+Reply = tuple[int, dict[str, str], Body] | None  # None: the connection is dropped without an answer
 
 
 class _Threads(ThreadingHTTPServer):
@@ -65,14 +66,16 @@ class OrderedServer:
                     return
                 self.answer(*reply)
 
-            def answer(self, status: int, headers: dict[str, str], text: str | bytes) -> None:
+            def answer(self, status: int, headers: dict[str, str], text: Body) -> None:
                 data = text.encode() if isinstance(text, str) else text
                 self.send_response(status)
                 for name, value in {"Content-Type": "application/json", **headers}.items():
                     self.send_header(name, value)
-                self.send_header("Content-Length", str(len(data)))
+                if isinstance(data, bytes):
+                    self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
-                self.wfile.write(data)
+                for piece in [data] if isinstance(data, bytes) else data:
+                    self.wfile.write(piece)
 
             def log_message(self, *_: Any) -> None:
                 pass

@@ -4,7 +4,7 @@ import hashlib
 import re
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ from hub.contract.schema import (
 from hub.contract.shards import reading_rows
 from hub.errors import InputError, RunError, did_you_mean
 from hub.text_files import MARK, as_text, is_blank, open_rows, require_kind
-from hub.untrusted import check_dataset_card, first_line
+from hub.untrusted import check_dataset_card, first_line, one_line
 
 Columns = tuple[str, ...]
 Cells = tuple[str, ...]
@@ -61,6 +61,8 @@ def require_columns(place: object, wanted: Columns, columns: list[str]) -> Colum
 
 CountTokens = Callable[[str], int]
 Lack = Callable[[str], int]  # tokens of a source sentence beyond the context: prompts.ContextRoom.lack
+MANY, SHOWN = 0.2, 100  # share of passed-over rows that is a warning; characters of a text that is shown
+LENGTH_HINT = "the recipe's premise_tokens bound the length in the model's tokens"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 # Control characters but the tab; half a surrogate pair; embeddings, overrides and isolates of writing direction, with
 # which a text reads other than it is stored; the replacement character, which stands where something could not be read.
@@ -151,6 +153,27 @@ class GivenTexts:
         )
         hint = f"pass such texts over: add {TOO_LONG.name} to postprocess.reject, or set premise_tokens"
         raise InputError(place, f"{problem} the model's context", hint=hint)
+
+
+def what_was_read(place: object, columns: Columns, given: int, skipped: Mapping[str, int], first: Columns) -> list[str]:
+    """What was read of a source, as lines: place, columns, rows, passed-over rows by reason, the first three texts.
+
+    A warning follows where more than ``MANY`` of the rows are passed over.
+    """
+    rows = given + sum(skipped.values())
+    lines = [f"read {place}{', column ' * bool(columns)}{', '.join(columns)}: {rows:,} rows, {given:,} usable"]
+    lines[0] += f"; passed over: {passed_over(given, skipped)}"
+    lines += [f'  "{one_line(text, SHOWN)}"' for text in first[:3]]
+    if rows - given > MANY * rows:
+        lines.append(f"warning: {place}: rows are passed over: {passed_over(given, skipped)}; {LENGTH_HINT}")
+    return lines
+
+
+def passed_over(given: int, skipped: Mapping[str, int]) -> str:
+    """Passed-over rows by reason, and their share of all."""
+    listed = ", ".join(f"{count:,} {reason}" for reason, count in skipped.items() if count)
+    over = sum(skipped.values())
+    return f"{listed} ({over / (given + over):.0%} of the rows)" if listed else "none"
 
 
 def text_problem(text: str, length: tuple[int, int] | None, count_tokens: CountTokens) -> str | None:

@@ -13,10 +13,10 @@ import pytest
 from commit_history import contents
 from killing import killed
 from seeded_writer import rows_of
+from tiny_model import make_model
 from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
-from benchmarks.tiny_model import make_model
 from generation import run
 from generation.inputs.sources import SourceSentence
 from generation.pipeline import code_digest as versions
