@@ -10,7 +10,7 @@ RECIPES ?= $(wildcard recipes/datasets recipes/models)
 ORG ?= sts-dino
 FLAVOR ?= cpu-basic
 HUB ?= artifacts/hub
-ACT := $(if $(filter 1,$(YES)),--yes) $(if $(filter 1,$(FORCE)),--force)
+ACT := $(if $(filter 1,$(YES)),--yes) $(if $(filter 1,$(PUBLIC)),--public) $(if $(filter 1,$(FORCE)),--force)
 SPREAD := $(if $(RAY),--ray $(RAY)) $(if $(WORKERS),--workers $(WORKERS)) $(if $(STORE),--store '$(STORE)')
 SCORE := $(if $(TASKS),--tasks $(TASKS)) $(if $(SENTEVAL),--senteval-data $(SENTEVAL)) $(if $(STS),--sts-data $(STS))
 
@@ -67,7 +67,7 @@ pins: .venv/.ready ## measure the pins of the evaluation data, when the data cha
 card: .venv/.ready ## write a card: make card RUN_DIR=artifacts/datasets/...
 	.venv/bin/sts-dino card $(RUN_DIR) --repo-id $(ORG)/$(notdir $(RUN_DIR:/=))
 
-publish: .venv/.ready ## show what a publication changes, YES=1 does it: make publish RUN_DIR=artifacts/... ORG=...
+publish: .venv/.ready ## show what a publication changes, YES=1 does it, PUBLIC=1 for all to see: make publish RUN_DIR=artifacts/... ORG=...
 	.venv/bin/sts-dino publish $(RUN_DIR) --org $(ORG) $(ACT)
 
 regenerate: .venv/.ready ## make an artefact from its recipe (datasets: WORKERS, RAY, STORE as above); YES=1 publishes it, datasets while they grow: make regenerate RECIPE=...
@@ -84,7 +84,7 @@ value: .venv/.ready ## measure what an encoder gains from a dataset, beside cont
 
 job: .venv/.ready ## regenerate as a job of Hugging Face: print its command, YES=1 starts it (more options: sts-dino job --help): make job RECIPE=... ORG=... FLAVOR=l4x4 WORKERS=4 [TIMEOUT=2d]
 	$(if $(RAY)$(STORE),$(error a job is one machine: RAY and STORE are not for it))
-	.venv/bin/sts-dino job $(RECIPE) --org $(ORG) --flavor $(FLAVOR) $(if $(TIMEOUT),--timeout $(TIMEOUT)) $(if $(WORKERS),--workers $(WORKERS)) $(filter --yes,$(ACT))
+	.venv/bin/sts-dino job $(RECIPE) --org $(ORG) --flavor $(FLAVOR) $(if $(TIMEOUT),--timeout $(TIMEOUT)) $(if $(WORKERS),--workers $(WORKERS)) $(filter --yes --public,$(ACT))
 
 bench: .venv/.ready ## measure the engine (half an hour, see benchmarks/README.md)
 	$(RUN) -m sts_dino benchmark throughput

@@ -44,9 +44,9 @@ def serve(gguf: Path, slots: int = SLOTS, context: int = CONTEXT, threads: int =
     words = [str(word) for option in options.items() for word in option]
     command = [sys.executable, "-m", "sts_dino", "benchmark", "llamacpp-server", str(gguf), *words]
     command.append("--until-stdin-closes")
-    with tempfile.TemporaryFile("w+") as log:
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as log:
         child = subprocess.Popen(  # noqa: S603 - this module, with a path and numbers
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, encoding="utf-8"
         )
         try:
             assert child.stdin is not None and child.stdout is not None

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -51,11 +51,11 @@ class Cost:
         return f"{self.wall_s:.2f} s, {self.cpu_s:.2f} CPU s, {self.peak_mb:.0f} MiB"
 
 
-def cost_of(*words: object, environment: Mapping[str, str] | None = None) -> Cost:
+def cost_of(*words: object) -> Cost:
     """Run ``sts-dino WORDS`` in a fresh process. Children that it did not wait for (Ray's) do not count."""
     command, began = [sys.executable, "-m", "sts_dino", *map(str, words)], time.perf_counter()
-    with tempfile.TemporaryFile("w+") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL, env=environment)  # noqa: S603
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL)  # noqa: S603
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         output.seek(0)
@@ -103,7 +103,7 @@ def hardware(device: str = "cpu") -> dict[str, Any]:
     """Processor, cores and, where used, the GPU."""
     import torch
 
-    known = _CPU_INFO.read_text() if _CPU_INFO.is_file() else ""
+    known = _CPU_INFO.read_text(encoding="utf-8") if _CPU_INFO.is_file() else ""
     found = re.search(r"model name\s*:\s*(.+)", known)
     facts: dict[str, Any] = {
         "machine": platform.machine(),

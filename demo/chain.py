@@ -41,7 +41,8 @@ class Chain:
     ) -> None:
         """Run a recipe and publish the result, a dataset while it grows. ``quiet``: show messages only on failure."""
         title = f"make and publish {recipe.stem}" if publish else f"make {recipe.stem}"
-        words = (str(recipe), "--artifacts", str(self.artifacts), "--org", ORG, *words, *(["--yes"] if publish else []))
+        words = (str(recipe), "--artifacts", str(self.artifacts), "--org", ORG, "--public", *words)
+        words += ("--yes",) if publish else ()  # the Hub's pages show public repositories alone
         self.stage(title, "release", *words, quiet=quiet, stop=stop)
 
     def stage(self, title: str, command: str, *words: str, quiet: bool = False, stop: Event | None = None) -> None:

@@ -69,7 +69,7 @@ def main(
 ) -> None:
     """Score an encoder on tasks that state their protocol, with 95 % bootstrap intervals; scores are x 100.
 
-    Groups of tasks: sts, sts-original, transfer, transfer-lbfgs, probing, probing-lbfgs, retrieval, papers; the four of
+    Groups of tasks: sts, sts-original, transfer, transfer-lbfgs, probing, probing-lbfgs, papers; the four of
     classifiers also with -validation, for choices without test rows. mteb/NAME is any task, benchmark or task type of
     MTEB.
 

@@ -3,20 +3,31 @@
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import wrap
+from typing import TYPE_CHECKING
 
 from benchmarks.trials import table
 from experiments.plan import Effect, Experiment, Plan
-from experiments.plots import effects_plot
 from experiments.result import Difference, Result, Verdict, read_result
 from hub.contract.measured import Estimate
 from hub.durable import write_text
 from hub.papers import find_paper
+from hub.plot_style import COLOURS, picture
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 INTRODUCTION = Path(__file__).parent / "plans" / "introduction.md"
 TABLES = "experiments/results/papers/README.md"
 HOUR = 3600
 WIDEST = 9  # columns of numbers that a page shows side by side
 SEPARATOR = "\n\n"
+OPEN = "#767676"
+MARKS = {"reproduced": ("^", COLOURS[0]), "contradicted": ("v", COLOURS[5]), "not significant": ("o", OPEN)}
+LINEAR = 5.0  # points to either side of zero; beyond them the scale is logarithmic
+LINE_INCHES = 0.3
+WIDTH = 62  # characters of a line of a name
 Found = Sequence[tuple[Experiment, Result | None]]
 
 
@@ -158,3 +169,33 @@ def cost(one: Experiment, result: Result) -> str:
     hours = f"{result.seconds / HOUR:.2f} CPU-hours ({machine}), shared steps included"
     command = f"`sts-dino experiment run {one.name}`" + (f" at revision {one.finished}" if one.finished else "")
     return f"Cost: {'; '.join([hours, *seeds, *sizes])}. {command}"
+
+
+def effects_plot(effects: Sequence[tuple[str, Difference, float | None]]) -> str:
+    """A line for each effect (name, our difference, the paper's or None) with its interval."""
+    from matplotlib.lines import Line2D
+
+    def draw(figure: "Figure", axes: "Axes") -> None:
+        for place, (_, found, printed) in enumerate(effects):
+            one = found.difference
+            mark, colour = MARKS.get(found.verdict, MARKS["not significant"])
+            axes.plot([one.low, one.high], [place, place], color=colour, linewidth=2)
+            filled = "white" if mark == "o" else colour
+            axes.plot(one.score, place, marker=mark, color=colour, markerfacecolor=filled, markersize=7)
+            if printed is not None:
+                axes.plot(printed, place, marker="x", color="black", markersize=6)
+        axes.axvline(0, color="black", linewidth=1)
+        axes.set_xscale("symlog", linthresh=LINEAR)
+        ticks = [-20, -5, -2, 0, 2, 5, 20, 50]
+        axes.set_xticks(ticks, [f"{tick:+d}" if tick else "0" for tick in ticks])
+        axes.set_yticks(range(len(effects)), ["\n".join(wrap(name, WIDTH)) for name, *_ in effects], fontsize=8)
+        axes.set(xlabel="points; logarithmic beyond 5", ylim=(len(effects) - 0.5, -0.5))
+        shapes = {name: (*found, "white" if found[0] == "o" else found[1]) for name, found in MARKS.items()}
+        shapes["the paper"] = ("x", "black", "black")
+        handles = [
+            Line2D([], [], linestyle="", label=name, marker=mark, color=colour, markerfacecolor=filled)
+            for name, (mark, colour, filled) in shapes.items()
+        ]
+        figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
+
+    return picture(draw, (10, 1.4 + LINE_INCHES * len(effects)), "svg").decode()

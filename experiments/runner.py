@@ -1,19 +1,21 @@
 """The runner: one experiment to its result, by datasets, trained encoders, scores and paired differences."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from benchmarks.trials import hardware
+from eval.compare.seeds import split_of
 from experiments.encoders import EncoderMaker
 from experiments.files import Files, with_data
-from experiments.plan import DATASET_OF, Experiment, Plan, Seeds
-from experiments.plots import over_sets
+from experiments.plan import DATASET_OF, Experiment, OwnColumn, Plan, Seeds
 from experiments.result import Difference, Measured, Result
 from experiments.steps import Steps, digest
 from experiments.variants import DatasetMaker, finished_config
 from hub.contract.measured import VariantPlan, VariantScores
+from hub.contract.results import read_results
 from hub.contract.run_dir import require_complete
 from hub.durable import write_text
 from hub.errors import InputError
@@ -140,3 +142,20 @@ class Runner:
 
         seconds = self.steps.once("measured", key, list(map(filled, words)), experiment.name, out)
         return Measured.model_validate_json(out.read_bytes()), seconds
+
+
+def scores_of(column: OwnColumn, folders: Sequence[Path]) -> list[float]:
+    """The mean over a column's tasks in each evaluation."""
+    found = []
+    for place in folders:
+        scores = {(one.task, one.split): one.main_score for one in read_results(place / "results.json").scores}
+        found.append(fmean(scores[task, split_of(task, column.split)] for task in column.tasks))
+    return found
+
+
+def over_sets(columns: Mapping[str, OwnColumn], folders: Mapping[str, Sequence[Path]]) -> str:
+    """A sentence with mean and standard deviation of the last column over trainings, each on an example set."""
+    name, column = list(columns.items())[-1]
+    scores = {encoder: scores_of(column, places) for encoder, places in folders.items()}
+    parts = [f"{encoder} {fmean(found):.1f} ± {stdev(found):.1f}" for encoder, found in scores.items()]
+    return f"Mean ± standard deviation of {name} over example sets: {'; '.join(parts)}."

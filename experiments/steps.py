@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import resource
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -81,8 +80,8 @@ class Steps:
 
 def _ended() -> float:
     """CPU seconds of the children that ended."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
+    usage = os.times()
+    return usage.children_user + usage.children_system
 
 
 def _running() -> float:

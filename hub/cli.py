@@ -5,10 +5,13 @@ Results go to stdout, talk and progress to stderr. Exit codes: 0 done, 1 failed 
 """
 
 import errno
+import io
 import json
+import os
 import re
 import signal
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Collection, Iterable, Sequence
 from importlib.metadata import version
@@ -18,11 +21,14 @@ from typing import Annotated, Any
 
 import typer
 
-from hub.errors import InputError, StsDinoError, did_you_mean
-from hub.process import INTERRUPTED, LAST_WORDS, TERMINATED, heed
-from hub.untrusted import printable
+from hub.errors import InputError, RunError, StsDinoError, did_you_mean, without_passwords
+from hub.process import INTERRUPTED, LAST_WORDS, TERMINATED, end_at_once, heed
+from hub.untrusted import first_line, printable
 
 LONGEST = 10_000  # characters of an error: it may list untrusted names
+DEBUG = "STS_DINO_DEBUG"  # set by --debug, and inherited by the commands that a command starts
+UNEXPECTED = "--debug shows where"
+_NO_MEMORY = ("failed to map segment", "Cannot allocate memory", "can't allocate memory")  # a loader's words, torch's
 _NO_SPACE = "no space left on the disk; free some and run the same command again"
 _NO_ENTRY = "cannot be written or read here; choose another folder, or change its permissions"
 _UsageError: Any = typer.BadParameter.__base__  # click's, which typer brings under another name in each version
@@ -100,8 +106,8 @@ listeners: list[Callable[[str], object]] = []  # receive messages instead of std
 
 
 def say(message: str) -> None:
-    """Print a message on stderr, apart from results on stdout; it cannot drive a terminal."""
-    message = printable(message)
+    """Print a message on stderr, apart from results on stdout; it cannot drive a terminal or show a URL's password."""
+    message = without_passwords(printable(message))
     for hear in listeners:
         hear(message)
     if not listeners:
@@ -135,21 +141,21 @@ def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
 
 
 def run(app: Callable[[], object], ends_on_sigterm: bool = False) -> None:
-    """Call a typer app, or print the version; turn known failures into one line on stderr and an exit code.
+    """Call a typer app, or print the version; turn every failure into one line on stderr and an exit code.
 
     ``ends_on_sigterm``: as on Ctrl-C, everything that is held is let go. Without it the process ends at once.
     """
+    os.environ.setdefault("RUST_BACKTRACE", "0")  # tokenizers prints one where it gives up
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # what a terminal cannot show is no reason to stop
     try:
-        heed(_end, _end) if ends_on_sigterm else heed(signal.default_int_handler, signal.SIG_DFL)
+        heed(_end, _end) if ends_on_sigterm else heed(signal.default_int_handler, end_at_once)
         with warnings.catch_warnings():
             warnings.showwarning = _say_warning  # type: ignore[assignment]  # it takes all that is given
             if sys.argv[1:] == ["--version"]:
                 print(f"sts-dino {version('sts-dino')}")
             else:
                 app()
-    except StsDinoError as error:
-        _say_error(error)
-        sys.exit(error.exit_code)
     except KeyboardInterrupt:
         say(LAST_WORDS[INTERRUPTED])
         sys.exit(INTERRUPTED)
@@ -157,11 +163,30 @@ def run(app: Callable[[], object], ends_on_sigterm: bool = False) -> None:
         if end.code in LAST_WORDS:
             say(LAST_WORDS[end.code])
         raise
-    except OSError as error:
-        if error.errno is None:  # not the system's
-            raise
-        say(f"error: {_of_system(error)}")
-        sys.exit(1)
+    except BaseException as error:  # noqa: BLE001 - tokenizers raises PanicException, which is no Exception
+        if os.environ.get(DEBUG):
+            say(traceback.format_exc())
+        known = _in_words(error)
+        _say_error(known)
+        sys.exit(known.exit_code)
+
+
+def _in_words(error: BaseException) -> StsDinoError:
+    """The project's error for one that no stage expected: of the system, of an installation, of anything else."""
+    if isinstance(error, StsDinoError):
+        return error
+    if isinstance(error, OSError) and error.errno is not None:
+        return RunError(_of_system(error))
+    command, problem = " ".join(["sts-dino", *sys.argv[1:2]]), first_line(error)
+    if isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY):
+        return RunError(command, f"memory ran out ({problem})", hint="free some, or raise its limit (ulimit -v)")
+    if isinstance(error, ImportError):
+        return RunError(command, problem, hint="install what it names; README.md has the parts")
+    kind = type(error).__name__
+    if kind == "PanicException":
+        hint = "take a model whose tokenizer.json has simpler regular expressions"
+        return InputError(command, f"a tokenizer gives up on a text: {problem}", hint=hint)
+    return RunError(command, problem if problem == kind else f"{kind}: {problem}", hint=UNEXPECTED)
 
 
 def _say_error(error: StsDinoError) -> None:

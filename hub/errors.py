@@ -5,6 +5,7 @@ Both print as one message that names the place, what was found, what is allowed 
 """
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -21,7 +22,7 @@ class StsDinoError(Exception):
         if hint:
             parts.append(hint)
         self.place = str(place)
-        super().__init__("; ".join(parts))
+        super().__init__(without_passwords("; ".join(parts)))
 
 
 class InputError(StsDinoError):
@@ -38,6 +39,11 @@ class RunError(StsDinoError):
 
 class OutOfMemory(RunError):
     """Memory ran out, a machine's or a GPU's. On a cluster this says that a node has one worker too many."""
+
+
+def without_passwords(text: str) -> str:
+    """``text`` without the users and passwords of its URLs."""
+    return re.sub(r"(?<=://)[^\s/]*@", "", text)
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str | None:

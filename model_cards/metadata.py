@@ -30,7 +30,6 @@ OTHER = ("other", "Evaluation of sentence embeddings")
 TASK_TYPES = {  # main metric → task type of the Hub, name
     **dict.fromkeys(("spearman", "pearson", "cosine_spearman"), SIMILARITY),
     "accuracy": ("text-classification", "Classification of texts or pairs by a probe on the embeddings"),
-    "recall": ("text-retrieval", "Retrieval"),
 }
 
 

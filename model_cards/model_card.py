@@ -91,6 +91,7 @@ def training_context(recipe: ModelRecipe, facts: ModelFacts, training: TrainingF
         "anchors": ANCHORS,
         "strategies": STRATEGIES,
         "training": training,
+        "counts": facts.manifest.counts,
         "selected_on": " and ".join(selection) or "the training data's own validation splits",
         "metric": training.validation_metric or "score",
         "curve": [curve[round(i * (len(curve) - 1) / max(1, points - 1))] for i in range(points)],  # and both ends

@@ -61,7 +61,7 @@ def read_changes(name: str) -> dict[str, str]:
     Raises InputError unless the entry maps versions to one line each, newest first.
     """
     path = Path(renderer.DATA / CHANGES)
-    tree = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)  # noqa: S506 - it makes text alone
+    tree = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
     place = f"{path}: {name}"
     try:
         changes = TypeAdapter(dict[str, str]).validate_python({name: {}, **tree}[name])

@@ -26,7 +26,6 @@ TITLES = {  # protocol → title, in the order of a card
     "regression": "Relatedness with a trained head",
     **{f"transfer/{mode}": f"Transfer tasks: classifiers on the embeddings, {words}" for mode, words in PROBES.items()},
     **{f"probing/{mode}": f"Probing tasks: classifiers on the embeddings, {words}" for mode, words in PROBES.items()},
-    "retrieval": "Caption-image retrieval",
 }
 MTEB, OTHER = "MTEB", "Other tasks"
 INTERVALS: dict[Method, str] = {

@@ -62,7 +62,7 @@ class Request:
 
     def __post_init__(self) -> None:
         """Ask the Hub whose the token is."""
-        self.publication = Options(self.options.private, self.options.force, patience=patient(self.options.longest))
+        self.publication = Options(self.options.public, self.options.force, patience=patient(self.options.longest))
         disable_progress_bars()  # the stages have their own
         with hub_errors("ask who the token belongs to"):
             self.owner = namespace(HfApi(), self.options.org, self.options.yes, self.publication.patience)
@@ -130,8 +130,7 @@ class Artefact(ABC, Generic[Recipe]):
         """The branch to publish to. Raises RunError when the release would be refused."""
         patience, force = self.request.publication.patience, self.options.force
         with hub_errors(f"publish {self.repo_id}"):
-            if self.options.private:
-                patience.until_done("look at the Hub", self.repository.require_private)
+            patience.until_done("look at the Hub", lambda: self.repository.require_visibility(self.options.public))
             return patience.until_done(
                 "look at the Hub", lambda: publication_target(self.repository, self.recipe, force)
             )

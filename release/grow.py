@@ -142,7 +142,7 @@ class IncrementalPublisher:
         if remote is not None:
             return remote
         if self.branch == MAIN:
-            return self.repository.create(self.options.private)
+            return self.repository.create(self.options.public)
         return self.repository.make_branch(self.branch, self.repository.seen(MAIN).sha)
 
     def _snapshot(self, manifest: Manifest, at: datetime) -> Snapshot:

@@ -20,7 +20,7 @@ from hub.client.retry import LONGEST_SECONDS, RetryPolicy
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe, recipe_files
 from hub.errors import InputError
-from release.options import LocalWorkers, RecipeOverrides, option_groups, words_of
+from release.options import LocalWorkers, PublicOption, RecipeOverrides, option_groups, words_of
 from release.run import is_model, refuse_baselines
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def main(
     overrides: RecipeOverrides,
     timeout: Annotated[str, typer.Option("--timeout", help="The longest that it may run, with s, m, h or d")] = "12h",
     attempts: Annotated[int, typer.Option("--attempts", min=1, help="How often it is tried, the first included")] = 3,
-    private: Annotated[bool, typer.Option("--private", help="Create the repository as a private one")] = False,
+    public: PublicOption = None,
     code: Annotated[
         str | None, typer.Option("--code", metavar="URL", help="Where the commit is [default: the remote origin]")
     ] = None,
@@ -115,7 +115,11 @@ def main(
     checkout = Checkout.here()
     inside, *_ = [checkout.tracked(path) for path in recipe_files(recipe)]  # those that it extends, too
     words = ["sts-dino", "release", inside, "--org", org, "--yes"]
-    words += [*overrides.words, *words_of(workers), *(["--private"] if private else [])]
+    words += [
+        *overrides.words,
+        *words_of(workers),
+        *([] if public is None else ["--public" if public else "--private"]),
+    ]
     whole = command(checkout.url(code), checkout.commit, extras, words)
     job = HubJob(name, image, whole, flavor, timeout, attempts, namespace)
     if yes:

@@ -128,13 +128,19 @@ def patient(longest: float) -> RetryPolicy:
     return patience
 
 
+PublicOption = Annotated[
+    bool | None,
+    typer.Option("--public/--private", help="Visibility of a new repository [default: private; existing ones stay]"),
+]
+
+
 @dataclass(frozen=True)
 class PublishOptions:
     """Where and how to publish."""
 
     org: Annotated[str | None, typer.Option("--org", help="User or organisation [default: the token's user]")] = None
     yes: Annotated[bool, typer.Option("--yes/--dry-run", help="Publish, or only print the plan")] = False
-    private: Annotated[bool, typer.Option("--private", help="Create repositories as private ones")] = False
+    public: PublicOption = None
     force: Annotated[bool, typer.Option("--force", help="Replace changes made by hand on the Hub")] = False
     longest: cli.PatienceOption = LONGEST_SECONDS
 

@@ -35,8 +35,8 @@ def main(
 ) -> None:
     """Publish finished runs to the Hub that HF_ENDPOINT names. Without --yes only the plan is printed.
 
-    Files that the Hub has are not sent again, a tag never moves, and changes made by hand stay. A run without a card
-    for this owner gets it first.
+    New repositories are private; --public makes them public. Files that the Hub has are not sent again, a tag never
+    moves, and changes made by hand stay. A run without a card for this owner gets it first.
 
     Examples:
 
@@ -50,10 +50,13 @@ def main(
     for directory in directories:
         write_card(directory, options)
         plans.append(publish_run(directory, options))
-    words = f"{shlex.join(map(str, directories))}{f' --org {shlex.quote(options.org)}' if options.org else ''}"
-    then = [] if options.yes else [f"sts-dino publish {words} --yes"]
+    org = ["--org", options.org] if options.org else []
+    again = [] if options.public is None else ["--public" if options.public else "--private"]
+    then = [] if options.yes else [shlex.join(["sts-dino", "publish", *map(str, directories), *org, *again, "--yes"])]
     facts = [plan.facts() for plan in plans]
-    cli.answer("\n\n".join(map(str, plans)), facts if len(facts) > 1 else facts[0], as_json, then)
+    cli.answer(
+        "\n\n".join(plan.shown(options.yes) for plan in plans), facts if len(facts) > 1 else facts[0], as_json, then
+    )
 
 
 def write_card(directory: Path, options: PublishOptions, anew: bool = False) -> None:
@@ -85,7 +88,7 @@ def publish_run(directory: Path, options: PublishOptions) -> "Plan":
     require_complete(directory)
     patience = patient(options.longest)
     with hub_errors(f"publish {directory}"):
-        publication = Options(options.private, options.force, loading_script(directory), patience)
+        publication = Options(options.public, options.force, loading_script(directory), patience)
         return publish(HfApi(), directory, options.org, options.yes, publication)
 
 

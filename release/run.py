@@ -79,7 +79,7 @@ def main(
         if plan is not None:
             plans.append(plan)
             if not as_json:
-                print(plan)
+                print(plan.shown(options.yes))
     if as_json:
         cli.answer("", [plan.facts() for plan in plans], as_json)
 

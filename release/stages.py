@@ -33,7 +33,7 @@ POLL = 0.1  # seconds between two looks at a stage that a thread waits for
 SHOWN = 3  # last lines of a failed stage that are searched for its error
 AGAIN = "run the same command again"
 LEAST = 0.1  # share of a step that counts as done by time alone, before the stage shows a bar
-_LIBC = ctypes.CDLL(None)  # opened before any fork
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # opened before any fork
 _SET_PARENT_DEATH_SIGNAL = 1
 _BAR = re.compile(r"^(?P<name>[^:|%]*):? *(?P<percent>\d{1,3})%\|")
 _OF_LIBRARIES = re.compile(r"Loading|Generating|Map|Filter|Saving|Fetching|Writing model", re.IGNORECASE)
@@ -88,8 +88,20 @@ def _started(command: str, *words: str, **options: Any) -> "subprocess.Popen[byt
     return subprocess.Popen(command_line(command, *words), preexec_fn=end, **options)  # noqa: S603 - our own commands
 
 
+@contextmanager
+def _ended_with(stage: "subprocess.Popen[bytes]") -> Iterator[None]:
+    """End a stage with the block, however that ends: only Linux does it when this process is killed."""
+    try:
+        yield
+    finally:
+        if stage.poll() is None:
+            stage.terminate()
+            stage.wait()
+
+
 def die_with_parent() -> None:
     """Ask Linux to kill this process when its parent is killed, so that no orphan holds a run directory (prctl(2))."""
+    assert _LIBC is not None
     _LIBC.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
@@ -137,7 +149,8 @@ def answer_of(command: str, *words: str, environment: Mapping[str, str] | None =
     Raises InputError or RunError, as the stage ended, with the last line of its messages.
     """
     stage = _started(command, *words, environment=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    printed, messages = (stream.decode("utf-8", "replace") for stream in stage.communicate())
+    with _ended_with(stage):
+        printed, messages = (stream.decode("utf-8", "replace") for stream in stage.communicate())
     if stage.returncode:
         lines = [line for line in messages.splitlines() if line.strip()]
         problem = lines[-1].removeprefix("error: ") if lines else f"failed (exit code {stage.returncode})"
@@ -187,7 +200,7 @@ def progress(step: Step, log: Path) -> Iterator[float]:
         piped = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
         child = _started(step.command, *step.words, environment=environment, **piped)
         assert child.stderr is not None
-        try:
+        with _ended_with(child):
             for line in _lines(child.stderr):
                 found = _BAR.match(line)
                 if found and not _OF_LIBRARIES.search(found["name"]):
@@ -199,10 +212,6 @@ def progress(step: Step, log: Path) -> Iterator[float]:
                         cli.say(line)
                 yield max(share, min((time.monotonic() - started) / max(step.seconds, 1e-9), LEAST))
             code = child.wait()
-        finally:
-            if child.poll() is None:  # interrupted
-                child.terminate()
-                child.wait()
     if code:
         errors = [line.removeprefix("error: ") for line in last if line.startswith("error: ")]
         problem = errors[-1] if errors else f"failed (exit code {code})"

@@ -16,6 +16,9 @@ def main() -> None:
     from hub.process import end_at_once, heed
 
     heed(end_at_once, end_at_once)
+    from hub.environment import set_aside
+
+    set_aside()
     from sts_dino.cli import run_command
 
     run_command()

@@ -240,17 +240,19 @@ def compare(*evaluations: str | Path, out: str | Path | None = None) -> "Compari
     return side_by_side(tuple(map(_folder, evaluations)), Path(out) if out is not None else None)
 
 
-def publish(directory: str | Path, org: str | None = None, yes: bool = False) -> "Plan":
+def publish(directory: str | Path, org: str | None = None, yes: bool = False, public: bool = False) -> "Plan":
     """Publish a finished run with its card on the Hub of ``HF_ENDPOINT``; without ``yes`` only plan it.
 
-    org: a user or an organisation; left out, the token's user. The card is written first, for that place. Raises
-    InputError for a run that may not be published, RunError where the Hub fails.
+    org: a user or an organisation; left out, the token's user. public: whether anyone may read a new repository; an
+    existing one stays as it is. The card is written first, for that place.
+
+    Raises InputError for a run that may not be published, RunError where the Hub fails.
     """
     from release.options import PublishOptions
     from release.publish import publish_run, write_card
 
     require_complete(_folder(directory))
-    options = PublishOptions(org=org, yes=yes)
+    options = PublishOptions(org=org, yes=yes, public=public or None)
     write_card(Path(directory), options, anew=True)
     return publish_run(Path(directory), options)
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 HUB_ID = re.compile(r"(?!\.)[\w.-]+/[\w.-]+(@[^@]+)?")
 UNLICENSED = "unlicensed"
+_LETTERS = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "ı": "i", "æ": "ae", "œ": "oe"})  # that have no accent to lose
 
 app = cli.new_app(__doc__)
 
@@ -60,7 +62,8 @@ def main(
     corpus: Annotated[
         str,
         typer.Argument(
-            metavar="CORPUS", help="A file of texts (.txt, .tsv, .csv, .jsonl, .parquet), or ORG/NAME@REVISION of a Hub"
+            metavar="CORPUS",
+            help="A file of texts (.txt, .csv, .tsv, .jsonl, .json, .parquet, .xlsx), or ORG/NAME@REVISION of a Hub",
         ),
     ],
     choices: CorpusChoices,
@@ -98,6 +101,8 @@ def main(
     text = recipe.read_text(encoding="utf-8")
     beside = f"; examples in {facts['examples']}" if facts["examples"] else ""
     beside += f"; an encoder to train on the pairs in {encoder}"
+    for line in facts.pop("read"):
+        cli.say(line)
     shown = f"{text}\n{recipe}: {len(text.splitlines())} lines{beside}"
     cli.answer(shown, {**facts, "encoder": encoder}, as_json, [f"sts-dino check {quote(str(recipe))}"])
 
@@ -123,16 +128,16 @@ def propose(
     licence = choices.corpus_license or seen.license or UNLICENSED
     shown = examples.name if examples else None
     text = dataset_recipe(seen, generator, name, licence, shown, choices.limit)
-    tree = yaml.load(text, yaml.BaseLoader)  # noqa: S506 - it makes texts alone
+    tree = yaml.load(text, yaml.BaseLoader)  # makes texts only
     checked(recipe, DatasetRecipe, tree)
     if not recipe.exists():
         write_text(recipe, text)
-    elif yaml.load(recipe.read_text(encoding="utf-8"), yaml.BaseLoader) != tree:  # noqa: S506
+    elif yaml.load(recipe.read_text(encoding="utf-8"), yaml.BaseLoader) != tree:
         raise InputError(recipe, "is another recipe than these arguments give", hint="give another name, or remove it")
     if known and examples and not examples.exists():
         write_bytes(examples, asset(f"examples/{known['examples']}").read_bytes())
     facts = {"source": {**seen.source, "license": licence}, "examples": examples, "lm": generator.section}
-    return {**vars(found), "recipe": recipe, **facts}
+    return {**vars(found), "recipe": recipe, **facts, "read": found.read(seen.title)}
 
 
 def _looked_at(corpus: str | Path, recipe: Path, choices: CorpusChoices) -> "Corpus":
@@ -168,7 +173,7 @@ def propose_encoder(
     base = choose_base(encoder, license_id, dataset.model.model_dump(mode="json", exclude_none=True))
     name = f"{dataset.name.removesuffix('-pairs')}-encoder"
     text = model_recipe(dataset, place, base, name)
-    checked(recipe, ModelRecipe, yaml.load(text, yaml.BaseLoader))  # noqa: S506 - it makes texts alone
+    checked(recipe, ModelRecipe, yaml.load(text, yaml.BaseLoader))
     write_text(recipe, text)
 
 
@@ -178,5 +183,7 @@ def stem_of(corpus: str) -> str:
 
 
 def slug(name: str) -> str:
-    """``name`` as a valid name of a dataset."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "corpus"
+    """``name`` as a valid name of a dataset: ``marz`` for März."""
+    parts = unicodedata.normalize("NFKD", name.casefold()).translate(_LETTERS)
+    plain = "".join(char for char in parts if not unicodedata.combining(char))
+    return re.sub(r"[^a-z0-9]+", "-", plain).strip("-") or "corpus"

@@ -57,7 +57,7 @@ app = cli.new_app(__doc__)
 def main() -> None:
     """Write the references of recipes and of the Python API to the clone."""
     for path, text in texts().items():
-        path.write_text(text, encoding="utf-8")
+        path.write_text(text, encoding="utf-8", newline="\n")
         print(path)
 
 

@@ -24,13 +24,15 @@ class Outcome:
 
 
 def outcome_of(module, *words: object) -> Outcome:
-    """Run the typer app of ``module`` with ``words``; every question is answered yes. An exception passes through."""
+    """Run the typer app of ``module`` with ``words``; every question is answered yes. A fault of ours is raised."""
     streams = sys.stdin, sys.stdout, sys.stderr
     sys.stdin, sys.stdout, sys.stderr = io.StringIO("y\n" * 20), io.StringIO(), io.StringIO()
     code, printed, stderr = 0, sys.stdout, sys.stderr
     try:
         cli.run(lambda: module.app([str(word) for word in words]))
     except SystemExit as end:
+        if cli.UNEXPECTED in stderr.getvalue() and end.__context__:
+            raise end.__context__ from None
         code = end.code or 0
     finally:
         sys.stdin, sys.stdout, sys.stderr = streams

@@ -118,10 +118,10 @@ class Hostile:
     def _fill(self) -> dict[str, list[str]]:
         """Put on the Hub what the commands read; each command with its words, module first."""
         from huggingface_hub import HfApi
+        from random_run import NAME, make_run
         from tiny_lm import make_lm
         from training_inputs import PAIRS_CARD, sts_rows, write_dataset, write_recipe
 
-        from benchmarks.publishing import NAME, make_run
         from model_cards import render
 
         self.api = HfApi(endpoint=self.hub.endpoint, token=self.hub.token)
@@ -180,7 +180,7 @@ class Hostile:
 
     def unpublish(self) -> None:
         """Take what the commands published from the Hub again."""
-        self.api.delete_repo("acme/publishing-load", missing_ok=True, **DATASET)
+        self.api.delete_repo("acme/random-run", missing_ok=True, **DATASET)
 
     def asked(self, command: str) -> Counter[str]:
         """The kinds of requests that a command makes when nothing is wrong."""

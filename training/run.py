@@ -6,9 +6,9 @@ before training), ``NAME.logs`` (TensorBoard), ``NAME.timing.json`` and, while i
 """
 
 from pathlib import Path
-from shlex import quote
+from shlex import join
 
-from hub.cli import DryRunOption, JsonOption, LimitOption, OutOption, RecipeArgument, SetOption, answer, new_app
+from hub.cli import DryRunOption, JsonOption, LimitOption, OutOption, RecipeArgument, SetOption, answer, new_app, say
 from hub.contract.published_paths import command_line
 from hub.contract.run_dir import Manifest
 from training.loop.distributed import is_main, leave_group, report_once
@@ -53,19 +53,40 @@ def main(
         manifest = work(job, command_line("train", recipe, limit, settings))
     leave_group()
     if is_main():
-        then = [f"sts-dino score {quote(str(recipe))} --model {quote(str(job.out))}"]
+        words = ["sts-dino", "score", str(recipe), "--model", str(job.out)]
+        words += [word for setting in settings for word in ("--set", setting)]
+        then = [join(words if job.recipe.evaluation else ["sts-dino", "card", str(job.out)])]
         facts = {"directory": job.out, "training": manifest.provenance["training"], **manifest.counts}
         answer("\n".join(summary(job.out, manifest)), facts, as_json, then)
+        say(usage(job.out))
+
+
+def usage(encoder: Path) -> str:
+    """Three lines of Python that encode sentences with an encoder."""
+    lines = [
+        "from sentence_transformers import SentenceTransformer",
+        f"encoder = SentenceTransformer({str(encoder)!r})",
+    ]
+    return "\n".join([*lines, 'embeddings = encoder.encode(["A sentence.", "Another one."])'])
 
 
 def summary(out: Path, manifest: Manifest) -> list[str]:
     """Where the model lies and how it was chosen, as lines."""
-    training, rows = manifest.provenance["training"], manifest.counts.get("training_rows")
+    training, counts = manifest.provenance["training"], manifest.counts
+    rows, seen = counts.get("training_rows"), counts.get("seen_rows")
     if training is None:
         return [f"{out}: a baseline, the base as it is"]
     chosen = "last step" if training["best_step"] is None else f"step {training['best_step']}"
     read = "a stream" if rows is None else f"{rows:,} rows"
-    lines = [f"{out}: {read}, {training['steps']} steps, kept {chosen}"]
+    distinct = "" if seen is None else f", {seen:,} distinct rows seen"
+    lines = [f"{out}: {read}, {training['steps']} steps{distinct}, kept {chosen}"]
+    for item in manifest.provenance["datasets"]:
+        trained = next(iter(item["splits"].values()))  # None: a stream
+        if trained is not None and trained < training["batch_size"]:
+            place = item.get("path") or item["repo_id"]
+            lines += [f"{place}: a batch has at most {trained:,} rows, fewer than batch_size {training['batch_size']}"]
+    for name, without in counts.get("passed_over", {}).items():
+        lines += [f"{name}: {without:,} source sentences or documents are passed over: no row can be made of them"]
     if training["validation_score"] is not None:
         lines += [f"validation: {training['validation_metric']} {100 * training['validation_score']:.2f}"]
     return lines

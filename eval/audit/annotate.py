@@ -3,8 +3,8 @@
 DINO's human evaluation (Table 3). A page of plain HTML forms on the loopback shows random pairs without their labels;
 several people can answer, each under a name. Answers are on disk at once, and a later start resumes.
 
-The page loads nothing from elsewhere. Requests under other host names than the loopback's are refused, and so are forms
-of other sites.
+The page loads nothing from elsewhere. Its address holds a token: other users, programs and sites do not know it.
+Requests under another host or port are refused, and so are forms of other sites.
 """
 
 import secrets
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import ThreadingTCPServer
+from threading import BoundedSemaphore
 from typing import Annotated, Any
 from urllib.parse import parse_qs, urlencode
 
@@ -38,10 +39,12 @@ from hub.cli import JsonOption, new_app, say
 from hub.errors import InputError, RunError, StsDinoError
 
 HOST = "127.0.0.1"
+SAMPLE = 100  # rows
 _TEMPLATES = Environment(
     loader=PackageLoader("eval.audit"), undefined=StrictUndefined, autoescape=True, trim_blocks=True, lstrip_blocks=True
 )
 MOST_BYTES, MOST_READ = 10_000, 1 << 20  # of a form: accepted, read
+MOST_CONNECTIONS = 32  # at a time, each with a thread
 UNREAD_SECONDS = 0.4  # an answer sooner than that after its texts came is the second click on the pair before
 
 
@@ -56,7 +59,24 @@ class Page(ThreadingTCPServer):
             super().__init__((HOST, port), _Handler)
         except OSError as error:
             raise RunError(f"port {port}", f"cannot be used: {error.strerror}", hint="give another: --port") from error
-        self.url = f"http://{HOST}:{self.server_address[1]}"
+        port = self.server_address[1]
+        self.hosts, self.root = (f"{HOST}:{port}", f"localhost:{port}"), f"/{secrets.token_urlsafe()}/"
+        self.url = f"http://{self.hosts[0]}{self.root}"
+        self._free = BoundedSemaphore(MOST_CONNECTIONS)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread; close a connection beyond ``MOST_CONNECTIONS``."""
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer, then let another connection in."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Report an exception of a handler, except that a browser went away."""
@@ -87,8 +107,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._try(self._store, body.decode("utf-8", "replace"))
 
     def _is_allowed(self) -> bool:
-        is_here = self.headers.get("Host", "").partition(":")[0] in (HOST, "localhost")  # else DNS rebinding
-        is_page = self.path.partition("?")[0] == "/"
+        is_here = self.headers.get("Host", "") in self.server.hosts  # else DNS rebinding
+        is_page = secrets.compare_digest(self.path.partition("?")[0].encode(), self.server.root.encode())
         if not (is_here and is_page):
             self._send(404 if is_here else 400, "no such page")
         return is_here and is_page
@@ -119,7 +139,7 @@ class _Handler(BaseHTTPRequestHandler):
         name, place = clean_name(form["annotator"]), int(form["place"])
         if time.time() - float(form["shown"]) >= UNREAD_SECONDS:
             place = self.server.survey.answer(name, place, form["label"])
-        self._send(303, "", Location=f"/?{urlencode({'annotator': name, 'place': place})}")
+        self._send(303, "", Location=f"?{urlencode({'annotator': name, 'place': place})}")
 
     def _render(self, status: int, **shown: Any) -> None:
         survey, nonce = self.server.survey, secrets.token_urlsafe()
@@ -129,7 +149,7 @@ class _Handler(BaseHTTPRequestHandler):
             **{"words": words_in(examples.language), "language": examples.language, "total": len(survey.rows)},
             **{"scale": scale, "choices": list(zip(scale.labels, scale.meanings, strict=True))},
             **{"longest": LONGEST_NAME, "shown": time.time(), "nonce": nonce},
-            "here": lambda place: f"/?{urlencode({'annotator': shown['name'], 'place': place})}",
+            "here": lambda place: f"?{urlencode({'annotator': shown['name'], 'place': place})}",
         }
         page = _TEMPLATES.get_template("page.html.jinja")
         self._send(status, page.render(context | shown), nonce)
@@ -161,7 +181,9 @@ app = new_app("Label a dataset by people, blind, and compare their labels with t
 @app.command()
 def main(
     place: command.PlaceArgument,
-    sample: Annotated[int, typer.Option(min=1, help="How many random rows are shown")] = 100,
+    sample: Annotated[
+        int | None, typer.Option(min=1, help=f"How many random rows are shown [default: {SAMPLE}, or all of fewer]")
+    ] = None,
     seed: command.SeedOption = 42,
     config: command.ConfigOption = None,
     split: Annotated[str, typer.Option(help="Split of the config")] = "train",
@@ -184,7 +206,7 @@ def main(
     if language is not None and language not in page_words():
         raise InputError("--language", f"{language!r} is not spoken by the page", allowed=", ".join(page_words()))
     examples = read_examples(find_rows(place, config, split), language)
-    rows = draw(examples, sample, seed)
+    rows = draw(examples, sample or min(SAMPLE, len(examples)), seed)
     folder = out or command.default_folder("annotations", examples.name, examples.config)
     if report and not (folder / FILE).is_file():
         raise InputError(folder, f"holds no answers (no {FILE})", hint="run without --report first")

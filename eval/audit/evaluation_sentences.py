@@ -162,7 +162,7 @@ def read_evaluation_sets(
 ) -> EvaluationTexts:
     """Every split that the given directories have; without one, the STS Benchmark's shipped validation and test.
 
-    ``names``: these data sets alone, all of whose splits must be there (coco and the probing tasks are read only by
+    ``names``: these data sets alone, all of whose splits must be there (the probing tasks are read only by
     name). Raises InputError for an unknown name, and for a file that is missing beside others of its split, or altered.
     """
     source = Source(senteval=senteval, originals=originals, pins=pins)

@@ -38,7 +38,6 @@ MEASURES: dict[Family, tuple[str, str]] = {
     "transfer": ("eval.scoring.transfer", "measure_transfer"),
     "probing": ("eval.scoring.transfer", "measure_transfer"),
     "relatedness": ("eval.scoring.transfer", "measure_regression"),
-    "retrieval": ("eval.scoring.retrieval", "measure_retrieval"),
 }
 """Family → module and function, imported when a task needs it; MTEB measures its own tasks."""
 

@@ -1,1 +1,1 @@
-"""Embeddings to scores: STS, transfer, relatedness, retrieval."""
+"""Embeddings to scores: STS, transfer, relatedness."""

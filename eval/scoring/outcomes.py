@@ -21,8 +21,8 @@ WEIGHTS: dict[Aggregation, Callable[[Vector], Vector] | None] = {  # of parts, b
 class Outcomes:
     """One row per scored example, in the data's order.
 
-    gold: human score or the class's number; predicted: the similarity, predicted score or class, or, for retrieval,
-    the rank (from 0) of the first right answer. ``part`` is the row's subset or direction; empty: all are one part.
+    gold: human score or the class's number; predicted: the similarity, predicted score or class. ``part`` is the row's
+    subset; empty: all are one part.
     """
 
     gold: Vector  # (n,)

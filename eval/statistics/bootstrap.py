@@ -22,7 +22,6 @@ from hub.errors import RunError
 
 Matrix = NDArray[np.float64]
 Statistic = Callable[[Matrix], Matrix]  # how often each row was drawn (rows, resamples) → scores (systems, resamples)
-RECALL_AT = (1, 5, 10)
 
 
 class _Ranking:
@@ -76,11 +75,6 @@ def _pearson(gold: Vector, predicted: Matrix) -> Statistic:
     return statistic
 
 
-def recall_of(ranks: Matrix) -> Matrix:
-    """Per row, the mean over k = 1, 5, 10 of whether the first right answer is among the first k; ranks from 0."""
-    return np.mean([ranks < k for k in RECALL_AT], axis=0)
-
-
 def _mean(values: Matrix) -> Statistic:
     return lambda drawn: values @ drawn / len(drawn)
 
@@ -101,7 +95,6 @@ STATISTICS: dict[Metric, Callable[[Vector, Matrix], Statistic]] = {  # gold (row
     "pearson": _pearson,
     "accuracy": lambda gold, predicted: _mean((predicted == gold).astype(np.float64)),
     "f1": _f1,
-    "recall": lambda gold, predicted: _mean(recall_of(predicted)),
 }
 
 

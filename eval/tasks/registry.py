@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from eval.tasks.sts import ORIGINALS, REGRESSIONS, SENTEVAL_DATA, YEARS
 from eval.tasks.sts import TASKS as STS_TASKS
 from eval.tasks.task import DataSet, Task
-from eval.tasks.transfer import COCO, COCO_DATA, MODES, PROBING, TRANSFER, VALIDATION
+from eval.tasks.transfer import MODES, PROBING, TRANSFER, VALIDATION
 from hub.contract.results import Average, TaskScore
 from hub.errors import InputError, did_you_mean
 
@@ -15,14 +15,13 @@ _DECLARED = (
     *(one.task(mode) for mode in MODES for one in TRANSFER),
     *REGRESSIONS,
     *(one.task(mode) for mode in MODES for one in PROBING),
-    COCO,
     *(one.validation_task(mode) for mode in MODES for one in (*TRANSFER, *PROBING)),
 )
-_DATA = (*(one.dataset for one in (*TRANSFER, *PROBING)), COCO_DATA, *SENTEVAL_DATA, *ORIGINALS)
+_DATA = (*(one.dataset for one in (*TRANSFER, *PROBING)), *SENTEVAL_DATA, *ORIGINALS)
 TASKS: dict[str, Task] = {task.name: task for task in _DECLARED}
 DATASETS: dict[str, DataSet] = {dataset.name: dataset for dataset in _DATA}
 MTEB = "mteb/"
-_PAPERS = ("sts", "sts-original", "transfer", "probing", "retrieval")
+_PAPERS = ("sts", "sts-original", "transfer", "probing")
 GROUPS: dict[str, tuple[Task, ...]] = {
     group: tuple(task for task in _DECLARED if task.group == group)
     for group in dict.fromkeys(task.group for task in _DECLARED)
@@ -64,21 +63,17 @@ CLASSIFICATION = ("mr", "cr", "subj", "mpqa", "sst2", "sst5", "trec", "sick-e")
 
 @dataclass(frozen=True)
 class Definition:
-    """An average by name: the mean over the main scores of ``tasks``; over that and F1 of the one ``with_f1``."""
+    """An average by name: the mean over the main scores of ``tasks``."""
 
     name: str
     words: str
     tasks: tuple[str, ...]
-    with_f1: str | None = None
 
     def of(self, scores: Mapping[str, TaskScore]) -> Average | None:
         """The average of scores by task name; None unless all tasks are there."""
-        if not scores.keys() >= set(self.tasks) or (self.with_f1 and "f1" not in scores[self.with_f1].other):
+        if not scores.keys() >= set(self.tasks):
             return None
-        found = {task: scores[task].main_score for task in self.tasks}
-        if self.with_f1:
-            found[self.with_f1] = (found[self.with_f1] + scores[self.with_f1].other["f1"]) / 2
-        mean = sum(found.values()) / len(found)
+        mean = sum(scores[task].main_score for task in self.tasks) / len(self.tasks)
         return Average(name=self.name, definition=self.words, score=mean, tasks=self.tasks)
 
 
@@ -88,25 +83,11 @@ def _named(names: Iterable[str], protocol: str) -> tuple[str, ...]:
 
 _SENTEVAL = (*CLASSIFICATION, "mrpc")
 _PROBING = tuple(one.name for one in PROBING)
-_DECLUTR = (
-    *_named(_SENTEVAL, "senteval"),
-    *_named(("sick-r", "stsb"), "regression"),
-    "coco/retrieval",
-    *_named(YEARS, "mean"),
-)
-_DECLUTR_WORDS = (
-    "mean over SentEval's downstream tasks: the mean Spearman correlation over subsets for STS12-16, Spearman for "
-    "SICK-R and STS-B with the trained head, the mean of accuracy and F1 for MRPC, the mean of six recalls for COCO, "
-    "accuracy elsewhere (Giorgi et al. 2021, appendix C.2"
-)
 _WITHOUT_TEST_ROWS = (
     "mean accuracy on what SentEval's classification tasks choose their regularisation by, SNLI left out: for choices "
     "between encoders, without test rows"
 )
-_WITH_SNLI = (*_DECLUTR, "snli/senteval")
 DEFINITIONS = (
-    Definition("declutr-downstream", f"{_DECLUTR_WORDS}, table 2: without SNLI)", _DECLUTR, "mrpc/senteval"),
-    Definition("declutr-downstream-with-snli", f"{_DECLUTR_WORDS}; with SNLI)", _WITH_SNLI, "mrpc/senteval"),
     Definition(
         "declutr-probing",
         "mean accuracy over SentEval's ten probing tasks (Giorgi et al. 2021, appendix C.2, table 3)",

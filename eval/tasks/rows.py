@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -83,15 +83,13 @@ class Rows:
     """The rows of a split, in the data set's own text form; ``sha256`` is the same wherever they were read.
 
     ``columns`` are the texts: one a row, or the two of a pair. ``target`` (n,) is the human score, the number of the
-    class in ``classes``, or the number of the image in ``features`` (images, 2048) that a caption describes.
-    ``subsets`` are (name, start, stop) of consecutive rows, if any.
+    class in ``classes``. ``subsets`` are (name, start, stop) of consecutive rows, if any.
     """
 
     columns: tuple[tuple[str, ...], ...]
     target: NDArray[Any]
     classes: tuple[str, ...] = ()
     subsets: tuple[Subset, ...] = ()
-    features: NDArray[np.float32] | None = field(default=None, repr=False)
     sha256: str = ""
 
     @classmethod
@@ -100,12 +98,11 @@ class Rows:
         rows: Sequence[Row],
         classes: Sequence[str] = (),
         subsets: Sequence[Subset] = (),
-        features: NDArray[np.float32] | None = None,
     ) -> "Rows":
         """From (text, target) or (sentence1, sentence2, target), with their hash."""
         *columns, target = zip(*rows, strict=True) if rows else ((),)
-        numbers = np.array(target, dtype=np.int64 if classes or features is not None else np.float64)
-        found = cls(tuple(columns), numbers, tuple(classes), tuple(subsets), features)
+        numbers = np.array(target, dtype=np.int64 if classes else np.float64)
+        found = cls(tuple(columns), numbers, tuple(classes), tuple(subsets))
         return replace(found, sha256=rows_sha256(found))
 
     def __len__(self) -> int:
@@ -127,7 +124,7 @@ class Rows:
         return tuple(text for column in self.columns for text in column)
 
     def canonical(self) -> Iterable[Row]:
-        """The rows as they enter the hash: texts, then score, class name or image."""
+        """The rows as they enter the hash: texts, then score or class name."""
         target = [self.classes[label] for label in self.target] if self.classes else self.target.tolist()
         return zip(*self.columns, target, strict=True)
 
@@ -143,14 +140,12 @@ class Rows:
 
 
 def drawn(rows: Rows, limit: int | None, seed: int) -> Rows:
-    """``limit`` of the rows (all when None), in their order: every subset and class with its share, of captions whole
-    images. The first rows would be no sample: STSb's begin with captions, labelled rows often lie sorted by class.
+    """``limit`` of the rows (all when None), in their order: every subset and class with its share.
+
+    The first rows would be no sample: STSb's begin with captions, labelled rows often lie sorted by class.
     """
     if limit is None or limit >= len(rows):
         return rows
-    if rows.features is not None:
-        place = np.random.default_rng(seed).permutation(int(rows.target.max()) + 1)
-        return rows.take(np.sort(np.argsort(place[rows.target], kind="stable")[:limit]))
     strata = rows.target.copy() if rows.classes else np.zeros(len(rows), dtype=np.intp)
     for number, (_, start, stop) in enumerate(rows.subsets):
         strata[start:stop] = number
@@ -213,15 +208,10 @@ def check_rows(place: str, rows: Rows, pin: RowsPin | None) -> None:
 
 
 def rows_sha256(rows: Rows) -> str:
-    """SHA-256 of a split's rows, one JSON array a line, as UTF-8: equal wherever the same rows were read from.
-
-    Images' features are hashed behind the captions, as little-endian float32.
-    """
+    """SHA-256 of a split's rows, one JSON array a line, as UTF-8: equal wherever the same rows were read from."""
     digest = hashlib.sha256()
     for row in rows.canonical():
         digest.update(canonical_line(row))
-    if rows.features is not None:
-        digest.update(np.ascontiguousarray(rows.features, dtype="<f4").ravel().data)
     return digest.hexdigest()
 
 

@@ -61,11 +61,11 @@ def parts(folder: str, files: Mapping[str, Sequence[str]], reader: Reader) -> di
     return {split: Part(tuple(f"{folder}/{file}" for file in names), reader) for split, names in files.items()}
 
 
-Metric = Literal["spearman", "pearson", "accuracy", "f1", "recall"]
+Metric = Literal["spearman", "pearson", "accuracy", "f1"]
 Aggregation = Literal["all", "mean", "wmean"]
-Family = Literal["sts", "transfer", "probing", "relatedness", "retrieval", "mteb"]
+Family = Literal["sts", "transfer", "probing", "relatedness", "mteb"]
 Mode = Literal["senteval", "lbfgs"]
-Unit = Literal["pairs", "sentences", "captions", "documents", "queries"]
+Unit = Literal["pairs", "sentences", "documents", "queries"]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""SentEval's classification, probing and retrieval tasks, each declared once: files, reader, probe, protocol.
+"""SentEval's classification and probing tasks, each declared once: files, reader, probe, protocol.
 
 A new task is one ``Classification`` in ``TRANSFER`` or ``PROBING``: its tasks (``NAME/senteval``, ``NAME/lbfgs``, and
 both as ``-validation``), its place in the groups, on cards and among the data of a decontamination follow from it.
@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, Literal
 
 from eval.tasks import readers as toolkit
-from eval.tasks.readers import coco
 from eval.tasks.sts import SICK_FILES
 from eval.tasks.task import CROSS_VALIDATED, HELD_OUT, KFOLD, DataSet, Design, Mode, Part, Reader, Task, parts
 
@@ -104,8 +103,8 @@ def _probing(name: str, words: str, file: str) -> Classification:
     return Classification(name, words, found, "probing")
 
 
-def _three(pattern: str, validation: str = "dev") -> dict[str, tuple[str, ...]]:
-    names = dict(zip(toolkit.PARTS, ("train", validation, "test"), strict=True))
+def _three(pattern: str) -> dict[str, tuple[str, ...]]:
+    names = dict(zip(toolkit.PARTS, ("train", "dev", "test"), strict=True))
     return {split: (pattern.format(name),) for split, name in names.items()}
 
 
@@ -141,17 +140,4 @@ PROBING = (
     _probing("objnum", "ObjNum, number of the object", "obj_number"),
     _probing("somo", "SOMO, a word replaced or not", "odd_man_out"),
     _probing("coordinv", "CoordInv, clauses inverted or not", "coordination_inversion"),
-)
-COCO_DATA = DataSet("coco", "senteval", parts("downstream/COCO", _three("{}.pkl", validation="valid"), coco))
-COCO = Task(
-    name="coco/retrieval",
-    dataset="coco",
-    group="retrieval",
-    family="retrieval",
-    protocol="SentEval COCO caption-image retrieval: mean of recall@1, 5 and 10 x 100 in both directions, over 5 folds "
-    "of 1,000 test images, from a linear map of both sides trained with SentEval's ranking loss",
-    metric="recall",
-    aggregation="mean",
-    unit="captions",
-    fitted_on=("train", "validation"),
 )

@@ -24,6 +24,7 @@ from experiments.built_in_lm.corpus import Corpus, read_corpus
 from experiments.built_in_lm.pairs import PairMaker, word_salad
 from experiments.built_in_lm.prompts import MAX_LENGTH, Pair, before_first, between, train_tokenizer
 from hub import cli
+from hub.durable import write_text
 from hub.errors import InputError
 
 if TYPE_CHECKING:
@@ -236,6 +237,6 @@ def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, facts: Map
     half.generation_config = GenerationConfig(bos_token_id=end, eos_token_id=end, pad_token_id=tokenizer.pad_token_id)
     half.save_pretrained(out)
     tokenizer.save_pretrained(out)
-    config = json.loads((out / "config.json").read_text())
-    (out / "config.json").write_text(json.dumps(config | {"dtype": "float32"}, indent=2) + "\n")
-    (out / "training.json").write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
+    config = json.loads((out / "config.json").read_bytes())
+    write_text(out / "config.json", json.dumps(config | {"dtype": "float32"}, indent=2) + "\n")
+    write_text(out / "training.json", json.dumps(facts, indent=2, ensure_ascii=False) + "\n")

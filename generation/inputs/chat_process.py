@@ -18,11 +18,11 @@ MOST_CHARACTERS = 200_000  # that a template adds to a text
 
 def limit_memory() -> None:
     """Let the address space grow by ``MOST_BYTES`` and no more."""
-    import resource
+    if sys.platform == "linux":
+        import resource
 
-    pages = int(Path("/proc/self/statm").read_text().split()[0]) if sys.platform == "linux" else 0
-    most = pages * resource.getpagesize() + MOST_BYTES
-    if pages:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+        most = pages * resource.getpagesize() + MOST_BYTES
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
@@ -50,8 +50,11 @@ def main(seconds: float) -> None:
 
     setattr(library, "datetime", Pinned)  # noqa: B010 - mypy takes no class for another
     limit_memory()
+    timed = hasattr(signal, "setitimer")  # else, on Windows, the parent limits the time
     for line in sys.stdin:
-        signal.setitimer(signal.ITIMER_PROF, seconds)  # its SIGPROF ends the process, as nobody handles it
+        if timed:
+            signal.setitimer(signal.ITIMER_PROF, seconds)  # its SIGPROF ends the process, as nobody handles it
         said = json.dumps(answer(json.loads(line), library.render_jinja_template))
-        signal.setitimer(signal.ITIMER_PROF, 0)
+        if timed:
+            signal.setitimer(signal.ITIMER_PROF, 0)
         print(said, flush=True)

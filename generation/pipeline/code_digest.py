@@ -25,6 +25,7 @@ ASIDE = {
     "generation.pipeline.code_digest": "this digest",
     "hub.cli": "talk on stderr, exit codes",
     "hub.client.connection": "how long a Hub may take, and how its failures are known",
+    "hub.environment": "which environment variables are refused",
     "hub.errors": "the wording of a problem",
     "hub.process": "signals, exit codes, the peak of memory",
     "hub.untrusted": "text on its way to a terminal or a page, YAML, model folders",

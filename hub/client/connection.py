@@ -31,6 +31,7 @@ from huggingface_hub.errors import (
 )
 from pydantic import BaseModel, Field, ValidationError
 
+from hub.environment import require_usable
 from hub.errors import InputError, RunError, StsDinoError
 from hub.untrusted import first_line, one_line, printable
 
@@ -65,6 +66,7 @@ def use(*heard: Heard) -> None:
     from huggingface_hub.utils._http import default_client_factory
 
     def client() -> httpx2.Client:
+        require_usable(of_hub=True)
         made = default_client_factory()
         made.timeout = TIMEOUT
         hooks = made.event_hooks
@@ -201,8 +203,14 @@ def _of_reading(place: str, revision: str | None, error: Exception) -> StsDinoEr
     """The project's error for what a download, or ``datasets``, says of a repository; None of anything else."""
     if isinstance(error, GatedRepoError):
         return RunError(place, "is gated", hint="ask for access on its page, then set HF_TOKEN")
-    if isinstance(error, RepositoryNotFoundError):  # the Hub gives the same answer for "absent" and "not yours"
+    status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
+    if status == 403:
+        return RunError(place, f"is forbidden: {reason(error)}", hint="use a token with read access to it")
+    if isinstance(error, RepositoryNotFoundError):  # without a token, the Hub says 401 of an absent one, too
         hint = "a private one needs a token with access to it: run `hf auth login` or set HF_TOKEN"
+        if status == 401:
+            problem = "no such repository, or a private one: without a valid token the Hub does not say which"
+            return InputError(place, problem, hint=hint)
         return InputError(place, "no such repository, or no access to it", hint=hint)
     if isinstance(error, RevisionNotFoundError):
         return InputError(place, f"has no revision {revision!r}", hint="give a tag, branch or commit that is there")

@@ -113,11 +113,29 @@ class Plan:
     upload: int = 0  # bytes of the files that are new
     commits: int = 1  # on main
 
+    @property
+    def url(self) -> str:
+        """The repository's page on the Hub of HF_ENDPOINT, without a password."""
+        from huggingface_hub import constants
+
+        endpoint = re.sub("//[^/]*@", "//", constants.ENDPOINT)
+        return f"{endpoint}/{'datasets/' * (self.repo_type == 'dataset')}{self.repo_id}"
+
     def facts(self) -> dict[str, Any]:
         """The plan for machines."""
         changes = {"added": self.changes.added, "replaced": self.changes.replaced, "deleted": self.changes.deleted}
-        facts = {"repo_id": self.repo_id, "repo_type": self.repo_type, "edits": dict(self.edits), "tag": self.tag}
+        facts = {
+            "repo_id": self.repo_id,
+            "repo_type": self.repo_type,
+            "url": self.url,
+            "edits": dict(self.edits),
+            "tag": self.tag,
+        }
         return {**facts, **{kind: list(paths) for kind, paths in changes.items()}, "bytes": self.upload}
+
+    def shown(self, done: bool) -> str:
+        """The plan as text; after the publication, with the repository's page as the last line."""
+        return f"{self}\n{self.url}" if done else str(self)
 
     def __str__(self) -> str:
         lines = [f"{self.repo_type} {self.repo_id}" + ("" if self.remote else " (new)")]

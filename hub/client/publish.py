@@ -58,10 +58,12 @@ BASELINE = "is a baseline, which is not published: nothing was trained, and its 
 class Options:
     """How to publish. ``force`` replaces what a person changed on the Hub.
 
+    ``public``: None makes a new repository private and leaves an existing one as it is; True and False refuse one of
+    the other visibility.
     ``script``: the loading script and the modules it imports, name → text.
     """
 
-    private: bool = False
+    public: bool | None = None
     force: bool = False
     script: Mapping[str, str] = field(default_factory=dict)
     patience: RetryPolicy = field(default_factory=RetryPolicy)
@@ -156,7 +158,7 @@ class Release:
             found = ", ".join(f"{path} ({what})" for path, what in plan.edits.items())
             hint = "look at it (without --yes, nothing is sent), then use --force to replace it"
             raise RunError(self.repository.repo_id, f"was changed by hand since it was published: {found}", hint=hint)
-        remote = plan.remote or self.repository.create(self.options.private)
+        remote = plan.remote or self.repository.create(self.options.public)
         sha, message = remote.sha, f"{self.manifest.name} {self.tag}"
         for step in self._steps(remote):
             sha = self.repository.commit(Remote(sha, {}), MAIN, step.changes, step.snapshot, message + step.progress)
@@ -178,8 +180,7 @@ class Release:
         Raises RunError when the tag exists and marks other bytes, or when main holds an unfinished run of another
         recipe or a later version (but for ``force``).
         """
-        if self.options.private:
-            self.repository.require_private()
+        self.repository.require_visibility(self.options.public)
         remote = self.repository.branch()
         changes = compare(self.snapshot, remote)
         edits: Edits = {}

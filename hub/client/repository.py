@@ -82,13 +82,13 @@ class Repository:
         """The commits of a revision, newest first. The last one is the Hub's own, made with the repository."""
         return self.api.list_repo_commits(self.repo_id, repo_type=self.kind, revision=revision)
 
-    def create(self, private: bool) -> Remote:
-        """Make the repository; one that another process just made is refused (409) and found by the next plan.
+    def create(self, public: bool | None) -> Remote:
+        """Make the repository, private unless ``public``. The next plan finds one that another process just made (409).
 
         Raises RunError when it is there and this token cannot see it: no next plan would find it.
         """
         try:
-            self.api.create_repo(self.repo_id, repo_type=self.kind, private=private)
+            self.api.create_repo(self.repo_id, repo_type=self.kind, private=not public)
         except HfHubHTTPError as error:
             if _is_taken(error.response) and not self.api.repo_exists(self.repo_id, repo_type=self.kind):
                 hint = "use a token with access to it, or another name in the recipe"
@@ -96,15 +96,18 @@ class Repository:
             raise
         return self.seen(MAIN)
 
-    def require_private(self) -> None:
-        """Raise RunError when the repository is there and everybody can read it."""
+    def require_visibility(self, public: bool | None) -> None:
+        """Raise RunError when the repository is there and has the other visibility; None: either will do."""
+        if public is None:
+            return
         try:
-            private = self.api.repo_info(self.repo_id, repo_type=self.kind).private
+            found = self.api.repo_info(self.repo_id, repo_type=self.kind)
         except RepositoryNotFoundError:
             return
-        if not private:
-            hint = "make it private on its settings page, or leave --private out"
-            raise RunError(self.repo_id, "is there already, and public", hint=hint)
+        wanted, other = ("public", "private") if public else ("private", "public")
+        if bool(found.private) == public:
+            hint = f"make it {wanted} on its settings page, or leave --{wanted} out"
+            raise RunError(self.repo_id, f"is there already, and {other}", hint=hint)
 
     def commit(self, remote: Remote, branch: str, changes: Changes, snapshot: Snapshot, message: str) -> str:
         """One atomic commit on ``remote``'s commit, or none at all when the branch has moved since (412). Its id."""

@@ -13,6 +13,7 @@ of their parts (``mixed``), as those of the STS Benchmark do; a model, which has
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -26,6 +27,7 @@ from hub.contract.results import Frozen
 from hub.errors import InputError, did_you_mean
 
 TABLE = Path(__file__).with_name("data") / "licences.yaml"
+COMMON = ("cc-by-4.0", "mit", "apache-2.0")
 MIXED, MIXED_NON_COMMERCIAL = "mixed", "mixed-non-commercial"
 
 
@@ -109,6 +111,12 @@ def table() -> dict[str, Licence]:
     return TypeAdapter(dict[str, Licence]).validate_python(entries)
 
 
+def likely(licence: str = "") -> str:
+    """The three ids that a person may have meant, for an error."""
+    near = get_close_matches(licence.lower(), table(), n=3)
+    return f"{', '.join([*near, *(one for one in COMMON if one not in near)][:3])}, or another of docs/cards.md"
+
+
 def known(place: str, licence: str) -> Licence:
     """The licence of that id. Raises InputError naming ``place`` when the table has none."""
     if licence in table():
@@ -116,7 +124,7 @@ def known(place: str, licence: str) -> Licence:
     add = "add what it asks to hub/contract/data/licences.yaml if it is not one of these"
     problem = f"{licence!r} is not a licence that can be judged" if licence.strip() else "names no licence"
     hint = " ".join(filter(None, (did_you_mean(licence, table()), add)))
-    raise InputError(place, problem, allowed=", ".join(table()), hint=hint)
+    raise InputError(place, problem, allowed=likely(licence), hint=hint)
 
 
 def check(recipe: DatasetRecipe) -> Verdict:

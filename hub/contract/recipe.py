@@ -192,7 +192,7 @@ class Source(Strict):
     """Where source sentences come from: a file, a pinned Hub dataset, or the generator itself (``model``)."""
 
     kind: SourceName  # file: on this disk; hub: a pinned dataset; model: the generator writes them
-    path: str | None = None  # .txt (one text a line), .tsv, .csv, .jsonl or .parquet; with kind hub: a file of the repo
+    path: str | None = None  # a file that hub.text_files reads; with kind hub: a file of the repo
     columns: tuple[str, ...] = ()  # read side by side; needed by every kind of file but .txt, and by hub
     repo_id: str | None = None  # hub: ORG/NAME
     revision: str | None = None  # hub: a commit or a tag
@@ -427,7 +427,7 @@ class Postprocess(Strict):
 
 
 class Examples(Strict):
-    """Where few-shot examples come from. A file is a .tsv, .csv, .jsonl or .parquet one.
+    """Where few-shot examples come from. A file is one that ``hub.text_files`` reads.
 
     - ``file``, ``hub``: a dataset of pairs. With a label, ``labels`` says which value of the label column stands for
       which label of the recipe, e.g. {entailment: "0"}; with a score, ``scores`` gives each label a band of it, e.g.
@@ -905,7 +905,7 @@ MADE = ("self-pair", "graded-pair", "graded-triplet")  # types whose rows are ma
 class TrainingData(Pinned):
     """One dataset of a model: a Hub dataset pinned by tag (or a local run directory), config, example type and loss.
 
-    It may also be a file with the example type's columns: .jsonl or .parquet, and for texts alone .txt, one a line.
+    It may also be a file with the example type's columns (``hub.text_files``); for texts alone .txt, one a line.
 
     Three example types are made of the rows that are read. ``self-pair``: each distinct text of ``columns`` with itself
     (unsupervised SimCSE, Gao et al. 2021). ``graded-pair`` and ``graded-triplet``: of sts pairs; the source

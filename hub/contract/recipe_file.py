@@ -13,6 +13,7 @@ import hashlib
 import json
 from functools import cache
 from pathlib import Path
+from shlex import quote
 from types import NoneType
 from typing import Any, TypeVar, get_args
 
@@ -23,6 +24,7 @@ from hub import cli
 from hub.contract.published_paths import LIBRARIES, PATH
 from hub.contract.recipe import DECIDING, PUBLISHED, DatasetRecipe, ModelRecipe
 from hub.contract.run_dir import RECIPE, Manifest, begin
+from hub.durable import regular
 from hub.errors import InputError, did_you_mean
 from hub.untrusted import Guard, load_yaml
 
@@ -96,8 +98,11 @@ def _on_top(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
 
 
 def _mapping(path: Path) -> dict[str, Any]:
+    if path.suffix.lower() not in ("", ".yaml", ".yml", ".json") and path.is_file():
+        hint = f"for the recipe of a corpus: sts-dino new {quote(str(path))}"
+        raise InputError(path, "is not a recipe file", allowed="FILE.yaml", hint=hint)
     try:
-        with path.open(encoding="utf-8") as file:
+        with regular(path).open(encoding="utf-8") as file:
             tree = _read(file.read(MAX_BYTES + 1))
     except FileNotFoundError as error:
         raise InputError(path, "no such recipe", hint="look in recipes/") from error
@@ -113,7 +118,7 @@ def _mapping(path: Path) -> dict[str, Any]:
         raise InputError(path, f"not valid YAML: {error.reason} (character {error.position})") from error
     if not isinstance(tree, dict):
         problem = "is empty" if tree is None else "is not a mapping of keys to values"
-        raise InputError(path, problem, hint=f"copy one from recipes/; {_KEYS}")
+        raise InputError(path, problem, hint=f"copy one from recipes/, or run sts-dino new on a corpus; {_KEYS}")
     return tree
 
 

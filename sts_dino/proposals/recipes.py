@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import TypeAdapter, ValidationError
 
 from generation.backends.registry import dialect_of
 from hub.assets import BRING, asset
 from hub.cli import say
 from hub.contract import licences
-from hub.contract.recipe import RECOGNISED, DatasetRecipe
+from hub.contract.recipe import RECOGNISED, Address, DatasetRecipe
 from hub.contract.run_dir import ARTIFACTS
 from hub.errors import InputError
+from hub.untrusted import one_line
 from sts_dino.proposals.corpus import Corpus, Profile
 
 GEMMA = ARTIFACTS / "lm" / "gemma-3-270m"  # where sts-dino lm puts it
@@ -65,7 +67,7 @@ class Base:
 def languages() -> dict[str, dict[str, str]]:
     """Code → instructions, meanings and examples file of every language that has them."""
     text = Path(__file__).with_name("languages.yaml").read_text(encoding="utf-8")
-    found: dict[str, dict[str, str]] = yaml.load(text, yaml.BaseLoader)  # noqa: S506 - it makes texts alone
+    found: dict[str, dict[str, str]] = yaml.load(text, yaml.BaseLoader)  # makes texts only
     return found
 
 
@@ -88,10 +90,11 @@ def choose_generator(asked: str | None, license_id: str | None) -> Generator:
         why = "the built-in model is a demonstration of 4.5 million parameters, and knows English alone"
         return Generator({"path": str(BUILT_IN.resolve()), "license": BUILT_IN_LICENSE}, why, False)
     if license_id is None:
-        raise InputError("--lm-license", f"the licence of {asked} is not known", allowed=", ".join(licences.table()))
+        raise InputError("--lm-license", f"the licence of {asked} is not known", allowed=licences.likely())
     terms = {"license": licences.known("--lm-license", license_id).id}
     name, at, url = str(asked).partition("@http")
     if at:
+        require_address("--lm", f"http{url}")
         server = {"base_url": f"http{url}", "model": name, "dialect": dialect_of(f"http{url}", name)}
         why = "behind a server: without counter-labels, which need the model itself; dialects: docs/backends.md"
         return Generator({"backend": "openai", "server": server, **terms}, why, couples=False)
@@ -110,6 +113,15 @@ def require_known_language(place: object, generator: Generator, corpus: Profile,
     found = f"is {corpus.language} ({corpus.in_language:.0%} of its texts are recognised as that)"
     hint = f"bring a model that writes it: {BRING}; for English texts that are not recognised: --language en"
     raise InputError(place, f"{found}, and the built-in model writes English alone", allowed="English", hint=hint)
+
+
+def require_address(option: str, url: str) -> None:
+    """Raise InputError for a URL that a recipe's ``base_url`` may not hold; a password in it is not shown."""
+    try:
+        TypeAdapter(Address).validate_python(url)
+    except ValidationError:
+        allowed = "http://HOST:PORT/v1, without a user or a password"
+        raise InputError(option, "the URL cannot be used", allowed=allowed) from None
 
 
 def place_of(option: str, asked: str, words: Sequence[str]) -> dict[str, str]:
@@ -161,7 +173,7 @@ def dataset_recipe(
     source: dict[str, object] = {**corpus.source, "limit": max(1, min(seen.usable - seen.quoted, limit or MOST))}
     source |= {"columns": [seen.column]} if seen.column else {}
     source |= {"quotation_marks": "skip"} if seen.quoted else {}
-    source |= {"description": f"texts of {corpus.title}", "license": license_id}
+    source |= {"description": f"texts of {one_line(corpus.title)}", "license": license_id}
     strength = {"decay_constant": 30 if generator.reads_examples else 100} if generator.couples else {}
     reject = ["example_copy", "prompt_echo", "control_characters", "too_long"]
     reject += ["wrong_language"] if seen.language in RECOGNISED else []
@@ -169,7 +181,7 @@ def dataset_recipe(
     return _rendered(
         "dataset.yaml.jinja",
         corpus=seen,
-        title=corpus.title,
+        title=one_line(corpus.title),
         passed_over=f" (the others: {unusable})" if unusable else "",
         name=name,
         license=licences.dataset_licences(*own, shown, name)[0],

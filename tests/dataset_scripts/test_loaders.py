@@ -77,7 +77,7 @@ def repos(hub: LocalHub, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
         recipe = small_recipe(form)
         directory = root / recipe.name
         small_run(directory, recipe)
-        publish(api, directory, "acme", True, Options(private=form == "nli", script=script_files(recipe)))
+        publish(api, directory, "acme", True, Options(public=form != "nli", script=script_files(recipe)))
         found[form] = published(recipe, directory)
     recipe = small_recipe("sts", name="growing")
     directory = root / recipe.name

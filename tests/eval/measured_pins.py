@@ -1,6 +1,6 @@
 """Measure the pins of the evaluation data, when the data themselves change: ``make pins DATA=DIR``.
 
-``DIR`` holds ``senteval`` and ``sts-original``. What they lack keeps its pins: of the probing tasks, COCO and
+``DIR`` holds ``senteval`` and ``sts-original``. What they lack keeps its pins: of the probing tasks and
 SNLI's train part they are the publishers' counts, without a checksum.
 """
 

@@ -6,7 +6,6 @@ score of an STS pair is five times the share of words that its sentences have in
 everything.
 """
 
-import pickle
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -92,28 +91,6 @@ def write_originals(root: Path, rows: int = 40, seed: int = 1) -> Path:
     _write_benchmark(root / "STSBenchmark", rows, draw)
     for split in ("train", "trial", "test_annotated"):
         _write(root / f"SICK/SICK_{split}.txt", [SICK_HEADER, *_sick(2 * rows, draw)])
-    return root
-
-
-def write_coco(root: Path, images: dict[str, int], dimension: int = 8, seed: int = 2) -> Path:
-    """Write ``downstream/COCO/{train,valid,test}.pkl`` in the toolkit's form, with ``images`` per file; gives root.
-
-    An image's features are the bag of words of what all its captions say, plus a little noise.
-    """
-    draw, noise = Random(seed), np.random.default_rng(seed)
-    for name, count in images.items():
-        said = [_sentence(draw, f"image{draw.random()}") for _ in range(count)]
-        captions = {
-            5 * image + number: {"cleaned_caption": f"{text} {draw.choice(COMMON)}", "imgid": image}
-            for image, text in enumerate(said)
-            for number in range(5)
-        }
-        features = bag_of_words(said, dimension) + 0.01 * noise.standard_normal((count, dimension))
-        ids = {image: list(range(5 * image, 5 * image + 5)) for image in range(count)}
-        content = {"features": features.astype(np.float32), "image_to_caption_ids": ids, "captions": captions}
-        path = root / f"downstream/COCO/{name}.pkl"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(pickle.dumps(content, protocol=2))
     return root
 
 

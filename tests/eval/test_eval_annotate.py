@@ -1,6 +1,7 @@
 """The annotation command and its page: blind, escaped, on the loopback only; and the report of its answers."""
 
 import html
+import http.client
 import json
 import re
 import socket
@@ -16,7 +17,7 @@ from small_runs import small_recipe, small_run
 from training_inputs import PROVENANCE, write_dataset
 from typer.testing import CliRunner
 
-from eval.audit.annotate import UNREAD_SECONDS, Page, app
+from eval.audit.annotate import MOST_CONNECTIONS, UNREAD_SECONDS, Page, app
 from eval.audit.source import find_rows
 from eval.audit.survey import AnswerStore, draw, read_examples
 from hub.errors import InputError, RunError
@@ -51,7 +52,7 @@ class Served:
     def get(self, path="/", data=None, **headers):
         """Status, text and final address; redirects are followed."""
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        request = urllib.request.Request(self.page.url + path, data and data.encode(), headers)
+        request = urllib.request.Request(self.page.url.removesuffix("/") + path, data and data.encode(), headers)
         try:
             with opener.open(request, timeout=30) as answer:
                 assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
@@ -131,10 +132,17 @@ def test_nothing_that_is_sent_depends_on_the_generators_labels(serve, scale, lab
 
 def test_only_the_page_is_served_and_only_to_this_machine_and_site(served):
     assert served.page.server_address[0] == "127.0.0.1"
-    here = served.page.url
-    for host in ("example.com", "127.0.0.1.example.com", ""):
+    here, token, _ = served.page.url.rsplit("/", 2)
+    for host in ("example.com", "127.0.0.1.example.com", "", "localhost", "localhost:1"):
         assert served.get("/", Host=host)[0] == 400
-    assert served.get("/", Host="localhost:9999")[0] == 200, "a forwarded port"
+    assert served.get("/", Host=here.replace("http://127.0.0.1", "localhost"))[0] == 200
+    assert len(token) > 40
+    for path in ("/", "/?annotator=Ann", f"/{token[:-1]}/", f"/{token}", f"/x/{token}/", "/\xff/"):
+        for method in (b"GET", b"POST"):
+            with socket.create_connection(served.page.server_address) as raw:
+                words = method, path.encode("latin-1"), here.removeprefix("http://").encode()
+                raw.sendall(b"%s %s HTTP/1.1\r\nHost: %s\r\n\r\n" % words)
+                assert raw.recv(100).split()[1] == b"404"
     for path in ("/answers.sqlite", "/../pyproject.toml", "//example.com/?annotator=a", "/docs"):
         assert served.get(path)[0] == 404
     for origin in ("https://example.com", "null", here.replace("127.0.0.1", "localhost")):
@@ -142,6 +150,22 @@ def test_only_the_page_is_served_and_only_to_this_machine_and_site(served):
     assert served.get("/", "label=" + "0" * 20_000)[0] == 413
     assert served.store.answers() == {}
     assert served.post("Ann", 0, "0", Origin=here)[0] == 200 and list(served.store.answers()) == ["Ann"]
+
+
+def test_connections_beyond_a_bound_are_closed_and_room_comes_back(served):
+    silent = [socket.create_connection(served.page.server_address) for _ in range(MOST_CONNECTIONS)]
+    with socket.create_connection(served.page.server_address) as over:
+        assert over.recv(1) == b""
+    for one in silent:
+        one.close()
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        try:
+            assert served.get()[0] == 200
+            return
+        except (OSError, http.client.HTTPException):
+            time.sleep(0.05)
+    raise AssertionError("no room again")
 
 
 def test_forms_that_nobody_was_offered_are_refused_and_show_why(served, monkeypatch):
@@ -177,7 +201,7 @@ def test_the_report_is_printed_and_written_when_somebody_has_answered_all(run, t
     assert early.exit_code == 0 and "open http://127.0.0.1:" in early.output and "every answer is on" in early.output
     assert not (tmp_path / "agreement.md").exists()
     store.add("Ann", rows[5], labels[5])
-    for done in (command(*words), command(*words, "--report")):
+    for done in (command(*words), command(*words, "--report"), command(run, "--out", tmp_path, "--report")):
         assert done.exit_code == 0 and (tmp_path / "agreement.md").read_text() in done.output
     written = json.loads((tmp_path / "agreement.json").read_text())
     assert written["dataset"]["sha256"] == asked.sha256 and [*written["meanings"]] == [*SCORES]
@@ -194,7 +218,7 @@ def test_bad_input_is_one_clear_error(run, tmp_path):
         port = taken.getsockname()[1]
         for words, kind, problem in (
             (("--report", "--sample", 3), InputError, "holds no answer to these rows"),
-            ((), InputError, "has 6 rows, 100 are asked for; --sample 6"),
+            (("--sample", 7), InputError, "has 6 rows, 7 are asked for; --sample 6"),
             (("--sample", 3, "--port", port), RunError, f"port {port}: cannot be used"),
             (("--language", "fr"), InputError, "'fr' is not spoken by the page; allowed: en, de"),
         ):

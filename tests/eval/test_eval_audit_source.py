@@ -4,7 +4,6 @@ import datasets
 import pytest
 from training_inputs import PAIRS_CARD, sts_rows, write_dataset
 
-from eval.audit.command import made_folder
 from eval.audit.source import find_dataset, find_rows
 from eval.audit.survey import read_examples
 from hub.contract.run_dir import read_manifest, write_manifest
@@ -74,16 +73,9 @@ def test_pairs_come_before_triplets_and_one_of_several_shot_counts_is_named(runs
 
 
 def test_places_that_are_no_finished_dataset_are_refused(runs, tmp_path):
-    growing = write_dataset(tmp_path / "growing", {"train": sts_rows(6)})
-    write_manifest(growing, read_manifest(growing).model_copy(update={"complete": False}))
-    damaged = write_dataset(tmp_path / "damaged", {"train": sts_rows(6)})
-    next(damaged.rglob("*.parquet")).write_bytes(b"PAR1")
     model = write_dataset(tmp_path / "model", {"train": sts_rows(6)})
     write_manifest(model, read_manifest(model).model_copy(update={"kind": "model"}))
     for place, problem in [
-        (tmp_path, "no manifest.json"),
-        (growing, "not finished"),
-        (damaged, "not what its manifest says"),
         (model, "is the run of a model"),
         (tmp_path / "absent", "no such directory"),
         (write_dataset(tmp_path / "empty", {"train": []}), r"\(postprocessed\): has no rows"),
@@ -111,11 +103,3 @@ def test_columns_of_other_types_and_scores_that_are_no_numbers_are_refused(tmp_p
         place = str(write_dataset(tmp_path / str(number), {"train": rows}, features=datasets.Features(types)))
         with pytest.raises(InputError, match=problem):
             list(find_rows(place).batches())
-
-
-def test_a_folder_that_cannot_be_written_is_told_before_the_work(tmp_path):
-    (tmp_path / "file").write_text("")
-    for place in (tmp_path / "file", tmp_path / "file" / "x"):
-        with pytest.raises(InputError, match=r"cannot be written: .*choose another --drop"):
-            made_folder(place, "--drop")
-    assert made_folder(tmp_path / "a" / "b") == tmp_path / "a" / "b" and not list((tmp_path / "a" / "b").iterdir())

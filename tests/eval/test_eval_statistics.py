@@ -6,25 +6,8 @@ from scipy import stats
 from sklearn.metrics import accuracy_score, f1_score
 
 from eval.scoring.outcomes import Measured, Outcomes
-from eval.statistics.bootstrap import (
-    EvaluationSettings,
-    Interval,
-    Resampling,
-    interval,
-    resample,
-    score,
-    task_score,
-)
-from eval.statistics.paired import (
-    Difference,
-    Measurement,
-    Test,
-    Verdict,
-    adjusted,
-    holm,
-    mcnemar,
-    resampled,
-)
+from eval.statistics.bootstrap import EvaluationSettings, Interval, Resampling, interval, resample, score, task_score
+from eval.statistics.paired import Difference, Measurement, Test, Verdict, adjusted, holm, mcnemar, resampled
 from eval.tasks.registry import find_task
 from hub.errors import RunError
 
@@ -44,22 +27,12 @@ def classes(rows=90, seed=0):
     return [Outcomes(gold, np.where(generator.random(rows) < share, gold, 1 - gold)) for share in (0.9, 0.6)]
 
 
-def ranks(rows=40, seed=0):
-    generator = np.random.default_rng(seed)
-    part = ("to text",) * (rows // 4) + ("to image",) * (rows - rows // 4)
-    return [Outcomes(np.zeros(rows), generator.integers(0, top, rows).astype(float), part) for top in (4, 30)]
-
-
 def spearman(gold, predicted):
     return stats.spearmanr(gold, predicted).statistic
 
 
 def pearson(gold, predicted):
     return stats.pearsonr(gold, predicted).statistic
-
-
-def recall(gold, predicted):
-    return np.mean([np.mean(predicted < k) for k in (1, 5, 10)])
 
 
 CASES = [
@@ -69,7 +42,6 @@ CASES = [
     (data(), "pearson", "wmean", pearson),
     (classes(), "accuracy", "all", accuracy_score),
     (classes(), "f1", "all", f1_score),
-    (ranks(), "recall", "mean", recall),
 ]
 NAMES = [f"{metric} {aggregation}" for _, metric, aggregation, _ in CASES]
 

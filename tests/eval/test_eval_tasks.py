@@ -6,7 +6,6 @@ import pytest
 from eval.tasks.registry import DATASETS, DEFINITIONS, GROUPS, TASKS, averages, find_tasks
 from eval.tasks.rows import Rows, drawn, spread
 from hub.contract.results import TaskScore
-from hub.errors import InputError
 from hub.papers import papers
 
 TABLES = [table for paper in papers().values() for table in paper.tables]
@@ -65,19 +64,6 @@ def test_groups_expand_in_order_and_each_task_is_there_once():
     assert len(found) == len(set(found)) == len(GROUPS["sts"]) + 1
 
 
-@pytest.mark.parametrize(
-    ("name", "answer"),
-    [
-        ("stsb/cosin", r"unknown task 'stsb/cosin'; allowed: stsb/cosine, stsb/regression; did you mean 'stsb/cosine'"),
-        ("transfr", r"did you mean 'transfer'"),
-        ("mteb/", r"allowed: .*mteb/NAME"),
-    ],
-)
-def test_an_unknown_task_is_answered_with_the_did_you_mean(name, answer):
-    with pytest.raises(InputError, match=answer):
-        find_tasks([name])
-
-
 def pairs(sizes: tuple[int, ...]) -> Rows:
     """Pairs whose texts and score are their number, in subsets of these sizes."""
     ends = np.cumsum(sizes).tolist()
@@ -115,12 +101,3 @@ def test_labelled_rows_keep_their_labels():
         part = drawn(Rows.of([(*[text] * columns, int(text[0])) for text in texts], ("a", "b")), 10, 3)
         for column in part.columns:
             assert [int(text.split()[0]) for text in column] == part.target.tolist() == [0] * 5 + [1] * 5
-
-
-def test_captions_are_those_of_whole_images():
-    part = drawn(
-        Rows.of([(str(row // 5), row // 5) for row in range(100)], features=np.zeros((20, 4), np.float32)), 15, 1
-    )
-    assert np.unique(part.target, return_counts=True)[1].tolist() == [5, 5, 5]
-    assert part.first == tuple(map(str, part.target))
-    assert part.target.max() > 2  # not the first three

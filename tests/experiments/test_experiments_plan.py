@@ -8,8 +8,8 @@ import yaml
 from experiments import page as pages
 from experiments.baselines import random_words
 from experiments.command import PLANS, RESULTS, overview
+from experiments.page import effects_plot
 from experiments.plan import Effect, Experiment, Plan, read_plan
-from experiments.plots import effects_plot
 from experiments.result import Difference, read_result
 from experiments.runner import Runner
 from experiments.steps import Steps

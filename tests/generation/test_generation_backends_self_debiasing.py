@@ -1,6 +1,7 @@
 """The formula of self-debiasing and guidance, and draws without the whole vocabulary that equal it."""
 
 import math
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,17 +13,12 @@ from torch import nn
 from generation.backends import engine, load_model, output_layer, self_debiasing
 from generation.backends.output_layer import LogitsInPieces, OutputLayer
 from generation.backends.protocol import Request, complete
-from generation.backends.self_debiasing import (
-    NextTokenLogits,
-    debias,
-    draw,
-    guide,
-    guided_rows,
-    largest,
-    nucleus,
-)
+from generation.backends.registry import load_writer
+from generation.backends.self_debiasing import NextTokenLogits, debias, draw, guide, guided_rows, largest, nucleus
+from generation.inputs.prompts import load_prompts
 from generation.inputs.row_seeds import fraction, row_seed, uniforms
-from hub.contract.recipe import DecodingParameters
+from hub.contract.recipe import DatasetRecipe, DecodingParameters
+from hub.contract.recipe_file import load_recipe
 
 ROWS, WIDTH = 90, 24
 BANNED = [0, 4099]
@@ -65,6 +61,21 @@ def test_debiasing_is_bounded_by_epsilon_and_off_without_decay_or_counters():
     together = debias(log_probs, torch.tensor(constants)[:, None], 0.01)
     for number, constant in enumerate(constants):
         assert torch.equal(together[number], debias(log_probs[number : number + 1], constant, 0.01)[0])
+
+
+def test_debiased_texts_fit_the_counter_labels_less():
+    """Of the shipped language model: what self-debiasing is for (DINO, section 3)."""
+    recipe = load_recipe(Path("recipes/demo/sts-dino-x2.yaml"), DatasetRecipe)
+    writer, prompts = load_writer(recipe.model), load_prompts(recipe)
+    texts = [line.split("\t")[0] for line in Path("assets/demo-data/x1.tsv").read_text("utf-8").splitlines()[1:41]]
+    for label in recipe.labels[1:]:
+        asked = [Request(*prompts.of(label, text, recipe.variants[0]), row_seed(7, text, label.name)) for text in texts]
+        margins = [
+            np.array([one.margin for one in complete(writer, asked, recipe.decoding.model_copy(update=decay), 40)])
+            for decay in ({"decay_constant": 0.0}, {"decay_constant": 100.0})
+        ]
+        rises = margins[1] - margins[0]  # of the log-probability over the best counter-prompt's, per source sentence
+        assert rises.mean() > 2.5 * rises.std(ddof=1) / math.sqrt(len(rises)), label.name
 
 
 def test_alpha_is_of_the_unguided_probabilities():

@@ -1,5 +1,6 @@
 """hub.cli: the command that a card prints, the one line of an error, and its way back from a worker process."""
 
+import io
 import multiprocessing
 import shlex
 import subprocess
@@ -7,12 +8,15 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+import httpx2
 import pytest
+from pyarrow import ArrowInvalid
 
 from hub import cli
 from hub.cli import new_app, run
 from hub.contract.published_paths import command_line
 from hub.errors import InputError, RunError
+from sts_dino.cli import run_command
 
 
 @pytest.mark.parametrize(
@@ -36,21 +40,52 @@ def test_the_command_is_whole_and_safe_to_paste(recipe, limit, settings, line):
         (OSError(28, "full", "/d/f"), 1, "error: /d/f: no space left on the disk; free some"),
         (OSError(27, "large", "/d/f"), 1, "error: /d/f: would be larger than files may be here (ulimit -f)"),
         (ConnectionRefusedError(111, "Connection refused"), 1, "error: Connection refused; run the same command again"),
+        (OSError("no number"), 1, "error: sts-dino write: OSError: no number; --debug shows where\n"),
+        (ImportError("No module named 'x'"), 1, "error: sts-dino write: No module named 'x'; install what it names"),
+        (ImportError("x.so: failed to map segment"), 1, "error: sts-dino write: memory ran out (x.so: failed"),
+        (MemoryError(), 1, "error: sts-dino write: memory ran out (MemoryError); free some"),
+        (RecursionError("too deep"), 1, "error: sts-dino write: RecursionError: too deep; --debug shows where\n"),
+        (ArrowInvalid("bad\nfile"), 1, "error: sts-dino write: ArrowInvalid: bad; --debug shows where\n"),
+        (httpx2.InvalidURL("at http://me:pw@h/x"), 1, "error: sts-dino write: InvalidURL: at http://h/x; --debug"),
+        (
+            type("PanicException", (BaseException,), {})("regex"),
+            2,
+            "error: sts-dino write: a tokenizer gives up on a text: regex",
+        ),
         (NotADirectoryError(20, "no", "/d/f"), 1, "error: /d/f: cannot be written or read here; choose another folder"),
     ],
 )
-def test_ctrl_c_and_disks_end_a_command_in_one_line(error, code, said, capsys, monkeypatch):
+def test_every_failure_ends_a_command_in_one_line(error, code, said, capsys, monkeypatch):
     app = new_app("a command")
 
     @app.command()
     def fail() -> None:
         raise error
 
-    monkeypatch.setattr("sys.argv", ["command"])
+    monkeypatch.setattr("sys.argv", ["sts-dino", "write"])
     with pytest.raises(SystemExit) as end:
-        run(app)
+        run(lambda: app([]))
     lines = capsys.readouterr().err
     assert end.value.code == code and lines.startswith(said) and lines.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [["--debug", "write", "no.yaml"], ["write", "no.yaml", "--debug"]])
+def test_debug_shows_the_traceback_wherever_it_stands(words, capsys, monkeypatch):
+    monkeypatch.setenv(cli.DEBUG, "")
+    monkeypatch.setattr("sys.argv", ["sts-dino", *words])
+    with pytest.raises(SystemExit, match="2"):
+        run_command()
+    printed = capsys.readouterr().err
+    assert printed.startswith("Traceback ") and printed.splitlines()[-1].startswith("error: no.yaml: ")
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
+def test_what_a_terminal_cannot_show_is_replaced(encoding, monkeypatch):
+    shown = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(shown, encoding, write_through=True))
+    monkeypatch.setattr("sys.argv", ["sts-dino", "write"])
+    run(lambda: print("a 日 b"))
+    assert shown.getvalue().startswith(b"a ? b")
 
 
 HELD = """
@@ -73,6 +108,27 @@ def test_a_signal_lets_go_of_what_is_held_once(number, code):
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout) == (code, "let go\n")
     assert done.stderr.endswith("; run the same command again to go on\n") and done.stderr.count("\n") == 1
+
+
+ALONE = """
+import os, signal, time
+from hub.cli import run
+def work():
+    begun, begin = os.pipe()
+    if child := os.fork():
+        os.read(begun, 1)
+        os.kill(child, signal.SIGTERM)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+        os.kill(os.getpid(), signal.SIGTERM)
+    os.write(begin, b"x")
+    time.sleep(60)
+run(work)
+"""
+
+
+def test_sigterm_ends_a_command_that_holds_nothing_and_its_forked_workers_are_silent():
+    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (143, "ended by SIGTERM; run the same command again to go on\n")
 
 
 def test_the_answer_is_a_table_or_one_line_of_ascii_json(capsys):

@@ -3,11 +3,12 @@
 Nothing of another person is overwritten: edits, files, unfinished runs, later versions, privacy.
 """
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from datasets import Features, Value
-from huggingface_hub import HfApi
+from huggingface_hub import HfApi, constants
 from huggingface_hub.errors import HfHubHTTPError
 from published_run import files, finished_run, hub_file, write_card
 
@@ -112,7 +113,7 @@ def test_a_repository_that_exists_unseen_is_not_waited_for(finished, hub_api, mo
     repo = hub_api.create_repo(f"acme/{finished.name}", repo_type="dataset").repo_id
     monkeypatch.setattr(hub_api, "repo_exists", lambda *_, **__: False)
     with pytest.raises(RunError, match=f"{repo}: exists, but this token cannot see it"):
-        Repository(hub_api, repo, "dataset").create(private=False)
+        Repository(hub_api, repo, "dataset").create(public=True)
 
 
 @pytest.mark.parametrize("said", [OSError(28, "full"), OSError("I/O error: No space left on device (os error 28)")])
@@ -242,11 +243,15 @@ def test_next_goes_with_its_own_version_and_stays_with_another(finished, hub_api
     assert branches(hub_api, repo) == {"main"}  # nothing grew there: its start was killed
 
 
-def test_a_private_publication_does_not_go_to_a_public_repository(finished, hub_api):
-    private = Options(private=True)
-    repo = publish(hub_api, finished, "acme", yes=True, options=private).repo_id
-    assert hub_api.repo_info(repo, repo_type="dataset").private
-    assert not publish(hub_api, finished, "acme", yes=True, options=private).changes
-    hub_api.update_repo_settings(repo, repo_type="dataset", visibility="public")
-    with pytest.raises(RunError, match=f"{repo}: is there already, and public; .*leave --private out"):
-        publish(hub_api, finished, "acme", yes=True, options=private)
+@pytest.mark.parametrize("public", [None, False, True])
+def test_a_repository_is_private_by_default(finished, hub_api, public):
+    asked = Options(public=public)
+    plan = publish(hub_api, finished, "acme", yes=True, options=asked)
+    is_private = hub_api.repo_info(plan.repo_id, repo_type="dataset").private
+    assert (is_private, plan.url) == (public is not True, f"{constants.ENDPOINT}/datasets/{plan.repo_id}")
+    hub_api.update_repo_settings(plan.repo_id, repo_type="dataset", visibility="public" if is_private else "private")
+    other, option = ("private", "--public") if public else ("public", "--private")
+    refused = pytest.raises(RunError, match=f"{plan.repo_id}: is there already, and {other}; .*leave {option} out")
+    with nullcontext() if public is None else refused:
+        assert not publish(hub_api, finished, "acme", yes=True, options=asked).changes
+    hub_api.delete_repo(plan.repo_id, repo_type="dataset")  # every case has this name

@@ -8,6 +8,7 @@ import time
 
 import pytest
 import torch
+from killing import killed_training, launched, trained
 from safetensors.torch import load_file
 from tiny_bases import make_llama, make_mlm
 from training_inputs import (
@@ -19,7 +20,6 @@ from training_inputs import (
     write_dataset,
     write_recipe,
 )
-from training_processes import killed, launched, trained
 
 from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import load_recipe
@@ -97,7 +97,8 @@ def test_a_run_killed_at_any_moment_ends_in_the_same_bytes(tmp_path, family, ste
         return False
 
     for step in steps:
-        killed(command, processes, tmp_path / f"killed{step}", lambda step=step: reached(step), tmp_path / "cut")
+        log, out = tmp_path / f"killed{step}", tmp_path / "cut"
+        killed_training(command, processes, log, lambda step=step: reached(step), out)
     assert trained(command, processes, tmp_path / "again") == exits
     assert json.loads((tmp_path / "cut.timing.json").read_text())["resumed_from_step"] > 0
     files = {file.path: file.sha256 for file in require_complete(tmp_path / "whole").files}
@@ -206,7 +207,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_loaded(tmp_path, settin
 
 def test_a_batch_that_is_never_whole_and_is_dropped_is_refused(tmp_path):
     settings = ["arguments.dataloader_drop_last=true", "batch_size=100"]
-    with pytest.raises(InputError, match="dataloader_drop_last: drops all rows"):
+    with pytest.raises(InputError, match="dataloader_drop_last: drops all 12 rows"):
         main(declutr(tmp_path, streaming="false"), out=tmp_path / "out", settings=settings)
 
 
@@ -348,7 +349,7 @@ def test_a_run_may_go_on_with_another_number_of_processes(folder):
     assert trained([str(recipe), "--out", str(folder / "whole")], 1, folder / "log") == [0]
     marks = folder / "cut.checkpoints"
     command = [str(recipe), "--out", str(folder / "cut")]
-    killed(command, 2, folder / "killed", lambda: any(marks.glob("checkpoint-*/whole.json")), folder / "cut")
+    killed_training(command, 2, folder / "killed", lambda: any(marks.glob("checkpoint-*/whole.json")), folder / "cut")
     assert trained(command, 1, folder / "again") == [0]
     assert "2 processes wrote it, now there are 1" in (folder / "again.err").read_text()
     assert furthest(folder / "whole", folder / "cut") < 1e-5

@@ -210,10 +210,26 @@ def graded_rows(rows: Dataset, grades: Grades, with_negatives: bool, limit: int 
     return Dataset(pa.table(columns).cast(schema)), without
 
 
+def distinct_rows(rows: Dataset, numbers: Iterable[int] | None = None) -> int:
+    """Count the rows that differ from one another, among those of these numbers (None: all)."""
+    rows = rows if numbers is None else rows.select(sorted(numbers))
+    tables = rows.with_format("arrow").iter(batch_size=ROWS)
+    return len({hash(repr(row)) for table in tables for row in zip(*table.to_pydict().values(), strict=True)})
+
+
+def all_equal(rows: Iterable[dict[str, Any]]) -> bool:
+    """Whether no row differs from the first; reads up to the first that does."""
+    rows = iter(rows)
+    first = next(rows, None)
+    return all(row == first for row in rows)
+
+
 def checked_stream(
     rows: IterableDataset, spec: TrainingData, place: str, limit: int | None, seed: int
-) -> IterableDataset:
+) -> tuple[IterableDataset, bool]:
     """The first ``limit`` rows (of one example set) of a stream with the example type's columns, shuffled by ``seed``.
+
+    Beside them, whether all its rows are equal, as far as the first ``ROWS`` show.
 
     Files are shuffled, and rows are drawn from the example type's buffer. Raises InputError when the first ``ROWS``
     rows cannot be learned from. A later bad row raises it when it is read, with its number in the order of reading.
@@ -222,7 +238,8 @@ def checked_stream(
     examples = EXAMPLE_TYPES[spec.example_type]
     checks = RowChecks(examples, spec.example_set, place)
     checks.require_columns(head.schema)
-    checks.add(_read(head, list(range(head.num_rows)), replace(checks, place=f"{place}, as read")))
+    part = _read(head, list(range(head.num_rows)), replace(checks, place=f"{place}, as read"))
+    checks.add(part)
     checks.require_rows(f"{place} (the first {ROWS:,} rows)")
     if head.num_rows < ROWS:  # these are all there are
         checks.require_long_enough(spec.spans or Spans())
@@ -238,7 +255,9 @@ def checked_stream(
     stream = stream.with_format(None)
     stream = stream if limit is None else stream.take(limit)
     # one file at a time: several are fed by threads that upstream waits five seconds for, and number their own rows
-    return stream.shuffle(seed=seed, buffer_size=examples.buffer, max_buffer_input_shards=1)
+    stream = stream.shuffle(seed=seed, buffer_size=examples.buffer, max_buffer_input_shards=1)
+    whole = head.num_rows < ROWS or (limit is not None and part.num_rows >= limit)
+    return stream, whole and all_equal(part.slice(0, limit).to_pylist())
 
 
 def _read(table: pa.Table, numbers: list[int], checks: RowChecks) -> pa.Table:

@@ -34,6 +34,7 @@ from training.data.rows import (
     SET,
     SOURCE_COLUMNS,
     RowChecks,
+    all_equal,
     checked_stream,
     graded_rows,
     in_memory,
@@ -189,7 +190,7 @@ class TrainingSet:
     """A checked training dataset with the columns of its example type alone.
 
     ``commit``: of the Hub (None: local). ``sha256`` identifies the rows' origin. ``own_license``: that of its card or
-    recipe. ``passed_over``: source sentences without a row.
+    recipe. ``passed_over``: source sentences without a row. ``all_equal``: whether it has one distinct row.
     """
 
     name: str
@@ -200,6 +201,7 @@ class TrainingSet:
     sha256: str
     own_license: str | None
     passed_over: int = 0
+    all_equal: bool = False
 
     @property
     def rows(self) -> int | None:
@@ -248,16 +250,17 @@ def load(
     with reading(spec.repo_id, spec.revision) if spec.repo_id is not None else nullcontext():
         train: Dataset | IterableDataset
         if isinstance(rows, IterableDataset):
-            train = checked_stream(rows, spec, part, limit, seed)
+            train, equal = checked_stream(rows, spec, part, limit, seed)
         elif spec.example_type in MADE:
             train, passed_over = _made(rows, spec, part, limit)
         else:
             checks = RowChecks(EXAMPLE_TYPES[spec.example_type], spec.example_set, part)
             train = checked(rows, checks, limit, spec.spans)
+        equal = all_equal(train) if isinstance(train, Dataset) else equal
         validation = _validation(spec, origin, place) if own_validation else None
     stem = Path(spec.repo_id or spec.path or "").name.replace(".", "-")  # torch takes no dot in a module's name
     name = f"{stem}-{spec.config}-{key.rsplit('.', 1)[-1]}"
-    return TrainingSet(name, spec, train, validation, origin.commit, origin.sha256, origin.license, passed_over)
+    return TrainingSet(name, spec, train, validation, origin.commit, origin.sha256, origin.license, passed_over, equal)
 
 
 def _made(rows: Dataset, spec: TrainingData, place: str, limit: int | None) -> tuple[Dataset, int]:

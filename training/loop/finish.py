@@ -65,7 +65,7 @@ def finish(
             parameters -= trained  # the adapter is in the base's weights now
         found = [item.rows for item in job.sets]
         rows = None if None in found else sum(filter(None, found))
-        counts |= {"trained_parameters": trained, "training_rows": rows}
+        counts |= {"trained_parameters": trained, "training_rows": rows, "seen_rows": trainer.rows_seen()}
         counts |= {"passed_over": trainer.passed_over} if trainer.passed_over else {}
     code = clone_of(ROOT)  # commit and public address; nothing outside of a clone
     provenance = {

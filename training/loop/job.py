@@ -19,7 +19,7 @@ from hub.errors import InputError
 from training.encoder.bases import Base, find_base
 from training.loop.arguments import check_texts, check_together, trainer_arguments, typed_arguments
 from training.loop.distributed import process_count
-from training.losses.losses import check_losses
+from training.losses.losses import LOSSES, check_losses
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformerTrainingArguments
@@ -110,11 +110,24 @@ def prepare(path: Path, out: Path | None, limit: int | None, settings: list[str]
         if item.license is None:
             where = f"datasets.{index}: {item.spec.repo_id or item.spec.path}"
             raise InputError(where, "does not say its licence", hint=f"write it to datasets.{index}.license")
+    check_rows(sets, recipe.batch_size, bool(given.get("dataloader_drop_last")))
     check_model(recipe, [(origin_name(item.spec.repo_id, item.spec.path), item.license or "") for item in sets])
     evaluator = validation_evaluator(recipe.validation, sets, given.get("per_device_eval_batch_size", 64))
     checkpoints = out.with_name(f"{out.name}.checkpoints")
     arguments, reporters = trainer_arguments(given, checkpoints, process_count(), evaluator is not None, place)
     return TrainingJob(recipe, out, sets, base, evaluator, arguments, reporters, guides)
+
+
+def check_rows(sets: list[TrainingSet], batch_size: int, drop_last: bool) -> None:
+    """Raise InputError for one distinct row under an in-batch loss, or for a dataset that ``drop_last`` drops whole."""
+    for index, item in enumerate(sets):
+        place = f"datasets.{index}: {item.spec.repo_id or item.spec.path}"
+        if item.all_equal and LOSSES[item.spec.loss].in_batch:
+            problem = f"has 1 distinct row, and {item.spec.loss} compares the rows of a batch with one another"
+            raise InputError(place, problem, allowed="at least 2 distinct rows", hint="give more, or take another loss")
+        if drop_last and item.rows is not None and item.rows < batch_size:
+            found = f"drops all {item.rows:,} rows of {place}: they are fewer than a batch of {batch_size}"
+            raise InputError("arguments.dataloader_drop_last", found, hint="lower batch_size, or leave it out")
 
 
 def quiet_libraries() -> None:

@@ -10,6 +10,7 @@ where an encoder has no dropout: static embeddings, Gemma, Llama. Deleted words 
 """
 
 import hashlib
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from typing import Any
 import torch
 import torch.distributed
 from accelerate.data_loader import prepare_data_loader
-from datasets import IterableDataset
+from datasets import DatasetDict, IterableDataset
 from sentence_transformers import SentenceTransformerTrainer
 from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
 from torch import nn
@@ -31,6 +32,7 @@ from transformers.trainer_utils import IntervalStrategy
 
 from hub.contract.recipe import SlantedTriangular
 from hub.errors import InputError, RunError
+from training.data.rows import distinct_rows
 from training.loop.checkpoints import (
     ENCODER,
     LOSS,
@@ -70,6 +72,17 @@ class SharedBatches(BatchSampler):
     def set_epoch(self, epoch: int) -> None:
         """Pass the epoch on: the order of the rows depends on it."""
         self.batch_sampler.set_epoch(epoch)
+
+    def seen(self, steps: int, rows: int) -> set[int]:
+        """The numbers of the rows in the first ``steps`` whole batches; ends early when these are all ``rows``."""
+        found = set[int]()
+        for epoch in range(steps):  # each has at least one
+            self.set_epoch(epoch)
+            drawn = list(itertools.islice(self.batch_sampler, steps if len(found) < rows else 0))
+            steps -= len(drawn)
+            for batch in drawn:
+                found.update(batch[: len(batch) // self.shares * self.shares] or batch)
+        return found
 
 
 def slanted_triangular(step: int, steps: int, cut_fraction: float = 0.1, ratio: float = 32.0) -> float:
@@ -219,7 +232,19 @@ class EncoderTrainer(SentenceTransformerTrainer):
     def get_multi_dataset_batch_sampler(self, dataset: Any, batch_samplers: Any, *args: Any, **kwargs: Any) -> Any:
         """The recipe's batches as this process's shares of them."""
         whole = super().get_multi_dataset_batch_sampler(dataset, batch_samplers, *args, **kwargs)
-        return SharedBatches(whole, process_index(), process_count(), self.args.gradient_accumulation_steps)
+        self.batches = SharedBatches(whole, process_index(), process_count(), self.args.gradient_accumulation_steps)
+        return self.batches
+
+    def rows_seen(self) -> int | None:
+        """Distinct rows in the batches of the steps so far, over all datasets; None for a stream, which ends never."""
+        if not isinstance(self.train_dataset, DatasetDict):
+            return None
+        parts, first, count = self.train_dataset.values(), 0, 0
+        seen = self.batches.seen(self.state.global_step, sum(map(len, parts)))
+        for rows in parts:
+            count += distinct_rows(rows, (number - first for number in seen if first <= number < first + len(rows)))
+            first += len(rows)
+        return count
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """The slanted triangle, if the recipe has one; else the arguments' schedule."""

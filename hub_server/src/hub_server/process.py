@@ -39,7 +39,7 @@ class LocalHub:
     @property
     def token(self) -> str:
         """The token with the role "write"."""
-        return self.token_file.read_text().strip()
+        return self.token_file.read_text(encoding="utf-8").strip()
 
     def start(self) -> "LocalHub":
         """Launch the server and wait until it answers; ``CommandError`` with its last line when it does not."""
@@ -48,7 +48,7 @@ class LocalHub:
         with self.log_file.open("ab") as log:
             written = log.tell()
             self.process = subprocess.Popen(  # noqa: S603 (our own module)
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, cwd=_CODE_ROOT
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, encoding="utf-8", cwd=_CODE_ROOT
             )
         watchdog = threading.Timer(_START_SECONDS, self.process.kill)
         watchdog.start()

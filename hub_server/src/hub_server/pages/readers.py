@@ -9,7 +9,7 @@ import importlib
 import math
 import multiprocessing
 import os
-import resource
+import sys
 import threading
 import unicodedata
 from functools import lru_cache
@@ -24,7 +24,8 @@ ROWS = 50  # of a page
 MOST_FILES, MOST_ROWS = 1000, 2_000_000  # of a split that a search or a count of labels reads
 MOST_WORDS = 200  # characters of a search
 _CARDS, _ROWS = "hub_server.pages.cards", "hub_server.pages.row_scan"
-_CONTEXT = multiprocessing.get_context("forkserver")
+_FORKS = "forkserver" in multiprocessing.get_all_start_methods()  # not on Windows
+_CONTEXT = multiprocessing.get_context("forkserver" if _FORKS else "spawn")
 _AT_ONCE, _STARTING = threading.Semaphore(2), threading.Lock()
 _HARMLESS = "\n\t\u200c\u200d"  # with the joiners that emoji and some scripts need
 Answer = TypeVar("Answer", bound=BaseModel)
@@ -43,8 +44,10 @@ def ask(module: str, question: BaseModel, answer: type[Answer]) -> Answer:
         with ours:
             try:
                 with _STARTING, theirs:
-                    # pyarrow imports pandas for its first scalar, which would take longer than most searches.
-                    _CONTEXT.set_forkserver_preload([_CARDS, _ROWS, "pandas"])
+                    if (
+                        _FORKS
+                    ):  # pyarrow imports pandas for its first scalar, which would take longer than most searches
+                        _CONTEXT.set_forkserver_preload([_CARDS, _ROWS, "pandas"])
                     process.start()
                 if ours.poll(2 * SECONDS):
                     return answer.model_validate_json(ours.recv_bytes())  # a child is not trusted with pickles
@@ -58,10 +61,13 @@ def ask(module: str, question: BaseModel, answer: type[Answer]) -> Answer:
 
 
 def _answer(module: str, question: bytes, connection: Connection, seconds: int) -> None:
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform != "win32":  # there, ``ask`` alone limits the time, and nothing the memory
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # a traceback over an untrusted file is not a failure of the server
     answer: BaseModel = importlib.import_module(module).answer(question)
     connection.send_bytes(answer.model_dump_json().encode())

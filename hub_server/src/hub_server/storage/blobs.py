@@ -8,6 +8,7 @@ flushed: the joined file is.
 import hashlib
 import os
 import shutil
+import sys
 import time
 import uuid
 from collections.abc import Iterable, Iterator
@@ -22,7 +23,10 @@ _PIECE = 256 << 10  # bytes of a request body that stay in memory
 
 def fsync(path: Path) -> None:
     """Flush the content of a file, or the names in a folder, to disk."""
-    handle = os.open(path, os.O_RDONLY)
+    windows = sys.platform == "win32"  # it opens no folders, and flushes what is open for writing
+    if windows and path.is_dir():
+        return
+    handle = os.open(path, os.O_RDWR if windows else os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

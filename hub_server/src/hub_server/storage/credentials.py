@@ -75,7 +75,7 @@ def _add_namespace(db: sqlite3.Connection, name: str, *, is_org: bool) -> None:
 
 def keep_token(database: Database, path: Path, user: str, role: str) -> None:
     """Make ``path`` hold a valid token of ``user``: the one it holds, else a new one."""
-    token = path.read_text().strip() if path.exists() else ""
+    token = path.read_text(encoding="utf-8").strip() if path.exists() else ""
     with database.writing() as db:
         query = "SELECT 1 FROM tokens WHERE hash = ? AND user = ? AND role = ?"
         if not db.execute(query, (_hash(token), user, role)).fetchone():
