@@ -79,7 +79,7 @@ def shown(text: str) -> str:
 
 OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.h5", "*.ot", "*.msgpack", "*.onnx", "onnx/*", "openvino/*")
 """What is not downloaded with a model: pickles, and weights for other libraries."""
-_DESCRIPTIONS = {"README.md", "DETAILS.md", "results.json", MANIFEST, RECIPE, REPORT, ".gitattributes"}
+_DESCRIPTIONS = {"README.md", "results.json", MANIFEST, RECIPE, REPORT, ".gitattributes"}
 _DESCRIPTION_FOLDERS = {"assets", "onnx", "openvino"}
 _DESCRIPTION_SUFFIXES = {".md", ".png", ".svg", ".pdf", ".csv"}
 
