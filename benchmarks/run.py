@@ -9,7 +9,6 @@ from typer.core import TyperGroup
 
 BENCHMARKS = {
     "throughput": ("benchmarks.throughput", "Texts per second of the engine beside generate() and llama.cpp"),
-    "training": ("benchmarks.training", "Training steps beside sentence-transformers' own trainer"),
     "scaling": ("benchmarks.scaling", "One process, one worker, two workers"),
     "llamacpp-server": ("benchmarks.llamacpp_server", "Serve a GGUF file by llama.cpp's server"),
 }

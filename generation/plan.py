@@ -11,8 +11,8 @@ import heapq
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import count
+from dataclasses import dataclass, field, replace
+from itertools import chain, count, islice
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ from generation.backends.protocol import Completion, Request, Writer
 from generation.backends.registry import load_preview, load_writer, with_dtype
 from generation.inputs.prompts import ContextRoom, Prompts, TokenCounter, load_prompts
 from generation.inputs.row_seeds import fraction
-from generation.inputs.sources import CountTokens, GivenTexts, Lack, SourceSentence
+from generation.inputs.sources import CountTokens, GivenTexts, Lack, SourceSentence, what_was_read
 from generation.pipeline import tasks as layout
 from generation.pipeline.directory import BaseRun
 from generation.pipeline.tasks import WriteSourceSentences
@@ -51,6 +51,7 @@ class Firsts:
     total: int
     sample: tuple[SourceSentence, ...]  # spread over the source, at most ``SAMPLE``
     skipped: dict[str, int]
+    read: list[str] = field(default_factory=list)  # ``what_was_read``
 
 
 def survey(
@@ -64,11 +65,16 @@ def survey(
         total = (recipe.source.limit or 0) - (base.source_sentences if base else 0)
         lack(NOT_YET)
         return Firsts(total, (SourceSentence("000000", NOT_YET),), {})
-    given, places = GivenTexts(recipe, count_tokens, lack), count()
-    firsts = base.new_among(given, recipe.source.path or recipe.source.repo_id) if base else given
-    placed = ((fraction("plan", first.source_id), next(places), first) for first in firsts)
+    given, places, place = GivenTexts(recipe, count_tokens, lack), count(), recipe.source.path or recipe.source.repo_id
+    firsts = iter(base.new_among(given, place) if base else given)
+    shown = list(islice(firsts, 3))
+    placed = ((fraction("plan", first.source_id), next(places), first) for first in chain(shown, firsts))
     chosen = sorted(heapq.nsmallest(SAMPLE, placed), key=lambda entry: entry[1])
-    return Firsts(next(places), tuple(first for *_, first in chosen), dict(sorted(given.skipped.items())))
+    total, skipped = next(places), dict(sorted(given.skipped.items()))
+    given_before = base.source_sentences if base else 0
+    texts = tuple(first.text for first in shown)
+    read = what_was_read(place, recipe.source.columns, total + given_before, skipped, texts)
+    return Firsts(total, tuple(first for *_, first in chosen), skipped, read)
 
 
 def plan(recipe: DatasetRecipe, directory: Path, base: BaseRun | None = None) -> str:
@@ -80,6 +86,8 @@ def plan(recipe: DatasetRecipe, directory: Path, base: BaseRun | None = None) ->
     recipe = with_dtype(recipe)
     (writer, facts), prompts = load_preview(recipe.model), load_prompts(recipe)
     found = Plan(recipe, prompts, writer, survey(recipe, writer.count_tokens, ContextRoom(prompts, writer).lack, base))
+    for line in found.firsts.read:
+        say(line)
     lines = [f"{recipe.name} v{recipe.version} -> {directory}", *facts]
     if base is not None:
         files, version = len(base.manifest.files), base.manifest.version
@@ -234,6 +242,7 @@ class Estimate:
     seconds: float
     keep_rate: dict[str, float]  # by label: kept of the requested ones
     pilot_seconds: float
+    read: list[str] = field(default_factory=list)  # ``what_was_read``
 
     def __str__(self) -> str:
         hours, minutes = divmod(round(self.seconds / 60), 60)
@@ -251,7 +260,7 @@ def estimate(recipe: DatasetRecipe, clock: Clock = time.monotonic) -> Estimate:
     recipe = with_dtype(recipe)
     writer, prompts = Watched(load_writer(recipe.model), clock), load_prompts(recipe)
     writer.shard(prompts, [SourceSentence("warm-up", NOT_YET)], recipe.variants[0])  # first calls are slow
-    total, firsts, first_seconds = _source_sentences(recipe, writer, prompts)
+    total, firsts, first_seconds, read = _source_sentences(recipe, writer, prompts)
     shots = list(dict.fromkeys(variant.shots for variant in recipe.variants))
     if recipe.model.facts.local:  # a server's texts are paid for; only the engine compiles kernels for its shapes
         writer.shard(prompts, firsts, recipe.variants[0])
@@ -260,7 +269,7 @@ def estimate(recipe: DatasetRecipe, clock: Clock = time.monotonic) -> Estimate:
         say(f"pilot{f' with {shown} examples' if shown is not None else ''} ...")
         variant = next(variant for variant in recipe.variants if variant.shots == shown)
         pilots[shown] = writer.shard(prompts, firsts[number :: len(shots)] or firsts[:1], variant)
-    return predict(recipe, total, pilots, first_seconds)
+    return replace(predict(recipe, total, pilots, first_seconds), read=read)
 
 
 def predict(recipe: DatasetRecipe, total: int, pilots: dict[int | None, Pilot], first_seconds: float) -> Estimate:
@@ -278,15 +287,15 @@ def predict(recipe: DatasetRecipe, total: int, pilots: dict[int | None, Pilot], 
 
 def _source_sentences(
     recipe: DatasetRecipe, writer: Watched, prompts: Prompts
-) -> tuple[int, list[SourceSentence], float]:
-    """The number of source sentences of the run, those of the pilot, and the seconds to write all of them."""
+) -> tuple[int, list[SourceSentence], float, list[str]]:
+    """The number of source sentences, those of the pilot, the seconds to write all, and ``what_was_read``."""
     if not recipe.source.facts.generated:
         firsts = survey(recipe, writer.count_tokens, ContextRoom(prompts, writer).lack)
-        return firsts.total, _spread(firsts.sample, ROWS), 0.0
+        return firsts.total, _spread(firsts.sample, ROWS), 0.0, firsts.read
     limit, started = recipe.source.limit or 0, writer.clock()
     asked = range(min(FIRSTS, limit * recipe.decoding.max_attempts))
     answers = Worker(recipe, prompts, writer).do(WriteSourceSentences(asked), Path).facts
     firsts_written = [SourceSentence(row["source_id"], row["text"]) for row in answers if row["reason"] is None]
     if not firsts_written:
         raise InputError("source", "the model generated no usable source sentence")
-    return limit, _spread(firsts_written, ROWS), (writer.clock() - started) * limit / len(firsts_written)
+    return limit, _spread(firsts_written, ROWS), (writer.clock() - started) * limit / len(firsts_written), []

@@ -7,13 +7,14 @@ the first missing shard when the same command is given again, and ends in the sa
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from random import Random
 from shlex import quote
 from typing import Annotated
 
 import typer
 
 from generation.executors.options import ClusterOptions, check
-from generation.inputs.sources import require_file
+from generation.inputs.sources import passed_over, require_file
 from generation.pipeline.append import append as append_rows
 from generation.pipeline.append import appendable, appending
 from generation.pipeline.job import generate, model_files, run_key
@@ -22,11 +23,15 @@ from generation.plan import estimate, plan
 from hub import cli
 from hub.contract import licences, run_dir
 from hub.contract.published_paths import command_line, require_inputs
-from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe import DatasetRecipe, config_columns
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import Manifest
+from hub.contract.schema import PROVENANCE, base_config
+from hub.contract.shards import read_shard
 from hub.errors import InputError
+from hub.untrusted import one_line
 
+PAIRS, SHARDS, SHOWN = 10, 8, 70  # shown rows of a label; shards that they are drawn from; characters of a text
 app = cli.new_app(__doc__)
 EstimateOption = Annotated[
     bool,
@@ -74,6 +79,8 @@ def main(
         raise InputError(f"{other} --estimate", "do not go together", hint="give one; --append goes with --dry-run")
     if pilot:
         predicted = estimate(recipe)
+        for line in predicted.read:
+            cli.say(line)
         cli.answer(str(predicted), asdict(predicted), as_json)
     elif dry_run:
         text = plan(recipe, directory, appendable(recipe, directory) if append else None)
@@ -83,7 +90,8 @@ def main(
         manifest = write(recipe, directory, command, options, append)
         facts = {"directory": str(directory), **manifest.counts}
         then = [f"sts-dino card {quote(str(directory))}"]
-        cli.answer(summary(directory, manifest), facts, as_json, then)
+        text = f"{summary(directory, manifest)}\n\n{random_pairs(directory, manifest, recipe)}"
+        cli.answer(text, facts, as_json, then)
 
 
 def checked_recipe(
@@ -124,6 +132,22 @@ def write(
     return manifest
 
 
+def random_pairs(directory: Path, manifest: Manifest, recipe: DatasetRecipe) -> str:
+    """Ten random rows of each label, from at most ``SHARDS`` random shards; they cannot drive a terminal."""
+    random, parts = Random(recipe.seed), list[str]()
+    shards = [one for one in manifest.files if base_config(one.config or "") == recipe.dataset_schema.labelled]
+    by_label: dict[str, list[list[str]]] = {label.name: [] for label in recipe.written_labels}
+    for shard in random.sample(shards, min(len(shards), SHARDS)):
+        columns = config_columns(shard.config or "", recipe)
+        texts = [name for name in columns if columns[name] == "string" and name not in PROVENANCE][:2]
+        for row in read_shard(directory / shard.path, [*texts, "target"]):
+            by_label.get(row["target"], []).append([one_line(row[name], SHOWN) for name in texts])
+    for label, rows in by_label.items():
+        shown = [f"  {' | '.join(texts)}" for texts in random.sample(rows, min(len(rows), PAIRS))]
+        parts.append("\n".join([f"{len(shown)} random rows of label {label}:", *shown]))
+    return "\n".join(parts)
+
+
 def summary(directory: Path, manifest: Manifest) -> str:
     """The finished run as a small table: texts kept and requested of each label, and the most frequent rejections."""
     rows = [("label", "kept", "requested", "", "rejected most often")]
@@ -133,4 +157,6 @@ def summary(directory: Path, manifest: Manifest) -> str:
         shown = ", ".join(f"{reason} {count:,}" for reason, count in often)
         rows.append((label, f"{of['kept']:,}", f"{of['requested']:,}", share, shown))
     head = f"{directory}: {manifest.name} v{manifest.version}, {manifest.counts['sources']:,} source sentences"
+    if skipped := manifest.counts.get("sources_skipped"):
+        head += f"\npassed over: {passed_over(manifest.counts['sources'], skipped)}"
     return f"{head}\n\n{cli.aligned(rows, right=(1, 2, 3))}"

@@ -145,6 +145,7 @@ def run(app: Callable[[], object], ends_on_sigterm: bool = False) -> None:
 
     ``ends_on_sigterm``: as on Ctrl-C, everything that is held is let go. Without it the process ends at once.
     """
+    os.environ.setdefault("RUST_BACKTRACE", "0")  # tokenizers prints one where it gives up
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # what a terminal cannot show is no reason to stop
     try:
@@ -182,6 +183,9 @@ def _in_words(error: BaseException) -> StsDinoError:
     if isinstance(error, ImportError):
         return RunError(command, problem, hint="install what it names; README.md has the parts")
     kind = type(error).__name__
+    if kind == "PanicException":
+        hint = "take a model whose tokenizer.json has simpler regular expressions"
+        return InputError(command, f"a tokenizer gives up on a text: {problem}", hint=hint)
     return RunError(command, problem if problem == kind else f"{kind}: {problem}", hint=UNEXPECTED)
 
 

@@ -8,6 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from hub.errors import InputError
+
+WORK = ("adapter", "appending", "base", "building", "checkpoints", "copies", "fetching", "partial", "scratch", "tmp")
+
 
 def fsync(path: Path) -> None:
     """Have a file's content, or the names in a folder, on the disk when this returns."""
@@ -19,6 +23,20 @@ def fsync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def regular(path: Path) -> Path:
+    """A file to read. Raises InputError for a pipe, a socket or a device, which might never end."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise InputError(path, "is a pipe, a socket or a device", allowed="a file", hint="remove it, or name another")
+    return path
+
+
+def require_own(directory: Path) -> None:
+    """Raise InputError for a work folder beside ``directory`` that is a symbolic link: others' files may be there."""
+    for path in (directory.with_name(f"{directory.name}.{ending}") for ending in WORK if directory.name):
+        if path.is_symlink():
+            raise InputError(path, "is a symbolic link", allowed="a folder", hint="remove the link")
 
 
 def make_folder(path: Path) -> None:
@@ -69,7 +87,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 def sha256_file(path: Path) -> str:
     """SHA-256 of a file, as hex."""
-    with path.open("rb") as stream:
+    with regular(path).open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 

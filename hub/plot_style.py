@@ -2,13 +2,9 @@
 
 import io
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hub.untrusted import visible_line
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")  # Okabe and Ito's
 LINES = ("-", "--", "-.", ":")
@@ -27,19 +23,21 @@ STYLE: Any = {  # matplotlib settings
 NAME_LIMIT = 28  # characters of a label's name
 
 
-def picture(draw: Callable[["Figure", "Axes"], None], size: tuple[float, float], kind: str = "png") -> bytes:
+def picture(
+    draw: Callable[..., None], size: tuple[float, float], kind: str = "png", panels: int = 1, rows: int = 1
+) -> bytes:
     """A plot as PNG or SVG, the same bytes from the same numbers: no pyplot, no display, no style of the user's.
 
-    size: width and height in inches.
+    draw: called with the figure and its ``rows`` x ``panels`` axes; size: width and height in inches.
     """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **STYLE}):
-        figure = Figure(figsize=size, dpi=100, layout="constrained")
+        figure = Figure(figsize=size, dpi=110, layout="constrained")
         FigureCanvasAgg(figure)
-        draw(figure, figure.subplots())
+        draw(figure, *figure.subplots(rows, panels, squeeze=False).flat)
         out = io.BytesIO()
         undated: Any = {"Software": None} if kind == "png" else {"Date": None, "Creator": None}
         figure.savefig(out, format=kind, metadata=undated)

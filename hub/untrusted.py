@@ -309,6 +309,7 @@ NO_CODE: dict[str, Any] = {"trust_remote_code": False}
 NO_PICKLES: dict[str, Any] = {**NO_CODE, "use_safetensors": True, "allow_all_kernels": False}
 """For everything that loads weights; a saved config could ask for pickles and for kernels from any repository."""
 ORIGIN = "provenance.yaml"  # what a folder was made from: those of generation.fetch_lm, and the built-in model's
+MOST_MODULES = 100  # of a SentenceTransformer; most have two or three
 _PICKLES = ("pytorch_model*.bin", "adapter_model*.bin")  # the ones that would be loaded
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 _INSTALL = "install what the quantization needs, or what the message names"
@@ -325,15 +326,19 @@ def reading_model(
 ) -> Iterator[None]:
     """Turn what the libraries raise over a model's files into InputError: ``place: problem: their first line``.
 
-    They raise anything: tokenizers ``Exception`` itself, architectures AttributeError. A disk or memory that fails, and
+    They raise anything: tokenizers ``Exception`` itself, and a BaseException for a regular expression that takes too
+    long; architectures AttributeError. A disk or memory that fails, and
     what ``passes`` says is not the model's fault, is not translated.
     """
     try:
         yield
     except (StsDinoError, MemoryError):
         raise
-    except Exception as error:
-        if _is_of_the_machine(error) or passes(error):
+    except BaseException as error:
+        if not isinstance(error, Exception):
+            if type(error).__name__ != "PanicException":  # of tokenizers
+                raise
+        elif _is_of_the_machine(error) or passes(error):
             raise
         needs = _INSTALL if isinstance(error, ImportError) else hint
         raise InputError(place, f"{problem}: {first_line(error)}", allowed=allowed, hint=needs) from error
@@ -347,12 +352,26 @@ def _is_of_the_machine(error: Exception) -> bool:
 
 def read_object(path: Path, model: object) -> dict[str, Any]:
     """A JSON file of a model. Raises InputError when it is not an object."""
+    found: dict[str, Any] = _read_json(path, model, dict, "a JSON object")
+    return found
+
+
+def require_modules(folder: Path, model: object) -> None:
+    """Raise InputError unless a folder has a modules.json that lists at most ``MOST_MODULES`` modules."""
+    path, allowed = folder / "modules.json", f"a list of at most {MOST_MODULES} modules"
+    if not path.is_file():
+        raise InputError(model, "is not a SentenceTransformer model (no modules.json)")
+    if (count := len(_read_json(path, model, list, allowed))) > MOST_MODULES:
+        raise InputError(model, f"its modules.json lists {count:,} modules", allowed=allowed)
+
+
+def _read_json(path: Path, model: object, kind: type, allowed: str) -> Any:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise InputError(model, f"its {path.name} is not JSON: {first_line(error)}") from error
-    if not isinstance(found, dict):
-        raise InputError(model, f"its {path.name} is a {type(found).__name__}", allowed="a JSON object")
+    if not isinstance(found, kind):
+        raise InputError(model, f"its {path.name} is a {type(found).__name__}", allowed=allowed)
     return found
 
 

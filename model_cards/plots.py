@@ -4,20 +4,16 @@ They are drawn without pyplot, independent of the user's display and style. The 
 matplotlib's mathematics between dollar signs is off.
 """
 
-import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from hub.contract.results import Results, TaskScore, by_task
-from hub.plot_style import COLOURS, LINES, NAME_LIMIT, STYLE
-from hub.untrusted import visible_line
+from hub.plot_style import COLOURS, LINES, name, picture
 from model_cards.manifest import Curve, TrainingFacts
 
 Counted = Mapping[str, Mapping[str, int]]
@@ -28,27 +24,27 @@ MARKERS = ("o", "D", "s")
 def label_plot(outcomes: Counted, rows: Counted, config: str) -> bytes:
     """Two bar charts side by side: label → outcome (kept, rejected) → texts; label → split → rows of ``config``."""
 
-    def draw(left: Axes, right: Axes) -> None:
+    def draw(_: Figure, left: Axes, right: Axes) -> None:
         _bars(left, outcomes, "texts", "Texts requested")
         _bars(right, rows, "rows", f"Rows in {config}")
 
     height = 1.6 + 0.55 * max(len(outcomes), len(rows))
-    return _png(draw, (10, max(3.0, height)), panels=2)
+    return picture(draw, (10, max(3.0, height)), panels=2)
 
 
 def length_plot(lengths: Mapping[str, Mapping[int, int]], unit: str) -> bytes:
     """The distribution of text lengths, one line for each label (label → length → texts)."""
 
-    def draw(axes: Axes) -> None:
+    def draw(_: Figure, axes: Axes) -> None:
         for index, (label, counts) in enumerate(lengths.items()):
             total, sizes = sum(counts.values()), range(min(counts), max(counts) + 1)
             shares = [100 * counts.get(size, 0) / total for size in sizes]
-            axes.plot(sizes, shares, LINES[index % len(LINES)], color=_colour(index), linewidth=2, label=_name(label))
+            axes.plot(sizes, shares, LINES[index % len(LINES)], color=_colour(index), linewidth=2, label=name(label))
         axes.set(xlabel=f"length of a text, in {unit}", ylabel="texts of the label, %", ylim=(0, None))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.legend(title="label", frameon=False)
 
-    return _png(draw, (8, 4))
+    return picture(draw, (8, 4))
 
 
 def training_plot(training: TrainingFacts) -> bytes:
@@ -61,7 +57,7 @@ def training_plot(training: TrainingFacts) -> bytes:
         panels.append((f"{metric[:1].upper()}{metric[1:]} on validation", {"": training.validation_curve}))
     last = max(step for _, curves in panels for curve in curves.values() for step, _ in curve)
 
-    def draw(*drawn: Axes) -> None:
+    def draw(_: Figure, *drawn: Axes) -> None:
         for position, (axes, (title, curves)) in enumerate(zip(drawn, panels, strict=True)):
             _curves(axes, curves, first_colour=2 * position)
             axes.set(xlabel="step", title=title, xlim=(0, 1.02 * last or 1))
@@ -72,7 +68,7 @@ def training_plot(training: TrainingFacts) -> bytes:
             if best_step is not None or len(curves) > 1:
                 axes.legend(frameon=False)
 
-    return _png(draw, (5 * len(panels) + (3 if len(panels) == 1 else 0), 3.5), panels=len(panels))
+    return picture(draw, (5 * len(panels) + (3 if len(panels) == 1 else 0), 3.5), panels=len(panels))
 
 
 def similarity_plot(cosines: Mapping[str, Mapping[str, Sequence[float]]]) -> bytes:
@@ -80,24 +76,24 @@ def similarity_plot(cosines: Mapping[str, Mapping[str, Sequence[float]]]) -> byt
     labels = list(next(iter(cosines.values())))
     low = min([0.0, *(value for of in cosines.values() for values in of.values() for value in values)])
 
-    def draw(*drawn: Axes) -> None:
+    def draw(_: Figure, *drawn: Axes) -> None:
         for axes, label in zip(drawn, labels, strict=True):
             for index, (encoder, of) in enumerate(cosines.items()):
                 kind: Any = "stepfilled" if index == len(cosines) - 1 else "step"
                 shares = np.full(len(of[label]), 100 / max(1, len(of[label])))
                 bins = np.linspace(low, 1, BINS + 1).tolist()
                 axes.hist(of[label], bins, weights=shares, histtype=kind, color=_colour(index), label=encoder, lw=2)
-            axes.set(title=_name(label), xlabel="cosine similarity", ylabel="pairs, %")
+            axes.set(title=name(label), xlabel="cosine similarity", ylabel="pairs, %")
         drawn[0].legend(frameon=False)
 
-    return _png(draw, (8, 0.4 + 2.2 * len(labels)), rows=len(labels))
+    return picture(draw, (8, 0.4 + 2.2 * len(labels)), rows=len(labels))
 
 
 def score_plot(results: Results, sides: Mapping[str, Sequence[TaskScore]], most: int) -> bytes:
     """The scores of the first ``most`` tasks with their 95 % intervals; each side has a marker and a colour."""
     names = [f"{score.task} {score.split}" for score in results.scores[:most]]
 
-    def draw(axes: Axes) -> None:
+    def draw(_: Figure, axes: Axes) -> None:
         for index, (side, scores) in enumerate(sides.items()):
             found, shift = by_task(scores), 0.2 * (index - (len(sides) - 1) / 2)
             for place, score in enumerate(results.scores[:most]):
@@ -113,14 +109,14 @@ def score_plot(results: Results, sides: Mapping[str, Sequence[TaskScore]], most:
         axes.set(xlabel="score x 100, with its 95 % interval")
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=len(sides), frameon=False)
 
-    return _png(draw, (8, 1.8 + 0.6 * len(names)))
+    return picture(draw, (8, 1.8 + 0.6 * len(names)))
 
 
 def _curves(axes: Axes, curves: Mapping[str, Curve], first_colour: int) -> None:
     """The curves of one panel, each with its colour and line; several curves have a legend."""
-    for index, (name, curve) in enumerate(curves.items()):
+    for index, (part, curve) in enumerate(curves.items()):
         marker = "o" if len(curve) < 30 else ""
-        label = _name(name) if len(curves) > 1 else None
+        label = name(part) if len(curves) > 1 else None
         colour, line = _colour(first_colour + index), LINES[index % len(LINES)]
         axes.plot(*zip(*curve, strict=True), line, color=colour, linewidth=2, marker=marker, label=label)
 
@@ -131,7 +127,7 @@ _THOUSANDS = FuncFormatter(lambda value, _: f"{value:,.0f}")
 def _bars(axes: Axes, counts: Counted, unit: str, title: str) -> None:
     """Horizontal bars, stacked by part, with the larger numbers inside."""
     parts = list(dict.fromkeys(part for row in counts.values() for part in row))
-    names, ends = [_name(label) for label in counts], [0] * len(counts)
+    names, ends = [name(label) for label in counts], [0] * len(counts)
     largest = max((sum(row.values()) for row in counts.values()), default=0)
     for index, part in enumerate(parts):
         sizes = [row.get(part, 0) for row in counts.values()]
@@ -148,23 +144,5 @@ def _bars(axes: Axes, counts: Counted, unit: str, title: str) -> None:
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=len(parts) or 1, frameon=False)
 
 
-def _png(draw: Callable[..., None], size: tuple[float, float], panels: int = 1, rows: int = 1) -> bytes:
-    """The PNG of ``draw`` on ``rows`` x ``panels`` axes; the file holds no date and no software version."""
-    stream = io.BytesIO()
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(STYLE)
-        figure = Figure(figsize=size, dpi=110, layout="constrained")
-        FigureCanvasAgg(figure)
-        draw(*figure.subplots(rows, panels, squeeze=False).flat)
-        figure.savefig(stream, format="png", metadata={"Software": None})
-    return stream.getvalue()
-
-
 def _colour(index: int) -> str:
     return COLOURS[index % len(COLOURS)]
-
-
-def _name(label: str) -> str:
-    text = visible_line(label)
-    return text if len(text) <= NAME_LIMIT else text[: NAME_LIMIT - 1] + "…"

@@ -177,7 +177,7 @@ def main(
     lines = [f"{'would change' if dry_run else 'changed'} {change}" for change in changes]
     if not (dry_run and changes):  # the card of the changed recipe is not known yet
         lines += [f"{verb} {run_dir / path} ({size} bytes)" for path, size in sizes.items()]
-    org = (repo_id or "sts-dino/").partition("/")[0]
-    then = [f"sts-dino publish {quote(str(run_dir))} --org {quote(org)}"]
+    org = f" --org {quote(repo_id.partition('/')[0])}" if repo_id else ""  # else the token's user
+    then = [f"sts-dino publish {quote(str(run_dir))}{org}"]
     facts = {"directory": run_dir, "changes": changes, "bytes": sizes}
     answer("\n".join(lines), facts, as_json, () if dry_run else then)

@@ -16,23 +16,23 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from random import Random
+from shlex import quote
 from threading import Event
 from typing import Annotated, Any, cast
 
-import pyarrow as pa
 import typer
 import yaml
 
+from eval.audit.source import find_rows
 from hub import cli
 from hub.assets import shipped, student_recipe
-from hub.client.fetch import FinishedRun, local_run, published_run
 from hub.contract.measured import Split, TrainedOn, TrainingValue, VariantPlan, write_json
 from hub.contract.published_paths import origin_name
 from hub.contract.recipe import OF_TRAINING, ModelRecipe, ValidationData
 from hub.contract.recipe_file import apply_overrides, checked, deciding, read_yaml
 from hub.contract.run_dir import ARTIFACTS, Manifest, describe, locked, read_manifest, require_complete, write_manifest
-from hub.contract.schema import ROW_SCHEMAS, features, is_finished
-from hub.contract.shards import parquet_schema, read_table, shard_path, write_shard
+from hub.contract.schema import ROW_SCHEMAS, features
+from hub.contract.shards import shard_path, write_shard
 from hub.durable import sha256_file, write_text
 from hub.errors import InputError
 from release.options import option_groups
@@ -150,7 +150,8 @@ class ScoredPairs:
 
 @dataclass(frozen=True)
 class MeasuredDataset:
-    """A dataset to measure; ``directory`` is its run directory, None for a dataset of a Hub."""
+    """A dataset to measure; ``directory`` is its run directory, None for a dataset of a Hub, whose commit is its
+    ``fingerprint``."""
 
     name: str
     config: str
@@ -252,39 +253,15 @@ def read_dataset(place: str, config: str | None = None) -> MeasuredDataset:
 
     Raises InputError for a missing run or config, and for rows without scores.
     """
-    directory = Path(place) if Path(place).is_dir() else None
-    run = local_run(directory, place) if directory is not None else _run_of_hub(place)
-    if run.manifest.kind != "dataset":
-        raise InputError(place, f"is the run of a {run.manifest.kind}", allowed="the run of a dataset")
-    finished = list(filter(is_finished, run.configs))
-    if config is None and len(finished) != 1:
-        raise InputError(place, "has several finished configs", allowed=finished or "a finished one", hint="--config")
-    chosen = config or finished[0]
-    if chosen not in run.configs:
-        raise InputError(place, f"has no config {chosen!r}", allowed=run.configs)
-    folder, shards = run.shards(chosen)
-    paths = [folder / shard.path for shard in shards if shard.split in (None, "train")]
-    if not paths:
-        raise InputError(f"{place} ({chosen})", "has no rows to train on")
-    lacking = [column for column in STS.columns if column not in parquet_schema(paths[0]).names]
-    if lacking:
+    rows = find_rows(place, config, "train")
+    if not rows.is_scored:
         hint = "the gain is measured on scored sentence pairs"
-        raise InputError(f"{place} ({chosen})", f"has no column {lacking[0]!r}", allowed=list(STS.columns), hint=hint)
-    rows = pa.concat_tables([read_table(path, list(STS.columns)) for path in paths])
-    pairs = ScoredPairs(f"{place} ({chosen})", *(rows[column].to_pylist() for column in STS.columns))
-    return MeasuredDataset(run.manifest.name, chosen, run.manifest.fingerprint, directory, pairs)
-
-
-def _run_of_hub(place: str) -> FinishedRun:
-    if place.count("/") != 1:
-        hint = "generate the dataset first (sts-dino write RECIPE)"
-        allowed = "a finished run directory, ORG/NAME@REVISION"
-        raise InputError(place, "no such directory", allowed=allowed, hint=hint)
-    repo_id, _, revision = place.partition("@")
-    found = published_run(repo_id, revision or None, place)
-    if found is None:
-        raise InputError(place, "holds no run of this project", allowed="a dataset with its manifest.json")
-    return found
+        raise InputError(rows.place, "has no scores", allowed=list(STS.columns), hint=hint)
+    batches = list(rows.batches())
+    firsts, seconds = ([text for batch in batches for text in batch.texts[column]] for column in rows.columns)
+    pairs = ScoredPairs(rows.place, firsts, seconds, [score for batch in batches for score in batch.scores])
+    directory = Path(place) if Path(place).is_dir() else None
+    return MeasuredDataset(rows.name, rows.config, rows.revision, directory, pairs)
 
 
 def find_people(path: Path | None, senteval: Path | None, pairs: int) -> tuple[ScoredPairs | None, str | None]:
@@ -449,11 +426,12 @@ def trained_on(tree: Mapping[str, Any], variant: TrainedOn, directory: Path, con
 def write_value(experiment: Experiment, dataset: MeasuredDataset, value: TrainingValue) -> None:
     """Write value.json into the run directory for its card, or beside the variants for a dataset of a Hub."""
     if dataset.directory is None:
-        path = experiment.folder / f"{dataset.name}-{dataset.fingerprint[:12]}.{value.split}.json"
+        name = dataset.name.rpartition("/")[2]
+        path = experiment.folder / f"{name}-{dataset.fingerprint[:12]}.{value.split}.json"
         write_json(path, value)
     else:
         path = value.write(dataset.directory)
-        cli.say(f"next: sts-dino card {dataset.directory}")
+        cli.say(f"next: sts-dino card {quote(str(dataset.directory))}")
     cli.say(f"written: {path}")
 
 

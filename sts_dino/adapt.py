@@ -9,12 +9,12 @@ DIR/estimate.json, steps.log            the estimate, and the messages of the st
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
-from shlex import quote
+from shlex import join, quote
 from typing import Annotated
 
 import typer
@@ -31,10 +31,13 @@ from hub.process import peak_rss_mb
 from release.options import option_groups
 from release.stages import Step, answer_of, run_steps
 from sts_dino.new import CorpusChoices, propose, propose_encoder, stem_of
+from training.run import usage
 
 TRIAL = 600  # fewest source sentences whose pairs gained over the SimCSE baseline (docs/better_pairs.md)
+AGREES = 0.5  # least Spearman and cosine of the highest label; without examples 0.18, else 0.8 (docs/better_pairs.md)
+DATA = ("write", "verify")  # steps whose result is shown before the training
 FEWEST = 40  # source sentences: fewer train no encoder
-TIMED = 64  # texts that the encoder is timed on
+TIMED = 512  # texts that the encoder is timed on
 STARTING = 15.0  # seconds of a stage that load libraries and models
 JUDGED_PER_SECOND = 60.0  # texts that all-MiniLM-L6-v2 embeds on one core, roughly
 SCORED_TEXTS = 2_900  # distinct sentences of the STS Benchmark's validation part
@@ -135,6 +138,7 @@ class AdaptationEstimate:
     rows: int
     disk: int
     memory_mb: float
+    read: Sequence[str] = ()  # ``generation.inputs.sources.what_was_read``
 
     @property
     def seconds(self) -> float:
@@ -176,17 +180,26 @@ def main(
     found = proposed(corpus, out, choices, encoder)
     with locked(out / ".adapt"):
         predicted = estimated(found)
+        for line in predicted.read:
+            cli.say(line)
         if only_estimate:
             cli.answer(shown(found, predicted), {"out": out, **asdict(predicted)}, as_json)
             return
         cli.say(shown(found, predicted))
-        run_steps(steps(found, predicted), out / LOG)
+        chain = steps(found, predicted)
+        run_steps([step for step in chain if step.name in DATA], out / LOG)
+        cli.say(quality(found))
+        run_steps([step for step in chain if step.name not in DATA], out / LOG)
         page = report_of(found)
     facts = {"out": out, "dataset": found.pairs, "encoder": found.encoder, "report": page}
-    both = f"{quote(str(found.pairs))} {quote(str(found.encoder))}"
-    answers = f"--out {quote(str(found.answers))}"
-    following = [f"sts-dino annotate {quote(str(found.pairs))} {answers}", f"sts-dino publish {both} --yes"]
-    cli.answer(summary(found, page), facts, as_json, following)
+    cli.answer(summary(found, page), facts, as_json, following(found))
+    cli.say(usage(found.encoder))
+
+
+def following(found: Adaptation) -> list[str]:
+    """The commands that a person may want next; the second one prints the plan of a publication."""
+    annotate = ["sts-dino", "annotate", str(found.pairs), "--out", str(found.answers)]
+    return [join(annotate), join(["sts-dino", "publish", str(found.pairs), str(found.encoder)])]
 
 
 def proposed(corpus: str, out: Path, choices: CorpusChoices, encoder: EncoderChoices) -> Adaptation:
@@ -246,7 +259,8 @@ def estimated(found: Adaptation) -> AdaptationEstimate:
         score=STARTING + embedding if found.model.evaluation else 0.0,
         rows=writing["rows"],
         disk=training["disk"],
-        memory_mb=peak_rss_mb(children=True),
+        memory_mb=max(peak_rss_mb(children=True), training["memory"] / 2**20),
+        read=writing["read"],
     )
     write_text(path, json.dumps({"recipes": key, "estimate": asdict(result)}, indent=2) + "\n")
     return result
@@ -332,6 +346,28 @@ def shown(found: Adaptation, predicted: AdaptationEstimate) -> str:
     room = f"disk {predicted.disk / 2**30:.1f} GiB in {found.out}, memory {predicted.memory_mb / 1024:.1f} GiB"
     few = f"a trial: generated pairs gained over the SimCSE baseline from {TRIAL} source sentences on\n"
     return f"estimate, by pilots on this machine:\n\n{table}\n\n{room}\n{few if (limit or TRIAL) < TRIAL else ''}"
+
+
+def quality(found: Adaptation) -> str:
+    """Random pairs of each label and the label agreement, with a warning below ``AGREES``."""
+    from generation.run import random_pairs
+
+    manifest = require_complete(found.pairs)
+    lines = [random_pairs(found.pairs, manifest, found.dataset)]
+    measured = Fidelity.read(found.pairs, manifest) if found.is_judged else None
+    if measured is None:
+        return "\n".join(
+            [*lines, "label agreement is not measured (English alone, by all-MiniLM-L6-v2): read the pairs"]
+        )
+    cosines = ", ".join(f"label {label} {of.cosine}" for label, of in measured.labels.items())
+    lines.append(f"label agreement by {measured.judge.name}: mean cosine of {cosines}")
+    if found_rank := measured.spearman:
+        lines[-1] += f"; Spearman of score and cosine {found_rank}"
+        highest = max(found.dataset.written_labels, key=lambda label: label.score or 0.0).name
+        if min(found_rank.low, measured.labels[highest].cosine.low) < AGREES:
+            hint = "give examples of the corpus's kind, or another language model"
+            lines.append(f"warning: below {AGREES} labels mean little, and an encoder learns little from them; {hint}")
+    return "\n".join(lines)
 
 
 def report_of(found: Adaptation) -> Path:

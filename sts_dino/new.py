@@ -101,6 +101,8 @@ def main(
     text = recipe.read_text(encoding="utf-8")
     beside = f"; examples in {facts['examples']}" if facts["examples"] else ""
     beside += f"; an encoder to train on the pairs in {encoder}"
+    for line in facts.pop("read"):
+        cli.say(line)
     shown = f"{text}\n{recipe}: {len(text.splitlines())} lines{beside}"
     cli.answer(shown, {**facts, "encoder": encoder}, as_json, [f"sts-dino check {quote(str(recipe))}"])
 
@@ -134,7 +136,7 @@ def propose(
     if known and examples and not examples.exists():
         write_bytes(examples, asset(f"examples/{known['examples']}").read_bytes())
     facts = {"source": {**seen.source, "license": licence}, "examples": examples, "lm": generator.section}
-    return {**vars(found), "recipe": recipe, **facts}
+    return {**vars(found), "recipe": recipe, **facts, "read": found.read(seen.title)}
 
 
 def _looked_at(corpus: str | Path, recipe: Path, choices: CorpusChoices) -> "Corpus":

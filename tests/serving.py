@@ -4,7 +4,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -16,7 +16,8 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-Reply = tuple[int, dict[str, str], str | bytes] | None  # None: the connection is dropped without an answer
+Body = str | bytes | Iterable[bytes]  # an iterable: sent piece by piece, without a length
+Reply = tuple[int, dict[str, str], Body] | None  # None: the connection is dropped without an answer
 
 
 class _Threads(ThreadingHTTPServer):
@@ -65,14 +66,16 @@ class OrderedServer:
                     return
                 self.answer(*reply)
 
-            def answer(self, status: int, headers: dict[str, str], text: str | bytes) -> None:
+            def answer(self, status: int, headers: dict[str, str], text: Body) -> None:
                 data = text.encode() if isinstance(text, str) else text
                 self.send_response(status)
                 for name, value in {"Content-Type": "application/json", **headers}.items():
                     self.send_header(name, value)
-                self.send_header("Content-Length", str(len(data)))
+                if isinstance(data, bytes):
+                    self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
-                self.wfile.write(data)
+                for piece in [data] if isinstance(data, bytes) else data:
+                    self.wfile.write(piece)
 
             def log_message(self, *_: Any) -> None:
                 pass
@@ -104,9 +107,3 @@ def completion(text: str, finish_reason: str = "stop", **choice: Any) -> Reply:
     usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
     choices = [{"index": 0, "text": text, "finish_reason": finish_reason, **choice}]
     return 200, {}, json.dumps({"object": "text_completion", "choices": choices, "usage": usage})
-
-
-def chat_completion(text: str | None, finish_reason: str = "stop") -> Reply:
-    """An answer of /v1/chat/completions."""
-    choices = [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish_reason}]
-    return 200, {}, json.dumps({"object": "chat.completion", "choices": choices})

@@ -13,23 +13,8 @@ from hub.contract.run_dir import Manifest, describe, write_manifest
 from hub.contract.schema import PAIR_CLASS, STS, TRIPLET, RowSchema
 from hub.contract.shards import shard_path, write_shard
 
-WORDS = [
-    "man",
-    "dog",
-    "cat",
-    "plays",
-    "runs",
-    "flute",
-    "beach",
-    "woman",
-    "cooks",
-    "red",
-    "blue",
-    "car",
-    "two",
-    "young",
-    "old",
-]
+WORDS = ["man", "dog", "cat", "plays", "runs", "flute", "beach", "woman", "cooks", "red"]
+WORDS += ["blue", "car", "two", "young", "old"]
 
 torch.set_num_threads(1)  # on busy cores, threads that wait for one another cost more than they give
 PROVENANCE = {"source_id": "s", "target": "1", "attempt": 0, "seed": 1, "log_prob": -1.0, "margin": 0.1}

@@ -9,7 +9,8 @@ import time
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
+from random import Random
+from statistics import fmean
 from typing import Annotated, Any
 
 import typer
@@ -18,12 +19,13 @@ from hub import cli
 from hub.contract.recipe import PROMPT_TEXT, ModelRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.errors import InputError
+from hub.process import peak_rss_mb
 from hub.untrusted import NO_CODE, reading_model
 from training.data.example_types import DOCUMENTS
 from training.loop.distributed import process_count
 from training.loop.job import TrainingJob
 
-STEPS = 2  # timed, after a slow first one
+STEPS, MOST_STEPS, PROBE = 2, 50, 30.0  # timed after a slow first one: at least, at most; seconds that they may take
 TEXTS, BASELINE_TEXTS = 3, 2  # of a triplet; of the SimCSE baseline: a text and itself
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -180,23 +182,30 @@ def estimate(recipe: ModelRecipe, file: Path, texts: list[str], place: str) -> T
     if spec.vocabulary is not None:
         origin = {"path": str(file), "repo_id": None, "revision": None, "config": "default", "columns": None}
         spec = spec.model_copy(update={"vocabulary": spec.vocabulary.model_copy(update=origin)})
-    base = find_base(spec)
+    base, loaded = find_base(spec), int(peak_rss_mb() * MIB)
     given = typed_arguments(recipe.arguments, place)
     given |= {"per_device_train_batch_size": check_together(recipe, given, place)}
     arguments, _ = trainer_arguments(given, Path("checkpoints"), 1, False, place)
     encoder: Any = build_encoder(spec, base, recipe.lora)
-    batch = (texts * (1 + recipe.batch_size // len(texts)))[: recipe.batch_size]
+    random, trained = Random(recipe.seed), [one for one in encoder.parameters() if one.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=0.0)
     half = torch.autocast(encoder.device.type, torch.bfloat16) if arguments.bf16 else nullcontext()
 
     def step() -> float:
         started = time.monotonic()
         with half:
-            read = (dict(batch_to_device(encoder.preprocess(batch), encoder.device)) for _ in range(TEXTS))
+            batches = (random.choices(texts, k=recipe.batch_size) for _ in range(TEXTS))  # lengths as in the corpus
+            read = (dict(batch_to_device(encoder.preprocess(batch), encoder.device)) for batch in batches)
             torch.cat([encoder(features)["sentence_embedding"] for features in read]).float().pow(2).sum().backward()
+        optimizer.step()
         encoder.zero_grad()
         return time.monotonic() - started
 
-    seconds = median([step() for _ in range(STEPS + 1)][1:])
+    step()
+    took = list[float]()
+    while len(took) < STEPS or (sum(took) < PROBE and len(took) < min(steps, MOST_STEPS)):
+        took.append(step())
+    batch = random.choices(texts, k=recipe.batch_size)
     started = time.monotonic()
     encoder.encode(batch, show_progress_bar=False)
     embedded = len(batch) / max(time.monotonic() - started, 1e-9)
@@ -205,10 +214,11 @@ def estimate(recipe: ModelRecipe, file: Path, texts: list[str], place: str) -> T
     state = sum(3 * 4 * parameter.numel() for parameter in weights if parameter.requires_grad)  # and two moments
     return TrainingEstimate(
         steps=steps,
-        step_seconds=seconds,
-        training_seconds=seconds * steps,
-        control_seconds=seconds * BASELINE_TEXTS / TEXTS * steps if recipe.control else 0.0,
+        step_seconds=fmean(took),
+        training_seconds=fmean(took) * steps,
+        control_seconds=fmean(took) * BASELINE_TEXTS / TEXTS * steps if recipe.control else 0.0,
         texts_per_second=embedded,
-        memory=memory_estimate(recipe.model_copy(update={"base": spec}), base, recipe.batch_size, arguments).total,
+        memory=memory_estimate(recipe.model_copy(update={"base": spec}), base, recipe.batch_size, arguments).total
+        + (loaded if encoder.device.type == "cpu" else 0),
         disk=(3 if recipe.control else 2) * whole + state,
     )

@@ -6,9 +6,9 @@ before training), ``NAME.logs`` (TensorBoard), ``NAME.timing.json`` and, while i
 """
 
 from pathlib import Path
-from shlex import quote
+from shlex import join
 
-from hub.cli import DryRunOption, JsonOption, LimitOption, OutOption, RecipeArgument, SetOption, answer, new_app
+from hub.cli import DryRunOption, JsonOption, LimitOption, OutOption, RecipeArgument, SetOption, answer, new_app, say
 from hub.contract.published_paths import command_line
 from hub.contract.run_dir import Manifest
 from training.loop.distributed import is_main, leave_group, report_once
@@ -53,9 +53,21 @@ def main(
         manifest = work(job, command_line("train", recipe, limit, settings))
     leave_group()
     if is_main():
-        then = [f"sts-dino score {quote(str(recipe))} --model {quote(str(job.out))}"]
+        words = ["sts-dino", "score", str(recipe), "--model", str(job.out)]
+        words += [word for setting in settings for word in ("--set", setting)]
+        then = [join(words if job.recipe.evaluation else ["sts-dino", "card", str(job.out)])]
         facts = {"directory": job.out, "training": manifest.provenance["training"], **manifest.counts}
         answer("\n".join(summary(job.out, manifest)), facts, as_json, then)
+        say(usage(job.out))
+
+
+def usage(encoder: Path) -> str:
+    """Three lines of Python that encode sentences with an encoder."""
+    lines = [
+        "from sentence_transformers import SentenceTransformer",
+        f"encoder = SentenceTransformer({str(encoder)!r})",
+    ]
+    return "\n".join([*lines, 'embeddings = encoder.encode(["A sentence.", "Another one."])'])
 
 
 def summary(out: Path, manifest: Manifest) -> list[str]:

@@ -39,6 +39,7 @@ from hub.cli import JsonOption, new_app, say
 from hub.errors import InputError, RunError, StsDinoError
 
 HOST = "127.0.0.1"
+SAMPLE = 100  # rows
 _TEMPLATES = Environment(
     loader=PackageLoader("eval.audit"), undefined=StrictUndefined, autoescape=True, trim_blocks=True, lstrip_blocks=True
 )
@@ -180,7 +181,9 @@ app = new_app("Label a dataset by people, blind, and compare their labels with t
 @app.command()
 def main(
     place: command.PlaceArgument,
-    sample: Annotated[int, typer.Option(min=1, help="How many random rows are shown")] = 100,
+    sample: Annotated[
+        int | None, typer.Option(min=1, help=f"How many random rows are shown [default: {SAMPLE}, or all of fewer]")
+    ] = None,
     seed: command.SeedOption = 42,
     config: command.ConfigOption = None,
     split: Annotated[str, typer.Option(help="Split of the config")] = "train",
@@ -203,7 +206,7 @@ def main(
     if language is not None and language not in page_words():
         raise InputError("--language", f"{language!r} is not spoken by the page", allowed=", ".join(page_words()))
     examples = read_examples(find_rows(place, config, split), language)
-    rows = draw(examples, sample, seed)
+    rows = draw(examples, sample or min(SAMPLE, len(examples)), seed)
     folder = out or command.default_folder("annotations", examples.name, examples.config)
     if report and not (folder / FILE).is_file():
         raise InputError(folder, f"holds no answers (no {FILE})", hint="run without --report first")

@@ -8,6 +8,7 @@ import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import numpy as np
@@ -261,9 +262,9 @@ def main(
     command.write_report(folder, "ledger", report(ledger), ledger.model_dump(mode="json"), as_json)
     if card:
         say(f"written: {ledger.write(Path(place))}")
-        say(f"next: sts-dino card {place}")
+        say(f"next: sts-dino card {quote(place)}")
     if drop_to is not None and recipe is not None:
         manifest = drop(Path(place), drop_to, recipe, books, command_of(place, options))
         dropped = sum(int((one > 0).sum()) for hits in books.hits.values() for one in hits.values())
         say(f"written: {drop_to} ({manifest.name} v{manifest.version}), without {dropped:,} rows")
-        say(f"next: sts-dino card {drop_to}, and sts-dino publish {drop_to}")
+        say(f"next: sts-dino publish {quote(str(drop_to))}")  # it writes the card

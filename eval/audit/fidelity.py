@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -181,7 +182,7 @@ def main(
         )
         say(f"written: {found.write(directory)}")
         measured.append(found)
-    then = [f"sts-dino card {directory}" for directory in runs]
+    then = [f"sts-dino card {quote(str(directory))}" for directory in runs]
     answer("\n\n".join(map(shown, measured)), measured, as_json, then)
 
 

@@ -21,7 +21,16 @@ from hub.cli import say
 from hub.contract.run_dir import MANIFEST, RECIPE, REPORT, Manifest, read_manifest, require_complete
 from hub.durable import sha256_file
 from hub.errors import InputError, RunError, did_you_mean
-from hub.untrusted import NO_CODE, NO_PICKLES, first_line, one_line, read_object, reading_model, require_safetensors
+from hub.untrusted import (
+    NO_CODE,
+    NO_PICKLES,
+    first_line,
+    one_line,
+    read_object,
+    reading_model,
+    require_modules,
+    require_safetensors,
+)
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -305,8 +314,7 @@ def _check(folder: Path, model: str) -> Manifest | None:
     """The manifest of a run directory. Raises InputError for an unfinished one, and when a folder is no
     SentenceTransformer, or one of another kind, or has pickled weights.
     """
-    if not (folder / "modules.json").is_file():
-        raise InputError(model, "is not a SentenceTransformer model (no modules.json)")
+    require_modules(folder, model)
     config = folder / "config_sentence_transformers.json"
     kind = read_object(config, model).get("model_type", LOADED) if config.is_file() else LOADED
     if kind != LOADED:  # it would be converted, to something its author did not mean

@@ -23,7 +23,7 @@ from eval.statistics.bootstrap import EvaluationSettings, task_interval
 from eval.tasks.task import Aggregation, Metric
 from hub.contract.results import Results, TaskScore, read_results
 from hub.contract.shards import read_table
-from hub.durable import atomic_path, sha256_file, write_text
+from hub.durable import atomic_path, regular, sha256_file, write_text
 from hub.errors import InputError
 
 RESULTS = "results.json"
@@ -81,7 +81,7 @@ class Records:
 
     def _read(self, path: Path) -> Record | None:
         try:
-            record = Record.model_validate_json(path.read_text(encoding="utf-8"))
+            record = Record.model_validate_json(regular(path).read_text(encoding="utf-8"))
         except (FileNotFoundError, ValidationError, UnicodeDecodeError):
             return None
         outcomes = self._outcomes(*record.key)

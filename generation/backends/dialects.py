@@ -6,7 +6,6 @@ itself, without the stop word. A dialect declares what a server takes and report
 
 import hashlib
 import json
-import re
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -17,16 +16,10 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, Field
 
-from generation.backends.protocol import Completion, Request, cut
+from generation.backends.protocol import Request
 from hub.contract.recipe import QUOTE, DecodingParameters, LanguageModel, Server
-from hub.contract.schema import EMPTY, NOT_CLOSED
 from hub.durable import make_folder
 from hub.errors import InputError, RunError
-
-_STRAIGHT = str.maketrans({"\u201c": QUOTE, "\u201d": QUOTE})
-_LABEL = re.compile(r'(\w[\w ]*:)\s*"?$')  # what a prompt ends with before the opening mark, e.g. "Answer:"
-_LEAD_LINE = re.compile(r'^[^"\n]*:\s*\n\s*')  # "Here is a sentence:" on a line of its own
-_OPENED = re.compile(r'(?:[^"\n]*:\s*)?"(.*)', re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -52,11 +45,28 @@ class _Message(BaseModel):
     content: Text | None = None
 
 
+# Rounding may lift 0 a little; the lowest number of float32 is what llama.cpp sends for a likelihood of 0.
+_LogProb = Annotated[float, Field(ge=-3.4028235e38, le=1e-4, strict=True), AfterValidator(lambda one: min(one, 0.0))]
+
+
+class _Token(BaseModel):
+    token: Text = ""
+    logprob: _LogProb | None = None
+
+
+class _LogProbs(BaseModel):
+    """Both forms of the API: ``content`` of chats, or ``tokens`` beside ``token_logprobs``."""
+
+    content: list[_Token] | None = None
+    tokens: list[Text] | None = None
+    token_logprobs: list[_LogProb | None] | None = None
+
+
 class _Choice(BaseModel):
     text: Text | None = None
     message: _Message | None = None
-    finish_reason: str | None = None
-    logprobs: dict[str, Any] | None = None
+    finish_reason: Text | None = None
+    logprobs: _LogProbs | None = None
 
 
 class _Usage(BaseModel):
@@ -69,40 +79,19 @@ class _Payload(BaseModel):
     usage: _Usage | None = None
 
 
-def _mean_log_prob(logprobs: dict[str, Any], text: str, closes: bool) -> float | None:
-    """Over the tokens up to the one that closes the quotation; both forms of the API are read."""
-    if isinstance(content := logprobs.get("content"), list):
-        pairs = [(token.get("token"), token.get("logprob")) for token in content]
+def _mean_log_prob(logprobs: _LogProbs, text: str, closes: bool) -> float | None:
+    """Over the tokens up to the one that closes the quotation."""
+    if logprobs.content is not None:
+        pairs = [(token.token, token.logprob) for token in logprobs.content]
     else:
-        pairs = list(zip(logprobs.get("tokens") or [], logprobs.get("token_logprobs") or [], strict=False))
+        pairs = list(zip(logprobs.tokens or [], logprobs.token_logprobs or [], strict=False))
     if closes:
-        closing = [place for place, (token, _) in enumerate(pairs) if QUOTE in str(token)]
+        closing = [place for place, (token, _) in enumerate(pairs) if QUOTE in token]
         if QUOTE in text and not closing:
             return None  # the mark came in one token with a stop word, of which some servers tell nothing
         pairs = pairs[: closing[0] + 1] if closing else pairs
-    values = [value for _, value in pairs if isinstance(value, (int, float))]
+    values = [value for _, value in pairs if value is not None]
     return sum(values) / len(values) if values and len(values) == len(pairs) else None
-
-
-def said(prompt: str, answer: Answer) -> Completion:
-    """The text in a chat model's own turn, which no quotation mark of ours opens.
-
-    A line that ends in a colon before the text, and the prompt's own last words (``Answer:``), are skipped. The text is
-    the quotation that follows, the line up to a mark at its end, or a first line without marks that the model ended.
-    """
-    words = _LEAD_LINE.sub("", answer.text.translate(_STRAIGHT).strip())
-    label = _LABEL.search(prompt)
-    if label and words.lower().startswith(label[1].lower()):
-        words = words[len(label[1]) :].lstrip()
-    if opened := _OPENED.match(words):
-        return Completion(*cut(opened[1], False, "quotation_mark"), answer.log_prob, None)
-    line, more, _ = words.partition("\n")
-    line = line.rstrip()
-    if line.find(QUOTE) == len(line) - 1 >= 0:
-        return Completion(*cut(line, False, "quotation_mark"), answer.log_prob, None)
-    ended = QUOTE not in line and (more or answer.finish_reason == "stop")
-    problem = EMPTY if not line else None if ended else NOT_CLOSED
-    return Completion(line, problem.name if problem else None, answer.log_prob, None)
 
 
 _TABLE = """CREATE TABLE IF NOT EXISTS answers (
@@ -209,7 +198,7 @@ def read_answer(payload: object, model: LanguageModel, server: Server, settings:
     choice, usage = found.choices[0], found.usage or _Usage()
     text = (choice.text if choice.message is None else choice.message.content) or ""
     closes = opens_quotation(model, server) and settings.text_end == "quotation_mark"
-    log_prob = _mean_log_prob(choice.logprobs or {}, text, closes)
+    log_prob = _mean_log_prob(choice.logprobs or _LogProbs(), text, closes)
     if read_text := DIALECTS[server.dialect].text:
         text = read_text(payload, server)
     return Answer(text, choice.finish_reason, usage.prompt_tokens, usage.completion_tokens, log_prob)

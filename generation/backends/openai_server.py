@@ -5,6 +5,7 @@ The ``openai`` client retries by itself: 408, 409, 429, 5xx, timeouts and droppe
 """
 
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -12,10 +13,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import openai
 from pydantic import ValidationError
 
-from generation.backends.dialects import Answer, AnswerCache, key_of, opens_quotation, read_answer, request_body, said
+from generation.backends.answers import bounded, turn_text
+from generation.backends.dialects import Answer, AnswerCache, key_of, opens_quotation, read_answer, request_body
 from generation.backends.protocol import Completion, Request, cut
 from hub.contract.published_paths import UNTOLD
 from hub.contract.recipe import DecodingParameters, LanguageModel, Server
@@ -27,6 +30,28 @@ _KEY = "OPENAI_API_KEY"
 _AGAIN = "run the same command again: what was answered is kept"
 _SHOWN = 200  # characters of a server's own words in an error
 _CONNECT_SECONDS = 10.0
+_LONGEST_BODY = 16 * 2**20  # bytes of an answer, which has a few kilobytes
+
+
+class _Bounded(httpx2.SyncByteStream):
+    """A body that ends in time, and is cut where it is too long: each byte of a drip satisfies the limit of a read."""
+
+    def __init__(self, stream: httpx2.SyncByteStream, seconds: float):
+        self._stream, self._seconds = stream, seconds
+
+    def __iter__(self) -> Iterator[bytes]:
+        last, left = time.monotonic() + self._seconds, _LONGEST_BODY
+        for chunk in self._stream:
+            yield chunk[:left]
+            left -= len(chunk)
+            if left <= 0:
+                return
+            if time.monotonic() > last:
+                raise httpx2.ReadTimeout("the answer does not end")
+
+    def close(self) -> None:
+        """Let the connection go."""
+        self._stream.close()
 
 
 class Client:
@@ -41,6 +66,8 @@ class Client:
             api_key=self._key or "none",  # servers of one's own often ask for none, the client always wants one
             timeout=openai.Timeout(server.timeout, connect=min(server.timeout, _CONNECT_SECONDS)),
             max_retries=server.max_retries,
+            default_headers={"Accept-Encoding": "identity"},  # else a small body may unpack to gigabytes
+            http_client=openai.DefaultHttpxClient(event_hooks={"response": [self._bound]}),
         )
 
     def post(self, path: str, body: dict[str, object]) -> object:
@@ -53,6 +80,15 @@ class Client:
         listed = payload.get("data") if isinstance(payload, dict) else None
         models = listed if isinstance(listed, list) else []
         return {str(one.get("owned_by")) for one in models if isinstance(one, dict)}
+
+    def _bound(self, response: httpx2.Response) -> None:
+        """Follow no redirect to another host or port, unpack nothing, and bound the body."""
+        response.headers.pop("content-encoding", None)
+        there = response.url.join(response.headers.get("location", ""))
+        if (there.scheme, there.netloc) != (response.url.scheme, response.url.netloc):
+            response.headers["elsewhere"] = response.headers.pop("location")
+        if isinstance(response.stream, httpx2.SyncByteStream):
+            response.stream = _Bounded(response.stream, self.server.timeout)
 
     def _answer(self, send: Callable[[], object], body: Iterable[str]) -> object:
         """What a request is answered with, as JSON. ``body``: the names of its fields.
@@ -70,8 +106,9 @@ class Client:
             failure = self._failed(
                 f"cannot be reached ({self._shown(str(error.__cause__))})", f"start it, then {_AGAIN}"
             )
-        except ValueError:
-            failure = self._failed("its answer is not JSON", "check that model.server.base_url is the API's address")
+        except (ValueError, RecursionError, httpx2.InvalidURL):  # nested too deeply; a redirect to no address
+            problem = f"its answer is not JSON of at most {_LONGEST_BODY >> 20} MB"
+            failure = self._failed(problem, "check that model.server.base_url is the API's address")
         else:
             if isinstance(payload, str):  # the client hands on what was not sent as JSON
                 failure = self._failed(f"its answer is not JSON: {self._shown(payload)}", "check model.server.base_url")
@@ -82,7 +119,7 @@ class Client:
     def malformed(self, error: ValidationError) -> RunError:
         """The error for JSON of another form."""
         first = error.errors()[0]
-        problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        problem = f"{'.'.join(map(str, first['loc'])) or 'the whole'}: {first['msg']}"
         form = f"its answer has another form than OpenAI's: {self._shown(problem)}"
         return self._failed(form, "check what it serves")
 
@@ -96,6 +133,9 @@ class Client:
         if status in (401, 403):  # its words may hold the key or a part of it
             given = "the key in" if self._key else "a request without a key; set"
             return InputError(place, f"refuses (HTTP {status}) {given} {_KEY}", hint="give a key that it accepts")
+        if there := error.response.headers.get("elsewhere"):
+            hint = "give that address as model.server.base_url if you trust it"
+            return InputError(place, f"sends the request on to {self._shown(there)} (HTTP {status})", hint=hint)
         shown = f"HTTP {status}: {self._shown(error.response.text)}"
         if status == 404:
             return InputError(place, shown, hint="check base_url (it mostly ends in /v1) and model in model.server")
@@ -165,14 +205,17 @@ class OpenAIServer:
                 answer = read_answer(payload, self.model, self.server, settings)
             except ValidationError as error:
                 raise self.client.malformed(error) from None
-            self.client.check_secret(answer.text)
+            self.client.check_secret(f"{answer.text} {answer.finish_reason}")
             self._journal.add(key, answer)
         return answer
 
     def _completion(self, request: Request, answer: Answer, settings: DecodingParameters) -> Completion:
-        if not opens_quotation(self.model, self.server):
-            return said(request.prompt, answer)
-        return Completion(*cut(answer.text, answer.finish_reason == "stop", settings.text_end), answer.log_prob, None)
+        stopped = answer.finish_reason == "stop"
+        if opens_quotation(self.model, self.server):
+            text, problem = cut(answer.text, stopped, settings.text_end)
+        else:
+            text, problem = turn_text(request.prompt, answer.text, stopped)
+        return Completion(*bounded(text, problem, settings.max_new_tokens), answer.log_prob, None)
 
     def count_tokens(self, text: str) -> int:
         """How many tokens the model's tokenizer makes of ``text``; it is read from ``path`` or ``repo_id``."""

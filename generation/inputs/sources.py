@@ -4,13 +4,14 @@ import hashlib
 import re
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from generation.inputs.row_seeds import fraction
 from hub.client.connection import is_wrong, reading
+from hub.client.offline import commit_of, prepared
 from hub.contract.recipe import QUOTE, DatasetRecipe, Source
 from hub.contract.schema import (
     CONTROL_CHARACTERS,
@@ -25,7 +26,7 @@ from hub.contract.schema import (
 from hub.contract.shards import reading_rows
 from hub.errors import InputError, RunError, did_you_mean
 from hub.text_files import MARK, as_text, is_blank, open_rows, require_kind
-from hub.untrusted import check_dataset_card, first_line
+from hub.untrusted import check_dataset_card, first_line, one_line
 
 Columns = tuple[str, ...]
 Cells = tuple[str, ...]
@@ -60,6 +61,8 @@ def require_columns(place: object, wanted: Columns, columns: list[str]) -> Colum
 
 CountTokens = Callable[[str], int]
 Lack = Callable[[str], int]  # tokens of a source sentence beyond the context: prompts.ContextRoom.lack
+MANY, SHOWN = 0.2, 100  # share of passed-over rows that is a warning; characters of a text that is shown
+LENGTH_HINT = "the recipe's premise_tokens bound the length in the model's tokens"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 # Control characters but the tab; half a surrogate pair; embeddings, overrides and isolates of writing direction, with
 # which a text reads other than it is stored; the replacement character, which stands where something could not be read.
@@ -152,6 +155,27 @@ class GivenTexts:
         raise InputError(place, f"{problem} the model's context", hint=hint)
 
 
+def what_was_read(place: object, columns: Columns, given: int, skipped: Mapping[str, int], first: Columns) -> list[str]:
+    """What was read of a source, as lines: place, columns, rows, passed-over rows by reason, the first three texts.
+
+    A warning follows where more than ``MANY`` of the rows are passed over.
+    """
+    rows = given + sum(skipped.values())
+    lines = [f"read {place}{', column ' * bool(columns)}{', '.join(columns)}: {rows:,} rows, {given:,} usable"]
+    lines[0] += f"; passed over: {passed_over(given, skipped)}"
+    lines += [f'  "{one_line(text, SHOWN)}"' for text in first[:3]]
+    if rows - given > MANY * rows:
+        lines.append(f"warning: {place}: rows are passed over: {passed_over(given, skipped)}; {LENGTH_HINT}")
+    return lines
+
+
+def passed_over(given: int, skipped: Mapping[str, int]) -> str:
+    """Passed-over rows by reason, and their share of all."""
+    listed = ", ".join(f"{count:,} {reason}" for reason, count in skipped.items() if count)
+    over = sum(skipped.values())
+    return f"{listed} ({over / (given + over):.0%} of the rows)" if listed else "none"
+
+
 def text_problem(text: str, length: tuple[int, int] | None, count_tokens: CountTokens) -> str | None:
     """Why a text cannot be a source sentence, or None."""
     if is_blank(text):
@@ -231,20 +255,23 @@ def _pin(source: Source) -> str:
     """The commit a source is pinned at; asks the Hub only where a tag or branch is named."""
     if re.fullmatch(r"[0-9a-f]{40}", source.revision or ""):
         return source.revision or ""
-    from huggingface_hub import HfApi
-
-    return HfApi().dataset_info(source.repo_id or "", revision=source.revision).sha or ""
+    return commit_of(source.repo_id or "", source.revision)
 
 
 def _split_rows(source: Source, split: str) -> Iterator[Cells]:
     from datasets import load_dataset  # which takes seconds to import
+    from huggingface_hub import constants
 
     place = f"source {source.repo_id}"
     with _reading(source), reading_rows(place, hint=None):
         pin = _pin(source)
         check_dataset_card(source.repo_id or "", pin)
         try:
-            rows = load_dataset(source.repo_id, source.config, revision=pin, split=split, streaming=True)
+            options = {"split": split, "streaming": True}
+            if constants.HF_HUB_OFFLINE:
+                rows = prepared(source.repo_id or "", pin, source.config, **options)
+            else:
+                rows = load_dataset(source.repo_id, source.config, revision=pin, **options)
         except ValueError as error:  # unknown config or split: the message lists those that are there
             if is_wrong(error):
                 raise

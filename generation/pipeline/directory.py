@@ -20,7 +20,7 @@ from hub.contract.recipe import DatasetRecipe, config_features
 from hub.contract.run_dir import APPENDED, File, Manifest
 from hub.contract.schema import base_config
 from hub.contract.shards import ROWS_PER_FILE, Parts, read_shard, shard_tables
-from hub.durable import fsync, make_folder, named_in_errors, sha256_file, write_bytes
+from hub.durable import fsync, make_folder, named_in_errors, regular, sha256_file, write_bytes
 from hub.errors import InputError
 
 SHARE = 0.02  # of a run's time that may go into writing manifests
@@ -90,7 +90,7 @@ class Journal:
         line = b"\n" + result.line()  # the line break first: it ends what a kill or full disk tore
         make_folder(self.path.parent)
         begun = not self.path.exists()
-        with named_in_errors(self.path), self.path.open("ab", buffering=0) as file:
+        with named_in_errors(self.path), regular(self.path).open("ab", buffering=0) as file:
             while line:
                 line = line[file.write(line) :]
             os.fsync(file.fileno())

@@ -20,13 +20,13 @@ from pydantic import BaseModel, ValidationError
 from tqdm import tqdm
 
 from generation.inputs.prompts import ContextRoom, Prompts
-from generation.inputs.sources import GivenTexts, SeenTexts, SourceSentence
+from generation.inputs.sources import GivenTexts, SeenTexts, SourceSentence, what_was_read
 from generation.pipeline.directory import BaseRun, DatasetRun
 from generation.pipeline.tasks import Executor, Row, TaskResult, WriteSourceSentences
 from hub import cli
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.schema import DUPLICATE, NOT_NEEDED
-from hub.durable import atomic_path, sha256_file, write_bytes, write_text
+from hub.durable import atomic_path, regular, sha256_file, write_bytes, write_text
 from hub.errors import InputError
 
 ROUND = 4096  # completions between two files of the scratch folder, at most; with very many texts, rounds
@@ -70,7 +70,7 @@ class Scratch:
         for leftover in self.directory.glob(".*.tmp"):  # of a killed process; the caller holds the run's lock
             leftover.unlink()
         try:
-            notes = ScratchIndex.model_validate_json((self.directory / "notes.json").read_bytes())
+            notes = ScratchIndex.model_validate_json(regular(self.directory / "notes.json").read_bytes())
         except (FileNotFoundError, ValidationError):
             notes = ScratchIndex(key="")
         if notes.key != key and self.directory.is_dir():  # the journal's run is unknown, too
@@ -144,6 +144,11 @@ def prepare(run: DatasetRun, scratch: Scratch, executor: Executor, prompts: Prom
         bar = tqdm(given, unit="text", desc=f"{run.recipe.name} sources", delay=1)
         new = run.base.new_among(bar, source.path or source.repo_id) if run.base else bar
         texts = scratch.keep(new, run.recipe.shard_size, given.skipped)
+    if not source.facts.generated:
+        first, place = texts.block(0)[:3], source.path or source.repo_id
+        given = texts.total + (run.base.source_sentences if run.base else 0)
+        for line in what_was_read(place, source.columns, given, texts.skipped, tuple(one.text for one in first)):
+            cli.say(line)
     if run.manifest.contents.get(SOURCE_SENTENCES, texts.sha256) != texts.sha256:
         hint = "pin source.revision to a commit, or remove the run directory to start again"
         problem = "has other source sentences than when this run began"

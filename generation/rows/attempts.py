@@ -18,6 +18,7 @@ from generation.inputs.sources import SourceSentence
 from generation.rows import verification
 from generation.rows.filters import Row, TextFilters
 from hub.contract.recipe import DatasetRecipe, Label, Variant
+from hub.contract.schema import SAME_FOR_LABELS
 
 
 @dataclass
@@ -69,9 +70,22 @@ def write_pairs(
             tick(1)
         elif need.asked < recipe.decoding.max_attempts:
             queue.appendleft(_request(need, recipe, prompts))
+    if recipe.model.server is not None:
+        _reject_same(wanted, len(recipe.written_labels))
     rows = [row for need in wanted for row in _rows(need, recipe)]
     raw = [{k: v for k, v in row.items() if k != "reason"} for row in rows if row["reason"] is None]
     return raw, [row for row in rows if row["reason"] is not None]
+
+
+def _reject_same(wanted: Sequence[_Wanted], labels: int) -> None:
+    """Reject a text that a source sentence has under every label: a server answers without reading the label."""
+    for start in range(0, len(wanted) if labels > 1 else 0, labels):
+        needs = wanted[start : start + labels]
+        same = set[str].intersection(*(need.texts for need in needs))
+        for need in needs:
+            for attempt, (request, completion, reason) in need.done.items():
+                if reason is None and completion.text in same:
+                    need.done[attempt] = request, completion, SAME_FOR_LABELS.name
 
 
 def text_seed(recipe: DatasetRecipe, variant: Variant, first: SourceSentence, label: str, attempt: int) -> int:

@@ -16,6 +16,7 @@ from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
 from hub import cli
 from hub.client.connection import is_wrong, reading
+from hub.client.offline import PREPARED, commit_of
 from hub.client.plan import OF_DATASETS, Remote
 from hub.client.repository import Repository, unwrapped
 from hub.contract import run_dir
@@ -191,6 +192,8 @@ class HubDataset:
         from datasets.exceptions import DatasetNotFoundError
 
         with reading(self.repo_id, self.commit):
+            if constants.HF_HUB_OFFLINE and function in PREPARED:
+                return PREPARED[function](self.repo_id, self.commit, *arguments, **options)
             try:
                 return getattr(datasets, function)(self.repo_id, *arguments, revision=self.commit, **options)
             except DatasetNotFoundError as error:  # between two requests
@@ -209,13 +212,14 @@ def hub_dataset(repo_id: str, revision: str | None, place: str) -> HubDataset:
     """The dataset at the commit that its revision stands for now. Raises what ``reading`` raises, and InputError for
     a card beyond its limits.
     """
-    from huggingface_hub import HfApi
+    from huggingface_hub import DatasetCard, try_to_load_from_cache
 
     with reading(repo_id, revision):
-        info = HfApi().dataset_info(repo_id, revision=revision)
-        assert info.sha is not None
-        check_dataset_card(repo_id, info.sha)
-    return HubDataset(place, repo_id, info.sha, _license(info.card_data))
+        commit = commit_of(repo_id, revision)
+        check_dataset_card(repo_id, commit)
+        kept = try_to_load_from_cache(repo_id, "README.md", repo_type="dataset", revision=commit)
+        card = DatasetCard.load(kept, ignore_metadata_errors=True).data if isinstance(kept, str) else None
+    return HubDataset(place, repo_id, commit, _license(card))
 
 
 def require_known(name: str, known: Iterable[str], place: str, what: str) -> str:

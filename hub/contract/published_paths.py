@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from hub.contract.run_dir import MANIFEST, RECIPE, read_manifest
-from hub.durable import write_text
+from hub.durable import regular, write_text
 from hub.errors import InputError
 
 PATH = "path"  # the key of every section that names a local file or folder
@@ -127,7 +127,7 @@ def remember(directory: Path, paths: Mapping[str, str]) -> None:
 def remembered(directory: Path) -> list[str]:
     """The settings that put the noted places back into a run's recipe; none for a run that was made elsewhere."""
     try:
-        places = json.loads(_note(directory).read_text(encoding="utf-8"))
+        places = json.loads(regular(_note(directory)).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return []
     return [f"{key}={json.dumps(path)}" for key, path in places.items()]

@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from hub.durable import write_text
+from hub.durable import regular, write_text
 from hub.errors import InputError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Frozen(BaseModel):
 def read_json(form: type[Form], path: Path, problem: str, hint: str) -> Form | None:
     """A JSON file of a form, None when it is missing. Raises InputError, which begins with ``problem``, for another."""
     try:
-        return form.model_validate_json(path.read_bytes())
+        return form.model_validate_json(regular(path).read_bytes())
     except FileNotFoundError:
         return None
     except ValidationError as error:

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, fie
 from pydantic.dataclasses import dataclass
 
 from hub import cli
-from hub.durable import make_folder, sha256_file, write_text
+from hub.durable import make_folder, regular, require_own, sha256_file, write_text
 from hub.errors import InputError, RunError
 from hub.untrusted import load_yaml
 
@@ -105,7 +105,7 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 
 def read_manifest(directory: Path) -> Manifest | None:
     """The manifest of a run directory, or None when there is none. Raises InputError when it is not one."""
-    path = directory / MANIFEST
+    path = regular(directory / MANIFEST)
     try:
         return Manifest.model_validate_json(path.read_bytes())
     except FileNotFoundError:
@@ -270,10 +270,12 @@ def _require_versions(directory: Path, found: Manifest, now: Manifest) -> None:
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Hold the run directory for this process. Raises RunError when another process holds it.
+    """Hold the run directory for this process. Raises RunError when another process holds it, and InputError for a
+    work folder beside it that is a symbolic link.
 
     The lock is a file beside the directory, which goes with the process that made it, unless that is killed.
     """
+    require_own(directory)
     path = directory.parent / f"{directory.name}.lock"
     make_folder(directory.parent)
     path.touch()  # an OSError says why it cannot be made; filelock would take it for one that another process holds

@@ -164,7 +164,10 @@ class Reason:
     name: str
 
 
-COMPLETION = NOT_CLOSED, LINE_BREAK, EMPTY = Reason("not_closed"), Reason("line_break"), Reason("empty")
+NOT_CLOSED, LINE_BREAK, EMPTY = Reason("not_closed"), Reason("line_break"), Reason("empty")
+NOT_A_SENTENCE, TOO_LONG_ANSWER = Reason("not_a_sentence"), Reason("too_long_answer")  # of a server's answer
+COMPLETION = (NOT_CLOSED, LINE_BREAK, EMPTY, NOT_A_SENTENCE, TOO_LONG_ANSWER)
+SAME_FOR_LABELS = Reason("same_for_labels")
 EXAMPLE_COPY, PROMPT_WORDS, PROMPT_ECHO = Reason("example_copy"), Reason("prompt_words"), Reason("prompt_echo")
 NEAR_COPY, OVERLAP = Reason("near_copy"), Reason("overlap")  # of the source sentence
 CONTROL_CHARACTERS, WRONG_LANGUAGE = Reason("control_characters"), Reason("wrong_language")

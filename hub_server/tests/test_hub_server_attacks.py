@@ -126,6 +126,21 @@ def test_a_slow_upload_and_a_slow_download_that_go_on_are_served(hub, repo):
     assert received.endswith(content)
 
 
+def test_a_body_in_bursts_is_received_with_pauses_longer_than_the_patience(hub):
+    head = "POST /api/validate-yaml HTTP/1.1\nHost: HOST\nContent-Length: 100000\nConnection: close\n\n"
+    with connect(hub, head, b" " * 50_000) as connection:
+        time.sleep(1.5 * PATIENCE)
+        connection.sendall(b" " * 50_000)
+        assert rest(connection).startswith(b"HTTP/1.1 400 ")  # read whole: no JSON
+
+
+def test_a_request_with_two_ends_is_refused_and_none_is_read_behind_it(hub):
+    """Content-Length beside Transfer-Encoding: what a proxy takes for the body could be a request of its own."""
+    head = "POST /api/validate-yaml HTTP/1.1\nHost: HOST\nContent-Length: 4\nTransfer-Encoding: chunked\n\n"
+    answer = rest(connect(hub, f"{head}0\n\nGET /api/datasets HTTP/1.1\nHost: HOST\n\n"))
+    assert answer.startswith(b"HTTP/1.1 400 ") and answer.count(b"HTTP/1.1 ") == 1
+
+
 def test_a_crawling_body_is_refused(hub):
     """One byte now and then is not progress: the body may not be slower than 1,000 bytes a second on the whole."""
     with connect(hub, "POST /api/validate-yaml HTTP/1.1\nHost: HOST\nContent-Length: 100000\n\n") as connection:

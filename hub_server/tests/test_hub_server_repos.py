@@ -2,6 +2,10 @@
 
 import hashlib
 import os
+import sqlite3
+import tracemalloc
+from contextlib import closing
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -9,6 +13,7 @@ from huggingface_hub import CommitOperationAdd, CommitOperationCopy, CommitOpera
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 from local_hub import PART_BYTES, Log, ask, commit_body, file_line, post_commit, status_of
 
+from hub_server.storage import trees
 from hub_server.storage.trees import lfs_pointer, object_id
 
 pytest_plugins = ["local_hub"]
@@ -95,6 +100,38 @@ def test_tree_pages_show_one_commit(hub_api, repo, local_hub):
     assert link.startswith(f"<{local_hub.endpoint}/api/datasets/") and link.endswith('>; rel="next"')
     second = ask(local_hub, "GET", link[1 : link.index(">")].removeprefix(local_hub.endpoint)).json()
     assert [entry["path"] for entry in second] == names[10:20]  # as of the first page's commit
+
+
+def test_pages_go_on_behind_any_entry_and_read_no_other(hub_api, repo, local_hub):
+    names = ["a-b.txt", "a/b/c.txt", "a/b/d/e.txt", "a/c.txt", "ab/x.txt", "b.txt", "é/\U0001f600 ?&.txt"]
+    commit(hub_api, repo, *(add(name, name) for name in names))
+    for folder, recursive in (("", True), ("/a", True), ("", False)):
+        url, found = f"/api/datasets/{repo}/tree/main{folder}?recursive={recursive}&limit=1", []
+        while url:
+            answer = ask(local_hub, "GET", url)
+            found += [entry["path"] for entry in answer.json()]
+            url = answer.headers.get("Link", "<>")[1:].partition(">")[0].removeprefix(local_hub.endpoint)
+        whole = ask(local_hub, "GET", f"/api/datasets/{repo}/tree/main{folder}?recursive={recursive}").json()
+        assert found == [entry["path"] for entry in whole] == sorted(set(found), key=lambda path: path.split("/"))
+        assert not recursive or {name for name in names if f"/{name}".startswith(f"{folder}/")} <= set(found)
+
+
+def test_a_page_of_a_tree_reads_its_own_entries_alone():
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.row_factory = sqlite3.Row
+        db.executescript(Path(trees.__file__).with_name("schema.sql").read_text())
+        for folder in range(100):
+            db.execute("INSERT INTO entries VALUES ('root', ?, ?, 1)", (f"{folder:03d}", f"t{folder}"))
+            rows = [(f"t{folder}", f"{number:03d}", "o", 0) for number in range(1000)]
+            db.executemany("INSERT INTO entries VALUES (?, ?, ?, ?)", rows)
+        db.execute("INSERT INTO files VALUES ('o', 's', 1, 0)")
+        steps = []
+        db.set_progress_handler(lambda: steps.append(1), 1000)  # instructions of SQLite
+        tracemalloc.start()
+        page = list(islice(trees.walk(db, "root", after="098/500"), 1000))
+        assert [page[0].path, page[-1].path] == ["098/501", "099/499"]
+        assert len(steps) < 100 and tracemalloc.get_traced_memory()[1] < 2_000_000
+        tracemalloc.stop()
 
 
 def test_listings_filter_and_know_the_card(hub_api, repo):

@@ -7,7 +7,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from generation.inputs.sources import file_rows, has_control_characters
+from generation.inputs.sources import file_rows, has_control_characters, what_was_read
 from hub.cli import say
 from hub.contract import licences
 from hub.contract.recipe import LANGUAGE, QUOTE
@@ -41,6 +41,12 @@ class Profile:
     words: tuple[int, int, int]
     language: str
     in_language: float
+    first: tuple[str, ...] = ()
+
+    def read(self, place: object) -> list[str]:
+        """``what_was_read`` of the corpus."""
+        faults = {"empty": self.empty, "broken": self.broken, "overlong": self.overlong, "repeated": self.repeated}
+        return what_was_read(place, (self.column,) if self.column else (), self.usable, faults, self.first)
 
 
 @dataclass(frozen=True)
@@ -104,6 +110,7 @@ def described(place: str, column: str | None, cells: Iterator[str], language: st
         words=tuple(lengths[int(part * (len(lengths) - 1))] for part in (0.05, 0.5, 0.95)),  # type: ignore[arg-type]
         language=code,
         in_language=share,
+        first=tuple(usable[:3]),
     )
 
 

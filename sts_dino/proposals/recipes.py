@@ -161,7 +161,7 @@ def dataset_recipe(
     source: dict[str, object] = {**corpus.source, "limit": max(1, min(seen.usable - seen.quoted, limit or MOST))}
     source |= {"columns": [seen.column]} if seen.column else {}
     source |= {"quotation_marks": "skip"} if seen.quoted else {}
-    source |= {"description": f"texts of {corpus.title}", "license": license_id}
+    source |= {"description": f"texts of {one_line(corpus.title)}", "license": license_id}
     strength = {"decay_constant": 30 if generator.reads_examples else 100} if generator.couples else {}
     reject = ["example_copy", "prompt_echo", "control_characters", "too_long"]
     reject += ["wrong_language"] if seen.language in RECOGNISED else []

@@ -6,12 +6,14 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from eval.audit.agreement import agreements, mean_scores
 from eval.audit.source import find_rows
 from eval.audit.survey import FILE, AnswerStore, read_examples
+from eval.encoders.load import MINILM, MODULE, minilm
 from eval.runs.job import COPIES, beside_model
 from eval.runs.records import BASE, beside
 from hub.errors import InputError
@@ -55,6 +57,7 @@ class DatasetPage:
     cosines: dict[str, Cosines] = field(default_factory=dict)
     encoder: str = ""
     was_trained_on: bool = False
+    judged: Cosines = field(default_factory=dict)  # by the independent encoder of fidelity.json
 
 
 @dataclass(frozen=True)
@@ -114,10 +117,18 @@ def _dataset(facts: DatasetFacts, models: Sequence[ModelFacts], kept: Path) -> D
     trained = [model for model in models if model.training]
     own = [model for model in trained if names & _trained_on(model)]
     if sample is None or not sample.drawn or not sample.has_pairs or not trained:
-        return DatasetPage(facts, cost, sample)
+        return DatasetPage(facts, cost, sample, judged=_judged(facts, sample, kept))
     model = (own or trained)[0]
     cosines = cosines_of(sample, facts.manifest.fingerprint, _encoders(model, {UNTRAINED: BASE}), kept)
-    return DatasetPage(facts, cost, sample, cosines, model.manifest.name, bool(own))
+    return DatasetPage(facts, cost, sample, cosines, model.manifest.name, bool(own), _judged(facts, sample, kept))
+
+
+def _judged(facts: DatasetFacts, sample: Sample | None, kept: Path) -> Cosines:
+    """The cosines of a drawn sample by the judge of fidelity.json, where it is the packaged one; else none."""
+    is_packaged = facts.fidelity is not None and facts.fidelity.judge.name == MINILM and find_spec(MODULE)
+    if sample is None or not sample.drawn or not sample.has_pairs or not is_packaged:
+        return {}
+    return cosines_of(sample, facts.manifest.fingerprint, {MINILM: minilm()}, kept)[MINILM]
 
 
 def _sample(facts: DatasetFacts) -> Sample | None:

@@ -61,7 +61,6 @@ def render(facts: ReportFacts) -> str:
 
 def _dataset(page: DatasetPage) -> dict[str, Any]:
     facts, sample = page.facts, page.sample
-    encoder = list(page.cosines)[-1] if page.cosines else ""
     context = counts_context(facts) | measured_context(facts)
     similarity = None
     if page.cosines:
@@ -74,7 +73,7 @@ def _dataset(page: DatasetPage) -> dict[str, Any]:
         "chart": image(pictures(facts)[LABELS]) if facts.counts else None,
         "similarity": similarity,
         "samples": {label: pairs[:SAMPLES] for label, pairs in sample.pairs.items()} if sample else {},
-        "misfits": misfits(sample, page.cosines[encoder]) if sample and encoder else [],
+        "misfits": misfits(sample, page.judged) if sample and page.judged else [],
         "sections": {
             name: Markdown(renderer.fill(f"{name}.md.jinja", context))
             for name in ("fidelity", "value")

@@ -51,12 +51,12 @@ class Sample:
 
 @dataclass(frozen=True)
 class Misfit:
-    """A pair, its cosine similarity, and the median of its label's drawn pairs."""
+    """A pair, its cosine similarity, and the expected one: its score, else the median of its label's drawn pairs."""
 
     label: str
     pair: Pair
     cosine: float
-    median: float
+    expected: float
 
 
 def draw(rows: DatasetRows, labels: Sequence[str], count: int = PER_LABEL, seed: int = SEED) -> Sample:
@@ -88,13 +88,13 @@ def _pairs(batch: Batch) -> list[tuple[str, Pair]]:
 
 
 def misfits(sample: Sample, cosines: Cosines, count: int = 10) -> list[Misfit]:
-    """The drawn pairs whose cosine differs most from the median of their label; the farthest first."""
+    """The drawn pairs whose cosine differs most from the expected one; the farthest first."""
     found = [
-        Misfit(label, pair, cosine, float(np.median(cosines[label])))
+        Misfit(label, pair, cosine, float(np.median(cosines[label])) if pair.score is None else pair.score)
         for label, pairs in sample.pairs.items()
         for pair, cosine in zip(pairs, cosines[label], strict=True)
     ]
-    return heapq.nlargest(count, found, key=lambda one: abs(one.cosine - one.median))
+    return heapq.nlargest(count, found, key=lambda one: abs(one.cosine - one.expected))
 
 
 KEPT = TypeAdapter(dict[str, dict[str, list[float]]])  # key → label → cosines of the drawn pairs

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks import scaling, throughput, training
+from benchmarks import scaling, throughput
 from benchmarks.trials import cost_of, interleaved, ratios, spread
 
 
@@ -35,12 +35,6 @@ def test_all_ways_generate_the_same_texts_in_float32(way):
         return found.texts
 
     assert texts(way) == texts("engine")
-
-
-@pytest.mark.parametrize("way", ["plain", "runner"])
-def test_a_training_step_is_timed_by_both_trainers(way):
-    found = training.measure(training.CASES["tiny"], way, "cpu", 0)
-    assert found.seconds > 0 and found.estimated_mb > 0
 
 
 @pytest.mark.slow("generates in processes of their own")

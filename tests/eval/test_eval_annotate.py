@@ -201,7 +201,7 @@ def test_the_report_is_printed_and_written_when_somebody_has_answered_all(run, t
     assert early.exit_code == 0 and "open http://127.0.0.1:" in early.output and "every answer is on" in early.output
     assert not (tmp_path / "agreement.md").exists()
     store.add("Ann", rows[5], labels[5])
-    for done in (command(*words), command(*words, "--report")):
+    for done in (command(*words), command(*words, "--report"), command(run, "--out", tmp_path, "--report")):
         assert done.exit_code == 0 and (tmp_path / "agreement.md").read_text() in done.output
     written = json.loads((tmp_path / "agreement.json").read_text())
     assert written["dataset"]["sha256"] == asked.sha256 and [*written["meanings"]] == [*SCORES]
@@ -218,7 +218,7 @@ def test_bad_input_is_one_clear_error(run, tmp_path):
         port = taken.getsockname()[1]
         for words, kind, problem in (
             (("--report", "--sample", 3), InputError, "holds no answer to these rows"),
-            ((), InputError, "has 6 rows, 100 are asked for; --sample 6"),
+            (("--sample", 7), InputError, "has 6 rows, 7 are asked for; --sample 6"),
             (("--sample", 3, "--port", port), RunError, f"port {port}: cannot be used"),
             (("--language", "fr"), InputError, "'fr' is not spoken by the page; allowed: en, de"),
         ):

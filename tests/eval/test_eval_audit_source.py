@@ -74,16 +74,9 @@ def test_pairs_come_before_triplets_and_one_of_several_shot_counts_is_named(runs
 
 
 def test_places_that_are_no_finished_dataset_are_refused(runs, tmp_path):
-    growing = write_dataset(tmp_path / "growing", {"train": sts_rows(6)})
-    write_manifest(growing, read_manifest(growing).model_copy(update={"complete": False}))
-    damaged = write_dataset(tmp_path / "damaged", {"train": sts_rows(6)})
-    next(damaged.rglob("*.parquet")).write_bytes(b"PAR1")
     model = write_dataset(tmp_path / "model", {"train": sts_rows(6)})
     write_manifest(model, read_manifest(model).model_copy(update={"kind": "model"}))
     for place, problem in [
-        (tmp_path, "no manifest.json"),
-        (growing, "not finished"),
-        (damaged, "not what its manifest says"),
         (model, "is the run of a model"),
         (tmp_path / "absent", "no such directory"),
         (write_dataset(tmp_path / "empty", {"train": []}), r"\(postprocessed\): has no rows"),

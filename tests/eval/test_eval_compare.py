@@ -71,12 +71,6 @@ def test_the_same_evaluations_give_the_same_bytes_with_scores_in_full_precision(
         assert (row["protocol"], row["data"]) == (score.protocol, score.data_sha256)
 
 
-@pytest.mark.parametrize(("chosen", "problem"), [([0], "two evaluations or more"), ([0, 1, 0], "given twice")])
-def test_one_evaluation_or_the_same_twice_is_refused(places, chosen, problem):
-    with pytest.raises(InputError, match=problem):
-        compare([places[index] for index in chosen])
-
-
 def test_planted_differences_are_found_and_planted_ties_are_not(written):
     reported = {(row["model"], row["against"], row["task"]): row for row in read(written / "differences.csv")}
     verdicts = {task: reported["org/first", "org/second", task]["verdict"] for task in TASKS}

@@ -16,14 +16,7 @@ from tiny_bases import make_mlm
 
 from eval.encoders.embeddings import Embeddings
 from eval.encoders.load import load_encoder, wrap
-from eval.mteb_bridge.run import (
-    MtebEncoder,
-    find_mteb,
-    measure_mteb,
-    measure_task,
-    prompted,
-    task_name,
-)
+from eval.mteb_bridge.run import MtebEncoder, find_mteb, measure_mteb, measure_task, prompted, task_name
 from eval.runs.records import Records
 from eval.runs.score import evaluate
 from eval.scoring.sts import measure_sts

@@ -152,30 +152,6 @@ def test_every_kind_of_task_gets_score_interval_data_and_time(tmp_path):
     assert len(lines) == 1 + len(results.scores) and lines[0].endswith("probing s")
 
 
-@pytest.mark.parametrize(
-    ("options", "code", "message"),
-    [
-        (["--set", "evaluation.0.path=none.csv"], 2, "none.csv: no such data file"),
-        (["--set", f"evaluation.0.path={STSB / 'sts-test.csv'}"], 2, "1379 rows, expected 1500"),
-        (["--set", "evaluation.0.task=mr/senteval"], 2, "mr/senteval: has no split 'validation'"),
-        (["--tasks", "sts12/all"], 2, "sts12: no source of its data is given; give --senteval-data DIR"),
-        (["--seeds", "1,x"], 2, "--seeds: '1,x' are not distinct seeds"),
-        (["--hub-data", "org/name"], 2, "'org/name' is not pinned"),
-        (["--out", "r.json"], 2, "r.json: is a file"),
-        (["--model", str(STSB)], 2, "is not a SentenceTransformer model"),
-        (["--model", "python:encoder_functions:constant"], 2, "the same embedding"),
-    ],
-)
-def test_bad_input_ends_in_one_line(scored, capsys, tmp_path, options, code, message):
-    place = [] if "--out" in options else ["--out", tmp_path / "out"]
-    model = [] if "--model" in options else ["--model", scored / "model"]
-    assert command(scored / "recipe.yaml", *model, *place, *options) == code
-    error = capsys.readouterr().err
-    assert message in error
-    assert "Traceback" not in error
-    assert not (tmp_path / "out" / "results.json").exists()
-
-
 def blind_to_validation(texts):
     """The same embedding for every sentence of STSb's validation part."""
     seen = (STSB / "sts-dev.csv").read_text(encoding="utf-8")
@@ -191,20 +167,6 @@ def test_an_undefined_score_ends_in_exit_code_1_with_the_others_written(tmp_path
     scores = read_results(tmp_path / "out" / "results.json").scores
     assert [(score.task, score.split) for score in scores] == [("stsb/cosine", "test")]
     assert "stsb/cosine  test" in captured.out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--model", WORDS], "--tasks: names no task"),
-        (["--model", WORDS, "--tasks", "stsb/cosine", "--set", "threads=1"], "--set threads: needs a recipe"),
-        (["--model", WORDS, "--tasks", "stsb/cosine", "--set", "seed=-1"], "--set seed"),
-        (["--model", WORDS, "--tasks", "mteb/STS22", "--limit", "9"], "--limit does not reach MTEB's tasks"),
-    ],
-)
-def test_what_does_not_fit_together_is_refused(arguments, message, capsys):
-    assert command(*arguments) == 2
-    assert message in capsys.readouterr().err
 
 
 def test_dry_run_reads_the_data_and_no_model(scored, capsys):

@@ -10,12 +10,7 @@ from sklearn.model_selection import StratifiedKFold
 
 from eval.scoring import probe_lbfgs
 from eval.scoring import probe_senteval as batched
-from eval.scoring.probe import (
-    UNREGULARISED,
-    cross_validated,
-    held_out,
-    nested_kfold,
-)
+from eval.scoring.probe import UNREGULARISED, cross_validated, held_out, nested_kfold
 from eval.scoring.probe_lbfgs import ConvexSolver
 from eval.scoring.probe_senteval import GRID, ProbeRows, Split
 from hub.errors import InputError, RunError

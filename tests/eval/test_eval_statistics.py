@@ -6,25 +6,8 @@ from scipy import stats
 from sklearn.metrics import accuracy_score, f1_score
 
 from eval.scoring.outcomes import Measured, Outcomes
-from eval.statistics.bootstrap import (
-    EvaluationSettings,
-    Interval,
-    Resampling,
-    interval,
-    resample,
-    score,
-    task_score,
-)
-from eval.statistics.paired import (
-    Difference,
-    Measurement,
-    Test,
-    Verdict,
-    adjusted,
-    holm,
-    mcnemar,
-    resampled,
-)
+from eval.statistics.bootstrap import EvaluationSettings, Interval, Resampling, interval, resample, score, task_score
+from eval.statistics.paired import Difference, Measurement, Test, Verdict, adjusted, holm, mcnemar, resampled
 from eval.tasks.registry import find_task
 from hub.errors import RunError
 

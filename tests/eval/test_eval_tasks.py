@@ -6,7 +6,6 @@ import pytest
 from eval.tasks.registry import DATASETS, DEFINITIONS, GROUPS, TASKS, averages, find_tasks
 from eval.tasks.rows import Rows, drawn, spread
 from hub.contract.results import TaskScore
-from hub.errors import InputError
 from hub.papers import papers
 
 TABLES = [table for paper in papers().values() for table in paper.tables]
@@ -63,19 +62,6 @@ def test_groups_expand_in_order_and_each_task_is_there_once():
     assert found[0].name == "stsb/cosine"
     assert found[-1].name == "mteb/STS22"
     assert len(found) == len(set(found)) == len(GROUPS["sts"]) + 1
-
-
-@pytest.mark.parametrize(
-    ("name", "answer"),
-    [
-        ("stsb/cosin", r"unknown task 'stsb/cosin'; allowed: stsb/cosine, stsb/regression; did you mean 'stsb/cosine'"),
-        ("transfr", r"did you mean 'transfer'"),
-        ("mteb/", r"allowed: .*mteb/NAME"),
-    ],
-)
-def test_an_unknown_task_is_answered_with_the_did_you_mean(name, answer):
-    with pytest.raises(InputError, match=answer):
-        find_tasks([name])
 
 
 def pairs(sizes: tuple[int, ...]) -> Rows:

@@ -130,19 +130,6 @@ def test_the_downstream_folder_itself_is_accepted_and_so_is_its_content(planted,
     assert len(downstream.load("wc", ["test"])["test"])  # probing lies beside downstream
 
 
-def test_a_source_that_is_not_given_is_named():
-    with pytest.raises(InputError, match=r"mr: no source of its data.*--senteval-data DIR.*--hub-data ORG/NAME@REV"):
-        Source().load("mr", ["all"])
-    with pytest.raises(InputError, match=r"sts12-original: no source of its data.*--sts-data DIR"):
-        Source().load("sts12-original", ["test"])
-    with pytest.raises(InputError, match=r"nowhere: no such directory; check --senteval-data DIR"):
-        Source(Path("nowhere")).load("mr", ["all"])
-    with pytest.raises(InputError, match=r"unknown name 'sst-2'.*did you mean 'sst2'"):
-        Source().load("sst-2", ["test"])
-    with pytest.raises(InputError, match="mr: has no split 'test'; allowed: all"):
-        Source().load("mr", ["test"])
-
-
 ALTERED = {
     "a letter": lambda content: content.replace(b"word1", b"word!", 1),
     "half of it cut": lambda content: content[: len(content) // 2],

@@ -25,7 +25,6 @@ from model_cards.render import render
 pytest_plugins = ["local_hub"]
 RECIPE = Path("recipes/demo/sts-dino-x2.yaml")
 SAMPLED = DecodingParameters(max_new_tokens=12)
-SERVED = ("model.backend=openai", "model.server={{base_url: 'http://h/v1', model: m}}")
 GREEDY = DecodingParameters(top_k=1, max_new_tokens=12)
 
 
@@ -84,22 +83,6 @@ def test_the_run_is_known_by_the_bytes_of_its_gguf_alone(lm, folder):
     changed = job.input_hashes(recipe)
     assert changed[name] != inputs[name]
     assert fingerprint(recipe, changed) != fingerprint(recipe, inputs)
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        (["model.gguf_file=none.gguf"], r"none.gguf: no such file; allowed: f32.gguf$"),
-        ([], r"holds GGUF files alone; set model.gguf_file=f32.gguf$"),
-        (["model.path={folder}/f32.gguf"], r"is a GGUF file, not a folder; set model.path=.* and model.gguf_file=f32"),
-        (["model.gguf_file=f32.gguf", "model.quantization={{quant_method: gptq}}"], "remove quantization or gguf_file"),
-        (["model.gguf_file=f32.gguf", *SERVED], "have the server load that file"),
-        (["model.gguf_file=../f32.gguf"], "names a .gguf file inside path or repo_id"),
-    ],
-)
-def test_a_file_that_is_not_there_or_named_in_another_way(settings, words, folder):
-    with pytest.raises(InputError, match=words):
-        job.input_hashes(recipe_of(folder, *(setting.format(folder=folder) for setting in settings)))
 
 
 def test_files_that_are_no_whole_model_are_one_line_that_says_what_to_do(lm, folder, monkeypatch):

@@ -1,5 +1,6 @@
 """Servers: requests and answers of every dialect, the cache of paid answers, and an HTTP server that misbehaves."""
 
+import gzip
 import json
 import re
 import sqlite3
@@ -7,6 +8,7 @@ import textwrap
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +23,9 @@ from tiny_lm import make_lm
 
 pytest.importorskip("openai", reason='the extra openai is not installed: pip install -e ".[openai]"')
 
-from generation.backends.dialects import DIALECTS, Answer, AnswerCache, key_of, read_answer, request_body, said
+from generation.backends import openai_server
+from generation.backends.answers import turn_text
+from generation.backends.dialects import DIALECTS, Answer, AnswerCache, key_of, read_answer, request_body
 from generation.backends.openai_server import OpenAIServer
 from generation.backends.protocol import Completion, Request, complete, cut
 from generation.backends.registry import dialect_of, load_writer
@@ -72,8 +76,49 @@ TURNS = {
 
 
 def test_the_text_of_a_chat_models_own_turn():
-    found = {asked: said(PROMPT, Answer(*asked, None, None, None)) for asked in TURNS}
-    assert found == {asked: Completion(*expected, None, None) for asked, expected in TURNS.items()}
+    assert {(answer, end): turn_text(PROMPT, answer, end == "stop") for answer, end in TURNS} == TURNS
+
+
+S = "The boat departs at six."
+MARKS = "«» »« »» ‹› 「」 『』 《》 '' ‘’ ‚‘ `` ＂＂ „“ „” “” ”” 〝〟 ❝❞"
+THE_SENTENCE = [
+    *(f"{pair[0]}{S}{pair[1]}" for pair in MARKS.split()), f"<think>a sentence?</think>\n\n{S}",
+    f'[THINK]"no"[/THINK] "{S}"',
+    f"one moment</think>{S}", f"```\n{S}\n```", f"```text\n{S}\n```", f"Here you go:\n```\n{S}\n```", f"```{S}```",
+    f"Sure! Here is a sentence: {S}", f"Sure! Here is a sentence:\n\n{S}", f"Sure, here you go.\n\n{S}",
+    f"Here's a paraphrase: «{S}»", f"Voici une phrase : «{S}»", f"1. {S}\n2. No.", f"2) {S}", f"- {S}", f"• {S}",
+    f"**Answer:** {S}", f'**Answer**: "{S}"', f"Sentence 2: {S}", f"**Sentence 2:** {S}", f"1. *{S}*",
+    f"**{S}**", f"{S}</s>",
+    f"{S}<|im_end|>\n<|im_start|>user", f"<s> {S} <｜end▁of▁sentence｜>", f'\\"{S}\\"', f"\ufeff{S}\ufeff",
+    f"<answer>\n{S}\n</answer>", f"{S} (Note: it has the same meaning.)", f"{S}\n\nNote: none.",
+]  # fmt: skip
+CLEAN = [
+    "Remember: the boat leaves at 6:30.", "Here is the thing: he lied.", "«Le Monde» wrote it.", "Il dit : «Oui.»",
+    "«A» and «B»", "It was the dogs’", "5 * 3 * 2 is 30.", "__init__ is a name.", "-5 degrees", "2 boats.", "1. man",
+]  # fmt: skip
+NO_SENTENCE = {
+    '<think>The answer: "no"': "not_a_sentence", f"<|channel|>analysis<|message|>{S}": "not_a_sentence",
+    f"{S}<|im_end|><|im_start|>user": "not_a_sentence", "...": "not_a_sentence", "": "empty", "\u200b\u2060": "empty",
+    f"«{S}": "not_closed", f"„{S}": "not_closed", "ab " * 40_000: "too_long_answer", f'"{S * 5000}"': "too_long_answer",
+}  # fmt: skip
+
+
+def test_a_chat_servers_answer_is_the_sentence_alone_or_is_rejected():
+    escaped = {'"He said \\"go\\" to me."': ('He said "go" to me.', None)}
+    kept = dict.fromkeys(THE_SENTENCE, (S, None)) | {answer: (answer, None) for answer in CLEAN} | escaped
+    asked = [*kept, *NO_SENTENCE]
+    requests = [Request(f"Rewrite 1. man. Sentence 3 of {n}. {PROMPT}", (), n << 33) for n in range(len(asked))]
+    with ordered_server(lambda body, _: completion("", message={"content": asked[body["seed"]]})) as server:
+        found = complete(connect(server.base_url, chat=True), requests, SETTINGS)
+    assert {answer: (one.text, one.problem) for answer, one in zip(asked, found, strict=True) if answer in kept} == kept
+    assert [one.problem for one in found[len(kept) :]] == list(NO_SENTENCE.values())
+    assert max(len(one.text) for one in found) <= 32 * SETTINGS.max_new_tokens
+    plain = ['\ufeffA dog.</s>"', '\u200b"', 'He said \\"no\\""', '</think> A"']
+    with ordered_server(lambda _, n: completion(plain[n])) as server:
+        found = complete(connect(server.base_url, concurrency=1), REQUESTS[:4], SETTINGS)
+    assert [one.problem for one in found] == [None, "empty", "not_closed", "not_a_sentence"] and found[
+        0
+    ].text == "A dog."
 
 
 def section(chat: bool = False, **server: object) -> tuple[LanguageModel, Server]:
@@ -249,6 +294,13 @@ UNEXPECTED = (400, {}, f'{{"detail": "Unexpected fields: [\'top_k\'], key {KEY}\
 OTHER = "another form than OpenAI's: choices"
 
 
+LIKELIHOODS: list[dict] = [
+    *({"tokens": ["A"], "token_logprobs": [value]} for value in (2.0, float("nan"), float("-inf"), -1e308, True, "-1")),
+    *({"content": content} for content in (["A"], [None], [{"token": 5, "logprob": -1}], 5)),
+    {"tokens": 5, "token_logprobs": [-1]},
+]
+
+
 @pytest.mark.parametrize(
     ("reply", "retries", "error", "words", "requests"),
     [
@@ -262,8 +314,17 @@ OTHER = "another form than OpenAI's: choices"
         ((200, {}, '{"choices": [{"text": "\\ud800"}]}'), 0, RunError, [f"{OTHER}.0.text: "], 1),  # half a character
         ((200, {}, '{"choices": [{"text": "A"}], "usage": {"prompt_tokens": 1e30}}'), 0, RunError, ["usage"], 1),
         (completion(f'my key is {KEY}"'), 0, RunError, ["holds the API key"], 1),
+        *((completion("A", logprobs=wrong), 0, RunError, ["choices.0.logprobs."], 1) for wrong in LIKELIHOODS),
+        (completion('A"', KEY), 0, RunError, ["holds the API key"], 1),
+        (completion('A"', "\ud800"), 0, RunError, [f"{OTHER}.0.finish_reason: "], 1),
+        ((200, {}, "[1, 2]"), 0, RunError, ["OpenAI's: the whole: "], 1),
+        ((200, {}, "[" * 200_000), 0, RunError, ["not JSON"], 1),
+        ((200, {"Content-Encoding": "gzip"}, gzip.compress(b" " * 10**7 + b"{}")), 0, RunError, ["not JSON"], 1),
+        ((307, {"Location": "http://127.0.0.1:9/v1"}, ""), 6, InputError, ["on to http://127.0.0.1:9/v1", "307"], 1),
+        ((302, {"Location": "file:///etc/passwd"}, ""), 6, InputError, ["on to file:///etc/passwd"], 1),
+        ((307, {"Location": "http://a:b"}, ""), 0, RunError, ["not JSON"], 1),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:90],
 )
 def test_a_hostile_answer_is_one_line_without_the_key_and_is_not_kept(
     reply, retries, error, words, requests, key, tmp_path, caplog
@@ -289,6 +350,27 @@ def test_silent_and_absent_servers_and_a_missing_key_are_one_line(monkeypatch):
     assert isinstance(error, RunError) and "cannot be reached" in str(error) and "refused" in str(error)
     with ordered_server(lambda *_: (401, {}, "{}")) as server:
         assert "without a key; set OPENAI_API_KEY" in str(failure(connect(server.base_url)))
+
+
+def test_an_answer_has_an_end_in_time_and_in_bytes_and_a_redirect_stays_with_its_server(monkeypatch):
+    sent: list[int] = []
+
+    def pieces(size: int, seconds: float) -> Iterator[bytes]:
+        for _ in range(100):
+            sent.append(size)
+            yield b" " * size
+            time.sleep(seconds)
+
+    with ordered_server(lambda *_: (200, {}, pieces(1, 0.05))) as server:
+        error = failure(connect(server.base_url, timeout=0.3))
+    assert isinstance(error, RunError) and "no answer within 0.3 s" in str(error) and len(sent) < 50
+    monkeypatch.setattr(openai_server, "_LONGEST_BODY", 2**20)
+    with ordered_server(lambda *_: (200, {}, pieces(2**20, 0.01))) as server:
+        assert "not JSON of at most 1 MB" in str(failure(connect(server.base_url)))
+    assert sent.count(2**20) < 50
+    moved = (307, {"Location": "/v1/elsewhere"}, "")
+    with ordered_server(lambda body, n: echo(body, n) if n else moved) as server:
+        assert complete(connect(server.base_url), REQUESTS[:1], SETTINGS)[0].text == "0"
 
 
 def test_an_answer_is_never_paid_for_twice_and_the_cost_adds_up(tmp_path):

@@ -18,27 +18,10 @@ from unittest.mock import Mock
 import psutil
 import pytest
 from small_runs import small_recipe
-from typer.testing import CliRunner
 
-from generation import run
-from generation.executors.options import (
-    ClusterOptions,
-    WorkerResources,
-    _refusal,
-    local_instance,
-    withheld_secrets,
-)
+from generation.executors.options import ClusterOptions, WorkerResources, _refusal, local_instance, withheld_secrets
 from generation.executors.options import cluster as connected
-from generation.executors.ray_executor import (
-    TRIES,
-    Cause,
-    Node,
-    Nodes,
-    RayExecutor,
-    TaskQueue,
-    WorkerHandle,
-    classify,
-)
+from generation.executors.ray_executor import TRIES, Cause, Node, Nodes, RayExecutor, TaskQueue, WorkerHandle, classify
 from generation.executors.ray_workers import require_files
 from generation.executors.store import LostResult
 from generation.pipeline.tasks import TaskResult, WriteSourceSentences
@@ -143,25 +126,6 @@ def test_tokens_stay_with_the_driver_unless_workers_need_them():
     assert "OPENAI_API_KEY" in withheld_secrets(of(), None) and "HF_TOKEN" not in withheld_secrets(of(), None)
     assert "HF_TOKEN" in withheld_secrets(local, None) and "HF_TOKEN" in withheld_secrets(local, "/shared")
     assert "HF_TOKEN" not in withheld_secrets(local, "hf://buckets/org/name")
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--store", "/shared"], "--store: is for several workers; add --workers N or --ray"),
-        (["--ray", "ray://10.0.0.1:10001"], "is not an address; allowed: auto or HOST:PORT"),
-        (["--ray", "127.0.0.1:1"], r"--ray 127.0.0.1:1: does not answer \(\[Errno 111\]"),
-        (["--workers", "0"], "--workers"),
-        (["--workers", "1", "--gpus-per-worker", "1.5"], "--gpus-per-worker: is 1.5; allowed: a whole number"),
-    ],
-)
-def test_options_that_cannot_be(lm, tmp_path, options, words):
-    result = CliRunner().invoke(run.app, [str(X2), "--out", str(tmp_path / "o"), "--set", f"model.path={lm}", *options])
-    if isinstance(result.exception, InputError):
-        with pytest.raises(InputError, match=words):
-            raise result.exception
-    else:
-        assert result.exit_code == 2 and words in result.output
 
 
 def test_an_address_where_something_else_answers_is_refused_in_time(monkeypatch):

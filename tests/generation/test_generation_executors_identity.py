@@ -13,8 +13,8 @@ import pytest
 from cluster_drivers import Drivers
 from commit_history import contents
 from ray_cluster import RayCluster
+from tiny_model import make_model
 
-from benchmarks.tiny_model import make_model
 from hub.contract import run_dir
 
 pytestmark = pytest.mark.slow("kills workers of real clusters, to the same bytes")

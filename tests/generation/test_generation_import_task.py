@@ -8,10 +8,8 @@ import pytest
 from command_outcomes import outcome_of
 
 from generation import import_task
-from generation.import_task import read_spec
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
-from hub.errors import InputError
 
 SIMILAR = 'Task: Write two sentences that {}.\nSentence 1: "<X1>"\nSentence 2: "'
 REVIEW = 'Task: Write a review for a {} movie.\nMovie: "<X1>"\nReview: "'
@@ -82,31 +80,3 @@ def test_no_text_is_changed_by_yaml(words):
     labels = {words: {"instruction": f'{words}\n"<X1>" {words}: "'}, "other": {"instruction": '"<X1>"\n"'}}
     recipe = imported(labels)
     assert recipe.labels[0].name == words and recipe.labels[0].instruction == labels[words]["instruction"]
-
-
-@pytest.mark.parametrize(
-    ("labels", "settings", "message"),
-    [
-        ({"a": {"instruction": '"<X1>" "', "counter": []}}, (), "labels.a.counter: extra inputs are not permitted"),
-        ({"next": {"instruction": 'After <X1>\nStory: "'}}, BY_MODEL, "between quotation marks"),
-    ],
-)
-def test_what_cannot_be_imported_is_one_clear_error(labels, settings, message):
-    outcome = command(labels, *settings)
-    assert outcome.code == 2 and message in outcome.error and "\n" not in outcome.error.strip()
-    assert not Path("my-task.yaml").exists()
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b'{"task_name": "a",\n "labels": {]}', "cannot be read as JSON: .* line 2"),
-        (b'{"task_name": "\\ud800", "labels": {"a": {"instruction": "b"}}}', "cannot be read as JSON: 'utf-8' codec"),
-        (b'{"task_name": "a", "labels": {"1": {"instruction": "a"}, "1": {"instruction": "b"}}}', "'1' stands twice"),
-        (b'{"labels": {"a": {"instruction": "b"}}}', "task_name: field required"),
-    ],
-)
-def test_bad_files(content, message):
-    Path("bad.json").write_bytes(content)
-    with pytest.raises(InputError, match=message):
-        read_spec(Path("bad.json"))

@@ -10,7 +10,6 @@ import pytest
 from generation.inputs.sources import GivenTexts, SourceSentence
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
-from hub.errors import InputError
 
 pytest_plugins = ["local_hub"]
 X2 = "recipes/demo/sts-dino-x2.yaml"
@@ -32,18 +31,6 @@ def texts(found) -> list[str]:
 
 def count_words(text: str) -> int:
     return len(text.split())
-
-
-def test_every_kind_of_file_gives_the_same_texts(tmp_path):
-    wanted = ["A man.", "Ein Mädchen, zwei.", "C"]
-    (tmp_path / "a.txt").write_text("\n".join(wanted) + "\n")
-    (tmp_path / "a.tsv").write_text("id\ttext\n" + "".join(f"{i}\t{text}\n" for i, text in enumerate(wanted)))
-    (tmp_path / "a.csv").write_text("id,text\n" + "".join(f'{i},"{text}"\n' for i, text in enumerate(wanted)))
-    (tmp_path / "a.jsonl").write_text("".join(f'{{"text": "{text}"}}\n' for text in wanted))
-    pq.write_table(pa.table({"text": wanted}), tmp_path / "a.parquet")
-    for path in sorted(tmp_path.iterdir()):
-        column = "[]" if path.suffix == ".txt" else "[text]"
-        assert texts(given_texts(recipe(path, column), count_words)[0]) == wanted, path
 
 
 def test_what_cannot_be_used_is_counted_by_reason(tmp_path):
@@ -146,28 +133,6 @@ def test_a_pinned_hub_dataset_gives_its_splits_columns_and_files_and_else_one_cl
     assert text == [["000000", "one"], ["000001", "two"]]
     assert table == [["000000", "test b0"], ["000001", "test b1"], ["000002", "x"]]
     assert all(message in said for said, (_, message) in zip(errors, wrong, strict=True)), errors
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("missing.tsv", None, "no such file"),
-        ("latin1.tsv", "text\nM\xe4dchen\n".encode("latin-1"), "not UTF-8"),
-        ("column.tsv", b"txt\tid\nA\t1\n", "not in the source; allowed: txt, id; did you mean 'txt'"),
-        ("ragged.tsv", b"text\tid\nA\n", "ragged.tsv:2: has 1 columns"),
-        ("bad.jsonl", b'{"text": "a"}\n{text}\n', "bad.jsonl:2: is not JSON"),
-        ("bad.parquet", b"PAR1 no", "cannot be read: Parquet"),
-        ("a.docx", b"x", "unknown kind of file '.docx'"),
-        ("only.tsv", b"text\n \n", "has no usable source sentence; .*empty"),
-    ],
-)
-def test_bad_files_are_one_clear_input_error(tmp_path, name, content, message):
-    path = tmp_path / name
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(InputError, match=message) as caught:
-        given_texts(recipe(path), count_words)
-    assert name in str(caught.value) and caught.value.exit_code == 2
 
 
 def test_a_share_is_drawn_by_the_seed_from_all_of_the_source(tmp_path):

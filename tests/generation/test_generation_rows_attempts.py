@@ -142,3 +142,14 @@ def test_with_rotation_each_source_sentence_has_one_set_in_all_its_rows(recipe):
     for row in (*raw, *rejected):
         variant, first = prompts.variant(Variant(2, 0), row["text1"]), SourceSentence(row["source_id"], row["text1"])
         assert row["seed"] == text_seed(rotating, variant, first, row["target"], row["attempt"])
+
+
+def test_a_servers_text_that_is_the_same_for_every_label_is_rejected(recipe):
+    server = {"backend": "openai", "license": "mit", "server": {"base_url": "http://localhost:1/v1", "model": "m"}}
+    labels = [{**label.model_dump(mode="json"), "counter_labels": []} for label in recipe.labels]
+    changes = {"model": server, "labels": labels, "decoding": {**recipe.decoding.model_dump(), "decay_constant": 0.0}}
+    served = DatasetRecipe.model_validate({**recipe.model_dump(mode="json"), **changes})
+    same = SeededWriter(0, 1.0, ["a cat"])
+    raw, rejected = write_pairs(same, Prompts(served), served, FIRSTS, bool, Variant(None, 0))
+    assert not raw and {row["reason"] for row in rejected} == {"same_for_labels"}
+    assert {row["text2"] for row in written(recipe, same)[0]} == {"a cat"}

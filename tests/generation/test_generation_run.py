@@ -10,14 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command_outcomes import outcome_of
 from commit_history import contents
 from killing import killed
 from seeded_writer import rows_of
+from tiny_model import make_model
 from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
-from benchmarks.tiny_model import make_model
 from generation import run
 from generation.inputs.sources import SourceSentence
 from generation.pipeline import code_digest as versions
@@ -160,12 +159,6 @@ def test_a_run_begun_by_other_code_is_not_finished_by_ours(whole, lm, tmp_path, 
     assert generate(lm, whole).complete, "a finished run stays what it is"
 
 
-def test_a_second_process_stops_with_a_clear_error(lm, tmp_path):
-    with run_dir.locked(tmp_path / "run"):
-        done = outcome_of(run, *arguments(lm, tmp_path / "run"))
-    assert done.code == 1 and "another process is working on this run" in done.error and not done.printed
-
-
 @pytest.mark.parametrize("full_at", [5, 17, 36])  # notes on inputs, a shard, the finished configs
 def test_a_full_disk_is_one_error_and_leaves_nothing_half_written(full_at, whole, lm, tmp_path, monkeypatch, capsys):
     calls = []
@@ -276,30 +269,6 @@ def test_too_few_source_sentences_are_a_warning_and_a_true_count(closing, tmp_pa
         f"warning: sts-dino-x1x2: the model generated {counts['sources']} of the 40 source sentences"
         in capsys.readouterr().err
     )
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (("top_k: 5", "top_kk: 5"), "decoding.top_kk: unknown key; .*did you mean 'top_k'"),
-        (("columns: [text]", "columns: [txt]"), "column 'txt'.*did you mean 'text'"),
-        (
-            ("path: assets/demo-lm", "path: assets/no-lm"),
-            "model.path: assets/no-lm: no such file or folder; looked beside the recipe",
-        ),
-    ],
-)
-def test_bad_recipes_exit_with_2_one_line_and_no_traceback(change, message, lm, tmp_path, capsys):
-    text = X2.read_text()
-    assert change[0] in text
-    text = text.replace("assets/demo-lm", str(lm)) if "demo-lm" not in change[0] else text
-    bad = tmp_path / "bad.yaml"
-    bad.write_text(text.replace(*change, 1))
-    with pytest.raises(SystemExit) as caught:
-        cli.run(lambda: run.app([str(bad), "--out", str(tmp_path / "out")]))
-    lines = capsys.readouterr().err.splitlines()
-    assert caught.value.code == 2 and len(lines) == 1 and re.search("^error: .*" + message, lines[0]), lines
-    assert not (tmp_path / "out").exists() or not list((tmp_path / "out").rglob("*.parquet"))
 
 
 def test_auto_is_resolved_before_the_run_is_named_and_recorded(lm, tmp_path, monkeypatch):

@@ -47,7 +47,11 @@ def test_the_command_is_whole_and_safe_to_paste(recipe, limit, settings, line):
         (RecursionError("too deep"), 1, "error: sts-dino write: RecursionError: too deep; --debug shows where\n"),
         (ArrowInvalid("bad\nfile"), 1, "error: sts-dino write: ArrowInvalid: bad; --debug shows where\n"),
         (httpx2.InvalidURL("at http://me:pw@h/x"), 1, "error: sts-dino write: InvalidURL: at http://h/x; --debug"),
-        (type("PanicException", (BaseException,), {})("regex"), 1, "error: sts-dino write: PanicException: regex;"),
+        (
+            type("PanicException", (BaseException,), {})("regex"),
+            2,
+            "error: sts-dino write: a tokenizer gives up on a text: regex",
+        ),
         (NotADirectoryError(20, "no", "/d/f"), 1, "error: /d/f: cannot be written or read here; choose another folder"),
     ],
 )

@@ -13,8 +13,12 @@ from generation.pipeline.directory import Journal
 from generation.pipeline.source_sentences import Scratch
 from generation.pipeline.tasks import TaskResult
 from hub.contract import run_dir
+from hub.contract.published_paths import remembered
+from hub.contract.recipe_file import read_yaml
+from hub.contract.results import read_json
 from hub.contract.run_dir import Manifest
-from hub.durable import rename_folder, write_text
+from hub.durable import WORK, rename_folder, sha256_file, write_text
+from hub.errors import InputError
 from training.loop.finish import move_into_place
 
 MANIFEST = Manifest(kind="dataset", name="x", version="1.0.0", fingerprint="f")
@@ -72,3 +76,31 @@ def test_a_folder_that_others_filled_is_there_with_its_files(lost, tmp_path):
     run_dir.begin(tmp_path / "run", MANIFEST, "recipe")
     move_into_place(built(tmp_path / "built"), tmp_path / "run")
     assert not lost()
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("run/manifest.json", lambda path: run_dir.read_manifest(path.parent)),
+        ("run/results.json", lambda path: read_json(Manifest, path, "not results", "make them again")),
+        ("recipe.yaml", read_yaml),
+        ("run.places.json", lambda path: remembered(path.with_name("run"))),
+        ("run.scratch/notes.json", lambda path: Scratch(path.parents[1] / "run", "key")),
+        ("journal.jsonl", lambda path: Journal(path).append(TaskResult(key="a"))),
+        ("input.tsv", sha256_file),
+    ],
+)
+def test_a_pipe_in_a_files_place_is_refused_before_it_is_waited_for(tmp_path, name, read):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    os.mkfifo(path)
+    with pytest.raises(InputError, match=f"{name}: is a pipe, a socket or a device"):
+        read(path)
+
+
+@pytest.mark.parametrize("ending", WORK)
+def test_a_work_folder_that_is_a_link_is_refused_before_work_begins(tmp_path, ending):
+    (tmp_path / "others").mkdir()
+    (tmp_path / f"run.{ending}").symlink_to("others")
+    with pytest.raises(InputError, match=f"run.{ending}: is a symbolic link"), run_dir.locked(tmp_path / "run"):
+        pass

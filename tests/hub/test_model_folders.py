@@ -1,20 +1,14 @@
 """Untrusted models: none of their code runs whatever is answered on the terminal, and no pickle is opened."""
 
 import ast
+import json
 from pathlib import Path
 
 import pytest
 import yaml
 from command_outcomes import outcome_of
 from marker_nli import make_marker_nli
-from planted_models import (
-    edit,
-    plant_config,
-    plant_module,
-    plant_pickle,
-    plant_tokenizer,
-    planted,
-)
+from planted_models import edit, plant_config, plant_module, plant_pickle, plant_tokenizer, planted
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Pooling, Transformer
 from test_layout import FILES
@@ -154,6 +148,25 @@ def test_damaged_files_are_reported_in_a_line(name, file, content, models, tmp_p
     outcome = command(model, tmp_path, models)
     assert outcome.code == 2
     assert str(model) in outcome.error
+
+
+@pytest.mark.parametrize("command", [write, train, score, judge], ids=lambda command: command.__name__)
+def test_a_regular_expression_that_takes_too_long_is_reported_in_a_line(command, models, tmp_path):
+    model, _ = planted(models / COMMANDS[command], tmp_path / "planted")
+    pattern = {"Regex": "([ -~▁]+)+[^ -~▁\\n]"}  # of a line of text: exponential in its length
+    slow = {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
+    edit(model / "tokenizer.json", pre_tokenizer=slow)
+    outcome = command(model, tmp_path, models)
+    assert outcome.code == 2 and "retry-limit-in-match" in outcome.error
+
+
+@pytest.mark.parametrize("command", [take_a_baseline, score], ids=lambda command: command.__name__)
+@pytest.mark.parametrize(("found", "said"), [([{}] * 20_000, "lists 20,000 modules"), ({}, "is a dict")])
+def test_a_list_of_modules_without_end_is_refused(command, found, said, models, tmp_path):
+    model, _ = planted(models / "encoder", tmp_path / "planted")
+    (model / "modules.json").write_text(json.dumps(found))
+    outcome = command(model, tmp_path, models)
+    assert outcome.code == 2 and said in outcome.error and not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("template", ["{{ raise_exception('no') }}", "{% if", "{{ ''.__class__.__mro__ }}"])

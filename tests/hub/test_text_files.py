@@ -33,7 +33,9 @@ def workbook(*rows: tuple, sheets: int = 1) -> bytes:
     return found.getvalue()
 
 
+pq.write_table(pa.table({"text": TEXTS}), PARQUET := io.BytesIO())
 READ = {
+    "rows.parquet": PARQUET.getvalue(),
     "bom.txt": (MARK + LINES).encode(),
     "bom.csv": (f"{MARK}text\n{LINES}").encode(),
     "bom.tsv": (f"{MARK}text\n{LINES}").encode(),

@@ -42,7 +42,7 @@ from model_cards import render as card_command
 from model_cards.metadata import BENCHMARKS, eval_result_files, model_index
 from model_cards.model_card import release_name
 from model_cards.papers import paper_rows, reproduced
-from model_cards.provenance import AUTO_NLI, DECLUTR, DINO, GUIDANCE, PROMPT_EOL, SIMCSE, change_table, cited
+from model_cards.provenance import AUTO_NLI, DECLUTR, DINO, GUIDANCE, PROMPT_EOL, SIMCSE, change_table
 from model_cards.render import render, unscored, write
 from model_cards.scores import EARLIER_PROBING, OTHER, families, title
 from training.loop.job import prepare
@@ -61,7 +61,6 @@ DOCUMENTS = {
     **{"example_type": "documents", "loss": "DeclutrLoss", "loss_arguments": {"temperature": "0.05"}},
     "spans": {"min_length": 16, "max_length": 64, "strategy": "subsumed", "min_document": 512},
 }
-LOCAL = {"repo_id": None, "revision": None, "commit": None}
 SCORES = (score(), score("validation", 60.0, 1500))
 
 
@@ -182,14 +181,12 @@ def test_missing_facts_unfinished_models_and_results_of_others_or_part_of_the_da
         card_of(edit(model_run(tmp_path / "run"), complete=False))
 
 
-def test_the_command_writes_plans_and_refuses(tmp_path: Path) -> None:
+def test_the_command_writes_and_plans(tmp_path: Path) -> None:
     directory = dataset_run(tmp_path / "run", "sts")
     assert outcome_of(card_command, directory, "--dry-run").printed.startswith("would write")
     assert not (directory / "README.md").exists()
     assert outcome_of(card_command, directory, "--repo-id", "org/other").code == 0
     assert 'load_dataset("org/other")' in (directory / "README.md").read_text(encoding="utf-8")
-    refused = outcome_of(card_command, tmp_path)
-    assert refused.code == 2 and f"{tmp_path}: is not a run directory" in refused.error
     for repo_id in ("name", "a/b/c", 'x"/y'):
         assert "--repo-id" in outcome_of(card_command, directory, "--repo-id", repo_id).error
 
@@ -409,19 +406,6 @@ def test_a_papers_recipe_finds_its_row() -> None:
     assert untrained and untrained.row == "PromptEOL-Llama-2-7b" and not untrained.mean_of
 
 
-def test_columns_and_averages_have_the_papers_protocol() -> None:
-    scores = {row.row: row.scores for row in paper_rows()}
-    assert scores["DINO (STS-x2)"]["sts12/all", "spearman"] == 70.27
-    assert scores["DINO (STS-x2)"]["sts12/mean", "spearman"] == 65.3  # table 5
-    tokenised = scores["PromptEOL+CSE-Llama-2-7b (n=10)"]
-    assert tokenised["sts16/all", "spearman"] == 84.04
-    assert tokenised["mr/senteval", "accuracy"] == 89.21  # table 5
-    assert not any(task.endswith("/lbfgs") for task, _ in tokenised)
-    averages = {row.row: row.averages for row in paper_rows()}
-    assert averages["DINO (STS-x2)"] == {"dino-sts": 75.2, "dino-sts12-16-mean": 72.5}
-    assert averages["PromptEOL+CSE-Llama-2-7b (n=10)"] == {"auto-nli-sts": 82.21, "auto-nli-transfer": 89.60}
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -520,10 +504,3 @@ def test_cited_papers_are_in_the_citation_file() -> None:
         assert str(reference["year"]) == fields["year"]
         names = [f"{author['family-names']}, {author['given-names']}" for author in reference["authors"]]
         assert fields["author"].replace('{\\"u}', "ü").split(" and ") == names
-
-
-def test_a_card_cites_the_methods_it_used() -> None:
-    assert cited({"auto-nli"}, debiased=True) == f"{DINO}\n\n{AUTO_NLI}"
-    assert cited({"auto-nli"}, debiased=False, prompted=True) == f"{AUTO_NLI}\n\n{PROMPT_EOL}"
-    assert cited({"declutr", "simcse"}, debiased=False) == f"{DECLUTR}\n\n{SIMCSE}"
-    assert cited({"dino"}, debiased=True, guided=True) == f"{DINO}\n\n{GUIDANCE}"

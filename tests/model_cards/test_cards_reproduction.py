@@ -8,6 +8,7 @@ import pytest
 import yaml
 from card_runs import card_of, edit, model_run
 from command_outcomes import outcome_of
+from commit_history import contents
 from small_runs import small_recipe, small_run
 
 from hub.contract.published_paths import clone_of
@@ -120,27 +121,23 @@ def changed(tmp_path: Path, **keys: object) -> Path:
     return path
 
 
-def content(directory: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
-
-
 def test_words_and_licences_change_and_nothing_else(run, tmp_path):
-    before = content(run)
+    before = contents(run)
     words = {"pretty_name": "Better words", "labels.0.meaning": "says *the same*", "source.description": "newer words"}
     recipe = changed(tmp_path, **words, license="cc-by-4.0", version="1.2.1")
     asked = outcome_of(card_command, run, "--update", recipe, "--dry-run")
     assert asked.code == 0 and "would change pretty_name 'Small STS' there, 'Better words' now" in asked.printed
-    assert content(run) == before
+    assert contents(run) == before
     done = outcome_of(card_command, run, "--update", recipe)
     assert done.code == 0 and "changed license 'cc-by-sa-4.0' there, 'cc-by-4.0' now" in done.printed
-    after = content(run)
+    after = contents(run)
     assert {path for path in after if after[path] != before.get(path)} == {MANIFEST, RECIPE, "README.md", "DETAILS.md"}
     manifest = read_manifest(run)
     assert manifest.complete and manifest.version == "1.2.1" and holds_recipe(run, manifest)
-    card = (after["README.md"] + after["DETAILS.md"]).decode()
+    card = (run / "README.md").read_text() + (run / "DETAILS.md").read_text()
     assert "license: cc-by-4.0" in card and "Better words" in card and "in words: says &#42;the same&#42;" in card
     again = outcome_of(card_command, run, "--update", recipe)
-    assert again.code == 0 and "changed" not in again.printed and content(run) == after
+    assert again.code == 0 and "changed" not in again.printed and contents(run) == after
     assert outcome_of(card_command, run, "--update", recipe, "--set", "pretty_name=Set").code == 0
     assert "pretty_name: Set" in (run / RECIPE).read_text(encoding="utf-8")
     assert "give one: --update RECIPE" in outcome_of(card_command, run, "--set", "seed=42").error
@@ -156,7 +153,7 @@ def test_words_and_licences_change_and_nothing_else(run, tmp_path):
     ],
 )
 def test_what_decides_rows_and_licences_that_do_not_follow_are_refused(run, tmp_path, keys, message):
-    before = content(run)
+    before = contents(run)
     refused = outcome_of(card_command, run, "--update", changed(tmp_path, **keys))
     assert refused.code == 2 and message in refused.error
-    assert content(run) == before
+    assert contents(run) == before

@@ -117,14 +117,6 @@ def test_only_one_module_writes_to_a_hub():
         assert path == Path("hub/client/repository.py") or not called & writes, path
 
 
-def test_module_names_are_nouns_that_hide_nothing():
-    libraries = {"datasets", "evaluate", "transformers", "torch", "mteb", "tokenizers"} | set(sys.stdlib_module_names)
-    for path in FILES:
-        assert path.stem not in {"utils", "helpers", "common"}, path
-        if len(path.parts) == 2 and path.stem != "__init__":
-            assert path.stem not in libraries - {"token", "cards"}, path
-
-
 def test_every_package_is_found_and_the_test_tree_is_flat():
     """A folder with modules is a package, and ``pyproject.toml`` names its top, but for those that need a clone."""
     text = Path("pyproject.toml").read_text()
@@ -132,13 +124,6 @@ def test_every_package_is_found_and_the_test_tree_is_flat():
         assert path.parts[:2] in STANDALONE or (path.parent / "__init__.py").is_file(), path
         assert (f'"{path.parts[0]}*"' in text) is (path.parts[0] not in OF_THE_REPOSITORY), path
     assert not list(Path("tests").rglob("__init__.py"))
-
-
-def test_makefile_targets_are_phony():
-    lines = Path("Makefile").read_text().splitlines()
-    phony = {word for line in lines if line.startswith(".PHONY") for word in line.split()[1:]}
-    names = {line.split(":")[0] for line in lines if line[:1].isalpha() and ": " in line}
-    assert {name for name in names if "=" not in name} <= phony | {"PYTHON ?", "RUN "}
 
 
 def test_the_contract_and_the_client_import_nothing_that_takes_seconds():

@@ -1,12 +1,15 @@
 """sts-dino adapt: what is proposed and refused before anything is written, the estimate, and the steps in order."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from command_outcomes import outcome_of
 from serving import ordered_server
+from small_runs import small_recipe, small_run
 
 from hub.assets import asset
+from hub.contract.measured import Fidelity
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.errors import InputError, RunError
@@ -149,6 +152,23 @@ def test_a_recipe_is_taken_as_it_is_and_options_for_a_corpus_are_refused_with_it
     assert again.model_recipe == own and again.model.datasets[0].path == str(tmp_path / "third/datasets/my-pairs")
 
 
+@pytest.mark.parametrize(("low", "warns"), [(0.2, True), (0.7, False)])
+def test_pairs_and_label_agreement_are_shown_before_the_training(tmp_path, low, warns):
+    recipe, run = small_recipe("sts"), tmp_path / "run"
+    manifest, agreement = small_run(run, recipe), {"value": 0.8, "low": low, "high": 0.9}
+    label = {"texts": 9, "cosine": {"value": 0.8, "low": 0.7, "high": 0.9}, "identical": 0, "near_copies": 0}
+    labels = {one.name: {**label, "word_overlap": 0, "nli": None} for one in recipe.labels}
+    facts = {"dataset": "x", "config": "x", "fingerprint": manifest.fingerprint, "judge": {"name": "j", "revision": ""}}
+    facts |= {"nli_judge": None, "source_sentences": 9, "all_source_sentences": 9, "seed": 1, "requested": 9, "kept": 9}
+    facts |= {"spearman": agreement, "near_copies": 0, "labels": labels, "versions": {}}
+    Fidelity.model_validate(facts).write(run)
+    lines = adapt.quality(SimpleNamespace(pairs=run, dataset=recipe, is_judged=True)).splitlines()
+    assert [lines.index(f"10 random rows of label {one.name}:") for one in recipe.labels] == [0, 11, 22]
+    assert all(line.count(" | ") == 1 for line in lines[1:11])
+    assert f"Spearman of score and cosine 0.80 [{low:.2f}, 0.90]" in lines[33]
+    assert [line.startswith("warning: below 0.5 labels mean little") for line in lines[34:]] == [True] * warns
+
+
 def test_an_estimate_is_made_once_for_the_same_recipes(corpus, tmp_path, monkeypatch):
     found = proposed(corpus, tmp_path / "out", "builtin")
     asked = []
@@ -156,12 +176,19 @@ def test_an_estimate_is_made_once_for_the_same_recipes(corpus, tmp_path, monkeyp
     def pilot(command, *words):
         asked.append(command)
         if command == "write":
-            return {"seconds": 60.0, "rows": 120}
-        return {"training_seconds": 30.0, "control_seconds": 20.0, "texts_per_second": 100.0, "disk": 1 << 20}
+            return {"seconds": 60.0, "rows": 120, "read": ["read texts.txt"]}
+        return {
+            "training_seconds": 30.0,
+            "control_seconds": 20.0,
+            "texts_per_second": 100.0,
+            "disk": 1 << 20,
+            "memory": 1 << 45,
+        }
 
     monkeypatch.setattr("sts_dino.adapt.answer_of", pilot)
     first = estimated(found)
-    assert estimated(found) == first and len(asked) == 2
+    assert estimated(found) == first and len(asked) == 2 and first.read == ["read texts.txt"]
+    assert first.memory_mb == 1 << 25  # as the training predicts, if that is more than the pilots took
     assert first.write > 60 and first.train > 30 and first.seconds > 110
     assert "minutes" in adapt.shown(found, first) and json.loads((found.out / ESTIMATE).read_text())
     found.dataset_recipe.write_text(found.dataset_recipe.read_text().replace("seed: 42", "seed: 43"))

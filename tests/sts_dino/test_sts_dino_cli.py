@@ -126,8 +126,10 @@ def test_a_foreign_package_under_the_name_of_ours_is_named(tmp_path):
 def test_write_ends_with_a_table_and_the_next_command_or_with_json(tmp_path):
     words = ["write", "recipes/demo/sts-dino-x2.yaml", "--limit", "3", "--out", tmp_path / "x2"]
     written = called(*words)
-    assert written.returncode == 0, written.stderr
+    assert written.returncode == 0 and "passed over: none" in written.stderr.splitlines()[0], written.stderr
     head, blank, columns, *rows = written.stdout.splitlines()
+    rows, pairs = rows[:3], rows[4:]
+    assert " random rows of label 1:" in pairs[0] and " | " in pairs[1]
     assert head.startswith(f"{tmp_path / 'x2'}: sts-dino-x2 v") and not blank and columns.split()[0] == "label"
     assert [row.split()[0] for row in rows] == ["1", "0.5", "0"]
     assert written.stderr.rstrip().endswith(f"next: sts-dino card {tmp_path / 'x2'}")

@@ -52,6 +52,18 @@ def test_a_profile_counts_what_is_unusable_by_its_first_fault(tmp_path):
     assert found.words == (5, 5, 6) and found.language == "en"
 
 
+def test_what_was_read_is_printed_and_many_rows_passed_over_are_a_warning(tmp_path, capsys):
+    path = written(tmp_path, [*ENGLISH, "\u202ewhere", "", "", ENGLISH[0]], "a.txt")
+    done = run(path, "--out", tmp_path / "r.yaml", *LM)
+    read, *texts, warning = done.stderr.splitlines()[:5]
+    over = "2 empty, 1 broken, 1 repeated (57% of the rows)"
+    assert read == f"read a.txt: 7 rows, 3 usable; passed over: {over}" and texts == [f'  "{one}"' for one in ENGLISH]
+    assert warning.startswith(f"warning: a.txt: rows are passed over: {over}; ")
+    capsys.readouterr()
+    plan(load_recipe(tmp_path / "r.yaml", DatasetRecipe, ["premise_tokens=[3, 7]"]), tmp_path / "out")  # of the model's
+    assert "length" in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_a_language_is_recognised_or_given(tmp_path):
     path = written(tmp_path, GERMAN)
     assert (profile(path).language, profile(path).in_language) == ("de", 1.0)
@@ -99,6 +111,13 @@ def test_the_recipe_is_taken_as_it_is_from_any_folder(tmp_path, monkeypatch, lin
     assert recipe.labels[0].meaning == languages()[recipe.language]["1 means"]
     filters = ("example_copy", "prompt_echo", "control_characters", "too_long", "wrong_language")
     assert recipe.postprocess.reject == filters
+
+
+def test_a_files_name_stays_within_the_recipes_comment(tmp_path):
+    corpus = written(tmp_path, ENGLISH).rename(tmp_path / "a\nseed: 7\nx.txt")
+    assert run(corpus, "--out", tmp_path / "r.yaml", *LM).code == 0
+    recipe = load_recipe(tmp_path / "r.yaml", DatasetRecipe)
+    assert (recipe.seed, recipe.source.path) == (42, str(corpus)) and "\n" not in recipe.source.description
 
 
 def test_the_built_in_model_is_shown_no_examples_and_json_has_the_profile(tmp_path):

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import httpx2
@@ -15,7 +14,6 @@ import pytest
 import torch
 from datasets import Dataset, IterableDataset
 from datasets.exceptions import DatasetGenerationError
-from huggingface_hub import DatasetCardData
 from tiny_bases import make_llama, make_mlm
 from training_inputs import PROVENANCE, data_spec, hub_spec, sts_rows, write_dataset, write_recipe
 
@@ -91,8 +89,7 @@ UNREACHABLE.__cause__ = httpx2.ConnectError("https://cdn/file?Signature=s3cret")
     ],
 )
 def test_errors_while_a_dataset_is_fetched(monkeypatch, raised, error, message):
-    info = SimpleNamespace(sha="c0ffee", card_data=DatasetCardData(license="mit"))
-    monkeypatch.setattr("huggingface_hub.HfApi", lambda: SimpleNamespace(dataset_info=lambda repo_id, revision: info))
+    monkeypatch.setattr("hub.client.fetch.commit_of", lambda *_: "c0ffee")
     monkeypatch.setattr("hub.client.fetch.check_dataset_card", lambda *_: None)
     monkeypatch.setattr("datasets.get_dataset_config_names", lambda repo_id, revision: ["postprocessed", revision])
     monkeypatch.setattr("datasets.load_dataset", Mock(side_effect=raised))
@@ -144,12 +141,8 @@ def test_documents_are_read_from_files(tmp_path, streaming):
     ("name", "content", "problem"),
     [
         ("short.txt", b"too short\n\nby far\n", "longest of 3 documents has 9 bytes, so fewer .*min_document 2,048"),
-        ("latin.txt", b"\xe9t\xe9\n", "latin.txt .*:1: is not UTF-8; it may be WINDOWS-1252"),
-        ("empty.txt", b"", "is empty; allowed: at least one text"),
         ("other.jsonl", b'{"body": "x"}\n', "has no column 'text', which example type documents needs; .*body"),
-        ("broken.jsonl", b'{"text": ', ":1: is not JSON"),
         ("broken.parquet", b"PAR1", "cannot be read"),
-        ("lists.jsonl", b'{"text": [1]}\n', ":1: its column 'text' holds list; allowed: text"),
         ("d.csv", b"text\n", "has no rows"),
     ],
 )

@@ -13,7 +13,6 @@ from test_training_data_spans import SPANS, documents
 from tiny_bases import make_llama, make_mlm
 from torch import distributed, multiprocessing
 from torch.nn.parallel import DistributedDataParallel
-from training_inputs import model_recipe
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from hub.contract.recipe import Encoder, TrainingData
@@ -21,7 +20,7 @@ from hub.errors import InputError
 from training.data.spans import SpanCollator, span_rows
 from training.encoder.bases import Base, find_base
 from training.encoder.encoder import build_encoder
-from training.losses.losses import LOSSES, build_loss, check_losses, loss_arguments
+from training.losses.losses import LOSSES, build_loss
 from training.losses.modules import DeclutrLoss, load_head, nt_xent
 
 ANCHORS = [
@@ -246,41 +245,6 @@ def test_two_processes_compare_the_rows_of_the_whole_batch(encoder, folder, tmp_
         alone = shared(encoder, name, 1)
         assert results[name]["loss"].item() == pytest.approx(alone.item(), rel=1e-10), name
         torch.testing.assert_close(results[name]["gradients"], gradients(encoder, alone), rtol=1e-7, atol=1e-10)
-
-
-@pytest.mark.parametrize(
-    ("loss", "name", "text", "message"),
-    [
-        ("MultipleNegativesRankingLoss", "scal", "20", r"p.loss_arguments.scal: is not .*did you mean 'scale'"),
-        ("MultipleNegativesRankingLoss", "temperature", "0.05", r"not an argument .*; scale is 1 / temperature"),
-        ("CachedMultipleNegativesRankingLoss", "mini_batch_size", "many", r"valid integer.*found 'many'"),
-        ("CoSENTLoss", "scale", "nan", r"is nan; allowed: a positive number"),
-        ("MultipleNegativesRankingLoss", "gather_across_devices", "true", r"is set by this stage; remove it"),
-        ("GISTEmbedLoss", "margin", "-1", r"loss_arguments.margin: is -1; allowed: 0 or a positive number"),
-    ],
-)
-def test_loss_arguments_that_cannot_be_used(loss, name, text, message):
-    with pytest.raises(InputError, match=message):
-        loss_arguments(spec(loss, LOSSES[loss].examples[0].name, **{name: text}), "p")
-
-
-GUIDE = {"guide": {"path": "d", "license": "mit"}}
-
-
-@pytest.mark.parametrize(
-    ("loss", "form", "keys", "message"),
-    [
-        ("AnglELoss", "sts", {"weights": "w"}, r"0.weights: is no longer supported"),
-        ("CoSENTLoss", "sts", GUIDE, r"p:datasets.0.guide: CoSENTLoss has no .*'GISTEmbedLoss'"),
-        ("CosineSimilarityLoss", "triplet", {}, r"0.loss: .*does not learn from example type triplet; allowed: "),
-        ("GISTEmbedLoss", "self-pair", {}, r"loss_arguments.margin: is 0: a text is most similar .*margin: 0.1"),
-    ],
-)
-def test_keys_that_do_not_go_with_the_loss(loss, form, keys, message):
-    data = TrainingData(path="d", config="c", example_type=form, loss=loss, **keys)
-    with pytest.raises(InputError, match=message):
-        check_losses(model_recipe(data, batch_size="8"), "p")
-        loss_arguments(data, "p:datasets.0")
 
 
 SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}

@@ -14,7 +14,6 @@ from training.losses.losses import build_loss
 from training.memory import LiveBytes, MemoryEstimate, memory_estimate
 
 ROWS, LENGTH = 8, 48
-MIB = 2**20
 LORA = {"r": "4", "alpha": "8", "dropout": "0.05"}
 DOCUMENTS = {
     "example_type": "documents",

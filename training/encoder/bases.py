@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hub.client.connection import reading
+from hub.client.offline import commit_of
 from hub.contract.recipe import DECIDING, Encoder, TrainingData
 from hub.durable import sha256_file
 from hub.errors import InputError
-from hub.untrusted import read_object, upstream_of
+from hub.untrusted import read_object, require_modules, upstream_of
 
 if TYPE_CHECKING:
     from training.data.training_sets import TrainingSet
@@ -54,8 +55,7 @@ def find_base(spec: Encoder, key: str = "base") -> Base:
     if not folder.is_dir():
         raise InputError(place, "no such folder", hint=f"run from the repository root, or fix {key}.path")
     if spec.modules == "sentence-transformer":
-        if not (folder / "modules.json").is_file():
-            raise InputError(place, "is not a sentence-transformers model", allowed="a folder with modules.json")
+        require_modules(folder, place)
         return Base(folder, commit, _hash(folder, "**/") + _adapted(folder, place))
     if (folder / ADAPTER_CONFIG).is_file():
         raise InputError(place, "is an adapter", allowed="the model it is for, or its merged form")
@@ -71,11 +71,11 @@ def find_base(spec: Encoder, key: str = "base") -> Base:
 
 def _fetched(spec: Encoder) -> tuple[str | None, Path]:
     """The commit that the pinned revision stands for now, and its files on this disk."""
-    from huggingface_hub import HfApi, hf_hub_download, snapshot_download
+    from huggingface_hub import hf_hub_download, snapshot_download
 
     assert spec.repo_id is not None
     with reading(spec.repo_id, spec.revision):
-        commit = HfApi().model_info(spec.repo_id, revision=spec.revision).sha
+        commit = commit_of(spec.repo_id, spec.revision, "model")
         if spec.modules == "word-vectors":
             return commit, Path(hf_hub_download(spec.repo_id, spec.file or "", revision=commit))
         return commit, Path(snapshot_download(spec.repo_id, revision=commit, allow_patterns=list(BASE_FILES)))

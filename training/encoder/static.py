@@ -15,8 +15,10 @@ mean leaves out words that the file lacks; a text of such words alone gives the 
 import gzip
 import json
 import re
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ from hub.errors import InputError
 
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # what a character outside the vocabulary falls back to
 _AFFIXES = ("continuing_subword_prefix", "end_of_word_suffix")
+MOST_BYTES = 1 << 20  # of a line of word vectors
 _NUMBER_AT_END = re.compile(r" [+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$", re.IGNORECASE)
 
 
@@ -160,14 +163,17 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """The numbered lines without their ends and without fastText's header; only a line feed ends a line."""
     with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
         try:
-            for number, raw in enumerate(file, 1):
+            for number, raw in enumerate(iter(partial(file.readline, MOST_BYTES + 1), b""), 1):
+                if len(raw) > MOST_BYTES:
+                    problem, allowed = "is too long for a word and its vector", f"at most {MOST_BYTES:,} bytes a line"
+                    raise InputError(f"{path}:{number}", problem, allowed=allowed)
                 line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n ")
                 header = number == 1 and len(fields := line.split(" ")) == 2 and all(map(str.isdecimal, fields))
                 if not header:
                     yield number, line
         except UnicodeDecodeError as error:
             raise InputError(f"{path}:{number}", "is not UTF-8", hint="convert the file") from error
-        except (gzip.BadGzipFile, EOFError) as error:
+        except (gzip.BadGzipFile, zlib.error, EOFError) as error:
             raise InputError(path, f"cannot be unpacked: {error}", hint="fetch it again") from error
 
 

@@ -96,6 +96,8 @@ class HubApp:
         """Authenticate and route a request before its body is read, and limit its body (bytes)."""
         headers, path = Headers(scope=scope), scope["raw_path"].decode("ascii")
         host = headers.get("host", "")
+        if "content-length" in headers and "transfer-encoding" in headers:  # a proxy may see another end of the body
+            raise HubError(400, "Content-Length beside Transfer-Encoding", headers={"Connection": "close"})
         if host not in self._hosts:
             # ``datasets`` asks datasets-server.<host> and takes a 404 for "no such service".
             raise HubError(404 if host.startswith("datasets-server.") else 421, "This local Hub has another address")

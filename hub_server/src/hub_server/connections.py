@@ -1,8 +1,9 @@
 """Connections and request bodies with limits and timeouts, so that no slow client holds a thread or a file.
 
-A client may be silent for ``patience`` seconds in a head, a body or an answer. The event loop receives bodies: up to
-256 KiB in memory, else in a file of ``tmp/``, hashed on the way; a handler gets a complete one. A body must average
-1,000 bytes a second. uvicorn closes idle connections; it does not limit half-sent heads and unread answers.
+A client may be silent for ``patience`` seconds in a head or an answer, and for five times as long in a body, which must
+average 1,000 bytes a second. The event loop receives bodies: up to 256 KiB in memory, else in a file of ``tmp/``,
+hashed on the way; a handler gets a complete one. uvicorn closes idle connections; it does not limit half-sent heads
+and unread answers.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from hub_server.storage.errors import HubError
 
 _MOST_CONNECTIONS, _OPEN_FILES, _OTHER_FILES = 1000, 4096, 512
 SLOWEST = 1000  # bytes in a second, once the first seconds of patience are over
+_SILENCE = 5  # times the patience, in a body that is fast enough on the whole: a proxy may send it in bursts
 _DRAIN_BYTES = 16 << 20
 
 
@@ -145,9 +147,9 @@ class BodyReader:
     async def _in_time(self) -> Message:
         allowed = self._started + self._patience + self._size / SLOWEST - time.monotonic()
         try:
-            async with asyncio.timeout(min(allowed, self._patience)):
+            async with asyncio.timeout(min(allowed, _SILENCE * self._patience)):
                 return await self._receive()
         except TimeoutError as error:
             self._more = False
-            slow = f"less than {SLOWEST} bytes a second, or nothing for {self._patience:g} seconds"
+            slow = f"less than {SLOWEST} bytes a second, or nothing for {_SILENCE * self._patience:g} seconds"
             raise HubError(408, f"The request body came too slowly: {slow}", headers={"Connection": "close"}) from error

@@ -2,6 +2,7 @@
 
 import re
 import sqlite3
+from itertools import islice
 from urllib.parse import parse_qs
 
 from pydantic import BaseModel
@@ -35,23 +36,23 @@ class _Preupload(BaseModel):
 
 
 def tree(call: Call) -> Response:
-    """One page of a folder listing; the cursor names the commit, so that all pages show the same state."""
+    """One page of a folder listing; its cursor, commit and last path: all show one state, none walks the others."""
     repo, path, expand = call.repo(), call.args.get("path", ""), call.flag("expand")
     most = _PAGE_EXPANDED if expand else _PAGE
     size = call.number("limit", most, most)
-    cursor = re.fullmatch(r"([0-9a-f]{40})-(\d{1,9})", call.query.get("cursor", ""))
+    cursor = re.fullmatch(r"([0-9a-f]{40})-(.+)", call.query.get("cursor", ""), re.DOTALL)
     with call.hub.database.reading() as db:
         if cursor:
-            commit, start = get_commit(db, repo.id, cursor[1]), int(cursor[2])
+            commit, after = get_commit(db, repo.id, cursor[1]), cursor[2]
         else:
-            commit, start = resolve(db, repo.id, call.args["revision"]), 0
+            commit, after = resolve(db, repo.id, call.args["revision"]), ""
         folder = find(db, commit.tree, path)
         if folder is None or folder.file:
             raise entry_not_found(f"{path} does not exist on {call.args['revision']!r}", commit.oid)
-        entries = walk(db, folder.oid, path, call.flag("recursive"))
-        shown = _describe(db, repo.id, commit, entries[start : start + size], expand=expand)
-    headers = call.next_link(cursor=f"{commit.oid}-{start + size}") if start + size < len(entries) else {}
-    return JSONResponse(shown, headers=headers)
+        entries = list(islice(walk(db, folder.oid, path, call.flag("recursive"), after), size + 1))
+        shown = _describe(db, repo.id, commit, entries[:size], expand=expand)
+    last = shown[-1]["path"].removeprefix(f"{path}/") if len(entries) > size else ""
+    return JSONResponse(shown, headers=call.next_link(cursor=f"{commit.oid}-{last}") if last else {})
 
 
 def _describe(db: sqlite3.Connection, repo: int, commit: Commit, entries: list[Entry], *, expand: bool) -> list[dict]:

@@ -7,6 +7,7 @@ changes; equal folders of all commits and repos share their rows.
 import hashlib
 import re
 import sqlite3
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from hub_server.storage.errors import HubError, entry_not_found
@@ -14,14 +15,7 @@ from hub_server.storage.errors import HubError, entry_not_found
 _POINTER = re.compile(rb"version https://git-lfs\.github\.com/spec/v1\r?\n")
 _ENTRY = "oid, is_folder, sha256, size, lfs"
 _FIND = f"SELECT {_ENTRY} FROM entries LEFT JOIN files USING (oid) WHERE tree = ? AND name = ?"  # noqa: S608
-_WALK = f"""
-WITH RECURSIVE below(path, oid, is_folder) AS (
-    SELECT :prefix || name, oid, is_folder FROM entries WHERE tree = :tree
-    UNION ALL
-    SELECT path || '/' || name, entries.oid, entries.is_folder FROM below JOIN entries ON tree = below.oid
-    WHERE below.is_folder AND :recursive)
-SELECT path, {_ENTRY} FROM below LEFT JOIN files USING (oid) ORDER BY path
-"""  # noqa: S608
+_WALK = f"SELECT name, {_ENTRY} FROM entries LEFT JOIN files USING (oid) WHERE tree = ? AND name >= ? ORDER BY name"  # noqa: S608
 
 
 class File(NamedTuple):
@@ -102,10 +96,18 @@ def find_file(db: sqlite3.Connection, tree: str, path: str) -> File | None:
     return entry.file if entry else None
 
 
-def walk(db: sqlite3.Connection, tree: str, path: str = "", recursive: bool = True) -> list[Entry]:
-    """What lies in the folder with id ``tree``, which is at ``path``, and in its folders; sorted by path."""
-    rows = db.execute(_WALK, {"tree": tree, "prefix": f"{path}/" if path else "", "recursive": recursive})
-    return [_entry(row["path"], row) for row in rows]
+def walk(db: sqlite3.Connection, tree: str, path: str = "", recursive: bool = True, after: str = "") -> Iterator[Entry]:
+    """What lies in the folder with id ``tree``, which is at ``path``: by name, a folder before what lies in it.
+
+    It begins behind the entry at ``after``, a path below ``path``, and reads an entry when it is asked for.
+    """
+    first, _, rest = after.partition("/")
+    for row in db.execute(_WALK, (tree, first)):
+        entry, is_first = _entry(f"{path}/{row['name']}".lstrip("/"), row), row["name"] == first
+        if not is_first:
+            yield entry
+        if recursive and row["is_folder"]:
+            yield from walk(db, entry.oid, entry.path, after=rest if is_first else "")
 
 
 class TreeEdit:

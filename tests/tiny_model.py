@@ -1,4 +1,4 @@
-"""A random language model of a few thousand parameters that ends its texts soon: for tests and benchmarks."""
+"""A random language model of a few thousand parameters that ends its texts soon."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ def make_model(directory: Path, context: int = 128) -> Path:
     tokenizer = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(letters)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|end|>")  # noqa: S106
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|end|>")
     torch.manual_seed(0)
     sizes: dict[str, Any] = {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": context}
     ends: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
