@@ -203,8 +203,14 @@ def _of_reading(place: str, revision: str | None, error: Exception) -> StsDinoEr
     """The project's error for what a download, or ``datasets``, says of a repository; None of anything else."""
     if isinstance(error, GatedRepoError):
         return RunError(place, "is gated", hint="ask for access on its page, then set HF_TOKEN")
-    if isinstance(error, RepositoryNotFoundError):  # the Hub gives the same answer for "absent" and "not yours"
+    status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
+    if status == 403:
+        return RunError(place, f"is forbidden: {reason(error)}", hint="use a token with read access to it")
+    if isinstance(error, RepositoryNotFoundError):  # without a token, the Hub says 401 of an absent one, too
         hint = "a private one needs a token with access to it: run `hf auth login` or set HF_TOKEN"
+        if status == 401:
+            problem = "no such repository, or a private one: without a valid token the Hub does not say which"
+            return InputError(place, problem, hint=hint)
         return InputError(place, "no such repository, or no access to it", hint=hint)
     if isinstance(error, RevisionNotFoundError):
         return InputError(place, f"has no revision {revision!r}", hint="give a tag, branch or commit that is there")

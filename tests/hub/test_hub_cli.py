@@ -110,6 +110,27 @@ def test_a_signal_lets_go_of_what_is_held_once(number, code):
     assert done.stderr.endswith("; run the same command again to go on\n") and done.stderr.count("\n") == 1
 
 
+ALONE = """
+import os, signal, time
+from hub.cli import run
+def work():
+    begun, begin = os.pipe()
+    if child := os.fork():
+        os.read(begun, 1)
+        os.kill(child, signal.SIGTERM)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+        os.kill(os.getpid(), signal.SIGTERM)
+    os.write(begin, b"x")
+    time.sleep(60)
+run(work)
+"""
+
+
+def test_sigterm_ends_a_command_that_holds_nothing_and_its_forked_workers_are_silent():
+    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (143, "ended by SIGTERM; run the same command again to go on\n")
+
+
 def test_the_answer_is_a_table_or_one_line_of_ascii_json(capsys):
     cli.answer("a  b", {"path": Path("x"), "text": "\u202e\x1b[2J"}, as_json=True, then=["python -m next"])
     printed = capsys.readouterr()

@@ -5,10 +5,12 @@ from types import SimpleNamespace
 
 import httpx2
 import pytest
+from huggingface_hub.utils import hf_raise_for_status
 
 from hub.client import connection as client
 from hub.client.connection import WrongAnswer, account
 from hub.client.repository import Repository
+from hub.errors import InputError, RunError
 
 COMMIT = "0" * 40
 
@@ -46,6 +48,21 @@ def test_a_tag_is_set_when_it_is_there():
 def test_an_account_has_a_name(said):
     with pytest.raises(WrongAnswer, match="an account without"):
         account(hub(whoami=said))
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "kind", "problem"),
+    [
+        (404, "RepoNotFound", InputError, "no such repository, or no access to it"),
+        (401, "RepoNotFound", InputError, "no such repository, or a private one: without a valid token"),
+        (403, "", RunError, "is forbidden: the Hub answered 403"),
+    ],
+)
+def test_an_absent_a_private_and_a_forbidden_repository_have_their_own_reasons(status, said, kind, problem):
+    request = httpx2.Request("GET", "http://hub.example/api/datasets/acme/pairs")
+    answer = httpx2.Response(status, headers={"x-error-code": said}, request=request)
+    with pytest.raises(kind, match=f"acme/pairs at .*: {problem}"), client.reading("acme/pairs", None):
+        hf_raise_for_status(answer)
 
 
 def redirected(method: str, path: str, location: str) -> httpx2.Response:

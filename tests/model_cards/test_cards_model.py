@@ -1,6 +1,5 @@
 """The model card: its numbers are those of results and manifest; adapters, documents, baselines, several trainings."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,7 @@ from model_cards import render as card_command
 from model_cards.metadata import BENCHMARKS, eval_result_files, model_index
 from model_cards.model_card import release_name
 from model_cards.papers import paper_rows, reproduced
-from model_cards.provenance import AUTO_NLI, DECLUTR, DINO, GUIDANCE, PROMPT_EOL, SIMCSE, change_table
+from model_cards.provenance import change_table
 from model_cards.render import render, unscored, write
 from model_cards.scores import EARLIER_PROBING, OTHER, families, title
 from training.loop.job import prepare
@@ -493,14 +492,3 @@ def test_unlike_protocols_stay_apart_in_the_model_index() -> None:
         ("sts12/mean", "sentence-similarity", 1),
         ("mr/senteval", "text-classification", 1),
     ]
-
-
-def test_cited_papers_are_in_the_citation_file() -> None:
-    tree = yaml.safe_load(Path("CITATION.cff").read_text(encoding="utf-8"))
-    references = {reference["title"]: reference for reference in tree["references"]}
-    for paper in (DINO, AUTO_NLI, PROMPT_EOL, DECLUTR, SIMCSE, GUIDANCE):
-        fields = dict(re.findall(r"  (\w+) = \{(.*)\},", paper))
-        reference = references[fields["title"]]
-        assert str(reference["year"]) == fields["year"]
-        names = [f"{author['family-names']}, {author['given-names']}" for author in reference["authors"]]
-        assert fields["author"].replace('{\\"u}', "ü").split(" and ") == names

@@ -127,6 +127,7 @@ def test_words_and_licences_change_and_nothing_else(run, tmp_path):
     recipe = changed(tmp_path, **words, license="cc-by-4.0", version="1.2.1")
     asked = outcome_of(card_command, run, "--update", recipe, "--dry-run")
     assert asked.code == 0 and "would change pretty_name 'Small STS' there, 'Better words' now" in asked.printed
+    assert outcome_of(card_command, run, "--update", recipe, "--set", "seed=7").code == 2
     assert contents(run) == before
     done = outcome_of(card_command, run, "--update", recipe)
     assert done.code == 0 and "changed license 'cc-by-sa-4.0' there, 'cc-by-4.0' now" in done.printed
@@ -141,19 +142,3 @@ def test_words_and_licences_change_and_nothing_else(run, tmp_path):
     assert outcome_of(card_command, run, "--update", recipe, "--set", "pretty_name=Set").code == 0
     assert "pretty_name: Set" in (run / RECIPE).read_text(encoding="utf-8")
     assert "give one: --update RECIPE" in outcome_of(card_command, run, "--set", "seed=42").error
-
-
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({"seed": 7}, "seed 42 there, 7 now"),
-        ({"labels.0.instruction": 'Say <X1> again: "'}, "labels.0.instruction"),
-        ({"license": "gemma"}, "'gemma' does not cover its parts"),
-        ({"version": "1.2"}, "version"),
-    ],
-)
-def test_what_decides_rows_and_licences_that_do_not_follow_are_refused(run, tmp_path, keys, message):
-    before = contents(run)
-    refused = outcome_of(card_command, run, "--update", changed(tmp_path, **keys))
-    assert refused.code == 2 and message in refused.error
-    assert contents(run) == before

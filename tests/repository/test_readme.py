@@ -104,7 +104,7 @@ def test_its_snippet_runs_as_pasted(tmp_path):
     assert "stsb/cosine" in ran(tmp_path, sys.executable, "-c", snippet)
 
 
-@pytest.mark.slow("adapts")
+@pytest.mark.slow("adapts an encoder")
 def test_its_commands_run_as_pasted(tmp_path):
     rows = (ROOT / "assets/demo-data/x1.tsv").read_text(encoding="utf-8").splitlines()[1:61]
     questions = [["question"], *([row.split("\t")[0]] for row in rows)]
