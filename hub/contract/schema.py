@@ -96,11 +96,7 @@ class DatasetSchema:
 
 STS_DATASET = DatasetSchema(
     name="sts",
-    finished={
-        "postprocessed": Finished(
-            "sts", "pairs for training a sentence encoder: filtered, smoothed, with sampled negatives"
-        )
-    },
+    finished={"postprocessed": Finished("sts", "pairs for training a sentence encoder: filtered")},
     labelled="postprocessed",
     scored=True,
     sampled_negatives=True,

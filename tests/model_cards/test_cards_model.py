@@ -103,7 +103,7 @@ def test_front_matter_and_evaluation_entries_are_the_hubs(tmp_path: Path) -> Non
     assert parsed.to_dict() == data
     found = [(result.dataset_split, result.metric_value) for result in parsed.eval_results or []]
     assert found == [("test", 70.12), ("validation", 60.0)]
-    assert sorted(files) == [".eval_results/stsb.yaml", "README.md", "assets/training.png"]
+    assert sorted(files) == [".eval_results/stsb.yaml", "DETAILS.md", "README.md", "assets/training.png"]
     (entry,) = parse_eval_result_entries(yaml.safe_load(files[".eval_results/stsb.yaml"]))
     assert (entry.dataset_id, entry.task_id, entry.value) == ("mteb/stsbenchmark-sts", "STSBenchmark", 70.12)
     write(directory, files)
@@ -111,7 +111,7 @@ def test_front_matter_and_evaluation_entries_are_the_hubs(tmp_path: Path) -> Non
     part = scored_run(tmp_path / "part", [score(pairs=100)])
     assert not any(path.startswith(".eval_results") for path in render(part))
     stamp = facts_digest((directory / MANIFEST).read_bytes(), (directory / "results.json").read_bytes())
-    assert read_stamp(card) == Stamp("sts-dino/tiny-encoder", stamp)
+    assert read_stamp(files["README.md"].decode()) == Stamp("sts-dino/tiny-encoder", stamp)
     (directory / "results.json").unlink()
     write(directory, render(directory))
     assert not (directory / ".eval_results/stsb.yaml").exists()
@@ -281,9 +281,10 @@ def test_the_loss_is_drawn_and_the_same_each_time(tmp_path: Path) -> None:
     assert files["assets/training.png"].startswith(PNG) and files == render(directory)
     assert files["assets/training.png"] != plain["assets/training.png"]
     for words in (b"of the validation score (Spearman's correlation)", b"and of its parts by step"):
-        assert words in files["README.md"] and words not in plain["README.md"]
+        assert words in files["DETAILS.md"] and words not in plain["DETAILS.md"]
     edit(directory, provenance={"training": training | {"loss_curve": []}})
-    assert list(render(directory)) == ["README.md"] and b"training.png" not in render(directory)["README.md"]
+    assert list(render(directory)) == ["README.md", "DETAILS.md"] and "training.png" not in card_of(directory)
+    assert len(card_of(directory).partition("# Details of")[0].split("---\n", 2)[2].split()) <= 700
 
 
 def test_the_card_of_an_adapter(tmp_path: Path) -> None:
