@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from hub.client.plan import DETAILS
 from hub.contract.measured import KINDS, NEAR_COPY, TrainedOn
 from hub.contract.recipe import DatasetRecipe, Label, config_features, finished_schema
 from hub.contract.run_dir import Manifest
@@ -77,7 +78,8 @@ def dataset_files(facts: DatasetFacts, repo_id: str, now: datetime) -> dict[str,
     if facts.provenance:
         context |= reproduction(manifest, recipe, facts.provenance, repo_id)
     card = head + "\n" + fill("dataset_card.md.jinja", context)
-    return {"README.md": card.encode(), **(pictures(facts) if facts.counts else {})}
+    details = {DETAILS: fill("dataset_details.md.jinja", context).encode()} if manifest.complete else {}
+    return {"README.md": card.encode(), **details, **(pictures(facts) if facts.counts else {})}
 
 
 def pictures(facts: DatasetFacts) -> dict[str, bytes]:
@@ -137,6 +139,7 @@ def rows_context(facts: DatasetFacts, configs: dict[str, list[Split]]) -> dict[s
     sampled = WORDS["target_of_sampled"] if recipe.dataset_schema.sampled_negatives else ""
     return {
         "configs": names,
+        "to_train": Markdown(json.dumps([*finished_schema(recipe.configs[0], recipe).columns])),
         "default": default_config(configs, recipe) if configs else None,
         "config_note": config_note,
         "provenance_columns": _columns(features(columns), more={"target": sampled}),
@@ -152,6 +155,9 @@ def config_note(config: str, recipe: DatasetRecipe) -> str:
     base = base_config(config)
     finished = recipe.dataset_schema.finished
     note = finished[base].holds if base in finished else WORDS["configs"][base]
+    if base in finished and recipe.dataset_schema.scored:
+        after = recipe.postprocess
+        note += ", smoothed" * bool(after.smoothing) + ", with sampled negatives" * bool(after.sampled_negatives)
     if base == config:
         return note
     shots = int(config.removeprefix(f"{base}-").removesuffix("shot"))

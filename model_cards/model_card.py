@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from hub.client.plan import DETAILS
 from hub.contract.licences import known
 from hub.contract.published_paths import origin_name
 from hub.contract.recipe import Grades, ModelRecipe, Spans
@@ -43,6 +44,8 @@ def model_files(facts: ModelFacts, repo_id: str) -> dict[str, bytes]:
     template = "model_card.md.jinja" if training else "baseline_card.md.jinja"
     body = fill(template, context | {"repo_id": Markdown(repo_id), "picture": PICTURE})
     files = {"README.md": (front_matter(head) + "\n" + body).encode()}
+    if training:
+        files[DETAILS] = fill("model_details.md.jinja", context | {"picture": PICTURE}).encode()
     files |= {path: text.encode() for path, text in (eval_result_files(results) if results else {}).items()}
     if training and training.loss_curve:
         from model_cards.plots import training_plot  # matplotlib takes a second to import

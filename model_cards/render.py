@@ -1,4 +1,4 @@
-"""Write the card of a run directory: README.md, its plots in assets/, and for a model .eval_results/.
+"""Write the card of a run directory: README.md, DETAILS.md, its plots in assets/, and for a model .eval_results/.
 
 The facts are manifest.json, recipe.yaml, measurements (results.json, value.json ...) and the files of the manifest. A
 finished run gives bit-identical cards: they hold no date, no timing and no machine. The card of a growing run has its
@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from hub.cli import DryRunOption, JsonOption, SetOption, answer, new_app, say
-from hub.client.plan import MEASURED, facts_digest, stamped
+from hub.client.plan import DETAILS, MEASURED, facts_digest, stamped
 from hub.contract.licences import check, check_model
 from hub.contract.recipe import PUBLISHED, DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import deciding, load_recipe, resolved
@@ -32,7 +32,7 @@ from model_cards.provenance import change_table
 
 CARD = "README.md"
 ORGANISATION = "sts-dino"
-OWNED = ("assets/*.png", f"{EVAL_RESULTS}/*.yaml")  # files that an earlier card may have left
+OWNED = (DETAILS, "assets/*.png", f"{EVAL_RESULTS}/*.yaml")  # files that an earlier card may have left
 _SHOWN = 5  # keys in a message
 
 app = new_app("Write the card of a finished or growing run directory.")

@@ -20,12 +20,7 @@ from ray_cluster import RayCluster
 
 HOUR = 24  # seconds, of a release's commit budget
 MODEL = "transformers.models.llama.modeling_llama"  # the tests' language models are Llamas
-PRELOADED = (
-    "release.run",
-    "generation.run",
-    "generation.backends.engine",
-    MODEL,
-)
+PRELOADED = ("release.run", "generation.run", "generation.backends.engine", MODEL)
 
 
 class Drivers(faults.Launcher):

@@ -182,7 +182,7 @@ def talkative(token: str, broken: list[str], command_name: str, arguments: list[
     def fail(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("on purpose")
 
-    os.environ["HF_TOKEN"] = token
+    os.environ |= {"HF_TOKEN": token, "STS_DINO_DEBUG": "1" if broken else ""}
     logging.basicConfig(level=logging.DEBUG)
     client_logging.set_verbosity_debug()
     for name in broken:

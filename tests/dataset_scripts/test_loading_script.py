@@ -1,8 +1,6 @@
 """The generic loading script and its table of configs, against the recipes, the published rows and the cards."""
 
-import ast
 import importlib.util
-import re
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -13,7 +11,6 @@ import pyarrow as pa
 import pytest
 from small_runs import FORMS, small_recipe, small_run
 
-from hub.assets import dataset_scripts
 from hub.contract.recipe import DatasetRecipe, config_features
 from hub.contract.recipe_file import load_recipe, read_yaml
 from hub.contract.run_dir import require_complete
@@ -92,20 +89,6 @@ def loaded(module: ModuleType, config: str, directory: Path) -> dict[str, pa.Tab
     )
     tables = {one.name: [table for _, table in builder._generate_tables(None, **one.gen_kwargs)] for one in splits}
     return {str(split): pa.concat_tables(parts) for split, parts in tables.items()}
-
-
-def test_the_script_follows_the_rules_of_the_old_library(tmp_path):
-    """One import a line without a comment; standard library, ``datasets`` and pyarrow; Python 3.9."""
-    for name, text in script_files(small_recipe("text")).items():
-        imports = [line for line in text.splitlines() if re.match(r"(from|import)\s", line)]
-        assert not [line for line in imports if "#" in line]
-        allowed = sys.stdlib_module_names | {"datasets", "pyarrow"}
-        for node in ast.walk(ast.parse(text, feature_version=(3, 9))):
-            if isinstance(node, ast.Import):
-                assert len(node.names) == 1 and node.names[0].name.split(".")[0] in allowed
-            if isinstance(node, ast.ImportFrom):
-                assert name != "published_configs.py" and (node.level, node.module) == (1, "published_configs")
-    assert [path.name for path in dataset_scripts().glob("*.py")] == ["loading_script.py"]
 
 
 def test_texts_of_a_recipe_cannot_leave_their_string(tmp_path):

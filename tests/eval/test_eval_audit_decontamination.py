@@ -255,7 +255,7 @@ def test_the_command_checks_against_what_ships_and_drops(tmp_path):
 def test_with_card_the_counts_stand_on_the_datasets_card(tmp_path):
     run = tmp_path / "run"
     manifest = small_run(run, small_recipe("sts"))
-    assert "Overlap with evaluation data" not in render(run)["README.md"].decode()
+    assert "Overlap with evaluation data" not in render(run)["DETAILS.md"].decode()
     words = [str(run), "--card", "--out", str(tmp_path / "out")]
     assert "next: sts-dino card" in CliRunner().invoke(app, words, catch_exceptions=False).output
     assert (run / LEDGER).read_bytes() == (tmp_path / "out" / "ledger.json").read_bytes()
@@ -264,7 +264,7 @@ def test_with_card_the_counts_stand_on_the_datasets_card(tmp_path):
     config = ledger.configs["postprocessed"].model_copy(update={"kinds": planted_kinds})
     changed = {"configs": {"postprocessed": config}, "not_checked": ("snli/train",)}
     (run / LEDGER).write_text(ledger.model_copy(update=changed).model_dump_json())
-    card = render(run)["README.md"].decode()
+    card = render(run)["DETAILS.md"].decode()
     rows = sum(ledger.configs["postprocessed"].splits.values())
     assert f"| `postprocessed` | {rows:,} | 7 | 0 | 0 | 0 | 0 |" in card
     assert "`stsb/validation`, `stsb/test`" in card and "because their files were missing: `snli/train`." in card

@@ -4,7 +4,6 @@ import datasets
 import pytest
 from training_inputs import PAIRS_CARD, sts_rows, write_dataset
 
-from eval.audit.command import made_folder
 from eval.audit.source import find_dataset, find_rows
 from eval.audit.survey import read_examples
 from hub.contract.run_dir import read_manifest, write_manifest
@@ -104,11 +103,3 @@ def test_columns_of_other_types_and_scores_that_are_no_numbers_are_refused(tmp_p
         place = str(write_dataset(tmp_path / str(number), {"train": rows}, features=datasets.Features(types)))
         with pytest.raises(InputError, match=problem):
             list(find_rows(place).batches())
-
-
-def test_a_folder_that_cannot_be_written_is_told_before_the_work(tmp_path):
-    (tmp_path / "file").write_text("")
-    for place in (tmp_path / "file", tmp_path / "file" / "x"):
-        with pytest.raises(InputError, match=r"cannot be written: .*choose another --drop"):
-            made_folder(place, "--drop")
-    assert made_folder(tmp_path / "a" / "b") == tmp_path / "a" / "b" and not list((tmp_path / "a" / "b").iterdir())

@@ -102,7 +102,7 @@ def test_the_command_writes_what_the_card_shows(run, tmp_path):
     assert f"Spearman(score, cosine) {found.spearman}" in said and found.nli_judge.name == "nli"
     assert (found.requested, found.kept) == tuple(read_manifest(run).counts[key] for key in ("requested", "kept"))
     assert sum(found.labels["1"].nli.values()) == pytest.approx(1)
-    card = render(run)["README.md"].decode()
+    card = render(run)["DETAILS.md"].decode()
     assert f"| `0.5` | {found.labels['0.5'].texts} | {found.labels['0.5'].cosine} |" in card
     assert f"20 randomly drawn of {found.all_source_sentences} source sentences" in card and "NLI: entailment" in card
     assert "Agreement of annotators" not in card
@@ -124,7 +124,7 @@ def test_peoples_answers_are_told_without_their_names(run, tmp_path):
     assert "person 1: 10 answers" in said and "Zaphod" not in (run / FIDELITY).read_text()
     (person,) = Fidelity.read(run, read_manifest(run)).people
     assert 80 <= person.same.value <= 90
-    assert "Agreement of annotators, who saw no labels" in render(run)["README.md"].decode()
+    assert "Agreement of annotators, who saw no labels" in render(run)["DETAILS.md"].decode()
     with pytest.raises(InputError, match=r"holds no answers \(no answers.sqlite\)"):
         measure(run, *JUDGE, "--annotations", tmp_path / "nobody")
 
@@ -138,7 +138,7 @@ def test_nli_pairs_have_no_scores_to_correlate_and_shot_counts_are_named(tmp_pat
     found = Fidelity.read(tmp_path / "nli", manifest)
     assert found.spearman is None and set(found.labels) == {"entailment", "contradiction"}
     assert found.kept == manifest.counts["variants"]["5shot"]["kept"] < manifest.counts["kept"]
-    assert "## Label agreement" in render(tmp_path / "nli")["README.md"].decode()
+    assert "## Label agreement" in render(tmp_path / "nli")["DETAILS.md"].decode()
 
 
 def test_a_judge_that_is_not_installed_is_one_line_and_nothing_is_written(run, monkeypatch):

@@ -59,21 +59,6 @@ def test_unset_keys_are_not_recorded():
     assert DatasetRecipe.model_validate(yaml.safe_load(resolved(given))) == given
 
 
-@pytest.mark.parametrize(
-    ("own", "more", "message"),
-    [
-        ({"1": {"decay_constant": 3}}, [], "labels.1.decay_constant is of self-debiasing, but .* no counter_labels"),
-        ({"1": {"samples": 6}}, [], r"labels.1.samples \(6\) is above decoding.max_attempts \(5\)"),
-        ({}, [COPY], "labels.copy.samples: 0, and no other label has it among its counter_labels"),
-        (OWN, [{**COPY, "guidance": 0.0}], "labels.copy.guidance is for texts"),
-        ({"1": {"guidance": 1, "instruction": 'Say <X1>"'}}, [], "labels.1.instruction: labels.1.guidance needs a"),
-    ],
-)
-def test_bad_input_is_one_clear_error(own, more, message):
-    with pytest.raises(ValueError, match=message):
-        built(own, *more)
-
-
 @pytest.mark.parametrize("best_of", [1, 2])
 def test_labels_have_as_many_texts_as_each_asks_for(best_of):
     verification = {"verification": {"best_of": best_of}} if best_of > 1 else {}

@@ -35,7 +35,7 @@ def test_cards_and_the_report_show_what_was_measured(runs, tmp_path):
     for run in runs:
         done = outcome_of(model_cards.render, run, "--repo-id", f"org/{run.name}")
         assert done.code == 0, done.stderr
-    card = (dataset / "README.md").read_text()
+    card = (dataset / "DETAILS.md").read_text()
     assert "(unsupervised SimCSE baseline) | 61.44 [58.14, 64.81]" in card and "## Label agreement" in card
     card = (encoder / "README.md").read_text()
     assert "+0.07 [-0.01, +0.15] not significant" in card and "+0.14 [+0.04, +0.25] better" in card

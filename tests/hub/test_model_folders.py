@@ -69,13 +69,7 @@ def judge(model: Path, folder: Path, models: Path):
     return outcome_of(quality, models / "pairs", "--nli", model, "--out", folder / "out")
 
 
-COMMANDS = {
-    write: "lm",
-    train: "mlm",
-    take_a_baseline: "encoder",
-    score: "encoder",
-    judge: "nli",
-}
+COMMANDS = {write: "lm", train: "mlm", take_a_baseline: "encoder", score: "encoder", judge: "nli"}
 
 
 OPENED = [take_a_baseline, score, judge]

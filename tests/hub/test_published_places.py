@@ -118,10 +118,7 @@ def model(folder, dataset) -> Path:
     }
     (folder / "my-model.yaml").write_text(yaml.safe_dump(tree))
     out = folder / "runs" / "demo-sts-dino"
-    for module, *words in (
-        (training.run, "--out", out),
-        (evaluation, "--model", out, "--no-cache"),
-    ):
+    for module, *words in ((training.run, "--out", out), (evaluation, "--model", out, "--no-cache")):
         done = outcome_of(module, folder / "my-model.yaml", *words)
         assert done.code == 0, done.stderr
     return out

@@ -63,10 +63,7 @@ REFUSED = {
     "other.jsonl": (b'{"text": "a"}\n{"body": "b"}', "other.jsonl:2: column 'text': not in the source; allowed: body"),
     "number.json": (b"[1, 2]", "number.json:1: is not a JSON object"),
     "nested.json": (b"[" * 100_000, "nested.json: is not JSON: maximum recursion"),
-    "utf16.txt": (
-        LINES.encode("utf-16-le"),
-        "it may be UTF-16LE; convert it: iconv -f UTF-16LE -t UTF-8",
-    ),
+    "utf16.txt": (LINES.encode("utf-16-le"), "it may be UTF-16LE; convert it: iconv -f UTF-16LE -t UTF-8"),
     "mark16.csv": (f"text\n{LINES}".encode("utf-16"), "is not UTF-8; it may be UTF-16LE"),
     "latin.csv": ("text\nÄpfel\n".encode("latin-1"), "latin.csv:2: is not UTF-8; it may be WINDOWS-1252"),
     "no.xlsx": (b"PK", "is not an Excel workbook"),

@@ -191,8 +191,13 @@ def scored_run(directory: Path, scores: list[TaskScore], run: dict[str, Any] | N
 
 
 def card_of(directory: Path, **options: Any) -> str:
-    """The text of the card of a run directory, its stamp included."""
-    return render(directory, **options)["README.md"].decode()
+    """The text of the card of a run directory, its stamp included, and of its details."""
+    return text_of(render(directory, **options))
+
+
+def text_of(files: dict[str, bytes]) -> str:
+    """The card among these files, followed by its details."""
+    return (files["README.md"] + files.get("DETAILS.md", b"")).decode()
 
 
 def front(card: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import datasets
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from card_runs import FEW_SHOT, card_of, dataset_recipe, dataset_run, edit, front, table_with
+from card_runs import FEW_SHOT, card_of, dataset_recipe, dataset_run, edit, front, table_with, text_of
 from huggingface_hub import DatasetCard
 from markdown_it import MarkdownIt
 from small_runs import BLOCKS, PROVENANCE, SIZE, raw_rows, small_recipe, small_run, write_shard
@@ -56,7 +56,7 @@ def rendered(directory: Path) -> str:
     """The card, also written into the directory."""
     files = render(directory)
     write(directory, files)
-    return files["README.md"].decode()
+    return text_of(files)
 
 
 def test_an_empty_shard_does_not_break_loading(run: Path) -> None:
@@ -145,10 +145,11 @@ def test_the_same_facts_give_the_same_bytes_and_no_place_of_the_machine(tmp_path
     first = render(tmp_path / "run")
     small_run(tmp_path / "elsewhere" / "copy", recipe, length=CHARACTERS)
     assert first == render(tmp_path / "run") == render(tmp_path / "elsewhere" / "copy")
-    card = first["README.md"].decode()
-    assert str(tmp_path) not in card
-    assert set(first) == {"README.md", "assets/labels.png", "assets/lengths.png"}
-    for path in set(first) - {"README.md"}:
+    card, short = text_of(first), first["README.md"].decode().split("---\n", 2)[2]
+    assert str(tmp_path) not in card and len(short.split()) <= 700 and "](DETAILS.md)" in short
+    assert 'rows.select_columns(["sentence1", "sentence2", "score"])' in short
+    assert set(first) == {"README.md", "DETAILS.md", "assets/labels.png", "assets/lengths.png"}
+    for path in set(first) - {"README.md", "DETAILS.md"}:
         assert first[path].startswith(PNG) and f"]({path})" in card
         assert not {b"tEXt", b"tIME", b"iTXt"} & {first[path][i : i + 4] for i in range(200)}  # no software, no date
     drawn = rows_by_label(tmp_path / "run", read_manifest(tmp_path / "run"), recipe)
@@ -215,7 +216,7 @@ def number(cell: str) -> int:
 def test_every_number_of_the_card_follows_from_the_files(tmp_path: Path, form: str) -> None:
     directory, recipe = tmp_path / "run", small_recipe(form)
     small_run(directory, recipe, length=CHARACTERS)
-    card = (directory / "README.md").read_text(encoding="utf-8")
+    card = "".join((directory / name).read_text(encoding="utf-8") for name in ("README.md", "DETAILS.md"))
     raw, rejected = published_rows(directory, "raw"), published_rows(directory, "rejected")
     not_raw = Counter(row["reason"] == "not_closed" for row in rejected)[True]
     kept = len(raw) + not_raw - len(rejected)
@@ -241,6 +242,7 @@ def test_every_number_of_the_card_follows_from_the_files(tmp_path: Path, form: s
     if form == "sts":
         sampled = sum(row["target"] == "sampled" for row in published_rows(directory, "postprocessed"))
         assert sampled and f"The dataset adds {sampled} sampled negatives" in card
+    assert ("with sampled negatives |" in card) == (form == "sts")
 
 
 def test_a_card_is_written_whole_and_without_files_of_an_earlier_card(run: Path) -> None:
@@ -248,7 +250,7 @@ def test_a_card_is_written_whole_and_without_files_of_an_earlier_card(run: Path)
     for name in ("assets/lengths.png", "assets/notes.txt"):
         (run / name).write_bytes(b"old")
     files = render(run)
-    assert set(files) == {"README.md", "assets/labels.png"} and b"lengths.png" not in files["README.md"]
+    assert set(files) == {"README.md", "DETAILS.md", "assets/labels.png"} and "lengths.png" not in text_of(files)
     write(run, files)
     assert {path: (run / path).read_bytes() for path in files} == files
     assert sorted(path.name for path in (run / "assets").iterdir()) == ["labels.png", "notes.txt"]
@@ -257,9 +259,10 @@ def test_a_card_is_written_whole_and_without_files_of_an_earlier_card(run: Path)
 
 def test_a_card_is_stamped_with_its_repository_and_facts(run: Path) -> None:
     content, manifest = (run / MANIFEST).read_bytes(), read_manifest(run)
-    assert read_stamp(card_of(run)) == Stamp("sts-dino/tiny-sts", facts_digest(content, None))
-    assert read_stamp(card_of(run, repo_id="org/other")).repo_id == "org/other"
-    assert read_stamp(card_of(run).replace("Tiny", "Huge")) is None
+    card, other = (render(run, repo_id)["README.md"].decode() for repo_id in (None, "org/other"))
+    assert read_stamp(card) == Stamp("sts-dino/tiny-sts", facts_digest(content, None))
+    assert read_stamp(other).repo_id == "org/other"
+    assert read_stamp(card.replace("Tiny", "Huge")) is None
     (run / MANIFEST).unlink()
     assert render(run, manifest=manifest)["README.md"].startswith(b"---\n")
 

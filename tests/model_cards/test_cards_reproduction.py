@@ -16,7 +16,6 @@ from hub.contract.recipe_file import resolved
 from hub.contract.run_dir import MANIFEST, RECIPE, holds_recipe, read_manifest
 from hub.untrusted import upstream_of
 from model_cards import render as card_command
-from model_cards.render import render
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 UPSTREAM = {"model": "org/lm", "made_by": "sts-dino lm", "packages": {"lm-gguf": "1.0.0"}}
@@ -59,7 +58,7 @@ def reproduction_of(run: Path, code: dict[str, str] | None = None, **model: obje
     known = {"model": {**manifest.provenance["model"], **model}, **({"code": code} if code else {})}
     inputs = {"texts.txt": "a" * 64, "artifacts/models/lm/model.safetensors": "b" * 64}
     edit(run, provenance=known, inputs=inputs)
-    return render(run, "acme/small")["README.md"].decode().partition("## Reproduce it")[2]
+    return card_of(run, repo_id="acme/small").partition("## Reproduce it")[2]
 
 
 def test_the_commands_lead_from_nothing_to_the_run(run):
@@ -128,33 +127,18 @@ def test_words_and_licences_change_and_nothing_else(run, tmp_path):
     recipe = changed(tmp_path, **words, license="cc-by-4.0", version="1.2.1")
     asked = outcome_of(card_command, run, "--update", recipe, "--dry-run")
     assert asked.code == 0 and "would change pretty_name 'Small STS' there, 'Better words' now" in asked.printed
+    assert outcome_of(card_command, run, "--update", recipe, "--set", "seed=7").code == 2
     assert contents(run) == before
     done = outcome_of(card_command, run, "--update", recipe)
     assert done.code == 0 and "changed license 'cc-by-sa-4.0' there, 'cc-by-4.0' now" in done.printed
     after = contents(run)
-    assert {path for path in after if after[path] != before.get(path)} == {MANIFEST, RECIPE, "README.md"}
+    assert {path for path in after if after[path] != before.get(path)} == {MANIFEST, RECIPE, "README.md", "DETAILS.md"}
     manifest = read_manifest(run)
     assert manifest.complete and manifest.version == "1.2.1" and holds_recipe(run, manifest)
-    card = (run / "README.md").read_text()
+    card = (run / "README.md").read_text() + (run / "DETAILS.md").read_text()
     assert "license: cc-by-4.0" in card and "Better words" in card and "in words: says &#42;the same&#42;" in card
     again = outcome_of(card_command, run, "--update", recipe)
     assert again.code == 0 and "changed" not in again.printed and contents(run) == after
     assert outcome_of(card_command, run, "--update", recipe, "--set", "pretty_name=Set").code == 0
     assert "pretty_name: Set" in (run / RECIPE).read_text(encoding="utf-8")
     assert "give one: --update RECIPE" in outcome_of(card_command, run, "--set", "seed=42").error
-
-
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({"seed": 7}, "seed 42 there, 7 now"),
-        ({"labels.0.instruction": 'Say <X1> again: "'}, "labels.0.instruction"),
-        ({"license": "gemma"}, "'gemma' does not cover its parts"),
-        ({"version": "1.2"}, "version"),
-    ],
-)
-def test_what_decides_rows_and_licences_that_do_not_follow_are_refused(run, tmp_path, keys, message):
-    before = contents(run)
-    refused = outcome_of(card_command, run, "--update", changed(tmp_path, **keys))
-    assert refused.code == 2 and message in refused.error
-    assert contents(run) == before

@@ -84,7 +84,7 @@ def test_new_rows_are_a_new_version_and_new_files_alone_travel(release, local_hu
     new = [file for file in now.files if file not in before.files]
     assert set(before.files) < set(now.files) and plan.tag == "v0.2.0" and not plan.changes.deleted
     assert {path for path in plan.changes.added if path.endswith(".parquet")} == {file.path for file in new}
-    card = {"README.md", "assets/labels.png", "assets/lengths.png"}
+    card = {"README.md", "DETAILS.md", "assets/labels.png", "assets/lengths.png"}
     assert set(plan.changes.replaced) <= card | {"manifest.json", "recipe.yaml"}
     sent = [int(re.search(r"(\d+) bytes received", line)[1]) for line in log.lines("PUT")]
     pictures = [(directory / path).stat().st_size for path in plan.changes.replaced if path.endswith(".png")]

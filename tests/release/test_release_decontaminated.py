@@ -55,8 +55,9 @@ def test_its_card_says_what_was_left_out_and_no_script_would_make_those_rows(who
     assert not set(PLANTED.values()) & {
         text for table in texts for column in table.columns for text in column.to_pylist()
     }
-    card, total = (directory / "README.md").read_text(encoding="utf-8"), 0
-    for row in table_after(card, "Removed rows"):
+    short, details = ((directory / name).read_text(encoding="utf-8") for name in ("README.md", "DETAILS.md"))
+    card, total = short + details, 0
+    for row in table_after(details, "Removed rows"):
         kinds = [int(row[f"dropped: {kind}"]) for kind in ("exact", "normal", "near")]
         assert int(row["rows before"]) == before.counts["splits"]["postprocessed"][row["split"]]
         assert int(row["rows before"]) == sum(kinds) + int(row["kept"])

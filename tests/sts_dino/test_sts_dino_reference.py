@@ -1,6 +1,5 @@
 """The references of recipes and of the Python API say what the code says; the schema takes every recipe here."""
 
-import inspect
 import re
 from pathlib import Path
 
@@ -8,9 +7,8 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from hub.contract.recipe import DatasetRecipe, ModelRecipe
-from sts_dino import api, reference
-from sts_dino.reference import api_page, comments, page, schema
+from sts_dino import reference
+from sts_dino.reference import schema
 
 RECIPES = sorted(Path("recipes").rglob("*.yaml"))
 VALIDATOR = Draft202012Validator(yaml.safe_load(schema()))
@@ -30,16 +28,6 @@ def test_the_files_are_as_the_code_is_now():
         assert path.read_text(encoding="utf-8") == text, "run sts-dino reference"
 
 
-def test_every_public_function_has_a_section_with_its_arguments():
-    text, names = api_page(), [name for name in vars(api) if not name.startswith("_")]
-    functions = [one for one in map(vars(api).get, names) if inspect.isfunction(one) and one.__module__ == api.__name__]
-    assert len(functions) >= 6
-    for function in functions:
-        section = text.partition(f"\n## {function.__name__}\n")[2].partition("\n## ")[0]
-        assert all(f"{name}: " in section for name in inspect.signature(function).parameters), function
-        assert inspect.getdoc(function).splitlines()[0].replace("``", "`") in section
-
-
 @pytest.mark.parametrize("path", RECIPES, ids=str)
 def test_every_recipe_here_fits_the_schema(path):
     tree = yaml.load(path.read_text(encoding="utf-8"), Yaml12)
@@ -52,12 +40,3 @@ def test_every_recipe_here_fits_the_schema(path):
 def test_what_a_recipe_may_not_say_does_not_fit(change):
     tree = yaml.load(Path("recipes/demo/sts-dino-x2.yaml").read_text(encoding="utf-8"), Yaml12)
     assert VALIDATOR.is_valid(tree) and not VALIDATOR.is_valid(tree | change)
-
-
-def test_every_key_is_on_the_page_with_the_words_beside_it_in_the_source():
-    shown = page()
-    for recipe in (DatasetRecipe, ModelRecipe):
-        for name in (field.alias or name for name, field in recipe.model_fields.items()):
-            assert re.search(rf"^\| `{name}` \| .+ \|.+\| .+ \|$", shown, re.MULTILINE), name
-    assert comments(DatasetRecipe)["shard_size"] == "source sentences per shard"
-    assert "### dataset: `few_shot.examples`" in shown and "### model: `datasets.N`" in shown

@@ -313,11 +313,7 @@ def test_each_distinct_text_is_paired_with_itself(run):
 
 
 def test_each_positive_takes_a_hard_negative_of_its_source_sentence_the_hardest_first(run):
-    assert made(run, "graded-triplet") == [
-        ("x", "near", "half"),
-        ("x", "nearer", "far"),
-        ("y", "near y", "y far"),
-    ]
+    assert made(run, "graded-triplet") == [("x", "near", "half"), ("x", "nearer", "far"), ("y", "near y", "y far")]
     assert loaded(run, "graded-triplet").passed_over == 2  # z has no positive, v no negative
     grades = Grades(negative_from=0.4)
     assert made(run, "graded-triplet", grades=grades) == [("x", "near", "half"), ("x", "nearer", "half")]

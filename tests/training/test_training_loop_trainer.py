@@ -187,24 +187,6 @@ def test_accumulated_steps_make_the_same_batch(tmp_path):
         assert torch.allclose(whole, parts, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (["arguments.fp16=true"], "arguments.fp16: needs a GPU"),
-        (["datasets.0.streaming=true"], "so how many steps an epoch has is not known; give arguments.max_steps"),
-        (["arguments.report_to=wandb"], "'wandb' is not installed; allowed: "),
-        (["slanted_triangular={}", "arguments.warmup_steps=5"], "warmup_steps: is set by slanted_triangular"),
-        (["datasets.0.loss=CoSENTLoss", "arguments.gradient_accumulation_steps=2"], "accumulated steps do not share"),
-        (["datasets.0.loss=CoSENTLoss", "batch_size=1"], "batch_size: is 1, and CoSENTLoss compares pairs of a batch"),
-    ],
-)
-def test_what_does_not_fit_is_refused_before_anything_is_loaded(tmp_path, settings, message):
-    recipe, empty = write_recipe(tmp_path), tmp_path / "empty"
-    empty.mkdir()
-    with pytest.raises(InputError, match=message.replace("(", r"\(")):
-        prepare(recipe, tmp_path / "out", None, [*settings, f"base.path={empty}"])
-
-
 def test_a_batch_that_is_never_whole_and_is_dropped_is_refused(tmp_path):
     settings = ["arguments.dataloader_drop_last=true", "batch_size=100"]
     with pytest.raises(InputError, match="dataloader_drop_last: drops all 12 rows"):
@@ -213,22 +195,6 @@ def test_a_batch_that_is_never_whole_and_is_dropped_is_refused(tmp_path):
 
 def recipe_of(**data):
     return model_recipe({"path": "d", "config": "c", "example_type": "sts", "loss": "CoSENTLoss", **data})
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        ("max_steps", "many", "p.max_steps: Input should be a valid integer.*'many'"),
-        ("output_dir", "x", "p.output_dir: is set by --out"),
-        ("learning_rate", "inf", "p.learning_rate: is inf; allowed: a positive number"),
-        ("max_steps", "0", "p.max_steps: is 0; allowed: a positive number"),
-        ("dataloader_num_workers", "-1", "p.dataloader_num_workers: is -1; allowed: 0 or a positive number"),
-        ("fsdp", "full_shard", "p.fsdp: is not supported: each process holds the whole encoder"),
-    ],
-)
-def test_arguments_that_cannot_be_used(name, text, message):
-    with pytest.raises(InputError, match=message):
-        typed_arguments({name: text}, "p")
 
 
 def test_arguments_that_do_not_go_together(tmp_path):

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import torch.distributed
 from accelerate.data_loader import prepare_data_loader
-from datasets import IterableDataset
+from datasets import DatasetDict, IterableDataset
 from sentence_transformers import SentenceTransformerTrainer
 from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
 from torch import nn
@@ -237,7 +237,7 @@ class EncoderTrainer(SentenceTransformerTrainer):
 
     def rows_seen(self) -> int | None:
         """Distinct rows in the batches of the steps so far, over all datasets; None for a stream, which ends never."""
-        if isinstance(self.train_dataset, IterableDataset):
+        if not isinstance(self.train_dataset, DatasetDict):
             return None
         parts, first, count = self.train_dataset.values(), 0, 0
         seen = self.batches.seen(self.state.global_step, sum(map(len, parts)))
