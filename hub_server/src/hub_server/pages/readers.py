@@ -40,13 +40,11 @@ def ask(module: str, question: BaseModel, answer: type[Answer]) -> Answer:
     with _AT_ONCE:
         ours, theirs = _CONTEXT.Pipe(duplex=False)
         words = (module, question.model_dump_json().encode(), theirs, math.ceil(SECONDS))
-        process = _CONTEXT.Process(target=_answer, args=words, daemon=True)
+        process = _CONTEXT.Process(target=_answer, args=words, daemon=True)  # type: ignore[attr-defined]
         with ours:
             try:
                 with _STARTING, theirs:
-                    if (
-                        _FORKS
-                    ):  # pyarrow imports pandas for its first scalar, which would take longer than most searches
+                    if _FORKS:  # pyarrow imports pandas for its first scalar: longer than most searches
                         _CONTEXT.set_forkserver_preload([_CARDS, _ROWS, "pandas"])
                     process.start()
                 if ours.poll(2 * SECONDS):
