@@ -78,6 +78,7 @@ class Explanation:
     traced: str  # the text of ``steps``
     regenerated: Completion
     changes: str = ""  # versions that changed since the run
+    read: str = ""  # the tokens of the prompt
 
     @property
     def differences(self) -> list[str]:
@@ -96,6 +97,7 @@ class Explanation:
     def __str__(self) -> str:
         """The explanation for a terminal, without control characters."""
         lines = [f"row {self.row_id} of {self.config}", "--- prompt", self.request.prompt]
+        lines += ["--- prompt as tokens; control tokens have no quotation marks", self.read]
         for counter in self.request.counter_prompts:
             lines += ["--- counter-prompt: the text must not fit", counter]
         if self.request.plain_prompt is not None:
@@ -108,7 +110,8 @@ class Explanation:
         prompts = {name: getattr(self.request, name) for name in ("prompt", "counter_prompts", "plain_prompt")}
         now = {"tokens": [asdict(step) for step in self.steps], "regenerated": asdict(self.regenerated)}
         result = {"identical": not self.differences, "differences": self.differences}
-        return {"row_id": str(self.row_id), "config": self.config, "row": self.row, **prompts, **now, **result}
+        row = {"row_id": str(self.row_id), "config": self.config, "row": self.row, "prompt_as_tokens": self.read}
+        return {**row, **prompts, **now, **result}
 
 
 def parse_row_id(text: str, recipe: DatasetRecipe) -> RowId:
@@ -184,9 +187,9 @@ def explain(directory: Path, text: str, places: Sequence[str] = ()) -> Explanati
     from generation.backends.trace import Tracer
 
     tracer = Tracer(recipe.model)
-    steps, traced = tracer.trace(request, settings)
+    (steps, traced), read = tracer.trace(request, settings), tracer.shown_tokens(request.prompt)
     regenerated = tracer.regenerate(request, settings, settings.batch_size, prompts.prefixes(row_id.variant))
-    return Explanation(row_id, config, row, request, steps, traced, regenerated, _changes(manifest))
+    return Explanation(row_id, config, row, request, steps, traced, regenerated, _changes(manifest), read)
 
 
 def _same(was: object, is_now: object) -> bool:

@@ -18,10 +18,10 @@ from statistics import median
 from typing import Any, TypeVar
 
 from generation.backends.protocol import Completion, Request, Writer
-from generation.backends.registry import load_preview, load_writer, with_dtype
+from generation.backends.registry import BACKENDS, load_preview, load_writer, with_dtype
 from generation.inputs.prompts import ContextRoom, Prompts, TokenCounter, load_prompts
 from generation.inputs.row_seeds import fraction
-from generation.inputs.sources import CountTokens, GivenTexts, Lack, SourceSentence, what_was_read
+from generation.inputs.sources import CountTokens, GivenTexts, IsControl, Lack, SourceSentence, what_was_read
 from generation.pipeline import tasks as layout
 from generation.pipeline.directory import BaseRun
 from generation.pipeline.tasks import WriteSourceSentences
@@ -55,7 +55,11 @@ class Firsts:
 
 
 def survey(
-    recipe: DatasetRecipe, count_tokens: CountTokens, lack: Lack = lambda _: 0, base: BaseRun | None = None
+    recipe: DatasetRecipe,
+    count_tokens: CountTokens,
+    lack: Lack = lambda _: 0,
+    base: BaseRun | None = None,
+    is_control: IsControl = lambda _: False,
 ) -> Firsts:
     """Read the source once. One sentence stands for those that the model has still to write.
 
@@ -65,7 +69,8 @@ def survey(
         total = (recipe.source.limit or 0) - (base.source_sentences if base else 0)
         lack(NOT_YET)
         return Firsts(total, (SourceSentence("000000", NOT_YET),), {})
-    given, places, place = GivenTexts(recipe, count_tokens, lack), count(), recipe.source.path or recipe.source.repo_id
+    given, places = GivenTexts(recipe, count_tokens, lack, is_control), count()
+    place = recipe.source.path or recipe.source.repo_id
     firsts = iter(base.new_among(given, place) if base else given)
     shown = list(islice(firsts, 3))
     placed = ((fraction("plan", first.source_id), next(places), first) for first in chain(shown, firsts))
@@ -78,14 +83,16 @@ def survey(
 
 
 def plan(recipe: DatasetRecipe, directory: Path, base: BaseRun | None = None) -> str:
-    """The plan of a run as text. Loads the model's config and tokenizer and reads the source; writes nothing.
+    """The plan of a run as text. Tries the model where its weights lie here, and reads the source; writes nothing.
 
     ``base``: the finished run that rows are appended to; the plan then covers the rows after its own.
     Raises InputError as a run would: an unusable source, example or model, or a prompt beyond the context.
     """
     recipe = with_dtype(recipe)
     (writer, facts), prompts = load_preview(recipe.model), load_prompts(recipe)
-    found = Plan(recipe, prompts, writer, survey(recipe, writer.count_tokens, ContextRoom(prompts, writer).lack, base))
+    lack = ContextRoom(prompts, writer).lack
+    found = Plan(recipe, prompts, writer, survey(recipe, writer.count_tokens, lack, base, writer.is_control))
+    facts += BACKENDS[recipe.model.backend].proof(recipe.model)
     for line in found.firsts.read:
         say(line)
     lines = [f"{recipe.name} v{recipe.version} -> {directory}", *facts]
@@ -168,6 +175,7 @@ class Plan:
                     yield f"--- {first.source_id}" + (f", example set {variant.example_set}" if variant.shots else "")
                     yield prompt
                     if not number:
+                        yield from (f"    as tokens: {read}" for read in [self.writer.shown_tokens(prompt)] if read)
                         yield from (f"    not also: {counter!r}" for counter in counters)
 
 
@@ -208,6 +216,7 @@ class Watched:
     def __init__(self, writer: Writer, clock: Clock):
         self.writer, self.clock, self.context = writer, clock, writer.context
         self.count_tokens, self.prompt_tokens = writer.count_tokens, writer.prompt_tokens
+        self.is_control, self.shown_tokens = writer.is_control, writer.shown_tokens
         self.describe, self.pilot = writer.describe, Pilot(0)
 
     def stream(
@@ -290,7 +299,8 @@ def _source_sentences(
 ) -> tuple[int, list[SourceSentence], float, list[str]]:
     """The number of source sentences, those of the pilot, the seconds to write all, and ``what_was_read``."""
     if not recipe.source.facts.generated:
-        firsts = survey(recipe, writer.count_tokens, ContextRoom(prompts, writer).lack)
+        lack = ContextRoom(prompts, writer).lack
+        firsts = survey(recipe, writer.count_tokens, lack, is_control=writer.is_control)
         return firsts.total, _spread(firsts.sample, ROWS), 0.0, firsts.read
     limit, started = recipe.source.limit or 0, writer.clock()
     asked = range(min(FIRSTS, limit * recipe.decoding.max_attempts))

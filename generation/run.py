@@ -21,6 +21,7 @@ from generation.pipeline.job import generate, model_files, run_key
 from generation.pipeline.worker import local_executor
 from generation.plan import estimate, plan
 from hub import cli
+from hub.assets import BRING, asset
 from hub.contract import licences, run_dir
 from hub.contract.published_paths import command_line, require_inputs
 from hub.contract.recipe import DatasetRecipe, config_columns
@@ -102,6 +103,10 @@ def checked_recipe(
     licences.check(recipe)  # else the dataset could not be published
     require_inputs(path, recipe.local_paths())
     check(options, recipe)
+    built_in = recipe.model.path and Path(recipe.model.path).resolve() == asset("demo-lm").resolve()
+    if built_in and recipe.language != "en":
+        problem = f"{recipe.language!r}, and the built-in model writes English alone"
+        raise InputError(f"{path}: language", problem, allowed="en", hint=f"bring a model that writes it: {BRING}")
     require_file(recipe.source)
     model_files(recipe.model)
     return recipe, out or run_dir.ARTIFACTS / "datasets" / recipe.name

@@ -115,10 +115,11 @@ def propose(
     An equal recipe may exist already. Raises InputError for another one, and for fewer than ``least`` usable texts.
     """
     from hub.assets import asset
-    from sts_dino.proposals.recipes import choose_generator, dataset_recipe, languages
+    from sts_dino.proposals.recipes import choose_generator, dataset_recipe, languages, require_known_language
 
     seen, generator = _looked_at(corpus, recipe, choices), choose_generator(choices.lm, choices.lm_license)
     found = seen.profile
+    require_known_language(corpus, generator, found, choices.language)
     if found.usable - found.quoted < least:
         without = f" without a quotation mark, {found.quoted} with one" if found.quoted else ""
         raise InputError(corpus, f"has {found.usable - found.quoted} usable texts{without}", allowed=f"{least} or more")

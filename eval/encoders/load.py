@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from hub.cli import say
 from hub.contract.run_dir import MANIFEST, RECIPE, REPORT, Manifest, read_manifest, require_complete
 from hub.durable import sha256_file
 from hub.errors import InputError, RunError, did_you_mean
+from hub.model_limits import require_ids, usable_positions
 from hub.untrusted import (
     NO_CODE,
     NO_PICKLES,
@@ -331,7 +332,21 @@ def _load(folder: Path, model: str, dtype: str | None) -> SentenceTransformer:
     with reading_model(model):
         loaded = SentenceTransformer(str(folder), model_kwargs=arguments, **NO_CODE)
     require_all_weights(loaded, folder, model)
+    if loaded.transformers_model is not None:
+        with reading_model(model):
+            _fit_to_tables(loaded, model)
     return loaded.eval()
+
+
+def _fit_to_tables(loaded: SentenceTransformer, model: str) -> None:
+    """Cap ``max_seq_length`` at the model's positions, and say so. Raises InputError for ids beyond its embedding."""
+    network, tokenizer = cast(Any, loaded.transformers_model), cast(Any, loaded.tokenizer)
+    rows = len(network.get_input_embeddings().weight)
+    require_ids(tokenizer, rows, model, [*tokenizer("A text.").input_ids, tokenizer.pad_token_id])
+    most = usable_positions(network)
+    if most and (loaded.max_seq_length or most + 1) > most:
+        say(f"{model}: longer texts are cut at its {most} positions, not at max_seq_length {loaded.max_seq_length}")
+        loaded.max_seq_length = most
 
 
 def _settings(loaded: SentenceTransformer) -> dict[str, str]:

@@ -20,7 +20,7 @@ from transformers import DynamicCache
 
 from generation.backends.batch import KVCaches, LiveBatch, LiveSequence, Prompt, Row
 from generation.backends.load_model import is_out_of_memory, rows_that_fit
-from generation.backends.model_check import AttentionPath, find_path, with_attention
+from generation.backends.model_check import AttentionPath, find_path, plain_logits, with_attention
 from generation.backends.output_layer import LogitsInPieces, OutputLayer, pack, take_output_layer
 from generation.backends.protocol import Completion, Request, cut
 from generation.backends.self_debiasing import NextTokenLogits, choose, guided_rows
@@ -64,7 +64,8 @@ class Engine(PromptEncoder):
     def describe(self) -> dict[str, Any]:
         """Facts for the manifest."""
         parameters = getattr(self.model, "parameters_as_published", self.model.num_parameters())
-        return {"parameters": parameters, **self.attention.describe()}
+        template = self._template.describe() if self._template else {}
+        return {"parameters": parameters, **self.attention.describe(), **template}
 
     @torch.inference_mode()
     def stream(
@@ -132,7 +133,7 @@ class Engine(PromptEncoder):
             ids[row, longest - len(prompt) :], mask[row, longest - len(prompt) :] = torch.tensor(prompt), 1
         mask, cache = mask.to(self._device), DynamicCache(config=self.model.config)
         while True:
-            self._draw(live, rows, self._next_logits(ids, mask, cache), None, settings)
+            self._draw(live, rows, plain_logits(self.model, ids, mask, cache), None, settings)
             rows = [of_text for text, of_text in zip(live, rows, strict=True) if not self._ended(text, settings)]
             live = [text for text in live if not self._ended(text, settings)]
             if not live:
@@ -143,19 +144,6 @@ class Engine(PromptEncoder):
             ids = torch.tensor([[text.tokens[-1]] for text, of_text in zip(live, rows, strict=True) for _ in of_text])
             numbers = iter(range(len(kept)))
             rows = [[next(numbers) for _ in of_text] for of_text in rows]
-
-    def _next_logits(self, ids: Tensor, mask: Tensor, cache: DynamicCache) -> Tensor:
-        positions = (mask.cumsum(dim=-1) - 1).clamp(min=0)[:, -ids.shape[1] :]  # GPT-2 with left padding needs them
-        output = self.model(
-            input_ids=ids.to(self._device),
-            attention_mask=mask,
-            position_ids=positions,
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        logits: Tensor = output.logits[:, -1]
-        return logits
 
     def banned(self, settings: DecodingParameters) -> list[int]:
         """The ids that cannot be drawn: those of no token, and the end of text where a quotation mark ends a text."""

@@ -18,12 +18,14 @@ from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURE
 from transformers.quantizers.auto import AutoQuantizationConfig
 from transformers.utils import logging as transformers_logging
 
+from generation.backends.model_check import CAUSAL, OTHER_MODEL, require_servable
 from generation.backends.output_layer import pack
 from generation.inputs.chat_template import PromptEncoder
 from hub.cli import say
 from hub.client.connection import hub_errors, lost_connection
 from hub.contract.recipe import LanguageModel, quantization_values
 from hub.errors import InputError, OutOfMemory
+from hub.model_limits import require_ids
 from hub.untrusted import NO_CODE, NO_PICKLES, reading_model, require_safetensors
 
 _SMALLER = "use a smaller model or a narrower dtype (model.dtype)"
@@ -53,12 +55,39 @@ def load_model(recipe: LanguageModel) -> tuple[Any, Any]:
         torch.set_num_threads(recipe.threads)
     if warning := slow_dtype(recipe):
         say(f"warning: {warning}")
-    model, tokenizer = read_model(recipe)
-    check_vocabulary(tokenizer, model.config, model_place(recipe))
+    return _proved(recipe)
+
+
+def _proved(recipe: LanguageModel) -> tuple[Any, Any]:
+    """The packed model and its tokenizer, both proved to serve."""
+    where, (model, tokenizer) = model_place(recipe), read_model(recipe)
+    check_vocabulary(tokenizer, model.config, where)
     model.parameters_as_published = model.num_parameters()  # packing takes weights out of what torch counts
-    with typed_out_of_memory("for the model", _SMALLER):
-        pack(model)
+    with (
+        typed_out_of_memory("for the model", _SMALLER),
+        reading_model(where, "cannot serve", allowed=CAUSAL, hint=OTHER_MODEL, passes=is_out_of_memory),
+    ):
+        pack(model.eval())
+        require_servable(model, where)
     return model, tokenizer
+
+
+def try_model(recipe: LanguageModel) -> str:
+    """Load a model that lies here and prove that it can serve, as a run does; a line about that.
+
+    268M parameters take seconds. Raises as ``load_model``.
+    """
+    if not recipe.path:
+        return "model: not tried yet, its weights are on the Hub; a run tries it before it writes"
+    if recipe.device.startswith("cuda") and not torch.cuda.is_available():
+        return f"model: not tried, {recipe.device} is not here; a run tries it before it writes"
+    folder = Path(recipe.path)
+    files = [folder / recipe.gguf_file] if recipe.gguf_file else folder.glob("*.safetensors")
+    size, free = 2 * sum(file.stat().st_size for file in files), psutil.virtual_memory().available
+    if size > free:  # a dtype twice as wide as the file's may not fit
+        return f"model: not tried, it may take {size / 1e9:.0f} GB; a run tries it before it writes"
+    _proved(recipe)
+    return "model: tried: single prompts and a padded batch give equal logits, and no later token changes them"
 
 
 @hub_errors("read the language model")
@@ -228,8 +257,9 @@ def check_vocabulary(tokenizer: Any, config: Any, where: object) -> None:
     ids = tokenizer('Sentence 2: "').input_ids
     if not ids or tokenizer.decode(ids, skip_special_tokens=True).strip()[-1:] != '"':
         raise InputError(where, "its tokenizer loses the quotation mark that opens a text")
-    if max(ids) >= vocabulary or len(tokenizer) == 0:
-        raise InputError(where, f"its tokenizer gives ids beyond the model's vocabulary of {vocabulary}")
+    if len(tokenizer) == 0:
+        raise InputError(where, "its tokenizer has no tokens")
+    require_ids(tokenizer, vocabulary, where, ids)
 
 
 def rows_that_fit(model: Any, max_new_tokens: int, logits: int) -> int:

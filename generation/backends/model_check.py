@@ -1,7 +1,7 @@
-"""How a model's attention is computed: through ``generation.backends.shared_attention`` or in the plain loop.
+"""What a model can do, tried at load on the model itself: serve at all, and read through shared attention.
 
-Tried at load on the model itself: the logits of some tokens, read as the engine reads them, against those of the
-model's own attention. The masks that the model asks for tell its window.
+The logits of some tokens, read as the engine reads them, are compared with those of the model's own forward pass. The
+masks that the model asks for tell its window.
 """
 
 from collections.abc import Iterator
@@ -13,13 +13,16 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
 
 from generation.backends.batch import KVCaches, LiveBatch
 from generation.backends.protocol import Request
 from generation.backends.shared_attention import NAME, attend, run_pass
+from hub.errors import InputError
 
 PROMPT, WRITTEN = 16, 18  # tokens of the trial: written ones in two pages
+CAUSAL = "a causal language model with attention in every layer"
+OTHER_MODEL = "use another one, e.g. that of `sts-dino lm`, or serve this one and send prompts there (backend: openai)"
 TRIAL = "sts_dino_trial"  # shared attention of a model that also says which masks it wants
 EXACT = 1e-2  # of the logits' spread: the largest error in float32; a wrong attention moves them by their spread
 ROUNDING = 2.0  # times the mean difference between two orders of the model's own sums, in half precision
@@ -49,6 +52,62 @@ class AttentionPath:
     def holds(self, tokens: int) -> bool:
         """Whether texts of so many tokens, prompt included, can be read through shared attention."""
         return self.shared and (not self.window or tokens <= self.window)
+
+
+@torch.inference_mode()
+def require_servable(model: Any, where: object) -> None:
+    """Prove that a loaded model can serve, in five short passes.
+
+    A later token moves no earlier logit. Two prompts in one padded batch, read as the plain loop reads them, get the
+    logits of the model's own pass. Raises InputError where that is not so, and whatever the model raises.
+    """
+    kind, problem = model.config.get_text_config().model_type, None
+    ids = np.random.default_rng(0).integers(5, model.config.get_text_config().vocab_size, PROMPT + WRITTEN)
+    wanted, half = _own_logits(model, ids), model.dtype != torch.float32
+    changed = _own_logits(model, np.append(ids[:PROMPT], ids[:WRITTEN]))
+
+    def same(found: Tensor, expected: Tensor) -> bool:
+        error = (found - expected).abs() / wanted.std()
+        return bool(error.mean() <= WIDEST) if half else bool(error.max() <= EXACT)
+
+    if not wanted.isfinite().all():
+        problem = "its logits are not finite numbers (damaged weights, or too narrow a model.dtype)"
+    elif not same(changed[0], wanted[0]):
+        problem = f"{kind} reads both ways: a later token changes earlier logits"
+    elif not same(_padded_logits(model, ids), wanted[[0, -2, -1, 1, -1]]):
+        problem = f"{kind} gives other logits in a padded batch than for a prompt alone"
+    if problem:
+        raise InputError(where, f"cannot serve: {problem}", allowed=CAUSAL, hint=OTHER_MODEL)
+
+
+def _padded_logits(model: Any, ids: np.ndarray) -> Tensor:
+    """(5, V) of two prompts and of a token after the second, first and second, read as the plain loop does."""
+    short, device = PROMPT, model.get_input_embeddings().weight.device
+    batch, mask = (torch.zeros(2, len(ids) - 1, dtype=torch.long) for _ in range(2))
+    batch[0, -short:], mask[0, -short:] = torch.from_numpy(ids[:short]), 1
+    batch[1], mask[1] = torch.from_numpy(ids[:-1]), 1
+    mask, cache = mask.to(device), DynamicCache(config=model.config)
+    found = [plain_logits(model, batch, mask, cache)]
+    kept = torch.tensor([1, 0, 1], device=device)
+    cache.batch_select_indices(kept)
+    mask = torch.cat([mask[kept], mask.new_ones(3, 1)], dim=1)
+    found.append(plain_logits(model, torch.tensor([ids[-1], ids[short], ids[-1]])[:, None], mask, cache))
+    return torch.cat(found).float()
+
+
+def plain_logits(model: Any, ids: Tensor, mask: Tensor, cache: DynamicCache) -> Tensor:
+    """(B, V) of the last tokens of ``ids`` (B, n), padded on the left where ``mask`` has zeros."""
+    positions = (mask.cumsum(dim=-1) - 1).clamp(min=0)[:, -ids.shape[1] :]  # GPT-2 with left padding needs them
+    output = model(
+        input_ids=ids.to(mask.device),
+        attention_mask=mask,
+        position_ids=positions,
+        past_key_values=cache,
+        use_cache=True,
+        logits_to_keep=1,
+    )
+    logits: Tensor = output.logits[:, -1]
+    return logits
 
 
 @torch.inference_mode()

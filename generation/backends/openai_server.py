@@ -5,6 +5,7 @@ The ``openai`` client retries by itself: 408, 409, 429, 5xx, timeouts and droppe
 """
 
 import os
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -155,6 +156,9 @@ class Client:
         return one_line(words.replace(self._key, "[key]") if self._key else words, _SHOWN)
 
 
+_CONTROL = re.compile(r"<\|[^\s<>|]{1,40}\|>|</?s>|<(?:start|end)_of_turn>|\[/?INST\]")
+
+
 class OpenAIServer:
     """A language model behind a server, as a ``generation.backends.protocol.Writer``."""
 
@@ -220,6 +224,14 @@ class OpenAIServer:
     def count_tokens(self, text: str) -> int:
         """How many tokens the model's tokenizer makes of ``text``; it is read from ``path`` or ``repo_id``."""
         return len(self._tokenizer(text, add_special_tokens=False).input_ids)
+
+    def is_control(self, text: str) -> bool:
+        """Whether ``text`` holds a usual control token: which ones the served model has is not known."""
+        return _CONTROL.search(text) is not None
+
+    def shown_tokens(self, prompt: str) -> str:
+        """Nothing: no server tells how it reads a prompt."""
+        return ""
 
     prompt_tokens = count_tokens  # what the server adds to a prompt is not known
 

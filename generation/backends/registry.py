@@ -19,12 +19,14 @@ class Backend:
     """How one backend is loaded, declared once in ``BACKENDS``.
 
     ``load`` gives the writer; a server's answers are kept beside the run directory. ``preview`` gives the token counter
-    for a plan, without weights, and lines about the model. ``dtype`` resolves ``dtype: auto``.
+    for a plan, without weights, and lines about the model. ``dtype`` resolves ``dtype: auto``. ``proof`` tries the
+    model, and gives lines about that.
     """
 
     load: Callable[[LanguageModel, Path | None], Writer]
     preview: Callable[[LanguageModel], tuple[TokenCounter, list[str]]]
     dtype: Callable[[LanguageModel], str]
+    proof: Callable[[LanguageModel], list[str]] = lambda model: []
 
 
 def _engine(model: LanguageModel, _: Path | None = None) -> Writer:
@@ -50,7 +52,12 @@ def _server(model: LanguageModel, directory: Path | None = None) -> Any:
 
 
 BACKENDS = {
-    "engine": Backend(_engine, lambda model: _torch().load_preview(model), lambda model: _torch().resolve_dtype(model)),
+    "engine": Backend(
+        _engine,
+        lambda model: _torch().load_preview(model),
+        lambda model: _torch().resolve_dtype(model),
+        lambda model: [_torch().try_model(model)],
+    ),
     "openai": Backend(_server, lambda model: (_server(model), []), lambda model: model.dtype),  # the server's own dtype
 }
 

@@ -45,7 +45,7 @@ class Tracer:
         """Raises InputError when the model cannot be loaded."""
         self._model, tokenizer = load_model(model)
         self._slow = Engine(self._model, tokenizer, chat=model.chat_template, shared=False)
-        self._chat = model.chat_template
+        self._chat, self.shown_tokens = model.chat_template, self._slow.shown_tokens
 
     @torch.inference_mode()
     def trace(self, request: Request, settings: DecodingParameters) -> tuple[list[Step], str]:

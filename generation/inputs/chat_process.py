@@ -7,10 +7,12 @@ process sets its limits before it reads a template. They end it even inside a C 
 import json
 import signal
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 MOST_BYTES = 1 << 30  # of memory, more than it has when it starts
+TIME = "2026-01-01T12:00:00"  # what a template's strftime_now reads: else prompts differ from day to day
 MOST_CHARACTERS = 200_000  # that a template adds to a text
 
 
@@ -38,14 +40,21 @@ def answer(question: dict[str, Any], render: Any) -> dict[str, Any]:
 
 def main(seconds: float) -> None:
     """Answer until stdin ends, each question within so many ``seconds`` of CPU."""
-    from transformers.utils.chat_template_utils import render_jinja_template
+    from transformers.utils import chat_template_utils as library
 
+    class Pinned(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> "Pinned":
+            """The pinned time."""
+            return cls.fromisoformat(TIME)
+
+    setattr(library, "datetime", Pinned)  # noqa: B010 - mypy takes no class for another
     limit_memory()
     timed = hasattr(signal, "setitimer")  # else, on Windows, the parent limits the time
     for line in sys.stdin:
         if timed:
             signal.setitimer(signal.ITIMER_PROF, seconds)  # its SIGPROF ends the process, as nobody handles it
-        said = json.dumps(answer(json.loads(line), render_jinja_template))
+        said = json.dumps(answer(json.loads(line), library.render_jinja_template))
         if timed:
             signal.setitimer(signal.ITIMER_PROF, 0)
         print(said, flush=True)

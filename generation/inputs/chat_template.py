@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import weakref
+from collections.abc import Sequence
 from functools import lru_cache
 from threading import Timer
 from typing import Any
@@ -25,6 +26,7 @@ _TIMED = hasattr(signal, "SIGPROF")  # else, on Windows, ``ChatTemplate`` ends t
 _OF_LIMITS = (-getattr(signal, "SIGPROF", 0), -signal.SIGABRT, -signal.SIGSEGV)  # of time; of memory, in C code
 _TO_START = 60.0  # seconds that the process may take to start
 _SHOWN = 200  # characters of what a template says
+_PROBE = 'Write two sentences that mean the same thing.\nSentence 1: "Two dogs run."\nSentence 2: "A'
 _RUN = "import runpy, sys; runpy.run_path(sys.argv[1])['main'](float(sys.argv[2]))"
 
 
@@ -34,17 +36,38 @@ class ChatTemplate:
     def __init__(self, tokenizer: Any, seconds: float = MOST_SECONDS):
         self._tokenizer, self.seconds = tokenizer, seconds
         self._process: subprocess.Popen[str] | None = None
+        self._proved: str | None = None
 
     def turn(self, text: str) -> str:
         """A user's turn with ``text``, up to where the answer begins.
 
-        Raises InputError for a template that is missing, refuses the turn, raises, or breaks a limit, RunError when
-        the process that renders it ends for another reason.
+        Raises InputError for a template that is missing, refuses the turn, raises, breaks a limit, changes or doubles
+        the message, or renders it in two ways; RunError when the process that renders it ends for another reason.
         """
+        template = self._source()
+        if self._proved != template:
+            once, again = (self._rendered(template, _PROBE) for _ in range(2))
+            if once != again:
+                raise _unusable("the model's template renders one message in two ways")
+            if once.count(_PROBE) > 1:
+                raise _unusable("the model's template repeats the message")
+            self._proved = template
+        turn = self._rendered(template, text)
+        if text.strip() not in turn:  # spaces at its ends may go
+            raise _unusable(f"the model's template drops, cuts or changes the message {text[:60]!r}")
+        return turn
+
+    def describe(self) -> dict[str, str]:
+        """Facts for the manifest: the pinned time of a template that asks for it."""
+        return {"chat_template_time": chat_process.TIME} if "strftime_now" in self._source() else {}
+
+    def _source(self) -> str:
         try:
-            template = self._tokenizer.get_chat_template()
+            return str(self._tokenizer.get_chat_template())
         except ValueError as error:
             raise _unusable("the model has none") from error
+
+    def _rendered(self, template: str, text: str) -> str:
         special = {name: str(token) for name, token in self._tokenizer.special_tokens_map.items()}
         answer = self._asked({"template": template, "special": special, "text": text})
         if "raised" in answer:
@@ -110,6 +133,10 @@ class PromptEncoder:
         """``config`` is transformers' of the model; ``chat``: prompts go through the tokenizer's chat template."""
         self.tokenizer, self._template = tokenizer, ChatTemplate(tokenizer) if chat else None
         self.context = int(getattr(config.get_text_config(), "max_position_embeddings", 0) or 0)
+        self._rows = int(getattr(config.get_text_config(), "vocab_size", 0) or 0)
+        added = tokenizer.added_tokens_decoder.values()
+        self._control = {*tokenizer.all_special_tokens, *(str(token) for token in added if token.special)}
+        self._before = self._added_before()
         self.encode = lru_cache(maxsize=4096)(self._encoded)
 
     def count_tokens(self, text: str) -> int:
@@ -120,16 +147,40 @@ class PromptEncoder:
         """How many tokens the model reads of a prompt: special tokens and the chat template's included."""
         return len(self.encode(prompt))
 
+    def is_control(self, text: str) -> bool:
+        """Whether ``text`` holds a control token of the tokenizer's, which would be read as that and not as letters."""
+        return any(token in text for token in self._control)
+
+    def shown_tokens(self, prompt: str) -> str:
+        """The tokens that the model reads of a prompt, control tokens without quotation marks."""
+        words = (
+            (self.tokenizer.convert_ids_to_tokens(one), self.tokenizer.decode([one])) for one in self.encode(prompt)
+        )
+        return " ".join(token if token in self._control else repr(text) for token, text in words)
+
     def encoded_prefix(self, prefix: str) -> tuple[int, ...]:
         """Token ids of the beginning of a prompt; none where the chat template changes its text."""
         if self._template is None:
-            return tuple(self.tokenizer(prefix).input_ids)
+            return self._ids(prefix, self._before)
         turn = self._template.turn(prefix)
-        begun = turn[: turn.index(prefix) + len(prefix)] if prefix in turn else ""
-        return tuple(self.tokenizer(begun, add_special_tokens=False).input_ids)
+        return self._ids(turn[: turn.index(prefix) + len(prefix)] if prefix in turn else "")
 
     def _encoded(self, prompt: str) -> tuple[int, ...]:
         if self._template is None:
-            return tuple(self.tokenizer(prompt).input_ids)
-        opened = self._template.turn(prompt.removesuffix(QUOTE)) + (QUOTE if prompt.endswith(QUOTE) else "")
-        return tuple(self.tokenizer(opened, add_special_tokens=False).input_ids)
+            return self._ids(prompt, self._before)
+        return self._ids(self._template.turn(prompt.removesuffix(QUOTE)) + (QUOTE if prompt.endswith(QUOTE) else ""))
+
+    def _ids(self, text: str, before: Sequence[int] = ()) -> tuple[int, ...]:
+        ids = (*before, *self.tokenizer(text, add_special_tokens=False).input_ids)
+        if self._rows and max(ids, default=0) >= self._rows:
+            token = self.tokenizer.convert_ids_to_tokens(max(ids))
+            problem = f"gets the token {token} of id {max(ids)}, beyond the {self._rows} rows of the model's embedding"
+            raise InputError(f"prompt {text[:60]!r}", problem, hint="resize the embedding and save the model again")
+        return ids
+
+    def _added_before(self) -> tuple[int, ...]:
+        """The special tokens that the tokenizer puts before a text. Those behind it, an end of text, are left off."""
+        text = list(self.tokenizer(QUOTE, add_special_tokens=False).input_ids)
+        whole = list(self.tokenizer(QUOTE).input_ids)
+        places = [at for at in range(len(whole)) if whole[at : at + len(text)] == text]
+        return tuple(whole[: places[0]]) if places else ()

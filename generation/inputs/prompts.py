@@ -108,6 +108,12 @@ class TokenCounter(Protocol):
     def prompt_tokens(self, prompt: str) -> int:
         """How many tokens the model reads of a prompt: special tokens and the chat template's included."""
 
+    def is_control(self, text: str) -> bool:
+        """Whether ``text`` holds a control token, which the model would not read as letters."""
+
+    def shown_tokens(self, prompt: str) -> str:
+        """The tokens that the model reads of a prompt; nothing where a server does not tell."""
+
 
 @dataclass(frozen=True)
 class ContextRoom:
@@ -115,6 +121,14 @@ class ContextRoom:
 
     prompts: Prompts
     model: TokenCounter
+
+    def __post_init__(self) -> None:
+        """Raise InputError for an example with a control token."""
+        sets = (one for of_shots in self.prompts.sets.values() for one in of_shots)
+        for example in (one for found in sets for shown in found.values() for one in shown):
+            if self.model.is_control(f"{example.premise}\n{example.hypothesis}"):
+                problem = f"an example holds a control token of the model: {example.hypothesis[:60]!r}"
+                raise InputError("few_shot.examples", problem, hint="take it out of the examples")
 
     def lack(self, text: str) -> int:
         """Tokens beyond the context for a source sentence's longest prompt and its new tokens; 0: they fit.

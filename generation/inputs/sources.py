@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from generation.inputs.row_seeds import fraction
 from hub.client.connection import is_wrong, reading
@@ -15,6 +16,7 @@ from hub.client.offline import commit_of, prepared
 from hub.contract.recipe import QUOTE, DatasetRecipe, Source
 from hub.contract.schema import (
     CONTROL_CHARACTERS,
+    CONTROL_TOKEN,
     DUPLICATE,
     EMPTY,
     LENGTH,
@@ -60,6 +62,7 @@ def require_columns(place: object, wanted: Columns, columns: list[str]) -> Colum
 
 
 CountTokens = Callable[[str], int]
+IsControl = Callable[[str], bool]  # prompts.TokenCounter.is_control
 Lack = Callable[[str], int]  # tokens of a source sentence beyond the context: prompts.ContextRoom.lack
 MANY, SHOWN = 0.2, 100  # share of passed-over rows that is a warning; characters of a text that is shown
 LENGTH_HINT = "the recipe's premise_tokens bound the length in the model's tokens"
@@ -103,10 +106,17 @@ class GivenTexts:
     """The usable source sentences of a recipe, streamed; ``skipped`` counts the other rows by reason.
 
     At most ``source.limit`` texts are given. A hash of (seed, source id) chooses ``source.share`` of all. ``lack``: how
-    much too long a text is for the model; without it, no text is.
+    much too long a text is for the model; without it, no text is. ``is_control``: whether a text holds a control token.
     """
 
-    def __init__(self, recipe: DatasetRecipe, count_tokens: CountTokens, lack: Lack = lambda _: 0):
+    def __init__(
+        self,
+        recipe: DatasetRecipe,
+        count_tokens: CountTokens,
+        lack: Lack = lambda _: 0,
+        is_control: IsControl = lambda _: False,
+    ):
+        self._is_control = is_control
         self.source, self.seed, self.skipped = recipe.source, recipe.seed, Counter[str]()
         self._length, self._count_tokens, self._lack = recipe.premise_tokens, count_tokens, lack
         self._chosen = frozenset(recipe.postprocess.reject)
@@ -139,6 +149,8 @@ class GivenTexts:
         if self.source.quotation_marks == "skip" and QUOTE in text:
             return QUOTATION_MARK.name
         found = text_problem(text, self._length, self._count_tokens)
+        if found is None and self._is_control(text):
+            return CONTROL_TOKEN.name
         if found is None and CONTROL_CHARACTERS.name in self._chosen and has_control_characters(text):
             return CONTROL_CHARACTERS.name
         return found
@@ -267,7 +279,7 @@ def _split_rows(source: Source, split: str) -> Iterator[Cells]:
         pin = _pin(source)
         check_dataset_card(source.repo_id or "", pin)
         try:
-            options = {"split": split, "streaming": True}
+            options: dict[str, Any] = {"split": split, "streaming": True}
             if constants.HF_HUB_OFFLINE:
                 rows = prepared(source.repo_id or "", pin, source.config, **options)
             else:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from contextlib import ExitStack
 from pathlib import Path
 
 from generation.backends.registry import with_dtype
@@ -59,8 +60,14 @@ def generate(
         scratch.clear()
     command = manifest.provenance.get("command", command)
     code = manifest.provenance.get("code", {}) if manifest.provenance else clone_of(ROOT)
-    prompts = load_prompts(recipe)
-    with start(ExecutorSpec(recipe, prompts, directory, scratch.notes.key)) as executor:
+    with ExitStack() as stack:
+        try:
+            prompts = load_prompts(recipe)
+            executor = stack.enter_context(start(ExecutorSpec(recipe, prompts, directory, scratch.notes.key)))
+        except InputError:
+            if not manifest.provenance:  # a fresh start leaves nothing of a model or of examples that cannot serve
+                run_dir.withdraw(directory)
+            raise
         run = DatasetRun(directory, recipe, manifest, scratch.journal, base)
         run.record([], provenance=provenance(recipe, executor, prompts, inputs, command, code))
         firsts = prepare(run, scratch, executor, prompts)

@@ -140,7 +140,7 @@ def prepare(run: DatasetRun, scratch: Scratch, executor: Executor, prompts: Prom
         texts = texts or scratch.keep(generated, run.recipe.shard_size, {})
     elif texts is None:
         model = executor.model
-        given = GivenTexts(run.recipe, model.count_tokens, ContextRoom(prompts, model).lack)
+        given = GivenTexts(run.recipe, model.count_tokens, ContextRoom(prompts, model).lack, model.is_control)
         bar = tqdm(given, unit="text", desc=f"{run.recipe.name} sources", delay=1)
         new = run.base.new_among(bar, source.path or source.repo_id) if run.base else bar
         texts = scratch.keep(new, run.recipe.shard_size, given.skipped)

@@ -9,7 +9,7 @@ import glob
 import hashlib
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -171,6 +171,14 @@ def begin(directory: Path, manifest: Manifest, recipe_yaml: str) -> Manifest:
     write_manifest(directory, manifest)
     write_text(directory / RECIPE, recipe_yaml)
     return manifest
+
+
+def withdraw(directory: Path) -> None:
+    """Remove a run that ``begin`` started and that made nothing; other files stay."""
+    for name in (MANIFEST, RECIPE):
+        (directory / name).unlink(missing_ok=True)
+    with suppress(OSError):  # it holds other files
+        directory.rmdir()
 
 
 def base_inputs(manifest: Manifest | None) -> dict[str, str]:

@@ -175,4 +175,5 @@ VERIFIED = OTHER_LABEL, NOT_BEST = Reason("other_label"), Reason("not_best")
 IDENTICAL, DUPLICATE, OVER_CAP = Reason("identical"), Reason("duplicate"), Reason("over_cap")
 ROW_FILTERS = (IDENTICAL, *VERIFIED, DUPLICATE, OVER_CAP)
 QUOTATION_MARK, NOT_UNICODE = Reason("quotation_mark"), Reason("not_unicode")  # of source sentences, as those below
+CONTROL_TOKEN = Reason("control_token")
 LENGTH, TOO_LONG, NOT_NEEDED = Reason("length"), Reason("too_long"), Reason("not_needed")

@@ -11,7 +11,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from generation.backends.registry import dialect_of
-from hub.assets import asset
+from hub.assets import BRING, asset
 from hub.cli import say
 from hub.contract import licences
 from hub.contract.recipe import RECOGNISED, Address, DatasetRecipe
@@ -31,6 +31,8 @@ BATCH = 32
 PROMPTEOL = 'This sentence : "[X]" means in one word:"'  # Jiang et al. 2023; its last quotation mark's state embeds
 PROMPTEOL_RATE = "3e-4"
 LORA = {"r": "16", "alpha": "32", "dropout": "0.05", "release": "merged"}
+FEW = 10  # texts: too few for a share
+ENGLISH = 0.75  # of a corpus's texts, recognised as English: code has 0.5 to 0.65, sentences 0.9 and more
 WAYS = ("prompteol", "static")
 ITSELF = "the language model itself"
 
@@ -101,6 +103,16 @@ def choose_generator(asked: str | None, license_id: str | None) -> Generator:
         return Generator({"path": str(file.parent), "gguf_file": file.name, "dtype": "auto", **terms}, "as asked")
     words = ("gemma", "builtin", "FILE.gguf", "NAME@URL of an OpenAI-compatible server")
     return Generator({**place_of("--lm", str(asked), words), "dtype": "auto", **terms}, "as asked")
+
+
+def require_known_language(place: object, generator: Generator, corpus: Profile, given: str | None) -> None:
+    """Raise InputError for the built-in model and a corpus that is not English; ``given``: as the user names it."""
+    sure = given or corpus.usable < FEW or corpus.in_language >= ENGLISH
+    if generator.reads_examples or (corpus.language == "en" and sure):
+        return
+    found = f"is {corpus.language} ({corpus.in_language:.0%} of its texts are recognised as that)"
+    hint = f"bring a model that writes it: {BRING}; for English texts that are not recognised: --language en"
+    raise InputError(place, f"{found}, and the built-in model writes English alone", allowed="English", hint=hint)
 
 
 def require_address(option: str, url: str) -> None:

@@ -18,6 +18,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding, Transformer
 from tiny_bases import make_mlm
 from tiny_lm import make_tokenizer
+from transformers import AutoTokenizer
 
 from eval.encoders import embeddings as module
 from eval.encoders.embeddings import Embeddings, digests
@@ -81,6 +82,20 @@ def test_a_revision_is_that_of_the_files_that_decide(saved, model, monkeypatch):
     assert load_encoder(".").revision != before.revision
 
 
+def test_a_length_beyond_the_positions_is_cut_and_said(tmp_path, capsys):
+    transformer = Transformer(str(make_mlm(tmp_path / "base")), max_seq_length=514)
+    SentenceTransformer(modules=[transformer, Pooling(32)]).save_pretrained(str(tmp_path / "model"))
+    encoder = load_encoder(str(tmp_path / "model"))
+    assert encoder.embed(["dog " * 900]).shape == (1, 32)
+    assert "longer texts are cut at its 512 positions, not at max_seq_length 514" in capsys.readouterr().err
+
+
+def with_added_tokens(folder):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens(["ferry"])
+    tokenizer.save_pretrained(folder)
+
+
 def to_pickle(folder):
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
@@ -109,6 +124,7 @@ def with_nan(folder):
         (to_pickled_module, r"its weights are a pickle \(2_Dense/pytorch_model.bin\)"),
         (lambda folder: (folder / "model.safetensors").unlink(), "has no weights in safetensors"),
         (without_a_weight, r"its weights lack encoder.layer.1.output.dense.weight \(1 in all\)"),
+        (with_added_tokens, r"ids beyond the \d+ rows of its embedding: \d+ \(ferry\)"),
         (lambda folder: write_manifest(folder, UNFINISHED), "the run is not finished"),
         (lambda folder: (folder / "modules.json").unlink(), r"is not a SentenceTransformer model \(no modules.json\)"),
         (lambda folder: edit(folder / CONFIG, model_type="CrossEncoder"), "CrossEncoder"),

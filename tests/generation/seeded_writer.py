@@ -44,6 +44,9 @@ class SeededWriter:
     def count_tokens(self, text: str) -> int:
         return len(text)
 
+    def is_control(self, text: str) -> bool:
+        return False
+
     def describe(self) -> dict[str, object]:
         return {}
 

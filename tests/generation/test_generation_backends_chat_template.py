@@ -6,9 +6,12 @@ import signal
 import psutil
 import pytest
 from tiny_lm import make_tokenizer
+from tokenizers.processors import TemplateProcessing
+from transformers import LlamaConfig
 
 from generation.inputs import chat_template
-from generation.inputs.chat_template import ChatTemplate
+from generation.inputs.chat_process import TIME
+from generation.inputs.chat_template import ChatTemplate, PromptEncoder
 from hub.errors import InputError, RunError
 
 TURNS = "{{ bos_token }}{% for m in messages %}<user>{{ m.content | trim }}</user>\n{% endfor %}"
@@ -22,6 +25,11 @@ BOMBS = {
     "long": ("{{ 'x' * 10**6 }}", r"adds \d+ characters"),
     "depth": ("{{ " + "(" * 5_000 + "1" + ")" * 5_000 + " }}", "raises|too much"),
     "refuses": ("{{ raise_exception('no system turn\\x1b[31m') }}", r"raises 'TemplateError: no .*\\x1b\[31m'"),
+    "drops": ("<user>hello<bot>", "drops, cuts or changes the message 'Two dogs"),
+    "cuts": ("{{ messages[0].content[:8] }}", "drops, cuts or changes"),
+    "upper case": ("{{ messages[0].content | upper }}", "drops, cuts or changes"),
+    "doubles": ("{{ messages[0].content }}{{ messages[0].content }}", "repeats the message"),
+    "random": ("{{ range(99999) | random }}{{ messages[0].content }}", "in two ways"),
     "syntax": ("{% for %}", "raises .TemplateSyntaxError"),
     "reaches out": ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "raises .SecurityError"),
 }
@@ -50,6 +58,31 @@ def test_a_template_that_fails_or_takes_too_much_is_one_line(name, template):
     assert len(str(caught.value)) < 500 and "\x1b" not in str(caught.value) and "\n" not in str(caught.value)
     template._tokenizer.chat_template = TURNS
     assert template.turn("Two dogs.").endswith("<bot>"), "the next turn has a process again"
+
+
+def test_the_time_of_a_template_is_pinned_and_recorded(template):
+    template._tokenizer.chat_template = "{{ strftime_now('%d %b %Y %H:%M') }} {{ messages[0].content }}"
+    assert template.turn("Two dogs.") == "01 Jan 2026 12:00 Two dogs."
+    assert template.describe() == {"chat_template_time": TIME}
+    template._tokenizer.chat_template = TURNS
+    assert template.describe() == {}
+
+
+def test_an_end_that_the_tokenizer_adds_is_left_off_and_a_start_stays():
+    plain = make_tokenizer()
+    tokenizer = make_tokenizer()
+    tokenizer.add_special_tokens({"bos_token": "<s>", "eos_token": "</s>"})
+    ids = [(name, tokenizer.convert_tokens_to_ids(name)) for name in ("<s>", "</s>")]
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing("<s> $A </s>", special_tokens=ids)
+    seen = PromptEncoder(tokenizer, LlamaConfig(vocab_size=len(tokenizer)), chat=False)
+    prompt = 'Sentence 1: "A dog."\nSentence 2: "'
+    assert tokenizer(prompt).input_ids[-1] == ids[1][1]
+    assert seen.encode(prompt) == seen.encoded_prefix(prompt) == (ids[0][1], *plain(prompt).input_ids)
+    assert seen.shown_tokens('A "') == "<s> 'A' ' \"'"
+    assert [seen.is_control(text) for text in ("a </s> b", "a <|end|> b", "a <b> c")] == [True, True, False]
+    small = PromptEncoder(tokenizer, LlamaConfig(vocab_size=len(plain)), chat=False)
+    with pytest.raises(InputError, match=r"gets the token <s> of id 330, beyond the 330 rows"):
+        small.encode(prompt)
 
 
 def test_a_model_without_a_template_says_so(template):

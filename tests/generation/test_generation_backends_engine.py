@@ -15,6 +15,7 @@ from tiny_lm import FAMILIES, load_engine, make_family, make_lm
 from transformers import AutoModelForCausalLM
 
 from generation.backends import batch as live_batch
+from generation.backends import engine as engine_module
 from generation.backends import output_layer
 from generation.backends.engine import Engine
 from generation.backends.protocol import Request, complete
@@ -220,7 +221,7 @@ def test_bfloat16_takes_the_same_path_and_repeats_its_texts(name, tmp_path):
 @pytest.mark.parametrize("shared", [True, False], ids=["shared attention", "plain loop"])
 def test_out_of_memory_halves_the_rows_loses_nothing_and_is_remembered(shared, lm, engine, monkeypatch, capsys):
     asked, engine = requests(18), engine if shared else Engine(original_of(lm), engine.tokenizer, shared=False)
-    owner, name = (live_batch.LiveBatch, "next_pass") if shared else (Engine, "_next_logits")
+    owner, name = (live_batch.LiveBatch, "next_pass") if shared else (engine_module, "plain_logits")
     real, error = (
         getattr(owner, name),
         torch.OutOfMemoryError("CUDA out of memory") if shared else MemoryError("no GiB"),

@@ -10,9 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
+from command_outcomes import outcome_of
 from commit_history import contents
 from killing import killed
 from seeded_writer import rows_of
+from tiny_lm import make_lm
 from tiny_model import make_model
 from transformers import AutoTokenizer
 from typer.testing import CliRunner
@@ -269,6 +272,31 @@ def test_too_few_source_sentences_are_a_warning_and_a_true_count(closing, tmp_pa
         f"warning: sts-dino-x1x2: the model generated {counts['sources']} of the 40 source sentences"
         in capsys.readouterr().err
     )
+
+
+def test_texts_with_control_tokens_are_counted_and_the_tokens_are_shown(lm, tmp_path):
+    (tmp_path / "texts.txt").write_text("The end<|end|>of it.\nHe said <|im_end|> and left.\n" * 2)
+    words = arguments(lm, tmp_path / "out", f"source.path={tmp_path / 'texts.txt'}", "source.columns=[]")
+    shown = outcome_of(run, *words, "--set", "premise_tokens=null", "--dry-run").printed
+    assert "source sentences: 1 (skipped: 2 control_token, 1 duplicate)" in shown
+    assert shown.count("    as tokens: 'T") == 3 and "model: tried: " in shown
+
+
+UNSERVABLE = yaml.safe_load(Path("tests/unservable.yaml").read_text())
+
+
+@pytest.mark.parametrize("name", [*UNSERVABLE, "added tokens"])
+def test_a_model_that_cannot_serve_is_one_line_before_anything_is_written(name, tmp_path):
+    found = {"kind": name, **UNSERVABLE.get(name, {"kind": "llama", "says": r"ids beyond the 330 rows .* 330 \(ferry"})}
+    says, folder = found.pop("says"), make_lm(tmp_path / "lm", **found)
+    if name == "added tokens":
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer.add_tokens(["ferry", "bread"])
+        tokenizer.save_pretrained(folder)
+    for more in (["--dry-run"], []):
+        outcome = outcome_of(run, *arguments(folder, tmp_path / "out"), *more)
+        assert outcome.code == 2 and re.search(says, outcome.error), outcome.error
+        assert not (tmp_path / "out").exists()
 
 
 def test_auto_is_resolved_before_the_run_is_named_and_recorded(lm, tmp_path, monkeypatch):

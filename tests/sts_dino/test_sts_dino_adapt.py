@@ -48,7 +48,7 @@ def test_two_recipes_are_proposed_that_fit_each_other(corpus, tmp_path):
 
 
 def test_german_texts_are_asked_for_in_german_and_scored_on_no_english_task(tmp_path):
-    found = proposed(GERMAN, tmp_path / "out", "builtin")
+    found = proposed(GERMAN, tmp_path / "out", str(BUILT_IN), "cc-by-nc-sa-4.0")
     assert found.dataset.language == found.model.language == "de" and not found.model.evaluation
     predicted = AdaptationEstimate(1.0, 0.0, 1.0, 1.0, 0.0, 10, 1, 1.0)
     assert [step.name for step in steps(found, predicted)] == ["write", "train", "control"]

@@ -11,13 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 from command_outcomes import outcome_of
 
+from generation import run as write
 from generation.plan import plan
 from hub.assets import asset
 from hub.contract import licences
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.errors import InputError
-from sts_dino import new
+from sts_dino import api, new
 from sts_dino.proposals.corpus import find_column, profile
 from sts_dino.proposals.recipes import choose_generator, languages
 
@@ -127,6 +128,25 @@ def test_the_built_in_model_is_shown_no_examples_and_json_has_the_profile(tmp_pa
     recipe = load_recipe(tmp_path / "r.yaml", DatasetRecipe)
     assert recipe.few_shot is None and recipe.decoding.decay_constant == 100 and not list(tmp_path.glob("*.tsv"))
     assert recipe.license == "mixed-non-commercial"
+
+
+CODE = [line for line in Path("hub/durable.py").read_text(encoding="utf-8").splitlines() if line.strip()]
+SPANISH = ["¿Cómo puedo cambiar mi contraseña?", "¿Dónde está mi pedido ahora?"]
+CHINESE = ["我怎样才能重置我的密码？", "我的订单现在在哪里？"]
+
+
+@pytest.mark.parametrize("lines", [GERMAN, SPANISH, CHINESE, CODE], ids=["de", "es", "zh", "code"])
+def test_the_built_in_model_is_refused_for_what_it_does_not_write(tmp_path, monkeypatch, lines):
+    monkeypatch.chdir(tmp_path)
+    corpus, recipe = written(tmp_path, lines), tmp_path / "r.yaml"
+    refused = run(corpus, "--out", recipe, *LM)
+    assert refused.code == 2 and "writes English alone; allowed: English; bring a model" in refused.error
+    with pytest.raises(InputError, match=r"writes English alone.*`sts-dino lm`"):
+        api.write_pairs(lines, name="texts", lm="builtin")
+    assert not recipe.exists()
+    assert run(corpus, "--out", recipe, *LM, "--language", "en").code == 0, "as the user says"
+    recipe.write_text(recipe.read_text().replace("language: en", "language: de"))
+    assert "the built-in model writes English alone" in outcome_of(write, recipe, "--dry-run").error
 
 
 def test_every_language_has_its_instructions_and_examples():

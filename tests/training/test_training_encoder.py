@@ -103,6 +103,15 @@ def test_layers_that_a_base_lacks_are_not_made_at_random(tmp_path):
         make_encoder(tmp_path / "lm")
 
 
+def test_a_base_whose_tokenizer_exceeds_its_embedding_is_refused(tmp_path):
+    folder = make_lm(tmp_path / "lm")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens(["ferry"])
+    tokenizer.save_pretrained(folder)
+    with pytest.raises(InputError, match=r"^base: .*lm: its tokenizer gives ids beyond the 330 rows .*: 330 \(ferry\)"):
+        find_base(make_spec(folder))
+
+
 @pytest.mark.parametrize("kind", ["gemma3", "smollm3", "gpt2", "mlm"])
 def test_the_first_layers_give_what_they_give_inside_the_whole(tmp_path, kind):
     """Of decoders under their last norm, which stays."""

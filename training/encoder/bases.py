@@ -12,7 +12,8 @@ from hub.client.offline import commit_of
 from hub.contract.recipe import DECIDING, Encoder, TrainingData
 from hub.durable import sha256_file
 from hub.errors import InputError
-from hub.untrusted import read_object, require_modules, upstream_of
+from hub.model_limits import require_ids
+from hub.untrusted import NO_CODE, read_object, reading_model, require_modules, upstream_of
 
 if TYPE_CHECKING:
     from training.data.training_sets import TrainingSet
@@ -56,6 +57,8 @@ def find_base(spec: Encoder, key: str = "base") -> Base:
         raise InputError(place, "no such folder", hint=f"run from the repository root, or fix {key}.path")
     if spec.modules == "sentence-transformer":
         require_modules(folder, place)
+        if (folder / "config.json").is_file():
+            _check_ids(folder, place)
         return Base(folder, commit, _hash(folder, "**/") + _adapted(folder, place))
     if (folder / ADAPTER_CONFIG).is_file():
         raise InputError(place, "is an adapter", allowed="the model it is for, or its merged form")
@@ -66,7 +69,18 @@ def find_base(spec: Encoder, key: str = "base") -> Base:
 
         data = spec.vocabulary.model_dump(include={"repo_id", "revision", "path", "config", "split", "columns"})
         corpus = load(TrainingData(**data, example_type="self-pair", loss="none"), f"{key}.vocabulary")
+    _check_ids(folder, place)
     return Base(folder, commit, _hash(folder), corpus)
+
+
+def _check_ids(folder: Path, place: str) -> None:
+    """Raise InputError where the tokenizer gives a text ids beyond the embedding."""
+    from transformers import AutoConfig, AutoTokenizer
+
+    with reading_model(place):
+        config, tokenizer = (one.from_pretrained(folder, **NO_CODE) for one in (AutoConfig, AutoTokenizer))
+        used = [*tokenizer("A text.").input_ids, tokenizer.pad_token_id]
+    require_ids(tokenizer, config.get_text_config().vocab_size, place, used)
 
 
 def _fetched(spec: Encoder) -> tuple[str | None, Path]:

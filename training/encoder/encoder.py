@@ -35,6 +35,7 @@ from hub.client.connection import reading
 from hub.contract.recipe import PROMPT_TEXT, Encoder, Lora, quantization_values
 from hub.durable import write_text
 from hub.errors import InputError, RunError, did_you_mean
+from hub.model_limits import usable_positions
 from hub.untrusted import NO_CODE, NO_PICKLES, reading_model, require_safetensors
 from training.encoder.bases import ADAPTER_CONFIG, Base
 from training.encoder.static import cut, load_word_vectors
@@ -129,11 +130,9 @@ def without_pooler(config: Any) -> dict[str, Any]:
 
 
 def _check_length(spec: Encoder, transformer: Transformer, place: str) -> None:
-    """Positions that a text can take: RoBERTa's begin behind that of padding, so its last tokens would have none."""
-    positions = getattr(transformer.config.get_text_config(), "max_position_embeddings", None)
-    table = getattr(getattr(transformer.model, "embeddings", None), "position_embeddings", None)
-    if positions and isinstance(table, torch.nn.Embedding) and table.padding_idx is not None:
-        positions -= table.padding_idx + 1
+    """Raise InputError for a recipe whose texts may have more tokens than the base has positions."""
+    named = getattr(transformer.config.get_text_config(), "max_position_embeddings", None)
+    positions = usable_positions(transformer.model) or named
     if positions and 0 < positions < spec.max_seq_length:
         found = f"max_seq_length {spec.max_seq_length} is more than the {positions} positions that the base has"
         raise InputError(f"{place}.max_seq_length", found, allowed=f"at most {positions}")
