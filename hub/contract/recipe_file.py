@@ -99,8 +99,8 @@ def _on_top(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
 
 def _mapping(path: Path) -> dict[str, Any]:
     if path.suffix.lower() not in ("", ".yaml", ".yml", ".json") and path.is_file():
-        hint = f"for the recipe of a corpus: sts-dino new {quote(str(path))}"
-        raise InputError(path, "is not a recipe file", allowed="FILE.yaml", hint=hint)
+        new = f"for the recipe of a corpus: sts-dino new {quote(str(path))}"
+        raise InputError(path, "is not a recipe file", allowed="FILE.yaml", hint=new)
     try:
         with regular(path).open(encoding="utf-8") as file:
             tree = _read(file.read(MAX_BYTES + 1))

@@ -15,7 +15,7 @@ import unicodedata
 from functools import lru_cache
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -25,7 +25,7 @@ MOST_FILES, MOST_ROWS = 1000, 2_000_000  # of a split that a search or a count o
 MOST_WORDS = 200  # characters of a search
 _CARDS, _ROWS = "hub_server.pages.cards", "hub_server.pages.row_scan"
 _FORKS = "forkserver" in multiprocessing.get_all_start_methods()  # not on Windows
-_CONTEXT = multiprocessing.get_context("forkserver" if _FORKS else "spawn")
+_CONTEXT: Any = multiprocessing.get_context("forkserver" if _FORKS else "spawn")
 _AT_ONCE, _STARTING = threading.Semaphore(2), threading.Lock()
 _HARMLESS = "\n\t\u200c\u200d"  # with the joiners that emoji and some scripts need
 Answer = TypeVar("Answer", bound=BaseModel)
