@@ -9,7 +9,6 @@ COMMANDS = {
     "human-nli": ("experiments.measures.human_nli", "Human-annotated NLI pairs as examples or training pairs"),
     "auto-nli-agreement": ("experiments.measures.auto_nli", "Label agreement of generated NLI pairs by a classifier"),
     "dino-confusion": ("experiments.measures.dino", "Similarity of generated pairs by a judge beside their labels"),
-    "lm-train": ("experiments.built_in_lm.train", "Train the built-in language model"),
 }
 
 app = lazy_app("Run experiments; results go to experiments/results (docs/results.md).", COMMANDS)
