@@ -154,9 +154,8 @@ def test_a_bad_plan_of_faults_is_refused_in_one_line(plan, tmp_path):
 
 
 def test_create_race_has_one_winner(local_hub):
-    asked = {"name": "raced", "type": "dataset"}
+    call = ("POST", "/api/repos/create", {"name": "raced", "type": "dataset"})
     with ThreadPoolExecutor(8) as pool:
-        call = ("POST", "/api/repos/create", asked)
         answers = list(pool.map(lambda _: ask(local_hub, *call, token=local_hub.token), range(8)))
     assert sorted(answer.status for answer in answers) == [200] + [409] * 7
     assert {answer.json()["url"] for answer in answers} == {f"{local_hub.endpoint}/datasets/demo/raced"}
