@@ -336,8 +336,7 @@ def of_paper(dataset: str = "sts-dino-x2", revision: str = "v1.0.0", **changes: 
 
 
 PAPER_LLAMA = {**LLAMA, "repo_id": "meta-llama/Llama-2-7b-hf", "dtype": "float32"}
-PAPER_TRIPLETS = {"repo_id": "org/auto-nli", "revision": "v1.0.0", "config": "triplet-10shot"}
-PAPER_TRIPLETS |= {"example_type": "triplet", "loss": "CachedMultipleNegativesRankingLoss"}
+PAPER_TRIPLETS = {**TRIPLETS, "repo_id": "org/auto-nli", "config": "triplet-10shot"}
 PAPER_EOL = {"base": PAPER_LLAMA, "datasets": [PAPER_TRIPLETS], "limit": 64_000}
 
 
