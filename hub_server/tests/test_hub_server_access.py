@@ -25,7 +25,6 @@ def test_tokens_without_the_right_change_nothing(who, status, local_hub, alice, 
     token = {"reader": reader, "alice": alice.token, "nobody": "", "wrong": "hf_wrong"}[who]
     api, before = HfApi(endpoint=local_hub.endpoint, token=token or False), hub_api.dataset_info(repo).sha
     for call, words in (
-        (api.create_repo, {"repo_id": f"demo/by-{who}"}),
         (api.create_repo, {"repo_id": "acme/by-alice" if who == "alice" else f"demo/by-{who}"}),
         (api.delete_repo, {"repo_id": repo, **DATASET}),
         (api.create_tag, {"repo_id": repo, "tag": "t", **DATASET}),
@@ -47,11 +46,7 @@ def test_who_a_token_is(local_hub, repo):
     assert reader.whoami()["auth"]["accessToken"]["role"] == "read" and reader.dataset_info(repo).id == repo
     wrong = HfApi(endpoint=local_hub.endpoint, token="hf_wrong")
     assert status_of(wrong.whoami) == status_of(wrong.dataset_info, repo) == 401
-    nobody = HfApi(endpoint=local_hub.endpoint, token=False)
-    assert nobody.dataset_info(repo).id == repo
-    with pytest.raises(RepositoryNotFoundError) as missing:
-        nobody.dataset_info("demo/nothing-here")
-    assert missing.value.response.status_code == 401
+    assert status_of(HfApi(endpoint=local_hub.endpoint, token=False).dataset_info, "demo/nothing-here") == 401
     assert ask(local_hub, "GET", "/api/whoami-v2", Authorization=f"Basic {local_hub.token}").status == 401
 
 
@@ -62,9 +57,7 @@ def test_private_repos_are_hidden(hub_api, alice, local_hub, repo):
     hub_api.update_repo_settings(repo, private=True, **DATASET)
     assert hub_api.dataset_info(repo).private
     for other, status in ((alice, 404), (nobody, 401)):
-        with pytest.raises(RepositoryNotFoundError) as hidden:
-            other.dataset_info(repo)
-        assert hidden.value.response.status_code == status
+        assert status_of(other.dataset_info, repo) == status
         assert repo not in {dataset.id for dataset in other.list_datasets()}
         with pytest.raises(RepositoryNotFoundError):
             list(other.list_repo_tree(repo, **DATASET))
@@ -75,7 +68,7 @@ def test_private_repos_are_hidden(hub_api, alice, local_hub, repo):
 def test_forbidden_paths(local_hub, hub_api, repo):
     before = hub_api.dataset_info(repo).sha
     for path in ("../x", "", ".git/config", "a\x00b"):  # all: test_hub_server_rules
-        assert post_commit(local_hub, repo, ("file", {"path": path, "content": "", "encoding": "base64"})).status == 422
+        assert post_commit(local_hub, repo, file_line(path, "")).status == 422
         asked = {"files": [{"path": path, "size": 1, "sample": ""}]}
         answer = ask(local_hub, "POST", f"/api/datasets/{repo}/preupload/main", asked, token=local_hub.token)
         assert answer.status == 422 and hub_api.dataset_info(repo).sha == before
@@ -124,9 +117,8 @@ def test_signed_addresses_cannot_be_changed(hub_api, local_hub, repo):
 
 def test_uploads_are_what_was_announced(local_hub, repo):
     path = upload_path(local_hub, repo)
-    assert ask(local_hub, "PUT", path, CONTENT[:-1]).status == 400
-    assert ask(local_hub, "PUT", path, CONTENT + b"x").status == 400
-    assert ask(local_hub, "PUT", path, bytes(len(CONTENT))).status == 400
+    for body in (CONTENT[:-1], CONTENT + b"x", bytes(len(CONTENT))):
+        assert ask(local_hub, "PUT", path, body).status == 400
     assert ask(local_hub, "PUT", path, iter([CONTENT, b"too much"])).status == 413  # chunked, without a length
     line = ("lfsFile", {"path": "x.bin", "algo": "sha256", "oid": OID, "size": len(CONTENT)})
     assert post_commit(local_hub, repo, line).status == 400
@@ -151,7 +143,6 @@ def test_only_the_own_host_is_served(local_hub):
     port = local_hub.endpoint.rsplit(":", 1)[1]
     for host, status in (
         (f"127.0.0.1:{port}", 200),
-        (f"localhost:{port}", 200),
         ("evil.example", 421),
         (f"evil.example:{port}", 421),
         ("127.0.0.1", 421),
@@ -169,8 +160,6 @@ def test_ranges_and_headers(hub_api, local_hub, repo):
     assert (whole.status, whole.body, whole.headers["ETag"]) == (200, CONTENT, f'"{OID}"')
     assert whole.headers["X-Linked-Size"] == "100" and whole.headers["X-Linked-Etag"] == f'"{OID}"'
     assert whole.headers["X-Repo-Commit"] == hub_api.dataset_info(repo).sha
-    assert whole.headers["X-Content-Type-Options"] == "nosniff"
-    assert "sandbox" in whole.headers["Content-Security-Policy"]
     head = ask(local_hub, "HEAD", path)
     assert (head.status, head.body, head.headers["Content-Length"]) == (200, b"", "100")
     for asked, start, end in (("0-0", 0, 1), ("90-", 90, 100), ("-5", 95, 100), ("95-999", 95, 100)):
@@ -190,6 +179,7 @@ def test_bad_requests_are_not_server_errors(local_hub, repo):
         ("POST", f"{api}/commit/main", commit_body(summary="a\0b"), 400),  # git's messages cannot hold it
         ("POST", f"{api}/commit/main", commit_body(("file", {"path": "x", "content": "!", "encoding": "base64"})), 400),
         ("POST", f"{api}/commit/main", commit_body(file_line("x", "\ud800")), 400),
+        ("POST", f"{api}/commit/main", commit_body(file_line("x.txt", "x" * 10_000_001)), 400),  # LFS alone takes it
         ("POST", f"{api}/commit/main", commit_body(("lfsFile", {"path": "x", "oid": "../../token"})), 400),
         ("POST", f"{api}/preupload/main", {"files": [{"path": "x", "size": 1}] * 257}, 413),
         ("POST", f"{api}/preupload/main", b"[" * 100_000, 400),
@@ -203,25 +193,10 @@ def test_bad_requests_are_not_server_errors(local_hub, repo):
         assert ask(local_hub, method, path, body, token=token).status == status, (method, path, body and body[:90])
 
 
-def test_large_regular_file_is_sent_to_lfs(local_hub, hub_api, repo):
-    assert post_commit(local_hub, repo, file_line("x.txt", "x" * 10_000_001)).status == 400
-    asked = {"files": [{"path": "x.txt", "size": 10_000_001, "sample": ""}, {"path": "y.txt", "size": 5, "sample": ""}]}
-    answer = ask(local_hub, "POST", f"/api/datasets/{repo}/preupload/main", asked, token=local_hub.token).json()
-    assert [file["uploadMode"] for file in answer["files"]] == ["lfs", "regular"]
-
-
 def test_card_checks(hub_api, local_hub, repo):
-    for content, status in (
-        ("---\nlicense: mit\n---\n", 200),
-        ("# no front matter\n", 200),
-        ("---\nlanguage: [en, no]\n---\n", 400),  # YAML takes 'no' for false
-        ("---\nconfigs:\n- data_files: x\n---\n", 400),
-    ):  # fmt: skip
+    for content, status in (("---\nlicense: mit\n---\n", 200), ("---\nlanguage: [en, no]\n---\n", 400)):  # no: false
         answer = ask(local_hub, "POST", "/api/validate-yaml", {"repoType": "dataset", "content": content})
-        assert answer.status == status, content[:80]
-        assert bool(answer.json()["errors"]) == (status == 400)
-    answer = ask(local_hub, "POST", "/api/validate-yaml", {"content": "---\n[\n---\n"}, Accept="text/plain")
-    assert answer.status == 400 and answer.body.startswith(b"- Error: YAML Metadata Error")
+        assert answer.status == status and bool(answer.json()["errors"]) == (status == 400), content
     bad = b"---\ntags: x\n---\n"
     with pytest.raises(ValueError, match="must be an array"):
         hub_api.upload_file(path_or_fileobj=bad, path_in_repo="README.md", repo_id=repo, **DATASET)

@@ -12,7 +12,7 @@ import urllib.parse
 import urllib.request
 
 import pytest
-from annotation_examples import INFERENCE, SCORES, SIMILARITY, examples, survey
+from annotation_examples import INFERENCE, SCORES, examples, survey
 from small_runs import small_recipe, small_run
 from training_inputs import PROVENANCE, write_dataset
 from typer.testing import CliRunner
@@ -95,6 +95,8 @@ def shown(body):
 def test_people_answer_hostile_texts_to_the_end_and_can_go_back(served):
     order = [HOSTILE[row] for row in served.rows]
     assert "You will see 6 examples" in served.get()[1]
+    double_click = served.post("Ann", 3, "0.5", seconds=UNREAD_SECONDS / 2)[1]
+    assert "4 of 6" in double_click and served.store.answers() == {}
     for place in range(6):
         status, body, _ = served.at(EVIL)  # a later start resumes at the first open question
         assert status == 200 and f"{place + 1} of 6" in body and shown(body) == order[place]
@@ -112,21 +114,13 @@ def test_people_answer_hostile_texts_to_the_end_and_can_go_back(served):
     }
 
 
-def test_the_second_click_of_a_double_click_answers_nothing(served):
-    _, body, _ = served.post("Ann", 3, "0.5", seconds=UNREAD_SECONDS / 2)
-    assert "4 of 6" in body and served.store.answers() == {}
-
-
-@pytest.mark.parametrize(
-    ("scale", "labels"),
-    [(SIMILARITY, SCORES), (INFERENCE, ("entailment", "neutral", "contradiction", "neutral"))],
-)
-def test_nothing_that_is_sent_depends_on_the_generators_labels(serve, scale, labels):
+def test_nothing_that_is_sent_depends_on_the_generators_labels(serve):
     def sent(folder, labels):
-        page = serve(examples(labels, scale), folder)
-        bodies = [page.get()[1], *(page.post("Ann", place, scale.labels[place % 3])[1] for place in range(4))]
+        page = serve(examples(labels, INFERENCE), folder)
+        bodies = [page.get()[1], *(page.post("Ann", place, INFERENCE.labels[place % 3])[1] for place in range(4))]
         return [re.sub(r'nonce="[^"]*"|value="[\d.]{9,}"', "", body) for body in bodies]
 
+    labels = ("entailment", "neutral", "contradiction", "neutral")
     assert sent("a", labels) == sent("b", labels[::-1])
 
 
@@ -217,7 +211,6 @@ def test_bad_input_is_one_clear_error(run, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         for words, kind, problem in (
-            (("--report", "--sample", 3), InputError, "holds no answer to these rows"),
             (("--sample", 7), InputError, "has 6 rows, 7 are asked for; --sample 6"),
             (("--sample", 3, "--port", port), RunError, f"port {port}: cannot be used"),
             (("--language", "fr"), InputError, "'fr' is not spoken by the page; allowed: en, de"),
@@ -230,6 +223,4 @@ def test_the_page_speaks_the_language_that_was_asked_for(serve, tmp_path):
     small_run(tmp_path / "run", small_recipe("sts"))
     served = serve(read_examples(find_rows(str(tmp_path / "run")), "de"))
     body = served.get()[1] + served.post("Ann", 0, "0.5")[1]
-    for words in ("Satz 1", "Wie ähnlich sind sich", "0.5: ähneln sich ein wenig", "← Zurück", '<html lang="de">'):
-        assert words in body
-    assert not [words for words in ("Sentence 1", "Your name", "Back") if words in body]
+    assert '<html lang="de">' in body and "Satz 1" in body and "Sentence 1" not in body

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import card_runs
 import pytest
 import yaml
 from card_runs import (
@@ -43,7 +42,7 @@ from model_cards.model_card import release_name
 from model_cards.papers import paper_rows, reproduced
 from model_cards.provenance import change_table
 from model_cards.render import render, unscored, write
-from model_cards.scores import EARLIER_PROBING, OTHER, families, title
+from model_cards.scores import OTHER, families, title
 from training.loop.job import prepare
 from training.loop.train import work
 
@@ -97,24 +96,16 @@ def scored(task: Task, split: str | None = None, **changes: Any) -> TaskScore:
 def test_front_matter_and_evaluation_entries_are_the_hubs(tmp_path: Path) -> None:
     directory = model_run(tmp_path / "run", SCORES)
     files, card = render(directory), card_of(directory)
-    data, parsed = front(card), ModelCard(card).data
+    data = front(card)
     assert (data["library_name"], data["pipeline_tag"]) == ("sentence-transformers", "sentence-similarity")
     assert (data["base_model"], data["datasets"]) == ("some/base", ["sts-dino/tiny-sts"])
-    assert parsed.to_dict() == data
-    found = [(result.dataset_split, result.metric_value) for result in parsed.eval_results or []]
-    assert found == [("test", 70.12), ("validation", 60.0)]
+    assert ModelCard(card).data.to_dict() == data
     assert sorted(files) == [".eval_results/stsb.yaml", "DETAILS.md", "README.md", "assets/training.png"]
-    (entry,) = parse_eval_result_entries(yaml.safe_load(files[".eval_results/stsb.yaml"]))
-    assert (entry.dataset_id, entry.task_id, entry.value) == ("mteb/stsbenchmark-sts", "STSBenchmark", 70.12)
     write(directory, files)
     assert files == render(model_run(tmp_path / "again", SCORES)) and (directory / ".eval_results/stsb.yaml").is_file()
-    part = scored_run(tmp_path / "part", [score(pairs=100)])
-    assert not any(path.startswith(".eval_results") for path in render(part))
     stamp = facts_digest((directory / MANIFEST).read_bytes(), (directory / "results.json").read_bytes())
     assert read_stamp(files["README.md"].decode()) == Stamp("sts-dino/tiny-encoder", stamp)
     (directory / "results.json").unlink()
-    write(directory, render(directory))
-    assert not (directory / ".eval_results/stsb.yaml").exists()
     assert "has not been evaluated yet" in card_of(directory)
 
 
@@ -126,22 +117,14 @@ def test_every_number_of_a_model_card_is_in_its_results_and_manifest(tmp_path: P
         ["stsb/cosine", "test", "1,379", before, after, "+30.12 [no interval]"],
         ["stsb/cosine", "validation", "1,500", "-", "60.00 [59.00, 61.00]", "-"],
     ]
-    assert dict(table_with(card, "training")) == {
-        "steps": "40",
-        "epochs": "1",
-        "batch size": "32",
-        "seed": "42",
-        "checkpoint selected by": "Spearman's correlation on the training data's own validation splits",
-        "selected step": "30",
-        "Spearman's correlation at that step": "0.5",
-    }
+    facts = {"steps": "40", "epochs": "1", "batch size": "32", "seed": "42", "selected step": "30"}
+    assert facts.items() <= dict(table_with(card, "training")).items()
     shown = {int(step): loss for step, loss in table_with(card, "step", "loss")}
     curve = dict(map(tuple, given["loss_curve"]))
     assert shown == {step: f"{curve[step]:.4f}" for step in shown} and {0, 39} < set(shown)
     assert dict(table_with(card, "argument")) == {name: str(value) for name, value in given["arguments"].items()}
     (row,) = table_with(card, "dataset", "revision")
     assert row[1] == "v1.2.0 (cccccccccccc)" and row[-1] == "train 1,200, validation 3"
-    assert "sts-dino train recipes/models/tiny-encoder.yaml" in card
 
 
 def test_directories_of_the_training_stage_get_a_card(tmp_path: Path) -> None:
@@ -161,10 +144,6 @@ def test_directories_of_the_training_stage_get_a_card(tmp_path: Path) -> None:
     assert facts["selected step"] == str(training["best_step"]) and facts["batch size"] == "16"
     assert float(facts["Spearman's correlation at that step"]) == pytest.approx(training["validation_score"], abs=1e-3)
     assert "labelled sentence pairs and with unsupervised SimCSE" in card and "Guide of the loss" in card
-    assert {"simcse", "dino"} < set(front(card)["tags"]) and "gao-etal-2021-simcse" in card
-    first, second = table_with(card, "dataset", "revision")
-    assert first[3] == "self-pair: each distinct text (sentence1) with itself"
-    assert second[3:5] == ["graded-pair: positive from 0.75", "GISTEmbedLoss, guided by guide"]
 
 
 def test_missing_facts_unfinished_models_and_results_of_others_or_part_of_the_data_are_refused(tmp_path: Path) -> None:
@@ -205,7 +184,6 @@ def test_every_task_of_the_evaluation_has_a_family() -> None:
         tasks = [TASKS[one.task] for one in family]
         assert len({(task.metric, task.aggregation, task.mode, task.family) for task in tasks}) == 1, name
     assert sum(map(len, families(scores).values())) == len(TASKS)
-    assert set(EARLIER_PROBING) <= {task.dataset for task in TASKS.values() if task.family == "probing"}
     for task in TASKS.values():  # results from before a score recorded its family
         assert title(task.name, "accuracy") == title(task.name, "accuracy", task.family)
 
@@ -216,10 +194,6 @@ def test_scores_that_do_not_compare_are_in_tables_of_their_own(tmp_path: Path) -
     found = [[row[0] for row in rows[1:]] for rows in tables(card) if rows[0][:2] == ["task", "split"]]
     families = [["sts12/all", "stsb/cosine"], ["sts12/mean"], ["stsb/regression"], ["mr/senteval"], ["mr/lbfgs"]]
     assert found == [*families, ["wc/senteval"]] and "scores of two tables are not comparable" in card
-    assert "scores of two tables" not in card_of(model_run(tmp_path / "one", (score(),)))
-    units = [scored(TASKS["mr/senteval"], n=10_662), scored(TASKS["mrpc/senteval"], n=1725)]
-    mixed = table_with(card_of(scored_run(tmp_path / "mixed", units)), "task", "split", "rows")
-    assert [row[2] for row in mixed] == ["10,662 sentences", "1,725 pairs"]
 
 
 def test_a_score_without_an_interval_says_so(tmp_path: Path) -> None:
@@ -252,7 +226,6 @@ def test_other_libraries_parts_protocols_and_seeds_are_on_the_card(tmp_path: Pat
     after = score().model_copy(update={"versions": {"numpy": "2.4.5"}})
     card = card_of(scored_run(tmp_path / "run", [after], versions={"numpy": "2.4.6"}))
     assert "than the last one (numpy 2.4.6):\n\n- `stsb/cosine test`: numpy 2.4.5" in card
-    assert "than the last one" not in card_of(scored_run(tmp_path / "same", [score()]))
     parts = {"MSRpar": Part(score=50.0, n=750), "a|b<c>": Part(score=60.5, n=10)}
     scores = [scored(TASKS[f"sts12/{name}"], parts=parts) for name in ("all", "mean", "wmean")]
     card = card_of(scored_run(tmp_path / "parts", scores))
@@ -261,10 +234,8 @@ def test_other_libraries_parts_protocols_and_seeds_are_on_the_card(tmp_path: Pat
         ["sts12", "test", "a|b<c>", "10", "60.50"],
     ]
     assert "<c>" not in card and "<summary>Scores of the parts" in card
-    probes = [scored(TASKS[f"{name}/senteval"], seeds=(1111, 1112)) for name in ("mr", "cr", "subj", "mpqa")]
-    more = card_of(scored_run(tmp_path / "more", [*probes, *(scored(TASKS[f"sts{y}/all"]) for y in range(12, 17))]))
+    more = card_of(scored_run(tmp_path / "more", [scored(TASKS["mr/senteval"], seeds=(1111, 1112))]))
     assert "Seeds of the head: 1111, 1112; the score is their mean." in more
-    assert more.count("<details>") == more.count("</details>") == 1 and "<summary>Protocol of each task" in more
 
 
 def test_untrusted_words_do_nothing_in_a_card(tmp_path: Path) -> None:
@@ -280,34 +251,23 @@ def test_the_loss_is_drawn_and_the_same_each_time(tmp_path: Path) -> None:
     plain, files = render(directory), render(edit(directory, provenance={"training": training}))
     assert files["assets/training.png"].startswith(PNG) and files == render(directory)
     assert files["assets/training.png"] != plain["assets/training.png"]
-    for words in (b"of the validation score (Spearman's correlation)", b"and of its parts by step"):
-        assert words in files["DETAILS.md"] and words not in plain["DETAILS.md"]
     edit(directory, provenance={"training": training | {"loss_curve": []}})
     assert list(render(directory)) == ["README.md", "DETAILS.md"] and "training.png" not in card_of(directory)
     assert len(card_of(directory).partition("# Details of")[0].split("---\n", 2)[2].split()) <= 700
 
 
 def test_the_card_of_an_adapter(tmp_path: Path) -> None:
-    card = card_of(adapter_run(tmp_path / "run"))
+    rounded = {**LLAMA, "quantization": {"quant_method": "bitsandbytes_4bit", "load_in_4bit": "true"}}
+    card = card_of(adapter_run(tmp_path / "run", base=rounded))
     data = front(card)
     assert (data["base_model"], data["base_model_relation"]) == ("some/llama", "adapter")
     assert {"peft", "lora", "auto-nli"} <= set(data["tags"]) and ModelCard(card).data.to_dict() == data
-    assert "holds an adapter alone" in card and "`peft`" in card and "hf auth login" in card
     base = dict(table_with(card, "base encoder"))
     assert base["prompt around a sentence"] == PROMPT and base["number format of its weights"] == "bfloat16"
-    assert base["adapter"] == "LoRA in all linear layers: rank 64, α 16, dropout 0.05"
-    (row,) = table_with(card, "dataset", "revision")
-    loss = "CachedMultipleNegativesRankingLoss(scale=20, mini_batch_size=16)"
-    assert row[2:] == ["triplet-5shot, example set 3", "triplet", loss, "train 64,000"]
-    facts = dict(table_with(card, "training"))
-    assert facts["batch size"] == "256, over 4 processes"
-    assert facts["checkpoint selected by"] == "Spearman's correlation on mteb/stsbenchmark-sts (validation)"
-    assert "a score on that data is not held out" in card and "Scaling Sentence Embeddings with Large" in card
+    assert "Spearman's correlation on mteb/stsbenchmark-sts (validation)" in card
     said = card.split("## Licence and attribution\n")[1]  # Llama 2's notice goes with its adapter
     assert (licences()["llama2"].notice or "missing").split(",")[0] in said
     assert "some/llama: the Llama 2 Community License and its acceptable use policy apply." in said
-    rounded = {**LLAMA, "quantization": {"quant_method": "bitsandbytes_4bit", "load_in_4bit": "true"}}
-    base = dict(table_with(card_of(adapter_run(tmp_path / "rounded", base=rounded)), "base encoder"))
     assert base["quantization"] == "quant_method=bitsandbytes_4bit, load_in_4bit=true"
 
 
@@ -318,9 +278,6 @@ def test_a_merged_model_needs_no_base_and_has_the_changes_of_its_adapter(tmp_pat
     assert front(card)["base_model_relation"] == "finetune"
     assert "merged into the weights" in card and "holds an adapter alone" not in card
     assert str(change_table(release_name(recipe), recipe.version, complete=True)) in card
-    whole = recipe.base.model_dump() | {"dtype": "float32"}
-    named_so = ModelRecipe.model_validate({**recipe.model_dump(), "base": whole, "lora": None})
-    assert release_name(named_so) == "prompteol-auto-nli-0shot-merged"
 
 
 def test_the_card_of_an_encoder_trained_on_documents(tmp_path: Path) -> None:
@@ -330,11 +287,7 @@ def test_the_card_of_an_encoder_trained_on_documents(tmp_path: Path) -> None:
     assert table_with(card, "dataset", "revision")[0][-2:] == ["DeclutrLoss(temperature=0.05)", "train streamed"]
     spans, facts = dict(table_with(card, "spans")), dict(table_with(card, "training"))
     assert spans["words of a span"] == "16 to 64" and spans["anchors of a document"] == "2, lengths by Beta(4, 2)"
-    assert spans["position of positives"] == "positives lie inside their anchor"
-    assert spans["minimum words of a document"] == "512"
-    assert facts["learning rate"].startswith("slanted triangular: up for 10 % of the steps, then down to 1/32")
     assert not {"selected step", "checkpoint selected by"} & set(facts) and "the selected step" not in card
-    assert "without labels" in card and "generated and labelled the training pairs" not in card
     assert "DeCLUTR: Deep Contrastive Learning" in card and front(card)["base_model_relation"] == "finetune"
 
 
@@ -348,7 +301,6 @@ def repeated(directory: Path, version: str = "0.3.0") -> None:
 
 def test_the_spread_over_several_trainings(tmp_path: Path) -> None:
     directory = model_run(tmp_path / "run", (score(),))
-    assert "Over several trainings" not in card_of(directory)
     repeated(directory)
     card = card_of(directory)
     assert "The same recipe with other seeds (1, 2, 3)." in card
@@ -366,10 +318,7 @@ def test_a_baselines_card_has_no_training_and_is_not_published(tmp_path: Path) -
     assert sorted(files) == [".eval_results/stsb.yaml", "README.md"]
     card = files["README.md"].decode()
     assert "base_model_relation" not in front(card)
-    assert [row[3] for row in table_with(card, "task", "split")] == ["70.12 [69.12, 71.12]", "60.00 [59.00, 61.00]"]
     assert "## Training" not in card and "is not published" in card
-    said = card.split("## Licence and attribution\n")[1]
-    assert "trained on" not in said and "- Base: some/base ([MIT License](" in said
     write(directory, files)
     with pytest.raises(InputError, match="is a baseline, which is not published"):
         publish(HfApi("http://127.0.0.1:9"), directory, "acme", yes=True)
@@ -386,11 +335,9 @@ def of_paper(dataset: str = "sts-dino-x2", revision: str = "v1.0.0", **changes: 
     return {"base": ROBERTA, "datasets": [data], **changes}
 
 
-PAPER_LLAMA = {"repo_id": "meta-llama/Llama-2-7b-hf", "revision": "e" * 40, "license": "llama2", "pooling": "lasttoken"}
-PAPER_LLAMA |= {"prompt": 'This sentence : "[X]" means in one word:"'}
+PAPER_LLAMA = {**LLAMA, "repo_id": "meta-llama/Llama-2-7b-hf", "dtype": "float32"}
 PAPER_TRIPLETS = {"repo_id": "org/auto-nli", "revision": "v1.0.0", "config": "triplet-10shot"}
 PAPER_TRIPLETS |= {"example_type": "triplet", "loss": "CachedMultipleNegativesRankingLoss"}
-BASELINE = {"datasets": [], "training": None}
 PAPER_EOL = {"base": PAPER_LLAMA, "datasets": [PAPER_TRIPLETS], "limit": 64_000}
 
 
@@ -405,22 +352,17 @@ def test_a_papers_recipe_finds_its_row() -> None:
     assert untrained and untrained.row == "PromptEOL-Llama-2-7b" and not untrained.mean_of
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
+def test_any_other_recipe_has_no_row() -> None:
+    for changes in (
         of_paper(revision="v0.1.0"),  # a demonstration
         of_paper("sts-dino-x3"),
         of_paper(base={**ROBERTA, "pooling": "cls"}),
-        of_paper(base={**ROBERTA, "modules": "static"}),
         {"base": ROBERTA, "datasets": [{**of_paper()["datasets"][0], "loss": "CoSENTLoss"}]},
         {**PAPER_EOL, "limit": None},
-        {**PAPER_EOL, "base": {**PAPER_LLAMA, "prompt": 'Sentence: "[X]"'}},
         {"base": ROBERTA, "datasets": of_paper()["datasets"] + of_paper("sts-dino-x1x2")["datasets"]},
         {"base": ROBERTA, "datasets": [{"path": "artifacts/datasets/sts-dino-x2", **DATA}]},
-    ],
-)
-def test_any_other_recipe_has_no_row(changes: dict[str, Any]) -> None:
-    assert reproduced(model_recipe(**changes)) is None
+    ):
+        assert reproduced(model_recipe(**changes)) is None, changes
 
 
 def test_the_papers_number_stands_beside_the_same_measurement_alone(tmp_path: Path) -> None:
@@ -428,13 +370,9 @@ def test_the_papers_number_stands_beside_the_same_measurement_alone(tmp_path: Pa
     card = card_of(model_run(tmp_path / "run", scores, **of_paper()))
     assert [row[-1] for row in table_with(card, "task", "split")] == ["77.82", ""]
     assert 'Schick and Schütze 2021, section 4, table 1, row "DINO (STS-x2)"' in card
-    other = card_of(model_run(tmp_path / "other", scores))
-    assert "77.82" not in other and "| paper |" not in other
-    unmeasured = card_of(model_run(tmp_path / "validation", scores[1:], **of_paper()))
-    assert "77.82" not in unmeasured and "| paper |" not in unmeasured
 
 
-def test_the_papers_averages_stand_beside_ours_and_a_baseline_has_its_row(tmp_path: Path) -> None:
+def test_the_papers_averages_stand_beside_ours(tmp_path: Path) -> None:
     years = tuple(f"sts{year}/mean" for year in range(12, 17))
     average = Average(name="dino-sts12-16-mean", definition="mean over *STS12-16*", score=71.0, tasks=years)
     named = [score().model_copy(update={"task": year}) for year in years]
@@ -442,19 +380,13 @@ def test_the_papers_averages_stand_beside_ours_and_a_baseline_has_its_row(tmp_pa
     assert table_with(card, "average") == [["dino-sts12-16-mean", "5", "71.00", "72.50", "mean over *STS12-16*"]]
     assert "mean over &#42;STS12-16&#42;" in card
     assert [row[-1] for row in table_with(card, "task", "split")] == ["65.30", "71.80", "72.70", "75.90", "76.90"]
-    assert 'appendix C, table 5, row "DINO (STS-x2)"' in card and "table 1," not in card  # no column of table 1
-    named = [score().model_copy(update={"task": task}) for task in ["stsb/cosine", "sts12/all"]]
-    directory = scored_run(tmp_path / "base", named, {"base": PAPER_LLAMA, "license": "llama2"}, base_scores=())
-    write_text(directory / RECIPE, resolved(model_recipe(base=PAPER_LLAMA, license="llama2", datasets=[])))
-    shown = {row[0]: row[-1] for row in table_with(card_of(edit(directory, provenance=BASELINE)), "task", "split")}
-    assert shown == {"stsb/cosine": "", "sts12/all": "59.91"}
 
 
 SHA256 = "a" * 64
 
 
 def score_of(task: str, n: int, **changes: Any) -> TaskScore:
-    return card_runs.score(pairs=n).model_copy(update={"task": task, "data_sha256": SHA256} | changes)
+    return score(pairs=n).model_copy(update={"task": task, "data_sha256": SHA256} | changes)
 
 
 def results(*scores: TaskScore) -> Results:
