@@ -24,7 +24,6 @@ from hub import cli
 from hub.contract.published_paths import LIBRARIES, PATH
 from hub.contract.recipe import DECIDING, PUBLISHED, DatasetRecipe, ModelRecipe
 from hub.contract.run_dir import RECIPE, Manifest, begin
-from hub.durable import regular
 from hub.errors import InputError, did_you_mean
 from hub.untrusted import Guard, load_yaml
 
@@ -102,7 +101,9 @@ def _mapping(path: Path) -> dict[str, Any]:
         new = f"for the recipe of a corpus: sts-dino new {quote(str(path))}"
         raise InputError(path, "is not a recipe file", allowed="FILE.yaml", hint=new)
     try:
-        with regular(path).open(encoding="utf-8") as file:
+        if path.is_fifo():
+            raise InputError(path, "is a pipe, a socket or a device", hint="look in recipes/")
+        with path.open(encoding="utf-8") as file:
             tree = _read(file.read(MAX_BYTES + 1))
     except FileNotFoundError as error:
         raise InputError(path, "no such recipe", hint="look in recipes/") from error

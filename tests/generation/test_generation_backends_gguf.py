@@ -123,7 +123,7 @@ def test_every_command_takes_a_recipe_with_a_gguf(folder, tmp_path):
     manifest = read_manifest(out)
     digest = sha256_file(folder / "f32.gguf")
     assert manifest.inputs[f"{folder.name}/f32.gguf"] == manifest.provenance["model"]["sha256"] == digest
-    card = render(out)["README.md"].decode()
+    card = render(out)["DETAILS.md"].decode()
     assert "| GGUF file | `f32.gguf`, its weights de-quantised to float32 |" in card and digest in card
     row = read_shard(next(out.glob("data/rejected/*.parquet")))[0]
     place = f"{row['source_id']}/{row['target']}/{row['attempt']}"

@@ -159,8 +159,9 @@ def test_the_card_shows_which_label_the_texts_fit(tmp_path, monkeypatch):
     monkeypatch.setattr("small_runs.raw_rows", scored_rows)
     manifest = small_run(tmp_path / "run", recipe)
     assert manifest.counts["rejected"]["other_label"] > 0
-    card = (tmp_path / "run" / "README.md").read_text()
+    card = (tmp_path / "run" / "DETAILS.md").read_text()
     for words in ("Most likely label of the texts", "`label_probability`", "`other_label`", "soft, at temperature 2"):
         assert words in card
-    infos = yaml.safe_load(card.split("---\n")[1])["dataset_info"]
+    front = (tmp_path / "run" / "README.md").read_text().split("---\n")[1]
+    infos = yaml.safe_load(front)["dataset_info"]
     assert {info["config_name"] for info in infos} == set(recipe.configs)

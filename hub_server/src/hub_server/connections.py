@@ -1,15 +1,13 @@
 """Connections and request bodies with limits and timeouts, so that no slow client holds a thread or a file.
 
 A client may be silent for ``patience`` seconds in a head or an answer, and for five times as long in a body, which must
-average 1,000 bytes a second. The event loop receives bodies: up to 256 KiB in memory, else in a file of ``tmp/``,
-hashed on the way; a handler gets a complete one. uvicorn closes idle connections; it does not limit half-sent heads
-and unread answers.
+average 1,000 bytes a second. Bodies are received whole before a handler: up to 256 KiB in memory, else in a file of
+``tmp/``, hashed on the way. uvicorn closes idle connections; it does not limit half-sent heads and unread answers.
 """
 
 import asyncio
 import time
 from contextlib import suppress
-from typing import Any
 
 import anyio
 import h11
@@ -93,17 +91,15 @@ class TimedConnection(H11Protocol):
 
 def connection_class(patience: float) -> type[TimedConnection]:
     """A connection class with this timeout, and as many connections as there are file descriptors for."""
-    try:
+    allowed = _OPEN_FILES
+    with suppress(ModuleNotFoundError):  # Windows has no such limit
         import resource
-    except ModuleNotFoundError:  # Windows has no such limit
-        allowed = _OPEN_FILES
-    else:
+
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         allowed = max(soft, min(hard, _OPEN_FILES) if hard != resource.RLIM_INFINITY else _OPEN_FILES)
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     most = max(16, min(_MOST_CONNECTIONS, (allowed - _OTHER_FILES) // 2))  # each may hold a file open, too
-    settings: dict[str, Any] = {"patience": patience, "most": most}
-    return type("Connection", (TimedConnection,), settings)
+    return type("Connection", (TimedConnection,), {"patience": patience, "most": most})
 
 
 class ClientGone(Exception):

@@ -32,9 +32,8 @@ class LocalHub:
         self.log_file, self.token_file = self.root / "server.log", self.root / "token"
         self.endpoint = ""
         self.process: subprocess.Popen[str] | None = None
-        self._options = ["--root", str(self.root), "--port", str(port), "--user", user, *options]
-        for org in orgs:
-            self._options += ["--org", org]
+        named = [word for org in orgs for word in ("--org", org)]
+        self._options = ["--root", str(self.root), "--port", str(port), "--user", user, *options, *named]
 
     @property
     def token(self) -> str:

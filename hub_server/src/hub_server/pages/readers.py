@@ -40,7 +40,7 @@ def ask(module: str, question: BaseModel, answer: type[Answer]) -> Answer:
     with _AT_ONCE:
         ours, theirs = _CONTEXT.Pipe(duplex=False)
         words = (module, question.model_dump_json().encode(), theirs, math.ceil(SECONDS))
-        process = _CONTEXT.Process(target=_answer, args=words, daemon=True)  # type: ignore[attr-defined]
+        process = _CONTEXT.Process(target=_answer, args=words, daemon=True)
         with ours:
             try:
                 with _STARTING, theirs:
@@ -62,10 +62,8 @@ def _answer(module: str, question: bytes, connection: Connection, seconds: int) 
     if sys.platform != "win32":  # there, ``ask`` alone limits the time, and nothing the memory
         import resource
 
-        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        for limit, value in (("CPU", seconds), ("AS", MEMORY), ("FSIZE", 0), ("CORE", 0)):
+            resource.setrlimit(getattr(resource, f"RLIMIT_{limit}"), (value, value))
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # a traceback over an untrusted file is not a failure of the server
     answer: BaseModel = importlib.import_module(module).answer(question)
     connection.send_bytes(answer.model_dump_json().encode())
@@ -73,12 +71,8 @@ def _answer(module: str, question: bytes, connection: Connection, seconds: int) 
 
 def visible(text: str) -> str:
     """``text`` with U+FFFD for every character that hides or reorders others; line breaks and tabs stay."""
-    return "".join(_shown(char) for char in text)
-
-
-def _shown(char: str) -> str:
-    keep = char in _HARMLESS or unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Co")
-    return char if keep else "\N{REPLACEMENT CHARACTER}"
+    kept = (char in _HARMLESS or unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Co") for char in text)
+    return "".join(char if keep else "\N{REPLACEMENT CHARACTER}" for char, keep in zip(text, kept, strict=True))
 
 
 class CardQuestion(BaseModel):

@@ -23,8 +23,7 @@ _PIECE = 256 << 10  # bytes of a request body that stay in memory
 
 def fsync(path: Path) -> None:
     """Flush the content of a file, or the names in a folder, to disk."""
-    windows = sys.platform == "win32"  # it opens no folders, and flushes what is open for writing
-    if windows and path.is_dir():
+    if (windows := sys.platform == "win32") and path.is_dir():  # it opens no folders, and flushes what it may write
         return
     handle = os.open(path, os.O_RDWR if windows else os.O_RDONLY)
     try:

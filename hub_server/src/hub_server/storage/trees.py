@@ -97,10 +97,7 @@ def find_file(db: sqlite3.Connection, tree: str, path: str) -> File | None:
 
 
 def walk(db: sqlite3.Connection, tree: str, path: str = "", recursive: bool = True, after: str = "") -> Iterator[Entry]:
-    """What lies in the folder with id ``tree``, which is at ``path``: by name, a folder before what lies in it.
-
-    It begins behind the entry at ``after``, a path below ``path``, and reads an entry when it is asked for.
-    """
+    """What lies in the folder ``tree`` at ``path``, behind its entry ``after``: by name, a folder before its files."""
     first, _, rest = after.partition("/")
     for row in db.execute(_WALK, (tree, first)):
         entry, is_first = _entry(f"{path}/{row['name']}".lstrip("/"), row), row["name"] == first
