@@ -181,7 +181,7 @@ def _delimiter(head: list[str], expected: str, place: object) -> str:
     first = head[0] if head else ""
     if expected not in first:
         for other in "\t;,|":
-            if 0 < first.count(other) == min(line.count(other) for line in head if line.strip()):
+            if 0 < first.count(other) == min((line.count(other) for line in head if line.strip()), default=0):
                 _say_once(f"{place}: columns are separated by {other!r}")
                 return other
     return expected

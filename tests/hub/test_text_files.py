@@ -3,6 +3,9 @@
 import gzip
 import io
 import json
+import random
+import re
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -124,3 +127,27 @@ def test_training_reads_the_file_that_is_named(folder, streaming, tmp_path):
     pq.write_table(table, place / "part[1].parquet")
     loaded = load_shards({"train": [str(place / "part[1].parquet")]}, streaming, "here")
     assert [row["score"] for row in loaded["train"]] == [0.25, 0.5]
+
+
+def test_random_corpora_are_read_or_refused_and_no_word_is_made_up(tmp_path):
+    draw, words = (
+        random.Random(7),
+        ["text", "über", '"', '""', "日本", "a,b", "\t", ";", "{", '{"text": "x"}', "[", "\0", " "],
+    )
+    read = 0
+    for _ in range(5_000):
+        lines = ["".join(draw.choices(words, k=draw.randrange(6))) for _ in range(draw.randrange(1, 6))]
+        encoding = draw.choice(["utf-8", "utf-8", "utf-8-sig", "utf-16", "latin-1"])
+        content = draw.choice(["", "text\n", "text\tb\n"]).encode(encoding, "replace") + "\n".join(lines).encode(
+            encoding, "replace"
+        )
+        if draw.random() < 0.2 and content:
+            place = draw.randrange(len(content))
+            content = content[:place] + draw.randbytes(2) + content[place:]
+        path = tmp_path / f"corpus{draw.choice([*text_files.READERS])}"
+        path.write_bytes(content)
+        with suppress(InputError):
+            for text in texts_of(path):
+                assert all(word in content.decode(errors="replace") for word in re.findall(r"\w+", text))
+                read += 1
+    assert read > 1_000
