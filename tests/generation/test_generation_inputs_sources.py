@@ -95,7 +95,7 @@ def on_hub(hub_api, repo, tmp_path) -> dict[str, str]:
 def read_from_hub(local_hub, tmp_path, *cases: dict[str, str]) -> list:
     """Every case read in one process of its own (its client takes endpoint and cache at import): texts or the error."""
     script = (
-        "import json; from test_generation_inputs_sources import *\n"
+        "import json; from hub.errors import InputError; from test_generation_inputs_sources import *\n"
         f"for case in {cases!r}:\n"
         "    try:\n"
         "        print(json.dumps([[f.source_id, f.text] for f in given_texts(hub_recipe(**case), count_words)[0]]))\n"

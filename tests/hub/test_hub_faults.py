@@ -85,7 +85,7 @@ class Disturbed:
             if started.exists() and lines >= next_step:
                 self.grow()
                 next_step = lines + self.random.randint(4, 20)
-            elif self.random.random() < 0.03:
+            elif self.random.random() < 0.01:
                 next_step = 0  # the generator does not wait for the Hub
             time.sleep(0.002)
         return running.code()

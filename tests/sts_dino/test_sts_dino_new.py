@@ -204,7 +204,8 @@ def test_a_dataset_of_a_hub_is_pinned_where_it_was_looked_at(local_hub, hub_api,
     commit = hub_api.upload_folder(repo_id=repo, folder_path=folder, repo_type="dataset").oid
     refusals = [("@v9", {}, "v9"), ("", {"config": "defualt"}, "no config 'defualt'")]
     refusals += [("", {"split": "tran"}, "no split 'tran'"), ("", {"column": "questions"}, "not in the data")]
-    asked = [(f"{repo}@main", {}), (f"{repo}@{commit}", {"split": "test", "corpus_license": "mit"})]
+    asked = [(f"{repo}@main", {"language": "en"})]
+    asked += [(f"{repo}@{commit}", {"split": "test", "corpus_license": "mit", "language": "en"})]
     asked += [(repo + place, options) for place, options, _ in refusals]
     environment = local_hub.client_environment(tmp_path / "home") | {"PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "-c", OF_HUB, json.dumps(asked)]
@@ -213,7 +214,7 @@ def test_a_dataset_of_a_hub_is_pinned_where_it_was_looked_at(local_hub, hub_api,
     main, test, *refused = map(json.loads, done.stdout.splitlines())
     where = {"kind": "hub", "repo_id": repo, "revision": commit, "config": "default"}
     assert main[:3] == [{**where, "splits": ["train"], "license": "cc-by-4.0"}, 6, True]
-    assert test[:3] == [{**where, "splits": ["test"], "license": "mit"}, 3, True] and "language: de" in test[3]
+    assert test[:3] == [{**where, "splits": ["test"], "license": "mit"}, 3, True] and "language: en" in test[3]
     assert f"{repo}: main is {commit} now; the recipe pins that" in done.stderr.splitlines()
     recipe = load_recipe(tmp_path / "r0.yaml", DatasetRecipe)
     assert (recipe.source.repo_id, recipe.source.columns) == (repo, ("question",))
