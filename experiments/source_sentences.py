@@ -7,8 +7,6 @@ The sample of a file leaves out exact, normalised and near matches of STS12-16, 
 import gzip
 import json
 import re
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,6 +19,7 @@ from generation.inputs.sources import file_rows
 from hub import cli
 from hub.durable import write_text
 from hub.errors import InputError
+from hub.text_files import READERS, kind_of
 from release.value import read_people
 
 CHECKED = (*(f"sts{year}" for year in range(12, 17)), "stsb-tokenised", "sick-r-tokenised")
@@ -83,14 +82,11 @@ def sentences(file: Path, columns: Sequence[str]) -> list[str]:
     """
     if not file.is_file():
         raise InputError(file, "no such file", hint="--data names the folder that holds it (or STS_DINO_DATA)")
-    with tempfile.TemporaryDirectory() as folder:
-        plain = file
-        if file.suffix == ".gz":
-            suffix = file.with_suffix("").suffix
-            plain = Path(folder) / f"texts{suffix if suffix in ('.tsv', '.csv', '.jsonl') else '.txt'}"
-            with gzip.open(file) as packed, plain.open("wb") as unpacked:
-                shutil.copyfileobj(packed, unpacked)
-        texts = [cell.strip() for cells in file_rows(plain, tuple(columns), str(file)) for cell in cells]
+    if file.suffix == ".gz" and kind_of(file) not in READERS:  # Multi30k's captions: train.1.en.gz, one a line
+        cells = gzip.decompress(file.read_bytes()).decode("utf-8").split("\n")
+    else:
+        cells = [cell for row in file_rows(file, tuple(columns), str(file)) for cell in row]
+    texts = [cell.strip() for cell in cells]
     fitting = [text for text in texts if FEWEST <= len(text.split()) <= MOST and STATEMENT.fullmatch(text)]
     if not fitting:
         raise InputError(file, f"has no sentence of {FEWEST} to {MOST} words")

@@ -361,10 +361,10 @@ def quality(found: Adaptation) -> str:
         )
     cosines = ", ".join(f"label {label} {of.cosine}" for label, of in measured.labels.items())
     lines.append(f"label agreement by {measured.judge.name}: mean cosine of {cosines}")
-    if found_rank := measured.spearman:
-        lines[-1] += f"; Spearman of score and cosine {found_rank}"
+    if rank := measured.spearman:
+        lines[-1] += f"; Spearman of score and cosine {rank}"
         highest = max(found.dataset.written_labels, key=lambda label: label.score or 0.0).name
-        if min(found_rank.low, measured.labels[highest].cosine.low) < AGREES:
+        if min(rank.low, measured.labels[highest].cosine.low) < AGREES:
             hint = "give examples of the corpus's kind, or another language model"
             lines.append(f"warning: below {AGREES} labels mean little, and an encoder learns little from them; {hint}")
     return "\n".join(lines)

@@ -69,11 +69,8 @@ def write_pairs(
     from generation.run import checked_recipe, write
     from sts_dino.new import CorpusChoices, propose
 
-    directory, sentences, settings = (
-        _directory("datasets", name),
-        _strings("texts", texts),
-        _strings("settings", settings),
-    )
+    directory = _directory("datasets", name)
+    sentences, settings = _strings("texts", texts), _strings("settings", settings)
     corpus, path = directory.with_name(f"{name}.texts.jsonl"), directory.with_name(f"{name}.yaml")
     _keep(corpus, "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in sentences))
     given = [*(_labels(labels) if labels is not None else ()), *settings]

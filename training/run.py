@@ -63,11 +63,9 @@ def main(
 
 def usage(encoder: Path) -> str:
     """Three lines of Python that encode sentences with an encoder."""
-    lines = [
-        "from sentence_transformers import SentenceTransformer",
-        f"encoder = SentenceTransformer({str(encoder)!r})",
-    ]
-    return "\n".join([*lines, 'embeddings = encoder.encode(["A sentence.", "Another one."])'])
+    load = f"encoder = SentenceTransformer({str(encoder)!r})"
+    use = 'embeddings = encoder.encode(["A sentence.", "Another one."])'
+    return f"from sentence_transformers import SentenceTransformer\n{load}\n{use}"
 
 
 def summary(out: Path, manifest: Manifest) -> list[str]:

@@ -75,11 +75,13 @@ class SharedBatches(BatchSampler):
 
     def seen(self, steps: int, rows: int) -> set[int]:
         """The numbers of the rows in the first ``steps`` whole batches; ends early when these are all ``rows``."""
-        found = set[int]()
-        for epoch in range(steps):  # each has at least one
+        found, left = set[int](), steps
+        for epoch in range(steps):  # each has at least one batch
+            if not left or len(found) == rows:
+                break
             self.set_epoch(epoch)
-            drawn = list(itertools.islice(self.batch_sampler, steps if len(found) < rows else 0))
-            steps -= len(drawn)
+            drawn = list(itertools.islice(self.batch_sampler, left))
+            left -= len(drawn)
             for batch in drawn:
                 found.update(batch[: len(batch) // self.shares * self.shares] or batch)
         return found
