@@ -9,7 +9,7 @@ from hub.assets import asset, dataset_scripts, shipped, student_recipe
 from release.value import read_student
 
 DATA = tomllib.loads(Path("pyproject.toml").read_text())["tool"]["setuptools"]["data-files"]
-ASSETS = ("recipe.schema.json", "demo-lm/model.safetensors", "examples/sts.de.tsv", "stsb/LICENSE.txt")
+ASSETS = ("recipe.schema.json", "demo-data/x1.tsv", "examples/sts.de.tsv", "stsb/LICENSE.txt")
 
 
 @pytest.fixture
