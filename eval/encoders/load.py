@@ -8,7 +8,7 @@ import json
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.tasks.task import Side
 from hub.cli import say
-from hub.contract.run_dir import MANIFEST, RECIPE, REPORT, Manifest, read_manifest, require_complete
+from hub.contract.run_dir import ARTIFACTS, MANIFEST, RECIPE, REPORT, Manifest, read_manifest, require_complete
 from hub.durable import sha256_file
 from hub.errors import InputError, RunError, did_you_mean
 from hub.model_limits import require_ids, usable_positions
@@ -46,6 +47,21 @@ def minilm(otherwise: str = "pip install -e .[dev]") -> Path:
     if package is None or not package.submodule_search_locations:
         raise InputError(PACKAGE, "is not installed", hint=otherwise)
     return Path(package.submodule_search_locations[0]) / "model"
+
+
+def named(encoder: str) -> str:
+    """The folder or Hub id that a bare name stands for, any other name as it is.
+
+    A model in artifacts/models, the packaged all-MiniLM-L6-v2, or one of sentence-transformers' models.
+    """
+    if Path(encoder).exists() or "/" in encoder or ":" in encoder:
+        return encoder
+    own = ARTIFACTS / "models" / encoder
+    if own.is_dir() or encoder == MINILM:
+        return str(own if own.is_dir() else minilm())
+    near = did_you_mean(encoder, [path.name for path in own.parent.glob("*")])
+    say(f"{own}: no such encoder; reading sentence-transformers/{encoder}{f'; {near}' if near else ''}")
+    return f"sentence-transformers/{encoder}"
 
 
 SHOWN = 60  # characters of a text that an error shows
@@ -210,7 +226,8 @@ def load_encoder(model: str, dtype: str | None = None, batch_size: int = BATCH) 
         return wrap(_imported(model), model)
     path = Path(model)
     if path.exists():
-        folder, name, revision = path, "/".join(path.resolve().parts[-2:]), None
+        parts = path.resolve().parts[-2:]
+        folder, name, revision = path, MINILM if parts[0] == MODULE else "/".join(parts), None
     else:
         folder, revision = download(model)
         name = f"{model.partition('@')[0]}@{revision}"
@@ -236,6 +253,36 @@ def load_encoder(model: str, dtype: str | None = None, batch_size: int = BATCH) 
         versions={library: version(library) for library in LIBRARIES},
         model=loaded,
     )
+
+
+PROMPTS: dict[Side, tuple[str, ...]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
+
+
+def sided(encoder: Encoder, side: Side) -> Encoder:
+    """The encoder for one side of a search: with sentence-transformers' prompt and route for it.
+
+    Itself where it has neither. Of several prompts of a side the first that is not empty counts.
+    """
+    from sentence_transformers.base.modules import Router
+
+    model = encoder.model
+    if model is None:
+        return encoder
+    prompt = next((str(model.prompts[name]) for name in PROMPTS[side] if model.prompts.get(name)), "")
+    routed = {"side": str(side)} if any(isinstance(module, Router) for module in model) else {}
+    settings = encoder.settings | {"prompt": prompt} | routed
+    encode = {"query": model.encode_query, "document": model.encode_document}[side]
+    return encoder if settings == encoder.settings else prompted(encoder, encode, prompt, settings)
+
+
+def prompted(encoder: Encoder, encode: Callable[..., Any], prompt: str | None, settings: dict[str, str]) -> Encoder:
+    """The encoder by another of its model's methods, with a prompt."""
+
+    def embed(texts: list[str]) -> Any:
+        with chat_template(encoder.name):
+            return encode(texts, prompt=prompt, batch_size=BATCH, show_progress_bar=False)
+
+    return replace(encoder, embed=embed, settings=settings)
 
 
 @contextmanager
