@@ -23,7 +23,7 @@ MARKERS = ("o", "D", "s")
 
 
 def label_plot(outcomes: Counted, rows: Counted, config: str) -> bytes:
-    """Two bar charts, one above the other: label → outcome (kept, rejected) → texts; label → split → rows of ``config``."""
+    """Two bar charts: label → outcome (kept, rejected) → texts; below, label → split → rows of ``config``."""
 
     def draw(_: Figure, upper: Axes, lower: Axes) -> None:
         _bars(upper, outcomes, "texts", "Texts requested")
