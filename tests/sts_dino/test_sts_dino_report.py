@@ -205,6 +205,11 @@ def test_cosines_and_human_scores_of_a_real_encoder(tmp_path, monkeypatch):
     ):
         assert words in page.text, words
     assert (tmp_path / "report.cosines.json").is_file() and facts.judgements.pairs == len(examples)
+    recipe = (run / "recipe.yaml").read_text(encoding="utf-8")
+    (run / "recipe.yaml").write_text(recipe.replace("language: en", "language: de"), encoding="utf-8")
+    page, missing = reported(tmp_path / "report.html", run)  # no packaged encoder judges German
+    assert "by all-MiniLM-L6-v2" not in page.text.split("Label agreement")[0]
+    assert "tiny-sts: pairs farthest from their label: they need English" in " ".join(missing)
 
 
 class Rows(DatasetRows):
