@@ -86,9 +86,9 @@ def _pairs(path: Path) -> tuple[Task, Rows]:
     texts = next((pair for pair in (*ALIKE, *SEARCHED) if columns.keys() >= set(pair)), None)
     score = next((name for name in SCORES if name in columns and name not in (texts or ())), None)
     if texts is None or score is None:
-        missing = "two columns of texts" if texts is None else "a column of scores"
+        missing = "lacks two columns of texts" if texts is None else "lacks a column of scores"
         allowed = "e.g. sentence1, sentence2, score"
-        raise InputError(path, f"has no {missing} by name (columns {', '.join(columns.values())})", allowed=allowed)
+        raise InputError(path, f"{missing} (columns {', '.join(columns.values())})", allowed=allowed)
     names, over = [columns[name] for name in (*texts, score)], Counter[str]()
     kept = list[tuple[str, str, float]]()
     for place, row in rows:
@@ -201,8 +201,9 @@ def _opened(path: Path) -> tuple[dict[str, str], Iterator[tuple[str, Mapping[str
 def _column(path: Path, columns: Mapping[str, str], *names: str) -> str:
     found = next((columns[name] for name in names if name in columns), None)
     if found is None:
-        problem = f"has no column of that kind (columns {', '.join(columns.values())})"
-        raise InputError(path, problem, allowed=f"one called {', '.join(names)}")
+        raise InputError(
+            path, f"lacks a column (columns {', '.join(columns.values())})", allowed=f"one of {', '.join(names)}"
+        )
     return found
 
 
