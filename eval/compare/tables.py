@@ -261,11 +261,11 @@ FEW = 30  # pairs or queries: below, words say what cannot be seen
 
 
 def own_words(
-    tasks: Sequence[Task], scores: Sequence[TaskScore], verdicts: Sequence[Verdict], download: str = ""
+    tasks: Sequence[Task], scores: Sequence[TaskScore], verdicts: Sequence[Verdict], other: str = ""
 ) -> list[str]:
     """What scores on a user's own rows say: a verdict a yardstick, and how little can be seen in few rows.
 
-    verdicts: of the encoder on another one, which is ``download`` as downloaded, if that is given.
+    verdicts: of the encoder on another one; ``other`` is what it is called, the download in place of the encoder.
     """
     found = list[str]()
     named, judged = {one.task: one for one in scores}, {one.measurement.task: one for one in verdicts}
@@ -278,9 +278,9 @@ def own_words(
             around = interval(tested[0].low, tested[0].high, signed=True)
             gain = f"{number(verdict.difference.points, signed=True)} {around}"
             word = {"not significant": "not better"}.get(verdict.word, verdict.word)
-            keep = "" if verdict.word == "better" else f"; keep {'the download' if download else verdict.second}"
-            other = f"{download} as downloaded" if download else verdict.second
-            found.append(f"{word} than {other} on your {score.n} {score.unit}: {gain}{keep}")
+            keep = f"; keep {'the download' if other else verdict.second}" if verdict.word != "better" else ""
+            against = other or verdict.second
+            found.append(f"{word} than {against} on your {score.n} {score.unit}: {gain}{keep}")
         low, high = (tested[0].low, tested[0].high) if tested else score.interval() or (0.0, 0.0)
         if score.n < FEW:
             what = "a smaller difference cannot be seen" if tested else "--compare sees smaller differences"

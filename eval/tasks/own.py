@@ -57,8 +57,8 @@ class OwnData:
 
     @property
     def texts(self) -> int:
-        """How many texts an encoder reads."""
-        return sum(len(rows.texts) for splits in self.rows.values() for rows in splits.values())
+        """How many texts an encoder reads: both of a pair, queries and documents."""
+        return sum(len(splits[SPLIT]) + len(splits.get(CORPUS, splits[SPLIT])) for splits in self.rows.values())
 
 
 def read_own(pairs: Path | None, queries: Path | None, corpus: Path | None, qrels: Path | None) -> OwnData:
