@@ -22,6 +22,7 @@ from eval.runs.records import BASE, COMPARED, CONTROL, RESULTS, Data, Record, Re
 from eval.scoring.outcomes import Measured
 from eval.statistics.bootstrap import EvaluationSettings, NewScore, task_score
 from eval.statistics.paired import Difference, Measurement, gains, resampled
+from eval.tasks.own import OWN
 from eval.tasks.registry import MTEB, TASKS, averages
 from eval.tasks.rows import Rows
 from eval.tasks.sources import Entry, Source, TaskData
@@ -142,6 +143,14 @@ def evaluate(
         one = task_score(entry.task, entry.split, found, data.sha256(entry), settings)
         yield NewScore(entry.task, one, found.outcomes)
 
+    prompts = (
+        []
+        if encoder.model is None or encoder.settings["prompt"]
+        else [name for name, prompt in encoder.model.prompts.items() if prompt]
+    )
+    if (unused := ", ".join(prompts)) and any(entry.task.group == OWN and not entry.task.sides for entry in entries):
+        hint = "call the columns query and passage to use them"
+        say(f"{encoder.name}: pairs of one kind are encoded without its prompts ({unused}); {hint}")
     with Embeddings(encoder, cache) as embeddings:
         asked = [entry for entry in own if entry not in held and not entry.task.sides]
         embeddings.add([text for entry in asked for texts in data.texts(entry) for text in texts])

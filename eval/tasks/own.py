@@ -1,7 +1,7 @@
 """A user's own yardstick as tasks: pairs with a score, and queries with judged documents in BEIR's layout."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from math import isfinite
@@ -16,7 +16,9 @@ from hub.cli import say
 from hub.errors import InputError
 from hub.text_files import as_text, is_blank, open_rows
 
+EXAMPLE = "e.g. sentence1, sentence2, score (docs/protocols.md)"
 FEWEST = 10  # pairs or queries: with fewer an interval says nothing
+OWN = "own"  # the tasks' group
 SPLIT, CORPUS, QRELS = "test", "corpus", "qrels"
 ALIKE = (
     *((f"{kind}1", f"{kind}2") for kind in ("sentence", "text", "sent", "question", "s", "q")),
@@ -28,24 +30,19 @@ SCORES = (
     *("score", "similarity", "similarityscore", "gold", "goldscore", "goldlabel", "label", "rating", "relatedness"),
     *("relatednessscore", "relevance", "humanscore", "meanscore", "isduplicate"),
 )
-IDS = {
-    "query": ("id", "queryid", "qid"),
-    "document": ("id", "corpusid", "docid", "documentid", "passageid", "pid"),
-}
+IDS = {"query": ("queryid", "qid", "id"), "document": ("corpusid", "docid", "documentid", "passageid", "pid", "id")}
 BODIES = {"query": ("text", "query", "question"), "document": ("text", "passage", "document", "contents", "body")}
 GRADES = ("score", "relevance", "rel", "grade", "label")
-PairsOption = Annotated[
-    Path | None, typer.Option("--pairs", metavar="FILE", help="Your own pairs: two texts and a score a row")
-]
-QueriesOption = Annotated[
-    Path | None, typer.Option("--queries", metavar="FILE", help="Your own queries (BEIR's layout: _id, text)")
-]
-CorpusOption = Annotated[
-    Path | None, typer.Option("--corpus", metavar="FILE", help="The documents that they search (_id, title, text)")
-]
-QrelsOption = Annotated[
-    Path | None, typer.Option("--qrels", metavar="FILE", help="The judgements (query-id, corpus-id, score)")
-]
+
+
+def _file(name: str, words: str) -> Any:
+    return typer.Option(name, metavar="FILE", help=words)
+
+
+PairsOption = Annotated[Path | None, _file("--pairs", "Your own pairs: two texts and a score a row")]
+QueriesOption = Annotated[Path | None, _file("--queries", "Your own queries, in BEIR's layout (_id, text)")]
+CorpusOption = Annotated[Path | None, _file("--corpus", "The documents that they search (_id, title, text)")]
+QrelsOption = Annotated[Path | None, _file("--qrels", "The judgements (query-id, corpus-id, score)")]
 
 
 @dataclass(frozen=True)
@@ -86,9 +83,7 @@ def _pairs(path: Path) -> tuple[Task, Rows]:
     texts = next((pair for pair in (*ALIKE, *SEARCHED) if columns.keys() >= set(pair)), None)
     score = next((name for name in SCORES if name in columns and name not in (texts or ())), None)
     if texts is None or score is None:
-        missing = "lacks two columns of texts" if texts is None else "lacks a column of scores"
-        allowed = "e.g. sentence1, sentence2, score"
-        raise InputError(path, f"{missing} (columns {', '.join(columns.values())})", allowed=allowed)
+        raise _lacking(path, "two columns of texts" if texts is None else "a column of scores", columns, EXAMPLE)
     names, over = [columns[name] for name in (*texts, score)], Counter[str]()
     kept = list[tuple[str, str, float]]()
     for place, row in rows:
@@ -102,20 +97,16 @@ def _pairs(path: Path) -> tuple[Task, Rows]:
             kept.append((first, second, _number(place, names[2], value)))
     _require(path, len(kept), "pairs", over)
     scores = [score for *_, score in kept]
-    if min(scores) == max(scores):
-        hint = "a correlation needs scores that differ"
-        raise InputError(path, f"all {len(kept)} scores are {scores[0]:g}", hint=hint)
-    if all(first == second for first, second, _ in kept):
-        raise InputError(
-            path, f"all {len(kept)} pairs are two equal texts", hint="a correlation needs texts that differ"
-        )
+    alike = f"all {len(kept)} pairs are two equal texts" if all(one == two for one, two, _ in kept) else ""
+    if same := f"all {len(kept)} scores are {scores[0]:g}" if len(set(scores)) == 1 else alike:
+        raise InputError(path, same, hint="a correlation needs scores and texts that differ")
     is_search = texts in SEARCHED
     say(f"{path}: {len(kept):,} pairs ({', '.join(names)}), scores {min(scores):g} to {max(scores):g}{_passed(over)}")
     sides = "; the first with the encoder's prompt for queries, the second with its prompt for documents"
     task = Task(
         name=f"{path.name}/cosine",
         dataset=f"{path.name}/pairs",
-        group="own",
+        group=OWN,
         family="sts",
         protocol="own pairs: Spearman correlation x 100 between the cosine of two text embeddings and the score, over "
         f"all pairs; no model is fitted on top{sides if is_search else ''}",
@@ -129,7 +120,7 @@ def _search_task(name: str, metric: Metric) -> Task:
     return Task(
         name=f"{name}/{metric}",
         dataset=f"{name}/search",
-        group="own",
+        group=OWN,
         family="search",
         protocol=f"own queries: {metric} x 100 of the documents ranked by cosine, as trec_eval computes it, mean over "
         "queries with a relevant document; the encoder's own prompts for queries and documents",
@@ -164,10 +155,8 @@ def _search(queries: Path, corpus: Path, qrels: Path) -> dict[str, Rows]:
         raise InputError(qrels, f"none of its {len(judged)} judgements is relevant", allowed="a score above 0")
     over = Counter({"without a relevant document": sum(name not in relevant for name in asked)})
     _require(queries, len(relevant), "queries", over)
-    say(
-        f"{queries}: {len(relevant):,} queries with {relevant.total():,} relevant judgements of {len(documents):,} "
-        f"documents{_passed(over)}"
-    )
+    found = f"{relevant.total():,} relevant judgements of {len(documents):,} documents{_passed(over)}"
+    say(f"{queries}: {len(relevant):,} queries with {found}")
     return {
         SPLIT: Rows.of([(name, text, float(relevant[name])) for name, text in asked.items() if name in relevant]),
         CORPUS: Rows.of([(name, text, 0.0) for name, text in documents.items()]),
@@ -201,10 +190,12 @@ def _opened(path: Path) -> tuple[dict[str, str], Iterator[tuple[str, Mapping[str
 def _column(path: Path, columns: Mapping[str, str], *names: str) -> str:
     found = next((columns[name] for name in names if name in columns), None)
     if found is None:
-        raise InputError(
-            path, f"lacks a column (columns {', '.join(columns.values())})", allowed=f"one of {', '.join(names)}"
-        )
+        raise _lacking(path, "a column", columns, f"one of {', '.join(names)}")
     return found
+
+
+def _lacking(path: Path, what: str, columns: Mapping[str, str], allowed: str) -> InputError:
+    return InputError(path, f"lacks {what} (columns {', '.join(columns.values())})", allowed=allowed)
 
 
 def _number(place: str, column: str, value: object) -> float:
@@ -224,5 +215,5 @@ def _require(path: Path, count: int, unit: str, over: Counter[str]) -> None:
 
 def _passed(over: Counter[str]) -> str:
     """How many rows were passed over and why, as the end of a sentence."""
-    said: Sequence[str] = [f"{count:,} {why}" for why, count in over.items() if count]
+    said = [f"{count:,} {why}" for why, count in over.items() if count]
     return f"; passed over: {', '.join(said)}" if said else ""

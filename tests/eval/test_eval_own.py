@@ -77,16 +77,18 @@ def collection(tmp_path):
 
 
 def test_search_is_scored_as_by_sentence_transformers_with_the_encoders_prompts(tmp_path, collection, capsys):
+    """Pairs of one kind get no prompt, which is said."""
     *files, judged = collection
     encoder = SentenceTransformer(
         modules=[StaticEmbedding(make_tokenizer(), embedding_dim=16)],
         prompts={"query": "ask: ", "passage": "passage: "},
     )
     encoder.save_pretrained(str(tmp_path / "encoder"), create_model_card=False)
-    source = Source(own=read_own(None, *files))
-    scores = score_encoder(str(tmp_path / "encoder"), [], source, EvaluationSettings(bootstrap_samples=20)).scores
+    source = Source(own=read_own(own_pairs(tmp_path), *files))
+    _, *scores = score_encoder(str(tmp_path / "encoder"), [], source, EvaluationSettings(bootstrap_samples=20)).scores
     said = capsys.readouterr().err
     assert "9 queries with 18 relevant judgements of 30 documents; passed over: 3 without a relevant document" in said
+    assert "pairs of one kind are encoded without its prompts (query, passage)" in said
     assert "a query is encoded with the prompt 'ask: '" in said and "a document is encoded with" in said
     relevant: dict = {}
     for query, document, grade in judged:
