@@ -143,12 +143,9 @@ def evaluate(
         one = task_score(entry.task, entry.split, found, data.sha256(entry), settings)
         yield NewScore(entry.task, one, found.outcomes)
 
-    prompts = (
-        []
-        if encoder.model is None or encoder.settings["prompt"]
-        else [name for name, prompt in encoder.model.prompts.items() if prompt]
-    )
-    if (unused := ", ".join(prompts)) and any(entry.task.group == OWN and not entry.task.sides for entry in entries):
+    prompts = encoder.model.prompts if encoder.model and not encoder.settings["prompt"] else {}
+    unused = ", ".join(name for name, prompt in prompts.items() if prompt)
+    if unused and any(entry.task.group == OWN and not entry.task.sides for entry in entries):
         hint = "call the columns query and passage to use them"
         say(f"{encoder.name}: pairs of one kind are encoded without its prompts ({unused}); {hint}")
     with Embeddings(encoder, cache) as embeddings:
