@@ -11,7 +11,6 @@ DIR/estimate.json, steps.log            the estimate, and the messages of the st
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from shlex import join, quote
@@ -53,7 +52,8 @@ class EncoderChoices:
     encoder: Annotated[
         str | None,
         typer.Option(
-            "--encoder", help="Base encoder: prompteol or static (from the language model), folder, ORG/NAME@REVISION"
+            "--encoder",
+            help="Base encoder: prompteol, static (from the language model), NAME of sts-dino lm, folder, ORG/NAME@REVISION",
         ),
     ] = None
     encoder_license: Annotated[
@@ -120,10 +120,10 @@ class Adaptation:
 
     @property
     def is_judged(self) -> bool:
-        """Whether label agreement is measured: by all-MiniLM-L6-v2, for English, where its package is installed."""
-        from eval.encoders.load import MODULE
+        """Whether label agreement is measured: by all-MiniLM-L6-v2, for English, where it is on this machine."""
+        from eval.encoders.load import minilm_here
 
-        return self.dataset.language == "en" and find_spec(MODULE) is not None
+        return self.dataset.language == "en" and minilm_here() is not None
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def main(
 
       sts-dino adapt questions.csv --out questions --estimate
 
-      sts-dino adapt notizen.txt --lm artifacts/lm/gemma-3-270m --lm-license gemma --encoder static --limit 300
+      sts-dino adapt notizen.txt --lm gemma-3-270m --encoder static --limit 300
     """
     out = out or ARTIFACTS / "adapted" / stem_of(corpus)
     found = proposed(corpus, out, choices, encoder)

@@ -1,6 +1,5 @@
 """recipes/small: complete, and planned offline (models: trained) with the overrides for a machine without the Hub."""
 
-import inspect
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,8 @@ from tiny_lm import make_lm
 from training_inputs import sts_rows, write_dataset
 
 import training.run
-from generation import fetch_lm
 from generation.plan import plan
+from hub.contract import packaged
 from hub.contract.licences import check, check_model
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe, read_yaml
@@ -86,4 +85,4 @@ def test_a_recipe_names_the_hub_and_has_prose_changes_and_a_licence(path):
 
 def test_the_override_of_the_model_is_where_make_lm_leaves_it():
     overrides = yaml.safe_load(OFFLINE.read_text())
-    assert Path(overrides["google/gemma-3-270m"]["path"]) == inspect.signature(fetch_lm.main).parameters["out"].default
+    assert Path(overrides["google/gemma-3-270m"]["path"]) == packaged.MODELS["gemma-3-270m"].folder
