@@ -52,8 +52,7 @@ class EncoderChoices:
     encoder: Annotated[
         str | None,
         typer.Option(
-            "--encoder",
-            help="Base encoder: prompteol, static (from the language model), NAME of sts-dino lm, folder, ORG/NAME@REVISION",
+            "--encoder", help="Base encoder: prompteol, static, NAME of sts-dino lm, folder, ORG/NAME@REVISION"
         ),
     ] = None
     encoder_license: Annotated[

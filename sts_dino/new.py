@@ -41,7 +41,7 @@ class CorpusChoices:
         str | None,
         typer.Option(
             "--lm",
-            help="Language model: NAME of sts-dino lm, builtin, folder, FILE.gguf, ORG/NAME@REVISION, NAME@URL [default: local]",
+            help="Language model: NAME of sts-dino lm, builtin, folder, FILE.gguf, ORG/NAME@REVISION, NAME@URL [local]",
         ),
     ] = None
     lm_license: Annotated[str | None, typer.Option("--lm-license", help="Licence of another language model")] = None
