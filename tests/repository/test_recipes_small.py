@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 from sentence_transformers import SentenceTransformer
+from tiny_bases import make_mlm
 from tiny_lm import make_lm
 from training_inputs import sts_rows, write_dataset
 
@@ -30,7 +31,11 @@ def offline(tmp_path_factory) -> Path:
     """The shipped overrides, with a random model in place of the one that make lm brings."""
     folder = tmp_path_factory.mktemp("small")
     overrides = yaml.safe_load(OFFLINE.read_text())
-    overrides["google/gemma-3-270m"]["path"] = str(make_lm(folder / "lm", max_position_embeddings=4096))
+    lm, encoder = make_lm(folder / "lm", max_position_embeddings=4096), folder / "encoder"
+    SentenceTransformer(str(make_mlm(folder / "mlm"))).save_pretrained(str(encoder))
+    for model in packaged.MODELS.values():
+        own = {"path": str(lm), "gguf_file": None} if model.kind == "generator" else {"path": str(encoder)}
+        overrides[model.hub.partition("@")[0] or model.upstream] = own
     rows = [{**row, "sentence1": f"text {number // 3}"} for number, row in enumerate(sts_rows(96))]
     pairs = write_dataset(folder / "pairs", {"train": rows}, "postprocessed-5shot")
     overrides[WRITTEN] = {"path": str(pairs), "config": "postprocessed-5shot"}
@@ -83,6 +88,7 @@ def test_a_recipe_names_the_hub_and_has_prose_changes_and_a_licence(path):
     assert recipe.evaluation and all(task.path and Path(task.path).is_file() for task in recipe.evaluation)
 
 
-def test_the_override_of_the_model_is_where_make_lm_leaves_it():
+def test_the_overrides_of_models_are_where_sts_dino_lm_leaves_them():
     overrides = yaml.safe_load(OFFLINE.read_text())
-    assert Path(overrides["google/gemma-3-270m"]["path"]) == packaged.MODELS["gemma-3-270m"].folder
+    for model in packaged.MODELS.values():
+        assert Path(overrides[model.hub.partition("@")[0] or model.upstream]["path"]) == model.folder
