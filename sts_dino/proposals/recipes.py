@@ -216,12 +216,12 @@ def choose_base(asked: str | None, license_id: str | None, generator: dict[str, 
     generator: the section ``model`` of the dataset's recipe; prompteol and static train that language model where its
     weights can be trained. Raises InputError for a missing folder and an unknown licence.
     """
+    if asked is not None and asked.lower() in ENCODERS:
+        section = {**ENCODERS[asked.lower()].section, "modules": "sentence-transformer"}
+        return Base(section, "as asked: all of its layers, with its own pooling and dropout", 3.2, "2e-5", 0.0)
     if asked is not None and asked not in WAYS:
-        if (known := ENCODERS.get(asked.lower())) is not None:
-            named = known.section
-        else:
-            place = place_of("--encoder", asked, (*WAYS, *ENCODERS))
-            named = {**place, "license": licences.known("--encoder-license", license_id or "").id}
+        place = place_of("--encoder", asked, (*WAYS, *ENCODERS))
+        named = {**place, "license": licences.known("--encoder-license", license_id or "").id}
         return Base(named, "as asked: all of its layers, the mean of the tokens", 1, "2e-5", 0.1)
     model, whose = _language_model(generator)
     built_in = Path(str(model.get("path", ""))).resolve() == BUILT_IN.resolve()
