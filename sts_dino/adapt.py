@@ -373,14 +373,13 @@ def compared(predicted: AdaptationEstimate, took: dict[str, Taken]) -> str:
 
 def quality(found: Adaptation) -> str:
     """Random pairs of each label and the label agreement, with a warning below ``AGREES``."""
-    from eval.encoders.load import PACKAGE
     from generation.run import random_pairs
 
     manifest = require_complete(found.pairs)
     lines = [random_pairs(found.pairs, manifest, found.dataset)]
     measured = Fidelity.read(found.pairs, manifest) if found.is_judged else None
     if measured is None:
-        judge = f"it needs English texts and the package {PACKAGE} (all-MiniLM-L6-v2)"
+        judge = "it needs English texts and all-MiniLM-L6-v2 (sts-dino lm all-minilm-l6-v2)"
         return "\n".join([*lines, f"label agreement is not measured: {judge}; read the pairs"])
     cosines = ", ".join(f"label {label} {of.cosine}" for label, of in measured.labels.items())
     lines.append(f"label agreement by {measured.judge.name}: mean cosine of {cosines}")

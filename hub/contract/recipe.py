@@ -232,7 +232,7 @@ class Server(Strict):
     dialect: Literal["openai", "vllm", "transformers", "llamacpp"] = "openai"  # generation.backends.dialects
     logprobs: bool = False  # ask for the tokens' log-probabilities; some servers refuse
     concurrency: Annotated[Positive, SPEED_ONLY] = 8  # requests under way at a time
-    timeout: Annotated[PositiveFloat, SPEED_ONLY] = 60.0  # seconds that a server may be silent
+    timeout: Annotated[PositiveFloat, SPEED_ONLY] = 60.0  # seconds that an answer may take
     max_retries: Annotated[int, Field(ge=0), SPEED_ONLY] = 6  # of a request that failed
     price_per_million: Annotated[tuple[NotNegative, NotNegative] | None, SPEED_ONLY] = None  # prompt, completion tokens
 

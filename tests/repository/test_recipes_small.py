@@ -23,7 +23,7 @@ FOLDER = Path("recipes/small")
 KINDS = {path: read_yaml(path)["kind"] for path in sorted(FOLDER.glob("*.yaml"))}
 PATHS = [path for path, kind in KINDS.items() if kind == "dataset"]
 MODELS = [path for path, kind in KINDS.items() if kind == "model"]
-WRITTEN = "sts-dino/sts-dino-gemma"
+WRITTEN = ("sts-dino/sts-dino-gemma", "sts-dino/sts-dino-qwen")
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +34,12 @@ def offline(tmp_path_factory) -> Path:
     lm, encoder = make_lm(folder / "lm", max_position_embeddings=4096), folder / "encoder"
     SentenceTransformer(str(make_mlm(folder / "mlm"))).save_pretrained(str(encoder))
     for model in packaged.MODELS.values():
-        own = {"path": str(lm), "gguf_file": None} if model.kind == "generator" else {"path": str(encoder)}
+        gguf = {"gguf_file": None} if model.kind == "generator" and not model.dequantise else {}
+        own = {"path": str(lm if model.kind == "generator" else encoder), **gguf}
         overrides[model.hub.partition("@")[0] or model.upstream] = own
     rows = [{**row, "sentence1": f"text {number // 3}"} for number, row in enumerate(sts_rows(96))]
     pairs = write_dataset(folder / "pairs", {"train": rows}, "postprocessed-5shot")
-    overrides[WRITTEN] = {"path": str(pairs), "config": "postprocessed-5shot"}
+    overrides |= {key: {"path": str(pairs), "config": "postprocessed-5shot"} for key in WRITTEN}
     (folder / "offline.yaml").write_text(yaml.safe_dump(overrides))
     return folder / "offline.yaml"
 

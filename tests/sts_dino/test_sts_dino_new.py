@@ -141,7 +141,7 @@ def test_the_built_in_model_is_refused_for_what_it_does_not_write(tmp_path, monk
     corpus, recipe = written(tmp_path, lines), tmp_path / "r.yaml"
     refused = run(corpus, "--out", recipe, *LM)
     assert refused.code == 2 and "writes English alone; allowed: English; bring a model" in refused.error
-    with pytest.raises(InputError, match=r"writes English alone.*`sts-dino lm`"):
+    with pytest.raises(InputError, match=r"writes English alone.*`sts-dino lm NAME`"):
         api.write_pairs(lines, name="texts", lm="builtin")
     assert not recipe.exists()
     assert run(corpus, "--out", recipe, *LM, "--language", "en").code == 0, "as the user says"
