@@ -6,7 +6,7 @@ sentences. A server generates for 64 at once.
 
 The batch is full until a shard's queue is empty, then it drains. A shard of n texts takes
 ``full * (n - c) / (p - c) + drain``, with p the pilot's texts and c those in the batch when its queue ran empty. Where
-the batch holds all texts, a shard takes ``a + b * n``: two pilots give a and b.
+the batch held all texts from the start, the second half of them drains: repeated attempts follow one another.
 """
 
 import heapq
@@ -42,6 +42,7 @@ FILES, FILES_OF_FOLDER = 100_000, 10_000  # fewer are recommended: huggingface.c
 BESIDE = 12  # files without data: manifest, recipe, card, plots
 NOT_YET = "a sentence that the model will write first, here one of twelve words."
 ROWS, SMALLEST = 64, 8  # source sentences of a pilot, at most and at least
+FULL = 512  # rows of a full batch on a CPU (generation.backends.load_model)
 LONGEST = 8.0  # seconds that a pilot may be expected to take
 FIRSTS = 512  # source sentences asked for to estimate the time of all: fewer would not fill a batch
 Clock = Callable[[], float]
@@ -204,18 +205,21 @@ class Pilot:
     raw: int = 0  # rows accepted
     kept: Counter[str] = field(default_factory=Counter)  # by label, after the filters
     asked: Counter[str] = field(default_factory=Counter)
-    smaller: "Pilot | None" = None  # one of fewer source sentences
+    drain: float = 0.0  # seconds of the last half of the texts
+    rows: int = 0  # of the model, for all texts at once
 
     def shard_seconds(self, firsts: int) -> float:
         """Predicted seconds of a shard of ``firsts`` source sentences."""
         texts = self.texts * firsts / self.firsts
         held = self.texts - self.full_texts
         if not self.full_texts or texts <= held:
-            each, less = self.seconds / self.texts, self.smaller
-            if less and self.texts > less.texts:  # a step costs something, however few texts it has
-                each = min(each, max(0.0, self.seconds - less.seconds) / (self.texts - less.texts))
-            return self.seconds + each * (texts - self.texts)
+            return (self.seconds - self.drain) * texts / self.texts + self.drain
         return self.full * (texts - held) / self.full_texts + self.seconds - self.full
+
+    def memory_mb(self, loaded: float, peak: float, firsts: int) -> float:
+        """Predicted most memory of a shard of ``firsts``, from that of the loaded model and of this pilot."""
+        batch = min(FULL, self.rows * firsts / self.firsts)
+        return loaded + (peak - loaded) * max(1.0, batch / max(1, self.rows))
 
 
 class Watched:
@@ -231,22 +235,24 @@ class Watched:
         self, queue: deque[Request], settings: DecodingParameters, batch_size: int | None, prefixes: Sequence[str] = ()
     ) -> Iterator[tuple[Request, Completion]]:
         """See ``Writer.stream``."""
-        started, pilot = self.clock(), self.pilot
+        started, pilot, ended = self.clock(), self.pilot, list[float]()
+        pilot.rows, last = sum(len(request.prompts) for request in queue), queue[-1] if queue else None
         for answer in self.writer.stream(queue, settings, batch_size, prefixes):
-            if queue:
+            if queue and queue[-1] is last:  # repeated attempts come first
                 pilot.full, pilot.full_texts = self.clock() - started, pilot.texts
             pilot.texts += 1
+            ended.append(self.clock())
             yield answer
         pilot.seconds = self.clock() - started
+        pilot.drain = pilot.seconds - (ended[len(ended) // 2] - started if ended else 0.0)
 
     def growing(self, prompts: Prompts, firsts: Sequence[SourceSentence], variant: Variant) -> Pilot:
         """The last of some pilots, each of twice as many source sentences, while the next one would take seconds."""
         count = SMALLEST if prompts.recipe.model.facts.local else len(firsts)
         found = self.shard(prompts, _spread(firsts, count), variant)
         while found.firsts < len(firsts) and 2 * found.seconds < LONGEST:
-            count, smaller = 2 * count, found
+            count *= 2
             found = self.shard(prompts, _spread(firsts, count), variant)
-            found.smaller = smaller
         return found
 
     def shard(self, prompts: Prompts, firsts: Sequence[SourceSentence], variant: Variant) -> Pilot:
@@ -271,7 +277,7 @@ class Estimate:
     pilot_seconds: float
     read: list[str] = field(default_factory=list)  # ``what_was_read``
     start_seconds: float = 0.0  # until the model generates
-    memory_mb: float = 0.0  # most of the pilot
+    memory_mb: float = 0.0  # most, with a full batch
 
     def __str__(self) -> str:
         hours, minutes = divmod(round(self.seconds / 60), 60)
@@ -289,17 +295,19 @@ def estimate(recipe: DatasetRecipe, clock: Clock = time.monotonic) -> Estimate:
     recipe = with_dtype(recipe)
     writer, prompts = Watched(load_writer(recipe.model), clock), load_prompts(recipe)
     writer.shard(prompts, [SourceSentence("warm-up", NOT_YET)], recipe.variants[0])  # first calls are slow
+    loaded = peak_rss_mb()
     total, firsts, first_seconds, read = _source_sentences(recipe, writer, prompts)
     shots = list(dict.fromkeys(variant.shots for variant in recipe.variants))
     if recipe.model.facts.local:  # a server's texts are paid for; only the engine compiles kernels for its shapes
         writer.shard(prompts, _spread(firsts, SMALLEST), recipe.variants[0])
-    pilots, start = {}, seconds_since_start()
+    pilots, start = dict[int | None, Pilot](), seconds_since_start()
     for number, shown in enumerate(shots):
         say(f"pilot{f' with {shown} examples' if shown is not None else ''} ...")
         variant = next(variant for variant in recipe.variants if variant.shots == shown)
         pilots[shown] = writer.growing(prompts, firsts[number :: len(shots)] or firsts[:1], variant)
     found = predict(recipe, total, pilots, first_seconds)
-    return replace(found, read=read, start_seconds=start, memory_mb=peak_rss_mb())
+    most = max(one.memory_mb(loaded, peak_rss_mb(), min(total, recipe.shard_size)) for one in pilots.values())
+    return replace(found, read=read, start_seconds=start, memory_mb=most)
 
 
 def predict(recipe: DatasetRecipe, total: int, pilots: dict[int | None, Pilot], first_seconds: float) -> Estimate:
