@@ -103,7 +103,7 @@ def test_a_server_names_its_dialect_and_is_asked_without_counter_labels(corpus, 
         assert section["server"] == {"base_url": server.base_url, "model": "my-model", "dialect": dialect}
         assert not any(label.counter_labels for label in found.labels) and found.model.backend == "openai"
         assert found.few_shot.sets == 4 and found.premise_tokens is None  # it counts no tokens
-    with pytest.raises(RunError, match=rf"^server {server.base_url}: cannot be reached .*; start it"):
+    with pytest.raises(RunError, match=rf"^server {server.base_url}: cannot be reached .*; check that it runs"):
         choose_generator(lm, "apache-2.0")
 
 
