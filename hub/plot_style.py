@@ -21,6 +21,7 @@ STYLE: Any = {  # matplotlib settings
     "text.parse_math": False,
 }
 NAME_LIMIT = 28  # characters of a label's name
+WIDTH = 6.5  # inches: a telephone's screen still shows legible letters
 
 
 def picture(draw: Callable[..., None], size: tuple[float, float], kind: str = "png", rows: int = 1) -> bytes:

@@ -13,12 +13,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from hub.contract.results import Results, TaskScore, by_task
-from hub.plot_style import COLOURS, LINES, name, picture
+from hub.plot_style import COLOURS, LINES, WIDTH, name, picture
 from model_cards.manifest import Curve, TrainingFacts
 
 Counted = Mapping[str, Mapping[str, int]]
 BINS = 20
-WIDTH = 6.5  # inches: a telephone's screen still shows legible letters
 MARKERS = ("o", "D", "s")
 
 
