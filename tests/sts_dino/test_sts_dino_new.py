@@ -141,7 +141,7 @@ def test_the_built_in_model_is_refused_for_what_it_does_not_write(tmp_path, monk
     corpus, recipe = written(tmp_path, lines), tmp_path / "r.yaml"
     refused = run(corpus, "--out", recipe, *LM)
     assert refused.code == 2 and "writes English alone; allowed: English; bring a model" in refused.error
-    with pytest.raises(InputError, match=r"writes English alone.*`sts-dino lm`"):
+    with pytest.raises(InputError, match=r"writes English alone.*`sts-dino lm NAME`"):
         api.write_pairs(lines, name="texts", lm="builtin")
     assert not recipe.exists()
     assert run(corpus, "--out", recipe, *LM, "--language", "en").code == 0, "as the user says"
@@ -159,7 +159,7 @@ def test_every_language_has_its_instructions_and_examples():
 
 
 def test_without_gemma_here_and_without_assets_the_hub_is_named(monkeypatch, tmp_path):
-    monkeypatch.setattr("sts_dino.proposals.recipes.GEMMA", tmp_path / "none")
+    monkeypatch.chdir(tmp_path)
     assert choose_generator(None, None).section["license"] == "cc-by-nc-sa-4.0"
     monkeypatch.setattr("sts_dino.proposals.recipes.BUILT_IN", tmp_path / "none")
     assert choose_generator(None, None).section["repo_id"] == "google/gemma-3-270m"
