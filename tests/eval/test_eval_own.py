@@ -9,7 +9,7 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from senteval_layout import bag_of_words
 from tiny_lm import make_tokenizer
 
-import eval.run
+from eval import run as scoring
 from eval.encoders.load import wrap
 from eval.runs.score import score_encoder
 from eval.statistics.bootstrap import EvaluationSettings
@@ -77,7 +77,7 @@ def collection(tmp_path):
 
 
 def test_search_is_scored_as_by_sentence_transformers_with_the_encoders_prompts(tmp_path, collection, capsys):
-    """Pairs of one kind get no prompt, which is said."""
+    """Pairs of one kind get no prompt, and a line reports that."""
     *files, judged = collection
     encoder = SentenceTransformer(
         modules=[StaticEmbedding(make_tokenizer(), embedding_dim=16)],
@@ -105,7 +105,7 @@ def test_another_encoder_is_tested_on_the_same_rows_and_few_are_called_few(tmp_p
     options = ["--pairs", own_pairs(tmp_path), "--set", "bootstrap_samples=50", "--out", tmp_path / "out"]
     options += [word for pair in zip(("--queries", "--corpus", "--qrels"), collection, strict=False) for word in pair]
     here = f"python:{__name__}"
-    done = outcome_of(eval.run, "--model", f"{here}:words", "--compare", f"{here}:lengths", *options)
+    done = outcome_of(scoring, "--model", f"{here}:words", "--compare", f"{here}:lengths", *options)
     assert done.code == 0, done.stderr
     verdict, few, of_search, _ = done.printed.splitlines()[-4:]
     assert verdict.startswith(("better than", "not better than")) and "on your 12 pairs: " in verdict
