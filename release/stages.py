@@ -47,16 +47,18 @@ def command_line(command: str, *words: str) -> list[str]:
 
 
 class StageProcess:
-    """A started stage. Its results (stdout) are not shown, its messages (stderr) are.
+    """A started stage. Its results (stdout) are not shown, its messages (stderr) are, unless ``streams`` are given.
 
-    As a context manager it ends with its block, however that ends.
+    As a context manager it ends with its block, however that ends: only Linux ends it when this process is killed.
     """
 
-    def __init__(self, command: str, *words: str, environment: Mapping[str, str] | None = None, stderr: Any = None):
+    def __init__(self, command: str, *words: str, environment: Mapping[str, str] | None = None, **streams: Any):
         self.name = f"sts-dino {command} {' '.join(words)}"
-        if stderr is None:
+        if streams.get("stderr") is None:
             cli.say(f"== {self.name}")
-        self._process = _started(command, *words, environment=environment, stdout=subprocess.DEVNULL, stderr=stderr)
+        options: dict[str, Any] = {"env": environment, "stdout": subprocess.DEVNULL, **streams}
+        end = die_with_parent if sys.platform == "linux" else None
+        self._process = subprocess.Popen(command_line(command, *words), preexec_fn=end, **options)  # noqa: S603 - ours
 
     def __enter__(self) -> "StageProcess":
         return self
@@ -82,23 +84,6 @@ class StageProcess:
         """Terminate the process and wait for its end."""
         self._process.terminate()
         self._process.wait()
-
-
-def _started(command: str, *words: str, **options: Any) -> "subprocess.Popen[bytes]":
-    options["env"] = options.pop("environment", None)
-    end = die_with_parent if sys.platform == "linux" else None
-    return subprocess.Popen(command_line(command, *words), preexec_fn=end, **options)  # noqa: S603 - our own commands
-
-
-@contextmanager
-def _ended_with(stage: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """End a stage with the block, however that ends: only Linux does it when this process is killed."""
-    try:
-        yield
-    finally:
-        if stage.poll() is None:
-            stage.terminate()
-            stage.wait()
 
 
 def die_with_parent() -> None:
@@ -150,13 +135,14 @@ def answer_of(command: str, *words: str, environment: Mapping[str, str] | None =
 
     Raises InputError or RunError, as the stage ended, with the last line of its messages.
     """
-    stage = _started(command, *words, environment=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    with _ended_with(stage):
-        printed, messages = (stream.decode("utf-8", "replace") for stream in stage.communicate())
-    if stage.returncode:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with StageProcess(command, *words, environment=environment, **pipes) as stage:
+        printed, messages = (stream.decode("utf-8", "replace") for stream in stage._process.communicate())
+        code = stage._process.returncode
+    if code:
         lines = [line for line in messages.splitlines() if line.strip()]
-        problem = lines[-1].removeprefix("error: ") if lines else f"failed (exit code {stage.returncode})"
-        kind = InputError if stage.returncode == InputError.exit_code else RunError
+        problem = lines[-1].removeprefix("error: ") if lines else f"failed (exit code {code})"
+        kind = InputError if code == InputError.exit_code else RunError
         raise kind(f"sts-dino {command}", problem)
     return json.loads(printed.splitlines()[-1])
 
@@ -215,11 +201,8 @@ def progress(step: Step, log: Path) -> Iterator[tuple[Taken, float]]:
     begun: tuple[float, float] | None = None  # seconds and share when the stage's bar was first seen: it had loaded
     with log.open("ab", buffering=0) as kept:
         _keep(kept, f"== {step.name}: sts-dino {step.command} {' '.join(step.words)}")
-        piped = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-        child = _started(step.command, *step.words, environment=environment, **piped)
-        assert child.stderr is not None
-        with _ended_with(child):
-            for line in _lines(child.stderr):
+        with StageProcess(step.command, *step.words, environment=environment, stderr=subprocess.PIPE) as child:
+            for line in _lines(child._process.stderr):
                 elapsed, found = time.monotonic() - started, _BAR.match(line)
                 if found and not _OF_LIBRARIES.search(found["name"]):
                     share = int(found["done"] or found["step"]) / int(found["of"] or 100)
@@ -235,7 +218,7 @@ def progress(step: Step, log: Path) -> Iterator[tuple[Taken, float]]:
                 if elapsed >= looked:
                     memory, looked = max(memory, tree_rss_mb()), elapsed + TICK
                 yield Taken(elapsed, memory), max(expected, elapsed)
-            code = child.wait()
+            code = child._process.wait()
     if code:
         errors = [line.removeprefix("error: ") for line in last if line.startswith("error: ")]
         problem = errors[-1] if errors else f"failed (exit code {code})"
@@ -252,13 +235,13 @@ def _keep(log: IO[bytes], line: str) -> None:
         raise
 
 
-def _lines(stream: IO[bytes]) -> Iterator[str]:
+def _lines(stream: Any) -> Iterator[str]:
     """Lines as they come, also those that a progress bar overwrites (ended by a carriage return); "" after a second."""
     lines = Queue[str | None]()
 
     def read() -> None:
         held = b""
-        while block := stream.read1(65536):  # type: ignore[attr-defined]  # a pipe is a BufferedReader
+        while block := stream.read1(65536):
             *whole, held = re.split(rb"[\r\n]", held + block)
             for line in whole:
                 lines.put(line.decode("utf-8", "replace"))
