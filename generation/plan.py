@@ -1,7 +1,7 @@
 """What a run would do (``--dry-run``) and how long it would take (``--estimate``). Neither writes anything.
 
 The pilot of an estimate generates for 64 source sentences spread over the source, with the real settings; each shot
-count gets a share of them. With a slow model it generates for 8: the first sentence, which warms up, tells.
+count gets a share of them. With a slow model it generates for 16: the first sentence, which warms up, tells.
 
 The batch is full until a shard's queue is empty, then it drains. A shard of n texts takes
 ``full * (n - c) / (p - c) + drain``, with p the pilot's texts and c those in the batch when its queue ran empty. Where
@@ -40,7 +40,7 @@ SAMPLE = 200  # source sentences whose prompts are counted
 FILES, FILES_OF_FOLDER = 100_000, 10_000  # fewer are recommended: huggingface.co/docs/hub/storage-limits
 BESIDE = 12  # files without data: manifest, recipe, card, plots
 NOT_YET = "a sentence that the model will write first, here one of twelve words."
-ROWS, FEW = 64, 8  # source sentences of the pilot, and of a slow model's
+ROWS, FEW = 64, 16  # source sentences of the pilot, and of a slow model's
 FULL = 512  # rows of a full batch on a CPU (generation.backends.load_model)
 SLOW = 20.0  # seconds for the first source sentence
 FIRSTS = 512  # source sentences asked for to estimate the time of all: fewer would not fill a batch
