@@ -170,8 +170,10 @@ class Step:
     is_done: Callable[[], bool]
 
 
-def run_steps(steps: Sequence[Step], log: Path) -> None:
+def run_steps(steps: Sequence[Step], log: Path, said: Sequence[str] = ()) -> None:
     """Run the steps that are not done, in order, under one progress bar; their messages go to ``log``.
+
+    Their warnings are shown, except those that the caller has ``said``.
 
     Raises RunError for the first one that fails, with its error. Results stay, so the next call resumes there.
     """
@@ -182,13 +184,13 @@ def run_steps(steps: Sequence[Step], log: Path) -> None:
         for step in steps:
             bar.set_description_str(step.name)
             if not step.is_done():
-                for part in progress(step, log):
+                for part in progress(step, log, said):
                     bar.update(round(before + part * step.seconds) - bar.n)
             before += step.seconds
             bar.update(round(before) - bar.n)
 
 
-def progress(step: Step, log: Path) -> Iterator[float]:
+def progress(step: Step, log: Path, said: Sequence[str] = ()) -> Iterator[float]:
     """Run a step and yield the share of it that is done: by its own progress bar, else by the time it takes.
 
     Raises RunError when the stage fails.
@@ -208,7 +210,7 @@ def progress(step: Step, log: Path) -> Iterator[float]:
                 elif not found and line.strip():
                     _keep(kept, line)
                     last = [*last, line][-SHOWN:]
-                    if line.startswith("warning:"):
+                    if line.startswith("warning:") and line.strip() not in said:
                         cli.say(line)
                 yield max(share, min((time.monotonic() - started) / max(step.seconds, 1e-9), LEAST))
             code = child.wait()

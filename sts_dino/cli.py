@@ -92,6 +92,7 @@ def encoder_words(encoder: str, recipe: Path | None, rest: list[str]) -> list[st
     A bare name is a model in artifacts/models, the packaged all-MiniLM-L6-v2, or one of sentence-transformers' models.
     """
     from eval.encoders.load import MINILM, minilm
+    from eval.tasks.registry import TASKS
 
     if recipe is not None and (Path(encoder) / MANIFEST).is_file():
         return [str(recipe), "--model", encoder, *rest]
@@ -99,6 +100,8 @@ def encoder_words(encoder: str, recipe: Path | None, rest: list[str]) -> list[st
         own = ARTIFACTS / "models" / encoder
         if own.is_dir():
             return encoder_words(str(own), own / RECIPE if (own / RECIPE).is_file() else None, rest)
+        if task := next((name for name in TASKS if encoder in (name, name.partition("/")[0])), None):
+            raise InputError(encoder, "is a task, not an encoder", hint=f"sts-dino score ENCODER --tasks {task}")
         if encoder != MINILM:
             near = did_you_mean(encoder, [path.name for path in own.parent.glob("*")])
             cli.say(f"{own}: no such encoder; reading sentence-transformers/{encoder}{f'; {near}' if near else ''}")
