@@ -106,6 +106,8 @@ def main(
     beside += f"; an encoder to train on the pairs in {encoder}"
     for line in found.read(facts.pop("title"), rejected):
         cli.say(line)
+    if (limit := dataset.source.limit or found.usable) < found.usable - found.quoted:
+        cli.say(f"the recipe takes the first {limit:,} of them: source.limit")
     shown = f"{text}\n{recipe}: {len(text.splitlines())} lines{beside}"
     cli.answer(shown, {**facts, "encoder": encoder}, as_json, [f"sts-dino check {quote(str(recipe))}"])
 
@@ -139,7 +141,9 @@ def propose(
     require_known_language(corpus, generator, found, choices.language)
     if found.usable - found.quoted < least:
         without = f" without a quotation mark, {found.quoted} with one" if found.quoted else ""
-        raise InputError(corpus, f"has {found.usable - found.quoted} usable texts{without}", allowed=f"{least} or more")
+        problem = f"has {found.usable - found.quoted} usable texts{without}"
+        pairs = f"for pairs without an encoder: sts-dino new {quote(str(corpus))}" if least > 1 else None
+        raise InputError(corpus, problem, allowed=f"{least} or more", hint=pairs)
     known = languages().get(found.language)
     examples = recipe.with_name(f"{recipe.stem}.examples.tsv") if known and generator.reads_examples else None
     licence = choices.corpus_license or seen.license or UNLICENSED
