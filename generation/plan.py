@@ -1,10 +1,12 @@
 """What a run would do (``--dry-run``) and how long it would take (``--estimate``). Neither writes anything.
 
-The pilot of an estimate generates for 64 source sentences spread over the source, with the real settings; each shot
-count gets a share of them. The pilot runs twice and the second time counts: the first passes of each shape are slow.
+The pilot of an estimate generates for source sentences spread over the source, with the real settings: for 8 of them,
+then for twice as many, up to 64, while that takes seconds. The last pilot counts. Each shot count gets a share of the
+sentences. A server generates for 64 at once.
 
 The batch is full until a shard's queue is empty, then it drains. A shard of n texts takes
-``full * (n - c) / (p - c) + drain``, with p the pilot's texts and c those in the batch when its queue ran empty.
+``full * (n - c) / (p - c) + drain``, with p the pilot's texts and c those in the batch when its queue ran empty. Where
+the batch held all texts from the start, the second half of them drains: repeated attempts follow one another.
 """
 
 import heapq
@@ -31,6 +33,7 @@ from generation.rows.filters import filtered
 from hub.cli import say
 from hub.contract.recipe import DatasetRecipe, DecodingParameters, Variant
 from hub.errors import InputError
+from hub.process import peak_rss_mb, seconds_since_start
 from hub.untrusted import printable
 
 RENDERED = 5  # prompts shown of each label and shot count
@@ -38,7 +41,9 @@ SAMPLE = 200  # source sentences whose prompts are counted
 FILES, FILES_OF_FOLDER = 100_000, 10_000  # fewer are recommended: huggingface.co/docs/hub/storage-limits
 BESIDE = 12  # files without data: manifest, recipe, card, plots
 NOT_YET = "a sentence that the model will write first, here one of twelve words."
-ROWS = 64  # source sentences of the pilot
+ROWS, SMALLEST = 64, 8  # source sentences of a pilot, at most and at least
+FULL = 512  # rows of a full batch on a CPU (generation.backends.load_model)
+LONGEST = 8.0  # seconds that a pilot may be expected to take
 FIRSTS = 512  # source sentences asked for to estimate the time of all: fewer would not fill a batch
 Clock = Callable[[], float]
 Item = TypeVar("Item")
@@ -208,14 +213,21 @@ class Pilot:
     raw: int = 0  # rows accepted
     kept: Counter[str] = field(default_factory=Counter)  # by label, after the filters
     asked: Counter[str] = field(default_factory=Counter)
+    drain: float = 0.0  # seconds of the last half of the texts
+    rows: int = 0  # of the model, for all texts at once
 
     def shard_seconds(self, firsts: int) -> float:
         """Predicted seconds of a shard of ``firsts`` source sentences."""
         texts = self.texts * firsts / self.firsts
         held = self.texts - self.full_texts
         if not self.full_texts or texts <= held:
-            return self.seconds * texts / self.texts
+            return (self.seconds - self.drain) * texts / self.texts + self.drain
         return self.full * (texts - held) / self.full_texts + self.seconds - self.full
+
+    def memory_mb(self, loaded: float, peak: float, firsts: int) -> float:
+        """Predicted most memory of a shard of ``firsts``, from that of the loaded model and of this pilot."""
+        batch = min(FULL, self.rows * firsts / self.firsts)
+        return loaded + (peak - loaded) * max(1.0, batch / max(1, self.rows))
 
 
 class Watched:
@@ -231,13 +243,25 @@ class Watched:
         self, queue: deque[Request], settings: DecodingParameters, batch_size: int | None, prefixes: Sequence[str] = ()
     ) -> Iterator[tuple[Request, Completion]]:
         """See ``Writer.stream``."""
-        started, pilot = self.clock(), self.pilot
+        started, pilot, ended = self.clock(), self.pilot, list[float]()
+        pilot.rows, last = sum(len(request.prompts) for request in queue), queue[-1] if queue else None
         for answer in self.writer.stream(queue, settings, batch_size, prefixes):
-            if queue:
+            if queue and queue[-1] is last:  # repeated attempts come first
                 pilot.full, pilot.full_texts = self.clock() - started, pilot.texts
             pilot.texts += 1
+            ended.append(self.clock())
             yield answer
         pilot.seconds = self.clock() - started
+        pilot.drain = pilot.seconds - (ended[len(ended) // 2] - started if ended else 0.0)
+
+    def growing(self, prompts: Prompts, firsts: Sequence[SourceSentence], variant: Variant) -> Pilot:
+        """The last of some pilots, each of twice as many source sentences, while the next one would take seconds."""
+        count = SMALLEST if prompts.recipe.model.facts.local else len(firsts)
+        found = self.shard(prompts, _spread(firsts, count), variant)
+        while found.firsts < len(firsts) and 2 * found.seconds < LONGEST:
+            count *= 2
+            found = self.shard(prompts, _spread(firsts, count), variant)
+        return found
 
     def shard(self, prompts: Prompts, firsts: Sequence[SourceSentence], variant: Variant) -> Pilot:
         """Generate the texts of some source sentences as a shard of a run would, and discard them."""
@@ -260,11 +284,13 @@ class Estimate:
     keep_rate: dict[str, float]  # by label: kept of the requested ones
     pilot_seconds: float
     read: list[str] = field(default_factory=list)  # ``what_was_read``
+    start_seconds: float = 0.0  # until the model generates
+    memory_mb: float = 0.0  # most, with a full batch
 
     def __str__(self) -> str:
         hours, minutes = divmod(round(self.seconds / 60), 60)
         lines = [
-            f"pilot of {ROWS} source sentences: {self.pilot_seconds:.1f} s",
+            f"pilot of at most {ROWS} source sentences: {self.pilot_seconds:.1f} s",
             f"rows/s: {self.rows / self.seconds:.3g}",
             f"time: {self.seconds / 3600:.3g} hours ({hours} h {minutes:02d} min), without loading the model",
             f"source sentences: {self.source_sentences}; raw rows: about {self.rows}",
@@ -277,16 +303,19 @@ def estimate(recipe: DatasetRecipe, clock: Clock = time.monotonic) -> Estimate:
     recipe = with_dtype(recipe)
     writer, prompts = Watched(load_writer(recipe.model), clock), load_prompts(recipe)
     writer.shard(prompts, [SourceSentence("warm-up", NOT_YET)], recipe.variants[0])  # first calls are slow
+    loaded = peak_rss_mb()
     total, firsts, first_seconds, read = _source_sentences(recipe, writer, prompts)
     shots = list(dict.fromkeys(variant.shots for variant in recipe.variants))
     if recipe.model.facts.local:  # a server's texts are paid for; only the engine compiles kernels for its shapes
-        writer.shard(prompts, firsts, recipe.variants[0])
-    pilots = {}
+        writer.shard(prompts, _spread(firsts, SMALLEST), recipe.variants[0])
+    pilots, start = dict[int | None, Pilot](), seconds_since_start()
     for number, shown in enumerate(shots):
         say(f"pilot{f' with {shown} examples' if shown is not None else ''} ...")
         variant = next(variant for variant in recipe.variants if variant.shots == shown)
-        pilots[shown] = writer.shard(prompts, firsts[number :: len(shots)] or firsts[:1], variant)
-    return replace(predict(recipe, total, pilots, first_seconds), read=read)
+        pilots[shown] = writer.growing(prompts, firsts[number :: len(shots)] or firsts[:1], variant)
+    found = predict(recipe, total, pilots, first_seconds)
+    most = max(one.memory_mb(loaded, peak_rss_mb(), min(total, recipe.shard_size)) for one in pilots.values())
+    return replace(found, read=read, start_seconds=start, memory_mb=most)
 
 
 def predict(recipe: DatasetRecipe, total: int, pilots: dict[int | None, Pilot], first_seconds: float) -> Estimate:

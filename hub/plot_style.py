@@ -21,14 +21,13 @@ STYLE: Any = {  # matplotlib settings
     "text.parse_math": False,
 }
 NAME_LIMIT = 28  # characters of a label's name
+WIDTH = 6.5  # inches: a telephone's screen still shows legible letters
 
 
-def picture(
-    draw: Callable[..., None], size: tuple[float, float], kind: str = "png", panels: int = 1, rows: int = 1
-) -> bytes:
+def picture(draw: Callable[..., None], size: tuple[float, float], kind: str = "png", rows: int = 1) -> bytes:
     """A plot as PNG or SVG, the same bytes from the same numbers: no pyplot, no display, no style of the user's.
 
-    draw: called with the figure and its ``rows`` x ``panels`` axes; size: width and height in inches.
+    draw: called with the figure and its ``rows`` axes, one below the other; size: width and height in inches.
     """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -37,7 +36,7 @@ def picture(
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **STYLE}):
         figure = Figure(figsize=size, dpi=110, layout="constrained")
         FigureCanvasAgg(figure)
-        draw(figure, *figure.subplots(rows, panels, squeeze=False).flat)
+        draw(figure, *figure.subplots(rows, squeeze=False).flat)
         out = io.BytesIO()
         undated: Any = {"Software": None} if kind == "png" else {"Date": None, "Creator": None}
         figure.savefig(out, format=kind, metadata=undated)

@@ -8,6 +8,8 @@ Ctrl-C and SIGTERM while a command's libraries are imported end it with one line
 import os
 import signal
 import sys
+import time
+from contextlib import suppress
 from typing import Any
 
 import psutil
@@ -52,3 +54,17 @@ def peak_rss_mb(children: bool = False) -> float:
         return 0.0 if children else round(getattr(usage, "peak_wset", usage.rss) / 2**20, 1)
     who = resource.RUSAGE_CHILDREN if children else resource.RUSAGE_SELF
     return round(resource.getrusage(who).ru_maxrss * _UNIT / 2**20, 1)
+
+
+def seconds_since_start() -> float:
+    """Seconds since this process was started, its interpreter and imports included."""
+    return time.time() - psutil.Process().create_time()
+
+
+def tree_rss_mb() -> float:
+    """Resident memory of this process and all its descendants in MiB; pages that they share count once for each."""
+    whole, me = 0, psutil.Process()
+    for one in [me, *me.children(recursive=True)]:
+        with suppress(psutil.Error):  # it has ended
+            whole += one.memory_info().rss
+    return whole / 2**20

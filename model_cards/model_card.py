@@ -20,7 +20,7 @@ CURVE_POINTS = 10  # of the loss, on the card; manifest.json has all
 USED = {  # base.modules → the part of the base that makes an embedding
     "static": "its input embeddings alone, averaged",
     "word-vectors": "its word vectors, averaged",
-    "sentence-transformer": "unchanged, with its own pooling",
+    "sentence-transformer": "with its own pooling",
 }
 ANCHORS = {
     "blocks": "each in a block of its own, as long as the longest span; neighbouring blocks are not used",

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from hub.contract.results import Results, TaskScore, by_task
-from hub.plot_style import COLOURS, LINES, name, picture
+from hub.plot_style import COLOURS, LINES, WIDTH, name, picture
 from model_cards.manifest import Curve, TrainingFacts
 
 Counted = Mapping[str, Mapping[str, int]]
@@ -22,14 +22,13 @@ MARKERS = ("o", "D", "s")
 
 
 def label_plot(outcomes: Counted, rows: Counted, config: str) -> bytes:
-    """Two bar charts side by side: label → outcome (kept, rejected) → texts; label → split → rows of ``config``."""
+    """Two bar charts: label → outcome (kept, rejected) → texts; below, label → split → rows of ``config``."""
 
-    def draw(_: Figure, left: Axes, right: Axes) -> None:
-        _bars(left, outcomes, "texts", "Texts requested")
-        _bars(right, rows, "rows", f"Rows in {config}")
+    def draw(_: Figure, upper: Axes, lower: Axes) -> None:
+        _bars(upper, outcomes, "texts", "Texts requested")
+        _bars(lower, rows, "rows", f"Rows in {config}")
 
-    height = 1.6 + 0.55 * max(len(outcomes), len(rows))
-    return picture(draw, (10, max(3.0, height)), panels=2)
+    return picture(draw, (WIDTH, 2 * (1.4 + 0.4 * max(len(outcomes), len(rows)))), rows=2)
 
 
 def length_plot(lengths: Mapping[str, Mapping[int, int]], unit: str) -> bytes:
@@ -44,7 +43,7 @@ def length_plot(lengths: Mapping[str, Mapping[int, int]], unit: str) -> bytes:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.legend(title="label", frameon=False)
 
-    return picture(draw, (8, 4))
+    return picture(draw, (WIDTH, 3.5))
 
 
 def training_plot(training: TrainingFacts) -> bytes:
@@ -68,7 +67,7 @@ def training_plot(training: TrainingFacts) -> bytes:
             if best_step is not None or len(curves) > 1:
                 axes.legend(frameon=False)
 
-    return picture(draw, (5 * len(panels) + (3 if len(panels) == 1 else 0), 3.5), panels=len(panels))
+    return picture(draw, (WIDTH, 3 * len(panels)), rows=len(panels))
 
 
 def similarity_plot(cosines: Mapping[str, Mapping[str, Sequence[float]]]) -> bytes:
@@ -83,17 +82,18 @@ def similarity_plot(cosines: Mapping[str, Mapping[str, Sequence[float]]]) -> byt
                 shares = np.full(len(of[label]), 100 / max(1, len(of[label])))
                 bins = np.linspace(low, 1, BINS + 1).tolist()
                 axes.hist(of[label], bins, weights=shares, histtype=kind, color=_colour(index), label=encoder, lw=2)
-            axes.set(title=name(label), xlabel="cosine similarity", ylabel="pairs, %")
+            axes.set(title=name(label), ylabel="pairs, %")
+        drawn[-1].set(xlabel="cosine similarity")
         drawn[0].legend(frameon=False)
 
-    return picture(draw, (8, 0.4 + 2.2 * len(labels)), rows=len(labels))
+    return picture(draw, (WIDTH, 0.4 + 2.2 * len(labels)), rows=len(labels))
 
 
 def score_plot(results: Results, sides: Mapping[str, Sequence[TaskScore]], most: int) -> bytes:
     """The scores of the first ``most`` tasks with their 95 % intervals; each side has a marker and a colour."""
-    names = [f"{score.task} {score.split}" for score in results.scores[:most]]
+    names = [name(f"{score.task} {score.split}", 40) for score in results.scores[:most]]
 
-    def draw(_: Figure, axes: Axes) -> None:
+    def draw(figure: Figure, axes: Axes) -> None:
         for index, (side, scores) in enumerate(sides.items()):
             found, shift = by_task(scores), 0.2 * (index - (len(sides) - 1) / 2)
             for place, score in enumerate(results.scores[:most]):
@@ -105,11 +105,10 @@ def score_plot(results: Results, sides: Mapping[str, Sequence[TaskScore]], most:
                     axes.plot(one.main_score, place + shift, MARKERS[index % len(MARKERS)], color=_colour(index))
             axes.plot([], [], MARKERS[index % len(MARKERS)], color=_colour(index), label=side)
         axes.set_yticks(range(len(names)), names)
-        axes.invert_yaxis()
-        axes.set(xlabel="score x 100, with its 95 % interval")
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=len(sides), frameon=False)
+        axes.set(xlabel="score x 100, with its 95 % interval", ylim=(len(names) - 0.5, -0.5))
+        figure.legend(loc="outside lower center", ncols=len(sides), frameon=False)
 
-    return picture(draw, (8, 1.8 + 0.6 * len(names)))
+    return picture(draw, (WIDTH, 1.8 + 0.6 * len(names)))
 
 
 def _curves(axes: Axes, curves: Mapping[str, Curve], first_colour: int) -> None:
@@ -141,7 +140,7 @@ def _bars(axes: Axes, counts: Counted, unit: str, title: str) -> None:
     axes.grid(visible=False, axis="y")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     axes.xaxis.set_major_formatter(_THOUSANDS)
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=len(parts) or 1, frameon=False)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0), borderaxespad=3.3, ncols=len(parts) or 1, frameon=False)
 
 
 def _colour(index: int) -> str:

@@ -17,7 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event
+from queue import Empty, Queue
+from threading import Event, Thread
 from typing import IO, Any, TypeVar
 
 import typer
@@ -25,17 +26,18 @@ from tqdm import tqdm
 
 from hub import cli
 from hub.errors import InputError, RunError
-from hub.process import INTERRUPTED
+from hub.process import INTERRUPTED, tree_rss_mb
 
 Result = TypeVar("Result")
 
 POLL = 0.1  # seconds between two looks at a stage that a thread waits for
 SHOWN = 3  # last lines of a failed stage that are searched for its error
 AGAIN = "run the same command again"
-LEAST = 0.1  # share of a step that counts as done by time alone, before the stage shows a bar
+LEAST = 0.1  # share of a stage's bar from which its speed is read
+TICK = 1.0  # seconds between two looks at a step
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # opened before any fork
 _SET_PARENT_DEATH_SIGNAL = 1
-_BAR = re.compile(r"^(?P<name>[^:|%]*):? *(?P<percent>\d{1,3})%\|")
+_BAR = re.compile(r"^(?P<name>[^:|%]*):? *(?:(?P<done>\d+)%\||step (?P<step>\d+) of (?P<of>[1-9]\d*))")
 _OF_LIBRARIES = re.compile(r"Loading|Generating|Map|Filter|Saving|Fetching|Writing model", re.IGNORECASE)
 
 
@@ -170,33 +172,51 @@ class Step:
     is_done: Callable[[], bool]
 
 
-def run_steps(steps: Sequence[Step], log: Path, said: Sequence[str] = ()) -> None:
-    """Run the steps that are not done, in order, under one progress bar; their messages go to ``log``.
+@dataclass(frozen=True)
+class Taken:
+    """What a step took: seconds, and the most resident memory of this process and its children together, in MiB."""
 
-    Their warnings are shown, except those that the caller has ``said``.
+    seconds: float
+    memory_mb: float
 
-    Raises RunError for the first one that fails, with its error. Results stay, so the next call resumes there.
+
+def run_steps(
+    steps: Sequence[Step],
+    log: Path,
+    after: Callable[[Step, Taken | None], object] | None = None,
+    said: Sequence[str] = (),
+) -> None:
+    """Run the steps that are not done, in order, under one progress bar in seconds; their messages go to ``log``.
+
+    The bar's total is what the steps are expected to take; it changes where a step takes longer, ends early or is done.
+    after: called after every step; None: the step was done. said: warnings that are not shown again. Raises RunError
+    for the first step that fails, with its error. Results stay, so the next call resumes there.
     """
-    total = round(sum(step.seconds for step in steps))
-    bar = tqdm(total=total, unit="s", file=sys.stderr, bar_format="{l_bar}{bar}| {elapsed}<{remaining}{postfix}")
-    before = 0.0
+    started, left = time.monotonic(), sum(step.seconds for step in steps)
+    bar = tqdm(total=left, unit="s", file=sys.stderr, bar_format="{l_bar}{bar}| {elapsed}<{remaining}{postfix}")
     with bar:
         for step in steps:
             bar.set_description_str(step.name)
+            before, taken, left = time.monotonic() - started, None, left - step.seconds
             if not step.is_done():
-                for part in progress(step, log, said):
-                    bar.update(round(before + part * step.seconds) - bar.n)
-            before += step.seconds
-            bar.update(round(before) - bar.n)
+                for taken, expected in progress(step, log, said):
+                    bar.total = before + expected + left
+                    bar.update(before + taken.seconds - bar.n)
+            bar.total = time.monotonic() - started + left
+            if after is not None:
+                bar.clear()
+                after(step, taken)
+            bar.refresh()
 
 
-def progress(step: Step, log: Path, said: Sequence[str] = ()) -> Iterator[float]:
-    """Run a step and yield the share of it that is done: by its own progress bar, else by the time it takes.
+def progress(step: Step, log: Path, said: Sequence[str] = ()) -> Iterator[tuple[Taken, float]]:
+    """Run a step and yield, every second, what it has taken and the seconds that all of it is expected to take.
 
-    Raises RunError when the stage fails.
+    These are the predicted ones, or more by the stage's own progress bar. Raises RunError when the stage fails.
     """
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
-    started, last, share = time.monotonic(), list[str](), 0.0
+    started, last, memory, looked, expected = time.monotonic(), list[str](), 0.0, 0.0, step.seconds
+    begun: tuple[float, float] | None = None  # seconds and share when the stage's bar was first seen: it had loaded
     with log.open("ab", buffering=0) as kept:
         _keep(kept, f"== {step.name}: sts-dino {step.command} {' '.join(step.words)}")
         piped = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
@@ -204,15 +224,21 @@ def progress(step: Step, log: Path, said: Sequence[str] = ()) -> Iterator[float]
         assert child.stderr is not None
         with _ended_with(child):
             for line in _lines(child.stderr):
-                found = _BAR.match(line)
+                elapsed, found = time.monotonic() - started, _BAR.match(line)
                 if found and not _OF_LIBRARIES.search(found["name"]):
-                    share = max(share, min(int(found["percent"]), 100) / 100)
-                elif not found and line.strip():
+                    share = int(found["done"] or found["step"]) / int(found["of"] or 100)
+                    begun = begun or (elapsed, share)
+                    if begun[1] + LEAST <= share <= 1:
+                        rest = (1 - share) * (elapsed - begun[0]) / (share - begun[1])
+                        expected = max(step.seconds, elapsed + rest)
+                if line.strip() and not (found and found["of"] is None):
                     _keep(kept, line)
                     last = [*last, line][-SHOWN:]
                     if line.startswith("warning:") and line.strip() not in said:
                         cli.say(line)
-                yield max(share, min((time.monotonic() - started) / max(step.seconds, 1e-9), LEAST))
+                if elapsed >= looked:
+                    memory, looked = max(memory, tree_rss_mb()), elapsed + TICK
+                yield Taken(elapsed, memory), max(expected, elapsed)
             code = child.wait()
     if code:
         errors = [line.removeprefix("error: ") for line in last if line.startswith("error: ")]
@@ -231,10 +257,24 @@ def _keep(log: IO[bytes], line: str) -> None:
 
 
 def _lines(stream: IO[bytes]) -> Iterator[str]:
-    """Lines as they come, also those that a progress bar overwrites (ended by a carriage return)."""
-    held = b""
-    while block := stream.read1(65536):  # type: ignore[attr-defined]  # a pipe is a BufferedReader
-        *whole, held = re.split(rb"[\r\n]", held + block)
-        yield from (line.decode("utf-8", "replace") for line in whole)
-    if held:
-        yield held.decode("utf-8", "replace")
+    """Lines as they come, also those that a progress bar overwrites (ended by a carriage return); "" after a second."""
+    lines = Queue[str | None]()
+
+    def read() -> None:
+        held = b""
+        while block := stream.read1(65536):  # type: ignore[attr-defined]  # a pipe is a BufferedReader
+            *whole, held = re.split(rb"[\r\n]", held + block)
+            for line in whole:
+                lines.put(line.decode("utf-8", "replace"))
+        lines.put(held.decode("utf-8", "replace"))
+        lines.put(None)
+
+    Thread(target=read, daemon=True).start()
+    while True:
+        try:
+            line = lines.get(timeout=TICK)
+        except Empty:
+            line = ""
+        if line is None:
+            return
+        yield line

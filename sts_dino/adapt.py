@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from shlex import join, quote
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -29,7 +29,7 @@ from hub.durable import sha256_file, write_text
 from hub.errors import InputError
 from hub.process import peak_rss_mb
 from release.options import option_groups
-from release.stages import Step, answer_of, run_steps
+from release.stages import Step, Taken, answer_of, run_steps
 from sts_dino.new import CorpusChoices, propose, propose_encoder, stem_of
 from training.run import usage
 
@@ -37,7 +37,7 @@ TRIAL = 600  # fewest source sentences whose pairs gained over the SimCSE baseli
 DATA = ("write", "verify")  # steps whose result is shown before the training
 FEWEST = 40  # source sentences: fewer train no encoder
 TIMED = 512  # texts that the encoder is timed on
-STARTING = 15.0  # seconds of a stage that load libraries and models
+STAGE = 100  # MiB of simcse-baseline, which waits for the training of the baseline
 JUDGED_PER_SECOND = 60.0  # texts that all-MiniLM-L6-v2 embeds on one core, roughly
 SCORED_TEXTS = 2_900  # distinct sentences of the STS Benchmark's validation part
 CHOICES, ESTIMATE, LOG = "choices.json", "estimate.json", "steps.log"
@@ -127,7 +127,7 @@ class Adaptation:
 
 @dataclass(frozen=True)
 class AdaptationEstimate:
-    """Predicted seconds of each step, bytes on the disk, and the most memory that a pilot took, in MiB."""
+    """Predicted seconds of each step, bytes on the disk, and the most memory of all processes together, in MiB."""
 
     write: float
     verify: float
@@ -185,10 +185,16 @@ def main(
             cli.answer(shown(found, predicted), {"out": out, **asdict(predicted)}, as_json)
             return
         cli.say(shown(found, predicted))
-        chain = steps(found, predicted)
-        run_steps([step for step in chain if step.name in DATA], out / LOG, predicted.read)
-        cli.say(quality(found))
-        run_steps([step for step in chain if step.name not in DATA], out / LOG)
+        chain, took = steps(found, predicted), dict[str, Taken]()
+        last_of_data = [step for step in chain if step.name in DATA][-1]
+
+        def after(step: Step, taken: Taken | None) -> None:
+            took.update({step.name: taken} if taken else {})
+            if step == last_of_data:
+                cli.say(quality(found))
+
+        run_steps(chain, out / LOG, after, predicted.read)
+        cli.say(compared(predicted, took))
         page = report_of(found)
     facts = {"out": out, "dataset": found.pairs, "encoder": found.encoder, "report": page}
     cli.answer(summary(found, page), facts, as_json, following(found))
@@ -244,25 +250,34 @@ def estimated(found: Adaptation) -> AdaptationEstimate:
     sample = found.out / "estimate.txt"
     write_text(sample, "".join(f"{' '.join(text.split())}\n" for text in sample_of(found)))
     try:
-        cli.say("pilots on this machine: generating some texts, training some steps; a minute for small models ...")
+        cli.say("pilots on this machine: generating some texts, training some steps; half a minute if small ...")
         writing = answer_of("write", str(found.dataset_recipe), "--estimate", "--json")
-        training = answer_of("estimate-training", *found.model_words, "--texts", str(sample), "--json")
+        longest = ["--longest", str(found.dataset.decoding.max_new_tokens)]
+        training = answer_of("estimate-training", *found.model_words, "--texts", str(sample), *longest, "--json")
     finally:
         sample.unlink()
-    embedding = SCORED_TEXTS * 3 / training["texts_per_second"]  # by the encoder, its base and its baseline
-    result = AdaptationEstimate(
-        write=STARTING + writing["seconds"] / (found.workers or 1),
-        verify=STARTING + 2 * writing["rows"] / JUDGED_PER_SECOND if found.is_judged else 0.0,
-        train=STARTING + training["training_seconds"],
-        control=STARTING + training["control_seconds"] if found.model.control else 0.0,
-        score=STARTING + embedding if found.model.evaluation else 0.0,
-        rows=writing["rows"],
-        disk=training["disk"],
-        memory_mb=max(peak_rss_mb(children=True), training["memory"] / 2**20),
-        read=writing["read"],
-    )
+    result = predicted_by(found, writing, training)
     write_text(path, json.dumps({"recipes": key, "estimate": asdict(result)}, indent=2) + "\n")
     return result
+
+
+def predicted_by(found: Adaptation, writing: dict[str, Any], training: dict[str, Any]) -> AdaptationEstimate:
+    """The estimate from the answers of both pilots. All processes that are alive together count for the memory."""
+    start, load, workers = training["start_seconds"], training["load_seconds"], found.workers or 1
+    embedding = 3 * SCORED_TEXTS / training["texts_per_second"]  # by the encoder, its base and its baseline
+    released = start + 4 * load  # the untrained and the trained encoder are merged and written
+    stages = max(workers * writing["memory_mb"], training["memory"] / 2**20 + STAGE)
+    return AdaptationEstimate(
+        write=writing["start_seconds"] + writing["seconds"] / workers,
+        verify=start + 2 * writing["rows"] / JUDGED_PER_SECOND if found.is_judged else 0.0,
+        train=released + training["training_seconds"],
+        control=released + training["control_seconds"] if found.model.control else 0.0,
+        score=start + 2 * load + embedding if found.model.evaluation else 0.0,
+        rows=writing["rows"],
+        disk=training["disk"],
+        memory_mb=peak_rss_mb() + stages,
+        read=writing["read"],
+    )
 
 
 def sample_of(found: Adaptation) -> list[str]:
@@ -345,6 +360,15 @@ def shown(found: Adaptation, predicted: AdaptationEstimate) -> str:
     room = f"disk {predicted.disk / 2**30:.1f} GiB in {found.out}, memory {predicted.memory_mb / 1024:.1f} GiB"
     few = f"a trial: generated pairs gained over the SimCSE baseline from {TRIAL} source sentences on\n"
     return f"estimate, by pilots on this machine:\n\n{table}\n\n{room}\n{few if (limit or TRIAL) < TRIAL else ''}"
+
+
+def compared(predicted: AdaptationEstimate, took: dict[str, Taken]) -> str:
+    """A line per step that ran: minutes and memory, predicted and taken; shared pages count once a process."""
+    rows = [("step", "minutes", "predicted")]
+    rows += [(name, f"{of.seconds / 60:.1f}", f"{getattr(predicted, name) / 60:.1f}") for name, of in took.items()]
+    most = max((of.memory_mb for of in took.values()), default=0.0)
+    memory = f"memory {most / 1024:.1f} GiB, predicted: at most {predicted.memory_mb / 1024:.1f} GiB"
+    return f"{cli.aligned(rows, right=(1, 2))}\n{memory}"
 
 
 def quality(found: Adaptation) -> str:

@@ -1,7 +1,7 @@
 """What a training takes: the plan of ``--dry-run``, and time, memory and disk for a dataset that does not exist yet.
 
 The plan reads recipe and configs and loads no weights. The estimate times training steps on source sentences, as
-triplets of the recipe's batch, and a forward pass, as scoring does it. Nothing is written.
+triplets of the recipe's batch or of a part of it, and the embedding of sentences that are scored. Nothing is written.
 """
 
 import math
@@ -16,17 +16,21 @@ from typing import Annotated, Any
 import typer
 
 from hub import cli
+from hub.assets import asset
 from hub.contract.recipe import PROMPT_TEXT, ModelRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.errors import InputError
-from hub.process import peak_rss_mb
+from hub.process import peak_rss_mb, seconds_since_start
 from hub.untrusted import NO_CODE, reading_model
 from training.data.example_types import DOCUMENTS
 from training.loop.distributed import process_count
 from training.loop.job import TrainingJob
 
-STEPS, MOST_STEPS, PROBE = 2, 50, 30.0  # timed after a slow first one: at least, at most; seconds that they may take
+STEPS, MOST_STEPS, PROBE = 2, 50, 6.0  # timed after a slow first one: at least, at most; seconds that they may take
+SCORED = 64  # texts that the encoder is timed on
+SMALLEST = 8  # rows of the first step, and of all where a whole batch takes longer than the probe
 TEXTS, BASELINE_TEXTS = 3, 2  # of a triplet; of the SimCSE baseline: a text and itself
+ENCODERS = 3  # that scoring holds
 MIB, GIB = 1 << 20, 1 << 30
 
 app = cli.new_app(__doc__)
@@ -116,11 +120,14 @@ def _size(count: int) -> str:
 class TrainingEstimate:
     """Predicted cost of a training on this machine; memory and disk in bytes.
 
+    start_seconds: until the encoder is there. load_seconds: to load it once libraries are imported.
     step_seconds: an optimiser step on a batch of triplets. control_seconds: of the SimCSE baseline, 0.0 without one.
     texts_per_second: embedded, as in scoring. disk: of both encoders, the baseline and a checkpoint.
     """
 
     steps: int
+    start_seconds: float
+    load_seconds: float
     step_seconds: float
     training_seconds: float
     control_seconds: float
@@ -140,6 +147,7 @@ class TrainingEstimate:
 def main(
     recipe: cli.RecipeArgument,
     texts: Annotated[Path, typer.Option("--texts", metavar="FILE", help="Texts to time it on, one a line")],
+    longest: Annotated[int, typer.Option("--longest", help="Tokens of the longest generated text")] = 0,
     settings: cli.SetOption = [],  # noqa: B006 - typer copies it
     as_json: cli.JsonOption = False,
 ) -> None:
@@ -155,14 +163,15 @@ def main(
         raise InputError(texts, "no such file", hint="give a file of texts, one a line") from error
     if not lines:
         raise InputError(texts, "holds no text", allowed="at least one line")
-    found = estimate(load_recipe(recipe, ModelRecipe, settings), texts, lines, str(recipe))
+    found = estimate(load_recipe(recipe, ModelRecipe, settings), texts, lines, str(recipe), longest)
     cli.answer(str(found), asdict(found), as_json)
 
 
-def estimate(recipe: ModelRecipe, file: Path, texts: list[str], place: str) -> TrainingEstimate:
+def estimate(recipe: ModelRecipe, file: Path, texts: list[str], place: str, longest: int = 0) -> TrainingEstimate:
     """Time some steps of a recipe with ``arguments.max_steps`` on the ``texts`` of a file, repeated if few.
 
-    A vocabulary is cut to these texts. Raises InputError without that key and where the base cannot be loaded.
+    ``longest``: tokens of a generated text, for the memory. A vocabulary is cut to these texts. Raises InputError
+    without that key and where the base cannot be loaded.
     """
     steps = int(recipe.arguments.get("max_steps", 0))
     if steps <= 0:
@@ -186,39 +195,55 @@ def estimate(recipe: ModelRecipe, file: Path, texts: list[str], place: str) -> T
     given = typed_arguments(recipe.arguments, place)
     given |= {"per_device_train_batch_size": check_together(recipe, given, place)}
     arguments, _ = trainer_arguments(given, Path("checkpoints"), 1, False, place)
+    loading = time.monotonic()
     encoder: Any = build_encoder(spec, base, recipe.lora)
+    load, start = time.monotonic() - loading, seconds_since_start()
     random, trained = Random(recipe.seed), [one for one in encoder.parameters() if one.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=0.0)
     half = torch.autocast(encoder.device.type, torch.bfloat16) if arguments.bf16 else nullcontext()
 
-    def step() -> float:
+    def step(rows: int) -> float:
+        """Seconds of a step on a whole batch, from one of ``rows``."""
         started = time.monotonic()
         with half:
-            batches = (random.choices(texts, k=recipe.batch_size) for _ in range(TEXTS))  # lengths as in the corpus
+            batches = (random.choices(texts, k=rows) for _ in range(TEXTS))  # lengths as in the corpus
             read = (dict(batch_to_device(encoder.preprocess(batch), encoder.device)) for batch in batches)
             torch.cat([encoder(features)["sentence_embedding"] for features in read]).float().pow(2).sum().backward()
+        passes = time.monotonic() - started
         optimizer.step()
         encoder.zero_grad()
-        return time.monotonic() - started
+        return passes * recipe.batch_size / rows + time.monotonic() - started - passes
 
-    step()
+    few = min(SMALLEST, recipe.batch_size)
+    step(few)
+    size = recipe.batch_size if step(few) < PROBE / STEPS else few
+    if size > few:
+        step(size)
     took = list[float]()
     while len(took) < STEPS or (sum(took) < PROBE and len(took) < min(steps, MOST_STEPS)):
-        took.append(step())
-    batch = random.choices(texts, k=recipe.batch_size)
+        took.append(step(size))
+    rows = asset("stsb/sts-dev.csv").read_text(encoding="utf-8").splitlines()  # what is scored
+    batch = [row.split("\t")[5] for row in random.choices(rows, k=SCORED)]
     started = time.monotonic()
     encoder.encode(batch, show_progress_bar=False)
     embedded = len(batch) / max(time.monotonic() - started, 1e-9)
     weights = list(encoder.parameters())
     whole = sum(parameter.numel() * parameter.element_size() for parameter in weights)
+    if spec.modules != "static":  # batches are padded to their longest text
+        frame, own = (max(map(len, encoder.preprocess(some)["input_ids"])) for some in ([""], texts))
+        length = min(spec.max_seq_length, max(own, frame + longest))
+        spec = spec.model_copy(update={"max_seq_length": length})
+    needed = memory_estimate(recipe.model_copy(update={"base": spec}), base, recipe.batch_size, arguments).total
+    needed = max(needed, ENCODERS * whole)
     state = sum(3 * 4 * parameter.numel() for parameter in weights if parameter.requires_grad)  # and two moments
     return TrainingEstimate(
         steps=steps,
+        start_seconds=start,
+        load_seconds=load,
         step_seconds=fmean(took),
         training_seconds=fmean(took) * steps,
         control_seconds=fmean(took) * BASELINE_TEXTS / TEXTS * steps if recipe.control else 0.0,
         texts_per_second=embedded,
-        memory=memory_estimate(recipe.model_copy(update={"base": spec}), base, recipe.batch_size, arguments).total
-        + (loaded if encoder.device.type == "cpu" else 0),
+        memory=needed + (loaded if encoder.device.type == "cpu" else 0),
         disk=(3 if recipe.control else 2) * whole + state,
     )

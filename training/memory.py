@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import torch
 from sentence_transformers import SentenceTransformerTrainingArguments
-from sentence_transformers.sentence_transformer.modules import Pooling
+from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
@@ -58,11 +58,14 @@ def build_meta_encoder(recipe: ModelRecipe, base: Base, arguments: SentenceTrans
     A quantized base has the dtype that its layers compute in. Raises InputError for an architecture that transformers
     does not know (for documents: as a masked language model), or layers that the base does not have.
     """
-    if recipe.base.vocabulary is not None:  # how many tokens a corpus has is known when they are counted
-        static: Any = build_encoder(recipe.base, base)[0]
-        return MetaEncoder(nn.Embedding(static.num_embeddings, static.embedding_dim, device="meta"), None)
+    first: Any = None
+    if recipe.base.vocabulary is not None or recipe.base.modules == "sentence-transformer":
+        # how many tokens a corpus has is known when they are counted; a finished encoder has its own modules
+        first = build_encoder(recipe.base, base)[0]
+        if isinstance(first, StaticEmbedding):
+            return MetaEncoder(nn.Embedding(first.num_embeddings, first.embedding_dim, device="meta"), None)
     with torch.device("meta"):
-        layers, head = _architecture(recipe, base)
+        layers, head = _architecture(recipe, base) if first is None else (first.model.to("meta"), None)
         if recipe.base.modules == "static":
             return MetaEncoder(layers.get_input_embeddings(), None)
         encoder = MetaEncoder(layers, recipe.base.pooling, head)

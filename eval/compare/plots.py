@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from eval.compare.tables import Comparison
 from eval.statistics.paired import Measurement, Verdict
 from hub.contract.results import Word
-from hub.plot_style import COLOURS, name, picture
+from hub.plot_style import COLOURS, WIDTH, name, picture
 
 HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo")
 MARKS: dict[Word, tuple[str, str]] = {
@@ -64,10 +64,10 @@ def _scores(comparison: Comparison) -> Drawing:
         axes.set(xlabel="score x 100, 95 % interval", **ends)
         shown = [name(model, LONGEST) for model in models]
         handles = [Patch(**_look(index), label=label) for index, label in enumerate(shown)]
-        columns = max(1, min(len(models), 90 // (max(map(len, shown)) + 8)))
+        columns = max(1, min(len(models), 68 // (max(map(len, shown)) + 8)))
         figure.legend(handles=handles, loc="outside upper center", ncols=columns, frameon=False)
 
-    return draw, (8.5, 1.5 + 0.3 * -(-len(models) // 2) + BAR * (len(models) + 0.5) * len(lines))
+    return draw, (WIDTH, 1.5 + 0.3 * -(-len(models) // 2) + BAR * (len(models) + 0.5) * len(lines))
 
 
 def _look(index: int) -> dict[str, Any]:
@@ -89,12 +89,12 @@ def _differences(verdicts: Sequence[Verdict]) -> Drawing:
             axes.add_line(mark)
         axes.grid(visible=False, axis="y")
         axes.set_yticks(range(len(verdicts)), _names([one.measurement for one in verdicts]))
-        axes.set(xlabel=f"{first}\nminus {second}: points, paired 95 % interval", ylim=(len(verdicts) - 0.5, -0.5))
+        axes.set(xlabel=f"{first}\nminus {second}\npoints, paired 95 % interval", ylim=(len(verdicts) - 0.5, -0.5))
         shown = [word for word in MARKS if any(one.word == word for one in verdicts)]
         handles = [_mark(word) for word in shown]
         figure.legend(handles=handles, loc="outside upper center", ncols=len(shown), frameon=False)
 
-    return draw, (8.5, 1.7 + ROW * len(verdicts))
+    return draw, (WIDTH, 1.9 + ROW * len(verdicts))
 
 
 def _mark(word: Word) -> Line2D:

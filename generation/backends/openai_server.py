@@ -6,11 +6,13 @@ The ``openai`` client retries by itself: 408, 409, 429, 5xx, timeouts and droppe
 
 import os
 import re
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from functools import cached_property
+from functools import cached_property, partial
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
 from typing import Any
 
@@ -31,28 +33,33 @@ _KEY = "OPENAI_API_KEY"
 _AGAIN = "run the same command again: what was answered is kept"
 _SHOWN = 200  # characters of a server's own words in an error
 _CONNECT_SECONDS = 10.0
-_LONGEST_BODY = 16 * 2**20  # bytes of an answer, which has a few kilobytes
+_LONGEST_ANSWER = 16 * 2**20  # bytes; most have a few kilobytes
 
 
-class _Bounded(httpx2.SyncByteStream):
-    """A body that ends in time, and is cut where it is too long: each byte of a drip satisfies the limit of a read."""
+class _Limits(threading.local):
+    """Of one answer, its headers, trailers and redirects included: a byte at a time satisfies the limit of a read."""
 
-    def __init__(self, stream: httpx2.SyncByteStream, seconds: float):
-        self._stream, self._seconds = stream, seconds
+    last, left = 0.0, 0  # the clock's time of the end; bytes
 
-    def __iter__(self) -> Iterator[bytes]:
-        last, left = time.monotonic() + self._seconds, _LONGEST_BODY
-        for chunk in self._stream:
-            yield chunk[:left]
-            left -= len(chunk)
-            if left <= 0:
-                return
-            if time.monotonic() > last:
-                raise httpx2.ReadTimeout("the answer does not end")
+    def begin(self, seconds: float) -> None:
+        """Begin the answer of this thread."""
+        self.last, self.left = time.monotonic() + seconds, _LONGEST_ANSWER
 
-    def close(self) -> None:
-        """Let the connection go."""
-        self._stream.close()
+    def watch(self, event: str, info: dict[str, Any]) -> None:
+        """The extension ``trace`` of httpx: what is read of a new connection counts."""
+        if event.endswith(("connect_tcp.complete", "start_tls.complete")):
+            stream = info["return_value"]
+            stream.read = partial(self._read, stream.read)
+
+    def _read(self, read: Callable[[int, float], bytes], most: int, timeout: float) -> bytes:
+        seconds = self.last - time.monotonic()
+        if seconds <= 0:
+            raise httpx2.ReadTimeout("the answer does not end")
+        found = read(most, min(timeout, seconds))
+        self.left -= len(found)
+        if self.left < 0:
+            raise httpx2.ReadError(f"the answer has more than {_LONGEST_ANSWER >> 20} MB")
+        return found
 
 
 class Client:
@@ -68,8 +75,12 @@ class Client:
             timeout=openai.Timeout(server.timeout, connect=min(server.timeout, _CONNECT_SECONDS)),
             max_retries=server.max_retries,
             default_headers={"Accept-Encoding": "identity"},  # else a small body may unpack to gigabytes
-            http_client=openai.DefaultHttpxClient(event_hooks={"response": [self._bound]}),
+            http_client=openai.DefaultHttpxClient(
+                event_hooks={"request": [self._begin], "response": [self._guard]},
+                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),  # one that is not ASCII stops all requests
+            ),
         )
+        self._limits = _Limits()
 
     def post(self, path: str, body: dict[str, object]) -> object:
         """The server's JSON. Raises what ``_answer`` raises."""
@@ -82,14 +93,18 @@ class Client:
         models = listed if isinstance(listed, list) else []
         return {str(one.get("owned_by")) for one in models if isinstance(one, dict)}
 
-    def _bound(self, response: httpx2.Response) -> None:
-        """Follow no redirect to another host or port, unpack nothing, and bound the body."""
+    def _begin(self, request: httpx2.Request) -> None:
+        if "trace" not in request.extensions:  # a redirect has those of its request
+            self._limits.begin(self.server.timeout)
+            request.extensions["trace"] = self._limits.watch
+
+    def _guard(self, response: httpx2.Response) -> None:
+        """Follow no redirect to another host or port, unpack nothing, and read UTF-8 alone."""
         response.headers.pop("content-encoding", None)
+        response.encoding = "utf-8"
         there = response.url.join(response.headers.get("location", ""))
         if (there.scheme, there.netloc) != (response.url.scheme, response.url.netloc):
             response.headers["elsewhere"] = response.headers.pop("location")
-        if isinstance(response.stream, httpx2.SyncByteStream):
-            response.stream = _Bounded(response.stream, self.server.timeout)
 
     def _answer(self, send: Callable[[], object], body: Iterable[str]) -> object:
         """What a request is answered with, as JSON. ``body``: the names of its fields.
@@ -104,12 +119,10 @@ class Client:
             seconds = f"no answer within {self.server.timeout:g} s"
             failure = self._failed(seconds, f"{_AGAIN}; if it is only slow, raise model.server.timeout")
         except openai.APIConnectionError as error:
-            failure = self._failed(
-                f"cannot be reached ({self._shown(str(error.__cause__))})", f"start it, then {_AGAIN}"
-            )
+            problem = f"cannot be reached or read ({self._shown(str(error.__cause__))})"
+            failure = self._failed(problem, f"check that it runs at that address, then {_AGAIN}")
         except (ValueError, RecursionError, httpx2.InvalidURL):  # nested too deeply; a redirect to no address
-            problem = f"its answer is not JSON of at most {_LONGEST_BODY >> 20} MB"
-            failure = self._failed(problem, "check that model.server.base_url is the API's address")
+            failure = self._failed("its answer is not JSON", "check that model.server.base_url is the API's address")
         else:
             if isinstance(payload, str):  # the client hands on what was not sent as JSON
                 failure = self._failed(f"its answer is not JSON: {self._shown(payload)}", "check model.server.base_url")

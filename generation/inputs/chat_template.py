@@ -136,6 +136,9 @@ class PromptEncoder:
         self._rows = int(getattr(config.get_text_config(), "vocab_size", 0) or 0)
         added = tokenizer.added_tokens_decoder.values()
         self._control = {*tokenizer.all_special_tokens, *(str(token) for token in added if token.special)}
+        self._lengths: dict[str, set[int]] = {}  # of control tokens, by their first characters: Gemma has 6,249 of them
+        for token in self._control:
+            self._lengths.setdefault(token[:1], set()).add(len(token))
         self._before = self._added_before()
         self.encode = lru_cache(maxsize=4096)(self._encoded)
 
@@ -149,7 +152,8 @@ class PromptEncoder:
 
     def is_control(self, text: str) -> bool:
         """Whether ``text`` holds a control token of the tokenizer's, which would be read as that and not as letters."""
-        return any(token in text for token in self._control)
+        lengths = ((at, self._lengths.get(sign, ())) for at, sign in enumerate(text))
+        return any(text[at : at + length] in self._control for at, found in lengths for length in found)
 
     def shown_tokens(self, prompt: str) -> str:
         """The tokens that the model reads of a prompt, control tokens without quotation marks."""

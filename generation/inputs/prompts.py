@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from generation.inputs.examples import ExampleSet, example_sets
 from generation.inputs.row_seeds import row_seed
+from hub.cli import say
 from hub.contract.recipe import PUBLISHED, X1, DatasetRecipe, Label, Variant
 from hub.errors import InputError
 
@@ -123,7 +124,13 @@ class ContextRoom:
     model: TokenCounter
 
     def __post_init__(self) -> None:
-        """Raise InputError for an example with a control token."""
+        """Raise InputError for an example, or a chat template's message, with a control token; else warn of it."""
+        for label in self.prompts.recipe.labels:
+            if self.model.is_control(label.instruction):
+                place, problem = f"label {label.name}", "its instruction holds a control token of the model"
+                if self.prompts.recipe.model.chat_template:
+                    raise InputError(place, f"{problem}, which may end its turn", hint="leave those to the template")
+                say(f"warning: {place}: {problem}; it is read as that, not as letters")
         sets = (one for of_shots in self.prompts.sets.values() for one in of_shots)
         for example in (one for found in sets for shown in found.values() for one in shown):
             if self.model.is_control(f"{example.premise}\n{example.hypothesis}"):

@@ -232,7 +232,7 @@ class Server(Strict):
     dialect: Literal["openai", "vllm", "transformers", "llamacpp"] = "openai"  # generation.backends.dialects
     logprobs: bool = False  # ask for the tokens' log-probabilities; some servers refuse
     concurrency: Annotated[Positive, SPEED_ONLY] = 8  # requests under way at a time
-    timeout: Annotated[PositiveFloat, SPEED_ONLY] = 60.0  # seconds that a server may be silent
+    timeout: Annotated[PositiveFloat, SPEED_ONLY] = 60.0  # seconds that an answer may take
     max_retries: Annotated[int, Field(ge=0), SPEED_ONLY] = 6  # of a request that failed
     price_per_million: Annotated[tuple[NotNegative, NotNegative] | None, SPEED_ONLY] = None  # prompt, completion tokens
 
@@ -799,9 +799,9 @@ class Vocabulary(Pinned):
 class Encoder(Pinned):
     """The encoder before training, in stock modules of sentence-transformers.
 
-    ``transformer``: all layers under ``pooling``; ``static``: the mean of the base's token embeddings; for baselines
-    also ``word-vectors``: the mean of the vectors in a text file (GloVe's form: a word and its numbers a line), and
-    ``sentence-transformer``: a finished encoder as it is (its own pooling).
+    ``transformer``: all layers under ``pooling``; ``static``: the mean of the base's token embeddings;
+    ``sentence-transformer``: a finished encoder with its own modules; for baselines also ``word-vectors``: the mean of
+    the vectors in a text file (GloVe's form: a word and its numbers a line).
     """
 
     file: str | None = None  # word-vectors: the file in the repo (.txt, .vec, or either as .gz)
@@ -1004,8 +1004,8 @@ class ModelRecipe(Strict):
         for key in OF_TRAINING:
             if getattr(self, key) and not self.datasets:
                 yield f"{key} is for training, but the recipe names no datasets"
-        if self.base.modules in ("word-vectors", "sentence-transformer") and self.datasets:
-            yield f"base.modules {self.base.modules} is for baselines: it is not trained"
+        if self.base.modules == "word-vectors" and self.datasets:
+            yield "base.modules word-vectors is for baselines: it is not trained"
         if self.lora and self.base.modules != "transformer":
             yield f"lora adapts the layers of a transformer, base.modules is {self.base.modules}"
         if self.base.dtype != "float32" and self.datasets and not self.lora:

@@ -124,9 +124,10 @@ def _dataset(facts: DatasetFacts, models: Sequence[ModelFacts], kept: Path) -> D
 
 
 def _judged(facts: DatasetFacts, sample: Sample | None, kept: Path) -> Cosines:
-    """The cosines of a drawn sample by the judge of fidelity.json, where it is the packaged one; else none."""
+    """The cosines of a drawn English sample by the judge of fidelity.json, where it is the packaged one; else none."""
     is_packaged = facts.fidelity is not None and facts.fidelity.judge.name == MINILM and find_spec(MODULE)
-    if sample is None or not sample.drawn or not sample.has_pairs or not is_packaged:
+    is_read = facts.recipe.language == "en"  # the packaged judge knows no other language
+    if sample is None or not sample.drawn or not sample.has_pairs or not is_packaged or not is_read:
         return {}
     return cosines_of(sample, facts.manifest.fingerprint, {MINILM: minilm()}, kept)[MINILM]
 

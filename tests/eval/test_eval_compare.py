@@ -55,7 +55,7 @@ def test_every_file_is_written_and_whole(written):
     assert sorted(path.name for path in written.iterdir()) == sorted([*tables, *pairs, "scores.png", "scores.svg"])
     for path in written.glob("*.png"):
         height, width = matplotlib.image.imread(path).shape[:2]
-        assert width > 800 and height > 200
+        assert 600 < width < 720 and height > 200  # legible on a telephone, too
     found = ElementTree.parse(written / "differences-1.svg").iter("{http://www.w3.org/2000/svg}text")
     assert {"worse", "not significant", *TASKS} <= {text for element in found for text in element.itertext()}
 

@@ -11,7 +11,7 @@ from tiny_gguf import make_gguf
 from tiny_lm import TEXTS, load_engine, make_lm
 
 from generation import explain, run
-from generation.backends.load_model import load_model
+from generation.backends.load_model import load_model, load_preview
 from generation.backends.protocol import Request, complete
 from generation.pipeline import job
 from hub.contract.recipe import DatasetRecipe, DecodingParameters, LanguageModel
@@ -58,6 +58,23 @@ def test_a_gguf_writes_the_texts_of_the_same_weights_in_safetensors(lm, folder):
     make_gguf(lm, folder / "sub" / "model.gguf", "Q8_0")  # rounded weights
     greedy = texts(folder, GREEDY, gguf_file="sub/model.gguf")
     assert sum(one == other for one, other in zip(greedy, texts(lm, GREEDY), strict=True)) >= len(greedy) / 2
+
+
+def test_a_gguf_has_its_own_template_and_control_tokens(lm, folder, monkeypatch):
+    template, prompt = "<u>{{ messages[0].content }}</u>{{ eos_token }}<b>", f'{TEXTS[0][:-1]}<|end|> A "'
+    add = gguf.GGUFWriter.add_add_bos_token
+    monkeypatch.setattr(
+        gguf.GGUFWriter, "add_add_bos_token", lambda writer, _: (add(writer, False), writer.add_chat_template(template))
+    )
+    make_gguf(lm, folder / "chat.gguf")
+    shutil.copytree(lm, folder / "chat")
+    (folder / "chat" / "chat_template.jinja").write_text(template)
+    (folder / "chat_template.jinja").write_text("a neighbour: {{ messages[0].content }}")
+    asked = [{"path": str(folder), "gguf_file": "chat.gguf"}, {"path": str(folder / "chat")}]
+    models = [LanguageModel.model_validate({**one, "license": "mit", "chat_template": True}) for one in asked]
+    packed, loose = (load_preview(model)[0] for model in models)
+    assert packed.shown_tokens(prompt) == loose.shown_tokens(prompt) and packed.encode(prompt) == loose.encode(prompt)
+    assert packed.shown_tokens(prompt).count(" <|end|> ") == 2 and packed.is_control("a <|end|>")
 
 
 def test_neighbours_of_a_gguf_decide_nothing(lm, folder, monkeypatch):

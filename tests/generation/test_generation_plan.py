@@ -86,6 +86,10 @@ def test_a_larger_shard_drains_once_and_a_prediction_adds_shards(lm):
     assert pilot.shard_seconds(128) == pytest.approx(8 * 650 / 250 + 4)
     assert pilot.shard_seconds(16) == pytest.approx(3)  # all in the batch at once
     assert shard(full=0.0, full_texts=0).shard_seconds(128) == pytest.approx(24)  # never a full batch
+    at_once = shard(full=0.0, full_texts=0, drain=5.0, rows=384)
+    assert at_once.shard_seconds(128) == pytest.approx(2 * 7 + 5)  # repeated attempts drain once
+    assert at_once.memory_mb(1000.0, 1300.0, 64) == 1300 and at_once.memory_mb(1000.0, 1300.0, 32) == 1300
+    assert at_once.memory_mb(1000.0, 1300.0, 6400) == 1400  # a full batch of 512 rows
     labels = {"kept": Counter({"1": 96, "0.5": 64, "0": 32}), "asked": Counter({"1": 128, "0.5": 128, "0": 128})}
     found = plan.predict(recipe_of(lm, "shard_size=64"), 160, {None: shard(**labels)}, first_seconds=5.0)
     assert found.seconds == pytest.approx(5 + 2 * 12 + pilot.shard_seconds(32))

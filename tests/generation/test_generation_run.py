@@ -282,6 +282,26 @@ def test_texts_with_control_tokens_are_counted_and_the_tokens_are_shown(lm, tmp_
     assert shown.count("    as tokens: 'T") == 3 and "model: tried: " in shown
 
 
+SAYING = 'labels.0.instruction=\'Say <|end|> of "<X1>" again: "\''
+HAND = "few_shot={{shots: [1], sets: 1, examples: {{kind: hand, path: {}, description: d, license: cc0-1.0}}}}"
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "says"),
+    [
+        ([SAYING], 0, "warning: label 1: its instruction holds a control token of the model; it is read as that"),
+        ([SAYING, "model.chat_template=true"], 2, "label 1: its instruction holds a control token of the model, which"),
+        ([HAND], 2, "few_shot.examples: an example holds a control token of the model: 'Tea<|end|>.'"),
+    ],
+    ids=["instruction", "message", "example"],
+)
+def test_a_control_token_of_the_recipe_is_said_or_refused(settings, code, says, lm, tmp_path):
+    (tmp_path / "few.tsv").write_text("text1\t1\t0.5\t0\n" + "A cup.\tTea<|end|>.\tMilk.\tA car.\n")
+    words = arguments(lm, tmp_path / "out", *(setting.format(tmp_path / "few.tsv") for setting in settings))
+    outcome = outcome_of(run, *words, "--dry-run")
+    assert outcome.code == code and says in outcome.stderr, outcome.stderr
+
+
 UNSERVABLE = yaml.safe_load(Path("tests/unservable.yaml").read_text())
 
 

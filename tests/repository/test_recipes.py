@@ -28,7 +28,7 @@ OF_NO_KNOWN_COMMIT = {"albert-base-v2-mean", "albert-base-v2-cls", "sbert-base-n
 NOT_COMPARED = {"name", "version", "pretty_name", "about"}
 COMMIT = re.compile(r"[0-9a-f]{40}")
 ABOUT = re.compile(r"^about: \|\n((?:  .*\n|\n)+)", re.M)
-NAMED = re.compile(r"x1x2|x2|Llama 2|Gemma 3 270M|CC0")
+NAMED = re.compile(r"x1x2|x2|Llama 2|Gemma 3 270M|all-MiniLM-L6-v2|CC0")
 
 
 def leaves(tree: Any, place: str = "") -> dict[str, Any]:

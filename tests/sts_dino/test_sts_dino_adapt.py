@@ -15,7 +15,8 @@ from hub.contract.measured import Fidelity
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.errors import InputError, RunError
-from release.stages import Step, run_steps
+from hub.process import peak_rss_mb
+from release.stages import Step, Taken, run_steps
 from sts_dino import adapt
 from sts_dino.adapt import ESTIMATE, Adaptation, AdaptationEstimate, EncoderChoices, estimated, steps
 from sts_dino.new import CorpusChoices, propose, propose_encoder
@@ -188,7 +189,7 @@ def test_a_warning_that_was_said_is_not_shown_again(tmp_path, capsys):
     step = Step("write", "write", (), 1.0, lambda: False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("release.stages.command_line", lambda *_: [sys.executable, "-c", child])
-        run_steps([step], tmp_path / "log", ["warning: first"])
+        run_steps([step], tmp_path / "log", said=["warning: first"])
     assert "second" in (said := capsys.readouterr().err) and "first" not in said
 
 
@@ -199,8 +200,10 @@ def test_an_estimate_is_made_once_for_the_same_recipes(corpus, tmp_path, monkeyp
     def pilot(command, *words):
         asked.append(command)
         if command == "write":
-            return {"seconds": 60.0, "rows": 120, "read": ["read texts.txt"]}
+            return {"start_seconds": 9.0, "seconds": 60.0, "rows": 120, "memory_mb": 700.0, "read": ["read texts.txt"]}
         return {
+            "start_seconds": 8.0,
+            "load_seconds": 2.0,
             "training_seconds": 30.0,
             "control_seconds": 20.0,
             "texts_per_second": 100.0,
@@ -211,8 +214,13 @@ def test_an_estimate_is_made_once_for_the_same_recipes(corpus, tmp_path, monkeyp
     monkeypatch.setattr("sts_dino.adapt.answer_of", pilot)
     first = estimated(found)
     assert estimated(found) == first and len(asked) == 2 and first.read == ["read texts.txt"]
-    assert first.memory_mb == 1 << 25  # as the training predicts, if that is more than the pilots took
-    assert first.write > 60 and first.train > 30 and first.seconds > 110
+    parent = first.memory_mb - (1 << 25)  # beside the training, which takes more than the model that generates
+    assert 0 < parent - peak_rss_mb() < 200
+    assert (first.write, first.train, first.control, first.score) == (69, 8 + 8 + 30, 8 + 8 + 20, 8 + 4 + 87)
+    took = {"write": Taken(90.0, 2048.0), "train": Taken(60.0, 1024.0)}
+    assert "write      1.5        1.1" in adapt.compared(first, took) and "memory 2.0 GiB" in adapt.compared(
+        first, took
+    )
     assert "minutes" in adapt.shown(found, first) and json.loads((found.out / ESTIMATE).read_text())
     found.dataset_recipe.write_text(found.dataset_recipe.read_text().replace("seed: 42", "seed: 43"))
     estimated(Adaptation.of(found.out, found.dataset_recipe, found.model_recipe, None))

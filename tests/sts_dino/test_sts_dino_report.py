@@ -2,6 +2,7 @@
 
 import json
 import re
+from base64 import b64decode
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
@@ -74,6 +75,11 @@ def test_generated_texts_are_shown_and_do_nothing(tmp_path, form):
     assert "Straße „ü“ 5 €" in page.text and "… (5,000 characters)" in page.text and "x" * 401 not in page.source
     assert "default-src 'none'; style-src 'unsafe-inline'; img-src data:" in page.source
     assert not re.search(r"""(src|href)=["']?(http:|//)|url\(|@import""", page.source)
+    assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in page.source
+    assert re.search(r"\ntable {[^}]*display: block; overflow-x: auto", page.source)  # the page itself never scrolls
+    assert re.search(r"\nth, td {[^}]*overflow-wrap: normal", page.source)  # words and numbers stay whole; texts break
+    assert re.search(r"\nsection td[^}]*overflow-wrap: anywhere; min-width: 10em", page.source)
+    assert "img { max-width: 100%;" in page.source and not re.search(r"[^-]width: \d", page.source)
     assert report_bytes(tmp_path, tmp_path / "run") == report_bytes(tmp_path, tmp_path / "run")
 
 
@@ -89,8 +95,10 @@ def test_markup_beside_the_templates_own_is_text():
     assert "<b" not in found and "<script" not in found and "<img" not in found and "&lt;b onclick" in found
 
 
+@pytest.mark.filterwarnings("error:constrained_layout not applied")
 def test_dataset_and_encoder_appear_with_their_numbers(tmp_path):
-    dataset, model = dataset_run(tmp_path / "sts", "sts"), model_run(tmp_path / "encoder", (score(),))
+    long = score().model_copy(update={"task": "mteb/" + "name" * 30})
+    dataset, model = dataset_run(tmp_path / "sts", "sts"), model_run(tmp_path / "encoder", (score(), long))
     (tmp_path / "sts.timing.json").write_text('{"seconds": 10.0, "rows": 50, "peak_rss_mb": 1.0}')
     (tmp_path / "sts.usage.json").write_text('{"prompt_tokens": 1200, "completion_tokens": 34, "cost": 0.5}')
     (tmp_path / "out.cosines.json").write_text("not read: no encoder can be loaded")
@@ -105,6 +113,8 @@ def test_dataset_and_encoder_appear_with_their_numbers(tmp_path):
         assert words in page.text, words
     scores = "1,200 rows in 40 steps and scores 70.12 [69.12, 71.12] on stsb/cosine test"
     assert scores in of_model.text and "40.00 [39.00, 41.00]" in of_model.text
+    widths = [int.from_bytes(b64decode(one.split(",")[1])[16:20]) for one in page.sources + of_model.sources]
+    assert max(widths) < 720  # pixels: letters stay legible on a telephone
     assert "selected step" in of_model.text and len(of_model.sources) == 2 and "gain over SimCSE" not in of_model.text
     assert any("unsupervised SimCSE baseline" in line for line in missing_of_model)
     assert any("this report has no trained encoder" in line for line in missing)
@@ -195,6 +205,11 @@ def test_cosines_and_human_scores_of_a_real_encoder(tmp_path, monkeypatch):
     ):
         assert words in page.text, words
     assert (tmp_path / "report.cosines.json").is_file() and facts.judgements.pairs == len(examples)
+    recipe = (run / "recipe.yaml").read_text(encoding="utf-8")
+    (run / "recipe.yaml").write_text(recipe.replace("language: en", "language: de"), encoding="utf-8")
+    page, missing = reported(tmp_path / "report.html", run)  # no packaged encoder judges German
+    assert "by all-MiniLM-L6-v2" not in page.text.split("Label agreement")[0]
+    assert "tiny-sts: pairs farthest from their label: they need English" in " ".join(missing)
 
 
 class Rows(DatasetRows):

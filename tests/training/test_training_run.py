@@ -6,11 +6,13 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
+import torch
 from command_outcomes import outcome_of
 from safetensors import SafetensorError
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize
 from tiny_bases import make_llama
-from training_inputs import sts_rows, triplet_data, write_dataset, write_recipe
+from training_inputs import STS_DATA, sts_rows, triplet_data, write_dataset, write_recipe
 from transformers import TrainerState
 
 from hub.contract.published_paths import clone_of
@@ -44,6 +46,25 @@ def test_a_run_directory_holds_the_model_and_nothing_else(trained):
     assert not (trained / "out.checkpoints").exists()
     assert (trained / "out.base" / "model.safetensors").is_file()
     assert load_recipe(out / "recipe.yaml", ModelRecipe).threads == 1
+
+
+def test_a_finished_encoder_is_trained_further_with_its_own_modules(trained, tmp_path):
+    lm, pairs = {"license": "apache-2.0", "path": str(trained / "lm")}, str(trained / "pairs")
+    given = {"datasets": [], "arguments": {}, "base": {**lm, "pooling": "lasttoken"}}
+    main(write_recipe(tmp_path, **given), out=tmp_path / "start")
+    start = SentenceTransformer(str(tmp_path / "start"))
+    start.append(Normalize())
+    start.save(str(tmp_path / "normal"))
+    base = {"path": str(tmp_path / "normal"), "license": "mit", "modules": "sentence-transformer"}
+    data = {**STS_DATA, "path": pairs, "license": "mit"}
+    recipe = write_recipe(tmp_path, base={**base, "max_seq_length": "16"}, datasets=[data])
+    main(recipe, out=tmp_path / "out", settings=["arguments.max_steps=2"], dry_run=True)  # counts its memory
+    main(recipe, out=tmp_path / "out", settings=["arguments.max_steps=2"])
+    found = SentenceTransformer(str(tmp_path / "out"))
+    assert [type(module).__name__ for module in found] == ["Transformer", "Pooling", "Normalize"]
+    assert found[1].pooling_mode == "lasttoken" and found.max_seq_length == 16
+    weights = [next(one.parameters()) for one in (start, found)]
+    assert not torch.equal(*weights)
 
 
 def test_the_manifest_says_where_the_weights_come_from(trained):

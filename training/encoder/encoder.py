@@ -151,6 +151,15 @@ def _finished(spec: Encoder, base: Base, place: str) -> SentenceTransformer:
     return encoder
 
 
+def require_trainable(encoder: SentenceTransformer, place: str) -> None:
+    """Raise InputError for an encoder that is not trained: an adapter, or one without a transformer or embeddings."""
+    kind = type(encoder[0]).__name__
+    if not isinstance(encoder[0], Transformer | StaticEmbedding):
+        raise InputError(place, f"begins with {kind}, which is not trained", allowed="Transformer, StaticEmbedding")
+    if isinstance(encoder[0], Transformer) and has_adapter(encoder):
+        raise InputError(place, "is an adapter", allowed="its merged form", hint="sts-dino merge makes one")
+
+
 def _static(transformer: Transformer, spec: Encoder, base: Base, place: str) -> StaticEmbedding:
     """The mean of the base's input embeddings: no layer of the base is kept, and word order does not count."""
     if not isinstance(transformer.tokenizer, PreTrainedTokenizerFast):

@@ -32,7 +32,7 @@ from training.data.example_types import DOCUMENTS, EXAMPLE_TYPES, SELF_PAIR
 from training.data.rows import endless, stream_errors
 from training.data.spans import TrainerRows, span_rows
 from training.data.training_sets import TrainingSet
-from training.encoder.encoder import PROBES, build_encoder, has_dropout, save_release
+from training.encoder.encoder import PROBES, build_encoder, has_dropout, require_trainable, save_release
 from training.loop.arguments import TENSORBOARD
 from training.loop.checkpoints import newest_whole, processes_of
 from training.loop.distributed import is_main, on_main, process_count
@@ -75,7 +75,11 @@ def work(job: TrainingJob, command: str) -> Manifest:
 def untrained_encoder(job: TrainingJob) -> SentenceTransformer:
     """The untrained encoder; its random weights come from the recipe's seed."""
     transformers.set_seed(job.recipe.seed)
-    return build_encoder(job.recipe.base, job.base, job.recipe.lora)
+    spec = job.recipe.base
+    encoder = build_encoder(spec, job.base, job.recipe.lora)
+    if not job.recipe.is_baseline and spec.modules == "sentence-transformer":
+        require_trainable(encoder, f"base: {spec.repo_id or spec.path}")
+    return encoder
 
 
 def train(job: TrainingJob, fingerprint: str) -> EncoderTrainer:
