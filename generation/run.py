@@ -91,10 +91,7 @@ def main(
         command = command_line("write", recipe_path, limit, settings) + " --append" * append
         manifest = write(recipe, directory, command, options, append)
         facts = {"directory": str(directory), **manifest.counts}
-        then, own = (
-            [f"sts-dino card {quote(str(directory))}"],
-            recipe_path.with_name(f"{recipe_path.stem}.encoder.yaml"),
-        )
+        then, own = [f"sts-dino card {quote(str(directory))}"], recipe_path.with_suffix(".encoder.yaml")
         if out is None and own.is_file():
             then.append(f"sts-dino train {quote(str(own))}")
         text = f"{summary(directory, manifest)}\n\n{random_pairs(directory, manifest, recipe)}"
@@ -168,9 +165,8 @@ def random_pairs(directory: Path, manifest: Manifest, recipe: DatasetRecipe) -> 
         asked = [second for first, second in by_label[highest] if is_question(first)]
         if len(asked) >= PAIRS and (found := sum(map(is_question, asked))) < ASKED * len(asked):
             hint = "give examples of questions (few_shot.examples)"
-            parts.append(
-                f"warning: {len(asked)} source sentences are questions, {found} texts of label {highest}; {hint}"
-            )
+            said = f"{len(asked)} source sentences are questions, {found} texts of label {highest}"
+            parts.append(f"warning: {said}; {hint}")
     return "\n".join(parts)
 
 

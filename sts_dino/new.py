@@ -158,8 +158,8 @@ def propose(
     if known and examples and not examples.exists():
         write_bytes(examples, asset(f"examples/{known['examples']}").read_bytes())
     facts = {"source": {**seen.source, "license": licence}, "examples": examples, "lm": generator.section}
-    shown = {**vars(found), "texts": found.texts[:3]}
-    return {**shown, "recipe": recipe, **facts, "title": seen.title, "profile": found}
+    counted = {name: value for name, value in vars(found).items() if name != "texts"} | {"first": found.texts[:3]}
+    return {**counted, "recipe": recipe, **facts, "title": seen.title, "profile": found}
 
 
 def _looked_at(corpus: str | Path, recipe: Path, choices: CorpusChoices) -> "Corpus":

@@ -114,9 +114,7 @@ def require_known_language(place: object, generator: Generator, corpus: Profile,
     name = languages().get(corpus.language, {}).get("name", corpus.language)
     found = f"its texts are {name}" if given else f"{corpus.in_language:.0%} of its texts are recognised as {name}"
     if not (given or recognised):
-        found = (
-            f"no language is clear (code, mixed?): at most {corpus.in_language:.0%} of its texts are of one, {name!r}"
-        )
+        found = f"no language is clear (code, mixed?): at most {corpus.in_language:.0%} of its texts are {name!r}"
     doubt = "" if given or (recognised and corpus.usable >= FEW) else "; if they are English: --language en"
     raise InputError(place, f"{found}; the built-in model writes English sentences alone", hint=BRING + doubt)
 
@@ -214,10 +212,10 @@ def _has_template(section: dict[str, Any]) -> bool:
     if "path" in section and not gguf and (folder / "chat_template.jinja").is_file():
         return True
     file = folder / (gguf or "tokenizer_config.json")
-    if "path" not in section or not file.is_file():
-        return False
-    with file.open("rb") as opened:
-        return b"chat_template" in opened.read(GGUF_KEYS)
+    if "path" in section and file.is_file():
+        with file.open("rb") as opened:
+            return b"chat_template" in opened.read(GGUF_KEYS)
+    return False
 
 
 def _longest(corpus: Profile) -> int:
