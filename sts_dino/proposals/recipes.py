@@ -114,7 +114,9 @@ def require_known_language(place: object, generator: Generator, corpus: Profile,
     name = languages().get(corpus.language, {}).get("name", corpus.language)
     found = f"its texts are {name}" if given else f"{corpus.in_language:.0%} of its texts are recognised as {name}"
     if not (given or recognised):
-        found = f"no language is clear (code, mixed?): at most {corpus.in_language:.0%} of its texts are {name!r}"
+        found = (
+            f"no language is clear (code, mixed?): {corpus.in_language:.0%} of its texts have the commonest, {name!r}"
+        )
     doubt = "" if given or (recognised and corpus.usable >= FEW) else "; if they are English: --language en"
     raise InputError(place, f"{found}; the built-in model writes English sentences alone", hint=BRING + doubt)
 
