@@ -196,6 +196,8 @@ def _say_error(error: StsDinoError) -> None:
 
 def _of_system(error: OSError) -> str:
     """What the system refused: of a file or a disk with its place, of anything else (a socket, too many open files)."""
+    if error.filename is None and error.errno == errno.ENOENT:  # of os.getcwd
+        return "the working directory: was removed; go to another one"
     if error.filename is None and error.errno not in _DISK:
         return f"{error.strerror}; {_AGAIN}"
     return f"{error.filename or Path.cwd()}: {_DISK.get(error.errno or 0) or f'{error.strerror}; {_NO_ENTRY}'}"

@@ -2,17 +2,14 @@
 
 Ctrl-C and SIGTERM while a command's libraries are imported end it with one line and an exit code, without a traceback:
 ``sts-dino`` sets the handlers first, then imports for seconds what the command needs, and only then calls
-``hub.cli.run``. Until then the process holds nothing, so it may end at once.
+``hub.cli.run``. Until then the process holds nothing, so it may end at once. So this module imports little.
 """
 
 import os
 import signal
 import sys
 import time
-from contextlib import suppress
 from typing import Any
-
-import psutil
 
 INTERRUPTED, TERMINATED = 130, 143  # exit codes: 128 and the signal's number
 LAST_WORDS = {
@@ -50,6 +47,8 @@ def peak_rss_mb(children: bool = False) -> float:
     try:
         import resource
     except ModuleNotFoundError:  # Windows
+        import psutil
+
         usage = psutil.Process().memory_info()
         return 0.0 if children else round(getattr(usage, "peak_wset", usage.rss) / 2**20, 1)
     who = resource.RUSAGE_CHILDREN if children else resource.RUSAGE_SELF
@@ -58,11 +57,17 @@ def peak_rss_mb(children: bool = False) -> float:
 
 def seconds_since_start() -> float:
     """Seconds since this process was started, its interpreter and imports included."""
+    import psutil
+
     return time.time() - psutil.Process().create_time()
 
 
 def tree_rss_mb() -> float:
     """Resident memory of this process and all its descendants in MiB; pages that they share count once for each."""
+    from contextlib import suppress
+
+    import psutil
+
     whole, me = 0, psutil.Process()
     for one in [me, *me.children(recursive=True)]:
         with suppress(psutil.Error):  # it has ended

@@ -197,7 +197,8 @@ def run_steps(
     with bar:
         for step in steps:
             bar.set_description_str(step.name)
-            before, taken, left = time.monotonic() - started, None, left - step.seconds
+            before, left = time.monotonic() - started, left - step.seconds
+            taken: Taken | None = None
             if not step.is_done():
                 for taken, expected in progress(step, log, said):
                     bar.total = before + expected + left

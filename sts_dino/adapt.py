@@ -11,7 +11,6 @@ DIR/estimate.json, steps.log            the estimate, and the messages of the st
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from shlex import join, quote
@@ -52,7 +51,7 @@ class EncoderChoices:
     encoder: Annotated[
         str | None,
         typer.Option(
-            "--encoder", help="Base encoder: prompteol or static (from the language model), folder, ORG/NAME@REVISION"
+            "--encoder", help="Base encoder: prompteol, static, NAME of sts-dino lm, folder, ORG/NAME@REVISION"
         ),
     ] = None
     encoder_license: Annotated[
@@ -119,10 +118,10 @@ class Adaptation:
 
     @property
     def is_judged(self) -> bool:
-        """Whether label agreement is measured: by all-MiniLM-L6-v2, for English, where its package is installed."""
-        from eval.encoders.load import MODULE
+        """Whether label agreement is measured: by all-MiniLM-L6-v2, for English, where it is on this machine."""
+        from eval.encoders.load import minilm_here
 
-        return self.dataset.language == "en" and find_spec(MODULE) is not None
+        return self.dataset.language == "en" and minilm_here() is not None
 
 
 @dataclass(frozen=True)
@@ -173,7 +172,7 @@ def main(
 
       sts-dino adapt questions.csv --out questions --estimate
 
-      sts-dino adapt notizen.txt --lm artifacts/lm/gemma-3-270m --lm-license gemma --encoder static --limit 300
+      sts-dino adapt notizen.txt --lm gemma-3-270m --encoder static --limit 300
     """
     out = out or ARTIFACTS / "adapted" / stem_of(corpus)
     found = proposed(corpus, out, choices, encoder)
@@ -373,14 +372,13 @@ def compared(predicted: AdaptationEstimate, took: dict[str, Taken]) -> str:
 
 def quality(found: Adaptation) -> str:
     """Random pairs of each label and the label agreement, with a warning when it is low."""
-    from eval.encoders.load import PACKAGE
     from generation.run import random_pairs
 
     manifest = require_complete(found.pairs)
     lines = [random_pairs(found.pairs, manifest, found.dataset)]
     measured = Fidelity.read(found.pairs, manifest) if found.is_judged else None
     if measured is None:
-        judge = f"it needs English texts and the package {PACKAGE} (all-MiniLM-L6-v2)"
+        judge = "it needs English texts and all-MiniLM-L6-v2 (sts-dino lm all-minilm-l6-v2)"
         return "\n".join([*lines, f"label agreement is not measured: {judge}; read the pairs"])
     cosines = ", ".join(f"label {label} {of.cosine}" for label, of in measured.labels.items())
     lines.append(f"label agreement by {measured.judge.name}: mean cosine of {cosines}")

@@ -42,7 +42,7 @@ class CorpusChoices:
         str | None,
         typer.Option(
             "--lm",
-            help="Language model: gemma, builtin, folder, FILE.gguf, ORG/NAME@REVISION, NAME@URL [default: local]",
+            help="Language model: NAME of sts-dino lm, builtin, folder, FILE.gguf, ORG/NAME@REVISION, NAME@URL [local]",
         ),
     ] = None
     lm_license: Annotated[str | None, typer.Option("--lm-license", help="Licence of another language model")] = None
@@ -85,7 +85,7 @@ def main(
 
       sts-dino new ORG/NAME@main --config default --split train --column question
 
-      sts-dino new notes.txt --lm artifacts/lm/gemma-3-270m --lm-license gemma --license cc-by-4.0
+      sts-dino new notes.txt --lm qwen2.5-coder-1.5b-instruct --license cc-by-4.0
     """
     stem = stem_of(corpus)
     recipe = out or Path(f"{stem}.yaml")

@@ -111,7 +111,7 @@ def label_fidelity(
 
 PAIR = ("first", "second", "label")
 LIBRARIES = ("sentence-transformers", "transformers", "torch", "numpy", "scipy", "sts-dino")
-NO_JUDGE = "name a sentence encoder as judge: --encoder FOLDER or --encoder ORG/NAME@REVISION"
+NO_JUDGE = "sts-dino lm all-minilm-l6-v2, or name a sentence encoder as judge: --encoder FOLDER or ORG/NAME@REVISION"
 ANSWERED = "train"  # the split that people are asked about
 
 app = new_app("Measure how well the texts of finished datasets fit their labels, for their cards.")

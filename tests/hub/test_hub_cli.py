@@ -40,6 +40,7 @@ def test_the_command_is_whole_and_safe_to_paste(recipe, limit, settings, line):
         (OSError(28, "full", "/d/f"), 1, "error: /d/f: no space left on the disk; free some"),
         (OSError(27, "large", "/d/f"), 1, "error: /d/f: would be larger than files may be here (ulimit -f)"),
         (ConnectionRefusedError(111, "Connection refused"), 1, "error: Connection refused; run the same command again"),
+        (FileNotFoundError(2, "No such file"), 1, "error: the working directory: was removed; go to another one\n"),
         (OSError("no number"), 1, "error: sts-dino write: OSError: no number; --debug shows where\n"),
         (ImportError("No module named 'x'"), 1, "error: sts-dino write: No module named 'x'; install what it names"),
         (ImportError("x.so: failed to map segment"), 1, "error: sts-dino write: memory ran out (x.so: failed"),

@@ -1,26 +1,42 @@
 """The README's snippet runs as pasted, its results are those that are kept, and the commands of every page exist."""
 
+import ast
 import csv
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
+import textwrap
 import tomllib
-from importlib import import_module
-from itertools import chain
+from contextlib import suppress
+from inspect import signature
+from itertools import chain, groupby
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
+from command_outcomes import outcome_of
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from typer import Context, Exit
+from typer.core import TyperGroup
 from typer.main import get_command
 
+from hub.assets import asset
 from hub.contract.measured import VariantScores
-from sts_dino.commands import COMMANDS
+from sts_dino import api
+from sts_dino.adapt import EncoderChoices, following, proposed
+from sts_dino.cli import new_app
+from sts_dino.new import CorpusChoices
 
 ROOT = Path(__file__).resolve().parents[2]
+PAGES = [Path(name) for name in ("README.md", "CONTRIBUTING.md", "benchmarks/README.md", "hub_server/README.md")]
+PAGES += sorted(Path("docs").glob("*.md"))
+COMMAND = SimpleNamespace(app=lambda words: new_app()(words, prog_name="sts-dino"))
+TASK = json.dumps({"task_name": "sts-x2", "labels": {"1": {"instruction": 'Same as "<X1>": "', "counter_labels": []}}})
 PAGE = (ROOT / "README.md").read_text(encoding="utf-8")
 SEVEN = [f"sts{year}/all" for year in range(12, 17)] + ["stsb/cosine", "sick-r/cosine"]
 
@@ -31,20 +47,64 @@ def kept(name: str) -> dict:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def options_of(command: str) -> set[str]:
-    """The options of a command, and those of its subcommands."""
-    found = get_command(import_module(COMMANDS[command].module).app)
-    every = [found, *getattr(found, "commands", {}).values()]
-    return {"--help", *(option for one in every for parameter in one.params for option in parameter.opts)}
+def blocks(page: str, has: str = "") -> list[str]:
+    """The indented blocks of a page, without their indent: those with a line that begins as ``has``."""
+    every = re.findall(r"(?<=\n\n)(?: {4}.*\n)+", page)
+    return [block for one in every if re.search(f"^{has}", block := textwrap.dedent(one), re.MULTILINE)]
 
 
-@pytest.mark.parametrize("page", [Path("README.md"), *sorted(Path("docs").glob("*.md"))], ids=str)
-def test_commands_and_options_that_a_page_names_exist(page):
-    text = re.sub(r"\\\n\s*", " ", page.read_text(encoding="utf-8"))
-    for command, words in re.findall(r"(?:`|^ +)sts-dino ([a-z][a-z-]*)([^`|#\n]*)", text, re.MULTILINE):
-        assert command in {"help", *COMMANDS}, command
-        if command not in ("help", "benchmark", "experiment"):  # these two import a subcommand when it is called
-            assert {*re.findall(r"(?<!\S)--[a-z][a-z-]*", words)} <= options_of(command), (command, words)
+def python_of(page: str) -> list[str]:
+    """The Python of a page; api.md's fenced blocks are signatures, which test_sts_dino_reference.py holds."""
+    fenced = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    return [one for one in [*fenced, *blocks(page)] if re.match("from|import", one)]
+
+
+def commands(block: str) -> list[list[str]]:
+    """The commands of shell lines, each as its words."""
+    text, ends = re.sub(r"\\\n|(?:^|(?<=\s))# .*", " ", block, flags=re.MULTILINE), ";&|\n"
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=ends)
+    lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t", True, ""
+    return [list(words) for is_end, words in groupby(lexer, lambda word: word[:1] in ends) if not is_end]
+
+
+def check_line(words: list[str], whole: bool = True) -> None:
+    """Parse a line as sts-dino does, up to the call; of a part, only its options. The clone's files must exist."""
+    places = re.findall(r"(?<![\w/.])(?:assets|deploy|docs|eval|recipes)/[\w./-]+", " ".join(words))
+    assert all(Path(place).exists() for place in places if "NAME" not in place and "..." not in place), words
+    command, name = get_command(new_app()), ""
+    while isinstance(command, TyperGroup) and words and not words[0].startswith("-"):
+        name, command, words = command.resolve_command(Context(command), words)
+    if whole:
+        with suppress(Exit):
+            command.make_context(name, words)
+    options = {"--help", "--version", *(option for one in command.params for option in one.opts)}
+    assert {word.partition("=")[0] for word in words if word.startswith("--")} <= options, words
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_each_command_of_a_page_is_one_that_the_command_line_takes(page, monkeypatch):
+    """Blocks that take seconds run below; the others are parsed: they need Gemma, hours, machines or a finished run."""
+    monkeypatch.setattr("sts_dino.cli.accepted", lambda stage, words: words)  # NAME and RECIPE are placeholders
+    text = page.read_text(encoding="utf-8")
+    for program, *words in chain.from_iterable(map(commands, blocks(text, " *(make|sts-dino) "))):
+        if program == "make":
+            made = subprocess.run(["make", "-n", *words], capture_output=True, text=True, check=True).stdout
+            for line in re.findall(r"^\.venv/bin/sts-dino (.*)", made, re.MULTILINE):
+                check_line(shlex.split(line))
+        elif program == "sts-dino":
+            check_line(words)
+    for line in re.findall(r"`sts-dino ([^`|]*)`", text):
+        check_line(line.split(), whole=False)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_the_python_of_a_page_compiles_and_its_calls_fit_the_functions(page):
+    for block in python_of(page.read_text(encoding="utf-8")):
+        for call in ast.walk(ast.parse(block)):
+            if isinstance(call, ast.Call) and re.match(r"api\.\w+$", ast.unparse(call.func)) and "sts_dino" in block:
+                signature(getattr(api, call.func.attr)).bind(
+                    *call.args, **{one.arg: one.value for one in call.keywords}
+                )
 
 
 @pytest.mark.parametrize("name", ["prompteol-gemma-sts-dino", "static-sts-dino-gemma"])
@@ -61,11 +121,6 @@ def test_the_downloaded_encoder_scores_as_the_reference():
     assert f"**{sum(scores[task]['test'] for task in SEVEN) / len(SEVEN):.1f}**" in PAGE
 
 
-def blocks(page: str) -> list[str]:
-    """The indented blocks of a page, without their indent."""
-    return [re.sub("^    ", "", one, flags=re.MULTILINE) for one in re.findall(r"(?<=\n\n)(?: {4}.*\n)+", page)]
-
-
 def ran(folder: Path, *command: str) -> str:
     """What a command prints in a fresh folder, offline, with this Python's commands first."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -73,6 +128,29 @@ def ran(folder: Path, *command: str) -> str:
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, encoding="utf-8", timeout=900)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
+
+
+@pytest.mark.parametrize("page", ["docs/recipes.md", "hub_server/README.md"])
+def test_a_block_runs_as_pasted_in_a_fresh_folder(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for block in python_of(text):
+        exec(block, {})
+    for _, *words in chain.from_iterable(map(commands, blocks(text, "sts-dino import-task "))):
+        Path("sts-x2.json").write_text(TASK, encoding="utf-8")
+        Path("x1.txt").write_text("A man sits.\nA dog runs.\n", encoding="utf-8")
+        assert outcome_of(COMMAND, *words).code == 0 and Path("my-sts.yaml").is_file()
+
+
+def test_adapts_page_names_what_adapt_makes(tmp_path, monkeypatch):
+    """Its first command trains with Gemma for minutes: here its recipes are proposed, with the built-in model."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "assets").symlink_to(ROOT / "assets")
+    adapted, *later = (line for block in blocks((ROOT / "docs/adapt.md").read_text()) for line in commands(block))
+    corpus, out = adapted[2], Path(adapted[adapted.index("--out") + 1])
+    choices = CorpusChoices(lm=str(asset("demo-lm")), lm_license="cc-by-nc-sa-4.0")
+    annotate, publish = following(proposed(corpus, out, choices, EncoderChoices()))
+    assert [shlex.join(line) for line in later] == [annotate, publish, f"{publish} --yes"]
 
 
 def test_its_install_is_that_of_the_weekly_job_and_takes_versions_that_were_tested():
@@ -90,14 +168,6 @@ def test_its_install_is_that_of_the_weekly_job_and_takes_versions_that_were_test
         assert not all(one.specifier.contains(version) for one in map(Requirement, asked) if one.name == name)
 
 
-def test_each_of_its_blocks_is_one_that_is_run():
-    install, commands, two = blocks(PAGE)
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-    named = re.findall(r"^make ([a-z-]+)", install + two, re.MULTILINE)
-    assert set(named) <= targets and len(named) == 3
-    assert all(line.startswith("sts-dino ") for line in commands.splitlines())
-
-
 @pytest.mark.slow("trains an encoder")
 def test_its_snippet_runs_as_pasted(tmp_path):
     (snippet,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -110,5 +180,6 @@ def test_its_commands_run_as_pasted(tmp_path):
     questions = [["question"], *([row.split("\t")[0]] for row in rows)]
     with (tmp_path / "questions.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows(questions)
-    assert "adapt" in ran(tmp_path, "bash", "-ec", blocks(PAGE)[1])
+    _, pasted, _ = blocks(PAGE)  # the first is the install, the last has make's targets: .ci/run runs them
+    assert "adapt" in ran(tmp_path, "bash", "-ec", pasted)
     assert (tmp_path / "questions/report.html").is_file() and (tmp_path / "artifacts/datasets/questions-pairs").is_dir()

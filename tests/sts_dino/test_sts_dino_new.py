@@ -189,7 +189,7 @@ def test_every_language_has_its_instructions_and_examples():
 
 
 def test_without_gemma_here_and_without_assets_the_hub_is_named(monkeypatch, tmp_path):
-    monkeypatch.setattr("sts_dino.proposals.recipes.GEMMA", tmp_path / "none")
+    monkeypatch.chdir(tmp_path)
     assert choose_generator(None, None).section["license"] == "cc-by-nc-sa-4.0"
     monkeypatch.setattr("sts_dino.proposals.recipes.BUILT_IN", tmp_path / "none")
     assert choose_generator(None, None).section["repo_id"] == "google/gemma-3-270m"
