@@ -11,7 +11,7 @@ the batch held all texts from the start, the second half of them drains: repeate
 import heapq
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count, islice
 from pathlib import Path
@@ -84,6 +84,14 @@ def survey(
     texts = tuple(first.text for first in shown)
     read = what_was_read(place, recipe.source.columns, total + given_before, skipped, texts)
     return Firsts(total, tuple(first for *_, first in chosen), skipped, read)
+
+
+def rejected_texts(recipe: DatasetRecipe, texts: Iterable[str]) -> dict[str, int]:
+    """How many texts a run would pass over, by reason: in tokens of the model, whose weights are not read."""
+    writer, _ = load_preview(recipe.model)
+    lack = ContextRoom(load_prompts(recipe), writer).lack
+    reason = GivenTexts(recipe, writer.count_tokens, lack, writer.is_control).reason
+    return dict(sorted(Counter(filter(None, map(reason, texts))).items()))
 
 
 def plan(recipe: DatasetRecipe, directory: Path, base: BaseRun | None = None) -> str:
