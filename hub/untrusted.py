@@ -360,7 +360,8 @@ def require_modules(folder: Path, model: object) -> None:
     """Raise InputError unless a folder has a modules.json that lists at most ``MOST_MODULES`` modules."""
     path, allowed = folder / "modules.json", f"a list of at most {MOST_MODULES} modules"
     if not path.is_file():
-        raise InputError(model, "is not a SentenceTransformer model (no modules.json)")
+        hint = "name a folder that sts-dino train or sentence-transformers saved"
+        raise InputError(model, "is not a SentenceTransformer model (no modules.json)", hint=hint)
     if (count := len(_read_json(path, model, list, allowed))) > MOST_MODULES:
         raise InputError(model, f"its modules.json lists {count:,} modules", allowed=allowed)
 
@@ -388,14 +389,18 @@ def require_safetensors(folder: Path, model: object, loaded_by: str = "sentence-
 
 
 def upstream_of(folder: str | Path | None) -> dict[str, Any]:
-    """``{"upstream": {"model", "made_by", "packages"}}``; empty where the folder says nothing that can be read."""
+    """``{"upstream": {"model", "made_by", "packages"}}``; empty where the folder says nothing that can be read.
+
+    The folders of ``sts-dino lm`` add "license", "sha256" of the published weights and, from a Hub, "revision".
+    """
     place = Path(folder or "") / ORIGIN
     if folder is None or not place.is_file():
         return {}
     try:
         found = load_yaml(place.read_text(encoding="utf-8"), max_bytes=1 << 16, max_depth=5, max_nodes=1_000)
         packages = {str(name): str(version) for name, version in found["packages"].items()}
-        return {"upstream": {"model": str(found["model"]), "made_by": str(found["made_by"]), "packages": packages}}
+        keys = ("model", "made_by", *(key for key in ("license", "sha256", "revision") if found.get(key)))
+        return {"upstream": {**{key: str(found[key]) for key in keys}, "packages": packages}}
     except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError, AttributeError):  # somebody else's file
         return {}
 

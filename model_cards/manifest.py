@@ -86,6 +86,9 @@ class Upstream(Facts):
     model: str
     made_by: str
     packages: dict[str, str]
+    license: str | None = None
+    sha256: str | None = None  # of the weights as published
+    revision: str | None = None  # None: from packages
 
 
 class CodeFacts(Facts):

@@ -23,6 +23,7 @@ IN_THE_CLONE = "assets/"  # the project's own files
 RUN_DIRECTORY = re.compile(r"datasets\.\d+\.path|base\.vocabulary\.path")  # a file of rows has a suffix
 FOLDER = "published"
 WEIGHTS = (".safetensors", ".gguf")
+MOST_PACKAGES = 5  # that a card lists one by one
 STAGES = {"dataset": "write", "model": "train"}  # by kind of run
 UNKNOWN = Markdown("not recorded; ask the publisher")
 
@@ -143,6 +144,10 @@ def made_from(upstream: Upstream | None) -> Markdown | None:
     """The origin of a language model's folder; None where it is not recorded."""
     if upstream is None:
         return None
-    packages = ", ".join(code(f"{name} {version}") for name, version in upstream.packages.items())
-    origin = f" from {packages}" if packages else ""
-    return Markdown(f"{code(upstream.model)}, made{origin} by {code(upstream.made_by)}")
+    packages = [code(f"{name} {version}") for name, version in upstream.packages.items()]
+    if len(packages) > MOST_PACKAGES:
+        packages = [f"{len(packages)} packages, {packages[0]} to {packages[-1]}"]
+    origin = f" from {', '.join(packages)}" if packages else ""
+    facts = (("licence", upstream.license), ("SHA-256", upstream.sha256), ("revision", upstream.revision))
+    more = ", ".join(f"{name} {code(value)}" for name, value in facts if value)
+    return Markdown(f"{code(upstream.model)}{f' ({more})' if more else ''}, made{origin} by {code(upstream.made_by)}")

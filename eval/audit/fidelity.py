@@ -111,7 +111,7 @@ def label_fidelity(
 
 PAIR = ("first", "second", "label")
 LIBRARIES = ("sentence-transformers", "transformers", "torch", "numpy", "scipy", "sts-dino")
-NO_JUDGE = "name a sentence encoder as judge: --encoder FOLDER or --encoder ORG/NAME@REVISION"
+NO_JUDGE = "sts-dino lm all-minilm-l6-v2, or name a sentence encoder as judge: --encoder FOLDER or ORG/NAME@REVISION"
 ANSWERED = "train"  # the split that people are asked about
 
 app = new_app("Measure how well the texts of finished datasets fit their labels, for their cards.")
@@ -221,6 +221,7 @@ def shown(found: Fidelity) -> str:
     classes = list(next(iter(found.labels.values())).nli or {})
     lines = [f"{head}judge {found.judge.name}: {spearman}near-copies {near}, kept {kept}", ""]
     lines += [table(["label", "texts", "cosine", "near-copies", "word overlap", *classes], rows), ""]
+    lines += filter(None, [found.doubt()])
     for number, person in enumerate(found.people, 1):
         lines.append(
             f"person {number}: {person.answers} answers, {person.same.value:.0f} % as labelled, κ {person.kappa}"

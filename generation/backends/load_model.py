@@ -23,6 +23,7 @@ from generation.backends.output_layer import pack
 from generation.inputs.chat_template import PromptEncoder
 from hub.cli import say
 from hub.client.connection import hub_errors, lost_connection
+from hub.contract.packaged import require_memory
 from hub.contract.recipe import LanguageModel, quantization_values
 from hub.errors import InputError, OutOfMemory
 from hub.model_limits import require_ids
@@ -60,6 +61,7 @@ def load_model(recipe: LanguageModel) -> tuple[Any, Any]:
 
 def _proved(recipe: LanguageModel) -> tuple[Any, Any]:
     """The packed model and its tokenizer, both proved to serve."""
+    _require_memory(recipe)
     where, (model, tokenizer) = model_place(recipe), read_model(recipe)
     check_vocabulary(tokenizer, model.config, where)
     model.parameters_as_published = model.num_parameters()  # packing takes weights out of what torch counts
@@ -72,6 +74,11 @@ def _proved(recipe: LanguageModel) -> tuple[Any, Any]:
     return model, tokenizer
 
 
+def _require_memory(recipe: LanguageModel) -> None:
+    if recipe.device == "cpu" and not recipe.device_map:
+        require_memory(recipe.path, recipe.gguf_file, psutil.virtual_memory().available)
+
+
 def try_model(recipe: LanguageModel) -> str:
     """Load a model that lies here and prove that it can serve, as a run does; a line about that.
 
@@ -81,6 +88,7 @@ def try_model(recipe: LanguageModel) -> str:
         return "model: not tried yet, its weights are on the Hub; a run tries it before it writes"
     if recipe.device.startswith("cuda") and not torch.cuda.is_available():
         return f"model: not tried, {recipe.device} is not here; a run tries it before it writes"
+    _require_memory(recipe)
     folder = Path(recipe.path)
     files = [folder / recipe.gguf_file] if recipe.gguf_file else folder.glob("*.safetensors")
     size, free = 2 * sum(file.stat().st_size for file in files), psutil.virtual_memory().available

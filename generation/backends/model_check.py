@@ -22,7 +22,7 @@ from hub.errors import InputError
 
 PROMPT, WRITTEN = 16, 18  # tokens of the trial: written ones in two pages
 CAUSAL = "a causal language model with attention in every layer"
-OTHER_MODEL = "use another one, e.g. that of `sts-dino lm`, or serve this one and send prompts there (backend: openai)"
+OTHER_MODEL = "use another one, e.g. one of `sts-dino lm`, or serve this one and send prompts there (backend: openai)"
 TRIAL = "sts_dino_trial"  # shared attention of a model that also says which masks it wants
 EXACT = 1e-2  # of the logits' spread: the largest error in float32; a wrong attention moves them by their spread
 ROUNDING = 2.0  # times the mean difference between two orders of the model's own sums, in half precision

@@ -27,6 +27,7 @@ ASIDE = {
     "hub.client.connection": "how long a Hub may take, and how its failures are known",
     "hub.environment": "which environment variables are refused",
     "hub.errors": "the wording of a problem",
+    "hub.contract.packaged": "where the models of sts-dino lm are, and whether memory holds them",
     "hub.process": "signals, exit codes, the peak of memory",
     "hub.untrusted": "text on its way to a terminal or a page, YAML, model folders",
     "hub.contract.recipe_file": "what it reads is in the fingerprint",

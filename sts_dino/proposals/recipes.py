@@ -14,16 +14,16 @@ from generation.backends.registry import dialect_of
 from hub.assets import BRING, asset
 from hub.cli import say
 from hub.contract import licences
+from hub.contract.packaged import ENCODERS, GENERATORS
 from hub.contract.recipe import RECOGNISED, Address, DatasetRecipe
-from hub.contract.run_dir import ARTIFACTS
-from hub.errors import InputError
+from hub.errors import InputError, did_you_mean
 from hub.untrusted import one_line
 from sts_dino.proposals.corpus import Corpus, Profile
 
-GEMMA = ARTIFACTS / "lm" / "gemma-3-270m"  # where sts-dino lm puts it
+GEMMA = GENERATORS["gemma-3-270m"]
+BEST_FIRST = ("qwen2.5-coder-1.5b-instruct", "qwen2.5-coder-0.5b-instruct", GEMMA.name)  # generators by default
 BUILT_IN, BUILT_IN_LICENSE = asset("demo-lm"), "cc-by-nc-sa-4.0"
 EXAMPLES_LICENSE = "cc0-1.0"  # of the examples in assets/
-HUB_LM = "google/gemma-3-270m"
 MOST = 1000  # source sentences, as the measured encoders had (docs/better_pairs.md)
 TOKENS_A_WORD = 2  # at most, for the tokenizers and languages seen
 
@@ -31,6 +31,7 @@ BATCH = 32
 PROMPTEOL = 'This sentence : "[X]" means in one word:"'  # Jiang et al. 2023; its last quotation mark's state embeds
 PROMPTEOL_RATE = "3e-4"
 LORA = {"r": "16", "alpha": "32", "dropout": "0.05", "release": "merged"}
+GGUF_KEYS = 1 << 26  # bytes of a GGUF file that hold its keys, the vocabulary among them
 FEW = 10  # texts: too few for a share
 ENGLISH = 0.75  # of a corpus's texts, recognised as English: code has 0.5 to 0.65, sentences 0.9 and more
 WAYS = ("prompteol", "static")
@@ -74,23 +75,27 @@ def languages() -> dict[str, dict[str, str]]:
 def choose_generator(asked: str | None, license_id: str | None) -> Generator:
     """The language model ``asked``, else the best that is available locally.
 
-    asked: gemma, builtin, a folder, a .gguf file, ORG/NAME@REVISION, or NAME@URL of a server.
+    asked: a name of ``sts-dino lm``, gemma, builtin, a folder, a .gguf file, ORG/NAME@REVISION, or a server's NAME@URL.
 
-    Raises InputError for a missing folder and an unknown licence, RunError for a server that cannot be reached.
+    Raises InputError for a missing folder, an unknown name or licence, RunError for a server that cannot be reached.
     """
-    if asked in (None, "gemma"):
-        if GEMMA.is_dir():
-            return Generator({"path": str(GEMMA.resolve()), "dtype": "auto", "license": "gemma"}, "a real base LM")
-        if asked is None and BUILT_IN.is_dir():
-            why = "the built-in model is a demonstration; for useful pairs: sts-dino lm, then sts-dino new again"
-            return Generator({"path": str(BUILT_IN.resolve()), "license": BUILT_IN_LICENSE}, why, False)
-        why = "from the Hub: accept its terms on its page first; without a Hub: sts-dino lm"
-        return Generator({"repo_id": HUB_LM, "revision": "main", "dtype": "auto", "license": "gemma"}, why)
+    here = next((name for name in BEST_FIRST if GENERATORS[name].is_here), None)
+    if asked is None and here is None and BUILT_IN.is_dir():
+        why = "the built-in model is a demonstration; for useful pairs: sts-dino lm NAME, then sts-dino new again"
+        return Generator({"path": str(BUILT_IN.resolve()), "license": BUILT_IN_LICENSE}, why, False)
+    name = GEMMA.name if asked == "gemma" else asked or here or GEMMA.name
+    if name in GENERATORS:
+        section = {**GENERATORS[name].section, "dtype": "auto"}
+        why = "downloaded by sts-dino lm" if "path" in section else f"from the Hub; without a Hub: sts-dino lm {name}"
+        gated = "; accept its terms on its page first" if "path" not in section and name == GEMMA.name else ""
+        return Generator(section, why + gated)
     if asked == "builtin":
         why = "the built-in model is a demonstration of 4.5 million parameters, and knows English alone"
         return Generator({"path": str(BUILT_IN.resolve()), "license": BUILT_IN_LICENSE}, why, False)
+    words = (*GENERATORS, "builtin", "FILE.gguf", "NAME@URL of an OpenAI-compatible server")
     if license_id is None:
-        raise InputError("--lm-license", f"the licence of {asked} is not known", allowed=licences.likely())
+        near = did_you_mean(str(asked), words)
+        raise InputError("--lm-license", f"the licence of {asked} is not known", allowed=licences.likely(), hint=near)
     terms = {"license": licences.known("--lm-license", license_id).id}
     name, at, url = str(asked).partition("@http")
     if at:
@@ -101,18 +106,22 @@ def choose_generator(asked: str | None, license_id: str | None) -> Generator:
     if Path(str(asked)).is_file() and str(asked).endswith(".gguf"):
         file = Path(str(asked)).resolve()
         return Generator({"path": str(file.parent), "gguf_file": file.name, "dtype": "auto", **terms}, "as asked")
-    words = ("gemma", "builtin", "FILE.gguf", "NAME@URL of an OpenAI-compatible server")
     return Generator({**place_of("--lm", str(asked), words), "dtype": "auto", **terms}, "as asked")
 
 
 def require_known_language(place: object, generator: Generator, corpus: Profile, given: str | None) -> None:
     """Raise InputError for the built-in model and a corpus that is not English; ``given``: as the user names it."""
-    sure = given or corpus.usable < FEW or corpus.in_language >= ENGLISH
-    if generator.reads_examples or (corpus.language == "en" and sure):
+    recognised = corpus.in_language >= ENGLISH
+    if generator.reads_examples or (corpus.language == "en" and (given or corpus.usable < FEW or recognised)):
         return
-    found = f"is {corpus.language} ({corpus.in_language:.0%} of its texts are recognised as that)"
-    hint = f"bring a model that writes it: {BRING}; for English texts that are not recognised: --language en"
-    raise InputError(place, f"{found}, and the built-in model writes English alone", allowed="English", hint=hint)
+    name = languages().get(corpus.language, {}).get("name", corpus.language)
+    found = f"its texts are {name}" if given else f"{corpus.in_language:.0%} of its texts are recognised as {name}"
+    if not (given or recognised):
+        found = (
+            f"no language is clear (code, mixed?): {corpus.in_language:.0%} of its texts have the commonest, {name!r}"
+        )
+    doubt = "" if given or (recognised and corpus.usable >= FEW) else "; if they are English: --language en"
+    raise InputError(place, f"{found}; the built-in model writes English sentences alone", hint=BRING + doubt)
 
 
 def require_address(option: str, url: str) -> None:
@@ -134,7 +143,7 @@ def place_of(option: str, asked: str, words: Sequence[str]) -> dict[str, str]:
     name, _, revision = asked.partition("@")
     if name.count("/") != 1 or name.startswith((".", "/")):
         allowed = f"{', '.join(words)}, a folder, ORG/NAME@REVISION"
-        raise InputError(option, f"{asked} is not a folder here", allowed=allowed)
+        raise InputError(option, f"{asked} is not a folder here", allowed=allowed, hint=did_you_mean(asked, words))
     return {"repo_id": name, "revision": pinned(name, revision)}
 
 
@@ -190,6 +199,7 @@ def dataset_recipe(
         generator=generator,
         longest=_longest(seen),
         model={**generator.section, **({"threads": 1} if generator.couples else {})},
+        has_template=_has_template(generator.section),
         known=known.get(seen.language),
         words=known.get(seen.language, known["en"]),
         decoding={**strength, "max_new_tokens": _longest(seen), "samples": 1, "max_attempts": 5},
@@ -201,20 +211,36 @@ def dataset_recipe(
     )  # fmt: skip
 
 
+def _has_template(section: dict[str, Any]) -> bool:
+    """Whether the files of a local model hold a chat template."""
+    folder, gguf = Path(section.get("path", ".")), section.get("gguf_file")
+    if "path" in section and not gguf and (folder / "chat_template.jinja").is_file():
+        return True
+    file = folder / (gguf or "tokenizer_config.json")
+    if "path" in section and file.is_file():
+        with file.open("rb") as opened:
+            return b"chat_template" in opened.read(GGUF_KEYS)
+    return False
+
+
 def _longest(corpus: Profile) -> int:
     """Tokens that nearly every text of the corpus stays below."""
     return max(24, math.ceil(TOKENS_A_WORD * corpus.words[2]))
 
 
 def choose_base(asked: str | None, license_id: str | None, generator: dict[str, Any]) -> Base:
-    """The encoder ``asked`` (prompteol, static, a folder, ORG/NAME@REVISION), else the best that is available locally.
+    """The encoder ``asked`` (prompteol, static, a name of ``sts-dino lm``, a folder, ORG/NAME@REVISION), else the best
+    that is available locally.
 
     generator: the section ``model`` of the dataset's recipe; prompteol and static train that language model where its
     weights can be trained. Raises InputError for a missing folder and an unknown licence.
     """
+    if asked is not None and asked.lower() in ENCODERS:
+        section = {**ENCODERS[asked.lower()].section, "modules": "sentence-transformer"}
+        return Base(section, "as asked: all of its layers, with its own pooling and dropout", 3.2, "2e-5", 0.0)
     if asked is not None and asked not in WAYS:
-        terms = licences.known("--encoder-license", license_id or "")
-        named = {**place_of("--encoder", asked, WAYS), "license": terms.id}
+        place = place_of("--encoder", asked, (*WAYS, *ENCODERS))
+        named = {**place, "license": licences.known("--encoder-license", license_id or "").id}
         return Base(named, "as asked: all of its layers, the mean of the tokens", 1, "2e-5", 0.1)
     model, whose = _language_model(generator)
     built_in = Path(str(model.get("path", ""))).resolve() == BUILT_IN.resolve()
@@ -243,9 +269,9 @@ def _language_model(generator: dict[str, Any]) -> tuple[dict[str, Any], str]:
     if "path" in named and (Path(named["path"]) / "config.json").is_file():
         return named, "the language model's whole weights, which lie beside its GGUF file"
     untrained = "a model behind a server" if "server" in generator else "a GGUF file"
-    if GEMMA.is_dir():
-        return {"path": str(GEMMA.resolve()), "license": "gemma"}, f"Gemma 3 270M, since {untrained} is not trained"
-    why = f"{untrained} is not trained; for a better one: sts-dino lm, or --encoder"
+    if GEMMA.is_here:
+        return GEMMA.section, f"Gemma 3 270M, since {untrained} is not trained"
+    why = f"{untrained} is not trained; for a better one: sts-dino lm {GEMMA.name}, or --encoder"
     return {"path": str(BUILT_IN.resolve()), "license": BUILT_IN_LICENSE}, why
 
 

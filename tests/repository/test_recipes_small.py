@@ -1,17 +1,17 @@
 """recipes/small: complete, and planned offline (models: trained) with the overrides for a machine without the Hub."""
 
-import inspect
 from pathlib import Path
 
 import pytest
 import yaml
 from sentence_transformers import SentenceTransformer
+from tiny_bases import make_mlm
 from tiny_lm import make_lm
 from training_inputs import sts_rows, write_dataset
 
 import training.run
-from generation import fetch_lm
 from generation.plan import plan
+from hub.contract import packaged
 from hub.contract.licences import check, check_model
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe, read_yaml
@@ -23,7 +23,7 @@ FOLDER = Path("recipes/small")
 KINDS = {path: read_yaml(path)["kind"] for path in sorted(FOLDER.glob("*.yaml"))}
 PATHS = [path for path, kind in KINDS.items() if kind == "dataset"]
 MODELS = [path for path, kind in KINDS.items() if kind == "model"]
-WRITTEN = "sts-dino/sts-dino-gemma"
+WRITTEN = ("sts-dino/sts-dino-gemma", "sts-dino/sts-dino-qwen")
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +31,15 @@ def offline(tmp_path_factory) -> Path:
     """The shipped overrides, with a random model in place of the one that make lm brings."""
     folder = tmp_path_factory.mktemp("small")
     overrides = yaml.safe_load(OFFLINE.read_text())
-    overrides["google/gemma-3-270m"]["path"] = str(make_lm(folder / "lm", max_position_embeddings=4096))
+    lm, encoder = make_lm(folder / "lm", max_position_embeddings=4096), folder / "encoder"
+    SentenceTransformer(str(make_mlm(folder / "mlm"))).save_pretrained(str(encoder))
+    for model in packaged.MODELS.values():
+        gguf = {"gguf_file": None} if model.kind == "generator" and not model.dequantise else {}
+        own = {"path": str(lm if model.kind == "generator" else encoder), **gguf}
+        overrides[model.hub.partition("@")[0] or model.upstream] = own
     rows = [{**row, "sentence1": f"text {number // 3}"} for number, row in enumerate(sts_rows(96))]
     pairs = write_dataset(folder / "pairs", {"train": rows}, "postprocessed-5shot")
-    overrides[WRITTEN] = {"path": str(pairs), "config": "postprocessed-5shot"}
+    overrides |= {key: {"path": str(pairs), "config": "postprocessed-5shot"} for key in WRITTEN}
     (folder / "offline.yaml").write_text(yaml.safe_dump(overrides))
     return folder / "offline.yaml"
 
@@ -84,6 +89,7 @@ def test_a_recipe_names_the_hub_and_has_prose_changes_and_a_licence(path):
     assert recipe.evaluation and all(task.path and Path(task.path).is_file() for task in recipe.evaluation)
 
 
-def test_the_override_of_the_model_is_where_make_lm_leaves_it():
+def test_the_overrides_of_models_are_where_sts_dino_lm_leaves_them():
     overrides = yaml.safe_load(OFFLINE.read_text())
-    assert Path(overrides["google/gemma-3-270m"]["path"]) == inspect.signature(fetch_lm.main).parameters["out"].default
+    for model in packaged.MODELS.values():
+        assert Path(overrides[model.hub.partition("@")[0] or model.upstream]["path"]) == model.folder

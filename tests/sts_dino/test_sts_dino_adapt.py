@@ -1,6 +1,9 @@
 """sts-dino adapt: what is proposed and refused before anything is written, the estimate, and the steps in order."""
 
 import json
+import shutil
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -8,17 +11,19 @@ from command_outcomes import outcome_of
 from serving import ordered_server
 from small_runs import small_recipe, small_run
 
+from generation.run import random_pairs
 from hub.assets import asset
 from hub.contract.measured import Fidelity
+from hub.contract.packaged import MODELS
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.errors import InputError, RunError
 from hub.process import peak_rss_mb
-from release.stages import Taken
+from release.stages import Step, Taken, run_steps
 from sts_dino import adapt
 from sts_dino.adapt import ESTIMATE, Adaptation, AdaptationEstimate, EncoderChoices, estimated, steps
 from sts_dino.new import CorpusChoices, propose, propose_encoder
-from sts_dino.proposals.recipes import BUILT_IN, choose_base, choose_generator
+from sts_dino.proposals.recipes import BEST_FIRST, BUILT_IN, choose_base, choose_generator
 
 pytest_plugins = ["local_hub"]
 
@@ -100,7 +105,7 @@ def test_a_server_names_its_dialect_and_is_asked_without_counter_labels(corpus, 
         assert section["server"] == {"base_url": server.base_url, "model": "my-model", "dialect": dialect}
         assert not any(label.counter_labels for label in found.labels) and found.model.backend == "openai"
         assert found.few_shot.sets == 4 and found.premise_tokens is None  # it counts no tokens
-    with pytest.raises(RunError, match=rf"^server {server.base_url}: cannot be reached .*; start it"):
+    with pytest.raises(RunError, match=rf"^server {server.base_url}: cannot be reached .*; check that it runs"):
         choose_generator(lm, "apache-2.0")
 
 
@@ -109,10 +114,9 @@ def no_reply(body, number):
 
 
 def test_which_weights_are_trained_where_those_of_the_generator_cannot_be(tmp_path, monkeypatch):
-    gemma, alone = tmp_path / "gemma", tmp_path / "alone"
-    gemma.mkdir()
+    monkeypatch.chdir(tmp_path)
+    gemma, alone = placed(tmp_path, "gemma-3-270m"), tmp_path / "alone"
     alone.mkdir()
-    monkeypatch.setattr("sts_dino.proposals.recipes.GEMMA", gemma)
     server = {"backend": "openai", "server": {}, "license": "mit"}
     file = {"path": str(alone), "gguf_file": "m.gguf", "license": "mit"}
     for generator, reason in ((server, "a model behind a server is not"), (file, "a GGUF file is not trained")):
@@ -123,10 +127,37 @@ def test_which_weights_are_trained_where_those_of_the_generator_cannot_be(tmp_pa
     beside = choose_base(None, None, file)
     assert (beside.section["path"], beside.section["license"]) == (str(alone), "mit")
     assert "gguf_file" not in beside.section and "beside its GGUF file" in beside.why
-    gemma.rmdir()
+    shutil.rmtree(gemma)
     found = choose_base(None, None, server)
     assert found.section["path"] == str(BUILT_IN.resolve()) and found.section["modules"] == "static"
     assert "knows English alone; a model behind a server is not trained; for a better one" in found.why
+
+
+def placed(home: Path, name: str) -> Path:
+    """The folder of a model as ``sts-dino lm`` leaves it, without content."""
+    folder = home / "artifacts" / "lm" / name
+    folder.mkdir(parents=True)
+    (folder / MODELS[name].file).touch()
+    return folder
+
+
+def test_models_of_sts_dino_lm_are_chosen_by_name_and_the_best_one_here_by_default(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    larger, smaller, gemma = BEST_FIRST
+    encoder = choose_base("all-MiniLM-L6-v2", None, {}).section
+    assert (encoder["repo_id"], encoder["license"]) == ("sentence-transformers/all-MiniLM-L6-v2", "apache-2.0")
+    hub = choose_generator(smaller, None).section
+    assert hub["repo_id"] == "Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF" and len(hub["revision"]) == 40
+    assert (hub["gguf_file"], hub["license"]) == (MODELS[smaller].file, "apache-2.0")
+    for name in (gemma, smaller, larger, "all-minilm-l6-v2"):
+        folder = str(placed(tmp_path, name))
+        chosen = choose_base(name, None, {}) if name.startswith("all") else choose_generator(None, None)
+        assert chosen.section["path"] == folder and chosen.section["license"] == MODELS[name].license
+    assert "gguf_file" not in choose_generator("gemma", None).section
+    with pytest.raises(InputError, match=r"did you mean 'qwen2.5-coder-1.5b-instruct'\?"):
+        choose_generator("qwen2.5-coder-1.5b", None)
+    with pytest.raises(InputError, match=r"all-mpnet-base-v2, a folder.*did you mean 'all-mpnet-base-v2'\?"):
+        choose_base("all-mpnet-base", None, {})
 
 
 def outcome(*words):
@@ -169,6 +200,26 @@ def test_pairs_and_label_agreement_are_shown_before_the_training(tmp_path, low, 
     assert all(line.count(" | ") == 1 for line in lines[1:11])
     assert f"Spearman of score and cosine 0.80 [{low:.2f}, 0.90]" in lines[33]
     assert [line.startswith("warning: below 0.5 labels mean little") for line in lines[34:]] == [True] * warns
+
+
+@pytest.mark.parametrize(("asked", "warns"), [(12, False), (9, False), (8, True), (0, True)])
+def test_statements_generated_for_questions_are_a_warning(tmp_path, monkeypatch, asked, warns):
+    recipe = small_recipe("sts")
+    manifest = small_run(tmp_path, recipe)
+    texts = ["Was it there?"] * asked + ["It was there."] * (12 - asked)
+    rows = [{"sentence1": "Is it there?", "sentence2": text, "target": "1"} for text in texts]
+    monkeypatch.setattr("generation.run.read_shard", lambda *_: rows)
+    last = random_pairs(tmp_path, manifest, recipe).splitlines()[-1]
+    assert last.startswith("warning: ") == warns and ("texts of label 1; give examples of questions" in last) == warns
+
+
+def test_a_warning_that_was_said_is_not_shown_again(tmp_path, capsys):
+    child = "import sys; print('warning: first', 'warning: second', sep='\\n', file=sys.stderr)"
+    step = Step("write", "write", (), 1.0, lambda: False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("release.stages.command_line", lambda *_: [sys.executable, "-c", child])
+        run_steps([step], tmp_path / "log", said=["warning: first"])
+    assert "second" in (said := capsys.readouterr().err) and "first" not in said
 
 
 def test_an_estimate_is_made_once_for_the_same_recipes(corpus, tmp_path, monkeypatch):
