@@ -166,12 +166,17 @@ class Taken:
     memory_mb: float
 
 
-def run_steps(steps: Sequence[Step], log: Path, after: Callable[[Step, Taken | None], object] | None = None) -> None:
+def run_steps(
+    steps: Sequence[Step],
+    log: Path,
+    after: Callable[[Step, Taken | None], object] | None = None,
+    said: Sequence[str] = (),
+) -> None:
     """Run the steps that are not done, in order, under one progress bar in seconds; their messages go to ``log``.
 
     The bar's total is what the steps are expected to take; it changes where a step takes longer, ends early or is done.
-    after: called after every step; None: the step was done. Raises RunError for the first one that fails, with its
-    error. Results stay, so the next call resumes there.
+    after: called after every step; None: the step was done. said: warnings that are not shown again. Raises RunError
+    for the first step that fails, with its error. Results stay, so the next call resumes there.
     """
     started, left = time.monotonic(), sum(step.seconds for step in steps)
     bar = tqdm(total=left, unit="s", file=sys.stderr, bar_format="{l_bar}{bar}| {elapsed}<{remaining}{postfix}")
@@ -181,7 +186,7 @@ def run_steps(steps: Sequence[Step], log: Path, after: Callable[[Step, Taken | N
             before, left = time.monotonic() - started, left - step.seconds
             taken: Taken | None = None
             if not step.is_done():
-                for taken, expected in progress(step, log):
+                for taken, expected in progress(step, log, said):
                     bar.total = before + expected + left
                     bar.update(before + taken.seconds - bar.n)
             bar.total = time.monotonic() - started + left
@@ -191,7 +196,7 @@ def run_steps(steps: Sequence[Step], log: Path, after: Callable[[Step, Taken | N
             bar.refresh()
 
 
-def progress(step: Step, log: Path) -> Iterator[tuple[Taken, float]]:
+def progress(step: Step, log: Path, said: Sequence[str] = ()) -> Iterator[tuple[Taken, float]]:
     """Run a step and yield, every second, what it has taken and the seconds that all of it is expected to take.
 
     These are the predicted ones, or more by the stage's own progress bar. Raises RunError when the stage fails.
@@ -213,7 +218,7 @@ def progress(step: Step, log: Path) -> Iterator[tuple[Taken, float]]:
                 if line.strip() and not (found and found["of"] is None):
                     _keep(kept, line)
                     last = [*last, line][-SHOWN:]
-                    if line.startswith("warning:"):
+                    if line.startswith("warning:") and line.strip() not in said:
                         cli.say(line)
                 if elapsed >= looked:
                     memory, looked = max(memory, tree_rss_mb()), elapsed + TICK
