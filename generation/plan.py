@@ -1,8 +1,7 @@
 """What a run would do (``--dry-run``) and how long it would take (``--estimate``). Neither writes anything.
 
-The pilot of an estimate generates for source sentences spread over the source, with the real settings: for 8 of them,
-then for twice as many, up to 64, while that takes seconds. The last pilot counts. Each shot count gets a share of the
-sentences. A server generates for 64 at once.
+The pilot of an estimate generates for 64 source sentences spread over the source, with the real settings; each shot
+count gets a share of them. With a slow model it generates for 16: the first sentence, which warms up, tells.
 
 The batch is full until a shard's queue is empty, then it drains. A shard of n texts takes
 ``full * (n - c) / (p - c) + drain``, with p the pilot's texts and c those in the batch when its queue ran empty. Where
@@ -12,7 +11,7 @@ the batch held all texts from the start, the second half of them drains: repeate
 import heapq
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count, islice
 from pathlib import Path
@@ -41,9 +40,9 @@ SAMPLE = 200  # source sentences whose prompts are counted
 FILES, FILES_OF_FOLDER = 100_000, 10_000  # fewer are recommended: huggingface.co/docs/hub/storage-limits
 BESIDE = 12  # files without data: manifest, recipe, card, plots
 NOT_YET = "a sentence that the model will write first, here one of twelve words."
-ROWS, SMALLEST = 64, 8  # source sentences of a pilot, at most and at least
+ROWS, FEW = 64, 16  # source sentences of the pilot, and of a slow model's
 FULL = 512  # rows of a full batch on a CPU (generation.backends.load_model)
-LONGEST = 8.0  # seconds that a pilot may be expected to take
+SLOW = 20.0  # seconds for the first source sentence
 FIRSTS = 512  # source sentences asked for to estimate the time of all: fewer would not fill a batch
 Clock = Callable[[], float]
 Item = TypeVar("Item")
@@ -85,6 +84,14 @@ def survey(
     texts = tuple(first.text for first in shown)
     read = what_was_read(place, recipe.source.columns, total + given_before, skipped, texts)
     return Firsts(total, tuple(first for *_, first in chosen), skipped, read)
+
+
+def rejected_texts(recipe: DatasetRecipe, texts: Iterable[str]) -> dict[str, int]:
+    """How many texts a run would pass over, by reason: in tokens of the model, whose weights are not read."""
+    writer, _ = load_preview(recipe.model)
+    lack = ContextRoom(load_prompts(recipe), writer).lack
+    reason = GivenTexts(recipe, writer.count_tokens, lack, writer.is_control).reason
+    return dict(sorted(Counter(filter(None, map(reason, texts))).items()))
 
 
 def plan(recipe: DatasetRecipe, directory: Path, base: BaseRun | None = None) -> str:
@@ -246,15 +253,6 @@ class Watched:
         pilot.seconds = self.clock() - started
         pilot.drain = pilot.seconds - (ended[len(ended) // 2] - started if ended else 0.0)
 
-    def growing(self, prompts: Prompts, firsts: Sequence[SourceSentence], variant: Variant) -> Pilot:
-        """The last of some pilots, each of twice as many source sentences, while the next one would take seconds."""
-        count = SMALLEST if prompts.recipe.model.facts.local else len(firsts)
-        found = self.shard(prompts, _spread(firsts, count), variant)
-        while found.firsts < len(firsts) and 2 * found.seconds < LONGEST:
-            count *= 2
-            found = self.shard(prompts, _spread(firsts, count), variant)
-        return found
-
     def shard(self, prompts: Prompts, firsts: Sequence[SourceSentence], variant: Variant) -> Pilot:
         """Generate the texts of some source sentences as a shard of a run would, and discard them."""
         found, recipe = Pilot(len(firsts)), prompts.recipe
@@ -294,17 +292,16 @@ def estimate(recipe: DatasetRecipe, clock: Clock = time.monotonic) -> Estimate:
     """Run the pilot and predict the run. Leaves no file behind. Raises InputError as the run would."""
     recipe = with_dtype(recipe)
     writer, prompts = Watched(load_writer(recipe.model), clock), load_prompts(recipe)
-    writer.shard(prompts, [SourceSentence("warm-up", NOT_YET)], recipe.variants[0])  # first calls are slow
+    warm_up = writer.shard(prompts, [SourceSentence("warm-up", NOT_YET)], recipe.variants[0])  # first calls are slow
     loaded = peak_rss_mb()
     total, firsts, first_seconds, read = _source_sentences(recipe, writer, prompts)
+    firsts = _spread(firsts, FEW) if warm_up.seconds > SLOW else firsts
     shots = list(dict.fromkeys(variant.shots for variant in recipe.variants))
-    if recipe.model.facts.local:  # a server's texts are paid for; only the engine compiles kernels for its shapes
-        writer.shard(prompts, _spread(firsts, SMALLEST), recipe.variants[0])
     pilots, start = dict[int | None, Pilot](), seconds_since_start()
     for number, shown in enumerate(shots):
         say(f"pilot{f' with {shown} examples' if shown is not None else ''} ...")
         variant = next(variant for variant in recipe.variants if variant.shots == shown)
-        pilots[shown] = writer.growing(prompts, firsts[number :: len(shots)] or firsts[:1], variant)
+        pilots[shown] = writer.shard(prompts, firsts[number :: len(shots)] or firsts[:1], variant)
     found = predict(recipe, total, pilots, first_seconds)
     most = max(one.memory_mb(loaded, peak_rss_mb(), min(total, recipe.shard_size)) for one in pilots.values())
     return replace(found, read=read, start_seconds=start, memory_mb=most)

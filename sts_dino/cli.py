@@ -92,6 +92,7 @@ def encoder_words(encoder: str, recipe: Path | None, rest: list[str]) -> list[st
     A bare name is a model in artifacts/models, one of sts-dino lm, or one of sentence-transformers' models.
     """
     from eval.encoders.load import MINILM, minilm
+    from eval.tasks.registry import TASKS
     from hub.contract.packaged import ENCODERS
 
     if recipe is not None and (Path(encoder) / MANIFEST).is_file():
@@ -100,6 +101,8 @@ def encoder_words(encoder: str, recipe: Path | None, rest: list[str]) -> list[st
         own = ARTIFACTS / "models" / encoder
         if own.is_dir():
             return encoder_words(str(own), own / RECIPE if (own / RECIPE).is_file() else None, rest)
+        if task := next((name for name in TASKS if encoder in (name, name.partition("/")[0])), None):
+            raise InputError(encoder, "is a task, not an encoder", hint=f"sts-dino score ENCODER --tasks {task}")
         known = ENCODERS.get(encoder.lower())
         if encoder != MINILM and known is not None and known.is_here:
             return encoder_words(str(known.folder), None, rest)

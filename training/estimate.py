@@ -30,7 +30,7 @@ STEPS, MOST_STEPS, PROBE = 2, 50, 6.0  # timed after a slow first one: at least,
 SCORED = 64  # texts that the encoder is timed on
 SMALLEST = 8  # rows of the first step, and of all where a whole batch takes longer than the probe
 TEXTS, BASELINE_TEXTS = 3, 2  # of a triplet; of the SimCSE baseline: a text and itself
-ENCODERS = 3  # that scoring holds
+ENCODERS, ALLOCATOR = 3, 1.4  # that scoring holds; resident memory of batches of many lengths, over that of tensors
 MIB, GIB = 1 << 20, 1 << 30
 
 app = cli.new_app(__doc__)
@@ -234,7 +234,7 @@ def estimate(recipe: ModelRecipe, file: Path, texts: list[str], place: str, long
         length = min(spec.max_seq_length, max(own, frame + longest))
         spec = spec.model_copy(update={"max_seq_length": length})
     needed = memory_estimate(recipe.model_copy(update={"base": spec}), base, recipe.batch_size, arguments).total
-    needed = max(needed, ENCODERS * whole)
+    needed = max(int(ALLOCATOR * needed), ENCODERS * whole)
     state = sum(3 * 4 * parameter.numel() for parameter in weights if parameter.requires_grad)  # and two moments
     return TrainingEstimate(
         steps=steps,

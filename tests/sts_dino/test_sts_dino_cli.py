@@ -129,6 +129,7 @@ def test_write_ends_with_a_table_and_the_next_command_or_with_json(tmp_path):
     assert written.returncode == 0 and "passed over: none" in written.stderr.splitlines()[0], written.stderr
     head, blank, columns, *rows = written.stdout.splitlines()
     rows, pairs = rows[:3], rows[4:]
+    assert pairs[-1].startswith(f"label agreement: sts-dino fidelity {tmp_path / 'x2'} measures it (judge: all-MiniLM")
     assert " random rows of label 1:" in pairs[0] and " | " in pairs[1]
     assert head.startswith(f"{tmp_path / 'x2'}: sts-dino-x2 v") and not blank and columns.split()[0] == "label"
     assert [row.split()[0] for row in rows] == ["1", "0.5", "0"]
