@@ -3,6 +3,7 @@
 import json
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -54,8 +55,13 @@ def _commit(hub: LocalHub, files: dict[str, str], pace: int) -> None:
     values = [{"path": path, "content": content, "encoding": "utf-8"} for path, content in files.items()]
     lines = [("header", {"summary": "files"}), *(("file", value) for value in values)]
     body = b"".join(json.dumps({"key": key, "value": value}).encode() + b"\n" for key, value in lines)
-    pieces = (body[start : start + (1 << 14)] for start in range(0, len(body), 1 << 14))
-    _post(hub, f"datasets/{REPO}/commit/main", content=(time.sleep(len(piece) / pace) or piece for piece in pieces))
+
+    def paced() -> Iterator[bytes]:
+        for start in range(0, len(body), 1 << 14):
+            time.sleep((1 << 14) / pace)
+            yield body[start : start + (1 << 14)]
+
+    _post(hub, f"datasets/{REPO}/commit/main", content=paced())
 
 
 def _post(hub: LocalHub, path: str, **body: Any) -> None:

@@ -144,10 +144,8 @@ def evaluate(request: Request, dry_run: bool, as_json: bool = False) -> None:
         sheets, verdicts = result_tables(comparison), comparison.verdicts
         parts = [*(parts if results.base_scores else []), *map(text, sheets)]
         facts |= {sheet.title: [sheet.header, *sheet.rows] for sheet in sheets}
-    verdict_lines = own_words(data.source.own.tasks, results.scores, verdicts)
-    answer(
-        "\n\n".join([*parts, *filter(None, ["\n".join(verdict_lines)])]), facts | {"own": verdict_lines}, as_json, then
-    )
+    own = own_words(data.source.own.tasks, results.scores, verdicts)
+    answer("\n\n".join([*parts, *filter(None, ["\n".join(own)])]), facts | {"own": own}, as_json, then)
     if failures:
         raise RunError("evaluation", f"{len(failures)} not scored, see above", hint="the others are written")
     if job.left_out:

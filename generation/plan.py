@@ -1,7 +1,7 @@
 """What a run would do (``--dry-run``) and how long it would take (``--estimate``). Neither writes anything.
 
 The pilot of an estimate generates for 64 source sentences spread over the source, with the real settings; each shot
-count gets a share of them. With a slow model it generates for 8: the first sentence, which warms up, tells.
+count gets a share of them. With a slow model it generates for 16: the first sentence, which warms up, tells.
 
 The batch is full until a shard's queue is empty, then it drains. A shard of n texts takes
 ``full * (n - c) / (p - c) + drain``, with p the pilot's texts and c those in the batch when its queue ran empty. Where
@@ -11,7 +11,7 @@ the batch held all texts from the start, the second half of them drains: repeate
 import heapq
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count, islice
 from pathlib import Path
@@ -40,7 +40,7 @@ SAMPLE = 200  # source sentences whose prompts are counted
 FILES, FILES_OF_FOLDER = 100_000, 10_000  # fewer are recommended: huggingface.co/docs/hub/storage-limits
 BESIDE = 12  # files without data: manifest, recipe, card, plots
 NOT_YET = "a sentence that the model will write first, here one of twelve words."
-ROWS, FEW = 64, 8  # source sentences of the pilot, and of a slow model's
+ROWS, FEW = 64, 16  # source sentences of the pilot, and of a slow model's
 FULL = 512  # rows of a full batch on a CPU (generation.backends.load_model)
 SLOW = 20.0  # seconds for the first source sentence
 FIRSTS = 512  # source sentences asked for to estimate the time of all: fewer would not fill a batch
@@ -84,6 +84,14 @@ def survey(
     texts = tuple(first.text for first in shown)
     read = what_was_read(place, recipe.source.columns, total + given_before, skipped, texts)
     return Firsts(total, tuple(first for *_, first in chosen), skipped, read)
+
+
+def rejected_texts(recipe: DatasetRecipe, texts: Iterable[str]) -> dict[str, int]:
+    """How many texts a run would pass over, by reason: in tokens of the model, whose weights are not read."""
+    writer, _ = load_preview(recipe.model)
+    lack = ContextRoom(load_prompts(recipe), writer).lack
+    reason = GivenTexts(recipe, writer.count_tokens, lack, writer.is_control).reason
+    return dict(sorted(Counter(filter(None, map(reason, texts))).items()))
 
 
 def plan(recipe: DatasetRecipe, directory: Path, base: BaseRun | None = None) -> str:

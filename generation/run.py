@@ -33,6 +33,7 @@ from hub.errors import InputError
 from hub.untrusted import one_line
 
 PAIRS, SHARDS, SHOWN = 10, 8, 70  # shown rows of a label; shards that they are drawn from; characters of a text
+ASKED = 0.75  # least share of questions among the texts for questions, under the label of the highest score
 app = cli.new_app(__doc__)
 EstimateOption = Annotated[
     bool,
@@ -90,8 +91,13 @@ def main(
         command = command_line("write", recipe_path, limit, settings) + " --append" * append
         manifest = write(recipe, directory, command, options, append)
         facts = {"directory": str(directory), **manifest.counts}
-        then = [f"sts-dino card {quote(str(directory))}"]
+        then, own = [f"sts-dino card {quote(str(directory))}"], recipe_path.with_suffix(".encoder.yaml")
+        if out is None and own.is_file():
+            then.append(f"sts-dino train {quote(str(own))}")
         text = f"{summary(directory, manifest)}\n\n{random_pairs(directory, manifest, recipe)}"
+        if recipe.dataset_schema.pairs:
+            judge = "all-MiniLM-L6-v2 for English, another by --encoder"
+            text += f"\nlabel agreement: sts-dino fidelity {quote(str(directory))} measures it (judge: {judge})"
         cli.answer(text, facts, as_json, then)
 
 
@@ -105,8 +111,8 @@ def checked_recipe(
     check(options, recipe)
     built_in = recipe.model.path and Path(recipe.model.path).resolve() == asset("demo-lm").resolve()
     if built_in and recipe.language != "en":
-        problem = f"{recipe.language!r}, and the built-in model writes English alone"
-        raise InputError(f"{path}: language", problem, allowed="en", hint=f"bring a model that writes it: {BRING}")
+        problem = f"is {recipe.language!r}; the built-in model writes English sentences alone"
+        raise InputError(f"{path}: language", problem, hint=BRING)
     require_file(recipe.source)
     model_files(recipe.model)
     return recipe, out or run_dir.ARTIFACTS / "datasets" / recipe.name
@@ -138,7 +144,10 @@ def write(
 
 
 def random_pairs(directory: Path, manifest: Manifest, recipe: DatasetRecipe) -> str:
-    """Ten random rows of each label, from at most ``SHARDS`` random shards; they cannot drive a terminal."""
+    """Ten random rows of each label, from at most ``SHARDS`` random shards.
+
+    A warning follows where too few texts for questions are questions (``ASKED``).
+    """
     random, parts = Random(recipe.seed), list[str]()
     shards = [one for one in manifest.files if base_config(one.config or "") == recipe.dataset_schema.labelled]
     by_label: dict[str, list[list[str]]] = {label.name: [] for label in recipe.written_labels}
@@ -146,11 +155,24 @@ def random_pairs(directory: Path, manifest: Manifest, recipe: DatasetRecipe) -> 
         columns = config_columns(shard.config or "", recipe)
         texts = [name for name in columns if columns[name] == "string" and name not in PROVENANCE][:2]
         for row in read_shard(directory / shard.path, [*texts, "target"]):
-            by_label.get(row["target"], []).append([one_line(row[name], SHOWN) for name in texts])
+            by_label.get(row["target"], []).append([row[name] for name in texts])
     for label, rows in by_label.items():
-        shown = [f"  {' | '.join(texts)}" for texts in random.sample(rows, min(len(rows), PAIRS))]
+        chosen = random.sample(rows, min(len(rows), PAIRS))
+        shown = [f"  {' | '.join(one_line(text, SHOWN) for text in texts)}" for texts in chosen]
         parts.append("\n".join([f"{len(shown)} random rows of label {label}:", *shown]))
+    if recipe.dataset_schema.scored:
+        highest = max(recipe.written_labels, key=lambda label: label.score or 0.0).name
+        asked = [second for first, second in by_label[highest] if is_question(first)]
+        if len(asked) >= PAIRS and (found := sum(map(is_question, asked))) < ASKED * len(asked):
+            hint = "give examples of questions (few_shot.examples)"
+            said = f"{len(asked)} source sentences are questions, {found} texts of label {highest}"
+            parts.append(f"warning: {said}; {hint}")
     return "\n".join(parts)
+
+
+def is_question(text: str) -> bool:
+    """Whether a text ends with a question mark."""
+    return text.rstrip().endswith(("?", "？", "؟"))
 
 
 def summary(directory: Path, manifest: Manifest) -> str:

@@ -128,7 +128,7 @@ def _undecoded(path: Path) -> int:
 
 
 def _not_utf8(place: object, encoding: str, path: Path) -> InputError:
-    hint = f"convert it: iconv -f {encoding} -t UTF-8 {shlex.quote(path.name)} > NEW"
+    hint = f"convert it: iconv -f {encoding} -t UTF-8 {shlex.quote(path.name)} > NEW{path.suffix}"
     return InputError(place, f"is not UTF-8; it may be {encoding}", hint=hint)
 
 

@@ -360,7 +360,8 @@ def require_modules(folder: Path, model: object) -> None:
     """Raise InputError unless a folder has a modules.json that lists at most ``MOST_MODULES`` modules."""
     path, allowed = folder / "modules.json", f"a list of at most {MOST_MODULES} modules"
     if not path.is_file():
-        raise InputError(model, "is not a SentenceTransformer model (no modules.json)")
+        hint = "name a folder that sts-dino train or sentence-transformers saved"
+        raise InputError(model, "is not a SentenceTransformer model (no modules.json)", hint=hint)
     if (count := len(_read_json(path, model, list, allowed))) > MOST_MODULES:
         raise InputError(model, f"its modules.json lists {count:,} modules", allowed=allowed)
 

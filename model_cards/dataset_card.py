@@ -78,8 +78,8 @@ def dataset_files(facts: DatasetFacts, repo_id: str, now: datetime) -> dict[str,
     if facts.provenance:
         context |= reproduction(manifest, recipe, facts.provenance, repo_id)
     card = head + "\n" + fill("dataset_card.md.jinja", context)
-    details = {DETAILS: fill("dataset_details.md.jinja", context).encode()} if manifest.complete else {}
-    return {"README.md": card.encode(), **details, **(pictures(facts) if facts.counts else {})}
+    details = fill("dataset_details.md.jinja", context)
+    return {"README.md": card.encode(), DETAILS: details.encode(), **(pictures(facts) if facts.counts else {})}
 
 
 def pictures(facts: DatasetFacts) -> dict[str, bytes]:

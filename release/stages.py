@@ -47,16 +47,18 @@ def command_line(command: str, *words: str) -> list[str]:
 
 
 class StageProcess:
-    """A started stage. Its results (stdout) are not shown, its messages (stderr) are.
+    """A started stage. Its results (stdout) are not shown, its messages (stderr) are, unless ``streams`` are given.
 
-    As a context manager it ends with its block, however that ends.
+    As a context manager it ends with its block, however that ends: only Linux ends it when this process is killed.
     """
 
-    def __init__(self, command: str, *words: str, environment: Mapping[str, str] | None = None, stderr: Any = None):
+    def __init__(self, command: str, *words: str, environment: Mapping[str, str] | None = None, **streams: Any):
         self.name = f"sts-dino {command} {' '.join(words)}"
-        if stderr is None:
+        if streams.get("stderr") is None:
             cli.say(f"== {self.name}")
-        self._process = _started(command, *words, environment=environment, stdout=subprocess.DEVNULL, stderr=stderr)
+        options: dict[str, Any] = {"env": environment, "stdout": subprocess.DEVNULL, **streams}
+        end = die_with_parent if sys.platform == "linux" else None
+        self._process = subprocess.Popen(command_line(command, *words), preexec_fn=end, **options)  # noqa: S603 - ours
 
     def __enter__(self) -> "StageProcess":
         return self
@@ -82,23 +84,6 @@ class StageProcess:
         """Terminate the process and wait for its end."""
         self._process.terminate()
         self._process.wait()
-
-
-def _started(command: str, *words: str, **options: Any) -> "subprocess.Popen[bytes]":
-    options["env"] = options.pop("environment", None)
-    end = die_with_parent if sys.platform == "linux" else None
-    return subprocess.Popen(command_line(command, *words), preexec_fn=end, **options)  # noqa: S603 - our own commands
-
-
-@contextmanager
-def _ended_with(stage: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """End a stage with the block, however that ends: only Linux does it when this process is killed."""
-    try:
-        yield
-    finally:
-        if stage.poll() is None:
-            stage.terminate()
-            stage.wait()
 
 
 def die_with_parent() -> None:
@@ -150,13 +135,14 @@ def answer_of(command: str, *words: str, environment: Mapping[str, str] | None =
 
     Raises InputError or RunError, as the stage ended, with the last line of its messages.
     """
-    stage = _started(command, *words, environment=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    with _ended_with(stage):
-        printed, messages = (stream.decode("utf-8", "replace") for stream in stage.communicate())
-    if stage.returncode:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with StageProcess(command, *words, environment=environment, **pipes) as stage:
+        printed, messages = (stream.decode("utf-8", "replace") for stream in stage._process.communicate())
+        code = stage._process.returncode
+    if code:
         lines = [line for line in messages.splitlines() if line.strip()]
-        problem = lines[-1].removeprefix("error: ") if lines else f"failed (exit code {stage.returncode})"
-        kind = InputError if stage.returncode == InputError.exit_code else RunError
+        problem = lines[-1].removeprefix("error: ") if lines else f"failed (exit code {code})"
+        kind = InputError if code == InputError.exit_code else RunError
         raise kind(f"sts-dino {command}", problem)
     return json.loads(printed.splitlines()[-1])
 
@@ -180,12 +166,17 @@ class Taken:
     memory_mb: float
 
 
-def run_steps(steps: Sequence[Step], log: Path, after: Callable[[Step, Taken | None], object] | None = None) -> None:
+def run_steps(
+    steps: Sequence[Step],
+    log: Path,
+    after: Callable[[Step, Taken | None], object] | None = None,
+    said: Sequence[str] = (),
+) -> None:
     """Run the steps that are not done, in order, under one progress bar in seconds; their messages go to ``log``.
 
     The bar's total is what the steps are expected to take; it changes where a step takes longer, ends early or is done.
-    after: called after every step; None: the step was done. Raises RunError for the first one that fails, with its
-    error. Results stay, so the next call resumes there.
+    after: called after every step; None: the step was done. said: warnings that are not shown again. Raises RunError
+    for the first step that fails, with its error. Results stay, so the next call resumes there.
     """
     started, left = time.monotonic(), sum(step.seconds for step in steps)
     bar = tqdm(total=left, unit="s", file=sys.stderr, bar_format="{l_bar}{bar}| {elapsed}<{remaining}{postfix}")
@@ -195,7 +186,7 @@ def run_steps(steps: Sequence[Step], log: Path, after: Callable[[Step, Taken | N
             before, left = time.monotonic() - started, left - step.seconds
             taken: Taken | None = None
             if not step.is_done():
-                for taken, expected in progress(step, log):
+                for taken, expected in progress(step, log, said):
                     bar.total = before + expected + left
                     bar.update(before + taken.seconds - bar.n)
             bar.total = time.monotonic() - started + left
@@ -205,7 +196,7 @@ def run_steps(steps: Sequence[Step], log: Path, after: Callable[[Step, Taken | N
             bar.refresh()
 
 
-def progress(step: Step, log: Path) -> Iterator[tuple[Taken, float]]:
+def progress(step: Step, log: Path, said: Sequence[str] = ()) -> Iterator[tuple[Taken, float]]:
     """Run a step and yield, every second, what it has taken and the seconds that all of it is expected to take.
 
     These are the predicted ones, or more by the stage's own progress bar. Raises RunError when the stage fails.
@@ -215,11 +206,8 @@ def progress(step: Step, log: Path) -> Iterator[tuple[Taken, float]]:
     begun: tuple[float, float] | None = None  # seconds and share when the stage's bar was first seen: it had loaded
     with log.open("ab", buffering=0) as kept:
         _keep(kept, f"== {step.name}: sts-dino {step.command} {' '.join(step.words)}")
-        piped = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-        child = _started(step.command, *step.words, environment=environment, **piped)
-        assert child.stderr is not None
-        with _ended_with(child):
-            for line in _lines(child.stderr):
+        with StageProcess(step.command, *step.words, environment=environment, stderr=subprocess.PIPE) as child:
+            for line in _lines(child._process.stderr):
                 elapsed, found = time.monotonic() - started, _BAR.match(line)
                 if found and not _OF_LIBRARIES.search(found["name"]):
                     share = int(found["done"] or found["step"]) / int(found["of"] or 100)
@@ -230,12 +218,12 @@ def progress(step: Step, log: Path) -> Iterator[tuple[Taken, float]]:
                 if line.strip() and not (found and found["of"] is None):
                     _keep(kept, line)
                     last = [*last, line][-SHOWN:]
-                    if line.startswith("warning:"):
+                    if line.startswith("warning:") and line.strip() not in said:
                         cli.say(line)
                 if elapsed >= looked:
                     memory, looked = max(memory, tree_rss_mb()), elapsed + TICK
                 yield Taken(elapsed, memory), max(expected, elapsed)
-            code = child.wait()
+            code = child._process.wait()
     if code:
         errors = [line.removeprefix("error: ") for line in last if line.startswith("error: ")]
         problem = errors[-1] if errors else f"failed (exit code {code})"
@@ -252,13 +240,13 @@ def _keep(log: IO[bytes], line: str) -> None:
         raise
 
 
-def _lines(stream: IO[bytes]) -> Iterator[str]:
+def _lines(stream: Any) -> Iterator[str]:
     """Lines as they come, also those that a progress bar overwrites (ended by a carriage return); "" after a second."""
     lines = Queue[str | None]()
 
     def read() -> None:
         held = b""
-        while block := stream.read1(65536):  # type: ignore[attr-defined]  # a pipe is a BufferedReader
+        while block := stream.read1(65536):
             *whole, held = re.split(rb"[\r\n]", held + block)
             for line in whole:
                 lines.put(line.decode("utf-8", "replace"))

@@ -34,7 +34,6 @@ from sts_dino.new import CorpusChoices, propose, propose_encoder, stem_of
 from training.run import usage
 
 TRIAL = 600  # fewest source sentences whose pairs gained over the SimCSE baseline (docs/better_pairs.md)
-AGREES = 0.5  # least Spearman and cosine of the highest label; without examples 0.18, else 0.8 (docs/better_pairs.md)
 DATA = ("write", "verify")  # steps whose result is shown before the training
 FEWEST = 40  # source sentences: fewer train no encoder
 TIMED = 512  # texts that the encoder is timed on
@@ -224,7 +223,7 @@ def main(
             if step == last_of_data:
                 cli.say(quality(found))
 
-        run_steps(chain, out / LOG, after)
+        run_steps(chain, out / LOG, after, predicted.read)
         cli.say(compared(predicted, took))
         page = report_of(found)
     facts = {"out": out, "dataset": found.pairs, "encoder": found.encoder, "report": page}
@@ -410,7 +409,7 @@ def compared(predicted: AdaptationEstimate, took: dict[str, Taken]) -> str:
 
 
 def quality(found: Adaptation) -> str:
-    """Random pairs of each label and the label agreement, with a warning below ``AGREES``."""
+    """Random pairs of each label and the label agreement, with a warning when it is low."""
     from generation.run import random_pairs
 
     manifest = require_complete(found.pairs)
@@ -423,11 +422,7 @@ def quality(found: Adaptation) -> str:
     lines.append(f"label agreement by {measured.judge.name}: mean cosine of {cosines}")
     if rank := measured.spearman:
         lines[-1] += f"; Spearman of score and cosine {rank}"
-        highest = max(found.dataset.written_labels, key=lambda label: label.score or 0.0).name
-        if min(rank.low, measured.labels[highest].cosine.low) < AGREES:
-            hint = "give examples of the corpus's kind, or another language model"
-            lines.append(f"warning: below {AGREES} labels mean little, and an encoder learns little from them; {hint}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *filter(None, [measured.doubt()])])
 
 
 def report_of(found: Adaptation) -> Path:

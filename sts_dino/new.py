@@ -3,6 +3,7 @@
 import os
 import re
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -94,17 +95,35 @@ def main(
         raise InputError(recipe, "exists already", hint="edit it, remove it, or give another --out")
     chosen = name or f"{stem}-pairs"
     facts = propose(corpus, recipe, chosen, choices)
-    encoder = recipe.with_name(f"{recipe.stem}.encoder.yaml")
+    found, encoder = facts.pop("profile"), recipe.with_name(f"{recipe.stem}.encoder.yaml")
+    dataset, rejected = load_recipe(recipe, DatasetRecipe), dict[str, int]()
+    if dataset.model.path:
+        rejected = _rejected(dataset, recipe, found.texts)
     if not encoder.exists():
-        dataset = load_recipe(recipe, DatasetRecipe)
         propose_encoder(dataset, encoder, (ARTIFACTS / "datasets" / chosen).as_posix(), None, None)
     text = recipe.read_text(encoding="utf-8")
     beside = f"; examples in {facts['examples']}" if facts["examples"] else ""
     beside += f"; an encoder to train on the pairs in {encoder}"
-    for line in facts.pop("read"):
+    for line in found.read(facts.pop("title"), rejected):
         cli.say(line)
+    if (limit := dataset.source.limit or found.usable) < found.usable - found.quoted:
+        cli.say(f"the recipe takes the first {limit:,} of them: source.limit")
     shown = f"{text}\n{recipe}: {len(text.splitlines())} lines{beside}"
     cli.answer(shown, {**facts, "encoder": encoder}, as_json, [f"sts-dino check {quote(str(recipe))}"])
+
+
+def _rejected(dataset: DatasetRecipe, recipe: Path, texts: Sequence[str]) -> dict[str, int]:
+    """How many texts a run would pass over, by reason. Raises InputError, the ``recipe`` removed, when all are."""
+    from generation.plan import rejected_texts
+
+    try:
+        found = rejected_texts(dataset, texts)
+        if sum(found.values()) == len(texts):
+            raise InputError(dataset.source.path or recipe, f"has no usable text: {found}", allowed="at least one")
+    except InputError:
+        recipe.unlink()
+        raise
+    return found
 
 
 def propose(
@@ -122,7 +141,9 @@ def propose(
     require_known_language(corpus, generator, found, choices.language)
     if found.usable - found.quoted < least:
         without = f" without a quotation mark, {found.quoted} with one" if found.quoted else ""
-        raise InputError(corpus, f"has {found.usable - found.quoted} usable texts{without}", allowed=f"{least} or more")
+        problem = f"has {found.usable - found.quoted} usable texts{without}"
+        pairs = f"for pairs without an encoder: sts-dino new {quote(str(corpus))}" if least > 1 else None
+        raise InputError(corpus, problem, allowed=f"{least} or more", hint=pairs)
     known = languages().get(found.language)
     examples = recipe.with_name(f"{recipe.stem}.examples.tsv") if known and generator.reads_examples else None
     licence = choices.corpus_license or seen.license or UNLICENSED
@@ -137,7 +158,8 @@ def propose(
     if known and examples and not examples.exists():
         write_bytes(examples, asset(f"examples/{known['examples']}").read_bytes())
     facts = {"source": {**seen.source, "license": licence}, "examples": examples, "lm": generator.section}
-    return {**vars(found), "recipe": recipe, **facts, "read": found.read(seen.title)}
+    counted = {name: value for name, value in vars(found).items() if name != "texts"} | {"first": found.texts[:3]}
+    return {**counted, "recipe": recipe, **facts, "title": seen.title, "profile": found}
 
 
 def _looked_at(corpus: str | Path, recipe: Path, choices: CorpusChoices) -> "Corpus":

@@ -221,6 +221,7 @@ def shown(found: Fidelity) -> str:
     classes = list(next(iter(found.labels.values())).nli or {})
     lines = [f"{head}judge {found.judge.name}: {spearman}near-copies {near}, kept {kept}", ""]
     lines += [table(["label", "texts", "cosine", "near-copies", "word overlap", *classes], rows), ""]
+    lines += filter(None, [found.doubt()])
     for number, person in enumerate(found.people, 1):
         lines.append(
             f"person {number}: {person.answers} answers, {person.same.value:.0f} % as labelled, κ {person.kappa}"

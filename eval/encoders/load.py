@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.tasks.registry import TASKS
 from eval.tasks.task import Side
 from hub.cli import say
 from hub.contract.packaged import ENCODERS, MODELS
@@ -61,13 +62,16 @@ def minilm_here() -> Path | None:
 def named(encoder: str) -> str:
     """The folder or Hub id that a bare name stands for, any other name as it is.
 
-    A model in artifacts/models, one of sts-dino lm, or one of sentence-transformers' models.
+    A model in artifacts/models, one of sts-dino lm, or one of sentence-transformers' models. Raises InputError for the
+    name of a task.
     """
     if Path(encoder).exists() or "/" in encoder or ":" in encoder:
         return encoder
     own = ARTIFACTS / "models" / encoder
     if own.is_dir() or encoder == MINILM:
         return str(own if own.is_dir() else minilm())
+    if task := next((name for name in TASKS if encoder in (name, name.partition("/")[0])), None):
+        raise InputError(encoder, "is a task, not an encoder", hint=f"sts-dino score ENCODER --tasks {task}")
     if (known := ENCODERS.get(encoder.lower())) is not None and known.is_here:
         return str(known.folder)
     near = did_you_mean(encoder, [path.name for path in own.parent.glob("*")])

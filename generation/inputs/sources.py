@@ -145,6 +145,10 @@ class GivenTexts:
             place, hint = self.source.path or self.source.repo_id, f"passed over: {dict(self.skipped)}"
             raise InputError(place, "has no usable source sentence", allowed="at least one", hint=hint)
 
+    def reason(self, text: str) -> str | None:
+        """Why a stripped text is passed over, or None; repeated texts apart."""
+        return self._problem(text) or self._too_long("", text)
+
     def _problem(self, text: str) -> str | None:
         if self.source.quotation_marks == "skip" and QUOTE in text:
             return QUOTATION_MARK.name
@@ -177,7 +181,8 @@ def what_was_read(place: object, columns: Columns, given: int, skipped: Mapping[
     lines[0] += f"; passed over: {passed_over(given, skipped)}"
     lines += [f'  "{one_line(text, SHOWN)}"' for text in first[:3]]
     if rows - given > MANY * rows:
-        lines.append(f"warning: {place}: rows are passed over: {passed_over(given, skipped)}; {LENGTH_HINT}")
+        hint = f"; {LENGTH_HINT}" if LENGTH.name in skipped else ""
+        lines.append(f"warning: {place}: rows are passed over: {passed_over(given, skipped)}{hint}")
     return lines
 
 

@@ -5,7 +5,10 @@ from pathlib import Path
 
 _CLONE = Path(__file__).resolve().parents[2]
 _INSTALLED = Path(sysconfig.get_path("data")) / "share" / "sts-dino"
-BRING = "`sts-dino lm NAME`, --lm FOLDER --lm-license ID, or --lm NAME@URL of a server"  # not the built-in LM
+BRING = (  # in place of the built-in LM
+    "get one with sts-dino lm NAME and begin again (sts-dino new or adapt without --lm builtin), "
+    "or name a model that writes such texts: --lm FOLDER --lm-license ID, --lm NAME@URL of a server"
+)
 
 
 def asset(name: str) -> Path:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoFile
 
 CARD, RESULTS = "README.md", "results.json"
-DETAILS = "DETAILS.md"  # what the card of a finished run links to
+DETAILS = "DETAILS.md"  # what a card links to
 OF_DATASETS = (VALUE, FIDELITY, LEDGER)
 MEASURED = (RESULTS, REPEATS, *OF_DATASETS, REPORT)  # what a card is written from, beside the manifest
 BESIDE = (CARD, DETAILS, RECIPE, MANIFEST, *MEASURED, ".eval_results/*.yaml", "assets/*.png")  # not in the manifest

@@ -18,6 +18,7 @@ from hub.contract.run_dir import REPORT, Manifest, locked, require_complete
 from hub.durable import write_text
 from hub.errors import InputError, RunError
 
+AGREES = 0.5  # least Spearman and cosine of the highest label; without examples 0.18, else 0.8 (docs/better_pairs.md)
 HEAD = 20_000  # characters of a report, in which its runs' fingerprints stand
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
@@ -249,6 +250,15 @@ class Fidelity(Measured):
     labels: dict[str, LabelFidelity]
     people: tuple[PersonAgreement, ...] = ()
     versions: dict[str, str]
+
+    def doubt(self) -> str | None:
+        """A warning when Spearman's correlation, or the highest mean cosine of a label, may be below ``AGREES``."""
+        if self.spearman is None:
+            return None
+        if min(self.spearman.low, max(label.cosine.low for label in self.labels.values())) >= AGREES:
+            return None
+        hint = "give examples of the corpus's kind, or another language model"
+        return f"warning: below {AGREES} labels mean little, and an encoder learns little from them; {hint}"
 
 
 REPEATS = "repeats.json"

@@ -146,7 +146,8 @@ def require_inputs(recipe_path: Path, paths: Mapping[str, str]) -> None:
             continue
         if manifest is None and not PurePath(path).is_absolute():
             make = "; make it first (sts-dino write), or name another" if key.startswith("datasets.") else ""
-            hint = f"looked beside the recipe, in {folder.resolve()}, and in {Path.cwd()}{make}"
+            here = f", and in {Path.cwd()}" if folder.resolve() != Path.cwd() else ""
+            hint = f"looked beside the recipe, in {folder.resolve()}{here}{make}"
             raise InputError(f"{recipe_path}:{key}", f"{path}: no such file or folder", hint=hint)
         found = [(name, digest) for name, digest in manifest.inputs.items() if is_of(name, path)] if manifest else []
         if found:

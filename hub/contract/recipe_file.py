@@ -32,6 +32,7 @@ _LIMITS = {"max_bytes": MAX_BYTES, "max_depth": 20, "max_nodes": 20_000}  # a re
 ON_HUB = ("repo_id", "revision", "path", "config", "splits", "gguf_file")  # keys that say which part of the Hub
 EXTENDS, _MOST_EXTENDED = "extends", 5
 _KEYS = "docs/recipe_reference.md has every key"
+_LOOK = "look in recipes/, or write one for a corpus: sts-dino new CORPUS"
 _COMMANDS = {"dataset": "write", "model": "train"}  # by the kind of recipe that they take
 _MOST_SHOWN = 200  # characters of a value in a message
 ITEM = "N"  # any item of a list
@@ -106,9 +107,9 @@ def _mapping(path: Path) -> dict[str, Any]:
         with path.open(encoding="utf-8") as file:
             tree = _read(file.read(MAX_BYTES + 1))
     except FileNotFoundError as error:
-        raise InputError(path, "no such recipe", hint="look in recipes/") from error
+        raise InputError(path, "no such recipe", hint=_LOOK) from error
     except IsADirectoryError as error:
-        raise InputError(path, "is a folder, not a recipe file", hint="look in recipes/") from error
+        raise InputError(path, "is a folder, not a recipe file", hint=_LOOK) from error
     except UnicodeDecodeError as error:
         raise InputError(path, f"is not UTF-8 (byte {error.start})", hint="save it as UTF-8") from error
     except yaml.MarkedYAMLError as error:
@@ -251,6 +252,8 @@ def load_recipe(path: Path, model: type[Recipe], overrides: list[str] | None = N
     if tree.get("kind") not in (None, kind):
         other = _COMMANDS.get(tree["kind"]) if isinstance(tree["kind"], str) else None
         hint = f"give it to sts-dino {other}" if other else None
+        if kind == "model" and (own := path.with_name(f"{path.stem}.encoder.yaml")).is_file():
+            hint = f"{hint}; the recipe of its encoder is {own}"
         problem = f"this command takes a {kind} recipe, not {_shown(tree['kind'])}"
         raise InputError(f"{path}:kind", problem, allowed=None if other else ", ".join(_COMMANDS), hint=hint)
     return checked(path, model, tree)

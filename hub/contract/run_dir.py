@@ -125,7 +125,7 @@ def require_complete(directory: Path) -> Manifest:
     """The manifest of a finished run. Raises InputError when it is missing or unfinished."""
     manifest = read_manifest(directory)
     if manifest is None:
-        hint = "run the stage that makes it first"
+        hint = "sts-dino write RECIPE makes one of a dataset, sts-dino train RECIPE of an encoder"
         raise InputError(directory, "is not a run directory (no manifest.json)", hint=hint)
     if not manifest.complete:
         hint = "run the same stage again: it resumes where it stopped"

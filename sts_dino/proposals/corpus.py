@@ -27,6 +27,7 @@ class Profile:
 
     Counts are in rows; an unusable row is counted once, by its first fault. ``words``: 5th, 50th and 95th percentile of
     the usable texts' lengths. ``language``: code of the commonest language (ISO 639-1); ``in_language``: its share.
+    ``texts``: the usable ones.
     """
 
     column: str | None
@@ -41,12 +42,13 @@ class Profile:
     words: tuple[int, int, int]
     language: str
     in_language: float
-    first: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
 
-    def read(self, place: object) -> list[str]:
-        """``what_was_read`` of the corpus."""
+    def read(self, place: object, rejected: Mapping[str, int]) -> list[str]:
+        """``what_was_read`` of the corpus; ``rejected``: usable texts that a run would pass over, by reason."""
         faults = {"empty": self.empty, "broken": self.broken, "overlong": self.overlong, "repeated": self.repeated}
-        return what_was_read(place, (self.column,) if self.column else (), self.usable, faults, self.first)
+        given, columns = self.usable - sum(rejected.values()), (self.column,) if self.column else ()
+        return what_was_read(place, columns, given, {**faults, **rejected}, self.texts)
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ def described(place: str, column: str | None, cells: Iterator[str], language: st
         words=tuple(lengths[int(part * (len(lengths) - 1))] for part in (0.05, 0.5, 0.95)),  # type: ignore[arg-type]
         language=code,
         in_language=share,
-        first=tuple(usable[:3]),
+        texts=tuple(usable),
     )
 
 

@@ -31,6 +31,7 @@ BATCH = 32
 PROMPTEOL = 'This sentence : "[X]" means in one word:"'  # Jiang et al. 2023; its last quotation mark's state embeds
 PROMPTEOL_RATE = "3e-4"
 LORA = {"r": "16", "alpha": "32", "dropout": "0.05", "release": "merged"}
+GGUF_KEYS = 1 << 26  # bytes of a GGUF file that hold its keys, the vocabulary among them
 FEW = 10  # texts: too few for a share
 ENGLISH = 0.75  # of a corpus's texts, recognised as English: code has 0.5 to 0.65, sentences 0.9 and more
 WAYS = ("prompteol", "static")
@@ -110,12 +111,17 @@ def choose_generator(asked: str | None, license_id: str | None) -> Generator:
 
 def require_known_language(place: object, generator: Generator, corpus: Profile, given: str | None) -> None:
     """Raise InputError for the built-in model and a corpus that is not English; ``given``: as the user names it."""
-    sure = given or corpus.usable < FEW or corpus.in_language >= ENGLISH
-    if generator.reads_examples or (corpus.language == "en" and sure):
+    recognised = corpus.in_language >= ENGLISH
+    if generator.reads_examples or (corpus.language == "en" and (given or corpus.usable < FEW or recognised)):
         return
-    found = f"is {corpus.language} ({corpus.in_language:.0%} of its texts are recognised as that)"
-    hint = f"bring a model that writes it: {BRING}; for English texts that are not recognised: --language en"
-    raise InputError(place, f"{found}, and the built-in model writes English alone", allowed="English", hint=hint)
+    name = languages().get(corpus.language, {}).get("name", corpus.language)
+    found = f"its texts are {name}" if given else f"{corpus.in_language:.0%} of its texts are recognised as {name}"
+    if not (given or recognised):
+        found = (
+            f"no language is clear (code, mixed?): {corpus.in_language:.0%} of its texts have the commonest, {name!r}"
+        )
+    doubt = "" if given or (recognised and corpus.usable >= FEW) else "; if they are English: --language en"
+    raise InputError(place, f"{found}; the built-in model writes English sentences alone", hint=BRING + doubt)
 
 
 def require_address(option: str, url: str) -> None:
@@ -193,6 +199,7 @@ def dataset_recipe(
         generator=generator,
         longest=_longest(seen),
         model={**generator.section, **({"threads": 1} if generator.couples else {})},
+        has_template=_has_template(generator.section),
         known=known.get(seen.language),
         words=known.get(seen.language, known["en"]),
         decoding={**strength, "max_new_tokens": _longest(seen), "samples": 1, "max_attempts": 5},
@@ -202,6 +209,18 @@ def dataset_recipe(
             "sampled_negatives": 0, "max_per_label": 1, "validation_fraction": 0, "near_copy": 0.8, "reject": reject,
         },
     )  # fmt: skip
+
+
+def _has_template(section: dict[str, Any]) -> bool:
+    """Whether the files of a local model hold a chat template."""
+    folder, gguf = Path(section.get("path", ".")), section.get("gguf_file")
+    if "path" in section and not gguf and (folder / "chat_template.jinja").is_file():
+        return True
+    file = folder / (gguf or "tokenizer_config.json")
+    if "path" in section and file.is_file():
+        with file.open("rb") as opened:
+            return b"chat_template" in opened.read(GGUF_KEYS)
+    return False
 
 
 def _longest(corpus: Profile) -> int:

@@ -85,7 +85,8 @@ def test_every_earlier_file_stays_and_the_whole_is_counted(finished, whole):
 
 
 def test_the_card_counts_the_whole_and_tells_what_each_version_brought(finished, whole):
-    card = b"".join(render(whole)[name] for name in ("README.md", "DETAILS.md")).decode()
+    files = render(whole)
+    card = (files["README.md"] + files["DETAILS.md"]).decode()
     manifest = run_dir.require_complete(whole)
     first, second = manifest.provenance["history"]
     assert (first["source_sentences"], second["source_sentences"]) == (10, 6) and second["command"].endswith("--append")

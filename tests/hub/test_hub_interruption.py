@@ -9,17 +9,7 @@ from pathlib import Path
 import pytest
 
 COMMANDS = ("write", "score", "demo")  # of a package, with options of its own, of a clone
-LIBRARIES = (
-    "psutil",
-    "typer",
-    "torch",
-    "numpy",
-    "pydantic",
-    "fsspec",
-    "datasets",
-    "transformers",
-    "sentence_transformers",
-)
+LIBRARIES = ("psutil", "typer", "torch", "numpy", "pydantic", "datasets", "transformers", "sentence_transformers")
 WORDS = {"SIGINT": (130, b"interrupted"), "SIGTERM": (143, b"ended by SIGTERM")}
 
 

@@ -417,6 +417,8 @@ def test_a_growing_card_says_how_far_it_is_and_when_it_is_done(tmp_path: Path) -
     (shard,) = read_manifest(run.directory).shards("raw")
     assert f"1 of 3 shards are done (33%); rows so far: {shard.rows} in `raw`, " in said
     assert "**For now** this loads `raw`" in said and "## Contents" not in said
+    short = render(run.directory, now=NOW)["README.md"].decode()
+    assert len(short.split()) <= 700 and "[DETAILS.md](DETAILS.md) has samples, columns" in short
     timing = tmp_path / "run.timing.json"
     timing.write_text(json.dumps({"seconds": 3600.0, "rows": shard.rows, "peak_rss_mb": 1}))
     said = card_of(run.directory, now=NOW)

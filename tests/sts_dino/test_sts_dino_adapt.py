@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from eval.runs.score import score_encoder
 from eval.statistics.bootstrap import EvaluationSettings
 from eval.tasks.own import read_own
 from eval.tasks.sources import Source
+from generation.run import random_pairs
 from hub.assets import asset
 from hub.contract.measured import Fidelity
 from hub.contract.packaged import MODELS
@@ -25,7 +27,7 @@ from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.errors import InputError, RunError
 from hub.process import peak_rss_mb
-from release.stages import Taken
+from release.stages import Step, Taken, run_steps
 from sts_dino import adapt
 from sts_dino.adapt import ESTIMATE, Adaptation, AdaptationEstimate, EncoderChoices, estimated, steps
 from sts_dino.new import CorpusChoices, propose, propose_encoder
@@ -249,6 +251,26 @@ def test_pairs_and_label_agreement_are_shown_before_the_training(tmp_path, low, 
     assert all(line.count(" | ") == 1 for line in lines[1:11])
     assert f"Spearman of score and cosine 0.80 [{low:.2f}, 0.90]" in lines[33]
     assert [line.startswith("warning: below 0.5 labels mean little") for line in lines[34:]] == [True] * warns
+
+
+@pytest.mark.parametrize(("asked", "warns"), [(12, False), (9, False), (8, True), (0, True)])
+def test_statements_generated_for_questions_are_a_warning(tmp_path, monkeypatch, asked, warns):
+    recipe = small_recipe("sts")
+    manifest = small_run(tmp_path, recipe)
+    texts = ["Was it there?"] * asked + ["It was there."] * (12 - asked)
+    rows = [{"sentence1": "Is it there?", "sentence2": text, "target": "1"} for text in texts]
+    monkeypatch.setattr("generation.run.read_shard", lambda *_: rows)
+    last = random_pairs(tmp_path, manifest, recipe).splitlines()[-1]
+    assert last.startswith("warning: ") == warns and ("texts of label 1; give examples of questions" in last) == warns
+
+
+def test_a_warning_that_was_said_is_not_shown_again(tmp_path, capsys):
+    child = "import sys; print('warning: first', 'warning: second', sep='\\n', file=sys.stderr)"
+    step = Step("write", "write", (), 1.0, lambda: False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("release.stages.command_line", lambda *_: [sys.executable, "-c", child])
+        run_steps([step], tmp_path / "log", said=["warning: first"])
+    assert "second" in (said := capsys.readouterr().err) and "first" not in said
 
 
 def test_an_estimate_is_made_once_for_the_same_recipes(corpus, tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """sts-dino new: a corpus described, and a recipe that the stages take as it is."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -59,10 +60,37 @@ def test_what_was_read_is_printed_and_many_rows_passed_over_are_a_warning(tmp_pa
     read, *texts, warning = done.stderr.splitlines()[:5]
     over = "2 empty, 1 broken, 1 repeated (57% of the rows)"
     assert read == f"read a.txt: 7 rows, 3 usable; passed over: {over}" and texts == [f'  "{one}"' for one in ENGLISH]
-    assert warning.startswith(f"warning: a.txt: rows are passed over: {over}; ")
+    assert warning == f"warning: a.txt: rows are passed over: {over}"
     capsys.readouterr()
     plan(load_recipe(tmp_path / "r.yaml", DatasetRecipe, ["premise_tokens=[3, 7]"]), tmp_path / "out")  # of the model's
     assert "length" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_proposal_counts_tokens_as_a_run_does(tmp_path):
+    long = "Pneumonoultramicroscopicsilicovolcanoconiosis electroencephalographically floccinaucinihilipilification"
+    path, recipe = written(tmp_path, [*ENGLISH, f"{long} {long}"]), tmp_path / "r.yaml"
+    done = run(path, "--out", recipe, *LM)
+    assert "4 rows, 3 usable; passed over: 1 length (25% of the rows)" in done.stderr.splitlines()[0]
+    assert "; the recipe's premise_tokens bound the length" in done.stderr.splitlines()[4]
+    path.write_text("one\ntwo\n")
+    refused = run(path, "--out", tmp_path / "none.yaml", *LM, "--language", "en")
+    assert refused.code == 2 and "has no usable text" in refused.error and "{'length': 2}" in refused.error
+    assert not list(tmp_path.glob("none*"))
+
+
+@pytest.mark.parametrize("kind", ["tokenizer_config.json", "chat_template.jinja"])
+def test_a_chat_template_is_proposed_as_a_line_that_works(tmp_path, kind):
+    template, folder = "<|{{ messages[0].role }}|>{{ messages[0].content }}", tmp_path / "chat"
+    shutil.copytree(asset("demo-lm"), folder)
+    kept = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    text = template if kind.endswith(".jinja") else json.dumps(kept | {"chat_template": template})
+    (folder / kind).write_text(text, encoding="utf-8")
+    recipe = tmp_path / "r.yaml"
+    done = run(written(tmp_path, ENGLISH), "--out", recipe, "--lm", folder, "--lm-license", "mit")
+    assert done.code == 0 and "the model has a chat template" in done.printed
+    assert not load_recipe(recipe, DatasetRecipe).model.chat_template
+    recipe.write_text(recipe.read_text(encoding="utf-8").replace("# chat_template", "chat_template"), encoding="utf-8")
+    assert "'us' 'er' '|' '>' 'Task" in plan(load_recipe(recipe, DatasetRecipe), tmp_path / "out")
 
 
 def test_a_language_is_recognised_or_given(tmp_path):
@@ -91,10 +119,11 @@ LM = ["--lm", "builtin"]
 
 
 def test_examples_that_are_there_are_not_replaced(tmp_path):
-    (tmp_path / "r.examples.tsv").write_text("mine")
+    mine = asset("examples/sts.tsv").read_text(encoding="utf-8") + "Mine.\tMine, too.\tIt is mine.\tRain.\n"
+    (tmp_path / "r.examples.tsv").write_text(mine, encoding="utf-8")
     path = written(tmp_path, ENGLISH)
     done = run(path, "--out", tmp_path / "r.yaml", "--lm", asset("demo-lm"), "--lm-license", "mit")
-    assert done.code == 0 and (tmp_path / "r.examples.tsv").read_text() == "mine"
+    assert done.code == 0 and (tmp_path / "r.examples.tsv").read_text(encoding="utf-8") == mine
 
 
 @pytest.mark.parametrize(("lines", "words"), [(ENGLISH, "Task: Write two"), (GERMAN, "Aufgabe: Schreibe zwei")])
@@ -132,7 +161,7 @@ def test_the_built_in_model_is_shown_no_examples_and_json_has_the_profile(tmp_pa
 
 CODE = [line for line in Path("hub/durable.py").read_text(encoding="utf-8").splitlines() if line.strip()]
 SPANISH = ["¿Cómo puedo cambiar mi contraseña?", "¿Dónde está mi pedido ahora?"]
-CHINESE = ["我怎样才能重置我的密码？", "我的订单现在在哪里？"]
+CHINESE = ["我怎样重置密码？", "订单在哪里？"]
 
 
 @pytest.mark.parametrize("lines", [GERMAN, SPANISH, CHINESE, CODE], ids=["de", "es", "zh", "code"])
@@ -140,13 +169,14 @@ def test_the_built_in_model_is_refused_for_what_it_does_not_write(tmp_path, monk
     monkeypatch.chdir(tmp_path)
     corpus, recipe = written(tmp_path, lines), tmp_path / "r.yaml"
     refused = run(corpus, "--out", recipe, *LM)
-    assert refused.code == 2 and "writes English alone; allowed: English; bring a model" in refused.error
-    with pytest.raises(InputError, match=r"writes English alone.*`sts-dino lm NAME`"):
+    sure, unsure = "100% of its texts are recognised as", "no language is clear (code, mixed?): "
+    assert refused.code == 2 and (unsure if lines is CODE else sure) in refused.error
+    with pytest.raises(InputError, match=r"writes English sentences alone; .*sts-dino lm.*--lm FOLDER"):
         api.write_pairs(lines, name="texts", lm="builtin")
     assert not recipe.exists()
     assert run(corpus, "--out", recipe, *LM, "--language", "en").code == 0, "as the user says"
     recipe.write_text(recipe.read_text().replace("language: en", "language: de"))
-    assert "the built-in model writes English alone" in outcome_of(write, recipe, "--dry-run").error
+    assert "the built-in model writes English sentences alone" in outcome_of(write, recipe, "--dry-run").error
 
 
 def test_every_language_has_its_instructions_and_examples():
