@@ -295,7 +295,7 @@ def test_an_estimate_is_made_once_for_the_same_recipes(corpus, tmp_path, monkeyp
     first = estimated(found)
     assert estimated(found) == first and len(asked) == 2 and first.read == ["read texts.txt"]
     parent = first.memory_mb - (1 << 25)  # beside the training, which takes more than the model that generates
-    assert 0 < parent - peak_rss_mb() < 200
+    assert 0 < parent - peak_rss_mb() < 400
     assert (first.write, first.train, first.control, first.score) == (69, 8 + 8 + 30, 8 + 8 + 20, 8 + 4 + 87)
     took = {"write": Taken(90.0, 2048.0), "train": Taken(60.0, 1024.0)}
     assert "write      1.5        1.1" in adapt.compared(first, took) and "memory 2.0 GiB" in adapt.compared(
