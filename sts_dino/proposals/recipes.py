@@ -236,7 +236,8 @@ def choose_base(asked: str | None, license_id: str | None, generator: dict[str, 
     weights can be trained. Raises InputError for a missing folder and an unknown licence.
     """
     if asked is not None and asked.lower() in ENCODERS:
-        section = {**ENCODERS[asked.lower()].section, "modules": "sentence-transformer"}
+        known = ENCODERS[asked.lower()]
+        section = {**known.section, "modules": "sentence-transformer", "max_seq_length": known.max_seq_length}
         return Base(section, "as asked: all of its layers, with its own pooling and dropout", 3.2, "2e-5", 0.0)
     if asked is not None and asked not in WAYS:
         place = place_of("--encoder", asked, (*WAYS, *ENCODERS))

@@ -197,6 +197,7 @@ def test_models_of_sts_dino_lm_are_chosen_by_name_and_the_best_one_here_by_defau
     larger, smaller, gemma = BEST_FIRST
     encoder = choose_base("all-MiniLM-L6-v2", None, {}).section
     assert (encoder["repo_id"], encoder["license"]) == ("sentence-transformers/all-MiniLM-L6-v2", "apache-2.0")
+    assert (encoder["modules"], encoder["max_seq_length"]) == ("sentence-transformer", 256)
     hub = choose_generator(smaller, None).section
     assert hub["repo_id"] == "Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF" and len(hub["revision"]) == 40
     assert (hub["gguf_file"], hub["license"]) == (MODELS[smaller].file, "apache-2.0")
