@@ -1,7 +1,7 @@
-"""Score an encoder: ``sts-dino score [RECIPE] [--model M] [--tasks sts,transfer] [--senteval-data DIR]``.
+"""Score an encoder: ``sts-dino score MODEL [--tasks sts,transfer] [--senteval-data DIR] [--pairs mine.csv]``.
 
-Scores a recipe's model on the recipe's tasks, or any folder, Hub id or function on any tasks, and its untrained base
-on the same bootstrap resamples. A killed run resumes at the next task.
+Scores a recipe's model on the recipe's tasks, or any folder, Hub id or function on any tasks and on a user's own files,
+and its untrained base on the same bootstrap resamples. A killed run resumes at the next task.
 """
 
 import re
@@ -13,7 +13,10 @@ import typer
 
 from eval.encoders.load import require_model
 from eval.runs.job import Request, check, plan, prepare
+from eval.runs.records import COMPARED, read_evaluation
+from eval.statistics.paired import Verdict
 from eval.tasks.hub import Repository
+from eval.tasks.own import CorpusOption, PairsOption, QrelsOption, QueriesOption, read_own
 from eval.tasks.sources import Source, TaskData
 from hub.cli import DryRunOption, JsonOption, SetOption, answer, new_app
 from hub.errors import InputError, RunError
@@ -37,7 +40,10 @@ def read_seeds(values: list[str]) -> list[int]:
 
 @app.command()
 def main(
-    recipe: Annotated[Path | None, typer.Argument(metavar="[RECIPE]", help="A model recipe")] = None,
+    recipe: Annotated[
+        Path | None,
+        typer.Argument(metavar="[MODEL]", help="A recipe (.yaml), run directory, folder, ORG/NAME or bare name"),
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option("--model", help="Folder, ORG/NAME[@REVISION] or python:module:function [default: the recipe's]"),
@@ -46,6 +52,13 @@ def main(
         str | None,
         typer.Option("--base", help="The untrained encoder [default: NAME.base beside a folder --model]"),
     ] = None,
+    compared: Annotated[
+        str | None, typer.Option("--compare", metavar="OTHER", help="Another encoder, tested on the same rows")
+    ] = None,
+    pairs: PairsOption = None,
+    queries: QueriesOption = None,
+    corpus: CorpusOption = None,
+    qrels: QrelsOption = None,
     tasks: Annotated[
         list[str], typer.Option("--tasks", metavar="TASK,GROUP", help="[default: the recipe's]; repeatable")
     ] = [],  # noqa: B006 - typer copies it
@@ -77,13 +90,17 @@ def main(
 
       sts-dino score recipes/demo/demo-sts-dino.yaml
 
-      sts-dino score --model ORG/NAME@v1.0.0 --tasks sts,transfer --skip snli/senteval --senteval-data DIR
+      sts-dino score ORG/NAME@v1.0.0 --tasks sts,transfer --skip snli/senteval --senteval-data DIR
+
+      sts-dino score ORG/NAME --pairs mine.csv --compare all-MiniLM-L6-v2
     """
+    own = read_own(pairs, queries, corpus, qrels)
     request = Request(
-        source=Source(senteval_data, sts_data, Repository.parse(hub_data) if hub_data else None),
+        source=Source(senteval_data, sts_data, Repository.parse(hub_data) if hub_data else None, own=own),
         recipe=recipe,
         model=model,
         base=base,
+        compared=compared,
         tasks=tuple(split_names(tasks)),
         skip=tuple(split_names(skip)),
         out=out,
@@ -105,11 +122,12 @@ def evaluate(request: Request, dry_run: bool, as_json: bool = False) -> None:
         lines = list(plan(job, data))
         answer("\n".join(lines), {"plan": lines}, as_json)
         return
-    for model in filter(None, (job.model, job.base, job.control)):
+    for model in filter(None, (job.model, job.base, job.control, job.compared)):
         require_model(model)
     import torch  # it and transformers cost seconds
     import transformers
 
+    from eval.compare.tables import compared, own_words, result_tables, text
     from eval.runs.score import score
     from eval.runs.table import table
 
@@ -119,7 +137,15 @@ def evaluate(request: Request, dry_run: bool, as_json: bool = False) -> None:
         torch.set_num_threads(job.threads)
     results, failures = score(job, data)
     then = [f"sts-dino card {quote(job.model)}"] if job.results else []
-    answer(table(results), results, as_json, then)
+    parts, facts, verdicts = [table(results)], results.model_dump(mode="json"), tuple[Verdict, ...]()
+    if job.compared and results.scores:
+        folder = job.records.folder
+        comparison = compared([read_evaluation(place) for place in (folder, folder / COMPARED)])
+        sheets, verdicts = result_tables(comparison), comparison.verdicts
+        parts = [*(parts if results.base_scores else []), *map(text, sheets)]
+        facts |= {sheet.title: [sheet.header, *sheet.rows] for sheet in sheets}
+    own = own_words(data.source.own.tasks, results.scores, verdicts)
+    answer("\n\n".join([*parts, *filter(None, ["\n".join(own)])]), facts | {"own": own}, as_json, then)
     if failures:
         raise RunError("evaluation", f"{len(failures)} not scored, see above", hint="the others are written")
     if job.left_out:

@@ -146,7 +146,7 @@ def made_from(upstream: Upstream | None) -> Markdown | None:
         return None
     packages = [code(f"{name} {version}") for name, version in upstream.packages.items()]
     if len(packages) > MOST_PACKAGES:
-        packages = [f"{len(packages)} packages, {packages[0]} to {packages[-1]}"]
+        packages = [Markdown(f"{len(packages)} packages such as {packages[0]}")]
     origin = f" from {', '.join(packages)}" if packages else ""
     facts = (("licence", upstream.license), ("SHA-256", upstream.sha256), ("revision", upstream.revision))
     more = ", ".join(f"{name} {code(value)}" for name, value in facts if value)

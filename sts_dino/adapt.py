@@ -10,7 +10,7 @@ DIR/estimate.json, steps.log            the estimate, and the messages of the st
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from shlex import join, quote
@@ -18,6 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
+from eval.tasks.own import CorpusOption, OwnData, PairsOption, QrelsOption, QueriesOption, read_own
 from hub import cli
 from hub.assets import asset
 from hub.contract.measured import Fidelity
@@ -27,7 +28,7 @@ from hub.contract.run_dir import ARTIFACTS, locked, read_manifest, require_compl
 from hub.durable import sha256_file, write_text
 from hub.errors import InputError
 from hub.process import peak_rss_mb
-from release.options import option_groups
+from release.options import option_groups, words_of
 from release.stages import Step, Taken, answer_of, run_steps
 from sts_dino.new import CorpusChoices, propose, propose_encoder, stem_of
 from training.run import usage
@@ -36,7 +37,7 @@ TRIAL = 600  # fewest source sentences whose pairs gained over the SimCSE baseli
 DATA = ("write", "verify")  # steps whose result is shown before the training
 FEWEST = 40  # source sentences: fewer train no encoder
 TIMED = 512  # texts that the encoder is timed on
-STAGE = 100  # MiB of simcse-baseline, which waits for the training of the baseline
+STAGE = 300  # MiB beside a pilot's: libraries that finish a dataset, simcse-baseline that waits for its training
 JUDGED_PER_SECOND = 60.0  # texts that all-MiniLM-L6-v2 embeds on one core, roughly
 SCORED_TEXTS = 2_900  # distinct sentences of the STS Benchmark's validation part
 CHOICES, ESTIMATE, LOG = "choices.json", "estimate.json", "steps.log"
@@ -66,10 +67,20 @@ class EncoderChoices:
 
 
 @dataclass(frozen=True)
+class OwnFiles:
+    """The user's own yardstick (``eval.tasks.own``)."""
+
+    pairs: PairsOption = None
+    queries: QueriesOption = None
+    corpus: CorpusOption = None
+    qrels: QrelsOption = None
+
+
+@dataclass(frozen=True)
 class Adaptation:
     """A dataset recipe, the model recipe that trains on its pairs, and the folder of their results.
 
-    settings: of the model recipe, the place of its dataset.
+    settings: of the model recipe, the place of its dataset. own, own_words: the user's files, read and as options.
     """
 
     out: Path
@@ -79,6 +90,8 @@ class Adaptation:
     model: ModelRecipe
     workers: int | None = None
     settings: tuple[str, ...] = ()
+    own: OwnData = field(default_factory=OwnData)
+    own_words: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, out: Path, dataset_recipe: Path, model_recipe: Path, workers: int | None) -> "Adaptation":
@@ -117,6 +130,20 @@ class Adaptation:
         return [str(self.model_recipe), *(word for setting in self.settings for word in ("--set", setting))]
 
     @property
+    def downloads(self) -> dict[str, str]:
+        """What the encoder is tested against on the user's files: the side of its evaluation, and its name."""
+        from eval.encoders.load import MINILM, minilm_here
+        from eval.runs.records import BASE, COMPARED
+
+        base = self.model.base
+        name = base.repo_id or Path(base.path or "").name
+        is_minilm = MINILM.lower() in str(base.repo_id or base.path).lower().replace("_", "-")
+        found = {COMPARED: f"{MINILM} as downloaded"} if minilm_here() and not is_minilm else {}
+        if base.modules == "sentence-transformer":
+            return {BASE: f"{MINILM if is_minilm else name} as downloaded", **found}
+        return found or {BASE: "the untrained encoder"}
+
+    @property
     def is_judged(self) -> bool:
         """Whether label agreement is measured: by all-MiniLM-L6-v2, for English, where it is on this machine."""
         from eval.encoders.load import minilm_here
@@ -147,7 +174,7 @@ class AdaptationEstimate:
 @app.command()
 @option_groups
 def main(
-    corpus: Annotated[
+    source: Annotated[
         str,
         typer.Argument(
             metavar="CORPUS", help="A file of texts, ORG/NAME@REVISION of a Hub, or a recipe of sts-dino new (.yaml)"
@@ -155,6 +182,7 @@ def main(
     ],
     choices: CorpusChoices,
     encoder: EncoderChoices,
+    files: OwnFiles,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="[default: artifacts/adapted/CORPUS's name]")
     ] = None,
@@ -172,10 +200,13 @@ def main(
 
       sts-dino adapt questions.csv --out questions --estimate
 
+      sts-dino adapt questions.csv --out questions --pairs judged.csv
+
       sts-dino adapt notizen.txt --lm gemma-3-270m --encoder static --limit 300
     """
-    out = out or ARTIFACTS / "adapted" / stem_of(corpus)
-    found = proposed(corpus, out, choices, encoder)
+    out = out or ARTIFACTS / "adapted" / stem_of(source)
+    own = read_own(files.pairs, files.queries, files.corpus, files.qrels)
+    found = replace(proposed(source, out, choices, encoder), own=own, own_words=tuple(words_of(files)))
     with locked(out / ".adapt"):
         predicted = estimated(found)
         for line in predicted.read:
@@ -242,6 +273,7 @@ def estimated(found: Adaptation) -> AdaptationEstimate:
     """Predict all steps by pilots, or read the prediction for these recipes. Raises the error of a pilot."""
     path = found.out / ESTIMATE
     key = [sha256_file(one) for one in (found.dataset_recipe, found.model_recipe)]
+    key += [f"{found.own.texts} own texts"] if found.own.texts else []
     if path.is_file():
         kept = json.loads(path.read_text(encoding="utf-8"))
         if kept["recipes"] == key:
@@ -263,15 +295,16 @@ def estimated(found: Adaptation) -> AdaptationEstimate:
 def predicted_by(found: Adaptation, writing: dict[str, Any], training: dict[str, Any]) -> AdaptationEstimate:
     """The estimate from the answers of both pilots. All processes that are alive together count for the memory."""
     start, load, workers = training["start_seconds"], training["load_seconds"], found.workers or 1
-    embedding = 3 * SCORED_TEXTS / training["texts_per_second"]  # by the encoder, its base and its baseline
+    scored = (SCORED_TEXTS if found.model.evaluation else 0) + found.own.texts
+    embedding = 3 * scored / training["texts_per_second"]  # by the encoder, its base and its baseline
     released = start + 4 * load  # the untrained and the trained encoder are merged and written
-    stages = max(workers * writing["memory_mb"], training["memory"] / 2**20 + STAGE)
+    stages = max(workers * writing["memory_mb"], training["memory"] / 2**20) + STAGE
     return AdaptationEstimate(
         write=writing["start_seconds"] + writing["seconds"] / workers,
         verify=start + 2 * writing["rows"] / JUDGED_PER_SECOND if found.is_judged else 0.0,
         train=released + training["training_seconds"],
         control=released + training["control_seconds"] if found.model.control else 0.0,
-        score=start + 2 * load + embedding if found.model.evaluation else 0.0,
+        score=start + 2 * load + embedding if scored else 0.0,
         rows=writing["rows"],
         disk=training["disk"],
         memory_mb=peak_rss_mb() + stages,
@@ -292,13 +325,17 @@ def sample_of(found: Adaptation) -> list[str]:
 
 def steps(found: Adaptation, predicted: AdaptationEstimate) -> list[Step]:
     """The stages in order. A stage is done when its run directory says so, so an edited recipe runs it again."""
+    from eval.encoders.load import MINILM
+    from eval.runs.records import COMPARED
+
     workers = ["--workers", str(found.workers)] if found.workers else []
+    own = [*found.own_words, *(["--compare", MINILM] if COMPARED in found.downloads and found.own_words else [])]
     chain = [
         _step(found, predicted, "write", "write", [str(found.dataset_recipe), "--out", str(found.pairs), *workers]),
         _step(found, predicted, "verify", "fidelity", [str(found.pairs)]),
         _step(found, predicted, "train", "train", [*found.model_words, "--out", str(found.encoder)]),
         _step(found, predicted, "control", "simcse-baseline", [*found.model_words, "--model", str(found.encoder)]),
-        _step(found, predicted, "score", "score", [*found.model_words, "--model", str(found.encoder)]),
+        _step(found, predicted, "score", "score", [*found.model_words, "--model", str(found.encoder), *own]),
     ]
     return [step for step in chain if step.seconds]
 
@@ -329,9 +366,10 @@ def _has_baseline(found: Adaptation) -> bool:
 
 
 def _is_scored(found: Adaptation) -> bool:
+    """Whether every score is there; of a user's files the stage itself knows."""
     from release.repeats import is_scored
 
-    return is_scored(found.encoder, require_complete(found.encoder), found.model)
+    return not found.own.tasks and is_scored(found.encoder, require_complete(found.encoder), found.model)
 
 
 DONE: dict[str, Callable[[Adaptation], bool]] = {
@@ -405,8 +443,21 @@ def summary(found: Adaptation, page: Path) -> str:
     from hub.contract.results import read_results
 
     parts = [of_dataset(found.pairs, require_complete(found.pairs))]
-    if found.model.evaluation:
+    if found.model.evaluation or found.own.tasks:
         parts.append(table(read_results(found.encoder / "results.json")))
     else:
         parts.append(f"the project has no evaluation data in {found.dataset.language!r}: judge some pairs yourself")
-    return "\n\n".join([*parts, f"report: {page}"])
+    return "\n\n".join([*parts, f"report: {page}", *filter(None, ["\n".join(verdicts(found))])])
+
+
+def verdicts(found: Adaptation) -> list[str]:
+    """Whether the encoder is better than the download on the user's files; nothing without such files."""
+    from eval.compare.tables import compared as comparison_of
+    from eval.compare.tables import own_words
+    from eval.runs.records import beside, read_evaluation
+
+    lines, folder = list[str](), beside(found.encoder)
+    for side, name in found.downloads.items() if found.own.tasks else ():
+        judged = comparison_of([read_evaluation(folder), read_evaluation(folder / side)]).verdicts
+        lines += own_words(found.own.tasks, read_evaluation(folder).results.scores, judged, name)
+    return lines

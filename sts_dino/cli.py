@@ -58,7 +58,7 @@ def accepted(stage: StageCommand, words: list[str]) -> list[str]:
     place, is_recipe = Path(first), first.endswith((".yaml", ".yml"))
     own_recipe = place / RECIPE if (place / RECIPE).is_file() else None
     if stage.takes == "encoder" and not is_recipe:
-        return encoder_words(first, own_recipe, rest)
+        return encoder_words(first, rest)
     if not place.exists() and (is_recipe or place.parent.is_dir()):
         near = [*place.parent.glob("*"), *Path("recipes").rglob("*.yaml")]
         hint = did_you_mean(first, map(str, near))
@@ -86,31 +86,16 @@ def run_of(recipe: Path) -> Path:
     return directory
 
 
-def encoder_words(encoder: str, recipe: Path | None, rest: list[str]) -> list[str]:
-    """The words that score an encoder: a run directory by its recipe, any other folder or name on the STS Benchmark.
+def encoder_words(encoder: str, rest: list[str]) -> list[str]:
+    """The words that score an encoder: a run directory by its recipe, any other on the user's files or STSb."""
+    from eval.encoders.load import named
 
-    A bare name is a model in artifacts/models, one of sts-dino lm, or one of sentence-transformers' models.
-    """
-    from eval.encoders.load import MINILM, minilm
-    from eval.tasks.registry import TASKS
-    from hub.contract.packaged import ENCODERS
-
-    if recipe is not None and (Path(encoder) / MANIFEST).is_file():
+    encoder = named(encoder)
+    recipe = Path(encoder) / RECIPE
+    if recipe.is_file() and (Path(encoder) / MANIFEST).is_file():
         return [str(recipe), "--model", encoder, *rest]
-    if not Path(encoder).exists() and "/" not in encoder and ":" not in encoder:
-        own = ARTIFACTS / "models" / encoder
-        if own.is_dir():
-            return encoder_words(str(own), own / RECIPE if (own / RECIPE).is_file() else None, rest)
-        if task := next((name for name in TASKS if encoder in (name, name.partition("/")[0])), None):
-            raise InputError(encoder, "is a task, not an encoder", hint=f"sts-dino score ENCODER --tasks {task}")
-        known = ENCODERS.get(encoder.lower())
-        if encoder != MINILM and known is not None and known.is_here:
-            return encoder_words(str(known.folder), None, rest)
-        if encoder != MINILM:
-            near = did_you_mean(encoder, [path.name for path in own.parent.glob("*")])
-            cli.say(f"{own}: no such encoder; reading sentence-transformers/{encoder}{f'; {near}' if near else ''}")
-        encoder = str(minilm()) if encoder == MINILM else f"sentence-transformers/{encoder}"
-    return ["--model", encoder, *rest, *([] if "--tasks" in _options(rest) else ["--tasks", "stsb/cosine"])]
+    has_tasks = {"--tasks", "--pairs", "--queries", "--corpus", "--qrels"} & _options(rest)
+    return ["--model", encoder, *rest, *([] if has_tasks else ["--tasks", "stsb/cosine"])]
 
 
 def _options(words: list[str]) -> set[str]:

@@ -8,6 +8,7 @@ from typing import Any
 from eval.runs.records import FinishedEvaluation
 from eval.statistics.bootstrap import Resampling
 from eval.statistics.paired import Difference, Measurement, Verdict, adjusted, resampled
+from eval.tasks.task import Task
 from hub import untrusted
 from hub.cli import aligned
 from hub.contract.results import RULE, Average, TaskScore
@@ -254,6 +255,38 @@ def _verdict(one: Verdict) -> tuple[str, ...]:
     around, test = one.difference.tested
     p = ["< 0.0001" if value < 0.0001 else f"{value:.4f}" for value in (test.p, one.adjusted)]
     return (*what, one.word, f"{points} {interval(around.low, around.high, signed=True)}", test.name, *p)
+
+
+FEW = 30  # pairs or queries: below, words say what cannot be seen
+
+
+def own_words(
+    tasks: Sequence[Task], scores: Sequence[TaskScore], verdicts: Sequence[Verdict], other: str = ""
+) -> list[str]:
+    """What scores on a user's own rows say: a verdict a yardstick, and how little can be seen in few rows.
+
+    verdicts: of the encoder on another one; ``other`` is what it is called, the download in place of the encoder.
+    """
+    found = list[str]()
+    named, judged = {one.task: one for one in scores}, {one.measurement.task: one for one in verdicts}
+    for task in tasks:
+        score, verdict = named.get(task.name), judged.get(task.name)
+        if score is None or task.metric == "recall@10":  # beside nDCG
+            continue
+        tested = verdict.difference.tested if verdict else None
+        if verdict is not None and tested is not None:
+            around = interval(tested[0].low, tested[0].high, signed=True)
+            gain = f"{number(verdict.difference.points, signed=True)} {around}"
+            word = {"not significant": "not better"}.get(verdict.word, verdict.word)
+            keep = f"; keep {'the download' if other else verdict.second}" if verdict.word != "better" else ""
+            against = other or verdict.second
+            found.append(f"{word} than {against} on your {score.n} {score.unit}: {gain}{keep}")
+        low, high = (tested[0].low, tested[0].high) if tested else score.interval() or (0.0, 0.0)
+        if score.n < FEW:
+            what = "a smaller difference cannot be seen" if tested else "--compare sees smaller differences"
+            half = number((high - low) / 2)
+            found.append(f"{score.n} {score.unit} are few: the interval reaches {half} points to each side; {what}")
+    return found
 
 
 def text(sheet: ResultTable) -> str:

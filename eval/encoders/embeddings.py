@@ -19,7 +19,8 @@ from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from eval.encoders.load import Encoder, checked, shown
+from eval.encoders.load import Encoder, checked, shown, sided
+from eval.tasks.task import Side
 from hub.cli import say
 from hub.contract.run_dir import ARTIFACTS
 from hub.durable import atomic_path
@@ -153,6 +154,7 @@ class Embeddings:
         self._chunks.refresh()
         self._wanted: dict[str, bytes] = {}  # text → its hash
         self._differ = False  # whether two embeddings are known to
+        self._beside: dict[str, Embeddings] = {}
 
     def __enter__(self) -> "Embeddings":
         return self
@@ -162,8 +164,18 @@ class Embeddings:
 
     def close(self) -> None:
         """Remove the embeddings that are not kept."""
+        for other in self._beside.values():
+            other.close()
         if self._temporary:
             self._temporary.cleanup()
+
+    def of(self, encoder: Encoder) -> "Embeddings":
+        """The embeddings of the same model under another prompt, kept beside these and closed with them."""
+        if encoder.key == self.encoder.key:
+            return self
+        if encoder.key not in self._beside:
+            self._beside[encoder.key] = Embeddings(encoder, self.folder.parent)
+        return self._beside[encoder.key]
 
     def add(self, texts: Sequence[str]) -> None:
         """Declare texts that a task will read; repeats cost nothing."""
@@ -185,8 +197,16 @@ class Embeddings:
             self._say_cost()
         self._require_difference()
 
-    def rows(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """The embeddings (n, dimension) of texts, repeats included. Texts that nobody declared are encoded first."""
+    def rows(self, texts: Sequence[str], side: Side | None = None) -> NDArray[np.float32]:
+        """The embeddings (n, dimension) of texts, repeats included. Texts that nobody declared are encoded first.
+
+        side: queries and documents get the encoder's prompt for them, where it has one.
+        """
+        if side is not None:
+            encoder = sided(self.encoder, side)
+            if encoder.key not in {self.encoder.key, *self._beside}:
+                say(f"{encoder.name}: a {side} is encoded with the prompt {encoder.settings['prompt']!r}")
+            return self.of(encoder).rows(texts)
         self.add(texts)
         found = self._hashes(texts)
         if not self._differ or (self._chunks.find(found) < 0).any():

@@ -8,7 +8,7 @@ import json
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.tasks.registry import TASKS
+from eval.tasks.task import Side
 from hub.cli import say
-from hub.contract.packaged import MODELS
-from hub.contract.run_dir import MANIFEST, RECIPE, REPORT, Manifest, read_manifest, require_complete
+from hub.contract.packaged import ENCODERS, MODELS
+from hub.contract.run_dir import ARTIFACTS, MANIFEST, RECIPE, REPORT, Manifest, read_manifest, require_complete
 from hub.durable import sha256_file
 from hub.errors import InputError, RunError, did_you_mean
 from hub.model_limits import require_ids, usable_positions
@@ -55,6 +57,26 @@ def minilm_here() -> Path | None:
     if package is not None and package.submodule_search_locations:
         return Path(package.submodule_search_locations[0]) / "model"
     return model.folder if model.is_here else None
+
+
+def named(encoder: str) -> str:
+    """The folder or Hub id that a bare name stands for, any other name as it is.
+
+    A model in artifacts/models, one of sts-dino lm, or one of sentence-transformers' models. Raises InputError for the
+    name of a task.
+    """
+    if Path(encoder).exists() or "/" in encoder or ":" in encoder:
+        return encoder
+    own = ARTIFACTS / "models" / encoder
+    if own.is_dir() or encoder == MINILM:
+        return str(own if own.is_dir() else minilm())
+    if task := next((name for name in TASKS if encoder in (name, name.partition("/")[0])), None):
+        raise InputError(encoder, "is a task, not an encoder", hint=f"sts-dino score ENCODER --tasks {task}")
+    if (known := ENCODERS.get(encoder.lower())) is not None and known.is_here:
+        return str(known.folder)
+    near = did_you_mean(encoder, [path.name for path in own.parent.glob("*")])
+    say(f"{own}: no such encoder; reading sentence-transformers/{encoder}{f'; {near}' if near else ''}")
+    return f"sentence-transformers/{encoder}"
 
 
 SHOWN = 60  # characters of a text that an error shows
@@ -219,7 +241,9 @@ def load_encoder(model: str, dtype: str | None = None, batch_size: int = BATCH) 
         return wrap(_imported(model), model)
     path = Path(model)
     if path.exists():
-        folder, name, revision = path, "/".join(path.resolve().parts[-2:]), None
+        place, here = path.resolve(), minilm_here()
+        is_minilm = here is not None and place == here.resolve()
+        folder, name, revision = path, MINILM if is_minilm else "/".join(place.parts[-2:]), None
     else:
         folder, revision = download(model)
         name = f"{model.partition('@')[0]}@{revision}"
@@ -245,6 +269,36 @@ def load_encoder(model: str, dtype: str | None = None, batch_size: int = BATCH) 
         versions={library: version(library) for library in LIBRARIES},
         model=loaded,
     )
+
+
+PROMPTS: dict[Side, tuple[str, ...]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
+
+
+def sided(encoder: Encoder, side: Side) -> Encoder:
+    """The encoder for one side of a search: with sentence-transformers' prompt and route for it.
+
+    Itself where it has neither. Of several prompts of a side the first that is not empty counts.
+    """
+    from sentence_transformers.base.modules import Router
+
+    model = encoder.model
+    if model is None:
+        return encoder
+    prompt = next((str(model.prompts[name]) for name in PROMPTS[side] if model.prompts.get(name)), "")
+    routed = {"side": str(side)} if any(isinstance(module, Router) for module in model) else {}
+    settings = encoder.settings | {"prompt": prompt} | routed
+    encode = {"query": model.encode_query, "document": model.encode_document}[side]
+    return encoder if settings == encoder.settings else prompted(encoder, encode, prompt, settings)
+
+
+def prompted(encoder: Encoder, encode: Callable[..., Any], prompt: str | None, settings: dict[str, str]) -> Encoder:
+    """The encoder by another of its model's methods, with a prompt."""
+
+    def embed(texts: list[str]) -> Any:
+        with chat_template(encoder.name):
+            return encode(texts, prompt=prompt, batch_size=BATCH, show_progress_bar=False)
+
+    return replace(encoder, embed=embed, settings=settings)
 
 
 @contextmanager
@@ -324,6 +378,11 @@ def _check(folder: Path, model: str) -> Manifest | None:
     """The manifest of a run directory. Raises InputError for an unfinished one, and when a folder is no
     SentenceTransformer, or one of another kind, or has pickled weights.
     """
+    named = folder / "config.json"
+    heads = read_object(named, model).get("architectures") if named.is_file() else None
+    if "ForSequenceClassification" in str(heads) and not (folder / "modules.json").is_file():
+        problem = "is a cross-encoder: it scores pairs and gives no embeddings"
+        raise InputError(model, problem, allowed=f"a {LOADED}")
     require_modules(folder, model)
     config = folder / "config_sentence_transformers.json"
     kind = read_object(config, model).get("model_type", LOADED) if config.is_file() else LOADED

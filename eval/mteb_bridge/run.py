@@ -11,9 +11,8 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar, cast, get_args
@@ -34,7 +33,7 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
 from eval.encoders.embeddings import Embeddings
-from eval.encoders.load import BATCH, Encoder, chat_template
+from eval.encoders.load import Encoder, prompted
 from eval.scoring.outcomes import Outcomes
 from eval.statistics.bootstrap import EvaluationSettings, NewScore, task_interval
 from eval.tasks.rows import Rows
@@ -167,29 +166,19 @@ class MtebEncoder(AbsEncoder):
 
     def __init__(self, embeddings: Embeddings):
         """``embeddings`` without a prompt are shared with other tasks; those with one are kept beside them."""
-        self.encoder = embeddings.encoder
-        self.model: Any = self.encoder.model  # where AbsEncoder finds the model's own similarity
+        self._embeddings = embeddings
+        self.model: Any = embeddings.encoder.model  # where AbsEncoder finds the model's own similarity
         self.mteb_model_meta = ModelMeta.create_empty()
-        self._cache = embeddings.folder.parent
-        self._stores = {self.encoder.key: embeddings}
 
     def encode(
         self, inputs: DataLoader[Any], *, task_metadata: TaskMetadata, prompt_type: PromptType | None = None, **_: Any
     ) -> NDArray[np.float32]:
         """Embeddings (n, dimension) of the texts of all batches."""
-        encoder = prompted(self.encoder, task_metadata, prompt_type)
-        if encoder.key not in self._stores:
-            self._stores[encoder.key] = Embeddings(encoder, self._cache)
-        return self._stores[encoder.key].rows([text for batch in inputs for text in batch["text"]])
-
-    def close(self) -> None:
-        """Close what was opened here: not the embeddings that were given."""
-        for key, store in self._stores.items():
-            if key != self.encoder.key:
-                store.close()
+        encoder = for_task(self._embeddings.encoder, task_metadata, prompt_type)
+        return self._embeddings.of(encoder).rows([text for batch in inputs for text in batch["text"]])
 
 
-def prompted(encoder: Encoder, task: TaskMetadata, side: PromptType | None) -> Encoder:
+def for_task(encoder: Encoder, task: TaskMetadata, side: PromptType | None) -> Encoder:
     """The encoder with the prompt that MTEB chooses for a task; itself where there is neither prompt nor side."""
     if encoder.model is None:
         return encoder
@@ -198,13 +187,8 @@ def prompted(encoder: Encoder, task: TaskMetadata, side: PromptType | None) -> E
         return encoder
     sides = {PromptType.query: encoder.model.encode_query, PromptType.document: encoder.model.encode_document}
     encode = encoder.model.encode if side is None else sides[side]
-
-    def embed(texts: list[str]) -> Any:
-        with chat_template(encoder.name):
-            return encode(texts, prompt=prompt, batch_size=BATCH, show_progress_bar=False)
-
     settings = encoder.settings | {"prompt": repr(prompt), "side": str(side and side.value)}
-    return replace(encoder, embed=embed, settings=settings)
+    return prompted(encoder, encode, prompt, settings)
 
 
 METRICS: dict[str, Metric] = {"cosine_spearman": "spearman", "cosine_pearson": "pearson"}  # of STS → ours
@@ -249,7 +233,8 @@ def measure_mteb(
     A task whose data cannot be downloaded or whose score is undefined gives the RunError, and the next one follows. A
     task all of whose splits have an ``earlier`` record gives those. Raises InputError as ``find_mteb``.
     """
-    with closing(MtebEncoder(embeddings)) as model, _quiet():
+    model = MtebEncoder(embeddings)
+    with _quiet():
         for task in find_mteb(name, settings):
             try:
                 rows = local_rows(task, source)

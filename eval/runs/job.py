@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from eval.encoders.embeddings import CACHE
-from eval.encoders.load import FUNCTION
+from eval.encoders.load import FUNCTION, named
 from eval.runs.records import BASE, RESULTS, Records, beside, slug
 from eval.statistics.bootstrap import EvaluationSettings
 from eval.tasks.registry import GROUPS, find_tasks
@@ -39,6 +39,7 @@ class EvaluationJob:
     model: str
     base: str | None
     control: str | None
+    compared: str | None
     records: Records
     results: Path | None
     cache: Path | None
@@ -53,6 +54,7 @@ class Request:
     recipe: Path | None = None
     model: str | None = None
     base: str | None = None
+    compared: str | None = None
     tasks: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
     out: Path | None = None
@@ -81,6 +83,7 @@ def prepare(request: Request) -> EvaluationJob:
         model=model,
         base=request.base or beside_model(model, BASE),
         control=beside_model(model, COPIES),
+        compared=named(request.compared) if request.compared else None,
         records=Records(folder),
         results=Path(model) / RESULTS if is_whole else None,
         cache=kept_in if request.keeps_embeddings else None,
@@ -90,10 +93,12 @@ def prepare(request: Request) -> EvaluationJob:
 
 def _entries(request: Request, recipe: ModelRecipe | None) -> tuple[tuple[Entry, ...], tuple[str, ...]]:
     """What is scored, and the names of what is left out for want of data."""
+    own = own_entries(request.source)
     if recipe is None or request.tasks:
         found, absent = find_entries(request.tasks, request.source)
     else:
-        found, absent = _of_recipe(recipe, str(request.recipe)), ()
+        found, absent = _of_recipe(recipe, str(request.recipe)) if recipe.evaluation or not own else (), ()
+    found = (*found, *own)
     skipped = set(find_tasks(request.skip))
     found = tuple(entry for entry in found if entry.task not in skipped)
     absent = tuple(task for task in absent if task not in skipped)
@@ -140,7 +145,8 @@ def plan(job: EvaluationJob, data: TaskData) -> Iterator[str]:
         yield f"left out, because no source of their data is given: {', '.join(job.left_out)}"
     if job.settings.part:
         yield f"{job.settings.part}: a trial, no scores of the tasks"
-    others = f"base {job.base or 'none'}" + (f"; control {job.control}" if job.control else "")
+    beside = {"base": job.base or "none", "control": job.control, "compared with": job.compared}
+    others = "; ".join(f"{name} {place}" for name, place in beside.items() if place)
     yield f"model {job.model}; {others}; results to {job.results or job.records.folder / RESULTS}"
 
 
@@ -157,6 +163,11 @@ def beside_model(model: str, kind: str) -> str | None:
     path = Path(model)
     beside_it = path.with_name(f"{path.name}.{kind}") if path.name else path
     return str(beside_it) if beside_it.is_dir() and beside_it != path else None
+
+
+def own_entries(source: Source) -> tuple[Entry, ...]:
+    """What is scored of a user's own files."""
+    return tuple(Entry(task, task.default_split) for task in source.own.tasks)
 
 
 def find_entries(names: Sequence[str], source: Source) -> tuple[tuple[Entry, ...], tuple[Task, ...]]:

@@ -3,7 +3,7 @@
     FOLDER/tasks/<task>--<split>.json         the score, and what it was measured with
     FOLDER/outcomes/<task>--<split>.parquet   gold, predicted and part of every scored row
     FOLDER/results.json                       all scores of one revision of the encoder
-    FOLDER/base/, FOLDER/control/             the same of the untrained base and of the SimCSE baseline
+    FOLDER/base/, control/, compared/         the same of the untrained base, the SimCSE baseline, ``--compare``
 
 A task's outcomes are written before its record, which names their SHA-256: a run killed in between has no record of it.
 """
@@ -28,7 +28,7 @@ from hub.errors import InputError
 
 RESULTS = "results.json"
 Data = tuple[str | None, str | None]  # the rows' SHA-256, the Hub dataset's revision
-BASE, CONTROL = "base", "control"
+BASE, CONTROL, COMPARED = "base", "control", "compared"
 
 
 class Record(BaseModel):

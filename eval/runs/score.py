@@ -17,11 +17,12 @@ from typing import cast
 
 from eval.encoders.embeddings import Embeddings
 from eval.encoders.load import Encoder, load_encoder
-from eval.runs.job import EvaluationJob, find_entries
-from eval.runs.records import BASE, CONTROL, RESULTS, Data, Record, Records, why_stale, with_interval
+from eval.runs.job import EvaluationJob, find_entries, own_entries
+from eval.runs.records import BASE, COMPARED, CONTROL, RESULTS, Data, Record, Records, why_stale, with_interval
 from eval.scoring.outcomes import Measured
 from eval.statistics.bootstrap import EvaluationSettings, NewScore, task_score
 from eval.statistics.paired import Difference, Measurement, gains, resampled
+from eval.tasks.own import OWN
 from eval.tasks.registry import MTEB, TASKS, averages
 from eval.tasks.rows import Rows
 from eval.tasks.sources import Entry, Source, TaskData
@@ -38,6 +39,7 @@ MEASURES: dict[Family, tuple[str, str]] = {
     "transfer": ("eval.scoring.transfer", "measure_transfer"),
     "probing": ("eval.scoring.transfer", "measure_transfer"),
     "relatedness": ("eval.scoring.transfer", "measure_regression"),
+    "search": ("eval.scoring.search", "measure_search"),
 }
 """Family → module and function, imported when a task needs it; MTEB measures its own tasks."""
 
@@ -76,7 +78,7 @@ def score_encoder(
             entries, absent = find_entries(tasks, source)
             if absent:
                 say(f"left out, because no source of their data is given: {', '.join(task.name for task in absent)}")
-            scored = evaluate(entries, data, loaded, records, settings, cache)
+            scored = evaluate((*entries, *own_entries(source)), data, loaded, records, settings, cache)
             if scored.failures:
                 raise scored.failures[0]
             results = summarise(scored, None, settings)
@@ -87,7 +89,8 @@ def score_encoder(
 def score(job: EvaluationJob, data: TaskData) -> tuple[Results, list[RunError]]:
     """Score the job's encoders and write the results; those asked for, and what could not be scored."""
     encoders = {"": load_encoder(job.model)}
-    encoders |= {name: load_encoder(place) for name, place in ((BASE, job.base), (CONTROL, job.control)) if place}
+    others = {BASE: job.base, CONTROL: job.control, COMPARED: job.compared}
+    encoders |= {name: load_encoder(place) for name, place in others.items() if place}
     folder, settings = job.records.folder, job.settings
     with locked(folder):
         job.records.clear_leftovers()
@@ -140,8 +143,14 @@ def evaluate(
         one = task_score(entry.task, entry.split, found, data.sha256(entry), settings)
         yield NewScore(entry.task, one, found.outcomes)
 
+    prompts = encoder.model.prompts if encoder.model and not encoder.settings["prompt"] else {}
+    unused = ", ".join(name for name, prompt in prompts.items() if prompt)
+    if unused and any(entry.task.group == OWN and not entry.task.sides for entry in entries):
+        hint = "call the columns query and passage to use them"
+        say(f"{encoder.name}: pairs of one kind are encoded without its prompts ({unused}); {hint}")
     with Embeddings(encoder, cache) as embeddings:
-        embeddings.add([text for entry in own if entry not in held for texts in data.texts(entry) for text in texts])
+        asked = [entry for entry in own if entry not in held and not entry.task.sides]
+        embeddings.add([text for entry in asked for texts in data.texts(entry) for text in texts])
         embeddings.encode()
         for entry in entries:
             if entry in held:
@@ -230,7 +239,8 @@ def with_earlier(side: ScoredEncoder, settings: EvaluationSettings) -> ScoredEnc
         if record is not None:
             task = TASKS.get(record.score.task)  # its data are not read again
             protocol = settings.protocol(task) if task else None
-            stale = why_stale(record, side.encoder, settings, versions(task is None), protocol)
+            libraries = versions(record.score.task.startswith(MTEB))
+            stale = why_stale(record, side.encoder, settings, libraries, protocol)
         if record is not None and stale is None:
             earlier.append(with_interval(record, side.place, settings))
         else:

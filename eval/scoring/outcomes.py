@@ -1,6 +1,6 @@
 """Per-example outcomes of a task: enough to score it again, resample it and test two models against each other."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from eval.tasks.rows import Indices, Vector
 from eval.tasks.task import Aggregation
 
-Embed = Callable[[Sequence[str]], NDArray[np.float32]]  # n texts → (n, dimension)
+Embed = Callable[..., NDArray[np.float32]]  # n texts, and their side of a search if they have one → (n, dimension)
 WEIGHTS: dict[Aggregation, Callable[[Vector], Vector] | None] = {  # of parts, by their sizes; None: one part
     "all": None,
     "mean": lambda sizes: np.full(len(sizes), 1 / len(sizes)),

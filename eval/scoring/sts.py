@@ -5,13 +5,14 @@ STS12–16 consist of subsets, and three ways to one figure are in use, which di
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from eval.scoring.outcomes import Embed, Measured, Outcomes
 from eval.tasks.rows import Rows, Vector
-from eval.tasks.task import Task
+from eval.tasks.task import Side, Task
 from hub.errors import RunError
 
 Correlation = Callable[[Vector, Vector], float]
@@ -27,7 +28,7 @@ def measure_sts(task: Task, data: Mapping[str, Rows], embed: Embed, _: Sequence[
     RunError naming the task when the score itself is: a correlation with a constant is undefined, not 0.
     """
     (pairs,) = data.values()
-    cosines = cosine_scores(pairs, embed)
+    cosines = cosine_scores(pairs, embed, task.sides)
     if np.ptp(cosines) < INDISTINCT:
         problem = f"all {len(pairs)} cosines are {cosines[0]:.6g}: their correlation with human scores is undefined"
         raise RunError(task.name, problem, hint="the encoder gives every text the same embedding, or nearly so")
@@ -42,8 +43,10 @@ def measure_sts(task: Task, data: Mapping[str, Rows], embed: Embed, _: Sequence[
     return Measured(outcomes, score, {"pearson": other}, parts)
 
 
-def cosine_scores(pairs: Rows, embed: Embed) -> Vector:
+def cosine_scores(pairs: Rows, embed: Embed, sides: tuple[Side, Side] | None = None) -> Vector:
     """Cosine of the two embeddings of every pair, (pairs,); 0 where one of them is the zero vector.
+
+    sides: of the first and the second texts, where they are queries and documents.
 
     Cosines that differ by float64's rounding alone are made equal: 65 of SMTeuroparl's 459 pairs are two identical
     sentences, and rounding would rank them (its correlation moves by up to 0.08).
@@ -51,9 +54,11 @@ def cosine_scores(pairs: Rows, embed: Embed) -> Vector:
     Raises RunError when an embedding is not finite.
     """
     found = np.empty(len(pairs))
+    embeds: list[Embed] = [partial(embed, side=side) for side in sides] if sides else [embed, embed]
     for start in range(0, len(pairs), CHUNK):
         rows = slice(start, start + CHUNK)
-        left, right = (_unit(embed(texts[rows])) for texts in (pairs.first, pairs.second))
+        texts = pairs.first[rows], pairs.second[rows]
+        left, right = (_unit(of_side(side)) for of_side, side in zip(embeds, texts, strict=True))
         found[rows] = np.einsum("ij,ij->i", left, right)
     return found.round(DECIMALS)
 

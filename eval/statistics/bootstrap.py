@@ -95,6 +95,7 @@ STATISTICS: dict[Metric, Callable[[Vector, Matrix], Statistic]] = {  # gold (row
     "pearson": _pearson,
     "accuracy": lambda gold, predicted: _mean((predicted == gold).astype(np.float64)),
     "f1": _f1,
+    **dict.fromkeys(("ndcg@10", "recall@10"), lambda _, predicted: _mean(predicted)),  # of each query
 }
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from eval.tasks.hub import Repository
+from eval.tasks.own import CORPUS, QRELS, OwnData
 from eval.tasks.registry import find_dataset
 from eval.tasks.rows import DataFile, Pins, Rows, check_rows, drawn, in_directory, published
 from eval.tasks.task import LAYOUTS, DataSet, Layout, Task
@@ -38,11 +39,13 @@ class Source:
         hub: Repository | None = None,
         *,
         pins: Pins | None = None,
+        own: OwnData | None = None,
     ):
-        """``pins``: the published ones by default; ``{}`` checks nothing, for data of one's own."""
+        """``pins``: the published ones by default; ``{}`` checks nothing. ``own``: a user's files, scored as well."""
         self._roots: dict[Layout, Path | None] = {"senteval": senteval, "originals": originals}
         self._repository = hub
         self._pins = published() if pins is None else pins
+        self.own = own or OwnData()
 
     def load(self, dataset: str, splits: Sequence[str]) -> dict[str, Rows]:
         """The named splits (train, validation, test; ``all`` where the protocol cuts its own folds).
@@ -50,6 +53,8 @@ class Source:
         Raises InputError: unknown data set or split, no source for it (names the option to give), a file that is
         missing, short, long or altered (names the files, found and expected).
         """
+        if dataset in self.own.rows:
+            return {split: self.own.rows[dataset][split] for split in splits}
         found = find_dataset(dataset)
         for split in splits:
             found.part(split)
@@ -111,7 +116,8 @@ class TaskData:
         missing = [split for split, key in keys.items() if key not in self._read]
         if missing:
             found = self._load(entry, missing)
-            self._read |= {keys[split]: drawn(rows, self._limit, self._seed) for split, rows in found.items()}
+            limits = {split: None if split in (CORPUS, QRELS) else self._limit for split in found}
+            self._read |= {keys[split]: drawn(rows, limits[split], self._seed) for split, rows in found.items()}
         return {split: self._read[key] for split, key in keys.items()}
 
     def _load(self, entry: Entry, splits: list[str]) -> dict[str, Rows]:

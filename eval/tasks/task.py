@@ -61,10 +61,11 @@ def parts(folder: str, files: Mapping[str, Sequence[str]], reader: Reader) -> di
     return {split: Part(tuple(f"{folder}/{file}" for file in names), reader) for split, names in files.items()}
 
 
-Metric = Literal["spearman", "pearson", "accuracy", "f1"]
+Metric = Literal["spearman", "pearson", "accuracy", "f1", "ndcg@10", "recall@10"]
 Aggregation = Literal["all", "mean", "wmean"]
-Family = Literal["sts", "transfer", "probing", "relatedness", "mteb"]
+Family = Literal["sts", "transfer", "probing", "relatedness", "search", "mteb"]
 Mode = Literal["senteval", "lbfgs"]
+Side = Literal["query", "document"]  # of a search, for which an encoder may have prompts
 Unit = Literal["pairs", "sentences", "documents", "queries"]
 
 
@@ -118,7 +119,7 @@ class Task:
     ``dataset`` is what ``Source.load`` reads (MTEB's name of an MTEB task), ``splits`` what is scored, ``fitted_on``
     the further splits that a head is fitted or chosen on. ``family`` says which scores may share a table. ``metric`` is
     None for MTEB, whose tasks have their own main score. ``design``, ``mode``, ``as_snli`` (the toolkit's rows,
-    features and training for SNLI) and ``with_f1`` are a probe's.
+    features and training for SNLI) and ``with_f1`` are a probe's. ``sides``: of the first and the second text.
     """
 
     name: str
@@ -135,6 +136,7 @@ class Task:
     mode: Mode | None = None
     as_snli: bool = False
     with_f1: bool = False
+    sides: tuple[Side, Side] | None = None
 
     @property
     def default_split(self) -> str:

@@ -37,7 +37,7 @@ FEW = 10  # texts: too few for a share
 ENGLISH = 0.75  # of a corpus's texts, recognised as English: code has 0.5 to 0.65, sentences 0.9 and more
 WAYS = ("prompteol", "static")
 MULTILINGUAL = "sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2"  # fifty languages
-FINISHED_LENGTH = 256  # tokens: all-MiniLM-L6-v2's own
+FINISHED_LENGTH = 256  # tokens, where an encoder's own is not known
 ITSELF = "the language model itself"
 
 
@@ -265,7 +265,7 @@ def choose_base(asked: str | None, license_id: str | None, generator: dict[str, 
 
 def _finished(section: dict[str, Any], why: str) -> Base:
     """A finished encoder, trained further: steps and rate are those of docs/training.md."""
-    section |= {"modules": "sentence-transformer", "max_seq_length": FINISHED_LENGTH}
+    section = {"max_seq_length": FINISHED_LENGTH, **section, "modules": "sentence-transformer"}
     return Base(section, f"{why}: all of its layers, with its own pooling and dropout", 3.2, "2e-5", 0.0, least=40)
 
 
@@ -273,9 +273,11 @@ def _packaged(name: str) -> dict[str, Any]:
     """An encoder of ``sts-dino lm`` as a recipe's section; all-MiniLM-L6-v2 also from its installed package."""
     from eval.encoders.load import MINILM, minilm_here
 
-    section: dict[str, Any] = dict(ENCODERS[name].section)
+    known = ENCODERS[name]
+    section: dict[str, Any] = {**known.section, "max_seq_length": known.max_seq_length}
     if "repo_id" in section and name == MINILM.lower() and (folder := minilm_here()):
-        return {"path": str(folder), "license": section["license"]}
+        del section["repo_id"], section["revision"]
+        section["path"] = str(folder)
     return section
 
 

@@ -18,7 +18,7 @@ from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.results import Results, TaskScore, write_results
 from hub.contract.run_dir import Manifest
-from hub.errors import InputError, RunError
+from hub.errors import RunError
 
 
 @pytest.fixture
@@ -70,13 +70,6 @@ def test_a_trial_of_make_real_trains_in_proportion_and_reads_no_test_set():
     assert half.arguments["max_steps"] == str(steps // 2) and len(half.evaluation) == 1
     assert half.evaluation[0].split == "validation" and half.evaluation[0].path
     assert load_recipe(path, ModelRecipe, demo_real.scaled(path, 60)).arguments["max_steps"] == "10"
-
-
-def test_make_real_without_the_language_model_is_one_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(demo_real, "LM", tmp_path / "none")
-    with pytest.raises(InputError, match="make lm"):
-        demo_real.main(artifacts=tmp_path / "real", port=0, limit=None, workers=1, senteval=None)
-    assert not (tmp_path / "real").exists()
 
 
 def test_looking_at_what_was_published_leaves_a_persons_caches_alone(tmp_path, monkeypatch):

@@ -28,14 +28,6 @@ def as_tensor(texts):
     return torch.tensor(letters(texts), dtype=torch.bfloat16, requires_grad=True)
 
 
-def in_lists(texts):
-    return letters(texts).tolist()
-
-
-def one_vector(texts):
-    return letters(texts)[0]
-
-
 def one_short(texts):
     return letters(texts)[:-1] if len(texts) > 1 else letters(texts)
 
@@ -60,7 +52,3 @@ def zero(texts):
 
 for function in (one_short, changing, not_a_number, constant, zero):
     function.revision = "v1"
-
-
-def failing(texts):
-    raise ValueError("no such\nword")

@@ -72,22 +72,7 @@ def test_pairs_come_before_triplets_and_one_of_several_shot_counts_is_named(runs
     assert not any(name.startswith("raw") for name in find_dataset(str(runs / "nli")).finished)
 
 
-def test_places_that_are_no_finished_dataset_are_refused(runs, tmp_path):
-    model = write_dataset(tmp_path / "model", {"train": sts_rows(6)})
-    write_manifest(model, read_manifest(model).model_copy(update={"kind": "model"}))
-    for place, problem in [
-        (model, "is the run of a model"),
-        (tmp_path / "absent", "no such directory"),
-        (write_dataset(tmp_path / "empty", {"train": []}), r"\(postprocessed\): has no rows"),
-        (write_dataset(tmp_path / "none", {}), "has no finished config"),
-    ]:
-        with pytest.raises(InputError, match=problem):
-            find_rows(str(place))
-    with pytest.raises(InputError, match=r"has no split 'test'; allowed: \['train', 'validation'\]"):
-        find_rows(str(runs / "sts"), split="test")
-
-
-def test_columns_of_other_types_and_scores_that_are_no_numbers_are_refused(tmp_path):
+def test_columns_of_other_types_scores_that_are_no_numbers_and_no_rows_are_refused(tmp_path):
     value = datasets.Value
     texts = {"sentence1": value("string"), "sentence2": value("string"), "score": value("float32")}
     for number, (types, row, problem) in enumerate(
@@ -103,3 +88,5 @@ def test_columns_of_other_types_and_scores_that_are_no_numbers_are_refused(tmp_p
         place = str(write_dataset(tmp_path / str(number), {"train": rows}, features=datasets.Features(types)))
         with pytest.raises(InputError, match=problem):
             list(find_rows(place).batches())
+    with pytest.raises(InputError, match=r"\(postprocessed\): has no rows"):
+        find_rows(str(write_dataset(tmp_path / "empty", {"train": []})))

@@ -24,7 +24,7 @@ from eval.encoders import embeddings as module
 from eval.encoders.embeddings import Embeddings, digests
 from eval.encoders.load import load_encoder, wrap
 from hub.contract.run_dir import Manifest, write_manifest
-from hub.errors import InputError, RunError, StsDinoError
+from hub.errors import InputError, RunError
 
 pytest_plugins = ["local_hub", "hub_here"]
 CONFIG = "config_sentence_transformers.json"
@@ -196,26 +196,6 @@ def test_a_function_is_an_encoder(capsys):
     given = wrap(encoder_functions.letters, "mine", revision="3")
     assert (given.name, given.revision, given.pinned) == ("mine", "3", True)
     assert wrap(encoder_functions.as_tensor, "tensors", "1").dimension == encoder_functions.DIMENSION
-
-
-@pytest.mark.parametrize(
-    ("name", "problem"),
-    [
-        ("python:", "names no function; allowed: python:package.module:function"),
-        ("python:no_such_module:f", "cannot be imported: No module named 'no_such_module'"),
-        ("python:encoder_functions:leters", "encoder_functions has no function 'leters'; did you mean 'letters'"),
-        ("python:encoder_functions:in_lists", "gives a list for 1 texts, the first of which is 'A sentence.'"),
-        ("python:encoder_functions:one_vector", r"gives an array of shape \(8,\) for 1 texts.*: \(1, dimension\)"),
-        ("python:encoder_functions:failing", r"raises ValueError: no such word \(encoder_functions.py:\d+\)"),
-        ("python:broken_module:f", r"raises SyntaxError: .*broken_module"),
-    ],
-)
-def test_a_bad_function_is_refused_in_one_line_that_says_where(name, problem, tmp_path, monkeypatch):
-    (tmp_path / "broken_module.py").write_text("def f(:")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(StsDinoError, match=f"^{name}: {problem}") as refused:
-        load_encoder(name)
-    assert "\n" not in str(refused.value)
 
 
 FORKED = multiprocessing.get_context("fork")  # the child has the libraries imported

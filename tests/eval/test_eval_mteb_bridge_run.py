@@ -16,7 +16,7 @@ from tiny_bases import make_mlm
 
 from eval.encoders.embeddings import Embeddings
 from eval.encoders.load import load_encoder, wrap
-from eval.mteb_bridge.run import MtebEncoder, find_mteb, measure_mteb, measure_task, prompted, task_name
+from eval.mteb_bridge.run import MtebEncoder, find_mteb, for_task, measure_mteb, measure_task, task_name
 from eval.runs.records import Records
 from eval.runs.score import evaluate
 from eval.scoring.sts import measure_sts
@@ -100,11 +100,11 @@ def test_a_model_gets_the_prompt_of_the_task_type_or_the_side(prompts):
     for task, side, prompt in (
         ("STS13", None, "same meaning? "), ("STS13", query, "same meaning? "), ("ArguAna", query, "find: "),
     ):  # fmt: skip
-        given = prompted(prompts, mteb.get_task(task).metadata, side)
+        given = for_task(prompts, mteb.get_task(task).metadata, side)
         assert given.key != prompts.key
         expected = prompts.model.encode(["A dog."], prompt=prompt, show_progress_bar=False)
         np.testing.assert_allclose(given.embed(["A dog."]), expected, atol=1e-6)
-    assert prompted(prompts, mteb.get_task("Banking77Classification").metadata, None) is prompts
+    assert for_task(prompts, mteb.get_task("Banking77Classification").metadata, None) is prompts
 
 
 def test_a_task_without_outcomes_has_no_interval_and_says_so():

@@ -1,6 +1,5 @@
 """Loading: dtype and device, which models read through shared attention, and the preview of a model without weights."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -60,22 +59,6 @@ def test_half_precision_that_a_cpu_emulates_is_a_warning(cpu, tmp_path, capsys):
     assert any("warning: model.dtype bfloat16" in line for line in load_preview(model("bfloat16", folder))[1])
     cpu("amx_bf16")
     assert slow_dtype(model("bfloat16")) is None and "float16" in str(slow_dtype(model("float16")))
-
-
-def test_unusable_models_and_devices_are_one_line(tmp_path):
-    with pytest.raises(InputError, match="tokenizer cannot be loaded"):
-        load_engine(tmp_path)
-    folder = make_lm(tmp_path / "lm")
-    with pytest.raises(InputError, match="unknown device 'gpu'"):
-        load_engine(folder, device="gpu")
-    if not torch.cuda.is_available():
-        with pytest.raises(InputError, match="no CUDA device"):
-            load_engine(folder, device="cuda")
-    shutil.copytree(folder, tmp_path / "bare")
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (tmp_path / "bare" / name).unlink()
-    with pytest.raises(InputError, match="its tokenizer"):
-        load_engine(tmp_path / "bare")
 
 
 def path_of(folder: Path, dtype: torch.dtype) -> AttentionPath:

@@ -272,23 +272,6 @@ def test_a_store_that_never_answered_is_a_wrong_address_and_one_that_stays_away_
     assert 2 <= len(calls) <= 5
 
 
-@pytest.mark.parametrize(
-    ("url", "words"),
-    [
-        ("", "is empty"),
-        ("memry://b", "Protocol not known: memry; allowed: a path, or a URL .*did you mean 'memory://"),
-        ("lacking://bucket", "needs a package: Install lacking-fs.*install it on every node"),
-        ("hf://datasets/org/name", "is not a bucket of the Hub; in a repository every file would be a commit"),
-        ("simplecache::memory://x", "chained protocols are not supported"),
-    ],
-)
-def test_a_url_that_cannot_be_used_is_refused_in_one_line(url, words):
-    fsspec.register_implementation("lacking", "no_such_package.FileSystem", errtxt="Install lacking-fs", clobber=True)
-    with pytest.raises(InputError, match=words) as caught:
-        ResultStore(url, "run")
-    assert str(caught.value).startswith(f"store {url}".strip() + ":") and "\n" not in str(caught.value)
-
-
 @pytest.mark.parametrize("url", ["sftp://me:ge/he@im@host/geheim", "abfs://c/x?sig=geheim"])
 def test_a_url_with_a_secret_is_refused_and_not_repeated(url):
     with pytest.raises(InputError, match="must not hold users, passwords or keys") as caught:

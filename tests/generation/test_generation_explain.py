@@ -80,21 +80,6 @@ def test_a_row_that_comes_out_otherwise_is_an_error(run, tmp_path):
     assert "cannot be generated again: text2 was 'forged'" in str(result.exception)
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        *((name, r"allowed: SOURCE_ID/TARGET/ATTEMPT with TARGET 1 \| 0.5 \| 0") for name in ("000000", "000000/2/0")),
-        ("000000/1/0/5shot-0", "allowed: SOURCE_ID/TARGET/ATTEMPT with TARGET"),
-        ("000099/1/0", "is neither in raw nor in rejected"),
-    ],
-)
-def test_an_id_that_is_malformed_or_of_no_row_and_no_run_are_one_error(name, words, run, tmp_path):
-    with pytest.raises(InputError, match=words):
-        explain.explain(run, name)
-    with pytest.raises(InputError, match="is not a run directory"):
-        explain.explain(tmp_path, name)
-
-
 def test_a_label_may_hold_the_separator_and_few_shot_rows_name_their_set():
     sts = load_recipe(
         DEMO, DatasetRecipe, ["labels.0.name=a/b", "labels.1.counter_labels=[]", "labels.2.counter_labels=[]"]

@@ -8,7 +8,6 @@ import pytest
 from hub.contract import recipe_file
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
-from hub.errors import InputError
 
 OLD = Path(__file__).parent / "published"  # recipes as version 0.1 read them
 DATASET, MODEL = OLD / "dataset_0_1.yaml", OLD / "model_0_1.yaml"
@@ -51,17 +50,3 @@ def test_old_keys_override_today_s(capsys):
     data = "datasets=[{path: d, config: c, form: triplet, loss: MultipleNegativesRankingLoss}]"
     found = load_recipe(MODEL, ModelRecipe, [data, "datasets.0.form=sts"])
     assert found.datasets[0].example_type == "sts" and "--set: datasets.0.form" in capsys.readouterr().err
-
-
-def test_a_key_under_both_names_is_an_error(tmp_path):
-    path = tmp_path / "both.yaml"
-    path.write_text(DATASET.read_text() + "schema: nli\n")
-    with pytest.raises(InputError, match=r"both.yaml:form: is the old name of schema, which is given too; remove it"):
-        load_recipe(path, DatasetRecipe)
-
-
-def test_errors_name_the_key_of_the_file(tmp_path):
-    path = tmp_path / "wrong.yaml"
-    path.write_text(DATASET.read_text().replace("form: sts", "schema: stss"))
-    with pytest.raises(InputError, match=r"wrong.yaml:schema: unknown schema; allowed: sts, nli, text; did you mean"):
-        load_recipe(path, DatasetRecipe)

@@ -74,6 +74,11 @@ def test_the_commands_lead_from_nothing_to_the_run(run):
     assert f"| `source.path` | `texts.txt` | `{'a' * 64}` | sentences |" in card
     weights = f"| `model.path` | `artifacts/models/lm` | `{'b' * 64}` |"
     assert f"{weights} `org/lm`, made from `lm-gguf 1.0.0` by `sts-dino lm` |" in card
+    parts = {f"lm-part{part}": "1.0.0" for part in range(1, 23)}
+    facts = {"packages": parts, "license": "apache-2.0", "sha256": "cc32", "revision": "main"}
+    card = reproduction_of(run, {"commit": COMMIT}, upstream={**UPSTREAM, **facts})
+    made = "made from 22 packages such as `lm-part1 1.0.0` by `sts-dino lm`"
+    assert f"`org/lm` (licence `apache-2.0`, SHA-256 `cc32`, revision `main`), {made} |" in card
 
 
 def test_unknown_origins_and_clones_without_an_address_are_named(run):

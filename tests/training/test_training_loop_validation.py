@@ -14,7 +14,6 @@ from training_inputs import sts_rows as equal_rows
 
 from hub.contract.recipe import TrainingData, ValidationData
 from hub.contract.schema import TRIPLET
-from hub.errors import InputError
 from training.data.training_sets import load_all
 from training.loop.validation import ACCURACY, SPEARMAN, read_pairs, validation_evaluator
 
@@ -109,24 +108,6 @@ def test_a_file_in_the_sts_benchmarks_layout(encoder, folders):
 
 def line(score, first="a b", second="c"):
     return f"g\tf\t2012\t1\t{score}\t{first}\t{second}\n"
-
-
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        (line(1) + line(1), r"every score is 1; a correlation needs scores that differ"),
-        (line(1) + "only\ttwo\n", r"line 2: has 2 tab-separated columns; allowed: genre, file"),
-        (line(1) + line("high"), r"line 2: column 5 is 'high'; allowed: a score"),
-        (line(1) + line("nan"), r"row 2 has the score nan"),
-        (line(1) + line(2, second=" "), r"row 2 has an empty sentence"),
-        (None, r"validation.0: .*v.csv: no such file; the STS Benchmark's is assets/stsb"),
-    ],
-)
-def test_files_that_cannot_choose(tmp_path, content, problem):
-    if content is not None:
-        (tmp_path / "v.csv").write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(InputError, match=problem):
-        read_pairs(ValidationData(path=str(tmp_path / "v.csv")), "validation.0")
 
 
 def test_characters_that_other_readers_break_lines_at(tmp_path):
