@@ -252,7 +252,9 @@ def choose_base(asked: str | None, license_id: str | None, generator: dict[str, 
     model, whose = _language_model(generator)
     built_in = Path(str(model.get("path", ""))).resolve() == BUILT_IN.resolve()
     if asked == "prompteol" or (asked is None and not built_in):
-        why = f"PromptEOL with LoRA on {whose}: the best of those that start from a language model (docs/better_pairs.md)"
+        why = (
+            f"PromptEOL with LoRA on {whose}: the best of those that start from a language model (docs/better_pairs.md)"
+        )
         section, arguments = prompteol(model)
         return Base(section, why, 1.25, PROMPTEOL_RATE, 0.1, lora=True, arguments=arguments)
     if built_in:
