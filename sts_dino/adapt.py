@@ -37,7 +37,7 @@ TRIAL = 600  # fewest source sentences whose pairs gained over the SimCSE baseli
 DATA = ("write", "verify")  # steps whose result is shown before the training
 FEWEST = 40  # source sentences: fewer train no encoder
 TIMED = 512  # texts that the encoder is timed on
-STAGE = 100  # MiB of simcse-baseline, which waits for the training of the baseline
+STAGE = 300  # MiB beside a pilot's: libraries that finish a dataset, simcse-baseline that waits for its training
 JUDGED_PER_SECOND = 60.0  # texts that all-MiniLM-L6-v2 embeds on one core, roughly
 SCORED_TEXTS = 2_900  # distinct sentences of the STS Benchmark's validation part
 CHOICES, ESTIMATE, LOG = "choices.json", "estimate.json", "steps.log"
@@ -298,7 +298,7 @@ def predicted_by(found: Adaptation, writing: dict[str, Any], training: dict[str,
     scored = (SCORED_TEXTS if found.model.evaluation else 0) + found.own.texts
     embedding = 3 * scored / training["texts_per_second"]  # by the encoder, its base and its baseline
     released = start + 4 * load  # the untrained and the trained encoder are merged and written
-    stages = max(workers * writing["memory_mb"], training["memory"] / 2**20 + STAGE)
+    stages = max(workers * writing["memory_mb"], training["memory"] / 2**20) + STAGE
     return AdaptationEstimate(
         write=writing["start_seconds"] + writing["seconds"] / workers,
         verify=start + 2 * writing["rows"] / JUDGED_PER_SECOND if found.is_judged else 0.0,

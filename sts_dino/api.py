@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from hub.client.plan import Plan
 
 STEPS, BATCH = 100, 32  # of a first encoder: some thousand triplets
-RATES = {"static": 1e-3, "transformer": 5e-5}
+RATES = {"static": 1e-3, "transformer": 5e-5, "sentence-transformer": 2e-5}
 
 
 def write_pairs(
@@ -133,7 +133,7 @@ def train(
     *,
     base_license: str,
     name: str = "encoder",
-    modules: str = "transformer",
+    modules: str | None = None,
     example_type: str = "graded-triplet",
     loss: str = "MultipleNegativesRankingLoss",
     steps: int = STEPS,
@@ -145,15 +145,16 @@ def train(
     """Train an encoder on pairs, in ``artifacts/models/NAME``, with its untrained base and its recipe beside it.
 
     dataset: what ``write_pairs`` returned or any ``Dataset`` with its columns, a finished run directory, or
-    ``ORG/NAME@REVISION``. base: a folder or ``ORG/NAME@REVISION``; modules: ``transformer`` (all layers, the mean of
-    the tokens), ``static`` (its token embeddings alone, small and fast) or ``prompteol`` (a causal language model under
-    PromptEOL's prompt, with LoRA: the best measured here, and the slowest). settings: more keys of the recipe.
+    ``ORG/NAME@REVISION``. base: a folder or ``ORG/NAME@REVISION``; modules: ``sentence-transformer`` (a finished
+    encoder with its own modules; the default for one), ``transformer`` (all layers, the mean of the tokens),
+    ``static`` (its token embeddings alone, small and fast) or ``prompteol`` (a causal language model under PromptEOL's
+    prompt, with LoRA, the slowest). settings: more keys of the recipe.
 
     Raises InputError and RunError as ``sts-dino train`` does.
     """
     from sentence_transformers import SentenceTransformer
 
-    from sts_dino.proposals.recipes import LORA, PROMPTEOL_RATE, prompteol
+    from sts_dino.proposals.recipes import FINISHED_LENGTH, LORA, PROMPTEOL_RATE, is_finished, prompteol
     from training.loop.job import prepare
     from training.loop.train import work
 
@@ -174,11 +175,14 @@ def train(
         data |= {"path": str(rows.resolve()), "license": dataset_license or base_license}
     data |= {"license": dataset_license} if dataset_license else {}
     named: dict[str, Any] = {**_place(base), "license": base_license}
+    modules = modules or ("sentence-transformer" if is_finished(_place(base)) else "transformer")
+    finished = modules == "sentence-transformer"
     if modules == "prompteol":
         section, more = prompteol(named)
         rate, special = learning_rate or float(PROMPTEOL_RATE), {"lora": LORA}
     else:
-        section, more, special = {**named, "modules": modules}, {}, {}
+        length = {"max_seq_length": FINISHED_LENGTH} if finished else {}
+        section, more, special = {**named, "modules": modules, **length}, {}, {}
         rate = learning_rate or RATES.get(modules, RATES["transformer"])
     arguments = {"max_steps": steps, "learning_rate": rate, "warmup_steps": 0.1, "report_to": "none"}
     arguments |= {"batch_sampler": "no_duplicates", "save_strategy": "steps", "save_steps": steps, **more}
@@ -191,7 +195,7 @@ def train(
         "base": section,
         **special,
         "datasets": [data],
-        "token_dropout": 0.1,
+        "token_dropout": 0.0 if finished else 0.1,
         "batch_size": batch_size,
         "arguments": {key: str(value) for key, value in arguments.items()},
     }

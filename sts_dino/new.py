@@ -192,7 +192,8 @@ def propose_encoder(
     """Write the proposed model recipe for a dataset with the run directory ``place``. Raises InputError."""
     from sts_dino.proposals.recipes import choose_base, model_recipe
 
-    base = choose_base(encoder, license_id, dataset.model.model_dump(mode="json", exclude_none=True))
+    generator = dataset.model.model_dump(mode="json", exclude_none=True)
+    base = choose_base(encoder, license_id, generator, dataset.language)
     name = f"{dataset.name.removesuffix('-pairs')}-encoder"
     text = model_recipe(dataset, place, base, name)
     checked(recipe, ModelRecipe, yaml.load(text, yaml.BaseLoader))

@@ -27,6 +27,7 @@ class PackagedModel(Frozen):
     parts: int = 0
     archive: str = ""
     inside: str = ""
+    max_seq_length: int | None = None
     bytes: int
     memory: float
     disk: float

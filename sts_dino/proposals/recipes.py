@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from hub.cli import say
 from hub.contract import licences
 from hub.contract.packaged import ENCODERS, GENERATORS
 from hub.contract.recipe import RECOGNISED, Address, DatasetRecipe
-from hub.errors import InputError, did_you_mean
+from hub.errors import InputError, StsDinoError, did_you_mean
 from hub.untrusted import one_line
 from sts_dino.proposals.corpus import Corpus, Profile
 
@@ -35,6 +36,8 @@ GGUF_KEYS = 1 << 26  # bytes of a GGUF file that hold its keys, the vocabulary a
 FEW = 10  # texts: too few for a share
 ENGLISH = 0.75  # of a corpus's texts, recognised as English: code has 0.5 to 0.65, sentences 0.9 and more
 WAYS = ("prompteol", "static")
+MULTILINGUAL = "sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2"  # fifty languages
+FINISHED_LENGTH = 256  # tokens, where an encoder's own is not known
 ITSELF = "the language model itself"
 
 
@@ -61,6 +64,7 @@ class Base:
     learning_rate: str
     token_dropout: float
     lora: bool = False
+    least: int = 20  # steps
     vocabulary: bool = False  # cut to the words of the dataset: a large one is slow to train
     arguments: dict[str, str] = field(default_factory=dict)
 
@@ -228,24 +232,29 @@ def _longest(corpus: Profile) -> int:
     return max(24, math.ceil(TOKENS_A_WORD * corpus.words[2]))
 
 
-def choose_base(asked: str | None, license_id: str | None, generator: dict[str, Any]) -> Base:
-    """The encoder ``asked`` (prompteol, static, a name of ``sts-dino lm``, a folder, ORG/NAME@REVISION), else the best
-    that is available locally.
+def choose_base(asked: str | None, license_id: str | None, generator: dict[str, Any], language: str = "en") -> Base:
+    """The encoder ``asked`` (prompteol, static, a name of ``sts-dino lm``, a folder, ORG/NAME@REVISION).
 
-    generator: the section ``model`` of the dataset's recipe; prompteol and static train that language model where its
-    weights can be trained. Raises InputError for a missing folder and an unknown licence.
+    By default all-MiniLM-L6-v2 for English, a multilingual encoder of the Hub for other languages; without a Hub
+    the language model. generator: the section ``model`` of the dataset's recipe; prompteol and static train that
+    language model where its weights can be trained. Raises InputError for a missing folder and an unknown licence.
     """
+    if asked is None and (base := _download(language)):
+        return base
     if asked is not None and asked.lower() in ENCODERS:
-        section = {**ENCODERS[asked.lower()].section, "modules": "sentence-transformer"}
-        return Base(section, "as asked: all of its layers, with its own pooling and dropout", 3.2, "2e-5", 0.0)
+        return _finished(_packaged(asked.lower()), "as asked")
     if asked is not None and asked not in WAYS:
         place = place_of("--encoder", asked, (*WAYS, *ENCODERS))
         named = {**place, "license": licences.known("--encoder-license", license_id or "").id}
+        if is_finished(place):
+            return _finished(named, "as asked")
         return Base(named, "as asked: all of its layers, the mean of the tokens", 1, "2e-5", 0.1)
     model, whose = _language_model(generator)
     built_in = Path(str(model.get("path", ""))).resolve() == BUILT_IN.resolve()
     if asked == "prompteol" or (asked is None and not built_in):
-        why = f"PromptEOL with LoRA on {whose}: the best that was measured (docs/better_pairs.md)"
+        why = (
+            f"PromptEOL with LoRA on {whose}: the best of those that start from a language model (docs/better_pairs.md)"
+        )
         section, arguments = prompteol(model)
         return Base(section, why, 1.25, PROMPTEOL_RATE, 0.1, lora=True, arguments=arguments)
     if built_in:
@@ -254,6 +263,52 @@ def choose_base(asked: str | None, license_id: str | None, generator: dict[str, 
         return Base({**model, "modules": "static"}, why, 10, "5e-3", 0.4)
     why = f"the mean of the token embeddings of {whose}: small and fast, far behind PromptEOL"
     return Base({**model, "modules": "static"}, why, 10, "1e-3", 0.3, vocabulary=True)
+
+
+def _finished(section: dict[str, Any], why: str) -> Base:
+    """A finished encoder, trained further: steps and rate are those of docs/training.md."""
+    section = {"max_seq_length": FINISHED_LENGTH, **section, "modules": "sentence-transformer"}
+    return Base(section, f"{why}: all of its layers, with its own pooling and dropout", 3.2, "2e-5", 0.0, least=40)
+
+
+def _packaged(name: str) -> dict[str, Any]:
+    """An encoder of ``sts-dino lm`` as a recipe's section; all-MiniLM-L6-v2 also from its installed package."""
+    from eval.encoders.load import MINILM, minilm_here
+
+    known = ENCODERS[name]
+    section: dict[str, Any] = {**known.section, "max_seq_length": known.max_seq_length}
+    if "repo_id" in section and name == MINILM.lower() and (folder := minilm_here()):
+        del section["repo_id"], section["revision"]
+        section["path"] = str(folder)
+    return section
+
+
+def _download(language: str) -> Base | None:
+    """The encoder that people download for a language; None: it is neither here nor on a Hub that can be reached."""
+    why = "the encoder that you would have downloaded, trained further"
+    if language == "en":
+        return _finished(_packaged("all-minilm-l6-v2"), why)
+    try:
+        return _finished({"repo_id": MULTILINGUAL, "revision": pinned(MULTILINGUAL, ""), "license": "apache-2.0"}, why)
+    except StsDinoError as error:
+        say(f"{MULTILINGUAL}, the default for other languages than English, cannot be read: {error}")
+        return None
+
+
+def is_finished(place: dict[str, str]) -> bool:
+    """Whether a place (path, or repo_id and revision) holds a finished encoder of sentence-transformers.
+
+    A repository that cannot be read counts as one: most encoders are, and training refuses the others.
+    """
+    if "path" in place:
+        return (Path(place["path"]) / "modules.json").is_file()
+    from huggingface_hub import file_exists
+
+    from hub.client.connection import reading
+
+    with suppress(StsDinoError), reading(place["repo_id"], place["revision"]):
+        return file_exists(place["repo_id"], "modules.json", revision=place["revision"])
+    return True
 
 
 def _language_model(generator: dict[str, Any]) -> tuple[dict[str, Any], str]:
@@ -295,7 +350,7 @@ def model_recipe(dataset: DatasetRecipe, place: str, base: Base, name: str) -> s
     of this base and these data.
     """
     terms = licences.known("--encoder-license", base.section["license"])
-    steps = max(20, math.ceil(base.epochs * (dataset.source.limit or MOST) / BATCH))
+    steps = max(base.least, math.ceil(base.epochs * (dataset.source.limit or MOST) / BATCH))
     config = next(config for config in dataset.configs if config.startswith("postprocessed"))
     vocabulary = {"path": place, "config": config, "columns": ["sentence1", "sentence2"], "sif": "1e-3"}
     arguments = {

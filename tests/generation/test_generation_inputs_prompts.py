@@ -59,11 +59,6 @@ def test_examples_stand_before_the_prompt_one_a_line():
     assert counters == (prompt.replace("contradicts", "entails").replace("contradiction ", "entailment "),)
 
 
-def test_the_authors_files_close_an_example_with_a_full_stop_too():
-    prompt, _ = prompts(end='".').of(recipe().labels[0], "It rains.", Variant(2, 0))
-    assert 'Answer: "entailment 1.".\nGenerate one sentence' in prompt
-
-
 def test_prefixes_are_what_the_prompts_share_and_a_placeholder_in_a_text_stays_text():
     made = prompts()
     for variant in (Variant(0, 0), Variant(2, 0), Variant(2, 1)):

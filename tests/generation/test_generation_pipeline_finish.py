@@ -14,7 +14,7 @@ from generation.pipeline.directory import DatasetRun
 from generation.pipeline.finish import finish
 from generation.pipeline.tasks import Shard
 from hub.contract import run_dir
-from hub.contract.recipe import DatasetRecipe, Variant
+from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe, resolved
 from hub.contract.run_dir import Manifest
 from hub.contract.schema import SCHEMAS
@@ -98,24 +98,6 @@ def read(run: DatasetRun, config: str) -> dict[str, list[dict[str, Any]]]:
     for file in run.manifest.shards(config):
         found.setdefault(file.split or "", []).extend(read_shard(run.directory / file.path))
     return found
-
-
-def test_counts_are_recounted_from_the_files(tmp_path):
-    run = begun(tmp_path / "run", load_recipe(X2, DatasetRecipe))
-    first = [row(0, "first 0", "1"), row(0, "a", "1", 1), row(0, "a", "1", 2), row(0, "b", "1", 3), row(0, "c", "1", 4)]
-    write_shard(run, Shard(Variant(None, 0), 0, 2), first, [row(0, "x", "0", reason="line_break")])
-    write_shard(run, Shard(Variant(None, 0), 1, 2), [row(1, "d", "0.5"), row(1, "e", "0")], [])
-    assert run.manifest.counts["shards_done"] == run.manifest.counts["shards_total"] == 2
-    finish(run, 2, 2)
-    counts = run_dir.require_complete(run.directory).counts
-    reasons = {"duplicate": 1, "identical": 1, "over_cap": 1}
-    assert counts["rejected"] == {"duplicate": 1, "identical": 1, "line_break": 1, "over_cap": 1}
-    assert counts["by_label"]["1"] == {"requested": 5, "kept": 2, "rejected": 3, "reasons": reasons}
-    assert counts["by_label"]["0"] == {"requested": 2, "kept": 1, "rejected": 1, "reasons": {"line_break": 1}}
-    assert (counts["requested"], counts["kept"]) == (8, 4) and "variants" not in counts
-    rejected = read(run, "rejected")["train"]
-    assert Counter(found["reason"] for found in rejected) == counts["rejected"]
-    assert counts["requested"] == len(read(run, "raw")["train"]) + sum(r["reason"] == "line_break" for r in rejected)
 
 
 def test_sampled_negatives_come_from_far_away_and_about_equally_often(tmp_path, monkeypatch):

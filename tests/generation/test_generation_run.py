@@ -31,7 +31,6 @@ from hub import cli, durable
 from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe, LanguageModel
 from hub.contract.recipe_file import fingerprint, load_recipe
-from hub.contract.shards import read_shard
 from hub.errors import InputError, RunError
 
 X2, X1X2, NLI = (Path(f"recipes/demo/{name}.yaml") for name in ("sts-dino-x2", "sts-dino-x1x2", "auto-nli"))
@@ -57,21 +56,6 @@ def whole(lm, tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp("runs") / "whole"
     generate(lm, directory)
     return directory
-
-
-def test_counts_add_up_and_agree_with_the_files(whole):
-    manifest = run_dir.require_complete(whole)
-    counts = manifest.counts
-    assert counts["requested"] == counts["kept"] + sum(counts["rejected"].values())
-    assert counts["requested"] == sum(label["requested"] for label in counts["by_label"].values())
-    assert run_dir.changed_files(whole, manifest) == []
-    for config, splits in counts["splits"].items():
-        for split, rows in splits.items():
-            named = [file for file in manifest.shards(config) if file.split == split]
-            assert rows == sum(len(read_shard(whole / file.path)) for file in named)
-    finished = sum(counts["splits"]["postprocessed"].values())
-    assert finished == counts["kept"] + counts["sampled_negatives"]
-    assert set(contents(whole)) == {file.path for file in manifest.files} | {"manifest.json", "recipe.yaml"}
 
 
 def test_lengths_are_counted_in_tokens_and_behind_a_server_in_words_unless_its_tokenizer_is_needed(whole, lm):
@@ -184,15 +168,6 @@ def test_a_full_disk_is_one_error_and_leaves_nothing_half_written(full_at, whole
     assert contents(tmp_path / "full") == contents(whole)
 
 
-def test_another_recipe_or_input_file_in_the_same_directory_is_refused_and_named(whole, lm, tmp_path):
-    with pytest.raises(InputError, match=r"holds a run of another recipe .*; seed 42 there, 43 now\)"):
-        generate(lm, whole, "seed=43")
-    other = shutil.copytree(lm, tmp_path / lm.name)
-    (other / "config.json").write_text((lm / "config.json").read_text() + "\n")
-    with pytest.raises(InputError, match=r"of other inputs .*lm/config.json has changed"):
-        generate(other, whole)
-
-
 WRITING = ("decoding.max_new_tokens=8", "decoding.top_k=0", "decoding.max_attempts=9")
 
 
@@ -210,19 +185,6 @@ def source_sentences_whole(closing, tmp_path_factory) -> Path:
         patch.setattr(source_sentences, "round_size", lambda limit: 4)
         generate(closing, directory, *WRITING, recipe=X1X2)
     return directory
-
-
-def test_source_sentences_from_the_model_are_distinct_counted_and_published(source_sentences_whole):
-    manifest = run_dir.require_complete(source_sentences_whole)
-    sources = rows_of(source_sentences_whole, "sources")
-    assert len({row["text"] for row in sources}) == len(sources) == manifest.counts["sources"] == 12
-    assert {row["instruction"] for row in sources} <= {"1", "0.5", "0"}
-    rejected = manifest.counts["sources_rejected"]
-    asked = len(sources) + sum(rejected.values())
-    assert set(rejected) <= {"not_closed", "line_break", "empty", "duplicate", "not_needed"}
-    assert int(sources[-1]["source_id"]) < asked <= 12 * 9
-    known = {row["source_id"] for row in sources}
-    assert {row["source_id"] for row in rows_of(source_sentences_whole, "raw")} <= known
 
 
 @pytest.mark.parametrize("lost", ["raw", "sources", "postprocessed"])

@@ -6,7 +6,6 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from card_runs import FEW_SHOT, dataset_recipe
 from small_runs import FORMS, small_recipe, small_run
 
 from hub.contract import shards
@@ -35,16 +34,6 @@ def test_files_are_zstd_with_the_whole_schema_written_in_them(tmp_path, form):
         group = parquet.metadata.row_group(0)
         assert {group.column(index).compression for index in range(group.num_columns)} == {"ZSTD"}
     assert {path.suffix for path in (tmp_path / "run" / "data").rglob("*.*")} == {".parquet"}
-
-
-def test_the_default_config_comes_first_and_each_shot_count_has_its_own():
-    assert dataset_recipe("nli", changes={"few_shot": FEW_SHOT}).configs == (
-        *("triplet-0shot", "pair-class-0shot", "raw-0shot", "rejected-0shot"),
-        *("triplet-5shot", "pair-class-5shot", "raw-5shot", "rejected-5shot"),
-    )
-    text = dataset_recipe("text")
-    assert text.configs == ("postprocessed", "raw", "rejected")
-    assert config_features("postprocessed", text)["label"].names == ["good", "bad"]
 
 
 def test_groups_keep_to_the_grid_whatever_their_texts(tmp_path, monkeypatch):

@@ -102,9 +102,10 @@ def test_a_dataset_recipe_is_pinned_and_has_a_licence(name):
 
 
 @pytest.mark.parametrize("path", sorted(Path("recipes/demo").glob("*.yaml")), ids=str)
-def test_a_demo_recipes_version_has_an_entry(path):
+def test_a_demo_recipes_version_has_an_entry_and_its_parts_allow_its_licence(path):
     recipe = read_yaml(path)
     assert recipe["version"] in read_changes(recipe["name"])
+    assert recipe["kind"] == "model" or check(load_recipe(path, DatasetRecipe)).licence.id == recipe["license"]
 
 
 @pytest.mark.parametrize("name", MODELS)

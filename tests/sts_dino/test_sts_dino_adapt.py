@@ -55,7 +55,7 @@ def test_two_recipes_are_proposed_that_fit_each_other(corpus, tmp_path):
     assert found.pairs == tmp_path / "out/datasets/texts-pairs" and found.dataset.source.limit == len(TEXTS)
     (data,) = found.model.datasets
     assert data.path == str(found.pairs) and data.config in found.dataset.configs
-    assert (found.model.control, found.model.base.modules) == ("simcse", "static")
+    assert (found.model.control, found.model.base.modules) == ("simcse", "sentence-transformer")
     assert [task.task for task in found.model.evaluation] == ["stsb/cosine"]
     chain = steps(found, AdaptationEstimate(*[1.0] * 5, 10, 1, 1.0))
     assert [step.name for step in chain] == ["write", "verify", "train", "control", "score"]
@@ -117,7 +117,8 @@ def lengths(texts):
     [
         ("prompteol", None, {"pooling": "lasttoken"}),
         ("static", None, {"modules": "static"}),
-        ("org/encoder@v1.0.0", "apache-2.0", {"repo_id": "org/encoder", "revision": "v1.0.0", "pooling": "mean"}),
+        (None, None, {"modules": "sentence-transformer", "max_seq_length": 256, "license": "apache-2.0"}),
+        ("org/encoder@v1.0.0", "mit", {"repo_id": "org/encoder", "modules": "sentence-transformer", "license": "mit"}),
     ],
 )
 def test_the_encoder_that_was_asked_for_is_in_the_recipe(corpus, tmp_path, encoder, license_id, expected):
@@ -171,15 +172,15 @@ def test_which_weights_are_trained_where_those_of_the_generator_cannot_be(tmp_pa
     server = {"backend": "openai", "server": {}, "license": "mit"}
     file = {"path": str(alone), "gguf_file": "m.gguf", "license": "mit"}
     for generator, reason in ((server, "a model behind a server is not"), (file, "a GGUF file is not trained")):
-        found = choose_base(None, None, generator)
+        found = choose_base(None, None, generator, "xx")
         assert (found.section["path"], found.section["license"]) == (str(gemma), "gemma") and found.lora
         assert f"Gemma 3 270M, since {reason}" in found.why
     (alone / "config.json").write_text("{}")
-    beside = choose_base(None, None, file)
+    beside = choose_base(None, None, file, "xx")
     assert (beside.section["path"], beside.section["license"]) == (str(alone), "mit")
     assert "gguf_file" not in beside.section and "beside its GGUF file" in beside.why
     shutil.rmtree(gemma)
-    found = choose_base(None, None, server)
+    found = choose_base(None, None, server, "xx")
     assert found.section["path"] == str(BUILT_IN.resolve()) and found.section["modules"] == "static"
     assert "knows English alone; a model behind a server is not trained; for a better one" in found.why
 
@@ -195,8 +196,9 @@ def placed(home: Path, name: str) -> Path:
 def test_models_of_sts_dino_lm_are_chosen_by_name_and_the_best_one_here_by_default(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     larger, smaller, gemma = BEST_FIRST
-    encoder = choose_base("all-MiniLM-L6-v2", None, {}).section
-    assert (encoder["repo_id"], encoder["license"]) == ("sentence-transformers/all-MiniLM-L6-v2", "apache-2.0")
+    encoder = choose_base("all-mpnet-base-v2", None, {}).section
+    assert (encoder["repo_id"], encoder["license"]) == ("sentence-transformers/all-mpnet-base-v2", "apache-2.0")
+    assert (encoder["modules"], encoder["max_seq_length"]) == ("sentence-transformer", 384)
     hub = choose_generator(smaller, None).section
     assert hub["repo_id"] == "Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF" and len(hub["revision"]) == 40
     assert (hub["gguf_file"], hub["license"]) == (MODELS[smaller].file, "apache-2.0")
@@ -295,7 +297,7 @@ def test_an_estimate_is_made_once_for_the_same_recipes(corpus, tmp_path, monkeyp
     first = estimated(found)
     assert estimated(found) == first and len(asked) == 2 and first.read == ["read texts.txt"]
     parent = first.memory_mb - (1 << 25)  # beside the training, which takes more than the model that generates
-    assert 0 < parent - peak_rss_mb() < 200
+    assert 0 < parent - peak_rss_mb() < 400
     assert (first.write, first.train, first.control, first.score) == (69, 8 + 8 + 30, 8 + 8 + 20, 8 + 4 + 87)
     took = {"write": Taken(90.0, 2048.0), "train": Taken(60.0, 1024.0)}
     assert "write      1.5        1.1" in adapt.compared(first, took) and "memory 2.0 GiB" in adapt.compared(
