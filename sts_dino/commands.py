@@ -37,7 +37,7 @@ COMMANDS = {
     "estimate-training": StageCommand(
         "training.estimate", "Estimate time, memory and disk of a training", takes="recipe"
     ),
-    "score": StageCommand("eval.run", "Score an encoder on your own pairs, STS, SentEval and MTEB", takes="encoder"),
+    "score": StageCommand("eval.run", "Score an encoder on your pairs, STS, SentEval and MTEB", takes="encoder"),
     "report": StageCommand("sts_dino.report.run", "Write a report of runs as one HTML file", takes="run"),
     "compare": StageCommand("eval.compare.run", "Compare evaluations: which differences are significant"),
     "compare-seeds": StageCommand("eval.compare.seeds", "Mean over tasks of an encoder beside its baselines"),
