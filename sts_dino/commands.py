@@ -31,7 +31,6 @@ COMMANDS = {
     ),
     "write": StageCommand("generation.run", "Generate the dataset of a recipe", ends_on_sigterm=True, takes="recipe"),
     "explain": StageCommand("generation.explain", "Show how a text was generated, token by token", takes="run"),
-    "import-task": StageCommand("generation.import_task", "Turn a task file of the DINO paper into a recipe"),
     "train": StageCommand("training.run", "Train the encoder of a model recipe", takes="recipe"),
     "merge": StageCommand("training.merge", "Merge a trained LoRA adapter into its base model"),
     "estimate-training": StageCommand(

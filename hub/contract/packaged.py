@@ -4,15 +4,16 @@ from pathlib import Path
 from typing import Literal
 
 import yaml
-from pydantic import TypeAdapter
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from hub.contract.results import Frozen
 from hub.contract.run_dir import ARTIFACTS
 from hub.errors import OutOfMemory
 
 
-class PackagedModel(Frozen):
+class PackagedModel(BaseModel):
     """A model on the Hub and in packages; the keys are explained in ``models.yaml``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     kind: Literal["generator", "encoder"]

@@ -69,7 +69,7 @@ def test_a_change_of_each_row_deciding_module_stops_a_run(here, tree):
 
 
 def test_a_change_of_what_decides_no_row_stops_none(here, tree):
-    talk = {"plan", "run", "explain", "import_task", "executors.ray_executor", "executors.store"}
+    talk = {"plan", "run", "explain", "executors.ray_executor", "executors.store"}
     add(
         tree,
         ASIDE.keys() | {f"generation.{name}" for name in talk} | {"hub.contract.licences", "hub.client.publish"},

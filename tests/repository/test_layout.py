@@ -122,7 +122,7 @@ def test_every_package_is_found_and_the_test_tree_is_flat():
     text = Path("pyproject.toml").read_text()
     for path in FILES:
         assert path.parts[:2] in STANDALONE or (path.parent / "__init__.py").is_file(), path
-        assert (f'"{path.parts[0]}*"' in text) is (path.parts[0] not in OF_THE_REPOSITORY), path
+        assert (f'"{path.parts[0]}.*"' in text) is (path.parts[0] not in OF_THE_REPOSITORY), path
     assert not list(Path("tests").rglob("__init__.py"))
 
 
