@@ -280,6 +280,8 @@ def _packaged(name: str) -> dict[str, Any]:
     if "repo_id" in section and name == MINILM.lower() and (folder := minilm_here()):
         del section["repo_id"], section["revision"]
         section["path"] = str(folder)
+    if "repo_id" in section:
+        say(f"{name} is read from the Hub; without a Hub download it first: sts-dino lm {name}")
     return section
 
 
