@@ -23,6 +23,7 @@ for name in ("SIGPROF", "SIGKILL", "SIGALRM", "SIGHUP", "setitimer", "ITIMER_PRO
     delattr(signal, name)
 for name in ("sched_getaffinity", "getuid", "fork", "killpg", "getpgid", "O_NOFOLLOW", "O_DIRECTORY"):
     delattr(os, name)
+os.process_cpu_count = os.cpu_count  # Python 3.13 makes it of sched_getaffinity
 load = ctypes.CDLL
 def library(name, *words, **options):
     if name is None:
