@@ -44,6 +44,13 @@ def offline(tmp_path_factory) -> Path:
     return folder / "offline.yaml"
 
 
+def test_the_shipped_overrides_name_the_files_that_sts_dino_lm_makes():
+    shipped = yaml.safe_load(OFFLINE.read_text(encoding="utf-8"))
+    for model in packaged.MODELS.values():
+        made = {"path": model.folder.as_posix()} | {k: v for k, v in model.section.items() if k == "gguf_file"}
+        assert shipped[model.hub.partition("@")[0] or model.upstream] == made
+
+
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_a_recipe_is_planned_offline_by_one_switch(path, offline, tmp_path):
     recipe = load_recipe(path, DatasetRecipe, [f"@{offline}", "premise_tokens=null"])
