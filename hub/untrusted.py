@@ -309,6 +309,7 @@ NO_CODE: dict[str, Any] = {"trust_remote_code": False}
 NO_PICKLES: dict[str, Any] = {**NO_CODE, "use_safetensors": True, "allow_all_kernels": False}
 """For everything that loads weights; a saved config could ask for pickles and for kernels from any repository."""
 ORIGIN = "provenance.yaml"  # what a folder was made from: those of generation.fetch_lm, and the built-in model's
+ENCODER = "SentenceTransformer"  # the model_type of encoders, also where a folder names none
 MOST_MODULES = 100  # of a SentenceTransformer; most have two or three
 _PICKLES = ("pytorch_model*.bin", "adapter_model*.bin")  # the ones that would be loaded
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
@@ -357,11 +358,22 @@ def read_object(path: Path, model: object) -> dict[str, Any]:
 
 
 def require_modules(folder: Path, model: object) -> None:
-    """Raise InputError unless a folder has a modules.json that lists at most ``MOST_MODULES`` modules."""
+    """Raise InputError unless a folder holds a SentenceTransformer of at most ``MOST_MODULES`` modules.
+
+    sentence-transformers would convert another kind to something that its author did not mean.
+    """
     path, allowed = folder / "modules.json", f"a list of at most {MOST_MODULES} modules"
+    transformer, own = folder / "config.json", folder / "config_sentence_transformers.json"
+    kind = read_object(own, model).get("model_type", ENCODER) if own.is_file() else ENCODER
+    heads = read_object(transformer, model).get("architectures") if transformer.is_file() else None
+    if kind == "CrossEncoder" or ("ForSequenceClassification" in str(heads) and not path.is_file()):
+        problem = "is a cross-encoder: it scores pairs and gives no embeddings"
+        raise InputError(model, problem, allowed=f"a {ENCODER}")
     if not path.is_file():
-        hint = "name a folder that sts-dino train or sentence-transformers saved"
-        raise InputError(model, "is not a SentenceTransformer model (no modules.json)", hint=hint)
+        hint = "name a folder that sts-dino train or sentence-transformers saved; a plain transformer is a base alone"
+        raise InputError(model, f"is not a {ENCODER} model (no modules.json)", hint=hint)
+    if kind != ENCODER:
+        raise InputError(model, f"is a {kind}", allowed=f"a {ENCODER}")
     if (count := len(_read_json(path, model, list, allowed))) > MOST_MODULES:
         raise InputError(model, f"its modules.json lists {count:,} modules", allowed=allowed)
 

@@ -184,7 +184,6 @@ def adapted_revision(folder: Path, model: str) -> str:
 Embed = Callable[[list[str]], Any]  # n texts → (n, dimension)
 BATCH = 32  # texts of one forward pass
 FUNCTION = "python:"
-LOADED = "SentenceTransformer"
 LIBRARIES = ("sentence-transformers", "transformers", "tokenizers", "torch")
 PROBE = ["A sentence."]
 SAID = 200  # characters of another's error that ours shows
@@ -378,16 +377,7 @@ def _check(folder: Path, model: str) -> Manifest | None:
     """The manifest of a run directory. Raises InputError for an unfinished one, and when a folder is no
     SentenceTransformer, or one of another kind, or has pickled weights.
     """
-    named = folder / "config.json"
-    heads = read_object(named, model).get("architectures") if named.is_file() else None
-    if "ForSequenceClassification" in str(heads) and not (folder / "modules.json").is_file():
-        problem = "is a cross-encoder: it scores pairs and gives no embeddings"
-        raise InputError(model, problem, allowed=f"a {LOADED}")
     require_modules(folder, model)
-    config = folder / "config_sentence_transformers.json"
-    kind = read_object(config, model).get("model_type", LOADED) if config.is_file() else LOADED
-    if kind != LOADED:  # it would be converted, to something its author did not mean
-        raise InputError(model, f"is a {kind}", allowed=f"a {LOADED}")
     require_safetensors(folder, model)
     manifest = read_manifest(folder)
     return manifest and require_complete(folder)

@@ -94,6 +94,10 @@ def test_a_finished_encoder_is_taken_as_it_is(tmp_path):
     pooling = tmp_path / "finished" / "1_Pooling" / "config.json"
     pooling.write_text(pooling.read_text().replace("cls", "mean"))
     assert find_base(spec).sha256 != before  # its modules are part of it
+    config = tmp_path / "finished" / "config_sentence_transformers.json"
+    config.write_text(config.read_text().replace("SentenceTransformer", "CrossEncoder"))
+    with pytest.raises(InputError, match="is a cross-encoder: it scores pairs and gives no embeddings"):
+        find_base(spec)
 
 
 def test_layers_that_a_base_lacks_are_not_made_at_random(tmp_path):
