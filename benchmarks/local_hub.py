@@ -16,18 +16,17 @@ from hub import cli
 from hub_server.process import LocalHub
 
 app = cli.new_app(__doc__)
+FILES, ROUNDS = 24_900, 3  # small files, in folders of 1,000
 SLOW, UPLOAD, PATIENCE, REPO = 50_000, 1_500_000, "10", "demo/files"  # bytes in a second; bytes; seconds
 
 
 @app.command(no_args_is_help=False)
 def main(
-    files: Annotated[int, typer.Option(min=100, help="Small files, in folders of 1,000")] = 24_900,
-    rounds: Annotated[int, typer.Option(min=1)] = 3,
     out: Annotated[Path, typer.Option(help="JSON file")] = Path("benchmarks/results/local_hub.json"),
 ) -> None:
     """Measure, print medians, write a JSON file with every round. Each part has a server of its own."""
-    many, runs = {f"data/{one // 1000}/{one}.txt": f"{one:099}\n" for one in range(files)}, list[dict[str, float]]()
-    for _ in range(rounds):
+    many, runs = {f"data/{one // 1000}/{one}.txt": f"{one:099}\n" for one in range(FILES)}, list[dict[str, float]]()
+    for _ in range(ROUNDS):
         runs.append({})
         with tempfile.TemporaryDirectory() as root:
             for part in ("commit", "first page", "all pages", "slow upload"):
@@ -40,13 +39,13 @@ def main(
                         _commit(hub, {"slow.txt": "x" * UPLOAD}, SLOW)
                     else:
                         pages = HfApi(hub.endpoint, hub.token).list_repo_tree(REPO, repo_type="dataset", recursive=True)
-                        assert next(iter(pages)) and (part == "first page" or sum(1 for _ in pages) >= files)
+                        assert next(iter(pages)) and (part == "first page" or sum(1 for _ in pages) >= FILES)
                     status = Path(f"/proc/{server.pid}/status").read_text(encoding="utf-8")
                     runs[-1][f"{part}: seconds"] = time.perf_counter() - began
                     runs[-1][f"{part}: CPU seconds"] = sum(server.cpu_times()[:2])
                     runs[-1][f"{part}: peak MB"] = int(status.split("VmHWM:")[1].split()[0]) / 1000
     summary = {name: spread([run[name] for run in runs]) for name in runs[0]}
-    write_results(out, {"files": files, "upload": UPLOAD, "summary": summary, "rounds": runs}, ("uvicorn", "h11"))
+    write_results(out, {"files": FILES, "upload": UPLOAD, "summary": summary, "rounds": runs}, ("uvicorn", "h11"))
     print("\n".join(f"{name}: {found['median']}" for name, found in summary.items()))
 
 

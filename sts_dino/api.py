@@ -154,7 +154,7 @@ def train(
     """
     from sentence_transformers import SentenceTransformer
 
-    from sts_dino.proposals.recipes import FINISHED_LENGTH, LORA, PROMPTEOL_RATE, is_finished, prompteol
+    from sts_dino.proposals.recipes import LORA, PROMPTEOL_RATE, is_finished, own_length, prompteol
     from training.loop.job import prepare
     from training.loop.train import work
 
@@ -181,7 +181,7 @@ def train(
         section, more = prompteol(named)
         rate, special = learning_rate or float(PROMPTEOL_RATE), {"lora": LORA}
     else:
-        length = {"max_seq_length": FINISHED_LENGTH} if finished else {}
+        length = {"max_seq_length": own_length(named)} if finished else {}
         section, more, special = {**named, "modules": modules, **length}, {}, {}
         rate = learning_rate or RATES.get(modules, RATES["transformer"])
     arguments = {"max_steps": steps, "learning_rate": rate, "warmup_steps": 0.1, "report_to": "none"}

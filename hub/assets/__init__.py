@@ -6,7 +6,7 @@ from pathlib import Path
 _CLONE = Path(__file__).resolve().parents[2]
 _INSTALLED = Path(sysconfig.get_path("data")) / "share" / "sts-dino"
 BRING = (  # in place of the built-in LM
-    "get one with sts-dino lm NAME and begin again (sts-dino new or adapt without --lm builtin), "
+    "get one, e.g. sts-dino lm gemma-3-270m, and begin again (sts-dino new or adapt without --lm builtin), "
     "or name a model that writes such texts: --lm FOLDER --lm-license ID, --lm NAME@URL of a server"
 )
 

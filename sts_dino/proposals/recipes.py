@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,7 @@ from hub.contract import licences
 from hub.contract.packaged import ENCODERS, GENERATORS
 from hub.contract.recipe import RECOGNISED, Address, DatasetRecipe
 from hub.errors import InputError, StsDinoError, did_you_mean
-from hub.untrusted import one_line
+from hub.untrusted import one_line, read_object
 from sts_dino.proposals.corpus import Corpus, Profile
 
 GEMMA = GENERATORS["gemma-3-270m"]
@@ -37,7 +37,7 @@ FEW = 10  # texts: too few for a share
 ENGLISH = 0.75  # of a corpus's texts, recognised as English: code has 0.5 to 0.65, sentences 0.9 and more
 WAYS = ("prompteol", "static")
 MULTILINGUAL = "sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2"  # fifty languages
-FINISHED_LENGTH = 256  # tokens, where an encoder's own is not known
+FINISHED_LENGTH, LONGEST = 256, 32_768  # tokens, where an encoder's own is not known; at most, to be believed
 ITSELF = "the language model itself"
 
 
@@ -266,8 +266,9 @@ def choose_base(asked: str | None, license_id: str | None, generator: dict[str, 
 
 
 def _finished(section: dict[str, Any], why: str) -> Base:
-    """A finished encoder, trained further: steps and rate are those of docs/training.md."""
-    section = {"max_seq_length": FINISHED_LENGTH, **section, "modules": "sentence-transformer"}
+    """A finished encoder, trained further: steps and rate are those of recipes/small/minilm-sts-dino.yaml."""
+    length = section.get("max_seq_length") or own_length(section)
+    section = {**section, "modules": "sentence-transformer", "max_seq_length": length}
     return Base(section, f"{why}: all of its layers, with its own pooling and dropout", 3.2, "2e-5", 0.0, least=40)
 
 
@@ -297,20 +298,36 @@ def _download(language: str) -> Base | None:
         return None
 
 
-def is_finished(place: dict[str, str]) -> bool:
+def is_finished(place: Mapping[str, Any]) -> bool:
     """Whether a place (path, or repo_id and revision) holds a finished encoder of sentence-transformers.
 
     A repository that cannot be read counts as one: most encoders are, and training refuses the others.
     """
+    return file_of(place, "modules.json") is not None or ("repo_id" in place and file_of(place, "config.json") is None)
+
+
+def own_length(place: Mapping[str, Any]) -> int:
+    """The most tokens that a finished encoder reads; ``FINISHED_LENGTH`` where it does not say."""
+    for name, key in (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
+        file = file_of(place, name)
+        found = read_object(file, place).get(key) if file else None
+        if isinstance(found, int) and 0 < found <= LONGEST:
+            return found
+    return FINISHED_LENGTH
+
+
+def file_of(place: Mapping[str, Any], name: str) -> Path | None:
+    """A file of a place (path, or repo_id and revision); None where it is not there or cannot be read."""
     if "path" in place:
-        return (Path(place["path"]) / "modules.json").is_file()
-    from huggingface_hub import file_exists
+        file = Path(place["path"]) / name
+        return file if file.is_file() else None
+    from huggingface_hub import hf_hub_download
 
     from hub.client.connection import reading
 
     with suppress(StsDinoError), reading(place["repo_id"], place["revision"]):
-        return file_exists(place["repo_id"], "modules.json", revision=place["revision"])
-    return True
+        return Path(hf_hub_download(place["repo_id"], name, revision=place["revision"]))
+    return None
 
 
 def _language_model(generator: dict[str, Any]) -> tuple[dict[str, Any], str]:

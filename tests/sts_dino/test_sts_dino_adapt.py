@@ -131,6 +131,15 @@ def test_the_encoder_that_was_asked_for_is_in_the_recipe(corpus, tmp_path, encod
     assert (found.base.vocabulary is not None) == (encoder == "static")
 
 
+def test_an_encoder_keeps_its_own_length_and_a_plain_transformer_is_none(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 384}')
+    assert "modules" not in choose_base(str(tmp_path), "mit", {}).section
+    (tmp_path / "modules.json").write_text("[]")
+    section = choose_base(str(tmp_path), "mit", {}).section
+    assert (section["modules"], section["max_seq_length"]) == ("sentence-transformer", 384)
+
+
 def test_a_language_model_becomes_a_section_and_a_hub_model_is_pinned(tmp_path, hub_api, capsys, monkeypatch):
     file = tmp_path / "model-q4.gguf"
     file.touch()
