@@ -142,7 +142,7 @@ def train(
     dataset_license: str | None = None,
     settings: Sequence[str] = (),
 ) -> "SentenceTransformer":
-    """Train an encoder on pairs, in ``artifacts/models/NAME``, with its untrained base and its recipe beside it.
+    """Train an encoder on pairs, in ``artifacts/models/NAME``, with its base and its recipe beside it.
 
     dataset: what ``write_pairs`` returned or any ``Dataset`` with its columns, a finished run directory, or
     ``ORG/NAME@REVISION``. base: a folder or ``ORG/NAME@REVISION``; modules: ``sentence-transformer`` (a finished

@@ -5,6 +5,7 @@ is a fork, too, where ``release.stages`` starts an interpreter; all else is what
 """
 
 import importlib
+import json
 import multiprocessing
 import os
 import sys
@@ -113,4 +114,4 @@ def _fork_local_workers() -> None:
 
 
 if __name__ == "__main__":
-    faults.main(sys.argv[1:], globals())
+    globals()[sys.argv[1]](*json.loads(sys.argv[2]))

@@ -815,6 +815,11 @@ class Encoder(Pinned):
     quantization: Quantization | None = None  # as in a dataset recipe's model; needs lora
     license: Annotated[str, CARD_ONLY]  # of the base
 
+    @property
+    def start(self) -> str:
+        """What tables, cards and reports call the encoder before this training."""
+        return "as downloaded" if self.modules == "sentence-transformer" else "before training"
+
     @field_validator("prompt")
     @classmethod
     def _one_place(cls, text: str | None) -> str | None:

@@ -13,7 +13,7 @@ import pytest
 from cluster_drivers import Drivers
 from commit_history import contents
 from ray_cluster import RayCluster
-from tiny_model import make_model
+from tiny_lm import make_closing
 
 from hub.contract import run_dir
 
@@ -63,7 +63,7 @@ def world(tmp_path_factory) -> Iterator[tuple[Drivers, str]]:
 
 @pytest.mark.parametrize(("recipe", "limit", "chain"), CASES)
 def test_the_bytes_are_the_same_on_every_executor_and_after_every_kill(recipe, limit, chain, world, tmp_path):
-    lm = make_model(tmp_path / "lm", context=1024)  # it closes its quotation marks soon
+    lm = make_closing(tmp_path / "lm")  # it closes its quotation marks soon
     words = [word for one in (f"model.path={lm}", *SETTINGS, limit) for word in ("--set", one)]
     arguments, alone, out = [f"recipes/demo/{recipe}.yaml", *words], tmp_path / "alone", tmp_path / "run"
     assert start(*world, arguments, "one", alone) == 0

@@ -211,11 +211,12 @@ def test_a_gain_has_its_interval_and_the_verdict_of_a_comparison_with_its_rule(t
     facts = {"test": "bootstrap z", "p": 0.04, "p_holm": 0.2, "verdict": "better"}
     gain = Gain(task="stsb/cosine", split="test", difference=1.0, low=0.1, high=1.9, **facts)
     sides = {"base_scores": (score(),), "control_scores": (score(),), "over_control": (gain,)}
-    card = card_of(scored_run(tmp_path / "run", [score()], gains=(gain,), **sides))
-    assert table_with(card, "task", "split")[0][3:] == [
-        *["70.12 [69.12, 71.12]", "70.12 [69.12, 71.12]", "+1.00 [+0.10, +1.90] better"],
-        *["70.12 [69.12, 71.12]", "+1.00 [+0.10, +1.90] better"],
-    ]
+    base = {"repo_id": "some/base", "revision": "0123abc", "license": "mit"}
+    for modules, start in (("transformer", "before training"), ("sentence-transformer", "as downloaded")):
+        run = {"base": base | {"modules": modules}}
+        card = card_of(scored_run(tmp_path / modules, [score()], run, gains=(gain,), **sides))
+        columns = "task", "split", "pairs", start, "SimCSE baseline", "trained", "gain", "gain over SimCSE"
+        assert table_with(card, *columns)[0][3:] == 3 * ["70.12 [69.12, 71.12]"] + 2 * ["+1.00 [+0.10, +1.90] better"]
     assert f"A gain is {RULE}." in " ".join(card.split()) and "unsupervised SimCSE" in card
     earlier = gain.model_copy(update={"verdict": None})
     card = card_of(scored_run(tmp_path / "earlier", [score()], base_scores=(score(),), gains=(earlier,)))

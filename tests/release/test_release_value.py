@@ -98,7 +98,7 @@ def trainings(stages) -> int:
 def test_every_variant_has_as_many_pairs_and_the_value_is_written_and_printed(data, stages, tmp_path, capsys):
     measure(data, out=tmp_path / "out", split="test")
     value = TrainingValue.read(data, read_manifest(data))
-    assert value is not None and list(value.variants) == ["untrained", "shuffled", "copies", "dataset", "people"]
+    assert value is not None and list(value.variants) == ["untrained", "copies", "shuffled", "dataset", "people"]
     assert (value.pairs, value.seeds, value.split, value.skipped) == (60, (1, 2), "test", {})
     assert value.gain.score == pytest.approx(
         value.variants["dataset"].average.score - value.variants["copies"].average.score
