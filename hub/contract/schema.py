@@ -126,7 +126,9 @@ SEARCH_DATASET = DatasetSchema(
     name="search",
     finished={
         "pair": Finished("pair", "a query and the passage that answers it, for contrastive training"),
-        "query-triplet": Finished("triplet", "a passage, a query that it answers and, as hard negative, one it does not"),
+        "query-triplet": Finished(
+            "triplet", "a passage, a query that it answers and, as hard negative, one it does not"
+        ),
         "query-class": Finished("query-class", "single queries: 1, the passage answers them, or 0, it does not"),
     },
     labelled="query-class",
