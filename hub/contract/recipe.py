@@ -555,7 +555,7 @@ class DatasetRecipe(Strict):
     kind: Literal["dataset"]  # what the recipe makes
     name: Name  # of the dataset, on the Hub, too
     version: Annotated[Version, CARD_ONLY]  # the same rows may be published anew, with another card
-    schema_name: str = Field(alias="schema")  # of the dataset: sts, nli or text
+    schema_name: str = Field(alias="schema")  # of the dataset: sts, nli, text or search
     pretty_name: Annotated[str, CARD_ONLY]  # the card's title
     language: Annotated[Language, CARD_ONLY] = "en"  # of the texts: ISO 639
     license: Annotated[str, CARD_ONLY]  # of the dataset; which are possible follows from its parts' licences
@@ -919,7 +919,9 @@ class TrainingData(Pinned):
 
     config: str
     split: str = "train"
-    example_type: Literal["sts", "triplet", "pair-class", "documents", "self-pair", "graded-pair", "graded-triplet"]
+    example_type: Literal[
+        "sts", "triplet", "pair", "pair-class", "documents", "self-pair", "graded-pair", "graded-triplet"
+    ]
     example_set: Annotated[int, Field(ge=0)] | None = None  # only the rows of this set of few-shot examples
     streaming: bool = False  # read while training, never whole in memory or on disk; needs arguments.max_steps
     columns: Annotated[Columns | None, OPTION] = None  # of the texts of self-pair; left out: the source sentences
