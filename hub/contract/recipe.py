@@ -976,7 +976,7 @@ class EvaluationTask(Strict):
 
 
 # keys that a baseline does not have
-OF_TRAINING = ("lora", "validation", "slanted_triangular", "token_dropout", "arguments", "limit", "control")
+OF_TRAINING = ("lora", "validation", "slanted_triangular", "token_dropout", "merge", "arguments", "limit", "control")
 
 
 class ModelRecipe(Strict):
@@ -999,6 +999,7 @@ class ModelRecipe(Strict):
     batch_size: Positive = 32  # of one optimiser step, over all devices and accumulated steps
     slanted_triangular: SlantedTriangular | None = None  # instead of the trainer's schedule
     token_dropout: Annotated[Fraction, OPTION] = 0.0  # share of each text's tokens left out whenever it is trained on
+    merge: Annotated[float | Literal["auto"] | None, OPTION] = None  # share of the trained weights, beside the base's
     arguments: dict[str, str] = {}  # of sentence-transformers' trainer, under their names there
     limit: Positive | None = None  # at most so many training rows per dataset, in file order
     threads: Positive | None = None  # torch threads; fixed because sums depend on it
@@ -1006,6 +1007,13 @@ class ModelRecipe(Strict):
     bootstrap_samples: Annotated[Positive, SCORING_ONLY] = 1000  # for intervals
     control: Annotated[Literal["simcse"] | None, SCORING_ONLY, OPTION] = None  # trained and scored beside it
     seed: Annotated[int, Field(ge=0)] = 42  # decides every draw
+
+    @field_validator("merge")
+    @classmethod
+    def _share(cls, share: float | str | None) -> float | str | None:
+        if isinstance(share, float) and not 0 < share <= 1:
+            raise ValueError("is a share of the trained weights: above 0, up to 1, or auto")
+        return share
 
     def _problems(self) -> Iterator[str]:
         for key in OF_TRAINING:
@@ -1026,6 +1034,10 @@ class ModelRecipe(Strict):
             yield "a released adapter names its base by Hub id: give base.repo_id, or lora.release: merged"
         if self.lora and self.lora.release == "adapter" and self.base.layers is not None:
             yield "a released adapter is loaded on its whole base: remove base.layers, or lora.release: merged"
+        if self.merge and self.lora and self.lora.release == "adapter":
+            yield "merge: a released adapter has no weights of the base to merge with: give lora.release: merged"
+        if self.merge and self.base.vocabulary:
+            yield "merge: base.vocabulary cuts the base, which is no encoder to keep: remove one of the two"
         types = {item.example_type for item in self.datasets}
         if "documents" in types and len(self.datasets) > 1:
             yield "datasets: documents are trained on alone: their spans are not pairs"

@@ -99,9 +99,3 @@ def test_a_recipe_names_the_hub_and_has_prose_changes_and_a_licence(path):
         assert (item.revision, item.config in made.configs) == (f"v{made.version}", True)
         check_model(recipe, [(item.repo_id or "", made.license)])
     assert recipe.evaluation and all(task.path and Path(task.path).is_file() for task in recipe.evaluation)
-
-
-def test_the_overrides_of_models_are_where_sts_dino_lm_leaves_them():
-    overrides = yaml.safe_load(OFFLINE.read_text())
-    for model in packaged.MODELS.values():
-        assert Path(overrides[model.hub.partition("@")[0] or model.upstream]["path"]) == model.folder
