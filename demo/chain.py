@@ -108,10 +108,10 @@ def _dataset_table(artifacts: Path, manifests: dict[str, Manifest]) -> list[str]
 
 
 def _score_table(directory: Path) -> list[str]:
-    """Scores of the untrained encoder, the SimCSE baseline and the trained encoder."""
+    """Scores of the base encoder, the SimCSE baseline and the trained encoder."""
     results = read_results(directory / "results.json")
     control = by_task(results.control_scores)
-    lines = [f"{'Spearman x 100':<24} {'untrained':>22} {'SimCSE baseline':>22} {'trained':>22}"]
+    lines = [f"{'Spearman x 100':<24} {'base encoder':>22} {'SimCSE baseline':>22} {'trained':>22}"]
     for before, after in results.pairs_of_scores():
         shown = map(score, (before, control.get((after.task, after.split)), after))
         lines.append(f"{after.task + ' ' + after.split:<24} " + " ".join(f"{one:>22}" for one in shown))

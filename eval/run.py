@@ -137,7 +137,7 @@ def evaluate(request: Request, dry_run: bool, as_json: bool = False) -> None:
         torch.set_num_threads(job.threads)
     results, failures = score(job, data)
     then = [f"sts-dino card {quote(job.model)}"] if job.results else []
-    parts, facts, verdicts = [table(results)], results.model_dump(mode="json"), tuple[Verdict, ...]()
+    parts, facts, verdicts = [table(results, job.start)], results.model_dump(mode="json"), tuple[Verdict, ...]()
     if job.compared and results.scores:
         folder = job.records.folder
         comparison = compared([read_evaluation(place) for place in (folder, folder / COMPARED)])

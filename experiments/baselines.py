@@ -3,8 +3,6 @@
 import hashlib
 import re
 from collections.abc import Sequence
-from functools import cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,16 +20,3 @@ def _vector(word: str) -> NDArray[np.float32]:
     """Standard normal numbers seeded by the word's hash: the same on every machine."""
     seed = int.from_bytes(hashlib.sha256(word.encode()).digest()[:8], "big")
     return np.random.default_rng(seed).standard_normal(SIZE).astype(np.float32)
-
-
-def minilm(texts: Sequence[str]) -> Any:
-    """all-MiniLM-L6-v2's embeddings, [texts, 384]. Raises InputError where it is not on this machine."""
-    return _minilm().embed(list(texts))
-
-
-@cache
-def _minilm() -> Any:
-    from eval.encoders.load import load_encoder
-    from eval.encoders.load import minilm as place
-
-    return load_encoder(str(place()))

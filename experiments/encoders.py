@@ -3,22 +3,20 @@
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from experiments.files import source_of, with_data
 from experiments.plan import Encoder, OwnColumn, Plan, Seeds
 from experiments.steps import Made, digest
 from experiments.variants import DatasetMaker, finished_config, finished_rows, source_sentences
 from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import apply_overrides, checked, read_yaml
 from hub.contract.schema import ROW_SCHEMAS
-from hub.durable import write_text
+from hub.durable import sha256_file, write_text
 from release.value import CONFIG, copies, shuffled, trained_on, training_sha256, untrained, write_pairs
-
-DATA_WORDS = ("--senteval-data", "<data>/senteval", "--sts-data", "<data>/sts-original")
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,7 @@ class EncoderMaker:
 
     def __init__(self, plan: Plan, datasets: DatasetMaker, overrides: Sequence[str] = ()):
         self.plan, self.datasets, self.overrides = plan, datasets, overrides
-        self.steps, self.files = datasets.steps, datasets.files
+        self.steps = datasets.steps
 
     def scored(self, encoder: Encoder, columns: Sequence[OwnColumn], seeds: Seeds) -> Scored:
         """The evaluations of an encoder on the columns' tasks; missing trainings run first."""
@@ -63,13 +61,13 @@ class EncoderMaker:
         return Scored((out,), self.steps.once("scores", key, words, name, out / "results.json"))
 
     def _data_words(self) -> list[str]:
-        return [with_data(word, self.files.data, "scores") for word in DATA_WORDS] if self.files.data else []
+        data = self.datasets.data
+        return ["--senteval-data", f"{data}/senteval", "--sts-data", f"{data}/sts-original"] if data else []
 
     def trees(self, encoder: Encoder, seeds: Seeds) -> list[dict[str, Any]]:
         """The recipe of every training of an encoder; of an untrained one, one recipe."""
         assert encoder.recipe is not None
-        settings = [self.files.filled(setting) for setting in self.settings(encoder.recipe, encoder)]
-        tree = apply_overrides(read_yaml(encoder.recipe), settings)
+        tree = apply_overrides(read_yaml(encoder.recipe), self.settings(encoder.recipe, encoder))
         if not encoder.trained:
             return [untrained(tree)]
         return [self._on_dataset(encoder, tree, data, seed) for data, seed in seeds.each()]
@@ -93,11 +91,7 @@ class EncoderMaker:
             found = finished_rows(run, list(columns), "the shuffled-label baseline needs scored pairs")
             rows = shuffled([dict(zip(columns, row, strict=True)) for row in found], seed)
             return trained_on(tree, "shuffled", write_pairs(folder, rows), CONFIG, seed)
-        found_tree = trained_on(tree, "dataset", run, finished_config(run), seed)
-        if encoder.example_sets:
-            of_set = {"example_set": str((seed - 1) % encoder.example_sets)}
-            found_tree["datasets"] = [{**one, **of_set} for one in found_tree["datasets"]]
-        return found_tree
+        return trained_on(tree, "dataset", run, finished_config(run), seed)
 
     def _trained(self, encoder: Encoder, tree: Mapping[str, Any]) -> tuple[Made, str]:
         """The run directory of an encoder under one recipe, trained when missing, and the digest that decides it."""
@@ -111,3 +105,13 @@ class EncoderMaker:
         seconds = self.steps.once("encoder", key, words, what, folder / "encoder" / "manifest.json")
         shutil.rmtree(folder / "encoder.base", ignore_errors=True)  # else `score` scores it with every encoder
         return Made(folder / "encoder", seconds), key
+
+
+def source_of(place: str) -> str | None:
+    """SHA-256 of the source file of ``python:MODULE:FUNCTION``; None for any other encoder."""
+    module = place.removeprefix("python:").split(":")[0]
+    try:
+        found = find_spec(module) if place.startswith("python:") else None
+    except ModuleNotFoundError:  # the step itself reports it
+        return None
+    return sha256_file(Path(found.origin)) if found and found.origin else None

@@ -1,6 +1,5 @@
 """The plan of experiments, read from YAML files: dataset variants, encoders, tables and the effects to test. Pure."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
@@ -9,14 +8,12 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from experiments.files import names_in
 from hub.contract.measured import Split
 from hub.contract.recipe import Name, Positive, Strict
 from hub.contract.recipe_file import read_yaml
 from hub.errors import InputError, did_you_mean
 from hub.papers import Column, Table, find_paper
 
-DATASET_OF = re.compile(r"<dataset:([a-z0-9.-]+)>")  # in the words of a measurement: a variant's run directory
 FINISHING = ("verification=", "verification.", "postprocess.", "decoding.samples=")  # settings that generate no text
 
 
@@ -143,8 +140,8 @@ class Encoder(Strict):
 
     ``recipe``: a model recipe; its ``datasets`` read the variant ``dataset``, whatever path they name (None: as they
     stand). ``trained``: false scores the base of the recipe. ``baseline``: simcse trains by unsupervised SimCSE on the
-    source sentences of ``dataset``; shuffled trains on its pairs with permuted scores. ``example_sets``: training N
-    reads the rows of few-shot example set N. ``model``: what ``sts-dino score --model`` takes, in place of a recipe.
+    source sentences of ``dataset``; shuffled trains on its pairs with permuted scores. ``model``: what ``sts-dino score
+    --model`` takes, in place of a recipe.
     """
 
     name: Name
@@ -154,7 +151,6 @@ class Encoder(Strict):
     dataset: str | None = None
     trained: bool = True
     baseline: Literal["simcse", "shuffled"] | None = None
-    example_sets: Positive | None = None
     settings: Annotated[tuple[str, ...], Field(alias="set")] = ()
 
     @model_validator(mode="after")
@@ -165,8 +161,6 @@ class Encoder(Strict):
             raise ValueError(f"{self.name}: dataset, set and baseline need a recipe")
         if self.baseline and not (self.dataset and self.trained):
             raise ValueError(f"{self.name}: a baseline needs a dataset and a training")
-        if self.example_sets and (self.baseline or not self.dataset):
-            raise ValueError(f"{self.name}: example_sets need a dataset")
         return self
 
 
@@ -194,10 +188,9 @@ class Experiment(Strict):
     """A table or figure of a paper.
 
     ``rows``: encoder → the paper's row (None: it has none). ``columns``: the paper's columns to measure (None: all that
-    have tasks), then ``own_columns``. ``data_seeds``, ``training_seeds``: how many of the plan's. ``measure``: the
-    words of a command, in place of rows: ``<dataset:VARIANT>`` is a run directory, ``<data>`` the data folder,
-    ``<out>`` the file to write; ``beside``: its row → the paper's row.
-    ``finished``: the git revision that can repeat the kept result, where this code cannot; ``labels``: its rows.
+    have tasks), then ``own_columns``. ``data_seeds``, ``training_seeds``: how many of the plan's. ``finished``: the git
+    revision that can repeat the kept result, where this code cannot; ``labels``: its rows; ``beside``: of a result that
+    is no table of encoders, row → the paper's row.
     """
 
     name: Name
@@ -208,7 +201,6 @@ class Experiment(Strict):
     rows: Mapping[str, str | None] = Field(default_factory=dict)
     columns: tuple[str, ...] | None = None
     own_columns: Mapping[str, OwnColumn] = Field(default_factory=dict)
-    measure: tuple[str, ...] = ()
     finished: str | None = None
     labels: Mapping[str, str] = Field(default_factory=dict)
     beside: Mapping[str, str] = Field(default_factory=dict)
@@ -220,14 +212,9 @@ class Experiment(Strict):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
-        if not self.finished and bool(self.rows) == bool(self.measure):
-            raise ValueError(f"{self.name}: give exactly one of rows and measure")
+        if not (self.finished or self.rows):
+            raise ValueError(f"{self.name}: has no rows")
         return self
-
-    @property
-    def datasets_named(self) -> list[str]:
-        """The variants that ``measure`` reads."""
-        return [name for word in self.measure for name in DATASET_OF.findall(word)]
 
     @property
     def printed(self) -> Table | None:
@@ -257,14 +244,9 @@ def _tasks(column: Column, there: Mapping[str, Column]) -> Iterator[str]:
 
 
 class Plan(Strict):
-    """All experiments, with the dataset variants, files and encoders that they share.
-
-    ``files``: files and folders that a command writes once: name → the words of that command, with ``<data>`` and
-    ``<out>``. ``<file:NAME>`` in a setting or a measurement is its place.
-    """
+    """All experiments, with the dataset variants and encoders that they share."""
 
     datasets: Datasets
-    files: Mapping[str, Annotated[tuple[str, ...], Field(min_length=1)]] = Field(default_factory=dict)
     encoders: tuple[Encoder, ...]
     experiments: Annotated[tuple[Experiment, ...], Field(min_length=1)]
 
@@ -286,16 +268,6 @@ class Plan(Strict):
             for name in () if one.finished else one.rows:
                 if name not in encoders:
                     raise ValueError(f"{one.name}: unknown encoder {name}")
-            for name in one.datasets_named:
-                if name not in variants:
-                    raise ValueError(f"{one.name}: unknown variant {name}")
-        words = [word for one in self.experiments for word in one.measure]
-        words += [word for file in self.files.values() for word in file]
-        words += [setting for variant in self.datasets.variants for setting in variant.settings]
-        words += [setting for encoder in self.encoders for setting in encoder.settings]
-        for name in names_in(words):
-            if name not in self.files:
-                raise ValueError(f"unknown file {name}")
         return self
 
     def encoder(self, name: str) -> Encoder:

@@ -6,9 +6,6 @@ COMMANDS = {
     "run": ("experiments.command", "Run experiments of the papers, and write the pages of their results"),
     "source-sentences": ("experiments.source_sentences", "Draw sentences that no evaluation set contains"),
     "refinish": ("experiments.refinish", "Filter and score the texts of a run again, under other settings"),
-    "human-nli": ("experiments.measures.human_nli", "Human-annotated NLI pairs as examples or training pairs"),
-    "auto-nli-agreement": ("experiments.measures.auto_nli", "Label agreement of generated NLI pairs by a classifier"),
-    "dino-confusion": ("experiments.measures.dino", "Similarity of generated pairs by a judge beside their labels"),
 }
 
 app = lazy_app("Run experiments; results go to experiments/results (docs/results.md).", COMMANDS)

@@ -1,21 +1,17 @@
 """The runner: one experiment to its result, by datasets, trained encoders, scores and paired differences."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 from benchmarks.trials import hardware
-from eval.compare.seeds import split_of
 from experiments.encoders import EncoderMaker
-from experiments.files import Files, with_data
-from experiments.plan import DATASET_OF, Experiment, OwnColumn, Plan, Seeds
+from experiments.plan import Experiment, Plan, Seeds
 from experiments.result import Difference, Measured, Result
 from experiments.steps import Steps, digest
 from experiments.variants import DatasetMaker, finished_config
 from hub.contract.measured import VariantPlan, VariantScores
-from hub.contract.results import read_results
 from hub.contract.run_dir import require_complete
 from hub.durable import write_text
 from hub.errors import InputError
@@ -33,8 +29,7 @@ class Runner:
 
     def __init__(self, plan: Plan, steps: Steps, data: Path | None, settings: Sequence[str] = ()):
         self.plan, self.steps = plan, steps
-        self.files = Files(plan.files, steps, data)
-        self.datasets = DatasetMaker(plan, steps, self.files, settings)
+        self.datasets = DatasetMaker(plan, steps, data, settings)
         self.encoders = EncoderMaker(plan, self.datasets, [word for word in settings if word.startswith("@")])
 
     def run(self, experiment: Experiment) -> Result:
@@ -43,7 +38,7 @@ class Runner:
             hint = f"git checkout {experiment.finished} repeats it; its result is kept"
             raise InputError(experiment.name, "is finished and its code was removed", hint=hint)
         seeds = self.seeds(experiment)
-        measured, seconds = self._measured(experiment) if experiment.measure else self._table(experiment)
+        measured, seconds = self._table(experiment)
         return Result(
             experiment=experiment.name,
             measured=measured,
@@ -66,7 +61,7 @@ class Runner:
 
     def _variants(self, experiment: Experiment) -> list[str]:
         named = [one.dataset for one in self.plan.encoders_of(experiment) if one.dataset]
-        return list(dict.fromkeys([*experiment.datasets_named, *named]))
+        return list(dict.fromkeys(named))
 
     def _size(self, name: str) -> dict[str, int]:
         directory = self.dataset(name)
@@ -75,14 +70,13 @@ class Runner:
         return {"source sentences": manifest.counts["sources"], "rows": rows}
 
     def _seconds_of_inputs(self, experiment: Experiment) -> float:
-        """CPU seconds of datasets and files. Variants with the same texts count once."""
+        """CPU seconds of datasets. Variants with the same texts count once."""
         seconds = dict[tuple[str, int], float]()
         for name in self._variants(experiment):
             for seed in self.seeds(experiment).data:
                 texts = (self.plan.datasets.variant(name).same_texts or name, seed)
                 seconds[texts] = max(seconds.get(texts, 0.0), self.datasets.find(name, seed).seconds)
-        settings = [word for one in self.plan.encoders_of(experiment) for word in one.settings]
-        return sum(seconds.values()) + self.files.seconds([*settings, *experiment.measure])
+        return sum(seconds.values())
 
     def _table(self, experiment: Experiment) -> tuple[Measured, float]:
         """A table of encoders with the paired differences of its effects."""
@@ -112,13 +106,7 @@ class Runner:
                 Difference(better=effect.better, than=effect.than, column=name, difference=difference)
                 for effect, difference in zip(effects, found.differences, strict=True)
             ]
-        sets = {name: scored[name] for name in experiment.rows if self.plan.encoder(name).example_sets}
-        measured = Measured(
-            rows=rows,
-            differences=tuple(differences),
-            notes=(over_sets(columns, sets),) if sets else (),
-        )
-        return measured, sum(one.seconds for one in every.values())
+        return Measured(rows=rows, differences=tuple(differences)), sum(one.seconds for one in every.values())
 
     def _compared(self, plan: VariantPlan) -> VariantScores:
         """Scores and differences with intervals over rows and seeds; kept by what decides them."""
@@ -128,34 +116,3 @@ class Runner:
         if not path.is_file():
             write_text(path, compared(plan).model_dump_json(indent=1) + "\n")
         return VariantScores.model_validate_json(path.read_bytes())
-
-    def _measured(self, experiment: Experiment) -> tuple[Measured, float]:
-        """The result of a measurement of another kind than a table of encoders."""
-        datasets = {name: str(self.dataset(name)) for name in experiment.datasets_named}
-        words = [self.files.filled(word) for word in experiment.measure]
-        key = digest(words, datasets)
-        out = self.steps.folder / "measured" / f"{key}.json"
-
-        def filled(word: str) -> str:
-            word = DATASET_OF.sub(lambda found: datasets[found[1]], word)
-            return with_data(word, self.files.data, experiment.name).replace("<out>", str(out))
-
-        seconds = self.steps.once("measured", key, list(map(filled, words)), experiment.name, out)
-        return Measured.model_validate_json(out.read_bytes()), seconds
-
-
-def scores_of(column: OwnColumn, folders: Sequence[Path]) -> list[float]:
-    """The mean over a column's tasks in each evaluation."""
-    found = []
-    for place in folders:
-        scores = {(one.task, one.split): one.main_score for one in read_results(place / "results.json").scores}
-        found.append(fmean(scores[task, split_of(task, column.split)] for task in column.tasks))
-    return found
-
-
-def over_sets(columns: Mapping[str, OwnColumn], folders: Mapping[str, Sequence[Path]]) -> str:
-    """A sentence with mean and standard deviation of the last column over trainings, each on an example set."""
-    name, column = list(columns.items())[-1]
-    scores = {encoder: scores_of(column, places) for encoder, places in folders.items()}
-    parts = [f"{encoder} {fmean(found):.1f} ± {stdev(found):.1f}" for encoder, found in scores.items()]
-    return f"Mean ± standard deviation of {name} over example sets: {'; '.join(parts)}."

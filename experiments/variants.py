@@ -1,11 +1,10 @@
 """The datasets of a plan's variants: source sentences drawn, pairs generated or filtered again, each step once."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.files import Files
 from experiments.plan import Plan, Source, Variant
 from experiments.steps import Made, Steps, digest
 from hub.contract.recipe import DatasetRecipe
@@ -26,9 +25,9 @@ DRAW, REFINISH = ["experiment", "source-sentences"], ["experiment", "refinish"]
 class DatasetMaker:
     """Makes the datasets of a plan. ``settings``: added to every dataset recipe."""
 
-    def __init__(self, plan: Plan, steps: Steps, files: Files, settings: Sequence[str] = ()):
-        self.datasets, self.steps, self.files, self.settings = plan.datasets, steps, files, tuple(settings)
-        senteval = files.data / "senteval" if files.data else None
+    def __init__(self, plan: Plan, steps: Steps, data: Path | None, settings: Sequence[str] = ()):
+        self.datasets, self.steps, self.data, self.settings = plan.datasets, steps, data, tuple(settings)
+        senteval = data / "senteval" if data else None
         self.senteval = senteval if senteval and (senteval / "downstream").is_dir() else None
 
     def find(self, name: str, seed: int) -> Made:
@@ -52,8 +51,8 @@ class DatasetMaker:
             source |= {"kind": "model", "top_p": GENERATED_TOP_P}
         else:
             source |= {"kind": "file", "path": str(self._drawn(texts.source, spec, limit, seed))}
-        own = [self.files.filled(setting) for setting in (*texts.settings, *self.settings)]
-        given = [f"license={spec.dataset_license}", *own, f"source={json.dumps(source)}", f"seed={seed}"]
+        own = [f"license={spec.dataset_license}", *texts.settings, *self.settings]
+        given = [*own, f"source={json.dumps(source)}", f"seed={seed}"]
         recipe = load_recipe(texts.recipe, DatasetRecipe, given)
         return self._dataset(variant, seed, ["write", str(texts.recipe), *set_words(given)], deciding(recipe))
 
@@ -66,7 +65,7 @@ class DatasetMaker:
     def _drawn(self, name: str, spec: Source, limit: int, seed: int) -> Path:
         """The file of source sentences that a data seed draws."""
         assert spec.path is not None
-        places = [*([self.files.data / spec.path] if self.files.data else []), Path(spec.path)]
+        places = [*([self.data / spec.path] if self.data else []), Path(spec.path)]
         file = next((place for place in places if place.is_file()), None)
         if file is None:
             raise InputError(spec.path, f"source {name}: no such file", hint="--data DIR (STS_DINO_DATA) holds it")
@@ -105,16 +104,14 @@ def source_sentences(directory: Path) -> list[str]:
     return list(dict.fromkeys(texts))
 
 
-def finished_rows(
-    directory: Path, columns: Sequence[str], hint: str, wanted: Callable[[str], bool] = is_finished
-) -> list[tuple[Any, ...]]:
-    """These columns of every row of a dataset's finished configs, or of the configs ``wanted``.
+def finished_rows(directory: Path, columns: Sequence[str], hint: str) -> list[tuple[Any, ...]]:
+    """These columns of every row of a dataset's finished configs.
 
     Raises InputError, with the hint, for a dataset without such rows or columns.
     """
     rows = list[tuple[Any, ...]]()
     for file in require_complete(directory).files:
-        if file.config and wanted(file.config):
+        if file.config and is_finished(file.config):
             try:
                 found = read_table(directory / file.path, list(columns)).to_pylist()
             except KeyError as error:

@@ -11,7 +11,7 @@ import numpy as np
 import yaml
 
 from hub.client.plan import DETAILS
-from hub.contract.measured import KINDS, NEAR_COPY, TrainedOn
+from hub.contract.measured import KINDS, NEAR_COPY
 from hub.contract.recipe import DatasetRecipe, Label, config_features, finished_schema
 from hub.contract.run_dir import Manifest
 from hub.contract.schema import EXAMPLE_SET, PROVENANCE, base_config, features
@@ -43,13 +43,6 @@ LABELS, LENGTHS = "assets/labels.png", "assets/lengths.png"
 QUANTILES = (0.05, 0.5, 0.95)
 PER_TARGET, PER_REASON = 3, 2  # sample rows
 RAW_COLUMNS = ["text1", "text2"]
-TRAINED_ON: dict[TrainedOn, str] = {
-    "untrained": "nothing (untrained)",
-    "shuffled": "pairs of this dataset, their scores shuffled (shuffled-label baseline)",
-    "copies": "source sentences alone (unsupervised SimCSE baseline)",
-    "dataset": "**pairs of this dataset**",
-    "people": "human-annotated pairs",
-}
 
 
 def dataset_files(facts: DatasetFacts, repo_id: str, now: datetime) -> dict[str, bytes]:
@@ -285,7 +278,6 @@ def measured_context(facts: DatasetFacts) -> dict[str, Any]:
     fidelity = facts.fidelity
     return {
         "value": facts.value,
-        "trained_on": TRAINED_ON,
         "fidelity": fidelity,
         "nli_classes": list(next(iter(fidelity.labels.values())).nli or {}) if fidelity else [],
         "near_copy": NEAR_COPY,

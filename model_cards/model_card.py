@@ -71,7 +71,12 @@ def model_context(facts: ModelFacts) -> dict[str, Any]:
         "removed": None,
         "history": None,
         "reproducible": None,
-        **(score_context(results, row, trained=training is not None) if results else {"results": None, "scores": {}}),
+        "start": base.start,
+        **(
+            score_context(results, row, base.start, training is not None)
+            if results
+            else {"results": None, "scores": {}}
+        ),
     }
     return context | (training_context(recipe, facts, training) if training else {})
 

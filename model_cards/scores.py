@@ -33,7 +33,7 @@ INTERVALS: dict[Method, str] = {
     "bca": "95 % bootstrap intervals, bias-corrected and accelerated (BCa),",
 }
 OPEN_PROTOCOLS = 6  # a card folds more of them away
-UNTRAINED, SIMCSE, TRAINED = "untrained", "SimCSE baseline", "trained"
+SIMCSE, TRAINED = "SimCSE baseline", "trained"  # the encoder before training: ``Encoder.start``
 
 
 def families(scores: Iterable[TaskScore]) -> dict[str, list[TaskScore]]:
@@ -62,12 +62,15 @@ def title(task: str, metric: str, family: str | None = None) -> str:
     return known or f"{OTHER}: {protocol}, {metric}"
 
 
-def score_context(results: Results, row: PaperRow | None, trained: bool) -> dict[str, Any]:
-    """Template variables of ``scores.md.jinja``."""
+def score_context(results: Results, row: PaperRow | None, start: str, trained: bool) -> dict[str, Any]:
+    """Template variables of ``scores.md.jinja``; ``start``: what the encoder before training is called."""
     scores = [*results.scores, *results.base_scores, *results.control_scores]
     return {
         "results": results,
-        "scores": {name: _table(found, results, row, trained) for name, found in families(results.scores).items()},
+        "scores": {
+            name: _table(found, results, row, start, trained) for name, found in families(results.scores).items()
+        },
+        "elsewhere": formats.elsewhere(results, start) if trained else "",
         "paper_averages": row.averages if row else {},
         "parts": parts_of(results),
         "no_interval": any(score.interval() is None for score in scores),
@@ -75,18 +78,18 @@ def score_context(results: Results, row: PaperRow | None, trained: bool) -> dict
         "rule": RULE if any(gain.verdict for gain in (*results.gains, *results.over_control)) else None,
         "protocols": list({(score.task, score.protocol): score for score in results.scores}.values()),
         "open_protocols": OPEN_PROTOCOLS,
-        "other_versions": other_versions(results),
+        "other_versions": other_versions(results, start),
     }
 
 
-def other_versions(results: Results) -> list[tuple[str, dict[str, str]]]:
+def other_versions(results: Results, start: str) -> list[tuple[str, dict[str, str]]]:
     """(side, task and split; library versions) of every score whose versions differ from the file's."""
-    sides = {"": results.scores, f"{UNTRAINED}, ": results.base_scores, f"{SIMCSE}, ": results.control_scores}
+    sides = {"": results.scores, f"{start}, ": results.base_scores, f"{SIMCSE}, ": results.control_scores}
     found = [(side, one) for side, scores in sides.items() for one in scores]
     return [(f"{side}{one.task} {one.split}", one.versions) for side, one in found if one.versions]
 
 
-def _table(scores: list[TaskScore], results: Results, row: PaperRow | None, trained: bool) -> Markdown:
+def _table(scores: list[TaskScore], results: Results, row: PaperRow | None, start: str, trained: bool) -> Markdown:
     """The scores of a family, those of a trained encoder beside its baselines, and the paper's numbers."""
     before, gains = by_task(results.base_scores), by_task(results.gains)
     control, over = by_task(results.control_scores), by_task(results.over_control)
@@ -94,17 +97,15 @@ def _table(scores: list[TaskScore], results: Results, row: PaperRow | None, trai
     papers = [row.score(score) if row else None for score in scores]
     in_paper = any(paper is not None for paper in papers)
     header = ["task", "split", *(units if len(units) == 1 else ["rows"])]
-    header += [UNTRAINED, TRAINED, "gain"] if trained else ["score"]
-    header += [SIMCSE, "gain over SimCSE"] if control else []
+    header += [*([start] if trained else []), *([SIMCSE] if control else []), TRAINED if trained else "score"]
+    header += [*(["gain"] if trained else []), *(["gain over SimCSE"] if control else [])]
     rows: list[list[Any]] = []
     for score, paper in zip(scores, papers, strict=True):
         counted = score.n if len(units) == 1 else f"{score.n:,} {score.unit}"
         key = score.task, score.split
-        cells = [formats.score(score)]
-        if trained:
-            cells = [formats.score(before.get(key)), *cells, _gain(before.get(key), score, gains.get(key))]
-        if control:
-            cells += [formats.score(control.get(key)), _gain(control.get(key), score, over.get(key))]
+        sides = [*([(before, gains)] if trained else []), *([(control, over)] if control else [])]
+        cells = [*(formats.score(found.get(key)) for found, _ in sides), formats.score(score)]
+        cells += [_gain(found.get(key), score, gain.get(key)) for found, gain in sides]
         cells += ["" if paper is None else formats.number(paper)] if in_paper else []
         rows.append([code(score.task), score.split, counted, *map(Markdown, cells)])
     return table([*header, *(["paper"] if in_paper else [])], rows)

@@ -18,7 +18,7 @@ from pathlib import Path
 from random import Random
 from shlex import quote
 from threading import Event
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, cast, get_args
 
 import typer
 import yaml
@@ -48,7 +48,6 @@ TASKS: dict[Split, tuple[str, ...]] = {"validation": ("stsb/cosine",), "test": F
 OF_COPIES = {"example_type": "triplet", "loss": "MultipleNegativesRankingLoss"}  # InfoNCE at temperature 0.05
 OF_PEOPLE = {"example_type": "sts", "loss": "CoSENTLoss"}  # few of their pairs share a source sentence: no triplets
 UNIQUE = {"batch_sampler": "no_duplicates"}  # a sentence twice in a batch would be its own negative
-ORDER: tuple[TrainedOn, ...] = ("untrained", "shuffled", "copies", "dataset", "people")
 STSB_TRAIN = "STSBenchmark/sts-train.csv"
 TRAINING_KEYS = ("datasets", *OF_TRAINING)  # keys that a baseline lacks
 STS, TRIPLET = ROW_SCHEMAS["sts"], ROW_SCHEMAS["triplet"]
@@ -350,7 +349,7 @@ def measured(
         tasks=experiment.tasks,
         split=experiment.split,
         samples=experiment.samples,
-        variants={name: folders[name] for name in ORDER if name in folders},
+        variants={name: folders[name] for name in get_args(TrainedOn) if name in folders},
         control="copies",
         differences=tuple(("dataset", name) for name in ("shuffled", "people") if name in folders),
     )
@@ -367,6 +366,7 @@ def measured(
         tasks=experiment.tasks,
         split=experiment.split,
         samples=experiment.samples,
+        start=experiment.student.recipe.base.start,
         variants={cast(TrainedOn, name): scores.variants[name] for name in plan.variants},
         over={cast(TrainedOn, name): one for (_, name), one in zip(scores.pairs, scores.differences, strict=True)},
         skipped=skipped,
@@ -413,7 +413,8 @@ def untrained(tree: Mapping[str, Any]) -> dict[str, Any]:
 def trained_on(tree: Mapping[str, Any], variant: TrainedOn, directory: Path, config: str, seed: int) -> dict[str, Any]:
     """A model recipe whose datasets read one config of a run directory, with the variant's example type and loss."""
     data, arguments = tree["datasets"], dict(tree.get("arguments", {}))
-    licence = {key: value for key, value in data[0].items() if key == "license"}
+    licence = {"license": data[0].get("license") or tree["license"]}  # pairs that a baseline draws name none
+    data = [licence | {key: value for key, value in one.items() if key not in ("repo_id", "revision")} for one in data]
     if variant == "copies":
         data = [licence | OF_COPIES]
         arguments |= UNIQUE
@@ -439,8 +440,9 @@ def table(value: TrainingValue) -> str:
     """A line per variant: mean over tasks, difference to the SimCSE baseline, and the dataset's difference to it."""
     several = f"{len(value.seeds)} seeds" if len(value.seeds) > 1 else "1 seed: intervals over sentence pairs alone"
     rows = [("trained on", f"mean of {len(value.tasks)}", "over SimCSE", "dataset over it")]
-    for name, found in value.variants.items():
-        rows.append((name, str(found.average), str(found.over_simcse or ""), str(value.over.get(name, ""))))
-    rows += [(name, f"not trained: {why}", "", "") for name, why in value.skipped.items()]
+    for name, words in value.names.items():
+        if found := value.variants.get(name):
+            rows.append((words, str(found.average), str(found.over_simcse or ""), str(value.over.get(name, ""))))
+    rows += [(value.names[name], f"not trained: {why}", "", "") for name, why in value.skipped.items()]
     head = f"{value.dataset} ({value.config}): {value.pairs:,} pairs, {several}, {value.split}, Spearman x 100"
     return f"{head}\n{cli.aligned(rows)}"

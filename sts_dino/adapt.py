@@ -2,7 +2,7 @@
 
 DIR/NAME.yaml, DIR/NAME.encoder.yaml    the recipes, proposed from the corpus
 DIR/datasets/NAME-pairs/                the dataset's run directory
-DIR/models/NAME-encoder/                the encoder's; beside it the untrained one, the SimCSE baseline and the scores
+DIR/models/NAME-encoder/                the encoder's; beside it the base, the SimCSE baseline and the scores
 DIR/annotations/                        human answers
 DIR/report.html                         the report
 DIR/estimate.json, steps.log            the estimate, and the messages of the stages
@@ -141,7 +141,7 @@ class Adaptation:
         found = {COMPARED: f"{MINILM} as downloaded"} if minilm_here() and not is_minilm else {}
         if base.modules == "sentence-transformer":
             return {BASE: f"{MINILM if is_minilm else name} as downloaded", **found}
-        return found or {BASE: "the untrained encoder"}
+        return found or {BASE: f"the encoder {base.start}"}
 
     @property
     def is_judged(self) -> bool:
@@ -390,7 +390,7 @@ def shown(found: Adaptation, predicted: AdaptationEstimate) -> str:
         "verify": "label agreement",
         "train": f"{found.model.arguments.get('max_steps', '?')} steps",
         "control": "as many of the SimCSE baseline, on the source sentences alone",
-        "score": "the untrained encoder, the SimCSE baseline and the trained encoder",
+        "score": f"the encoder {found.model.base.start}, the SimCSE baseline and the trained encoder",
     }
     minutes = {name: f"{getattr(predicted, name) / 60:.1f}" for name in [*what, "seconds"]}
     rows = [("step", "minutes", ""), *((name, minutes[name], what[name]) for name in what if minutes[name] != "0.0")]
@@ -445,7 +445,7 @@ def summary(found: Adaptation, page: Path) -> str:
 
     parts = [of_dataset(found.pairs, require_complete(found.pairs))]
     if found.model.evaluation or found.own.tasks:
-        parts.append(table(read_results(found.encoder / "results.json")))
+        parts.append(table(read_results(found.encoder / "results.json"), found.model.base.start))
     else:
         parts.append(f"the project has no evaluation data in {found.dataset.language!r}: judge some pairs yourself")
     return "\n\n".join([*parts, f"report: {page}", *filter(None, ["\n".join(verdicts(found))])])

@@ -16,7 +16,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
@@ -142,15 +142,17 @@ def train(
     batch_size: int = BATCH,
     learning_rate: float | None = None,
     dataset_license: str | None = None,
+    merge: float | Literal["auto"] | None = None,
     settings: Sequence[str] = (),
 ) -> "SentenceTransformer":
-    """Train an encoder on pairs, in ``artifacts/models/NAME``, with its untrained base and its recipe beside it.
+    """Train an encoder on pairs, in ``artifacts/models/NAME``, with its base and its recipe beside it.
 
     dataset: what ``write_pairs`` returned or any ``Dataset`` with its columns, a finished run directory, or
     ``ORG/NAME@REVISION``. base: a folder or ``ORG/NAME@REVISION``; modules: ``sentence-transformer`` (a finished
     encoder with its own modules; the default for one), ``transformer`` (all layers, the mean of the tokens),
     ``static`` (its token embeddings alone, small and fast) or ``prompteol`` (a causal language model under PromptEOL's
-    prompt, with LoRA, the slowest). settings: more keys of the recipe.
+    prompt, with LoRA, the slowest). merge: the share of the trained weights in the result, the rest is the base's
+    (``auto``: chosen on validation pairs). settings: more keys of the recipe.
 
     Raises InputError and RunError as ``sts-dino train`` does.
     """
@@ -199,6 +201,7 @@ def train(
         "datasets": [data],
         "token_dropout": 0.0 if finished else 0.1,
         "batch_size": batch_size,
+        **({} if merge is None else {"merge": merge}),
         "arguments": {key: str(value) for key, value in arguments.items()},
     }
     path = directory.with_name(f"{name}.yaml")

@@ -1,8 +1,4 @@
-"""A Hub with faults on purpose, and processes that publish to it and may be killed at any moment.
-
-As a script (``Launcher`` starts it) it imports the libraries once and then forks one process for each line of JSON on
-stdin, so that a process costs milliseconds. Its environment is that of a client of the Hub, set before any import.
-"""
+"""A Hub with faults on purpose, and processes that publish to it and may be killed at any moment."""
 
 import contextlib
 import importlib
@@ -11,14 +7,17 @@ import logging
 import os
 import re
 import select
+import shutil
 import signal
-import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+
+import forked_python
 
 from hub.contract.run_dir import read_manifest
 from hub_server.faults import request_kind
@@ -70,11 +69,11 @@ class FaultyHub:
 class Running:
     """A process that a ``Launcher`` forked."""
 
-    def __init__(self, launcher: "Launcher", pid: int, said: Path):
-        self._launcher, self.pid, self._said = launcher, pid, said
+    def __init__(self, pid: int, answers: Any, said: Path):
+        self.pid, self._answers, self._said, self._code = pid, answers, said, None
 
     def alive(self) -> bool:
-        return not self._launcher.has_ended()
+        return self._code is None and not select.select([self._answers], [], [], 0)[0]
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -82,7 +81,8 @@ class Running:
 
     def code(self) -> int:
         """Wait for its end; the exit code, or minus the signal."""
-        return self._launcher.ended()
+        self._code = int(self._answers.readline()) if self._code is None else self._code
+        return self._code
 
     def said(self) -> str:
         """All it has written to stdout and stderr."""
@@ -90,46 +90,34 @@ class Running:
 
 
 class Launcher:
-    """Forks processes one after the other; use it as a context manager."""
+    """Forks processes from one that has imported modules (``forked_python``); use it as a context manager."""
 
     script = Path(__file__).resolve()  # whose functions it calls
 
     def __init__(self, environment: dict[str, str], folder: Path, *preloaded: str):
         self._folder, self._count = folder, 0
         folder.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, str(self.script), *(preloaded or PRELOADED)]
-        environment = environment | {"PYTHONPATH": str(Path(__file__).resolve().parents[1]), "OMP_NUM_THREADS": "1"}
-        self._process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
-        )
-        assert self._line() == "ready", "the launcher could not import what it launches"
+        root = str(Path(__file__).resolve().parents[1])
+        self._environment = environment | {"PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
+        self._place = Path(tempfile.mkdtemp(prefix="launcher-")) / "socket"  # short, as paths of sockets are
+        server = self._environment, self._place, sys.executable
+        self._server = forked_python.started(*server, *(preloaded or PRELOADED))
 
     def __enter__(self) -> "Launcher":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.communicate(timeout=60)
+        self._server.communicate(timeout=60)
+        shutil.rmtree(self._place.parent)
 
     def start(self, function: str, *arguments: Any) -> Running:
         """Call a function of the script in a process of its own."""
         self._count += 1
         said = self._folder / f"{self._count:04d}-{function}.txt"
-        print(json.dumps([function, arguments, str(said)]), file=self._process.stdin, flush=True)
-        self._ended: int | None = None
-        return Running(self, int(self._line()), said)
-
-    def has_ended(self) -> bool:
-        if self._ended is None and select.select([self._process.stdout], [], [], 0)[0]:
-            self._ended = int(self._line())
-        return self._ended is not None
-
-    def ended(self) -> int:
-        if self._ended is None:
-            self._ended = int(self._line())
-        return self._ended
-
-    def _line(self) -> str:
-        return self._process.stdout.readline().strip()
+        words = [str(self.script), function, json.dumps(arguments)]
+        with said.open("ab") as written, Path(os.devnull).open("rb") as silence:
+            streams = [silence.fileno(), written.fileno(), written.fileno()]
+            return Running(*forked_python.asked(str(self._place), words, self._environment, streams), said)
 
 
 # What follows runs in the forked processes.
@@ -191,24 +179,5 @@ def talkative(token: str, broken: list[str], command_name: str, arguments: list[
     command(command_name, arguments)
 
 
-def main(preloaded: list[str], functions: dict[str, Any]) -> None:
-    for module in preloaded:
-        importlib.import_module(module)
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    print("ready", file=answers)
-    for line in sys.stdin:
-        function, arguments, said = json.loads(line)
-        pid = os.fork()
-        if pid == 0:
-            answers.close()
-            os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
-            os.dup2(1, 2)
-            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            functions[function](*arguments)
-            sys.exit(0)
-        print(pid, file=answers)
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), file=answers)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:], globals())
+    globals()[sys.argv[1]](*json.loads(sys.argv[2]))

@@ -1,11 +1,12 @@
-"""A python whose processes are forked from one that imported the libraries once: 0.1 s each to start in place of 6 s.
+"""Processes that are forked from one that imported the libraries once: 0.1 s each to start in place of 6 s.
 
 ``python_in(environment)`` is the path of an executable that takes the place of ``sys.executable``: ``PATH -m MODULE
 WORDS`` runs in a fork, with the caller's arguments, environment, folder and standard streams, and so do the stages that
 the fork starts. What libraries read from the environment when they are imported is that of the server, so each
 environment of the Hub's and torch's variables has one of its own. A process is killed with its caller, a moment later.
+``started`` and ``asked`` are for callers without an executable (``faults.Launcher``): a fork runs a script for them.
 """
-# ruff: noqa: PTH109 (every caller imports this: little is imported here)
+# ruff: noqa: PTH109, PTH120 (every caller imports this: little is imported here)
 
 import json
 import os
@@ -31,7 +32,6 @@ _servers: dict[tuple[tuple[str, str], ...], str] = {}
 def python_in(environment: dict[str, str]) -> str:
     """The executable for processes of this environment; its server is started the first time."""
     import atexit
-    import subprocess
     import tempfile
     from pathlib import Path
 
@@ -42,26 +42,36 @@ def python_in(environment: dict[str, str]) -> str:
         call = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import forked_python"
         stub.write_text(f"#!{sys.executable} -IS\n{call}; forked_python.call({str(folder / 'socket')!r})\n")
         stub.chmod(0o700)
-        words = [sys.executable, __file__, str(folder / "socket"), str(stub)]
-        server = subprocess.Popen(
-            words, env=environment, stdout=subprocess.PIPE, stdin=subprocess.PIPE, start_new_session=True
-        )
-        atexit.register(server.kill)
-        assert server.stdout is not None and server.stdout.readline() == b"ready\n"
+        atexit.register(started(environment, folder / "socket", str(stub), *IMPORTED).kill)
         _servers[key] = str(stub)
     return _servers[key]
+
+
+def started(environment, place, executable: str, *modules: str):
+    """A server at the socket ``place`` that has imported modules; its forks' ``sys.executable``. Close its stdin."""
+    import subprocess
+
+    words, pipes = [sys.executable, __file__, str(place), executable, *modules], dict.fromkeys(("stdin", "stdout"), -1)
+    server = subprocess.Popen(words, env=environment, start_new_session=True, **pipes)
+    assert server.stdout is not None and server.stdout.readline() == b"ready\n", "it could not import the modules"
+    return server
+
+
+def asked(place: str, words: list[str], environment: dict[str, str], streams: list[int]):
+    """Ask for a fork that runs a module or script with words: its id, and the file that its exit code comes from."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(place)
+    question = {"words": words, "environment": environment, "folder": os.getcwd()}
+    socket.send_fds(connection, [json.dumps(question).encode() + b"\n"], streams)
+    answers = connection.makefile("rb", buffering=0)
+    return int(answers.readline()), answers
 
 
 def call(place: str) -> None:
     """The caller's side: ask for a fork, pass signals on to it, and end as it ends."""
     if sys.argv[1] != "-m":
         os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
-    connection = socket.socket(socket.AF_UNIX)
-    connection.connect(place)
-    question = {"words": sys.argv[2:], "environment": dict(os.environ), "folder": os.getcwd()}
-    socket.send_fds(connection, [json.dumps(question).encode() + b"\n"], [0, 1, 2])
-    answers = connection.makefile()
-    child = int(answers.readline())
+    child, answers = asked(place, sys.argv[2:], dict(os.environ), [0, 1, 2])
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: os.kill(child, number))
     status = int(answers.readline())
@@ -71,14 +81,14 @@ def call(place: str) -> None:
     os._exit(status)
 
 
-def serve(place: str, stub: str) -> None:
+def serve(place: str, executable: str, *modules: str) -> None:
     """The server's side: import the libraries, then fork for each question until its caller is gone."""
     import importlib
     import select
     from pathlib import Path
 
     sys.path[0] = str(Path(sys.path[0]).parent)  # the folder of this file has folders of our packages' names
-    for module in IMPORTED:
+    for module in modules:
         importlib.import_module(module)
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(place)
@@ -90,12 +100,12 @@ def serve(place: str, stub: str) -> None:
         if not os.fork():
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             listening.close()
-            _watch(connection, stub)
+            _watch(connection, executable)
         connection.close()
     os.killpg(0, signal.SIGKILL)
 
 
-def _watch(connection: socket.socket, stub: str) -> None:
+def _watch(connection: socket.socket, executable: str) -> None:
     """Fork the command, report its id and its end; kill it when its caller is gone."""
     import select
 
@@ -105,7 +115,7 @@ def _watch(connection: socket.socket, stub: str) -> None:
     child = os.fork()
     if not child:
         connection.close()
-        _become(json.loads(text), streams, stub)
+        _become(json.loads(text), streams, executable)
     for stream in streams:
         os.close(stream)
     connection.sendall(f"{child}\n".encode())
@@ -118,8 +128,8 @@ def _watch(connection: socket.socket, stub: str) -> None:
         os._exit(0)
 
 
-def _become(question: dict, streams: list[int], stub: str) -> None:
-    """Make this fork what the caller would have been, and run its module as ``python -m`` does."""
+def _become(question: dict, streams: list[int], executable: str) -> None:
+    """Make this fork what the caller would have been, and run its module as ``python -m`` does, or its script."""
     import atexit
     import runpy
     import threading
@@ -132,12 +142,13 @@ def _become(question: dict, streams: list[int], stub: str) -> None:
     os.environ.clear()
     os.environ |= question["environment"]
     os.chdir(question["folder"])
-    module, *sys.argv[1:] = question["words"]
-    sys.path[0], sys.executable = question["folder"], stub
+    name, *sys.argv[1:] = question["words"]
+    script = name.endswith(".py")
+    sys.path[0], sys.executable = os.path.dirname(name) if script else question["folder"], executable
     warnings.filterwarnings("ignore", ".*found in sys.modules after import of package", RuntimeWarning)
     code: object = 0
     try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        runpy.run_path(name, run_name="__main__") if script else runpy.run_module(name, None, "__main__", True)
     except SystemExit as end:
         code = end.code or 0
         if not isinstance(code, int):

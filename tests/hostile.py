@@ -1,7 +1,7 @@
 """Every command that speaks to a Hub, and a Hub that answers wrongly. As a script: what ``faults.Launcher`` forks."""
 
 import contextlib
-import os
+import json
 import shutil
 import sys
 import threading
@@ -118,11 +118,9 @@ class Hostile:
     def _fill(self) -> dict[str, list[str]]:
         """Put on the Hub what the commands read; each command with its words, module first."""
         from huggingface_hub import HfApi
-        from random_run import NAME, make_run
+        from small_runs import random_run
         from tiny_lm import make_lm
         from training_inputs import PAIRS_CARD, sts_rows, write_dataset, write_recipe
-
-        from model_cards import render
 
         self.api = HfApi(endpoint=self.hub.endpoint, token=self.hub.token)
         api, folder = self.api, self.folder
@@ -138,8 +136,7 @@ class Hostile:
         lm = {"repo_id": "acme/lm", "revision": "v1", "license": "mit"}
         data = {**there, "config": "postprocessed", "example_type": "sts", "loss": "CoSENTLoss"}
         train = write_recipe(folder / "trained", datasets=[data], base=lm)
-        run, out = make_run(folder / "artifacts" / "datasets" / NAME, 1, 0.01), folder / "out"
-        render.write(run, render.render(run, f"acme/{NAME}"))
+        run, out = random_run(folder / "artifacts" / "datasets" / "random-run"), folder / "out"
         publish = ["--org", "acme", "--yes", "--patience", "1"]
         write = _recipe(folder / "written.yaml", texts, lm)
         return {
@@ -223,12 +220,7 @@ def spoken(module: str, arguments: list[str]) -> None:
     from release import job
 
     job.Checkout = _Checkout
-    try:
-        faults.command(module, arguments)
-    except SystemExit as end:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(int(end.code or 0))  # the libraries take a second to clean up
+    faults.command(module, arguments)
 
 
 class _Checkout:
@@ -248,4 +240,4 @@ class _Checkout:
 
 
 if __name__ == "__main__":
-    faults.main(sys.argv[1:], globals())
+    globals()[sys.argv[1]](*json.loads(sys.argv[2]))

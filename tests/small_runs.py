@@ -3,9 +3,13 @@
 ``small_run`` leaves a directory as the generation stage does, with its card: ready to be published.
 """
 
+import base64
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
+
+import pytest
 
 from generation.pipeline.directory import DatasetRun
 from generation.pipeline.finish import finish
@@ -13,7 +17,7 @@ from generation.pipeline.tasks import Row, Shard, WriteShard, shard_files
 from generation.rows.counts import WORDS, TextLength
 from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe
-from hub.contract.recipe_file import fingerprint, resolved
+from hub.contract.recipe_file import fingerprint, load_recipe, resolved
 from hub.contract.run_dir import Manifest
 from model_cards.render import render, write
 
@@ -51,6 +55,12 @@ FORMS: dict[str, dict[str, Any]] = {
             {"name": 'bö"se', "instruction": PROMPT.format("scold"), "counter_labels": ["gut"]},
         ],
         "source": {"kind": "model", "limit": 90, "description": "sentences", "license": "apache-2.0"},
+    },
+    "search": {
+        "labels": [
+            {"name": "1", "instruction": PROMPT.format("ask and answer")},
+            {"name": "0", "instruction": PROMPT.format("ask without an answer"), "counter_labels": ["1"]},
+        ]
     },
 }
 BLOCKS, SIZE = 3, 30  # blocks of source sentences; the last block of an example set has no raw row
@@ -153,3 +163,15 @@ def second_text(number: int, attempt: int, label: str, shard: Shard) -> str:
     return (
         f"Text {number % 25} {attempt - attempt // 2} for {shown} ({shard.variant.shots} {shard.variant.example_set})."
     )
+
+
+def random_run(directory: Path) -> Path:
+    """A finished run of the demo's recipe, of random texts: they do not compress, so it is uploaded in parts."""
+    recipe, draw = (
+        load_recipe(Path("recipes/demo/sts-dino-x2.yaml"), DatasetRecipe, [f"name={directory.name}"]),
+        Random(0),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("small_runs.second_text", lambda *_: base64.b64encode(draw.randbytes(600)).decode())
+        small_run(directory, recipe)
+    return directory

@@ -79,6 +79,19 @@ def make_lm(directory: Path, kind: str = "llama", seed: int = 0, padded: int = 0
     return directory
 
 
+def make_closing(directory: Path) -> Path:
+    """Write a random language model whose texts end soon: about one token in four is a quotation mark."""
+    make_lm(directory, "gpt2", n_layer=1, n_positions=1024, tie_word_embeddings=False)
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(directory), make_tokenizer()
+    with torch.no_grad():  # the last normalisation adds a direction that few tokens' output weights share
+        direction = torch.nn.functional.normalize(torch.randn(32), dim=0)
+        model.transformer.ln_f.bias.copy_(10 * direction)
+        for token, logit in (('"', 5), ("Ċ", -5), ("<|end|>", -5)):
+            model.lm_head.weight[tokenizer.convert_tokens_to_ids(token)] = logit / 10 * direction
+    model.save_pretrained(directory)
+    return directory
+
+
 def load_engine(folder: Path, **settings: Any) -> Engine:
     model = LanguageModel(path=str(folder), license="mit", **settings)
     return Engine(*load_model(model), chat=model.chat_template)

@@ -31,6 +31,7 @@ class EvaluationJob:
     """``records`` is where the evaluation is written, ``results`` where a recipe's scores go beside it.
 
     left_out: tasks of the named groups that no source of data is given for and that ``--skip`` did not name.
+    start: what tables call the base.
     """
 
     entries: tuple[Entry, ...]
@@ -44,6 +45,7 @@ class EvaluationJob:
     results: Path | None
     cache: Path | None
     threads: int | None = None
+    start: str = "base encoder"
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,7 @@ def prepare(request: Request) -> EvaluationJob:
         results=Path(model) / RESULTS if is_whole else None,
         cache=kept_in if request.keeps_embeddings else None,
         threads=recipe.threads if recipe else None,
+        **({"start": recipe.base.start} if recipe and not request.base else {}),
     )
 
 

@@ -8,15 +8,16 @@ from hub.contract.results import RULE, Results, TaskScore, by_task
 BESIDE = ("pearson", "f1")  # metrics that papers report next to a task's main one
 
 
-def table(results: Results) -> str:
+def table(results: Results, start: str = "base encoder") -> str:
     """Scores with 95 % intervals in brackets, one line a task or average; a dash where something is not there.
 
     With a base or a SimCSE baseline, their scores stand beside, and a second table has the differences; else a line
     ends with further metrics and the seconds that probes took. Below: how each average is defined, and notes.
+    ``start``: what the base is called.
     """
     compared = bool(results.control_scores) or any(before for before, _ in results.pairs_of_scores())
-    parts = [aligned(rows) for rows in (_compared(results) if compared else [_alone(results)])]
-    lines = ["\n\n".join(parts), *_notes(results)]
+    parts = [aligned(rows) for rows in (_compared(results, start) if compared else [_alone(results)])]
+    lines = ["\n\n".join(parts), *_notes(results), *filter(None, [shown.elsewhere(results, start)])]
     if results.averages:
         lines += ["", *(f"{item.name}: {item.definition}" for item in results.averages)]
     return "\n".join(lines)
@@ -36,7 +37,7 @@ def _alone(results: Results) -> list[tuple[str, ...]]:
     return rows
 
 
-def _compared(results: Results) -> list[list[tuple[str, ...]]]:
+def _compared(results: Results, start: str) -> list[list[tuple[str, ...]]]:
     """Two tables: the scores of base, baseline and encoder, and the encoder's differences to the two."""
     pairs, gains = results.pairs_of_scores(), by_task(results.gains)
     control, over = by_task(results.control_scores), by_task(results.over_control)
@@ -48,8 +49,8 @@ def _compared(results: Results) -> list[list[tuple[str, ...]]]:
     def more(value: float, than: float | None) -> str:
         return shown.number(None if than is None else value - than, signed=True)
 
-    scores = [("task", "split", "rows", *beside("before", "SimCSE baseline"), "after" if has_base else "score")]
-    differences = [("task", "split", "metric", *beside("gain", "over control"))]
+    scores = [("task", "split", "rows", *beside(start, "SimCSE baseline"), "trained" if has_base else "score")]
+    differences = [("task", "split", "metric", *beside("gain", "over SimCSE"))]
     for before, after in pairs:
         key = after.task, after.split
         around = beside(shown.score(before), shown.score(control.get(key)))

@@ -440,6 +440,7 @@ class TrainingValue(Measured):
     split: Split
     samples: Positive
     variants: dict[TrainedOn, VariantScore] = was("arms", "variants")
+    start: str = "before training"  # what the encoder is called before it (``Encoder.start``)
     over: dict[TrainedOn, Estimate] = Field(default_factory=dict)
     skipped: dict[TrainedOn, str] = Field(default_factory=dict)
     versions: dict[str, str]
@@ -449,6 +450,17 @@ class TrainingValue(Measured):
         if not {"dataset", "copies"} <= self.variants.keys() or self.variants["dataset"].over_simcse is None:
             raise ValueError("the dataset and the SimCSE baseline are always measured")
         return self
+
+    @property
+    def names(self) -> dict[TrainedOn, str]:
+        """Variant → what it was trained on, in words; in the order of tables."""
+        return {
+            "untrained": f"nothing ({self.start})",
+            "copies": "source sentences alone (unsupervised SimCSE baseline)",
+            "shuffled": "pairs of this dataset, their scores shuffled (shuffled-label baseline)",
+            "dataset": "pairs of this dataset",
+            "people": "human-annotated pairs",
+        }
 
     @property
     def gain(self) -> Estimate:

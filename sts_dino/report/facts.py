@@ -18,7 +18,7 @@ from eval.runs.records import BASE, beside
 from hub.errors import InputError
 from model_cards.facts import DatasetFacts, ModelFacts, require_manifest
 from model_cards.rows import GROWING_SHARDS, first_rows, ordered_shards, sample_config, targets_of
-from model_cards.scores import SIMCSE, TRAINED, UNTRAINED
+from model_cards.scores import SIMCSE, TRAINED
 from sts_dino.report.pairs import Cosines, Pair, Sample, cosines_of, draw
 
 SHOWN_OF_GROWING = 4  # rows of a label
@@ -118,7 +118,7 @@ def _dataset(facts: DatasetFacts, models: Sequence[ModelFacts], kept: Path) -> D
     if sample is None or not sample.drawn or not sample.has_pairs or not trained:
         return DatasetPage(facts, cost, sample, judged=_judged(facts, sample, kept))
     model = (own or trained)[0]
-    cosines = cosines_of(sample, facts.manifest.fingerprint, _encoders(model, {UNTRAINED: BASE}), kept)
+    cosines = cosines_of(sample, facts.manifest.fingerprint, _encoders(model, {model.recipe.base.start: BASE}), kept)
     return DatasetPage(facts, cost, sample, cosines, model.manifest.name, bool(own), _judged(facts, sample, kept))
 
 
@@ -168,7 +168,7 @@ def read_judgements(
         f"{model.manifest.name}, {side}": folder
         for model in models
         if model.manifest.complete
-        for side, folder in _encoders(model, {UNTRAINED: BASE, SIMCSE: COPIES}).items()
+        for side, folder in _encoders(model, {model.recipe.base.start: BASE, SIMCSE: COPIES}).items()
     }
     if not encoders:
         raise InputError("--annotations", "no trained encoder is given to compare with", hint="name its run directory")

@@ -16,7 +16,7 @@ from model_cards import renderer
 from model_cards.dataset_card import LABELS, counts_context, done_so_far, measured_context, pictures
 from model_cards.facts import DatasetFacts, ModelFacts
 from model_cards.model_card import model_context
-from model_cards.scores import SIMCSE, TRAINED, UNTRAINED
+from model_cards.scores import SIMCSE, TRAINED
 from sts_dino.report.facts import DatasetPage, ReportFacts
 from sts_dino.report.pairs import PER_LABEL, SEED, misfits
 
@@ -90,7 +90,7 @@ def _model(facts: ModelFacts) -> dict[str, Any]:
 
     context, chart = model_context(facts), None
     if results:
-        sides = {UNTRAINED: results.base_scores, SIMCSE: results.control_scores}
+        sides = {facts.recipe.base.start: results.base_scores, SIMCSE: results.control_scores}
         sides = {name: found for name, found in sides.items() if found}
         chart = image(score_plot(results, {**sides, TRAINED if training else "score": results.scores}, CHARTED))
     names = ["base", *(["training_data", "training"] if training else []), *(["scores"] if results else [])]

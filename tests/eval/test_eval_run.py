@@ -82,7 +82,7 @@ def test_results_hold_both_models_under_one_protocol_and_a_second_run_agrees(sco
     captured = capsys.readouterr()
     assert (scored / "model" / "results.json").read_text() == first and captured.err.count("(kept)") == 4
     scores, differences = captured.out.split("\n\n")[:2]
-    assert scores.splitlines()[0].split() == ["task", "split", "rows", "before", "after"]
+    assert scores.splitlines()[0].split() == ["task", "split", "rows", "before", "training", "trained"]
     assert "stsb/cosine  test        1379 pairs" in scores and "stsb/cosine  test        spearman" in differences
 
 

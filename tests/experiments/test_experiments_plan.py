@@ -9,7 +9,7 @@ from experiments import page as pages
 from experiments.baselines import random_words
 from experiments.command import PLANS, RESULTS, overview
 from experiments.page import effects_plot
-from experiments.plan import Effect, Experiment, Plan, read_plan
+from experiments.plan import Effect, Experiment, read_plan
 from experiments.result import Difference, read_result
 from experiments.runner import Runner
 from experiments.steps import Steps
@@ -76,8 +76,6 @@ def test_the_files_of_a_folder_are_one_plan_and_each_value_is_given_once(tmp_pat
     (tmp_path / "b.yaml").write_text(yaml.safe_dump(more | {"datasets": {"default_source": "stsb"}}))
     with pytest.raises(InputError, match=r"b\.yaml:datasets:default_source.*another file"):
         read_plan(tmp_path)
-    with pytest.raises(ValueError, match="unknown file"):
-        Plan.model_validate(SHIPPED.model_dump(by_alias=True) | {"files": {}})
 
 
 def test_a_verdict_follows_from_the_interval():
@@ -125,7 +123,7 @@ def test_the_pages_equal_the_kept_results():
 def test_the_page_has_the_papers_shares_in_points():
     effect = Effect(says="", better="few", than="none", column="Entailment")
     rows = {"none": "0-shot", "few": "5-shot"}
-    one = Experiment(name="x", paper="auto-nli", table=1, title="", measure=("x",), beside=rows, effects=(effect,))
+    one = Experiment(name="x", paper="auto-nli", table=1, title="", finished="x", beside=rows, effects=(effect,))
     assert pages.printed_row(one, "none") == {"Entailment": pytest.approx(16), "Contradiction": pytest.approx(88.8)}
     assert pages.printed_difference(one, effect) == pytest.approx(70.7) and not pages.printed_row(one, "nothing")
 

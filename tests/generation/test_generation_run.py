@@ -15,8 +15,7 @@ from command_outcomes import outcome_of
 from commit_history import contents
 from killing import killed
 from seeded_writer import rows_of
-from tiny_lm import make_lm
-from tiny_model import make_model
+from tiny_lm import make_closing, make_lm
 from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
@@ -174,7 +173,7 @@ WRITING = ("decoding.max_new_tokens=8", "decoding.top_k=0", "decoding.max_attemp
 @pytest.fixture(scope="module")
 def closing(tmp_path_factory) -> Path:
     """A random language model that closes its quotation marks soon, with room for examples."""
-    return make_model(tmp_path_factory.mktemp("lm") / "closing", context=1024)
+    return make_closing(tmp_path_factory.mktemp("lm") / "closing")
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from commit_history import DATASET, History
 from faults import STARTED, TIMEOUT, FaultyHub, Launcher, Running
 from growth import RECIPE_FILE, Growth, record
 from huggingface_hub import HfApi
-from random_run import make_run
+from small_runs import random_run
 
 from hub.contract.run_dir import read_manifest
 from hub_server.faults import EVERY
@@ -163,7 +163,7 @@ def test_killed_among_faults_it_ends_as_if_nothing_had_been(seed, world, undistu
 @pytest.mark.parametrize("xet", [False, True], ids=["lfs", "xet"])
 def test_every_kind_of_request_meets_every_fault(xet, growth, tmp_path):
     """Nobody is killed; published again and again until all combinations have happened."""
-    directory = make_run(tmp_path / "random-run", 1, 0.2)  # large enough to be uploaded in parts
+    directory = random_run(tmp_path / "random-run")  # large enough to be uploaded in parts
     render.write(directory, render.render(directory, LARGE))
     with closing(World(tmp_path, growth, xet)) as world:
         assert Disturbed(world, tmp_path / "calm", random.Random(0)).run(share=0.0, kill_after=None) == 0

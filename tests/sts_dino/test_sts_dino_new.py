@@ -229,7 +229,7 @@ def test_every_language_has_its_instructions_and_examples():
             assert header == "text1\t1\t0.5\t0" and len(rows) == 20 and len({*cells}) == 80, (code, kind)
             assert all(map(is_question, cells)) == (kind == "questions"), (code, kind)
             assert all(word_overlap(*row.split("\t")[:2]) <= 0.75 for row in rows), (code, kind)
-    assert {path.name for path in asset("examples").glob("*.tsv")} == {*named}
+    assert {path.name for path in asset("examples").glob("*.tsv")} == {*named, "search.tsv"}
 
 
 def test_without_gemma_here_and_without_assets_the_hub_is_named(monkeypatch, tmp_path):

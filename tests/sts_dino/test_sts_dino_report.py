@@ -197,11 +197,11 @@ def test_cosines_and_human_scores_of_a_real_encoder(tmp_path, monkeypatch):
     assert outcome_of(fidelity, run).code == 0
     facts = report([run, model], tmp_path / "report.html", annotations=[tmp_path / "answers"])
     page = Page(tmp_path / "report.html")
-    assert facts.datasets[0].was_trained_on and {*facts.datasets[0].cosines} == {"untrained", "trained"}
+    assert facts.datasets[0].was_trained_on and {*facts.datasets[0].cosines} == {"before training", "trained"}
     for words in (
         "Pairs farthest from their label, by all-MiniLM-L6-v2",
         "Cosine similarity by label",
-        "tiny-encoder, untrained",
+        "tiny-encoder, before training",
     ):
         assert words in page.text, words
     assert (tmp_path / "report.cosines.json").is_file() and facts.judgements.pairs == len(examples)
