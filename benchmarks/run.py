@@ -9,8 +9,6 @@ from typer.core import TyperGroup
 
 BENCHMARKS = {
     "throughput": ("benchmarks.throughput", "Texts per second of the engine beside generate() and llama.cpp"),
-    "scaling": ("benchmarks.scaling", "One process, one worker, two workers"),
-    "local-hub": ("benchmarks.local_hub", "The embedded Hub: many small files, a slow upload"),
     "llamacpp-server": ("benchmarks.llamacpp_server", "Serve a GGUF file by llama.cpp's server"),
 }
 

@@ -6,13 +6,9 @@ import os
 import platform
 import re
 import statistics
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,32 +31,6 @@ class FreshProcesses:
         """The function's result, or its exception."""
         with ProcessPoolExecutor(1, mp_context=self._context, max_tasks_per_child=1) as pool:
             return pool.submit(function, *arguments).result()
-
-
-@dataclass(frozen=True)
-class Cost:
-    """CPU and wall seconds, peak resident memory in MiB and exit code of a command; its standard output."""
-
-    cpu_s: float
-    wall_s: float
-    peak_mb: float
-    code: int
-    output: str
-
-    def __str__(self) -> str:
-        return f"{self.wall_s:.2f} s, {self.cpu_s:.2f} CPU s, {self.peak_mb:.0f} MiB"
-
-
-def cost_of(*words: object) -> Cost:
-    """Run ``sts-dino WORDS`` in a fresh process. Children that it did not wait for (Ray's) do not count."""
-    command, began = [sys.executable, "-m", "sts_dino", *map(str, words)], time.perf_counter()
-    with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL)  # noqa: S603
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        output.seek(0)
-        cpu, wall = usage.ru_utime + usage.ru_stime, time.perf_counter() - began
-        return Cost(round(cpu, 2), round(wall, 2), usage.ru_maxrss / 1024, process.returncode, output.read())
 
 
 def interleaved(ways: Sequence[str], rounds: int, trial: Callable[[str, int], Result]) -> dict[str, list[Result]]:

@@ -1,13 +1,11 @@
 """Benchmarks: the harness interleaves and takes ratios within a round; every benchmark runs on tiny work."""
 
-import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from benchmarks import scaling, throughput
-from benchmarks.trials import cost_of, interleaved, ratios, spread
+from benchmarks import throughput
+from benchmarks.trials import interleaved, ratios, spread
 
 
 def test_rounds_begin_with_another_way_and_ratios_are_within_a_round(capsys):
@@ -16,11 +14,6 @@ def test_rounds_begin_with_another_way_and_ratios_are_within_a_round(capsys):
     assert order == ["a", "b", "b", "a", "a", "b"] and runs == {"a": [2, 4, 6], "b": [1, 2, 3]}
     assert ratios(runs["a"], runs["b"]) == {"median": 2, "low": 2, "high": 2}
     assert spread([1.23456, 3, 2]) == {"median": 2, "low": 1.235, "high": 3}
-
-
-def test_a_command_is_timed():
-    found = cost_of("--version")
-    assert found.code == 0 and found.output.startswith("sts-dino") and found.cpu_s > 0 and found.peak_mb > 1
 
 
 @pytest.mark.parametrize("way", ["original", "batched", "engine"])
@@ -35,11 +28,3 @@ def test_all_ways_generate_the_same_texts_in_float32(way):
         return found.texts
 
     assert texts(way) == texts("engine")
-
-
-@pytest.mark.slow("generates in processes of their own")
-def test_one_process_and_workers_are_compared(tmp_path):
-    out = tmp_path / "found.json"
-    done = CliRunner().invoke(scaling.app, ["--limit", "9", "--rounds", "1", "--out", str(out)])
-    assert done.exit_code == 0, done.output
-    assert json.loads(out.read_bytes())["hardware"]["cores"] >= 1
