@@ -765,6 +765,7 @@ def config_features(config: str, recipe: DatasetRecipe) -> "datasets.Features":
     return rows.features(config_columns(config, recipe))
 
 
+DOWNLOADED = "as downloaded"  # what a finished encoder is called that is trained further
 PROMPT_TEXT = "[X]"  # where the sentence stands in ``Encoder.prompt``, as PromptEOL's paper writes it
 
 
@@ -818,7 +819,7 @@ class Encoder(Pinned):
     @property
     def start(self) -> str:
         """What tables, cards and reports call the encoder before this training."""
-        return "as downloaded" if self.modules == "sentence-transformer" else "before training"
+        return DOWNLOADED if self.modules == "sentence-transformer" else "before training"
 
     @field_validator("prompt")
     @classmethod
