@@ -64,7 +64,7 @@ def summary(found: Found) -> str:
 
 def tables(plan: Plan, found: Found) -> str:
     """Every table beside the paper's numbers, with deviations, cost and command."""
-    head = "# Tables of the papers in miniature\n\n`sts-dino experiment run --page` writes them from the JSON files."
+    head = "# Tables of experiments\n\n`sts-dino experiment run --page` writes them from the JSON files."
     return SEPARATOR.join([head, *(section(plan, one, result) for one, result in found if result)]) + "\n"
 
 
@@ -72,7 +72,7 @@ def tally(run: Sequence[tuple[Experiment, Result]]) -> str:
     """Effects of each paper by verdict, as a table."""
     verdicts = dict[str, Counter[str]]()
     for one, result in run:
-        found = verdicts.setdefault(find_paper(one.paper).cite, Counter())
+        found = verdicts.setdefault(find_paper(one.paper).cite if one.paper else one.name, Counter())
         found.update(difference.verdict.rpartition(", ")[2] for _, difference in matched(one, result))
     kinds = ("reproduced", "not significant", "contradicted")
     rows = [[paper, *(str(found[kind]) for kind in kinds)] for paper, found in verdicts.items() if found]
@@ -122,10 +122,11 @@ def printed_row(one: Experiment, name: str) -> dict[str, float]:
 
 def section(plan: Plan, one: Experiment, result: Result) -> str:
     """One experiment: its table beside the paper's, deviations, cost and command."""
-    paper = find_paper(one.paper)
-    source = paper.source(one.printed) if one.printed else paper.cite
-    source += f", figure {one.figure}" if one.figure and not one.printed else ""
-    parts = [f"## {one.name}: {one.title}", f"*{source}.*"]
+    parts = [f"## {one.name}: {one.title}"]
+    if one.paper:
+        paper = find_paper(one.paper)
+        source = paper.source(one.printed) if one.printed else paper.cite
+        parts.append(f"*{source}{f', figure {one.figure}' if one.figure and not one.printed else ''}.*")
     if result.measured.rows:
         parts.append(scores(plan, one, result))
     parts += [f"![{name}](../../../docs/results/{name}.svg)" for name in result.measured.plots]

@@ -185,7 +185,7 @@ class Effect(Strict):
 
 
 class Experiment(Strict):
-    """A table or figure of a paper.
+    """A table or figure of a paper, or a table of ours (``paper`` None).
 
     ``rows``: encoder → the paper's row (None: it has none). ``columns``: the paper's columns to measure (None: all that
     have tasks), then ``own_columns``. ``data_seeds``, ``training_seeds``: how many of the plan's. ``finished``: the git
@@ -194,7 +194,7 @@ class Experiment(Strict):
     """
 
     name: Name
-    paper: str
+    paper: str | None = None
     table: int | None = None
     figure: int | None = None
     title: str
@@ -219,7 +219,7 @@ class Experiment(Strict):
     @property
     def printed(self) -> Table | None:
         """The paper's table, where its numbers are kept. Raises InputError."""
-        return find_paper(self.paper).table(self.table) if self.table is not None else None
+        return find_paper(self.paper).table(self.table) if self.paper and self.table is not None else None
 
     def measured_columns(self) -> dict[str, OwnColumn]:
         """Column → its tasks and split. An average has the tasks of its columns. Raises InputError."""
@@ -282,7 +282,10 @@ class Plan(Strict):
 
     def chosen(self, names: Sequence[str]) -> list[Experiment]:
         """The experiments with these names or of these papers; all without a name. Raises InputError."""
-        allowed = [*(one.name for one in self.experiments), *sorted({one.paper for one in self.experiments})]
+        allowed = [
+            *(one.name for one in self.experiments),
+            *sorted({one.paper for one in self.experiments if one.paper}),
+        ]
         for name in names:
             if name not in allowed:
                 hint = did_you_mean(name, allowed) or "see --list"

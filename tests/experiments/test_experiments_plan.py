@@ -22,14 +22,15 @@ ROOT = Path(__file__).parents[2]
 SHIPPED = read_plan(ROOT / PLANS)
 
 
-def test_declared_recipes_load_and_rows_stand_in_the_paper():
-    for variant in SHIPPED.datasets.variants:
-        texts = SHIPPED.datasets.generation(variant.name)
+@pytest.mark.parametrize("plan", [SHIPPED, read_plan(ROOT / "experiments/strong_start.yaml")], ids=["papers", "ours"])
+def test_declared_recipes_load_and_rows_stand_in_the_paper(plan):
+    for variant in plan.datasets.variants:
+        texts = plan.datasets.generation(variant.name)
         load_recipe(texts.recipe, DatasetRecipe, [*texts.settings, *variant.settings])
-    for encoder in SHIPPED.encoders:
+    for encoder in plan.encoders:
         if encoder.recipe:
             load_recipe(encoder.recipe, ModelRecipe, list(encoder.settings))
-    for one in SHIPPED.experiments:
+    for one in plan.experiments:
         if one.rows:
             columns = one.measured_columns()
             assert all(one.printed.row(name) for name in one.rows.values() if name)
