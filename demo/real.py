@@ -1,36 +1,33 @@
-"""Pairs by Gemma 3 270M and encoders trained on them, offline: sts-dino real (what `make real` calls).
+"""Pairs by a real language model and a better encoder, offline: sts-dino real (what `make real` calls).
 
-Gemma (`make lm`) generates sts-dino-gemma. Its label agreement and its downstream gain are measured. Two encoders are
-trained on it, PromptEOL with LoRA on Gemma itself and static token embeddings, each scored beside its untrained base
-and its SimCSE baseline. Everything is published on the embedded Hub with its cards, and a clean process loads it by
-name. Each step is the command that a user types; finished steps are skipped.
+A Qwen2.5-Coder model (`make lm`) generates sts-dino-qwen. Its label agreement and its downstream gain are measured:
+all-MiniLM-L6-v2 as downloaded, after unsupervised SimCSE on the same sentences, on shuffled labels and on the pairs.
+The encoder is trained on the published dataset and published with it on the embedded Hub, and a clean process loads
+both by name. Each step is the command that a user types; finished steps are skipped.
 """
 
 import json
 import time
-from functools import partial
 from pathlib import Path
-from threading import Event
 from typing import Annotated
 
 import typer
 
 from demo.chain import Chain, local_hub, report
 from hub import cli
+from hub.contract.packaged import ENCODERS, GENERATORS
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import ARTIFACTS
 from hub.errors import InputError
 from hub.process import peak_rss_mb
 from release.options import set_words
-from release.stages import run_parallel
-from release.value import FINAL
 
 RECIPES = Path("recipes/small")
-DATASET, STATIC, PROMPTEOL = "sts-dino-gemma", "static-sts-dino-gemma", "prompteol-gemma-sts-dino"
+DATASET, ENCODER = "sts-dino-qwen", "minilm-sts-dino"
 OFFLINE = Path("assets/offline.yaml")  # overrides: local places of the language model and the source sentences
-STUDENT = Path("recipes/value/value-student-triplets.yaml")
-LM = ARTIFACTS / "lm" / "gemma-3-270m"
+STUDENT = Path("recipes/value/value-student-minilm.yaml")
+NEEDED = (GENERATORS["qwen2.5-coder-1.5b-instruct"], ENCODERS["all-minilm-l6-v2"])
 
 app = cli.new_app(__doc__)
 
@@ -66,15 +63,17 @@ def main(
 
       sts-dino real --senteval-data DIR
     """
-    if not LM.is_dir():
-        raise InputError(LM, "Gemma 3 270M is missing", hint="make lm downloads it (240 MB)")
+    for model in NEEDED:
+        if not model.is_here:
+            raise InputError(model.folder, "is missing", hint=f"sts-dino lm {model.name} downloads it")
     artifacts = artifacts or ARTIFACTS / (f"real-{limit}" if limit else "real")  # a trial is another dataset
     started = time.monotonic()
     with local_hub(artifacts, port) as hub:
         chain = Chain(hub, artifacts)
         generate(chain, limit, workers, senteval)
-        run_parallel([partial(train, chain, name, limit, senteval) for name in (PROMPTEOL, STATIC)], 2)
-        loaded = {name: chain.load(name, DATASET) for name in (PROMPTEOL, STATIC)}
+        path = RECIPES / f"{ENCODER}.yaml"
+        chain.release(path, *set_words([f"@{OFFLINE}", *(scaled(path, limit) if limit else [])]))
+        loaded = {ENCODER: chain.load(ENCODER, DATASET)}
         seconds, peak = time.monotonic() - started, peak_rss_mb(children=True)
         print(report(artifacts, [DATASET], loaded))
         print(f"\n{seconds / 60:.0f} min; the largest process took {peak / 1024:.1f} GB")
@@ -88,24 +87,11 @@ def generate(chain: Chain, limit: int | None, workers: int, senteval: Path | Non
     chain.release(recipe, *words, publish=False)
     chain.stage("label agreement", "fidelity", directory)
     data = ["--senteval-data", str(senteval)] if senteval else ["--split", "validation"]
-    pairs = str(min(2000, 2 * (limit or sentences())))  # of three labels: some texts are rejected
+    pairs = str(2 * (limit or sentences()))  # of three labels: some texts are rejected
     given = [directory, "--student", str(STUDENT), "--pairs", pairs, *data, "--workers", str(workers)]
-    given += ["--out", str(chain.artifacts / "value")]
+    given += ["--set", f"@{OFFLINE}", "--out", str(chain.artifacts / "value")]
     chain.stage("downstream gain", "value", *given)
     chain.release(recipe, *words)
-
-
-def train(chain: Chain, name: str, limit: int | None, senteval: Path | None, stop: Event) -> None:
-    """Train an encoder and its SimCSE baseline on the published dataset, score both, and publish the encoder."""
-    path = RECIPES / f"{name}.yaml"
-    settings = [f"@{OFFLINE}", *(scaled(path, limit) if limit else [])]
-    data = ["--tasks", ",".join(FINAL), "--senteval-data", str(senteval)] if senteval else []
-    chain.release(path, *set_words(settings), *data, quiet=name == STATIC, stop=stop)
-    if senteval:
-        scored = chain.artifacts / "models" / f"{name}.evaluation"
-        out = scored.with_name(f"{name}.seven_tasks.json")
-        words = ("--tasks", ",".join(FINAL), "--out", str(out))
-        chain.stage("the mean of seven tasks", "compare-seeds", str(scored), *words, stop=stop)
 
 
 def sentences() -> int:

@@ -165,6 +165,13 @@ class TrainedOn(Facts):
 Curve = tuple[tuple[int, float], ...]  # (step, value)
 
 
+class MergeFacts(Facts):
+    """The share of the trained weights after a merge with the base's; share → validation score where it was chosen."""
+
+    share: float
+    validation_scores: dict[str, float] = {}
+
+
 class TrainingFacts(Facts):
     """Length, outcome and arguments of a training."""
 
@@ -180,6 +187,7 @@ class TrainingFacts(Facts):
     batch_size: int  # of one optimiser step
     processes: int
     seed: int
+    merge: MergeFacts | None = None  # None: the trained weights as they are
 
 
 class ModelProvenance(Facts):

@@ -19,7 +19,7 @@ from model_cards.rows import Split, default_config
 
 # example type of training data → tag of the paper
 METHODS = {
-    **{"sts": "dino", "triplet": "auto-nli", "pair-class": "auto-nli", "documents": "declutr"},
+    **{"sts": "dino", "pair": "dino", "triplet": "auto-nli", "pair-class": "auto-nli", "documents": "declutr"},
     **{"self-pair": "simcse", "graded-pair": "dino", "graded-triplet": "dino"},
 }
 PAGE = "https://huggingface.co/"

@@ -88,5 +88,6 @@ def baseline_recipe(recipe: ModelRecipe, steps: int) -> ModelRecipe:
         "validation": (),
         "arguments": {**kept_arguments, "max_steps": str(steps)},
         "control": None,
+        "merge": None if recipe.merge == "auto" else recipe.merge,  # there are no pairs to choose it on
     }
     return recipe.model_copy(update=changes)

@@ -413,7 +413,8 @@ def untrained(tree: Mapping[str, Any]) -> dict[str, Any]:
 def trained_on(tree: Mapping[str, Any], variant: TrainedOn, directory: Path, config: str, seed: int) -> dict[str, Any]:
     """A model recipe whose datasets read one config of a run directory, with the variant's example type and loss."""
     data, arguments = tree["datasets"], dict(tree.get("arguments", {}))
-    licence = {key: value for key, value in data[0].items() if key == "license"}
+    licence = {"license": data[0].get("license") or tree["license"]}  # pairs that a baseline draws name none
+    data = [licence | {key: value for key, value in one.items() if key not in ("repo_id", "revision")} for one in data]
     if variant == "copies":
         data = [licence | OF_COPIES]
         arguments |= UNIQUE

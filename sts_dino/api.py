@@ -16,7 +16,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
@@ -81,7 +81,9 @@ def write_pairs(
         path = Path(recipe)
         given.append(f"license={licences.possible(load_recipe(path, DatasetRecipe, given))[0]}")
     else:
-        propose(corpus, path, name, CorpusChoices("text", language, lm, lm_license, license))
+        propose(
+            corpus, path, name, CorpusChoices("text", language, lm=lm, lm_license=lm_license, corpus_license=license)
+        )
     options = ClusterOptions(None, None, None, None, None)
     found, _ = checked_recipe(path, directory, None, given, options)
     write(found, directory, command_line("write", path, None, given), options)
@@ -140,6 +142,7 @@ def train(
     batch_size: int = BATCH,
     learning_rate: float | None = None,
     dataset_license: str | None = None,
+    merge: float | Literal["auto"] | None = None,
     settings: Sequence[str] = (),
 ) -> "SentenceTransformer":
     """Train an encoder on pairs, in ``artifacts/models/NAME``, with its base and its recipe beside it.
@@ -148,7 +151,8 @@ def train(
     ``ORG/NAME@REVISION``. base: a folder or ``ORG/NAME@REVISION``; modules: ``sentence-transformer`` (a finished
     encoder with its own modules; the default for one), ``transformer`` (all layers, the mean of the tokens),
     ``static`` (its token embeddings alone, small and fast) or ``prompteol`` (a causal language model under PromptEOL's
-    prompt, with LoRA, the slowest). settings: more keys of the recipe.
+    prompt, with LoRA, the slowest). merge: the share of the trained weights in the result, the rest is the base's
+    (``auto``: chosen on validation pairs). settings: more keys of the recipe.
 
     Raises InputError and RunError as ``sts-dino train`` does.
     """
@@ -197,6 +201,7 @@ def train(
         "datasets": [data],
         "token_dropout": 0.0 if finished else 0.1,
         "batch_size": batch_size,
+        **({} if merge is None else {"merge": merge}),
         "arguments": {key: str(value) for key, value in arguments.items()},
     }
     path = directory.with_name(f"{name}.yaml")

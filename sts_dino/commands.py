@@ -33,6 +33,7 @@ COMMANDS = {
     "explain": StageCommand("generation.explain", "Show how a text was generated, token by token", takes="run"),
     "train": StageCommand("training.run", "Train the encoder of a model recipe", takes="recipe"),
     "merge": StageCommand("training.merge", "Merge a trained LoRA adapter into its base model"),
+    "export": StageCommand("release.export", "Export an encoder to ONNX and int8", takes="run"),
     "estimate-training": StageCommand(
         "training.estimate", "Estimate time, memory and disk of a training", takes="recipe"
     ),
@@ -58,7 +59,7 @@ COMMANDS = {
     "hub": StageCommand("hub_server.server", "Serve the embedded Hub on this machine", ends_on_sigterm=True),
     "lm": StageCommand("generation.fetch_lm", "List or download language models and encoders", ends_on_sigterm=True),
     "demo": StageCommand("demo.run", "The whole chain, offline", clone=True),
-    "real": StageCommand("demo.real", "Pairs of Gemma 3 270M and encoders trained on them, offline", clone=True),
+    "real": StageCommand("demo.real", "Pairs of a language model and a better encoder, offline", clone=True),
     "verify": StageCommand("demo.verify", "Load published artefacts, empty cache", ends_on_sigterm=True, clone=True),
     "reference": StageCommand("sts_dino.reference", "Write the references of recipes and of the API", clone=True),
     "experiment": StageCommand("experiments.run", "Run a declared experiment", ends_on_sigterm=True, clone=True),

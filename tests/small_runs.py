@@ -56,6 +56,12 @@ FORMS: dict[str, dict[str, Any]] = {
         ],
         "source": {"kind": "model", "limit": 90, "description": "sentences", "license": "apache-2.0"},
     },
+    "search": {
+        "labels": [
+            {"name": "1", "instruction": PROMPT.format("ask and answer")},
+            {"name": "0", "instruction": PROMPT.format("ask without an answer"), "counter_labels": ["1"]},
+        ]
+    },
 }
 BLOCKS, SIZE = 3, 30  # blocks of source sentences; the last block of an example set has no raw row
 PROVENANCE = {

@@ -78,6 +78,9 @@ def summary(out: Path, manifest: Manifest) -> list[str]:
     read = "a stream" if rows is None else f"{rows:,} rows"
     distinct = "" if seen is None else f", {seen:,} distinct rows seen"
     lines = [f"{out}: {read}, {training['steps']} steps{distinct}, kept {chosen}"]
+    if merge := training.get("merge"):
+        scores = "".join(f", {share}: {100 * score:.2f}" for share, score in merge.get("validation_scores", {}).items())
+        lines += [f"merged: {merge['share']:g} of the trained weights, the rest of the base's{scores}"]
     for item in manifest.provenance["datasets"]:
         trained = next(iter(item["splits"].values()))  # None: a stream
         if trained is not None and trained < training["batch_size"]:

@@ -18,7 +18,7 @@ import yaml
 
 from eval.audit.source import NO_LABEL, DatasetRows
 from hub.contract.recipe import DatasetRecipe
-from hub.contract.schema import NLI_LABELS
+from hub.contract.schema import NLI_LABELS, QUERY_CLASS
 from hub.durable import make_folder
 from hub.errors import InputError, RunError
 
@@ -146,7 +146,7 @@ def _scale(rows: DatasetRows, labels: list[str], place: str, words: dict[str, An
     if rows.is_scored:
         choices = sorted({*labels}, key=float)
         usual = {label: words["similarity"][_similarity(float(label), "0" in choices)] for label in choices}
-    elif len(rows.columns) > 1:
+    elif len(rows.columns) > 1 and rows.example_type != QUERY_CLASS.name:
         choices = list(NLI_LABELS)
     else:
         choices, usual = list(rows.class_names) or sorted({*labels} - {NO_LABEL}), {}

@@ -20,7 +20,7 @@ from generation.inputs.row_seeds import fraction, row_seed
 from generation.rows import verification
 from generation.rows.filters import Row
 from hub.contract.recipe import DatasetRecipe
-from hub.contract.schema import EXAMPLE_SET, LABEL_PROBABILITY, NLI_LABELS, PROVENANCE, SAMPLED
+from hub.contract.schema import EXAMPLE_SET, LABEL_PROBABILITY, NLI_LABELS, PROVENANCE, SAMPLED, SEARCH_LABELS
 
 Pair = tuple[str, str]
 
@@ -130,8 +130,8 @@ def classified_pairs(kept: Sequence[Row]) -> list[Row]:
     ]
 
 
-def triplets(kept: Sequence[Row], equal: bool) -> list[Row]:
-    """Rows of the config ``triplet``: the i-th entailed and the i-th contradicting text of each premise.
+def triplets(kept: Sequence[Row], equal: bool, labels: Pair = ("entailment", "contradiction")) -> list[Row]:
+    """Rows of the config ``triplet``: of each source sentence the i-th texts for two ``labels``, positive and negative.
 
     ``equal``: whether they may be one text, as in the Auto-NLI authors' data. Both rows stay in ``pair-class``.
     """
@@ -139,13 +139,33 @@ def triplets(kept: Sequence[Row], equal: bool) -> list[Row]:
     texts: dict[str, dict[str, list[str]]] = {}
     for row in kept:
         firsts.setdefault(row["text1"], row)
-        texts.setdefault(row["text1"], {label: [] for label in NLI_LABELS})[row["target"]].append(row["text2"])
+        texts.setdefault(row["text1"], defaultdict(list))[row["target"]].append(row["text2"])
     return [
         {"anchor": anchor, "positive": positive, "negative": negative, **_origin(firsts[anchor], ["source_id"])}
         for anchor, found in texts.items()
-        for positive, negative in zip(found["entailment"], found["contradiction"], strict=False)
+        for positive, negative in zip(*(found[label] for label in labels), strict=False)
         if equal or positive != negative
     ]
+
+
+def search_rows(kept: Sequence[Row]) -> dict[str, list[Row]]:
+    """Rows of the schema search, whose source sentences are passages.
+
+    InfoNCE ranks the positive of an anchor among the positives and negatives of the whole batch. In ``pair`` the anchor
+    is the query, so it ranks passages, as a search does. In ``query-triplet`` the anchor is the passage, because
+    the hard negative is a query: beside passages a query anchor would only learn to tell queries from passages.
+    """
+    numbers = {name: number for number, name in enumerate(SEARCH_LABELS)}
+    return {
+        "pair": [
+            {"anchor": row["text2"], "positive": row["text1"], **_origin(row)} for row in kept if row["target"] == "1"
+        ],
+        "query-triplet": triplets(kept, equal=False, labels=("1", "0")),
+        "query-class": [
+            {"query": row["text2"], "passage": row["text1"], "label": numbers[row["target"]], **_origin(row)}
+            for row in kept
+        ],
+    }
 
 
 FINISHING: dict[str, Callable[[Sequence[Row], Sequence[Pair], DatasetRecipe], dict[str, list[Row]]]] = {
@@ -155,4 +175,5 @@ FINISHING: dict[str, Callable[[Sequence[Row], Sequence[Pair], DatasetRecipe], di
         "pair-class": classified_pairs(kept),
     },
     "text": lambda kept, _, recipe: {"postprocessed": labelled_texts(kept, recipe)},
+    "search": lambda kept, *_: search_rows(kept),
 }

@@ -555,7 +555,7 @@ class DatasetRecipe(Strict):
     kind: Literal["dataset"]  # what the recipe makes
     name: Name  # of the dataset, on the Hub, too
     version: Annotated[Version, CARD_ONLY]  # the same rows may be published anew, with another card
-    schema_name: str = Field(alias="schema")  # of the dataset: sts, nli or text
+    schema_name: str = Field(alias="schema")  # of the dataset: sts, nli, text or search
     pretty_name: Annotated[str, CARD_ONLY]  # the card's title
     language: Annotated[Language, CARD_ONLY] = "en"  # of the texts: ISO 639
     license: Annotated[str, CARD_ONLY]  # of the dataset; which are possible follows from its parts' licences
@@ -765,6 +765,7 @@ def config_features(config: str, recipe: DatasetRecipe) -> "datasets.Features":
     return rows.features(config_columns(config, recipe))
 
 
+DOWNLOADED = "as downloaded"  # what a finished encoder is called that is trained further
 PROMPT_TEXT = "[X]"  # where the sentence stands in ``Encoder.prompt``, as PromptEOL's paper writes it
 
 
@@ -818,7 +819,7 @@ class Encoder(Pinned):
     @property
     def start(self) -> str:
         """What tables, cards and reports call the encoder before this training."""
-        return "as downloaded" if self.modules == "sentence-transformer" else "before training"
+        return DOWNLOADED if self.modules == "sentence-transformer" else "before training"
 
     @field_validator("prompt")
     @classmethod
@@ -919,7 +920,9 @@ class TrainingData(Pinned):
 
     config: str
     split: str = "train"
-    example_type: Literal["sts", "triplet", "pair-class", "documents", "self-pair", "graded-pair", "graded-triplet"]
+    example_type: Literal[
+        "sts", "triplet", "pair", "pair-class", "documents", "self-pair", "graded-pair", "graded-triplet"
+    ]
     example_set: Annotated[int, Field(ge=0)] | None = None  # only the rows of this set of few-shot examples
     streaming: bool = False  # read while training, never whole in memory or on disk; needs arguments.max_steps
     columns: Annotated[Columns | None, OPTION] = None  # of the texts of self-pair; left out: the source sentences
@@ -974,7 +977,7 @@ class EvaluationTask(Strict):
 
 
 # keys that a baseline does not have
-OF_TRAINING = ("lora", "validation", "slanted_triangular", "token_dropout", "arguments", "limit", "control")
+OF_TRAINING = ("lora", "validation", "slanted_triangular", "token_dropout", "merge", "arguments", "limit", "control")
 
 
 class ModelRecipe(Strict):
@@ -997,6 +1000,7 @@ class ModelRecipe(Strict):
     batch_size: Positive = 32  # of one optimiser step, over all devices and accumulated steps
     slanted_triangular: SlantedTriangular | None = None  # instead of the trainer's schedule
     token_dropout: Annotated[Fraction, OPTION] = 0.0  # share of each text's tokens left out whenever it is trained on
+    merge: Annotated[float | Literal["auto"] | None, OPTION] = None  # share of the trained weights, beside the base's
     arguments: dict[str, str] = {}  # of sentence-transformers' trainer, under their names there
     limit: Positive | None = None  # at most so many training rows per dataset, in file order
     threads: Positive | None = None  # torch threads; fixed because sums depend on it
@@ -1004,6 +1008,13 @@ class ModelRecipe(Strict):
     bootstrap_samples: Annotated[Positive, SCORING_ONLY] = 1000  # for intervals
     control: Annotated[Literal["simcse"] | None, SCORING_ONLY, OPTION] = None  # trained and scored beside it
     seed: Annotated[int, Field(ge=0)] = 42  # decides every draw
+
+    @field_validator("merge")
+    @classmethod
+    def _share(cls, share: float | str | None) -> float | str | None:
+        if isinstance(share, float) and not 0 < share <= 1:
+            raise ValueError("is a share of the trained weights: above 0, up to 1, or auto")
+        return share
 
     def _problems(self) -> Iterator[str]:
         for key in OF_TRAINING:
@@ -1024,6 +1035,10 @@ class ModelRecipe(Strict):
             yield "a released adapter names its base by Hub id: give base.repo_id, or lora.release: merged"
         if self.lora and self.lora.release == "adapter" and self.base.layers is not None:
             yield "a released adapter is loaded on its whole base: remove base.layers, or lora.release: merged"
+        if self.merge and self.lora and self.lora.release == "adapter":
+            yield "merge: a released adapter has no weights of the base to merge with: give lora.release: merged"
+        if self.merge and self.base.vocabulary:
+            yield "merge: base.vocabulary cuts the base, so its own weights are gone: remove one of the two"
         types = {item.example_type for item in self.datasets}
         if "documents" in types and len(self.datasets) > 1:
             yield "datasets: documents are trained on alone: their spans are not pairs"

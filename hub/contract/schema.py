@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 NLI_LABELS = ("entailment", "neutral", "contradiction")  # SNLI's and MultiNLI's order
+SEARCH_LABELS = ("0", "1")  # whether the passage answers the query
 SAMPLED = "sampled"  # the target of a sampled negative
 SPLITS = ("train", "validation", "test")
 # an arrow type by name, the class names of a label, or the types of a struct's fields
@@ -49,9 +50,11 @@ TRIPLET = RowSchema(
     {"anchor": "string", "positive": "string", "negative": "string"},
     {"source_id": PROVENANCE["source_id"]},  # two completions made it: they are looked up by source in `pair-class`
 )
+PAIR = RowSchema("pair", {"anchor": "string", "positive": "string"}, PROVENANCE)
+QUERY_CLASS = RowSchema("query-class", {"query": "string", "passage": "string", "label": SEARCH_LABELS}, PROVENANCE)
 EXAMPLE_SET: dict[str, ColumnType] = {"example_set": "int32"}  # 0-based; a column of few-shot recipes alone
 LOG_LIKELIHOODS, LABEL_PROBABILITY = "log_likelihoods", "label_probability"
-ROW_SCHEMAS = {rows.name: rows for rows in (STS, PAIR_CLASS, TRIPLET)}
+ROW_SCHEMAS = {rows.name: rows for rows in (STS, PAIR_CLASS, TRIPLET, PAIR, QUERY_CLASS)}
 
 RAW: dict[str, ColumnType] = {"text1": "string", "text2": "string", **PROVENANCE}
 REJECTED: dict[str, ColumnType] = {**RAW, "reason": "string"}
@@ -119,7 +122,20 @@ TEXT_DATASET = DatasetSchema(
     pairs=False,
     distinct=True,
 )
-SCHEMAS = {schema.name: schema for schema in (STS_DATASET, NLI_DATASET, TEXT_DATASET)}
+SEARCH_DATASET = DatasetSchema(
+    name="search",
+    finished={
+        "pair": Finished("pair", "a query and the passage that answers it, for contrastive training"),
+        "query-triplet": Finished(
+            "triplet", "a passage, a query that it answers and, as hard negative, one it does not"
+        ),
+        "query-class": Finished("query-class", "single queries: 1, the passage answers them, or 0, it does not"),
+    },
+    labelled="query-class",
+    labels=SEARCH_LABELS,
+    required=("1",),
+)
+SCHEMAS = {schema.name: schema for schema in (STS_DATASET, NLI_DATASET, TEXT_DATASET, SEARCH_DATASET)}
 
 
 def text_schema(label_names: Sequence[str]) -> RowSchema:

@@ -57,14 +57,13 @@ def test_other_rows_in_the_clean_process_fail_the_demo(artifacts):
 
 def test_make_real_names_recipes_that_need_each_other():
     assert demo_real.sentences() <= len(Path("assets/source-sentences/wikipedia.txt").read_text().splitlines())
-    for name in (demo_real.STATIC, demo_real.PROMPTEOL):
-        encoder = load_recipe(demo_real.RECIPES / f"{name}.yaml", ModelRecipe)
-        assert {item.repo_id for item in encoder.datasets} == {f"{ORG}/{demo_real.DATASET}"}
-        assert encoder.control == "simcse"
+    encoder = load_recipe(demo_real.RECIPES / f"{demo_real.ENCODER}.yaml", ModelRecipe)
+    assert {item.repo_id for item in encoder.datasets} == {f"{ORG}/{demo_real.DATASET}"}
+    assert encoder.control == "simcse" and encoder.arguments == load_recipe(demo_real.STUDENT, ModelRecipe).arguments
 
 
 def test_a_trial_of_make_real_trains_in_proportion_and_reads_no_test_set():
-    path = demo_real.RECIPES / f"{demo_real.PROMPTEOL}.yaml"
+    path = demo_real.RECIPES / f"{demo_real.ENCODER}.yaml"
     steps = int(load_recipe(path, ModelRecipe).arguments["max_steps"])
     half = load_recipe(path, ModelRecipe, demo_real.scaled(path, demo_real.sentences() // 2))
     assert half.arguments["max_steps"] == str(steps // 2) and len(half.evaluation) == 1

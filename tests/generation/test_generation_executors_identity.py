@@ -1,7 +1,8 @@
 """One process, workers of this machine, three nodes, with a store or without: the same bytes, and each resumes
 what another began.
 
-Every start of a chain but the last one is killed on its way.
+Every start of a chain but the last one is killed on its way. In the way ``losses`` the cluster loses a worker and a
+node, and another node joins.
 """
 
 import os
@@ -22,19 +23,25 @@ pytestmark = pytest.mark.slow("kills workers of real clusters, to the same bytes
 CASES = [
     ("sts-dino-x2", "source.limit=24", "one-workers-cluster-store-one"),
     ("sts-dino-x1x2", "source.limit=12", "store-cluster-workers"),
+    ("sts-dino-x2", "source.limit=48", "losses"),
 ]
+LOSSES = ((2, "worker"), (5, "node"))  # shards that exist → what the cluster loses then
 ROUND = 4  # source sentences asked for at once
 SETTINGS = ["shard_size=2", "decoding.max_new_tokens=8", "decoding.top_k=0", "decoding.max_attempts=9"]
 LONGEST = 240  # seconds of a start; longer is a hang
 
 
-def start(drivers: Drivers, address: str, arguments: list[str], way: str, out: Path, steps: int | None = None) -> int:
+def start(
+    drivers: Drivers, cluster: RayCluster, arguments: list[str], way: str, out: Path, steps: int | None = None
+) -> int:
     """Run the command; ``kill -9`` it once so many ``steps`` are done. The exit code, or minus the signal."""
+    on_cluster, losses = ["--ray", cluster.address], list(LOSSES) if way == "losses" else []
     options = {
         "one": [],
         "workers": ["--workers", "2"],
-        "cluster": ["--ray", address],
-        "store": ["--ray", address, "--store", str(out.parent / f"{out.name}.store")],
+        "cluster": on_cluster,
+        "losses": on_cluster,
+        "store": [*on_cluster, "--store", str(out.parent / f"{out.name}.store")],
     }[way]
     running = drivers.start("generate", [*arguments, "--out", str(out), *options], ROUND)
     deadline = time.monotonic() + LONGEST
@@ -42,10 +49,21 @@ def start(drivers: Drivers, address: str, arguments: list[str], way: str, out: P
         assert time.monotonic() < deadline, running.said()
         if steps is not None and done(out) >= steps:
             running.kill()
+        if losses and done(out) >= losses[0][0] and lost(cluster, losses[0][1]):
+            losses.pop(0)
         time.sleep(0.002)
     code = running.code()
-    assert code in (0, -9), running.said()
+    assert code in (0, -9) and not losses, running.said()
     return code
+
+
+def lost(cluster: RayCluster, part: str) -> bool:
+    """``kill -9`` an actor's process, or a node, whose place another one takes; whether it was there."""
+    if part == "node":
+        cluster.kill_node(cluster.nodes()[1])
+        return bool(cluster.add_node())
+    actors = [worker for worker in cluster.workers() if worker.name not in ("", "IDLE")]
+    return bool(actors) and cluster.kill_worker(actors[0])
 
 
 def done(out: Path) -> int:
@@ -55,10 +73,10 @@ def done(out: Path) -> int:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory) -> Iterator[tuple[Drivers, str]]:
+def world(tmp_path_factory) -> Iterator[tuple[Drivers, RayCluster]]:
     folder = tmp_path_factory.mktemp("identity")
     with RayCluster() as cluster, Drivers(cluster, dict(os.environ), folder / "said") as drivers:
-        yield drivers, cluster.address
+        yield drivers, cluster
 
 
 @pytest.mark.parametrize(("recipe", "limit", "chain"), CASES)

@@ -11,6 +11,7 @@ from small_runs import small_recipe, small_run
 from generation.inputs.examples import LabelledPair, best, draw, example_sets, local_files
 from generation.pipeline.job import input_hashes
 from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe_file import load_recipe
 from hub.errors import InputError
 from hub.word_overlap import word_overlap
 
@@ -143,6 +144,13 @@ def test_rotating_sets_share_the_shipped_examples_and_differ_in_choice_and_order
     assert example_sets(sts((5, 3), 9, True, **shipped))[5][:8] == sets
     with pytest.raises(InputError, match="but a set needs 21"):
         example_sets(sts((21,), 8, True, **shipped))
+
+
+def test_the_shipped_queries_fit_the_prompts_and_copy_no_passage():
+    shipped = load_recipe(Path("recipes/search/search-cranfield.yaml"), DatasetRecipe)
+    for one in example_sets(shipped)[5]:
+        assert len({tuple(example.premise for example in one[label]) for label in ("1", "0")}) == 1
+        assert all(word_overlap(e.premise, e.hypothesis) <= 0.5 for shown in one.values() for e in shown)
 
 
 def test_scored_pairs_give_each_label_a_band(tmp_path):

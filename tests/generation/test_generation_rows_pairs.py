@@ -86,6 +86,17 @@ def test_triplets_and_classified_pairs():
     assert labels == {("e", 0), ("c", 2), ("e2", 0), ("same", 0), ("same", 2)}
 
 
+def test_search_rows_are_pairs_triplets_and_single_queries():
+    kept = [raw("p", "a?", "1"), raw("p", "b?", "0"), raw("q", "c?", "1"), raw("r", "d?", "0")]
+    kept += [raw("s", "e?", "1"), raw("s", "e?", "0")]  # one query for both labels is no triplet
+    found = pairs.search_rows(kept)
+    assert [(row["anchor"], row["positive"]) for row in found["pair"]] == [("a?", "p"), ("c?", "q"), ("e?", "s")]
+    triplet = {"anchor": "p", "positive": "a?", "negative": "b?", "source_id": "p"}
+    assert found["query-triplet"] == [triplet]
+    rows = [(row["query"], row["passage"], row["label"], row["target"]) for row in found["query-class"]]
+    assert rows[:2] == [("a?", "p", 1, "1"), ("b?", "p", 0, "0")] and len(rows) == len(kept)
+
+
 def test_nothing_depends_on_the_hash_seed_of_the_process():
     code = (
         "import json; from test_generation_rows_pairs import *\n"

@@ -143,6 +143,7 @@ def model_provenance() -> dict[str, Any]:
     training = {"steps": 40, "epochs": 1.0, "best_step": 30, "batch_size": 32, "processes": 1, "seed": 42}
     training |= {"validation_metric": "Spearman's correlation", "validation_score": 0.5}
     training |= {"loss_curve": [[step, 1 / (step + 1)] for step in range(0, 40)]}
+    training |= {"merge": {"share": 0.75, "validation_scores": {"0.75": 0.51, "1": 0.5}}}
     return {
         "datasets": [TRAINED_ON | found],
         "base": {"id": "some/base", "sha256": "d" * 64},

@@ -206,7 +206,7 @@ def number(cell: str) -> int:
     return int(cell.replace(",", ""))
 
 
-@pytest.mark.parametrize("form", ["sts", "nli", "text"])
+@pytest.mark.parametrize("form", ["sts", "nli", "text", "search"])
 def test_every_number_of_the_card_follows_from_the_files(tmp_path: Path, form: str) -> None:
     directory, recipe = tmp_path / "run", small_recipe(form)
     small_run(directory, recipe, length=CHARACTERS)
@@ -387,7 +387,7 @@ def loads_as_stated(where: Path, head: dict[str, Any]) -> dict[str, int]:
     return found["default"]
 
 
-@pytest.mark.parametrize("form", ["sts", "nli", "text"])  # nli: of several shot counts
+@pytest.mark.parametrize("form", ["sts", "nli", "text", "search"])  # nli: of several shot counts
 def test_every_commit_loads_with_the_counts_its_card_states(tmp_path: Path, form: str) -> None:
     run = begun(tmp_path / "run", form)
     for done in (1, 2):

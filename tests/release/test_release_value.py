@@ -19,7 +19,7 @@ from training_inputs import sts_rows, triplet_rows, write_dataset
 import release.value as value_module
 from hub.contract.measured import VALUE, TrainingValue, require_value
 from hub.contract.recipe import ModelRecipe
-from hub.contract.recipe_file import checked, load_recipe
+from hub.contract.recipe_file import checked, load_recipe, read_yaml
 from hub.contract.run_dir import Manifest, read_manifest, write_manifest
 from hub.contract.schema import TRIPLET
 from hub.contract.shards import read_table
@@ -33,6 +33,7 @@ from release.value import (
     read_people,
     read_student,
     shuffled,
+    trained_on,
     variant_recipe,
     write_pairs,
 )
@@ -198,6 +199,14 @@ def test_an_encoder_may_read_pairs_as_several_example_types_and_the_baselines_as
 
     assert types("dataset") == [("graded-triplet", False), ("self-pair", True)]
     assert (types("copies"), types("people")) == ([("triplet", True)], [("sts", True)])
+
+
+@pytest.mark.parametrize("variant", ["dataset", "copies", "people"])
+def test_pairs_in_the_place_of_a_hub_dataset_take_the_recipes_licence(variant):
+    tree = read_yaml(Path("recipes/small/minilm-sts-dino.yaml"))
+    (found,) = trained_on(tree, variant, Path("here"), "pairs", 1)["datasets"]
+    assert (found["path"], found["license"]) == ("here", tree["license"])
+    assert not {"repo_id", "revision"} & found.keys()
 
 
 def test_an_evaluation_encoder_is_a_recipe_of_datasets_by_path_without_validation(data, stages, tmp_path):

@@ -1,5 +1,6 @@
 """recipes/small: complete, and planned offline (models: trained) with the overrides for a machine without the Hub."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ FOLDER = Path("recipes/small")
 KINDS = {path: read_yaml(path)["kind"] for path in sorted(FOLDER.glob("*.yaml"))}
 PATHS = [path for path, kind in KINDS.items() if kind == "dataset"]
 MODELS = [path for path, kind in KINDS.items() if kind == "model"]
+SEARCH = Path("recipes/search/minilm-search.yaml")  # its passages are not of the Hub
 WRITTEN = ("sts-dino/sts-dino-gemma", "sts-dino/sts-dino-qwen")
 
 
@@ -40,6 +42,9 @@ def offline(tmp_path_factory) -> Path:
     rows = [{**row, "sentence1": f"text {number // 3}"} for number, row in enumerate(sts_rows(96))]
     pairs = write_dataset(folder / "pairs", {"train": rows}, "postprocessed-5shot")
     overrides |= {key: {"path": str(pairs), "config": "postprocessed-5shot"} for key in WRITTEN}
+    queries = [{"anchor": row["sentence1"], "positive": row["sentence2"]} for row in rows[::3]]
+    (folder / "queries.jsonl").write_text("\n".join(map(json.dumps, queries)))
+    overrides["sts-dino/search-cranfield"] = {"path": str(folder / "queries.jsonl"), "config": "default"}
     (folder / "offline.yaml").write_text(yaml.safe_dump(overrides))
     return folder / "offline.yaml"
 
@@ -61,7 +66,7 @@ def test_a_recipe_is_planned_offline_by_one_switch(path, offline, tmp_path):
     assert f"source sentences: {min(there, recipe.source.limit or there)} " in shown and not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*MODELS, SEARCH], ids=lambda path: path.stem)
 def test_a_model_is_trained_offline_by_one_switch(path, offline, tmp_path):
     """As it is, but for the length."""
     short = ["arguments.max_steps=2", "arguments.bf16=false"]
@@ -94,9 +99,3 @@ def test_a_recipe_names_the_hub_and_has_prose_changes_and_a_licence(path):
         assert (item.revision, item.config in made.configs) == (f"v{made.version}", True)
         check_model(recipe, [(item.repo_id or "", made.license)])
     assert recipe.evaluation and all(task.path and Path(task.path).is_file() for task in recipe.evaluation)
-
-
-def test_the_overrides_of_models_are_where_sts_dino_lm_leaves_them():
-    overrides = yaml.safe_load(OFFLINE.read_text())
-    for model in packaged.MODELS.values():
-        assert Path(overrides[model.hub.partition("@")[0] or model.upstream]["path"]) == model.folder

@@ -38,8 +38,8 @@ STEPS = {**QUIET, "save_strategy": "steps", "eval_strategy": "steps", "save_step
 
 
 def cosine(folder):
-    """With validation pairs, so that a checkpoint is chosen."""
-    return write_recipe(folder, arguments=STEPS | {"num_train_epochs": "3", "learning_rate": "1e-3"})
+    """With validation pairs, so that a checkpoint and the share of a merge are chosen."""
+    return write_recipe(folder, merge="auto", arguments=STEPS | {"num_train_epochs": "3", "learning_rate": "1e-3"})
 
 
 def adapter(folder):
@@ -50,6 +50,7 @@ def adapter(folder):
         folder,
         base=base,
         lora={"r": "4", "alpha": "8", "dropout": "0.1", "release": "merged"},
+        merge="0.5",
         datasets=[data | {"loss_arguments": {"mini_batch_size": "4"}}],
         arguments=STEPS | {"num_train_epochs": "4", "learning_rate": "1e-2"},
     )

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from command_outcomes import outcome_of
 from safetensors import SafetensorError
+from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 from tiny_bases import make_llama
@@ -23,10 +25,13 @@ from hub.errors import InputError, RunError
 from training import run as command
 from training.encoder.encoder import build_encoder
 from training.loop.checkpoints import mark_whole, newest_whole, remove_old
-from training.loop.finish import ROOT, disk_errors
+from training.loop.finish import ROOT, disk_errors, merge_with_start
 from training.loop.job import prepare
 from training.loop.train import verify
 from training.run import main
+
+IN_BATCH = "MultipleNegativesRankingLoss"
+CUT = {"path": "lm", "modules": "static", "license": "mit", "vocabulary": {"path": "texts.txt"}}
 
 
 @pytest.fixture(scope="module")
@@ -59,12 +64,45 @@ def test_a_finished_encoder_is_trained_further_with_its_own_modules(trained, tmp
     data = {**STS_DATA, "path": pairs, "license": "mit"}
     recipe = write_recipe(tmp_path, base={**base, "max_seq_length": "16"}, datasets=[data])
     main(recipe, out=tmp_path / "out", settings=["arguments.max_steps=2"], dry_run=True)  # counts its memory
-    main(recipe, out=tmp_path / "out", settings=["arguments.max_steps=2"])
+    main(recipe, out=tmp_path / "out", settings=["arguments.max_steps=2", "merge=0.5"])
+    assert require_complete(tmp_path / "out").provenance["training"]["merge"] == {"share": 0.5}
     found = SentenceTransformer(str(tmp_path / "out"))
     assert [type(module).__name__ for module in found] == ["Transformer", "Pooling", "Normalize"]
     assert found[1].pooling_mode == "lasttoken" and found.max_seq_length == 16
     weights = [next(one.parameters()) for one in (start, found)]
     assert not torch.equal(*weights)
+
+
+@pytest.mark.parametrize("wanted", ["0.25", "auto"])
+def test_a_merge_keeps_a_share_of_the_trained_weights(trained, tmp_path, wanted):
+    job, built = prepare(trained / "recipe.yaml", trained / "out", None, [f"merge={wanted}"]), tmp_path / "built"
+    shutil.copytree(trained / "out", built)
+    merge = merge_with_start(job, built, "cpu")
+    share, scores = merge["share"], merge.get("validation_scores", {})
+    first, last, found = (load_file(at / "model.safetensors") for at in (trained / "out.base", trained / "out", built))
+    assert all(torch.equal(found[key], (1 - share) * first[key] + share * last[key]) for key in last)
+    assert list(scores) == ([] if wanted == "0.25" else ["0.25", "0.5", "0.75", "1"])
+    assert share == 0.25 or scores[f"{share:g}"] == max(scores.values())
+    score = job.evaluator(SentenceTransformer(str(built)))["sequential_score"]
+    assert scores.get(f"{share:g}", score) == pytest.approx(score, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"merge": "1.5"}, "above 0, up to 1, or auto"),
+        ({"merge": "0.5", "datasets": [], "arguments": {}}, "merge is for training"),
+        ({"merge": "0.5", "lora": {"r": "4", "alpha": "8"}}, "a released adapter"),
+        ({"merge": "0.5", "base": CUT}, "merge: base.vocabulary cuts the base"),
+        ({"merge": "auto", "datasets": [STS_DATA | {"example_type": "self-pair", "loss": IN_BATCH}]}, "have none"),
+    ],
+)
+def test_a_merge_that_cannot_be_is_refused_before_training(tmp_path, changes, problem):
+    base = {"repo_id": "org/lm", "revision": "v1"} if "lora" in changes else {"path": str(tmp_path / "lm")}
+    given = {"base": base | {"license": "mit"}, **changes}
+    given["datasets"] = [{"path": str(tmp_path / "pairs"), **item} for item in changes.get("datasets", [STS_DATA])]
+    done = outcome_of(command, write_recipe(tmp_path, **given), "--out", tmp_path / "out", "--dry-run")
+    assert done.code == 2 and re.search(problem, done.error) and "merge" in done.error, done.error
 
 
 def test_the_manifest_says_where_the_weights_come_from(trained):

@@ -62,12 +62,14 @@ PAIR_CLASS = ExampleType("pair-class", ROW_SCHEMAS["pair-class"].columns, LABEL)
 TRIPLET = ExampleType("triplet", ROW_SCHEMAS["triplet"].columns)
 DOCUMENTS = ExampleType("documents", {"text": "string"}, buffer=1_000, blank=True)  # each is cut into spans
 
-PAIR: dict[str, ColumnType] = {"anchor": "string", "positive": "string"}
+PAIR = ROW_SCHEMAS["pair"].columns
+QUERY_PAIR = ExampleType("pair", PAIR)
 TEXTS = ExampleType("self-pair", {"text": "string"}, blank=True)  # its columns are those that a recipe names
 SELF_PAIR = ExampleType("self-pair", PAIR, made_from=TEXTS)
 GRADED_PAIR = ExampleType("graded-pair", PAIR, made_from=STS)
 GRADED_TRIPLET = ExampleType("graded-triplet", TRIPLET.columns, made_from=STS)
 
 EXAMPLE_TYPES = {
-    found.name: found for found in (STS, PAIR_CLASS, TRIPLET, DOCUMENTS, SELF_PAIR, GRADED_PAIR, GRADED_TRIPLET)
+    found.name: found
+    for found in (STS, PAIR_CLASS, TRIPLET, QUERY_PAIR, DOCUMENTS, SELF_PAIR, GRADED_PAIR, GRADED_TRIPLET)
 }

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 
 from hub.contract.published_paths import clone_of
 from hub.contract.run_dir import Manifest, describe, write_manifest
-from hub.durable import fsync, make_folder, write_text
+from hub.durable import atomic_path, fsync, make_folder, write_text
 from hub.errors import RunError
 from hub.process import peak_rss_mb
 from training.encoder.encoder import save_encoder, save_release
@@ -26,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]  # of the clone or installation
 NOT_PARTS = frozenset(
     ("loss", "grad_norm", "learning_rate", "epoch", "step", "train_loss", "total_flos", "num_input_tokens_seen")
 )
+SHARES = (0.25, 0.5, 0.75, 1.0)  # of the trained weights, which ``merge: auto`` chooses among
 LITTLE_ROOM = 4 << 20  # bytes; torch.save says only "unexpected pos" when it runs out
 
 
@@ -49,6 +51,7 @@ def finish(
     job: TrainingJob, manifest: Manifest, encoder: SentenceTransformer, trainer: EncoderTrainer | None, command: str
 ) -> Manifest:
     """Write the model and its facts into the run directory; ``trainer`` None: an untrained baseline."""
+    merged: dict[str, Any] = {}
     counts: dict[str, Any] = {"dimensions": encoder.get_embedding_dimension()}
     layers = encoder.transformers_model
     parameters = sum(parameter.numel() for parameter in encoder.parameters())
@@ -60,6 +63,7 @@ def finish(
     else:
         built = job.checkpoints / "model"
         save_release(encoder, built, job.recipe.base, job.base, job.recipe.lora)
+        merged = {"merge": merge_with_start(job, built, str(encoder.device))} if job.recipe.merge else {}
         trained = sum(parameter.numel() for parameter in trainer.encoder_parameters.values())
         if job.recipe.lora is not None and job.recipe.lora.release == "merged":
             parameters -= trained  # the adapter is in the base's weights now
@@ -72,13 +76,48 @@ def finish(
         "datasets": [item.describe() for item in job.sets],
         "validation": job.evaluator.sources if job.evaluator else [],
         "base": job.base.describe(job.recipe.base),
-        "training": None if trainer is None else training_facts(job, trainer),
+        "training": None if trainer is None else training_facts(job, trainer) | merged,
         **({"code": code} if code else {}),
         "command": command,
     }
     finished = complete(job.out, manifest, built, {"parameters": parameters, **counts}, provenance)
     shutil.rmtree(job.checkpoints, ignore_errors=True)
     return finished
+
+
+def merge_with_start(job: TrainingJob, built: Path, device: str) -> dict[str, Any]:
+    """Merge the weights in ``built`` with those of the start, in float32; return the share and the scores it had.
+
+    share: of the trained weights (LM-Cocktail, WiSE-FT). With ``merge: auto`` the best on validation, the smallest of
+    equal ones. Every call begins with weights that the trainer has just written, so a killed one is repeated.
+    """
+    start, wanted = job.beside("base"), job.recipe.merge
+    trained = {path.relative_to(built): load_file(path) for path in sorted(built.rglob("*.safetensors"))}
+
+    def write(share: float) -> float:
+        for name, tensors in trained.items():
+            with safe_open(built / name, "pt") as file:
+                metadata = file.metadata()
+            before = load_file(start / name)
+            merged = {
+                key: ((1 - share) * before[key].float() + share * tensor.float()).to(tensor.dtype)
+                if tensor.is_floating_point()
+                else tensor
+                for key, tensor in tensors.items()
+            }
+            with atomic_path(built / name) as temporary:  # ``trained`` maps the file that it replaces
+                save_file(merged, temporary, metadata)
+        return share
+
+    if wanted != "auto":
+        return {"share": write(float(wanted or 1))}
+    assert job.evaluator is not None
+    scores = dict[str, float]()
+    for share in SHARES:
+        write(share)
+        encoder = SentenceTransformer(str(built), device=device, local_files_only=True, trust_remote_code=False)
+        scores[f"{share:g}"] = round(job.evaluator(encoder)["sequential_score"], 6)
+    return {"share": write(float(max(scores, key=lambda share: scores[share]))), "validation_scores": scores}
 
 
 def complete(

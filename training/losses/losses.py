@@ -24,6 +24,7 @@ from training.data.example_types import (
     GRADED_PAIR,
     GRADED_TRIPLET,
     PAIR_CLASS,
+    QUERY_PAIR,
     SELF_PAIR,
     STS,
     TRIPLET,
@@ -36,7 +37,13 @@ if TYPE_CHECKING:
     from torch import nn
 
 UPSTREAM, OWN = "sentence_transformers.sentence_transformer.losses", "training.losses.modules"
-CONTRASTIVE = (TRIPLET, SELF_PAIR, GRADED_PAIR, GRADED_TRIPLET)  # anchors, positives and perhaps hard negatives
+CONTRASTIVE = (
+    TRIPLET,
+    QUERY_PAIR,
+    SELF_PAIR,
+    GRADED_PAIR,
+    GRADED_TRIPLET,
+)  # anchors, positives and perhaps hard negatives
 LOWER = "lower its loss_arguments.mini_batch_size, which fits any memory"
 OTHERS = "use more processes, or arguments.activation_checkpointing"
 
