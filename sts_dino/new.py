@@ -178,9 +178,8 @@ def propose(
     line += "" if kind == found.kind else f" (none for {found.kind if kind else language})"
     line += f"; your examples in {examples} stay" if examples and own else ""
     facts = {"source": {**seen.source, "license": licence}, "examples": examples, "lm": generator.section}
-    facts["instructions"] = line
     counted = {name: value for name, value in vars(found).items() if name != "texts"} | {"first": found.texts[:3]}
-    return {**counted, "recipe": recipe, **facts, "title": seen.title, "profile": found}
+    return {**counted, "recipe": recipe, "instructions": line, **facts, "title": seen.title, "profile": found}
 
 
 def _looked_at(corpus: str | Path, recipe: Path, choices: CorpusChoices) -> "Corpus":
