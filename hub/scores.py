@@ -1,9 +1,13 @@
 """How the project prints a score x 100: on cards, in reports, tables of the terminal and comparisons."""
 
-from hub.contract.results import Gain, TaskScore
+from statistics import fmean
+
+from hub.contract.recipe import DOWNLOADED
+from hub.contract.results import Gain, Results, TaskScore, by_task
 
 ABSENT = "-"
 NO_INTERVAL = "no interval"
+NAMED = 2  # tasks of a family that ``elsewhere`` names one by one
 
 
 def number(value: float | None, signed: bool = False) -> str:
@@ -30,3 +34,24 @@ def difference(gain: Gain | None) -> str:
         return ABSENT
     verdict = f" {gain.verdict}" if gain.verdict else ""
     return f"{number(gain.difference, signed=True)} {interval(gain.low, gain.high, signed=True)}{verdict}"
+
+
+def elsewhere(results: Results, start: str) -> str:
+    """What an encoder trained further from the download gains or loses on public tasks; empty without such gains.
+
+    start: what its base is called. Of many tasks of a family the mean of the differences, and where it is worse.
+    """
+    gains, families = by_task(results.gains), dict[str, list[Gain]]()
+    for one in results.scores if start == DOWNLOADED else ():
+        gain = gains.get((one.task, one.split))
+        if gain is not None and not one.protocol.startswith("own "):  # a user's files (``eval.tasks.own``)
+            families.setdefault(one.family or "STS", []).append(gain)
+    found = list[str]()
+    for family, of in families.items():
+        if len(of) <= NAMED:
+            found += [f"{gain.task} {gain.split} {difference(gain)}" for gain in of]
+            continue
+        worse = ", ".join(gain.task for gain in of if gain.verdict == "worse") or "none of them"
+        mean = number(fmean(gain.difference for gain in of), signed=True)
+        found.append(f"mean of {len(of)} {family} tasks {mean}, significantly worse on {worse}")
+    return f"elsewhere, over the encoder {start}: {'; '.join(found)}" if found else ""

@@ -70,6 +70,7 @@ def score_context(results: Results, row: PaperRow | None, start: str, trained: b
         "scores": {
             name: _table(found, results, row, start, trained) for name, found in families(results.scores).items()
         },
+        "elsewhere": formats.elsewhere(results, start) if trained else "",
         "paper_averages": row.averages if row else {},
         "parts": parts_of(results),
         "no_interval": any(score.interval() is None for score in scores),

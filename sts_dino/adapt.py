@@ -247,7 +247,8 @@ def proposed(corpus: str, out: Path, choices: CorpusChoices, encoder: EncoderCho
     name = given.stem if given else stem_of(corpus)
     recipe = given or out / f"{name}.yaml"
     kept, chosen = out / CHOICES, {"corpus": Path(corpus).name, **asdict(choices), "encoder": encoder.base}
-    if kept.is_file() and json.loads(kept.read_text(encoding="utf-8")) != json.loads(json.dumps(chosen)):
+    before = {"kind": None, **json.loads(kept.read_text(encoding="utf-8"))} if kept.is_file() else None
+    if before and before != json.loads(json.dumps(chosen)):
         hint = f"give another --out, edit {recipe}, or remove {out}"
         raise InputError(out, "was begun with another corpus or other options", hint=hint)
     if given and choices != CorpusChoices():
@@ -255,7 +256,7 @@ def proposed(corpus: str, out: Path, choices: CorpusChoices, encoder: EncoderCho
     if choices.limit is not None and choices.limit < FEWEST:
         raise InputError("--limit", f"is {choices.limit}", allowed=f"{FEWEST} or more: fewer train no encoder")
     if not given and not recipe.exists():
-        propose(corpus, recipe, f"{name}-pairs", choices, FEWEST)
+        cli.say(propose(corpus, recipe, f"{name}-pairs", choices, FEWEST)["instructions"])
     own = recipe.with_name(f"{name}.encoder.yaml")
     asked = encoder.base != (None, None)
     model_recipe = own if given and own.exists() and not asked else out / own.name

@@ -81,7 +81,9 @@ def write_pairs(
         path = Path(recipe)
         given.append(f"license={licences.possible(load_recipe(path, DatasetRecipe, given))[0]}")
     else:
-        propose(corpus, path, name, CorpusChoices("text", language, lm, lm_license, license))
+        propose(
+            corpus, path, name, CorpusChoices("text", language, lm=lm, lm_license=lm_license, corpus_license=license)
+        )
     options = ClusterOptions(None, None, None, None, None)
     found, _ = checked_recipe(path, directory, None, given, options)
     write(found, directory, command_line("write", path, None, given), options)

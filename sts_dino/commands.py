@@ -33,6 +33,7 @@ COMMANDS = {
     "explain": StageCommand("generation.explain", "Show how a text was generated, token by token", takes="run"),
     "train": StageCommand("training.run", "Train the encoder of a model recipe", takes="recipe"),
     "merge": StageCommand("training.merge", "Merge a trained LoRA adapter into its base model"),
+    "export": StageCommand("release.export", "Export an encoder to ONNX and int8", takes="run"),
     "estimate-training": StageCommand(
         "training.estimate", "Estimate time, memory and disk of a training", takes="recipe"
     ),

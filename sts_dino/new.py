@@ -38,6 +38,10 @@ class CorpusChoices:
     language: Annotated[
         str | None, typer.Option("--language", metavar="CODE", help="Language of the corpus [default: recognised]")
     ] = None
+    kind: Annotated[
+        str | None,
+        typer.Option("--kind", help="statements, questions, titles or tickets [default: recognised; tickets never]"),
+    ] = None
     lm: Annotated[
         str | None,
         typer.Option(
@@ -106,6 +110,7 @@ def main(
     beside += f"; an encoder to train on the pairs in {encoder}"
     for line in found.read(facts.pop("title"), rejected):
         cli.say(line)
+    cli.say(facts["instructions"])
     if (limit := dataset.source.limit or found.usable) < found.usable - found.quoted:
         cli.say(f"the recipe takes the first {limit:,} of them: source.limit")
     shown = f"{text}\n{recipe}: {len(text.splitlines())} lines{beside}"
@@ -134,7 +139,13 @@ def propose(
     An equal recipe may exist already. Raises InputError for another one, and for fewer than ``least`` usable texts.
     """
     from hub.assets import asset
-    from sts_dino.proposals.recipes import choose_generator, dataset_recipe, languages, require_known_language
+    from sts_dino.proposals.recipes import (
+        SHIPPED,
+        choose_generator,
+        dataset_recipe,
+        instructions,
+        require_known_language,
+    )
 
     seen, generator = _looked_at(corpus, recipe, choices), choose_generator(choices.lm, choices.lm_license)
     found = seen.profile
@@ -144,31 +155,40 @@ def propose(
         problem = f"has {found.usable - found.quoted} usable texts{without}"
         pairs = f"for pairs without an encoder: sts-dino new {quote(str(corpus))}" if least > 1 else None
         raise InputError(corpus, problem, allowed=f"{least} or more", hint=pairs)
-    known = languages().get(found.language)
-    examples = recipe.with_name(f"{recipe.stem}.examples.tsv") if known and generator.reads_examples else None
-    licence = choices.corpus_license or seen.license or UNLICENSED
-    shown = examples.name if examples else None
-    text = dataset_recipe(seen, generator, name, licence, shown, choices.limit)
+    (kind, words), licence = instructions(found, generator), choices.corpus_license or seen.license or UNLICENSED
+    beside = recipe.with_name(f"{recipe.stem}.examples.tsv")
+    shipped = [file.read_bytes() for file in asset("examples").glob("*.tsv")]
+    own = beside.exists() and beside.read_bytes() not in shipped
+    examples = beside if generator.reads_examples and (kind or own) else None
+    described, terms = ("examples of the corpus's owner", licence) if own else SHIPPED
+    section = {"kind": "hand", "path": beside.name, "description": described, "license": terms} if examples else {}
+    text = dataset_recipe(seen, generator, name, licence, section, choices.limit)
     tree = yaml.load(text, yaml.BaseLoader)  # makes texts only
     checked(recipe, DatasetRecipe, tree)
     if not recipe.exists():
         write_text(recipe, text)
     elif yaml.load(recipe.read_text(encoding="utf-8"), yaml.BaseLoader) != tree:
         raise InputError(recipe, "is another recipe than these arguments give", hint="give another name, or remove it")
-    if known and examples and not examples.exists():
-        write_bytes(examples, asset(f"examples/{known['examples']}").read_bytes())
+    if examples and not own:
+        write_bytes(examples, asset(f"examples/{words['examples']}").read_bytes())
+    language = words["name"] if kind else found.language
+    line = f"{found.usable:,} texts, {language}, {found.kind} ({found.sign}; another kind: --kind): "
+    line += "instructions and examples" if examples and not own else "instructions"
+    line += f" are those for {language} {kind}" if kind else " are the English ones, to translate"
+    line += "" if kind == found.kind else f" (none for {found.kind if kind else language})"
+    line += f"; your examples in {examples} stay" if examples and own else ""
     facts = {"source": {**seen.source, "license": licence}, "examples": examples, "lm": generator.section}
     counted = {name: value for name, value in vars(found).items() if name != "texts"} | {"first": found.texts[:3]}
-    return {**counted, "recipe": recipe, **facts, "title": seen.title, "profile": found}
+    return {**counted, "recipe": recipe, "instructions": line, **facts, "title": seen.title, "profile": found}
 
 
 def _looked_at(corpus: str | Path, recipe: Path, choices: CorpusChoices) -> "Corpus":
     """The corpus, with its place seen from the recipe's folder."""
-    column, language = choices.column, choices.language
+    column, language, kind = choices.column, choices.language, choices.kind
     if is_on_hub(str(corpus)):
         from sts_dino.proposals.corpus import hub_corpus
 
-        return hub_corpus(str(corpus), choices.config, choices.split, column, language)
+        return hub_corpus(str(corpus), choices.config, choices.split, column, language, kind)
     for option, value in (("--config", choices.config), ("--split", choices.split)):
         if value is not None:
             raise InputError(
@@ -178,7 +198,7 @@ def _looked_at(corpus: str | Path, recipe: Path, choices: CorpusChoices) -> "Cor
 
     path = Path(corpus)
     place = Path(os.path.relpath(path, recipe.parent)).as_posix()
-    return Corpus(path.name, {"kind": "file", "path": place}, profile(path, column, language))
+    return Corpus(path.name, {"kind": "file", "path": place}, profile(path, column, language, kind))
 
 
 def is_on_hub(place: str) -> bool:

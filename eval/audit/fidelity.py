@@ -24,6 +24,7 @@ from eval.encoders.embeddings import cosine
 from eval.encoders.load import MINILM, load_encoder, minilm, require_model
 from hub.cli import JsonOption, answer, new_app, say
 from hub.contract.measured import NEAR_COPY, Fidelity, Judge, LabelFidelity, PersonAgreement
+from hub.contract.packaged import MULTILINGUAL
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import RECIPE, require_complete
@@ -158,6 +159,9 @@ def main(
     judge, nli_judge = load_encoder(place), load_nli_model(nli, nli_labels) if nli else None
     for directory, manifest, (rows, pairs, all_source_sentences) in zip(runs, manifests, drawn, strict=True):
         recipe = load_recipe(directory / RECIPE, DatasetRecipe)
+        if encoder is None and recipe.language != "en":
+            hint = f"a judge that knows it: --encoder {MULTILINGUAL}"
+            say(f"warning: {directory}: is in {recipe.language!r}, and {MINILM} knows English alone; {hint}")
         first, second = list(pairs["first"]), list(pairs["second"])
         of_shots = manifest.counts.get("variants", {}).get(rows.config.rpartition("-")[2], manifest.counts)
         found = Fidelity(

@@ -17,7 +17,7 @@ def table(results: Results, start: str = "base encoder") -> str:
     """
     compared = bool(results.control_scores) or any(before for before, _ in results.pairs_of_scores())
     parts = [aligned(rows) for rows in (_compared(results, start) if compared else [_alone(results)])]
-    lines = ["\n\n".join(parts), *_notes(results)]
+    lines = ["\n\n".join(parts), *_notes(results), *filter(None, [shown.elsewhere(results, start)])]
     if results.averages:
         lines += ["", *(f"{item.name}: {item.definition}" for item in results.averages)]
     return "\n".join(lines)

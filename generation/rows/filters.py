@@ -32,7 +32,7 @@ from hub.word_overlap import Words, word_overlap, words
 
 Row = dict[str, Any]
 RUN = 4  # so many of an instruction's words in a row are a copy: "a bad movie" is none, "mean the same thing" is one
-_ENDS_A_PIECE = re.compile(r'[\n".:;!?]')
+_ENDS_A_PIECE = re.compile(r'[\n".:;!?。：；！？]')
 
 
 class TextFilters:

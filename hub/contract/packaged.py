@@ -63,6 +63,7 @@ _TREE = yaml.safe_load(Path(__file__).with_name("data").joinpath("models.yaml").
 _ENTRIES = {name: {"name": name, **entry} for name, entry in _TREE.items()}
 MODELS = TypeAdapter(dict[str, PackagedModel]).validate_python(_ENTRIES)
 GENERATORS = {name: model for name, model in MODELS.items() if model.kind == "generator"}
+MULTILINGUAL = "sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2"  # of the Hub; fifty languages
 ENCODERS = {name: model for name, model in MODELS.items() if model.kind == "encoder"}
 
 

@@ -765,6 +765,7 @@ def config_features(config: str, recipe: DatasetRecipe) -> "datasets.Features":
     return rows.features(config_columns(config, recipe))
 
 
+DOWNLOADED = "as downloaded"  # what a finished encoder is called that is trained further
 PROMPT_TEXT = "[X]"  # where the sentence stands in ``Encoder.prompt``, as PromptEOL's paper writes it
 
 
@@ -818,7 +819,7 @@ class Encoder(Pinned):
     @property
     def start(self) -> str:
         """What tables, cards and reports call the encoder before this training."""
-        return "as downloaded" if self.modules == "sentence-transformer" else "before training"
+        return DOWNLOADED if self.modules == "sentence-transformer" else "before training"
 
     @field_validator("prompt")
     @classmethod
@@ -1037,7 +1038,7 @@ class ModelRecipe(Strict):
         if self.merge and self.lora and self.lora.release == "adapter":
             yield "merge: a released adapter has no weights of the base to merge with: give lora.release: merged"
         if self.merge and self.base.vocabulary:
-            yield "merge: base.vocabulary cuts the base, which is no encoder to keep: remove one of the two"
+            yield "merge: base.vocabulary cuts the base, so its own weights are gone: remove one of the two"
         types = {item.example_type for item in self.datasets}
         if "documents" in types and len(self.datasets) > 1:
             yield "datasets: documents are trained on alone: their spans are not pairs"

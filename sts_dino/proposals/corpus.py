@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from generation.inputs.sources import file_rows, has_control_characters, what_was_read
+from generation.run import is_question
 from hub.cli import say
 from hub.contract import licences
 from hub.contract.recipe import LANGUAGE, QUOTE
@@ -19,6 +20,9 @@ LOOKED_AT = 20_000  # rows that a profile reads
 LONGEST = 1_000  # characters of a usable text
 NAMES = ("text", "sentence", "sentence1", "content", "body", "title", "question", "review", "description")
 MOST_WORDS_IN_NAME = 4  # of a column; a first row with more words in a cell is not a header
+KINDS = ("statements", "questions", "titles", "tickets")  # of texts; tickets have no sign of their own
+ASKED, SHORT = 0.5, 0.8  # of a corpus's texts, from which they are questions; titles
+MOST_WORDS_IN_TITLE, ENDS = 12, tuple(".!?…:;。！？")
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,7 @@ class Profile:
 
     Counts are in rows; an unusable row is counted once, by its first fault. ``words``: 5th, 50th and 95th percentile of
     the usable texts' lengths. ``language``: code of the commonest language (ISO 639-1); ``in_language``: its share.
-    ``texts``: the usable ones.
+    ``kind``: one of ``KINDS``; ``sign``: what speaks for it. ``texts``: the usable ones.
     """
 
     column: str | None
@@ -42,6 +46,8 @@ class Profile:
     words: tuple[int, int, int]
     language: str
     in_language: float
+    kind: str
+    sign: str
     texts: tuple[str, ...] = ()
 
     def read(self, place: object, rejected: Mapping[str, int]) -> list[str]:
@@ -61,11 +67,11 @@ class Corpus:
     license: str | None = None
 
 
-def profile(path: Path, column: str | None = None, language: str | None = None) -> Profile:
+def profile(path: Path, column: str | None = None, language: str | None = None, kind: str | None = None) -> Profile:
     """Return the statistics of a file that ``hub.text_files`` reads.
 
     Raises InputError for a missing file, another kind of file, one that is not UTF-8, a column that is missing or
-    cannot be guessed, a file without a usable text, and a malformed ``language``.
+    cannot be guessed, a file without a usable text, a malformed ``language`` and an unknown ``kind``.
     """
     if path.is_dir():
         raise InputError(path, "is a folder", allowed=f"a file of texts: {', '.join(READERS)}")
@@ -73,11 +79,15 @@ def profile(path: Path, column: str | None = None, language: str | None = None) 
         raise InputError(path, "no such file", hint=f"looked in {Path.cwd()}; give a file of texts, one a row")
     column = None if require_kind(path, path) == ".txt" else find_column(path, column)
     reader = file_rows(path, (column,) if column else (), str(path))
-    return described(str(path), column, (cells[0] for cells in reader), language)
+    return described(str(path), column, (cells[0] for cells in reader), language, kind)
 
 
-def described(place: str, column: str | None, cells: Iterator[str], language: str | None = None) -> Profile:
-    """Return the statistics of the texts in ``cells``. Raises InputError without a usable text or for a bad code."""
+def described(
+    place: str, column: str | None, cells: Iterator[str], language: str | None = None, kind: str | None = None
+) -> Profile:
+    """Return the statistics of the texts in ``cells``. Raises InputError without a usable text or for a bad choice."""
+    if kind is not None and kind not in KINDS:
+        raise InputError("--kind", f"no kind {kind!r}", allowed=", ".join(KINDS), hint=did_you_mean(kind, KINDS))
     if language is not None and not re.fullmatch(LANGUAGE, language):
         raise InputError(
             "--language", f"{language!r} is not a language code", allowed="ISO 639 in lower case, e.g. en, de, yue"
@@ -102,6 +112,7 @@ def described(place: str, column: str | None, cells: Iterator[str], language: st
         )
     lengths = sorted(len(words(text)) for text in usable)
     code, share = _language(usable, language)
+    kind, sign = _kind(usable, kind)
     return Profile(
         column=column,
         rows=len(texts),
@@ -112,6 +123,8 @@ def described(place: str, column: str | None, cells: Iterator[str], language: st
         words=tuple(lengths[int(part * (len(lengths) - 1))] for part in (0.05, 0.5, 0.95)),  # type: ignore[arg-type]
         language=code,
         in_language=share,
+        kind=kind,
+        sign=sign,
         texts=tuple(usable),
     )
 
@@ -134,10 +147,20 @@ def _language(texts: Sequence[str], given: str | None) -> tuple[str, float]:
     return code, found.count(code) / len(found)
 
 
+def _kind(texts: Sequence[str], given: str | None) -> tuple[str, str]:
+    """The kind of most texts, or the given one, and the share of texts with its sign, in words."""
+    asked = sum(map(is_question, texts)) / len(texts)
+    short = sum(len(words(text)) <= MOST_WORDS_IN_TITLE and not text.endswith(ENDS) for text in texts) / len(texts)
+    kind = given or ("questions" if asked >= ASKED else "titles" if short >= SHORT else KINDS[0])
+    if kind == "titles":
+        return kind, f"{short:.0%} have at most {MOST_WORDS_IN_TITLE} words and no full stop"
+    return kind, f"{asked:.0%} end in a question mark"
+
+
 def find_column(path: Path, asked: str | None) -> str:
     """Name of the column of texts in a file; ``column_of`` chooses it from the first row."""
     names, rows = open_rows(path, path)
-    if asked is None and any(len(words(name)) > MOST_WORDS_IN_NAME for name in names):
+    if asked is None and any(len(name.split()) > MOST_WORDS_IN_NAME for name in names):
         hint = "write the columns' names into a first row; if it is a header, name the column of texts: --column NAME"
         raise InputError(path, f"has no header: its first row is {_shown(names)}", hint=hint)
     first = next(rows, None)
@@ -177,6 +200,7 @@ def hub_corpus(
     split: str | None = None,
     column: str | None = None,
     language: str | None = None,
+    kind: str | None = None,
 ) -> Corpus:
     """Look at ``ORG/NAME[@REVISION]``, pinned at its commit: its card's licence and the first rows of one split.
 
@@ -202,7 +226,7 @@ def hub_corpus(
             raise InputError(f"{place} ({chosen}, {part})", "has no row", allowed="at least one text")
         name = column_of(place, first[0], column)
         cells = (as_text(row[name], place, name) for row in chain(first, rows))
-        statistics = described(place, name, cells, language)
+        statistics = described(place, name, cells, language, kind)
     if asked != found.commit:
         say(f"{repo_id}: {asked or 'its main branch'} is {found.commit} now; the recipe pins that")
     source = {"kind": "hub", "repo_id": repo_id, "revision": found.commit, "config": chosen, "splits": [part]}

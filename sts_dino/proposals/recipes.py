@@ -15,18 +15,22 @@ from generation.backends.registry import dialect_of
 from hub.assets import BRING, asset
 from hub.cli import say
 from hub.contract import licences
-from hub.contract.packaged import ENCODERS, GENERATORS
+from hub.contract.packaged import ENCODERS, GENERATORS, MULTILINGUAL
 from hub.contract.recipe import RECOGNISED, Address, DatasetRecipe
 from hub.errors import InputError, StsDinoError, did_you_mean
-from hub.untrusted import one_line, read_object
-from sts_dino.proposals.corpus import Corpus, Profile
+from hub.untrusted import no_cross_encoder, one_line, read_object
+from sts_dino.proposals.corpus import KINDS, Corpus, Profile
 
 GEMMA = GENERATORS["gemma-3-270m"]
 BEST_FIRST = ("qwen2.5-coder-1.5b-instruct", "qwen2.5-coder-0.5b-instruct", GEMMA.name)  # generators by default
 BUILT_IN, BUILT_IN_LICENSE = asset("demo-lm"), "cc-by-nc-sa-4.0"
-EXAMPLES_LICENSE = "cc0-1.0"  # of the examples in assets/
+SHIPPED = (
+    "twenty first sentences with a sentence for each label, written by hand for sts-dino",
+    "cc0-1.0",
+)  # in assets/
 MOST = 1000  # source sentences, as the measured encoders had (docs/better_pairs.md)
 TOKENS_A_WORD = 2  # at most, for the tokenizers and languages seen
+TOKENS_A_CHARACTER = 3  # at most, of Chinese and Japanese: its bytes
 
 BATCH = 32
 PROMPTEOL = 'This sentence : "[X]" means in one word:"'  # Jiang et al. 2023; its last quotation mark's state embeds
@@ -36,7 +40,6 @@ GGUF_KEYS = 1 << 26  # bytes of a GGUF file that hold its keys, the vocabulary a
 FEW = 10  # texts: too few for a share
 ENGLISH = 0.75  # of a corpus's texts, recognised as English: code has 0.5 to 0.65, sentences 0.9 and more
 WAYS = ("prompteol", "static")
-MULTILINGUAL = "sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2"  # fifty languages
 FINISHED_LENGTH, LONGEST = 256, 32_768  # tokens, where an encoder's own is not known; at most, to be believed
 ITSELF = "the language model itself"
 
@@ -69,11 +72,21 @@ class Base:
     arguments: dict[str, str] = field(default_factory=dict)
 
 
-def languages() -> dict[str, dict[str, str]]:
-    """Code → instructions, meanings and examples file of every language that has them."""
+def languages() -> dict[str, dict[str, Any]]:
+    """Code → name and meanings of every language that has instructions, and of each kind those and an examples file."""
     text = Path(__file__).with_name("languages.yaml").read_text(encoding="utf-8")
-    found: dict[str, dict[str, str]] = yaml.load(text, yaml.BaseLoader)  # makes texts only
+    found: dict[str, dict[str, Any]] = yaml.load(text, yaml.BaseLoader)  # makes texts only
     return found
+
+
+def instructions(corpus: Profile, generator: Generator) -> tuple[str | None, dict[str, Any]]:
+    """The kind, and instructions, meanings and examples file for a corpus: its kind's, else those for statements.
+
+    The kind is None, and the language English, for a language without. The built-in model knows statements alone.
+    """
+    known = languages().get(corpus.language)
+    kind = corpus.kind if known and corpus.kind in known and generator.reads_examples else KINDS[0]
+    return (kind, {**known, **known[kind]}) if known else (None, (other := languages()["en"]) | other[kind])
 
 
 def choose_generator(asked: str | None, license_id: str | None) -> Generator:
@@ -172,15 +185,15 @@ def pinned(repo_id: str, revision: str) -> str:
 
 
 def dataset_recipe(
-    corpus: Corpus, generator: Generator, name: str, license_id: str, examples: str | None, limit: int | None = None
+    corpus: Corpus, generator: Generator, name: str, license_id: str, examples: dict[str, str], limit: int | None = None
 ) -> str:
     """Return the commented YAML of a dataset recipe.
 
-    license_id: of the corpus. examples: file of examples, seen from the recipe's folder. limit: of source sentences.
+    license_id: of the corpus. examples: the section ``few_shot.examples``, or nothing. limit: of source sentences.
     """
-    seen, known = corpus.profile, languages()
+    seen, (kind, words) = corpus.profile, instructions(corpus.profile, generator)
     own = licences.known("--license", license_id), licences.known("model.license", generator.section["license"])
-    shown = [licences.known("few_shot.examples.license", EXAMPLES_LICENSE)] if examples else []
+    shown = [licences.known("few_shot.examples.license", examples["license"])] if examples else []
     counts = {reason: getattr(seen, reason) for reason in ("empty", "repeated", "overlong", "broken")}
     unusable = ", ".join(f"{count:,} {reason}" for reason, count in counts.items() if count)
     source: dict[str, object] = {**corpus.source, "limit": max(1, min(seen.usable - seen.quoted, limit or MOST))}
@@ -190,7 +203,6 @@ def dataset_recipe(
     strength = {"decay_constant": 30 if generator.reads_examples else 100} if generator.couples else {}
     reject = ["example_copy", "prompt_echo", "control_characters", "too_long"]
     reject += ["wrong_language"] if seen.language in RECOGNISED else []
-    described = "twenty first sentences with a sentence for each label, written by hand for sts-dino"
     return _rendered(
         "dataset.yaml.jinja",
         corpus=seen,
@@ -204,11 +216,10 @@ def dataset_recipe(
         longest=_longest(seen),
         model={**generator.section, **({"threads": 1} if generator.couples else {})},
         has_template=_has_template(generator.section),
-        known=known.get(seen.language),
-        words=known.get(seen.language, known["en"]),
+        kind=kind,
+        words=words,
         decoding={**strength, "max_new_tokens": _longest(seen), "samples": 1, "max_attempts": 5},
-        examples=examples
-        and {"kind": "hand", "path": examples, "description": described, "license": EXAMPLES_LICENSE},
+        examples=examples,
         postprocess={
             "sampled_negatives": 0, "max_per_label": 1, "validation_fraction": 0, "near_copy": 0.8, "reject": reject,
         },
@@ -229,7 +240,8 @@ def _has_template(section: dict[str, Any]) -> bool:
 
 def _longest(corpus: Profile) -> int:
     """Tokens that nearly every text of the corpus stays below."""
-    return max(24, math.ceil(TOKENS_A_WORD * corpus.words[2]))
+    most = TOKENS_A_CHARACTER if corpus.language in ("zh", "ja") else TOKENS_A_WORD
+    return max(24, math.ceil(most * corpus.words[2]))
 
 
 def choose_base(asked: str | None, license_id: str | None, generator: dict[str, Any], language: str = "en") -> Base:
@@ -245,6 +257,8 @@ def choose_base(asked: str | None, license_id: str | None, generator: dict[str, 
         return _finished(_packaged(asked.lower()), "as asked")
     if asked is not None and asked not in WAYS:
         place = place_of("--encoder", asked, (*WAYS, *ENCODERS))
+        if "path" in place:
+            no_cross_encoder(Path(place["path"]), f"--encoder: {asked}")
         named = {**place, "license": licences.known("--encoder-license", license_id or "").id}
         if is_finished(place):
             return _finished(named, "as asked")

@@ -150,6 +150,14 @@ def test_a_judge_that_is_not_installed_is_one_line_and_nothing_is_written(run, m
     assert not (run / FIDELITY).exists()
 
 
+@pytest.mark.parametrize("language", ["en", "de"])
+def test_the_default_judge_is_warned_of_for_another_language_than_english(tmp_path, monkeypatch, language):
+    small_run(tmp_path / "run", small_recipe("sts", language=language))
+    monkeypatch.setattr(command, "minilm", lambda _: JUDGE[1])
+    warned = "'de', and all-MiniLM-L6-v2 knows English alone; a judge that knows it: --encoder sentence-transformers/"
+    assert (warned in measure(tmp_path / "run")) == (language == "de")
+
+
 def test_it_goes_to_the_hub_with_the_dataset_and_comes_back(local_hub, hub_api, tmp_path):
     run = tmp_path / "run"
     manifest = small_run(run, small_recipe("sts", name="measured-sts"))

@@ -135,6 +135,8 @@ def test_the_card_describes_every_reason():
         ("A man plays a flute.", "The man plays.", 2 / 6),
         ("a a b", "a b b", 2 / 4),  # bags, not sets
         ("...", "!", 1.0),
+        ("猫睡在暖气上。", "猫，睡在炉子上！", 4 / 8),  # a character is a word where no space parts words
+        ("ネコが寝る", "ネコは寝る。", 4 / 6),
     ],
 )
 def test_word_overlap_is_jaccards_index_of_bags_of_words(one, other, shared):

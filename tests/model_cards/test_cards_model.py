@@ -1,5 +1,6 @@
 """The model card: its numbers are those of results and manifest; adapters, documents, baselines, several trainings."""
 
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +224,24 @@ def test_a_gain_has_its_interval_and_the_verdict_of_a_comparison_with_its_rule(t
     earlier = gain.model_copy(update={"verdict": None})
     card = card_of(scored_run(tmp_path / "earlier", [score()], base_scores=(score(),), gains=(earlier,)))
     assert table_with(card, "task", "split")[0][-1] == "+1.00 [+0.10, +1.90]" and "A gain is" not in card
+
+
+def test_a_card_says_what_the_encoder_gains_and_loses_elsewhere_over_the_download(tmp_path: Path) -> None:
+    """Few tasks by name, of many the mean; without a user's own files, and only over a finished encoder."""
+    transfer = [f"{name}/lbfgs" for name in ("mr", "cr", "trec")]
+    scores = [score(), *(score().model_copy(update={"task": task, "family": "transfer"}) for task in transfer)]
+    scores.append(score().model_copy(update={"task": "mine.csv/cosine", "protocol": "own pairs: cosine"}))
+    facts = {"split": "test", "low": -1.9, "high": -0.1}
+    gains = [Gain(task=one.task, difference=-1.0, verdict="better", **facts) for one in scores]
+    gains[2] = gains[2].model_copy(update={"verdict": "worse", "difference": -2.5})
+    start = {"base": {"repo_id": "some/base", "revision": "0123abc", "license": "mit"}}
+    card = card_of(scored_run(tmp_path / "lm", scores, start, gains=tuple(gains)))
+    assert "Elsewhere" not in card
+    start["base"]["modules"] = "sentence-transformer"
+    card = card_of(scored_run(tmp_path / "encoder", scores, start, gains=tuple(gains)))
+    line = next(line for line in card.splitlines() if line.startswith("Elsewhere, over the encoder as downloaded: "))
+    assert "stsb/cosine test -1.00 [-1.90, -0.10] better; mean of 3 transfer tasks -1.50, " in unescape(line)
+    assert line.endswith("significantly worse on cr/lbfgs.") and "mine" not in line
 
 
 def test_other_libraries_parts_protocols_and_seeds_are_on_the_card(tmp_path: Path) -> None:

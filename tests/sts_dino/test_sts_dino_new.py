@@ -14,13 +14,15 @@ from command_outcomes import outcome_of
 
 from generation import run as write
 from generation.plan import plan
+from generation.run import is_question
 from hub.assets import asset
 from hub.contract import licences
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.errors import InputError
+from hub.word_overlap import word_overlap
 from sts_dino import api, new
-from sts_dino.proposals.corpus import find_column, profile
+from sts_dino.proposals.corpus import KINDS, find_column, profile
 from sts_dino.proposals.recipes import choose_generator, languages
 
 pytest_plugins = ["local_hub"]
@@ -90,7 +92,7 @@ def test_a_chat_template_is_proposed_as_a_line_that_works(tmp_path, kind):
     assert done.code == 0 and "the model has a chat template" in done.printed
     assert not load_recipe(recipe, DatasetRecipe).model.chat_template
     recipe.write_text(recipe.read_text(encoding="utf-8").replace("# chat_template", "chat_template"), encoding="utf-8")
-    assert "'us' 'er' '|' '>' 'Task" in plan(load_recipe(recipe, DatasetRecipe), tmp_path / "out")
+    assert "'us' 'er' '|' '>' 'T" in plan(load_recipe(recipe, DatasetRecipe), tmp_path / "out")
 
 
 def test_a_language_is_recognised_or_given(tmp_path):
@@ -115,7 +117,7 @@ def test_the_column_of_texts_is_found_in_every_kind_of_file(tmp_path, suffix):
     assert load_recipe(tmp_path / "r.yaml", DatasetRecipe).source.columns == ("utterance",)
 
 
-LM = ["--lm", "builtin"]
+LM, MODEL = ["--lm", "builtin"], ["--lm", asset("demo-lm"), "--lm-license", "mit"]
 
 
 def test_examples_that_are_there_are_not_replaced(tmp_path):
@@ -124,6 +126,41 @@ def test_examples_that_are_there_are_not_replaced(tmp_path):
     path = written(tmp_path, ENGLISH)
     done = run(path, "--out", tmp_path / "r.yaml", "--lm", asset("demo-lm"), "--lm-license", "mit")
     assert done.code == 0 and (tmp_path / "r.examples.tsv").read_text(encoding="utf-8") == mine
+    assert f"; your examples in {tmp_path / 'r.examples.tsv'} stay" in done.stderr
+    examples = load_recipe(tmp_path / "r.yaml", DatasetRecipe).few_shot.examples
+    assert (examples.license, examples.description) == ("unlicensed", "examples of the corpus's owner")
+
+
+TITLES = ["Repairing a leaking roof", "History of the steam engine", "Storm damage on the coast"]
+OF_ENGLISH = "3 texts, English, questions (100% end in a question mark; another kind: --kind): "
+
+
+@pytest.mark.parametrize(
+    ("lines", "options", "said", "instruction", "examples"),
+    [
+        (ENGLISH, [], f"{OF_ENGLISH}instructions and examples are those for", "two questions", "questions.tsv"),
+        (ENGLISH, ["--kind", "tickets"], "are those for English tickets", "two customer requests", "tickets.tsv"),
+        (ENGLISH, ["--lm", "builtin"], f"{OF_ENGLISH}instructions are those for English st", "two sentences", None),
+        (TITLES, [], "English, titles (100% have at most 12 words and no full stop;", "two titles", "titles.tsv"),
+        (TITLES, ["--language", "fr"], "are those for French statements (none for titles)", "phrases", "sts.fr.tsv"),
+        (GERMAN, [], "are those for German questions", "zwei Fragen", "questions.de.tsv"),
+        (["猫睡在炉子旁边。"], [], "Chinese, statements (0% end in", "两个意思相同的句子", "sts.zh.tsv"),
+        (["Il mercato apre alle otto."], [], "the English ones, to translate (none for it)", "two sentences", None),
+    ],
+)
+def test_language_and_kind_choose_instructions_and_examples(tmp_path, lines, options, said, instruction, examples):
+    path, recipe, beside = written(tmp_path, lines), tmp_path / "r.yaml", tmp_path / "r.examples.tsv"
+    shutil.copy(asset("examples/titles.tsv"), beside)  # of an earlier choice: not the user's
+    done = run(path, "--out", recipe, *([] if "--lm" in options else MODEL), *options)
+    assert done.code == 0 and said in done.stderr
+    found = load_recipe(recipe, DatasetRecipe)
+    assert instruction in found.labels[0].instruction and (found.few_shot is None) == (examples is None)
+    assert examples is None or beside.read_bytes() == asset(f"examples/{examples}").read_bytes()
+
+
+def test_an_unknown_kind_is_refused(tmp_path):
+    refused = run(written(tmp_path, ENGLISH), "--out", tmp_path / "r.yaml", *LM, "--kind", "question")
+    assert refused.code == 2 and "--kind: no kind 'question'; allowed: statements, questions" in refused.error
 
 
 @pytest.mark.parametrize(("lines", "words"), [(ENGLISH, "Task: Write two"), (GERMAN, "Aufgabe: Schreibe zwei")])
@@ -180,12 +217,19 @@ def test_the_built_in_model_is_refused_for_what_it_does_not_write(tmp_path, monk
 
 
 def test_every_language_has_its_instructions_and_examples():
+    named = list[str]()
     for code, words in languages().items():
-        assert all('"<X1>"' in words[label] and words[label].endswith(': "') for label in ("1", "0.5", "0")), code
-        rows = asset(f"examples/{words['examples']}").read_text(encoding="utf-8").splitlines()
-        assert rows[0] == "text1\t1\t0.5\t0" and len(rows) == 21 and all(row.count("\t") == 3 for row in rows)
-    shipped = {path.name for path in asset("examples").glob("*.tsv")}
-    assert shipped == {words["examples"] for words in languages().values()}
+        assert "statements" in words
+        for kind in words.keys() & {*KINDS}:
+            asked = [words[kind][label] for label in ("1", "0.5", "0")]
+            assert all('"<X1>"' in one and one.endswith((': "', '："')) for one in asked), (code, kind)
+            named.append(words[kind]["examples"])
+            header, *rows = asset(f"examples/{named[-1]}").read_text(encoding="utf-8").splitlines()
+            cells = [cell for row in rows for cell in row.split("\t")]
+            assert header == "text1\t1\t0.5\t0" and len(rows) == 20 and len({*cells}) == 80, (code, kind)
+            assert all(map(is_question, cells)) == (kind == "questions"), (code, kind)
+            assert all(word_overlap(*row.split("\t")[:2]) <= 0.75 for row in rows), (code, kind)
+    assert {path.name for path in asset("examples").glob("*.tsv")} == {*named, "search.tsv"}
 
 
 def test_without_gemma_here_and_without_assets_the_hub_is_named(monkeypatch, tmp_path):
