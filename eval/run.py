@@ -50,7 +50,7 @@ def main(
     ] = None,
     base: Annotated[
         str | None,
-        typer.Option("--base", help="The untrained encoder [default: NAME.base beside a folder --model]"),
+        typer.Option("--base", help="The encoder before training [default: NAME.base beside a folder --model]"),
     ] = None,
     compared: Annotated[
         str | None, typer.Option("--compare", metavar="OTHER", help="Another encoder, tested on the same rows")

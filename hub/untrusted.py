@@ -357,18 +357,25 @@ def read_object(path: Path, model: object) -> dict[str, Any]:
     return found
 
 
+def no_cross_encoder(folder: Path, model: object) -> str:
+    """The kind of model that a folder states. Raises InputError for a cross-encoder."""
+    transformer, own = folder / "config.json", folder / "config_sentence_transformers.json"
+    kind: str = read_object(own, model).get("model_type", ENCODER) if own.is_file() else ENCODER
+    heads = read_object(transformer, model).get("architectures") if transformer.is_file() else None
+    is_classifier = "ForSequenceClassification" in str(heads) and not (folder / "modules.json").is_file()
+    if kind == "CrossEncoder" or is_classifier:
+        problem = "is a cross-encoder: it scores pairs and gives no embeddings"
+        raise InputError(model, problem, allowed=f"a {ENCODER}")
+    return kind
+
+
 def require_modules(folder: Path, model: object) -> None:
     """Raise InputError unless a folder holds a SentenceTransformer of at most ``MOST_MODULES`` modules.
 
     sentence-transformers would convert another kind to something that its author did not mean.
     """
     path, allowed = folder / "modules.json", f"a list of at most {MOST_MODULES} modules"
-    transformer, own = folder / "config.json", folder / "config_sentence_transformers.json"
-    kind = read_object(own, model).get("model_type", ENCODER) if own.is_file() else ENCODER
-    heads = read_object(transformer, model).get("architectures") if transformer.is_file() else None
-    if kind == "CrossEncoder" or ("ForSequenceClassification" in str(heads) and not path.is_file()):
-        problem = "is a cross-encoder: it scores pairs and gives no embeddings"
-        raise InputError(model, problem, allowed=f"a {ENCODER}")
+    kind = no_cross_encoder(folder, model)
     if not path.is_file():
         hint = "name a folder that sts-dino train or sentence-transformers saved; a plain transformer is a base alone"
         raise InputError(model, f"is not a {ENCODER} model (no modules.json)", hint=hint)

@@ -14,6 +14,7 @@ import typer
 from numpy.typing import NDArray
 
 from eval.runs.records import BASE, CONTROL, Records, read_evaluation
+from eval.scoring.search import OF_TREC
 from eval.statistics.bootstrap import Matrix, interval, resample, score
 from eval.tasks.registry import find_task
 from eval.tasks.rows import Vector
@@ -108,6 +109,8 @@ def plan_of(evaluation: Path, tasks: Sequence[str] = ()) -> VariantPlan:
 
 def split_of(name: str, split: str) -> str:
     """The split that a task's rows are kept under: the plan's, or the one of a task that cuts its own folds."""
+    if name.rpartition("/")[2] in OF_TREC:  # a search of own files
+        return split
     task = find_task(name)
     return split if split in task.splits or task.is_of_mteb else task.default_split
 

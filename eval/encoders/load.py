@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import re
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -251,6 +252,9 @@ def load_encoder(model: str, dtype: str | None = None, batch_size: int = BATCH) 
         name = path.resolve().name
     revision = (revision or content_hash(folder)) + adapted_revision(folder, model)
     loaded = _load(folder, model, dtype)
+    if "e5" in re.split("[-_@]", Path(model).name.lower()) and not any(loaded.prompts.values()):
+        hint = "state them as prompts in config_sentence_transformers.json"
+        say(f"{model}: e5 encoders need 'query: ' or 'passage: ' before a text, and it declares no prompts; {hint}")
 
     def embed(texts: list[str]) -> Any:
         with chat_template(name):

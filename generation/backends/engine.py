@@ -20,7 +20,7 @@ from transformers import DynamicCache
 
 from generation.backends.batch import KVCaches, LiveBatch, LiveSequence, Prompt, Row
 from generation.backends.load_model import is_out_of_memory, rows_that_fit
-from generation.backends.model_check import AttentionPath, find_path, plain_logits, with_attention
+from generation.backends.model_check import PLAIN, AttentionPath, find_path, plain_logits, with_attention
 from generation.backends.output_layer import LogitsInPieces, OutputLayer, pack, take_output_layer
 from generation.backends.protocol import Completion, Request, cut
 from generation.backends.self_debiasing import NextTokenLogits, choose, guided_rows
@@ -52,7 +52,7 @@ class Engine(PromptEncoder):
         self.no_tokens = sorted({*range(self.vocabulary)} - {*tokenizer.get_vocab().values()})
         self.attention = find_path(model) if shared else AttentionPath(False, "asked for", config._attn_implementation)
         if shared and not self.attention.shared:
-            say(f"{config.model_type}: the plain, slower loop writes the texts ({self.attention.reason})")
+            say(f"{config.model_type}: the plain loop writes the texts ({self.attention.reason}); {PLAIN}")
         self._output = take_output_layer(model) if self.attention.shared else None
         if shared and self._output is None:
             pack(model, last=True)

@@ -145,7 +145,8 @@ def attend(
     for write in now.writes:
         write.cache.write(layer, write.entries, write.positions, keys[write.rows], values[write.rows])
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    queries = query[0].transpose(0, 1) * (scaling * LOG2_E)
+    wide = torch.promote_types(query.dtype, torch.float32)  # bfloat16 rounds scores of hundreds by more than 1
+    queries = query[0].transpose(0, 1).to(wide) * (scaling * LOG2_E)
     return read_levels(queries, now.levels, layer)[None].to(query.dtype), None
 
 
@@ -153,8 +154,8 @@ def read_levels(queries: Tensor, levels: list[Level], layer: int) -> Tensor:
     """The softmax-weighted values of all levels together.
 
     Args:
-        queries: (M, heads, size), scaled, so that scores are logarithms to base 2: torch's ``exp`` is ten times slower
-            for -∞ on a CPU, ``exp2`` is not.
+        queries: (M, heads, size), float32 or wider, scaled, so that scores are logarithms to base 2: torch's ``exp`` is
+            ten times slower for -∞ on a CPU, ``exp2`` is not.
 
     Returns:
         (M, heads, value size), float32 or wider.
@@ -164,7 +165,7 @@ def read_levels(queries: Tensor, levels: list[Level], layer: int) -> Tensor:
     scores = []
     for level in levels:
         keys, attn_bias = level.read(level.cache.keys, layer), level.attn_bias
-        score = (_by_slot(queries, level, keys.shape[1]) @ keys.transpose(-1, -2)).float()
+        score = (_by_slot(queries, level, keys.shape[1]) @ keys.to(queries.dtype).transpose(-1, -2)).float()
         if attn_bias.shape[1] > 1:
             attn_bias = attn_bias.repeat_interleave(score.shape[2] // attn_bias.shape[1], dim=1)
         score += attn_bias[:, None]

@@ -1038,7 +1038,7 @@ class ModelRecipe(Strict):
         if self.merge and self.lora and self.lora.release == "adapter":
             yield "merge: a released adapter has no weights of the base to merge with: give lora.release: merged"
         if self.merge and self.base.vocabulary:
-            yield "merge: base.vocabulary cuts the base, which is no encoder to keep: remove one of the two"
+            yield "merge: base.vocabulary cuts the base, so its own weights are gone: remove one of the two"
         types = {item.example_type for item in self.datasets}
         if "documents" in types and len(self.datasets) > 1:
             yield "datasets: documents are trained on alone: their spans are not pairs"

@@ -18,7 +18,7 @@ from hub.contract import licences
 from hub.contract.packaged import ENCODERS, GENERATORS, MULTILINGUAL
 from hub.contract.recipe import RECOGNISED, Address, DatasetRecipe
 from hub.errors import InputError, StsDinoError, did_you_mean
-from hub.untrusted import one_line, read_object
+from hub.untrusted import no_cross_encoder, one_line, read_object
 from sts_dino.proposals.corpus import KINDS, Corpus, Profile
 
 GEMMA = GENERATORS["gemma-3-270m"]
@@ -257,6 +257,8 @@ def choose_base(asked: str | None, license_id: str | None, generator: dict[str, 
         return _finished(_packaged(asked.lower()), "as asked")
     if asked is not None and asked not in WAYS:
         place = place_of("--encoder", asked, (*WAYS, *ENCODERS))
+        if "path" in place:
+            no_cross_encoder(Path(place["path"]), f"--encoder: {asked}")
         named = {**place, "license": licences.known("--encoder-license", license_id or "").id}
         if is_finished(place):
             return _finished(named, "as asked")

@@ -52,6 +52,15 @@ def move_weights(folder, by):
     save_file({key: value + by for key, value in weights.items()}, folder / "model.safetensors", {"format": "pt"})
 
 
+@pytest.mark.parametrize(
+    ("name", "prompts", "warns"), [("e5-s", {}, True), ("e5", {"query": "q: "}, False), ("m", {}, False)]
+)
+def test_an_e5_encoder_without_prompts_is_reported(model, tmp_path, capsys, name, prompts, warns):
+    edit(model / CONFIG, prompts=prompts)
+    load_encoder(str(model.rename(tmp_path / name)))
+    assert ("e5 encoders need 'query: '" in capsys.readouterr().err) == warns
+
+
 def test_a_folder_gives_what_sentence_transformers_gives(saved):
     encoder = load_encoder(str(saved))
     assert (encoder.name, encoder.dimension) == (f"{saved.parent.name}/model", 32)

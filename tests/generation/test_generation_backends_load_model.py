@@ -1,5 +1,6 @@
 """Loading: dtype and device, which models read through shared attention, and the preview of a model without weights."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,22 @@ def test_the_manifest_has_the_attention_and_its_reason(name, tmp_path):
     assert ("softcap" in facts["attention_reason"]) == (name == "gemma2")
     assert facts.get("attention_window") == (128 if name == "gemma3" else None)
     assert (seen.context, seen.count_tokens("A man.")) == (engine.context, engine.count_tokens("A man."))
+
+
+@pytest.mark.parametrize(("factor", "shared"), [(1, True), (2**0.5, False)])
+def test_scores_of_hundreds_are_not_rounded(factor, shared, tmp_path, monkeypatch):
+    """Keys with a large bias, as Qwen 2.5 has: half precision would round their scores by more than 1."""
+    model = AutoModelForCausalLM.from_pretrained(make_family(tmp_path, "qwen2"), dtype=torch.bfloat16).eval()
+    for layer in model.model.layers:
+        layer.self_attn.k_proj.bias.data.view(-1, 8)[:, 3::4] = 1000
+
+    def scaled(module, *given, scaling, **more):
+        return attend(module, *given, scaling=factor * scaling, **more)
+
+    monkeypatch.setitem(AttentionInterface._global_mapping, TRIAL, scaled)
+    found = find_path(model)
+    told = re.search(r"by 0\.\d+ of their spread on average \(allowed: 0\.\d+\)", found.reason)
+    assert (found.shared, bool(told)) == (shared, not shared), found.reason
 
 
 def test_a_preview_reads_no_weights_and_requires_them(tmp_path, monkeypatch):

@@ -227,7 +227,7 @@ def test_a_gain_has_its_interval_and_the_verdict_of_a_comparison_with_its_rule(t
 
 
 def test_a_card_says_what_the_encoder_gains_and_loses_elsewhere_over_the_download(tmp_path: Path) -> None:
-    """Few tasks by name, of many the mean; a user's own files and a base that is no encoder have no such line."""
+    """Few tasks by name, of many the mean; without a user's own files, and only over a finished encoder."""
     transfer = [f"{name}/lbfgs" for name in ("mr", "cr", "trec")]
     scores = [score(), *(score().model_copy(update={"task": task, "family": "transfer"}) for task in transfer)]
     scores.append(score().model_copy(update={"task": "mine.csv/cosine", "protocol": "own pairs: cosine"}))

@@ -115,7 +115,8 @@ def prepare(path: Path, out: Path | None, limit: int | None, settings: list[str]
     evaluator = validation_evaluator(recipe.validation, sets, given.get("per_device_eval_batch_size", 64))
     if recipe.merge == "auto" and evaluator is None:
         problem = "auto is chosen on validation pairs, and the data have none"
-        raise InputError(f"{path}:merge", problem, allowed="a number above 0, up to 1", hint="or give validation")
+        hint = "or give validation, or a dataset that keeps some (postprocess.validation_fraction)"
+        raise InputError(f"{path}:merge", problem, allowed="a number above 0, up to 1", hint=hint)
     checkpoints = out.with_name(f"{out.name}.checkpoints")
     arguments, reporters = trainer_arguments(given, checkpoints, process_count(), evaluator is not None, place)
     return TrainingJob(recipe, out, sets, base, evaluator, arguments, reporters, guides)
