@@ -41,6 +41,7 @@ from eval.tasks.sources import Source
 from eval.tasks.task import Metric, Task, Unit
 from hub.client.connection import hub_errors
 from hub.contract.results import Part, TaskScore
+from hub.durable import make_folder
 from hub.errors import InputError, RunError, did_you_mean
 
 PREFIX = "mteb/"
@@ -226,12 +227,18 @@ Earlier = Callable[[Task, str, tuple[str | None, str | None]], Record | None]
 
 
 def measure_mteb(
-    name: str, embeddings: Embeddings, source: Source, settings: EvaluationSettings, earlier: Earlier[Record]
+    name: str,
+    embeddings: Embeddings,
+    source: Source,
+    settings: EvaluationSettings,
+    earlier: Earlier[Record],
+    results: Path,
 ) -> Iterator[NewScore | Record | RunError]:
     """The scores of a task, benchmark or task type (a name without ``mteb/``), every split as soon as it is there.
 
     A task whose data cannot be downloaded or whose score is undefined gives the RunError, and the next one follows. A
-    task all of whose splits have an ``earlier`` record gives those. Raises InputError as ``find_mteb``.
+    task all of whose splits have an ``earlier`` record gives those. MTEB's own result of a whole task is written to
+    ``results``, TASK.json. Raises InputError as ``find_mteb``.
     """
     model = MtebEncoder(embeddings)
     with _quiet():
@@ -241,7 +248,7 @@ def measure_mteb(
                 data = rows.sha256 if rows else None, data_revision(task, rows)
                 found = [earlier(described(task, split), split, data) for split in task.eval_splits]
                 kept = [record for record in found if record is not None]
-                yield from kept if len(kept) == len(found) else measure_task(task, model, rows, settings)
+                yield from kept if len(kept) == len(found) else measure_task(task, model, rows, settings, results)
             except RunError as error:
                 if error.place == embeddings.encoder.name:
                     raise
@@ -249,7 +256,7 @@ def measure_mteb(
 
 
 def measure_task(
-    task: AbsTask, model: MtebEncoder, rows: Rows | None, settings: EvaluationSettings
+    task: AbsTask, model: MtebEncoder, rows: Rows | None, settings: EvaluationSettings, results: Path
 ) -> Iterator[NewScore]:
     """The scores of one task, split by split. ``rows`` are those that it was given, None for its own.
 
@@ -267,6 +274,9 @@ def measure_task(
             show_progress_bar=False,
             public_only=False,
         )
+        if settings.limit is None:
+            make_folder(results)
+            found.task_results[0].to_disk(results / f"{task.metadata.name}.json")
         for split in task.eval_splits:
             ours = described(task, split)
             outcomes = _sts_outcomes(task, split, Path(folder)) if ours.metric else None

@@ -137,7 +137,8 @@ def evaluate(
         if entry.task.is_of_mteb:
             from eval.mteb_bridge.run import measure_mteb  # importing mteb costs seconds
 
-            yield from measure_mteb(entry.task.dataset, embeddings, data.source, settings, kept)
+            results = records.folder / "mteb"
+            yield from measure_mteb(entry.task.dataset, embeddings, data.source, settings, kept, results)
             return
         found = measure(entry.task, data.rows(entry), embeddings, settings.probe_seeds)
         one = task_score(entry.task, entry.split, found, data.sha256(entry), settings)

@@ -56,7 +56,7 @@ def prompts(tmp_path_factory):
 
 def scores(name, encoder, source, cache, settings=SETTINGS):
     with Embeddings(encoder, cache) as embeddings:
-        return list(measure_mteb(name, embeddings, source, settings, lambda *_: None))
+        return list(measure_mteb(name, embeddings, source, settings, lambda *_: None, cache / "mteb"))
 
 
 def ours(name, encoder, source):
@@ -76,6 +76,8 @@ def test_mteb_and_we_score_the_same_rows_alike(source, tmp_path, theirs, name):
     assert found.score.other["cosine_pearson"] == pytest.approx(expected.other["pearson"], abs=1e-4)
     assert (found.score.task, found.score.main_metric) == (f"mteb/{theirs}", "cosine_spearman")
     assert found.score.n == len(expected.outcomes)
+    kept = TaskResult.from_disk(tmp_path / "mteb" / f"{theirs}.json")
+    assert 100 * kept.get_score() == pytest.approx(found.score.main_score)
     assert found.score.data_revision is None, "other rows than MTEB's do not bear its revision"
     assert found.score.data_sha256 == rows_sha256(source.load(find_task(name).dataset, ["test"])["test"])
     assert np.array_equal(found.outcomes.gold, expected.outcomes.gold)
@@ -114,7 +116,7 @@ def test_a_task_without_outcomes_has_no_interval_and_says_so():
     text = [f"class{label} w{draw.integers(9)} w{draw.integers(9)}" for label in labels]
     rows = Dataset.from_dict({"text": text, "label": labels})
     task.dataset, task.data_loaded = DatasetDict(train=rows, test=rows.select(range(40))), True
-    found = measured(task)
+    found = measured(task, tmp_path)
     assert found.outcomes is None
     assert found.score.interval() is None
     assert found.task.metric is None
@@ -124,10 +126,10 @@ def test_a_task_without_outcomes_has_no_interval_and_says_so():
     assert found.score.data_revision == f"mteb/banking77@{task.metadata.revision}"
 
 
-def measured(task):
+def measured(task, results):
     with Embeddings(wrap(bag_of_words, "python:bag", revision="1"), None) as embeddings:
         model = MtebEncoder(embeddings)
-        (found,) = measure_task(task, model, None, SETTINGS)
+        (found,) = measure_task(task, model, None, SETTINGS, results)
     return found
 
 
@@ -181,7 +183,7 @@ def test_several_subsets_are_parts_and_average_unweighted():
         for subset, n in (("en-en", 30), ("es-en", 20))
     }
     task.data_loaded = True
-    found = measured(task)
+    found = measured(task, tmp_path)
     assert found.score.task == "mteb/STS17[en-en+es-en]"
     assert {name: part.n for name, part in found.score.parts.items()} == {"en-en": 30, "es-en": 20}
     assert found.score.main_score == pytest.approx(np.mean([part.score for part in found.score.parts.values()]))
