@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from datasets import Dataset, DatasetDict
 from huggingface_hub import constants
+from mteb.results import TaskResult
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from senteval_layout import bag_of_words, one_task, write_originals, write_senteval
@@ -109,7 +110,7 @@ def test_a_model_gets_the_prompt_of_the_task_type_or_the_side(prompts):
     assert for_task(prompts, mteb.get_task("Banking77Classification").metadata, None) is prompts
 
 
-def test_a_task_without_outcomes_has_no_interval_and_says_so():
+def test_a_task_without_outcomes_has_no_interval_and_says_so(tmp_path):
     (task,) = find_mteb("Banking77Classification")
     labels = [0, 1] * 30
     draw = np.random.default_rng(1)
@@ -169,7 +170,7 @@ def test_a_task_of_the_network_is_one_error_without_it(tmp_path, monkeypatch):
     assert "\n" not in str(reported)
 
 
-def test_several_subsets_are_parts_and_average_unweighted():
+def test_several_subsets_are_parts_and_average_unweighted(tmp_path):
     (task,) = find_mteb("STS17[en-en+es-en]")
     draw = np.random.default_rng(0)
     words = np.array([f"w{number}" for number in range(40)])
