@@ -892,9 +892,11 @@ class Spans(Strict):
 class Grades(Strict):
     """Score bands, bounds included, of the pairs that hold a source sentence's positives and its hard negatives.
 
-    The defaults fit DINO's labels 1, 0.5 and 0, smoothed or not: 1 is positive, 0.5 and 0 are negative.
+    The defaults fit DINO's labels 1, 0.5 and 0, smoothed or not: 1 is positive, 0.5 and 0 are negative. ``positives:
+    itself``: each source sentence is its own positive under dropout, as in SimCSE; generated texts are hard negatives.
     """
 
+    positives: Literal["generated", "itself"] = "generated"
     positive_from: Annotated[float, Field(gt=0, le=1)] = 0.75
     negative_from: Annotated[float, Field(ge=0, lt=1)] = 0.0  # 0.4: the pairs of label 0.5 alone
     negative_to: Annotated[float, Field(ge=0, lt=1)] = 0.6  # 0.3: those of label 0 alone

@@ -410,6 +410,7 @@ def model_recipe(dataset: DatasetRecipe, place: str, base: Base, name: str) -> s
             "path": place,
             "config": config,
             "example_type": "graded-triplet",
+            **({"grades": {"positives": "itself"}} if base.section.get("modules") == "sentence-transformer" else {}),
             "loss": "MultipleNegativesRankingLoss",
         },
         batch_size=BATCH,

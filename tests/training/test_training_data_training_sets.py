@@ -303,10 +303,17 @@ def test_each_positive_takes_a_hard_negative_of_its_source_sentence_the_hardest_
     grades = Grades(negative_to=0.3)
     assert made(run, "graded-triplet", grades=grades)[:2] == [("x", "near", "far"), ("x", "nearer", "far")]
     assert made(run, "graded-triplet", limit=1) == [("x", "near", "half")]
+    itself = made(run, "graded-triplet", grades=Grades(positives="itself"))
+    assert itself[:2] == [("x", "x", "half"), ("y", "y", "y far")], "a sentence needs no paraphrase"
     found = loaded(run, "graded-triplet", grades=grades)
     assert found.train.column_names == ["anchor", "positive", "negative"]
     assert len(found.validation) == 6 and found.validation.column_names == ["sentence1", "sentence2", "score"]
-    assert found.describe()["grades"] == {"positive_from": 0.75, "negative_from": 0.0, "negative_to": 0.3}
+    assert found.describe()["grades"] == {
+        "positives": "generated",
+        "positive_from": 0.75,
+        "negative_from": 0.0,
+        "negative_to": 0.3,
+    }
 
 
 def test_positives_alone_are_pairs(run):

@@ -196,6 +196,8 @@ def graded_rows(rows: Dataset, grades: Grades, with_negatives: bool, limit: int 
     for own, others in by_anchor.values():
         taken = {second_texts[row] for row in own}
         hard = sorted((row for row in others if second_texts[row] not in taken), key=lambda row: -values[row])
+        if grades.positives == "itself":
+            own = hard[:1]  # any row of the sentence: only its source sentence is read below
         if not own or (with_negatives and not hard):
             without += 1
             continue
@@ -203,7 +205,10 @@ def graded_rows(rows: Dataset, grades: Grades, with_negatives: bool, limit: int 
         if with_negatives:
             negatives += [hard[index % len(hard)] for index in range(len(own))]
     chosen = pa.array(positives[:limit], pa.int64())
-    columns = {"anchor": first.take(chosen), "positive": second.take(chosen)}
+    columns = {
+        "anchor": first.take(chosen),
+        "positive": (first if grades.positives == "itself" else second).take(chosen),
+    }
     if with_negatives:
         columns["negative"] = second.take(pa.array(negatives[:limit], pa.int64()))
     schema = (GRADED_TRIPLET if with_negatives else GRADED_PAIR).features.arrow_schema
