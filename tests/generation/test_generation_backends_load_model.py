@@ -131,8 +131,8 @@ def test_scores_of_hundreds_are_not_rounded(factor, shared, tmp_path, monkeypatc
 
     monkeypatch.setitem(AttentionInterface._global_mapping, TRIAL, scaled)
     found = find_path(model)
-    told = re.search(r"by 0\.\d+ of their spread on average \(allowed: 0\.\d+\)", found.reason)
-    assert (found.shared, bool(told)) == (shared, not shared), found.reason
+    logged = re.search(r"by 0\.\d+ of their spread on average \(allowed: 0\.\d+\)", found.reason)
+    assert (found.shared, bool(logged)) == (shared, not shared), found.reason
 
 
 def test_a_preview_reads_no_weights_and_requires_them(tmp_path, monkeypatch):
