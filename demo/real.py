@@ -65,7 +65,7 @@ def main(
     """
     for model in NEEDED:
         if not model.is_here:
-            raise InputError(model.folder, "is missing", hint=f"sts-dino lm {model.name} downloads it")
+            raise InputError(model.folder, "is missing", hint="make lm downloads it")
     artifacts = artifacts or ARTIFACTS / (f"real-{limit}" if limit else "real")  # a trial is another dataset
     started = time.monotonic()
     with local_hub(artifacts, port) as hub:
