@@ -106,4 +106,4 @@ def test_a_plan_and_an_estimate_count_what_each_label_asks_for(lm, tmp_path):
 def test_every_recipe_has_plain_prompts_without_task_and_source_sentence(path):
     """Last words of a line, or of a sentence: ``Answer: "`` of Auto-NLI's instruction."""
     found = {label.plain_prompt for label in load_recipe(path, DatasetRecipe).labels}
-    assert len(found) == 1 and found <= {'Sentence 2: "', 'Answer: "', 'Review: "'}
+    assert len(found) == 1 and found <= {'Sentence 2: "', 'Answer: "', 'Query: "', 'Review: "'}
