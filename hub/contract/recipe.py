@@ -946,6 +946,8 @@ class TrainingData(Pinned):
             yield f"columns are those of the texts of self-pair, example_type is {self.example_type}"
         if self.grades is not None and not self.example_type.startswith("graded-"):
             yield f"grades are those of graded-pair and graded-triplet, example_type is {self.example_type}"
+        if self.grades is not None and self.grades.positives == "itself" and self.example_type == "graded-pair":
+            yield "grades.positives: itself needs hard negatives: use graded-triplet, or self-pair without any"
         if self.example_type in MADE and self.streaming:
             yield f"example_type {self.example_type} is made from all rows: it cannot be streamed"
         if self.weights is not None and self.streaming:

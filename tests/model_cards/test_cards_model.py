@@ -445,3 +445,10 @@ def test_unlike_protocols_stay_apart_in_the_model_index() -> None:
         ("sts12/mean", "sentence-similarity", 1),
         ("mr/senteval", "text-classification", 1),
     ]
+
+
+def test_a_card_says_that_a_sentence_is_its_own_positive(tmp_path):
+    spec = {**TRIPLETS, "example_type": "graded-triplet", "grades": {"positives": "itself"}}
+    changes = {"license": "mit", "datasets": [spec]}
+    card = card_of(family_run(tmp_path / "run", [trained_on(spec, 64, "mit")], {}, **changes))
+    assert "graded-triplet: each source sentence with itself, negative 0 to 0.6" in card

@@ -14,6 +14,7 @@ import pytest
 import torch
 from datasets import Dataset, IterableDataset
 from datasets.exceptions import DatasetGenerationError
+from pydantic import ValidationError
 from tiny_bases import make_llama, make_mlm
 from training_inputs import PROVENANCE, data_spec, hub_spec, sts_rows, write_dataset, write_recipe
 
@@ -305,6 +306,8 @@ def test_each_positive_takes_a_hard_negative_of_its_source_sentence_the_hardest_
     assert made(run, "graded-triplet", limit=1) == [("x", "near", "half")]
     itself = made(run, "graded-triplet", grades=Grades(positives="itself"))
     assert itself[:2] == [("x", "x", "half"), ("y", "y", "y far")], "a sentence needs no paraphrase"
+    with pytest.raises(ValidationError, match="itself needs hard negatives: use graded-triplet"):
+        made(run, "graded-pair", grades=Grades(positives="itself"))
     found = loaded(run, "graded-triplet", grades=grades)
     assert found.train.column_names == ["anchor", "positive", "negative"]
     assert len(found.validation) == 6 and found.validation.column_names == ["sentence1", "sentence2", "score"]

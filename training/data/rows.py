@@ -205,10 +205,8 @@ def graded_rows(rows: Dataset, grades: Grades, with_negatives: bool, limit: int 
         if with_negatives:
             negatives += [hard[index % len(hard)] for index in range(len(own))]
     chosen = pa.array(positives[:limit], pa.int64())
-    columns = {
-        "anchor": first.take(chosen),
-        "positive": (first if grades.positives == "itself" else second).take(chosen),
-    }
+    positive = first if grades.positives == "itself" else second
+    columns = {"anchor": first.take(chosen), "positive": positive.take(chosen)}
     if with_negatives:
         columns["negative"] = second.take(pa.array(negatives[:limit], pa.int64()))
     schema = (GRADED_TRIPLET if with_negatives else GRADED_PAIR).features.arrow_schema

@@ -37,13 +37,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 UPSTREAM, OWN = "sentence_transformers.sentence_transformer.losses", "training.losses.modules"
-CONTRASTIVE = (
-    TRIPLET,
-    QUERY_PAIR,
-    SELF_PAIR,
-    GRADED_PAIR,
-    GRADED_TRIPLET,
-)  # anchors, positives and perhaps hard negatives
+# Anchors, positives and perhaps hard negatives.
+CONTRASTIVE = (TRIPLET, QUERY_PAIR, SELF_PAIR, GRADED_PAIR, GRADED_TRIPLET)
 LOWER = "lower its loss_arguments.mini_batch_size, which fits any memory"
 OTHERS = "use more processes, or arguments.activation_checkpointing"
 
