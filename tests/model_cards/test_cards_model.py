@@ -452,3 +452,6 @@ def test_a_card_says_that_a_sentence_is_its_own_positive(tmp_path):
     changes = {"license": "mit", "datasets": [spec]}
     card = card_of(family_run(tmp_path / "run", [trained_on(spec, 64, "mit")], {}, **changes))
     assert "graded-triplet: each source sentence with itself, negative 0 to 0.6" in card
+    assert "its own positive under dropout, as in unsupervised SimCSE" in card
+    assert front(card)["tags"][-2:] == ["dino", "simcse"]
+    assert card.index("schick-schutze-2021-generating") < card.index("gao-etal-2021-simcse")
