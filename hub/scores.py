@@ -44,11 +44,8 @@ def mean_gain(gains: Sequence[Gain]) -> tuple[float, float, float]:
 
     Data sets count as independent, tasks of one data set as fully dependent (Zou & Donner 2008).
     """
-    mean, below, above = (
-        fmean(one.difference for one in gains),
-        defaultdict[str, float](float),
-        defaultdict[str, float](float),
-    )
+    mean = fmean(one.difference for one in gains)
+    below, above = defaultdict[str, float](float), defaultdict[str, float](float)
     for one in gains:
         name = one.task.partition("/")[0]
         below[name] += (one.difference - one.low) / len(gains)
