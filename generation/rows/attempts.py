@@ -8,8 +8,9 @@ becomes one raw or rejected row, or both where a filter drops it later, so kept 
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from generation.backends.protocol import Completion, Request, Writer
 from generation.inputs.prompts import Prompts
@@ -20,17 +21,18 @@ from generation.rows.filters import Row, TextFilters
 from hub.contract.recipe import DatasetRecipe, Label, Variant
 from hub.contract.schema import SAME_FOR_LABELS
 
+OPEN = 8192  # (source sentence, label) pairs of further shards that are begun while the first one is not done
 
-@dataclass
+
+@dataclass(eq=False)
 class _Wanted:
-    """One (source sentence, label) and its completions by attempt, each with its problem."""
+    """One (source sentence, label) of a shard and its completions by attempt, each with its seed and problem."""
 
-    place: int
     first: SourceSentence
     label: Label
     variant: Variant
     asked: int = 0
-    done: dict[int, tuple[Request, Completion, str | None]] = field(default_factory=dict)
+    done: dict[int, tuple[int, Completion, str | None]] = field(default_factory=dict)
     texts: set[str] = field(default_factory=set)
 
     def take(self, completion: Completion, recipe: DatasetRecipe) -> bool:
@@ -42,39 +44,63 @@ class _Wanted:
         return usable
 
 
-def write_pairs(
+class _Shard:
+    """The wanted texts of some source sentences; ``awaited``: how many are neither usable nor given up."""
+
+    def __init__(self, firsts: Sequence[SourceSentence], prompts: Prompts, recipe: DatasetRecipe, variant: Variant):
+        needs = ((one, label, prompts.variant(variant, one.text)) for one in firsts for label in recipe.written_labels)
+        self.wanted = [_Wanted(*need) for need in needs]
+        self.awaited = sum(recipe.texts_asked(need.label) for need in self.wanted)
+
+    def rows(self, recipe: DatasetRecipe) -> tuple[list[Row], list[Row]]:
+        """Raw and rejected rows, ordered by sentence, label, attempt."""
+        if recipe.model.server is not None:
+            _reject_same(self.wanted, len(recipe.written_labels))
+        rows = [row for need in self.wanted for row in _rows(need, recipe)]
+        raw = [{k: v for k, v in row.items() if k != "reason"} for row in rows if row["reason"] is None]
+        return raw, [row for row in rows if row["reason"] is not None]
+
+
+def write_shards(
     writer: Writer,
     prompts: Prompts,
     recipe: DatasetRecipe,
-    firsts: Sequence[SourceSentence],
+    sentences: Iterable[Sequence[SourceSentence]],
     tick: Callable[[int], object],
     variant: Variant = Variant(None, 0),  # noqa: B008 - frozen
-) -> tuple[list[Row], list[Row]]:
-    """Raw rows and rejected rows (with ``reason``) of some source sentences, ordered by sentence, label, attempt.
+) -> Iterator[tuple[list[Row], list[Row]]]:
+    """Raw rows and rejected rows (with ``reason``) of each shard's source sentences, shard after shard.
 
-    ``tick(n)`` is called for every n usable texts. The rows depend on the sentences, the recipe and the variant only.
-    Requests are queued by the length of their source sentence, so that neighbours have prompts of similar length.
+    Texts of the next shards are requested before a shard is done, so that the batch stays full (``Writer.ahead``).
+    ``tick(n)`` is called for every n texts that are usable or given up. The rows depend on the sentences, the recipe
+    and the variant only. Requests of a shard are queued by the length of their source sentence, so that neighbours have
+    prompts of similar length.
     """
-    needs = ((one, label, prompts.variant(variant, one.text)) for one in firsts for label in recipe.written_labels)
-    wanted, filters = [_Wanted(place, *need) for place, need in enumerate(needs)], TextFilters(recipe, prompts.sets)
-    queue: deque[Request] = deque()
-    for need in sorted(wanted, key=lambda need: len(need.first.text)):
-        queue += [_request(need, recipe, prompts) for _ in range(recipe.texts_asked(need.label))]
+    queue, shards, filters = deque[Request](), deque[_Shard](), TextFilters(recipe, prompts.sets)
+    waiting, ahead = iter(sentences), writer.ahead(recipe.decoding)
+
+    def fill() -> None:
+        while not shards or (len(queue) < ahead and sum(len(one.wanted) for one in islice(shards, 1, None)) < OPEN):
+            if (firsts := next(waiting, None)) is None:
+                return
+            shards.append(shard := _Shard(firsts, prompts, recipe, variant))
+            for need in sorted(shard.wanted, key=lambda need: len(need.first.text)):
+                queue.extend(_request(shard, need, recipe, prompts) for _ in range(recipe.texts_asked(need.label)))
+
+    fill()
     stream = writer.stream(queue, recipe.decoding, recipe.decoding.batch_size, prompts.prefixes(variant))
     for request, completion in stream:
-        place, attempt = request.key
-        need = wanted[place]
+        shard, need, attempt = request.key
         reason = completion.problem or filters.reason(completion.text, need.first.text, need.label, need.variant)
-        need.done[attempt] = request, completion, reason
-        if reason is None and need.take(completion, recipe):
+        need.done[attempt] = request.seed, completion, reason
+        if (reason is None and need.take(completion, recipe)) or need.asked >= recipe.decoding.max_attempts:
+            shard.awaited -= 1
             tick(1)
-        elif need.asked < recipe.decoding.max_attempts:
-            queue.appendleft(_request(need, recipe, prompts))
-    if recipe.model.server is not None:
-        _reject_same(wanted, len(recipe.written_labels))
-    rows = [row for need in wanted for row in _rows(need, recipe)]
-    raw = [{k: v for k, v in row.items() if k != "reason"} for row in rows if row["reason"] is None]
-    return raw, [row for row in rows if row["reason"] is not None]
+        else:
+            queue.appendleft(_request(shard, need, recipe, prompts))
+        while shards and not shards[0].awaited:
+            yield shards.popleft().rows(recipe)
+        fill()
 
 
 def _reject_same(wanted: Sequence[_Wanted], labels: int) -> None:
@@ -83,9 +109,9 @@ def _reject_same(wanted: Sequence[_Wanted], labels: int) -> None:
         needs = wanted[start : start + labels]
         same = set[str].intersection(*(need.texts for need in needs))
         for need in needs:
-            for attempt, (request, completion, reason) in need.done.items():
+            for attempt, (seed, completion, reason) in need.done.items():
                 if reason is None and completion.text in same:
-                    need.done[attempt] = request, completion, SAME_FOR_LABELS.name
+                    need.done[attempt] = seed, completion, SAME_FOR_LABELS.name
 
 
 def text_seed(recipe: DatasetRecipe, variant: Variant, first: SourceSentence, label: str, attempt: int) -> int:
@@ -107,20 +133,20 @@ def text_request(prompts: Prompts, label: Label, text1: str, variant: Variant, s
     )
 
 
-def _request(need: _Wanted, recipe: DatasetRecipe, prompts: Prompts) -> Request:
+def _request(shard: _Shard, need: _Wanted, recipe: DatasetRecipe, prompts: Prompts) -> Request:
     attempt, need.asked = need.asked, need.asked + 1
     seed = text_seed(recipe, need.variant, need.first, need.label.name, attempt)
     labels = recipe.written_labels if recipe.verification else ()
     scored = tuple(prompts.of(label, need.first.text, need.variant)[0] for label in labels)
     request = text_request(prompts, need.label, need.first.text, need.variant, seed)
-    return replace(request, key=(need.place, attempt), scored_prompts=scored)
+    return replace(request, key=(shard, need, attempt), scored_prompts=scored)
 
 
 def _rows(need: _Wanted, recipe: DatasetRecipe) -> list[Row]:
     """A row for every attempt, in order; ``sample`` counts the usable texts before it."""
-    rows, before = list[Row](), _Wanted(need.place, need.first, need.label, need.variant)
+    rows, before = list[Row](), _Wanted(need.first, need.label, need.variant)
     example_set = {"example_set": need.variant.example_set} if recipe.few_shot else {}
-    for attempt, (request, completion, reason) in sorted(need.done.items()):
+    for attempt, (seed, completion, reason) in sorted(need.done.items()):
         rows.append(
             {
                 "text1": need.first.text,
@@ -129,7 +155,7 @@ def _rows(need: _Wanted, recipe: DatasetRecipe) -> list[Row]:
                 "target": need.label.name,
                 "sample": len(before.texts),
                 "attempt": attempt,
-                "seed": request.seed,
+                "seed": seed,
                 "log_prob": completion.log_prob,
                 "margin": completion.margin,
                 **verification.columns(completion, need.label.name, recipe),
