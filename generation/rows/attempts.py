@@ -7,10 +7,10 @@ Here an unusable completion asks for the next attempt at once. A (source sentenc
 becomes one raw or rejected row, or both where a filter drops it later, so kept + rejected = requested.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import islice, product
 
 from generation.backends.protocol import Completion, Request, Writer
 from generation.inputs.prompts import Prompts
@@ -28,6 +28,7 @@ OPEN = 8192  # (source sentence, label) pairs of further shards that are begun w
 class _Wanted:
     """One (source sentence, label) of a shard and its completions by attempt, each with its seed and problem."""
 
+    shard: int
     first: SourceSentence
     label: Label
     variant: Variant
@@ -42,23 +43,6 @@ class _Wanted:
         usable = text != self.first.text and text not in self.texts and not verification.asks_again(row, recipe)
         self.texts |= {text} if usable else set()
         return usable
-
-
-class _Shard:
-    """The wanted texts of some source sentences; ``awaited``: how many are neither usable nor given up."""
-
-    def __init__(self, firsts: Sequence[SourceSentence], prompts: Prompts, recipe: DatasetRecipe, variant: Variant):
-        needs = ((one, label, prompts.variant(variant, one.text)) for one in firsts for label in recipe.written_labels)
-        self.wanted = [_Wanted(*need) for need in needs]
-        self.awaited = sum(recipe.texts_asked(need.label) for need in self.wanted)
-
-    def rows(self, recipe: DatasetRecipe) -> tuple[list[Row], list[Row]]:
-        """Raw and rejected rows, ordered by sentence, label, attempt."""
-        if recipe.model.server is not None:
-            _reject_same(self.wanted, len(recipe.written_labels))
-        rows = [row for need in self.wanted for row in _rows(need, recipe)]
-        raw = [{k: v for k, v in row.items() if k != "reason"} for row in rows if row["reason"] is None]
-        return raw, [row for row in rows if row["reason"] is not None]
 
 
 def write_shards(
@@ -76,31 +60,44 @@ def write_shards(
     and the variant only. Requests of a shard are queued by the length of their source sentence, so that neighbours have
     prompts of similar length.
     """
-    queue, shards, filters = deque[Request](), deque[_Shard](), TextFilters(recipe, prompts.sets)
-    waiting, ahead = iter(sentences), writer.ahead(recipe.decoding)
+    queue, shards, filters = deque[Request](), deque[list[_Wanted]](), TextFilters(recipe, prompts.sets)
+    waiting, ahead = enumerate(sentences), writer.ahead(recipe.decoding)
+    left = Counter[int]()  # texts of a shard that are neither usable nor given up
 
     def fill() -> None:
-        while not shards or (len(queue) < ahead and sum(len(one.wanted) for one in islice(shards, 1, None)) < OPEN):
-            if (firsts := next(waiting, None)) is None:
+        while not shards or (len(queue) < ahead and sum(map(len, islice(shards, 1, None))) < OPEN):
+            number, firsts = next(waiting, (0, None))
+            if firsts is None:
                 return
-            shards.append(shard := _Shard(firsts, prompts, recipe, variant))
-            for need in sorted(shard.wanted, key=lambda need: len(need.first.text)):
-                queue.extend(_request(shard, need, recipe, prompts) for _ in range(recipe.texts_asked(need.label)))
+            needs = product(((one, prompts.variant(variant, one.text)) for one in firsts), recipe.written_labels)
+            shards.append([_Wanted(number, first, label, of_first) for (first, of_first), label in needs])
+            for need in sorted(shards[-1], key=lambda need: len(need.first.text)):
+                queue.extend(_request(need, recipe, prompts) for _ in range(recipe.texts_asked(need.label)))
+            left[number] = sum(need.asked for need in shards[-1])
 
     fill()
     stream = writer.stream(queue, recipe.decoding, recipe.decoding.batch_size, prompts.prefixes(variant))
     for request, completion in stream:
-        shard, need, attempt = request.key
+        need, attempt = request.key
         reason = completion.problem or filters.reason(completion.text, need.first.text, need.label, need.variant)
         need.done[attempt] = request.seed, completion, reason
         if (reason is None and need.take(completion, recipe)) or need.asked >= recipe.decoding.max_attempts:
-            shard.awaited -= 1
+            left[need.shard] -= 1
             tick(1)
         else:
-            queue.appendleft(_request(shard, need, recipe, prompts))
-        while shards and not shards[0].awaited:
-            yield shards.popleft().rows(recipe)
+            queue.appendleft(_request(need, recipe, prompts))
+        while shards and not left[shards[0][0].shard]:
+            yield _shard_rows(shards.popleft(), recipe)
         fill()
+
+
+def _shard_rows(wanted: Sequence[_Wanted], recipe: DatasetRecipe) -> tuple[list[Row], list[Row]]:
+    """Raw and rejected rows, ordered by sentence, label, attempt."""
+    if recipe.model.server is not None:
+        _reject_same(wanted, len(recipe.written_labels))
+    rows = [row for need in wanted for row in _rows(need, recipe)]
+    raw = [{k: v for k, v in row.items() if k != "reason"} for row in rows if row["reason"] is None]
+    return raw, [row for row in rows if row["reason"] is not None]
 
 
 def _reject_same(wanted: Sequence[_Wanted], labels: int) -> None:
@@ -133,18 +130,18 @@ def text_request(prompts: Prompts, label: Label, text1: str, variant: Variant, s
     )
 
 
-def _request(shard: _Shard, need: _Wanted, recipe: DatasetRecipe, prompts: Prompts) -> Request:
+def _request(need: _Wanted, recipe: DatasetRecipe, prompts: Prompts) -> Request:
     attempt, need.asked = need.asked, need.asked + 1
     seed = text_seed(recipe, need.variant, need.first, need.label.name, attempt)
     labels = recipe.written_labels if recipe.verification else ()
     scored = tuple(prompts.of(label, need.first.text, need.variant)[0] for label in labels)
     request = text_request(prompts, need.label, need.first.text, need.variant, seed)
-    return replace(request, key=(shard, need, attempt), scored_prompts=scored)
+    return replace(request, key=(need, attempt), scored_prompts=scored)
 
 
 def _rows(need: _Wanted, recipe: DatasetRecipe) -> list[Row]:
     """A row for every attempt, in order; ``sample`` counts the usable texts before it."""
-    rows, before = list[Row](), _Wanted(need.first, need.label, need.variant)
+    rows, before = list[Row](), _Wanted(need.shard, need.first, need.label, need.variant)
     example_set = {"example_set": need.variant.example_set} if recipe.few_shot else {}
     for attempt, (seed, completion, reason) in sorted(need.done.items()):
         rows.append(
