@@ -1,5 +1,8 @@
 """How the project prints a score x 100: on cards, in reports, tables of the terminal and comparisons."""
 
+from collections import defaultdict
+from collections.abc import Sequence
+from math import hypot
 from statistics import fmean
 
 from hub.contract.recipe import DOWNLOADED
@@ -36,22 +39,42 @@ def difference(gain: Gain | None) -> str:
     return f"{number(gain.difference, signed=True)} {interval(gain.low, gain.high, signed=True)}{verdict}"
 
 
+def mean_gain(gains: Sequence[Gain]) -> tuple[float, float, float]:
+    """The mean of several tasks' gains, and the ends of its 95 % interval, made from the tasks' own intervals.
+
+    Data sets count as independent, tasks of one data set as fully dependent (Zou & Donner 2008).
+    """
+    mean = fmean(one.difference for one in gains)
+    below, above = defaultdict[str, float](float), defaultdict[str, float](float)
+    for one in gains:
+        name = one.task.partition("/")[0]
+        below[name] += (one.difference - one.low) / len(gains)
+        above[name] += (one.high - one.difference) / len(gains)
+    return mean, mean - hypot(*below.values()), mean + hypot(*above.values())
+
+
 def elsewhere(results: Results, start: str) -> str:
     """What an encoder trained further from the download gains or loses on public tasks; empty without such gains.
 
     start: what its base is called. Of many tasks of a family the mean of the differences, and where it is worse.
     """
-    gains, families = by_task(results.gains), dict[str, list[Gain]]()
-    for one in results.scores if start == DOWNLOADED else ():
-        gain = gains.get((one.task, one.split))
-        if gain is not None and not one.protocol.startswith("own "):  # a user's files (``eval.tasks.own``)
+    gains, families, bare, found = by_task(results.gains), dict[str, list[Gain]](), list[float](), list[str]()
+    for before, one in results.pairs_of_scores() if start == DOWNLOADED else ():
+        if one.protocol.startswith("own "):  # a user's files (``eval.tasks.own``)
+            continue
+        if gain := gains.get((one.task, one.split)):
             families.setdefault(one.family or "STS", []).append(gain)
-    found = list[str]()
+        elif before:
+            bare.append(one.main_score - before.main_score)
     for family, of in families.items():
         if len(of) <= NAMED:
             found += [f"{gain.task} {gain.split} {difference(gain)}" for gain in of]
             continue
         worse = ", ".join(gain.task for gain in of if gain.verdict == "worse") or "none of them"
-        mean = number(fmean(gain.difference for gain in of), signed=True)
-        found.append(f"mean of {len(of)} {family} tasks {mean}, significantly worse on {worse}")
+        middle, low, high = mean_gain(of)
+        around = f"{number(middle, signed=True)} {interval(low, high, signed=True)}"
+        found.append(f"mean of {len(of)} {family} tasks {around}, significantly worse on {worse}")
+    if bare:
+        mean = number(fmean(bare), signed=True)
+        found.append(f"mean of {len(bare)} others {mean} [{NO_INTERVAL}: their scored rows were not kept]")
     return f"elsewhere, over the encoder {start}: {'; '.join(found)}" if found else ""

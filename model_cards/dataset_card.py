@@ -52,7 +52,7 @@ def dataset_files(facts: DatasetFacts, repo_id: str, now: datetime) -> dict[str,
     names = existing_configs(recipe, manifest)
     configs = {name: measure(facts.directory, manifest, name) for name in names}  # config → its splits
     head = front_matter(dataset_data(recipe, configs, f"{PAGE}datasets/{repo_id}"))
-    context = recipe_context(recipe) | rows_context(facts, configs) | counts_context(facts) | measured_context(facts)
+    context = recipe_context(facts) | rows_context(facts, configs) | counts_context(facts) | measured_context(facts)
     context |= {
         "repo_id": Markdown(repo_id),  # the caller checks that it is a Hub id
         "verdict": facts.verdict,
@@ -90,13 +90,15 @@ def pictures(facts: DatasetFacts) -> dict[str, bytes]:
     return found
 
 
-def recipe_context(recipe: DatasetRecipe) -> dict[str, Any]:
-    """Template variables from the recipe alone."""
+def recipe_context(facts: DatasetFacts) -> dict[str, Any]:
+    """Template variables from the recipe, and the papers behind it and its measured downstream gain."""
+    recipe = facts.recipe
     model, guided = recipe.model, bool(recipe.guided_labels)
     countered = [label for label in recipe.labels if label.counter_labels]
     against = {label.name for label in countered if recipe.decoding_of(label).decay_constant > 0}  # self-debiased
     on_cpu = model.device == "cpu" and model.device_map is None and model.quantization is None
     words = WORDS["schemas"][recipe.schema_name]
+    methods = {words["method"]} | ({"simcse"} if facts.value else set())
     return {
         "recipe": recipe,
         "form": recipe.dataset_schema,
@@ -109,7 +111,7 @@ def recipe_context(recipe: DatasetRecipe) -> dict[str, Any]:
         "settings": partial(settings, recipe),
         "countered": countered,
         "exact": model.facts.local and model.dtype == "float32" and on_cpu,  # fp32 on a CPU
-        "citation": fenced(cited({words["method"]}, bool(against), guided=guided), "bibtex"),
+        "citation": fenced(cited(methods, bool(against), guided=guided), "bibtex"),
         "benchmark": BENCHMARKS.get(recipe.source.license),
         "limits": yaml.safe_load(GENERATORS.read_text(encoding="utf-8")).get(model.repo_id or model.path),
         "small_generator": SMALL_GENERATOR,

@@ -128,17 +128,23 @@ def license_fields(licence: Licence, page: str = "") -> dict[str, str]:
     return {"license": "other", "license_name": licence.id, "license_link": link}
 
 
+def methods(recipe: ModelRecipe) -> tuple[str, ...]:
+    """Tags of the papers that the training follows, in the order of its datasets."""
+    found = [METHODS[item.example_type] for item in recipe.datasets]
+    found += ["simcse" for item in recipe.datasets if item.grades and item.grades.positives == "itself"]
+    return tuple(dict.fromkeys(found))
+
+
 def model_data(recipe: ModelRecipe, provenance: ModelProvenance, model_index: list[dict[str, Any]]) -> dict[str, Any]:
     """Front matter of a model card, without empty keys."""
     adapter = recipe.lora is not None and recipe.lora.release == "adapter"
     tags = ["sentence-transformers", "sentence-similarity", "feature-extraction", "sts-dino"]
-    methods = dict.fromkeys(METHODS[item.example_type] for item in recipe.datasets)
     data: dict[str, Any] = {
         "language": [recipe.language],
         **license_fields(known("recipe: license", recipe.license)),
         "library_name": "sentence-transformers",
         "pipeline_tag": "sentence-similarity",
-        "tags": [*tags, *(["peft", "lora"] if recipe.lora else []), *methods],
+        "tags": [*tags, *(["peft", "lora"] if recipe.lora else []), *methods(recipe)],
         "base_model": recipe.base.repo_id,
         "base_model_relation": ("adapter" if adapter else "finetune")
         if recipe.base.repo_id and not recipe.is_baseline

@@ -9,7 +9,7 @@ from hub.contract.recipe import Grades, ModelRecipe, Spans
 from hub.untrusted import Markdown, fenced
 from model_cards.facts import ModelFacts
 from model_cards.manifest import TrainingFacts, check_files
-from model_cards.metadata import METHODS, eval_result_files, front_matter, model_data, model_index
+from model_cards.metadata import eval_result_files, front_matter, methods, model_data, model_index
 from model_cards.papers import reproduced
 from model_cards.provenance import change_table, cited, reproduction
 from model_cards.renderer import fill
@@ -85,7 +85,6 @@ def training_context(recipe: ModelRecipe, facts: ModelFacts, training: TrainingF
     """Template variables of a trained model alone."""
     assert facts.provenance is not None
     types = {item.example_type for item in facts.provenance.datasets}
-    methods = {METHODS[one] for one in types}
     selection = [f"{origin_name(item.repo_id, item.path)} ({item.split})" for item in recipe.validation]
     curve, points = training.loss_curve, min(CURVE_POINTS, len(training.loss_curve))
     return {
@@ -93,6 +92,7 @@ def training_context(recipe: ModelRecipe, facts: ModelFacts, training: TrainingF
         "documents": "documents" in types,
         "simcse_alone": types == {"self-pair"},
         "simcse_too": "self-pair" in types,
+        "own_positives": any(item.grades and item.grades.positives == "itself" for item in recipe.datasets),
         "licence_terms": known("recipe: base.license", recipe.base.license).terms,
         "grades": Grades(),
         "spans": [item.spans or Spans() for item in recipe.datasets if item.example_type == "documents"],
@@ -106,7 +106,7 @@ def training_context(recipe: ModelRecipe, facts: ModelFacts, training: TrainingF
         "repeats": repeated_scores(facts.repeats, facts.results) if facts.repeats else {},
         "repeated": facts.repeats,
         "changes": change_table(release_name(recipe), recipe.version, complete=True),
-        "citation": fenced(cited(methods, debiased=False, prompted=recipe.base.prompt is not None), "bibtex"),
+        "citation": fenced(cited(methods(recipe), debiased=False, prompted=recipe.base.prompt is not None), "bibtex"),
     }
 
 

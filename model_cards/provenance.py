@@ -1,6 +1,7 @@
 """The origin of a run on its page: papers to cite, changes of each version, and the way to reproduce it."""
 
 import re
+from collections.abc import Collection
 from pathlib import Path, PurePath
 from shlex import quote
 from typing import Any
@@ -28,7 +29,7 @@ STAGES = {"dataset": "write", "model": "train"}  # by kind of run
 UNKNOWN = Markdown("not recorded; ask the publisher")
 
 
-def cited(methods: set[str], debiased: bool, prompted: bool = False, guided: bool = False) -> str:
+def cited(methods: Collection[str], debiased: bool, prompted: bool = False, guided: bool = False) -> str:
     """BibTeX of these methods (dino, auto-nli, declutr, simcse), of self-debiasing, a prompt and guidance."""
     wanted = {
         DINO: "dino" in methods or debiased,

@@ -56,7 +56,7 @@ class EncoderChoices:
         ),
     ] = None
     encoder_license: Annotated[
-        str | None, typer.Option("--encoder-license", help="Licence of another base encoder")
+        str | None, typer.Option("--encoder-license", help="Licence of another base encoder [default: its card's]")
     ] = None
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="Processes that generate (with Ray)")] = None
 

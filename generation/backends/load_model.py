@@ -12,12 +12,20 @@ import torch
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 from safetensors import safe_open
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
+from transformers import (
+    TOKENIZER_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GgufConfig,
+    PreTrainedTokenizerFast,
+)
 from transformers.integrations.gguf import read_gguf_metadata
 from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES
 from transformers.quantizers.auto import AutoQuantizationConfig
 from transformers.utils import logging as transformers_logging
 
+from generation.backends.gguf_file import GgufWeights, read_config
 from generation.backends.model_check import CAUSAL, OTHER_MODEL, require_servable
 from generation.backends.output_layer import pack
 from generation.inputs.chat_template import PromptEncoder
@@ -108,14 +116,19 @@ def read_model(recipe: LanguageModel) -> tuple[Any, Any]:
         typed_out_of_memory("for the model", _SMALLER),
         reading_model(where, _UNREADABLE, hint=_WHOLE if recipe.gguf_file else None, passes=is_out_of_memory),
     ):
-        if recipe.gguf_file:  # left out, transformers looks for kernels on the Hub and computes on the packed weights
+        dtype = getattr(torch, resolve_dtype(recipe))
+        model_class: Any = AutoModelForCausalLM
+        if weights := GgufWeights.proven(origin.get("gguf_file"), dtype):
+            model_class = weights.model_class
+            origin = {"pretrained_model_name_or_path": None, "config": weights.config, "state_dict": weights.read()}
+        elif recipe.gguf_file:  # left out, transformers looks for kernels and computes on the packed weights
             placed["quantization_config"] = GgufConfig(dequantize=True)
         elif recipe.quantization:
             arguments = quantization_values(recipe.quantization)
             placed["quantization_config"] = AutoQuantizationConfig.from_dict(arguments)
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = model_class.from_pretrained(
             **origin,
-            dtype=getattr(torch, resolve_dtype(recipe)),
+            dtype=dtype,
             output_loading_info=True,
             **NO_PICKLES,
             **placed,
@@ -136,7 +149,9 @@ def load_tokenizer(recipe: LanguageModel) -> Any:
         model_origin(recipe) as origin,
         reading_model(model_place(recipe), "its tokenizer cannot be loaded", hint=hint, passes=lost_connection),
     ):
-        return AutoTokenizer.from_pretrained(**origin, **NO_CODE)
+        config = read_config(origin.get("gguf_file"))
+        kind: Any = TOKENIZER_MAPPING.get(type(config), PreTrainedTokenizerFast) if config else AutoTokenizer
+        return kind.from_pretrained(**origin, **NO_CODE)
 
 
 @hub_errors("read the language model's config")
@@ -147,7 +162,7 @@ def load_preview(recipe: LanguageModel) -> tuple[PromptEncoder, list[str]]:
     """
     place, tokenizer = model_place(recipe), load_tokenizer(recipe)
     with model_origin(recipe) as origin, reading_model(place, "its config cannot be read"):
-        config = AutoConfig.from_pretrained(**origin, **NO_CODE)
+        config = read_config(origin.get("gguf_file")) or AutoConfig.from_pretrained(**origin, **NO_CODE)
     if isinstance(place, Path) and place.is_dir():
         require_safetensors(place, place)
         with reading_model(place, _UNREADABLE):

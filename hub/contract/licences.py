@@ -12,6 +12,7 @@ of their parts (``mixed``), as those of the STS Benchmark do; a model, which has
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -127,13 +128,33 @@ def known(place: str, licence: str) -> Licence:
     raise InputError(place, problem, allowed=likely(licence), hint=hint)
 
 
+def of_model(place: str, licence: str, card: Path | None) -> Licence:
+    """The licence that a recipe or option gives a model; without one, that of its ``card`` (a README.md).
+
+    Raises InputError for an unknown licence, and for one that does not cover the card's.
+    """
+    from huggingface_hub.repocard import metadata_load
+
+    found: dict[str, object] = {}
+    if card is not None and card.is_file():
+        with suppress(ValueError, yaml.YAMLError):  # front matter that cannot be read names no licence
+            found = metadata_load(card) or {}
+    named = str(found.get("license_name") if found.get("license") == "other" else found.get("license"))
+    own = table().get(named)
+    given = known(place, licence or (own.id if own else ""))
+    if own and not given.covers(own):
+        problem = f"is {given.id!r}, and the model's README.md says {own.id!r}"
+        raise InputError(place, problem, hint="name the licence of the README, or take another model")
+    return given
+
+
 def check(recipe: DatasetRecipe) -> Verdict:
     """The verdict on a dataset; to be asked before generation starts.
 
     Raises InputError for an unknown licence, a combination that may not be published, or a licence it may not have.
     """
     allowed, (source, generator, *examples) = possible(recipe), _parts(recipe)
-    chosen = _chosen(f"recipe {recipe.name}", recipe.license, allowed)
+    chosen = _chosen(f"recipe {recipe.name}", recipe.license, allowed, (source, generator, *examples))
     outputs = generator.licence.outputs
     treated = "; here it is treated as if it did" if outputs and outputs.reach == "licence" else ""
     notes = [f"Of the generator: {outputs.note}{treated}."] if outputs else []
@@ -194,7 +215,8 @@ def check_model(recipe: ModelRecipe, datasets: Iterable[tuple[str, str]]) -> Ver
     """
     place = f"recipe {recipe.name}"
     name = origin_name(recipe.base.repo_id, recipe.base.path)
-    base = Part("Base", name, known(f"{place}: base", recipe.base.license))
+    card = Path(recipe.base.path, "README.md") if recipe.base.path else None
+    base = Part("Base", name, of_model(f"{place}: base.license", recipe.base.license, card))
     data = [Part("Training data", name, known(f"{place}: dataset {name}", licence)) for name, licence in datasets]
     for guide in filter(None, (item.guide for item in recipe.datasets)):  # what it says is trained on, too
         name = origin_name(guide.repo_id, guide.path)
@@ -208,7 +230,7 @@ def check_model(recipe: ModelRecipe, datasets: Iterable[tuple[str, str]]) -> Ver
             "It is not settled whether a model is an adaptation of the texts it was trained on. Here their share-alike "
             "terms are not taken to reach its weights; a ban on commercial use is."
         )
-    return Verdict(_chosen(place, recipe.license, allowed), allowed, (base, *data), tuple(notes))
+    return Verdict(_chosen(place, recipe.license, allowed, (base, *data)), allowed, (base, *data), tuple(notes))
 
 
 def model_licences(base: Licence, datasets: Iterable[Licence], place: str) -> tuple[str, ...]:
@@ -237,10 +259,13 @@ def _covering(bound: list[Licence], non_commercial: bool) -> tuple[str, ...]:
     )
 
 
-def _chosen(place: str, licence: str, allowed: tuple[str, ...]) -> Licence:
+def _chosen(place: str, licence: str, allowed: tuple[str, ...], parts: Iterable[Part]) -> Licence:
     if licence not in allowed:
-        known(f"{place}: license", licence)
+        chosen = known(f"{place}: license", licence)
+        open_ones = [one for one in parts if not all(chosen.covers(leaf) for leaf in one.licence.leaves())]
+        named = ", ".join(dict.fromkeys(f"{one.role.lower()} under {one.licence.id!r}" for one in open_ones))
         problem, hint = f"{licence!r} does not cover its parts", "docs/cards.md says how that follows"
+        problem += f" ({named})" if named else ""
         raise InputError(f"{place}: license", problem, allowed=", ".join(allowed), hint=hint)
     return table()[licence]
 

@@ -259,7 +259,8 @@ def choose_base(asked: str | None, license_id: str | None, generator: dict[str, 
         place = place_of("--encoder", asked, (*WAYS, *ENCODERS))
         if "path" in place:
             no_cross_encoder(Path(place["path"]), f"--encoder: {asked}")
-        named = {**place, "license": licences.known("--encoder-license", license_id or "").id}
+        card = file_of(place, "README.md")
+        named = {**place, "license": licences.of_model("--encoder-license", license_id or "", card).id}
         if is_finished(place):
             return _finished(named, "as asked")
         return Base(named, "as asked: all of its layers, the mean of the tokens", 1, "2e-5", 0.1)

@@ -9,7 +9,9 @@ from eval.scoring.outcomes import Measured, Outcomes
 from eval.statistics.bootstrap import EvaluationSettings, Interval, Resampling, interval, resample, score, task_score
 from eval.statistics.paired import Difference, Measurement, Test, Verdict, adjusted, holm, mcnemar, resampled
 from eval.tasks.registry import find_task
+from hub.contract.results import Gain
 from hub.errors import RunError
+from hub.scores import mean_gain
 
 
 def data(rows=60, seed=0):
@@ -191,6 +193,22 @@ def test_means_over_seeds_have_the_interval_and_the_difference_of_the_means():
     one, moved, of_folds = reported(0, 0.0), reported(0, 1.0), reported(0, 1.0, seeds=())
     assert moved.interval() == pytest.approx((one.low + 1, one.high + 1))
     assert of_folds.interval() == one.interval()  # a mean over folds is of the same rows
+
+
+def test_the_interval_of_a_mean_over_tasks_is_that_of_independent_resamples():
+    """Combined from the tasks' own intervals; two protocols of one data set are no two samples of it."""
+    draw, seeds = np.random.default_rng(5), range(4)
+    alone = [resampled(similarities(draw, 300), "spearman", "all", Resampling(seed=seed)) for seed in seeds]
+    parts = [(one.difference(0, 1), one.samples[0] - one.samples[1]) for one in alone]
+    ends = [interval(moved) for _, moved in parts]
+    tasks = [
+        Gain(task=f"{place}/cosine", split="test", difference=one.points, low=end.low, high=end.high)
+        for place, ((one, _), end) in enumerate(zip(parts, ends, strict=True))
+    ]
+    around = interval(np.mean([moved for _, moved in parts], axis=0))
+    wide = around.high - around.low
+    assert mean_gain(tasks)[1:] == pytest.approx((around.low, around.high), abs=0.1 * wide)
+    assert mean_gain([tasks[0], tasks[0]]) == pytest.approx((tasks[0].difference, ends[0].low, ends[0].high))
 
 
 def test_systems_on_other_rows_are_not_paired():

@@ -2,16 +2,20 @@
 
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import gguf
 import pytest
+import torch
 from command_outcomes import outcome_of
 from safetensors.numpy import load_file, save_file
 from tiny_gguf import make_gguf
 from tiny_lm import TEXTS, load_engine, make_lm
+from transformers import modeling_gguf_pytorch_utils
 
 from generation import explain, run
-from generation.backends.load_model import load_model, load_preview
+from generation.backends import gguf_file
+from generation.backends.load_model import load_model, load_preview, read_model
 from generation.backends.protocol import Request, complete
 from generation.pipeline import job
 from hub.contract.recipe import DatasetRecipe, DecodingParameters, LanguageModel
@@ -58,6 +62,23 @@ def test_a_gguf_writes_the_texts_of_the_same_weights_in_safetensors(lm, folder):
     make_gguf(lm, folder / "sub" / "model.gguf", "Q8_0")  # rounded weights
     greedy = texts(folder, GREEDY, gguf_file="sub/model.gguf")
     assert sum(one == other for one, other in zip(greedy, texts(lm, GREEDY), strict=True)) >= len(greedy) / 2
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("F32", "float32"), ("Q8_0", "bfloat16"), ("Q4_0", "float16")])
+def test_weights_config_and_tokenizer_equal_those_that_transformers_reads(lm, tmp_path, monkeypatch, kind, dtype):
+    make_gguf(lm, tmp_path / "one.gguf", kind)
+    recipe = LanguageModel(path=str(tmp_path), gguf_file="one.gguf", dtype=dtype, license="mit")
+    (own, tokenizer), legacy = read_model(recipe), Mock(wraps=modeling_gguf_pytorch_utils.load_gguf_checkpoint)
+    monkeypatch.setattr(modeling_gguf_pytorch_utils, "load_gguf_checkpoint", legacy)
+    assert load_preview(recipe)[0] and not legacy.called
+    monkeypatch.setattr(gguf_file, "PROVEN", {})  # any other architecture
+    theirs, expected = read_model(recipe)
+    assert legacy.called and type(tokenizer) is type(expected)
+    assert tokenizer.backend_tokenizer.to_str() == expected.backend_tokenizer.to_str()
+    for name, tensor in theirs.state_dict().items():
+        assert tensor.dtype == own.state_dict()[name].dtype and torch.equal(tensor, own.state_dict()[name])
+    configs = [model.config.to_dict() | {"_name_or_path": ""} for model in (own, theirs)]
+    assert configs[0] == configs[1] and own.generation_config.to_dict() == theirs.generation_config.to_dict()
 
 
 def test_a_gguf_has_its_own_template_and_control_tokens(lm, folder, monkeypatch):

@@ -233,15 +233,20 @@ def test_a_card_says_what_the_encoder_gains_and_loses_elsewhere_over_the_downloa
     scores.append(score().model_copy(update={"task": "mine.csv/cosine", "protocol": "own pairs: cosine"}))
     facts = {"split": "test", "low": -1.9, "high": -0.1}
     gains = [Gain(task=one.task, difference=-1.0, verdict="better", **facts) for one in scores]
-    gains[2] = gains[2].model_copy(update={"verdict": "worse", "difference": -2.5})
+    gains[2] = gains[2].model_copy(update={"verdict": "worse", "difference": -2.5, "low": -3.4, "high": -1.6})
+    scores.append(score().model_copy(update={"task": "mteb/STS17"}))
+    sides = {"gains": tuple(gains), "base_scores": (scores[-1].model_copy(update={"main_score": 70.0}),)}
     start = {"base": {"repo_id": "some/base", "revision": "0123abc", "license": "mit"}}
-    card = card_of(scored_run(tmp_path / "lm", scores, start, gains=tuple(gains)))
+    card = card_of(scored_run(tmp_path / "lm", scores, start, **sides))
     assert "Elsewhere" not in card
     start["base"]["modules"] = "sentence-transformer"
-    card = card_of(scored_run(tmp_path / "encoder", scores, start, gains=tuple(gains)))
+    card = card_of(scored_run(tmp_path / "encoder", scores, start, **sides))
     line = next(line for line in card.splitlines() if line.startswith("Elsewhere, over the encoder as downloaded: "))
-    assert "stsb/cosine test -1.00 [-1.90, -0.10] better; mean of 3 transfer tasks -1.50, " in unescape(line)
-    assert line.endswith("significantly worse on cr/lbfgs.") and "mine" not in line
+    assert "stsb/cosine test -1.00 [-1.90, -0.10] better; mean of 3 transfer tasks -1.50 [-2.02, -0.98], " in unescape(
+        line
+    )
+    assert "significantly worse on cr/lbfgs; mean of 1 others +0.12 [no interval: their" in unescape(line)
+    assert "mine" not in line
 
 
 def test_other_libraries_parts_protocols_and_seeds_are_on_the_card(tmp_path: Path) -> None:
@@ -452,3 +457,6 @@ def test_a_card_says_that_a_sentence_is_its_own_positive(tmp_path):
     changes = {"license": "mit", "datasets": [spec]}
     card = card_of(family_run(tmp_path / "run", [trained_on(spec, 64, "mit")], {}, **changes))
     assert "graded-triplet: each source sentence with itself, negative 0 to 0.6" in card
+    assert "its own positive under dropout, as in unsupervised SimCSE" in card
+    assert front(card)["tags"][-2:] == ["dino", "simcse"]
+    assert card.index("schick-schutze-2021-generating") < card.index("gao-etal-2021-simcse")

@@ -240,6 +240,7 @@ def test_the_card_shows_a_measured_value_and_a_release_asks_for_a_least_one(tmp_
     files = render(run)
     card = files["DETAILS.md"].decode()
     assert b"unsupervised SimCSE, Spearman x 100: 1.50 [0.50, 2.50]." in files["README.md"]
+    assert b"gao-etal-2021-simcse" in files["README.md"] and "gao-etal-2021-simcse" not in before
     assert "| **pairs of this dataset** | 60.00 [59.00, 61.00] | 1.50 [0.50, 2.50] |" in re.sub(" +", " ", card)
     assert "2000 pairs" in card.replace(",", "") and "not trained: no " in card and "no | pairs" not in card
     assert render(run, manifest=manifest)["README.md"].decode() == before  # a snapshot reads only its files
