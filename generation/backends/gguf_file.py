@@ -35,7 +35,7 @@ from hub.untrusted import first_line
 PROVEN = {"llama": "llama", "qwen2": "qwen2", "gemma3": "gemma3_text"}  # architecture: model_type
 COPIES = ARTIFACTS / "lm" / "prepared"
 MOST = 10 * 10**9  # bytes of all copies
-SMALLEST = 10**8  # bytes of a GGUF whose weights are copied; a smaller one takes a second
+SMALLEST = 3 * 10**8  # bytes of a GGUF whose weights are copied; a smaller one takes seconds
 _HOUR = 3600
 _SMALL = 2**16  # elements
 _PIECE = 2**18  # elements de-quantised together: they stay in the processor's cache
@@ -140,7 +140,7 @@ class GgufWeights:
             say(f"warning: no copy of the weights for faster loads ({size}) in {copy.parent}: {problem}")
         else:
             say(f"{copy}: copy of the weights for faster loads, {size}; it can be deleted at any time")
-            Thread(target=_keep, args=(staging, copy)).start()  # a disk takes longer than the system's memory for files
+            Thread(target=_keep, args=(staging, copy), name="copy").start()  # the disk is slower than the load
         return found
 
 

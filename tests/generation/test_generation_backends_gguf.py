@@ -89,7 +89,7 @@ def test_a_copy_of_the_weights_serves_later_loads_and_is_made_again_where_it_is_
     file, copies = make_gguf(lm, tmp_path / "one.gguf", "Q8_0"), tmp_path / "copies"
     monkeypatch.setattr(gguf_file, "SMALLEST", 0)
     monkeypatch.setattr(gguf_file, "COPIES", copies)
-    monkeypatch.setattr(gguf_file, "Thread", lambda target, args: Mock(start=lambda: target(*args)))
+    monkeypatch.setattr(gguf_file, "Thread", lambda target, args, **_: Mock(start=lambda: target(*args)))
     if harm == "full disk":
         monkeypatch.setattr(gguf_file.shutil, "disk_usage", lambda _: Mock(free=0))
 
