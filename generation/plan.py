@@ -3,9 +3,9 @@
 The pilot of an estimate generates for 64 source sentences spread over the source, with the real settings; each shot
 count gets a share of them. With a slow model it generates for 16: the first sentence, which warms up, tells.
 
-The batch is full until a shard's queue is empty, then it drains. A shard of n texts takes
-``full * (n - c) / (p - c) + drain``, with p the pilot's texts and c those in the batch when its queue ran empty. Where
-the batch held all texts from the start, the second half of them drains: repeated attempts follow one another.
+The batch is full until the queue is empty, then it drains. A run of n texts takes ``full * (n - c) / (p - c) + drain``,
+with p the pilot's texts and c those in the batch when its queue ran empty. Where the batch held all texts from the
+start, the second half of them drains: repeated attempts follow one another.
 """
 
 import heapq
@@ -27,7 +27,7 @@ from generation.pipeline import tasks as layout
 from generation.pipeline.directory import BaseRun
 from generation.pipeline.tasks import WriteSourceSentences
 from generation.pipeline.worker import Worker
-from generation.rows.attempts import write_pairs
+from generation.rows.attempts import write_shards
 from generation.rows.filters import filtered
 from hub.cli import say
 from hub.contract.recipe import DatasetRecipe, DecodingParameters, Variant
@@ -215,8 +215,8 @@ class Pilot:
     drain: float = 0.0  # seconds of the last half of the texts
     rows: int = 0  # of the model, for all texts at once
 
-    def shard_seconds(self, firsts: int) -> float:
-        """Predicted seconds of a shard of ``firsts`` source sentences."""
+    def run_seconds(self, firsts: int) -> float:
+        """Predicted seconds of a run of ``firsts`` source sentences."""
         texts = self.texts * firsts / self.firsts
         held = self.texts - self.full_texts
         if not self.full_texts or texts <= held:
@@ -224,7 +224,7 @@ class Pilot:
         return self.full * (texts - held) / self.full_texts + self.seconds - self.full
 
     def memory_mb(self, loaded: float, peak: float, firsts: int) -> float:
-        """Predicted most memory of a shard of ``firsts``, from that of the loaded model and of this pilot."""
+        """Predicted most memory of a run of ``firsts``, from that of the loaded model and of this pilot."""
         batch = min(FULL, self.rows * firsts / self.firsts)
         return loaded + (peak - loaded) * max(1.0, batch / max(1, self.rows))
 
@@ -236,7 +236,7 @@ class Watched:
         self.writer, self.clock, self.context = writer, clock, writer.context
         self.count_tokens, self.prompt_tokens = writer.count_tokens, writer.prompt_tokens
         self.is_control, self.shown_tokens = writer.is_control, writer.shown_tokens
-        self.describe, self.pilot = writer.describe, Pilot(0)
+        self.describe, self.ahead, self.pilot = writer.describe, writer.ahead, Pilot(0)
 
     def stream(
         self, queue: deque[Request], settings: DecodingParameters, batch_size: int | None, prefixes: Sequence[str] = ()
@@ -257,7 +257,7 @@ class Watched:
         """Generate the texts of some source sentences as a shard of a run would, and discard them."""
         found, recipe = Pilot(len(firsts)), prompts.recipe
         self.pilot = found
-        raw, failed = write_pairs(self, prompts, recipe, firsts, lambda _: None, variant)
+        ((raw, failed),) = write_shards(self, prompts, recipe, [firsts], lambda _: None, variant)
         kept, dropped = filtered(raw, recipe)
         found.raw, found.kept = len(raw), Counter(row["target"] for row in kept)
         found.asked = Counter(row["target"] for row in (*kept, *dropped, *failed))
@@ -303,17 +303,16 @@ def estimate(recipe: DatasetRecipe, clock: Clock = time.monotonic) -> Estimate:
         variant = next(variant for variant in recipe.variants if variant.shots == shown)
         pilots[shown] = writer.shard(prompts, firsts[number :: len(shots)] or firsts[:1], variant)
     found = predict(recipe, total, pilots, first_seconds)
-    most = max(one.memory_mb(loaded, peak_rss_mb(), min(total, recipe.shard_size)) for one in pilots.values())
+    most = max(one.memory_mb(loaded, peak_rss_mb(), total) for one in pilots.values())
     return replace(found, read=read, start_seconds=start, memory_mb=most)
 
 
 def predict(recipe: DatasetRecipe, total: int, pilots: dict[int | None, Pilot], first_seconds: float) -> Estimate:
     """A run of ``total`` source sentences, which take ``first_seconds`` to write, from ``pilots`` by shot count."""
-    whole, rest = divmod(total, recipe.shard_size)
     seconds, rows, kept, asked = first_seconds, 0.0, Counter[str](), Counter[str]()
     for variant in recipe.variants:
         found = pilots[variant.shots]
-        seconds += whole * found.shard_seconds(recipe.shard_size) + (found.shard_seconds(rest) if rest else 0.0)
+        seconds += found.run_seconds(total)
         rows += found.raw * total / found.firsts
         kept, asked = kept + found.kept, asked + found.asked
     rates = {label.name: kept[label.name] / asked[label.name] for label in recipe.written_labels}

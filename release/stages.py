@@ -37,7 +37,7 @@ LEAST = 0.1  # share of a stage's bar from which its speed is read
 TICK = 1.0  # seconds between two looks at a step
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # opened before any fork
 _SET_PARENT_DEATH_SIGNAL = 1
-_BAR = re.compile(r"^(?P<name>[^:|%]*):? *(?:(?P<done>\d+)%\||step (?P<step>\d+) of (?P<of>[1-9]\d*))")
+_BAR = re.compile(r"^(?P<name>[^:|%]*):? *(?:(?P<done>\d+)%\||(?:step )?(?P<step>\d+) of (?P<of>[1-9]\d*)(?: texts)?,)")
 _OF_LIBRARIES = re.compile(r"Loading|Generating|Map|Filter|Saving|Fetching|Writing model", re.IGNORECASE)
 
 

@@ -55,6 +55,11 @@ class LiveSequence:
     def __post_init__(self) -> None:
         self.log_probs = np.zeros(len(self.request.reported_prompts))
 
+    def share(self, most: int) -> float:
+        """The part of a row's tokens that is done, where ``most`` may be generated; rows share those of a prompt."""
+        read = len(self.rows[0].prompt.tokens) / max(1, self.rows[0].prompt.readers)
+        return (read + len(self.tokens)) / (read + most) if self.tokens else 0.0
+
 
 class EntryAllocator:
     """Allocates the entries of a KV cache, the smallest free number first."""

@@ -57,8 +57,10 @@ class Engine(PromptEncoder):
         if shared and self._output is None:
             pack(model, last=True)
         self._window_reported = False
+        self._exact = model.dtype == torch.float32 and self._device.type == "cpu"  # a text never depends on its batch
         self._caches = KVCaches()
         self._prefix_ids: list[Ids] = []
+        self._running: tuple[list[LiveSequence], int] = [], 1  # unfinished texts, the most tokens of one
         self._most_rows: int | None = None  # once memory ran out: what is left of the rows, for all later calls
 
     def describe(self) -> dict[str, Any]:
@@ -85,7 +87,7 @@ class Engine(PromptEncoder):
         wide = deque[Request]()  # beyond the model's window
         while queue or wide or (batch and batch.sequences):
             plain = queue if not self.attention.shared else None
-            if wide and not (queue or (batch and batch.sequences)):
+            if wide and (len(wide) >= self._wide_rows(rows) or not (queue or (batch and batch.sequences))):
                 plain = wide
             ran_out, done = False, list[tuple[Request, Completion]]()
             try:
@@ -105,6 +107,7 @@ class Engine(PromptEncoder):
                 batch, self._caches, self._prefix_ids = None, KVCaches(), []
                 rows = self._fewer(rows)
             else:
+                self._running = batch.sequences if batch else [], settings.max_new_tokens
                 yield from done
 
     def _plain_batch(
@@ -155,6 +158,15 @@ class Engine(PromptEncoder):
         rows = batch_size or rows_that_fit(self.model, settings.max_new_tokens, logits)
         return rows if self._most_rows is None else min(rows, self._most_rows)
 
+    def ahead(self, settings: DecodingParameters) -> int:
+        """See ``Writer.ahead``: 0 in the plain loop, and where a fixed batch repeats bits that depend on it."""
+        mixed = self.attention.shared and (self._exact or not settings.batch_size)
+        return self.rows(settings, settings.batch_size) if mixed else 0
+
+    def in_progress(self) -> float:
+        """The work done on unfinished texts, prompts included, as a number of texts; another thread may ask."""
+        return sum(text.share(self._running[1]) for text in self._running[0])
+
     def _fewer(self, rows: int) -> int:
         """Half the rows, said and remembered; the GPU's freed memory is given back first."""
         if torch.cuda.is_available():
@@ -173,7 +185,7 @@ class Engine(PromptEncoder):
             window = f"texts beyond the model's window of {self.attention.window} tokens"
             say(f"{window}: the plain, slower loop writes them")
         self._window_reported = True
-        return 1 if self.model.dtype == torch.float32 and self._device.type == "cpu" else rows
+        return 1 if self._exact else rows
 
     def _admit(
         self,

@@ -211,6 +211,10 @@ class OpenAIServer:
         finally:
             pool.shutdown(cancel_futures=True)
 
+    def ahead(self, settings: DecodingParameters) -> int:
+        """As many as are under way at a time."""
+        return self.server.concurrency
+
     def _answer(self, request: Request, settings: DecodingParameters) -> Answer:
         path = "/chat/completions" if self.model.chat_template else "/completions"
         body = request_body(self.model, self.server, request, settings)

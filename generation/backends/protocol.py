@@ -79,6 +79,12 @@ class Writer(TokenCounter, Protocol):
         Raises InputError when a prompt and the token budget do not fit the model's context.
         """
 
+    def ahead(self, settings: DecodingParameters) -> int:
+        """How many requests to keep in the queue, those of further shards among them, so that the batch stays full.
+
+        0: a text may depend on the others in the queue, and a shard is to be generated alone to be reproducible.
+        """
+
     def describe(self) -> dict[str, Any]:
         """Facts for the manifest: ``parameters`` (None when not known) and whatever else the card should say."""
 

@@ -31,7 +31,7 @@ from generation.executors.store import FULL, LostResult, ResultStore, store_fold
 from generation.inputs.prompts import TokenCounter
 from generation.pipeline.finish import files_read
 from generation.pipeline.job import model_files
-from generation.pipeline.tasks import Executor, ExecutorSpec, FinishGroup, Task, TaskResult, Tick
+from generation.pipeline.tasks import Executor, ExecutorSpec, FinishGroup, Task, TaskResult, Tick, WriteShard
 from hub import cli
 from hub.contract.recipe import DatasetRecipe
 from hub.durable import sha256_file
@@ -263,7 +263,7 @@ class RayExecutor:
             self._report([f"warning: there is room for {room} of {self._most} workers now"])
 
     def run_tasks(self, tasks: Iterable[Task], tick: Tick = lambda _: None) -> Iterator[TaskResult]:
-        """See ``Executor``; ``tick`` is never called: texts of other processes come with their shard.
+        """See ``Executor``; ``tick`` is called for whole shards: texts of other processes come with them.
 
         Raises RunError when no node is left, or when a task fails repeatedly.
         """
@@ -274,6 +274,8 @@ class RayExecutor:
             if queue.finished:
                 return
             if result := self._next(queue):
+                if isinstance(result.task, WriteShard):
+                    tick(self._spec.recipe.texts_per_source_sentence * len(result.task.firsts))
                 yield result
 
     def describe(self) -> dict[str, Any]:

@@ -1,10 +1,12 @@
 """What a run reports, none of which decides a row: progress and timing, the cost of a server, provenance."""
 
+import io
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 from tqdm import tqdm
@@ -18,16 +20,22 @@ from hub.durable import write_text
 from hub.process import peak_rss_mb
 from hub.untrusted import upstream_of
 
+SECONDS = 60.0  # between two lines of a log file
+LINE = "{desc}: {n_fmt} of {total_fmt} texts, {remaining} left"
+
 
 class Progress(AbstractContextManager["Progress"]):
-    """A bar over the texts that a run wants; a context manager.
+    """A bar over the texts that a run wants, in a log file a line a minute; a context manager.
 
-    ``NAME.timing.json`` beside the run directory, unpublished, sums seconds and rows over all workers and starts.
+    ``in_progress``: the work on unfinished texts, as a number of texts. ``NAME.timing.json`` beside the run directory,
+    unpublished, sums seconds and rows over all workers and starts.
     """
 
-    def __init__(self, name: str, total: int, done: int, directory: Path):
-        self._bar = tqdm(total=total, initial=done, unit="text", desc=name, file=sys.stderr)
-        self._done = done
+    def __init__(self, name: str, total: int, done: int, directory: Path, in_progress: Callable[[], float]):
+        self._to_file, self._done, self._in_progress = not sys.stderr.isatty(), done, in_progress
+        form: dict[str, Any] = {"file": io.StringIO(), "bar_format": LINE} if self._to_file else {"file": sys.stderr}
+        self._bar = tqdm(total=total, initial=done, unit="text", desc=name, **form)
+        self._ended, self._thread = Event(), Thread(target=self._repeat, daemon=True)
         self.path = directory.with_name(f"{directory.name}.timing.json")
         self.seconds, self.rows = 0.0, 0
         for leftover in self.path.parent.glob(f".{self.path.name}.*.tmp"):  # of a killed process
@@ -35,20 +43,32 @@ class Progress(AbstractContextManager["Progress"]):
         if self.path.is_file():
             found = json.loads(self.path.read_text(encoding="utf-8"))
             self.seconds, self.rows = found["seconds"], found["rows"]
+        self._thread.start()
 
     def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._show()
         self._bar.close()
 
-    def tick(self, texts: int) -> None:
-        """Count accepted texts of a shard that this process is generating."""
-        self._bar.update(texts)
+    def _repeat(self) -> None:
+        while not self._ended.wait(SECONDS if self._to_file else 1.0):
+            self._show()
 
-    def shard(self, result: TaskResult, wanted: int) -> None:
-        """Count a whole shard with its ``wanted`` texts, accepted or not."""
+    def _show(self) -> None:
+        self._bar.n = max(self._bar.n, min(self._bar.total, int(self._done + self._in_progress())))
+        self._bar.refresh()
+        if self._to_file:
+            cli.say(str(self._bar))
+
+    def tick(self, texts: int) -> None:
+        """Count texts that are accepted or given up."""
+        self._done += texts
+
+    def shard(self, result: TaskResult) -> None:
+        """Record the seconds and rows of a shard."""
         self.seconds += result.seconds
         self.rows += result.rows
-        self._done += wanted
-        self._bar.update(self._done - self._bar.n)
         record = {"seconds": round(self.seconds, 3), "rows": self.rows, "peak_rss_mb": peak_rss_mb()}
         write_text(self.path, json.dumps(record) + "\n")
 

@@ -22,7 +22,7 @@ from hub.contract.run_dir import File, described
 from hub.contract.shards import ROWS_PER_FILE, shard_bytes, shard_path
 
 Row = dict[str, Any]
-Tick = Callable[[int], object]  # gets every number of newly accepted texts
+Tick = Callable[[int], object]  # gets every number of texts that are accepted or given up
 Read = Callable[[str], Path | bytes]  # a file of the run directory: its path, or its content
 
 

@@ -3,7 +3,9 @@
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import groupby, tee
 from pathlib import Path
+from typing import Any
 
 from generation.backends.protocol import Request, Writer, complete
 from generation.backends.registry import load_writer
@@ -23,11 +25,11 @@ from generation.pipeline.tasks import (
     WriteSourceSentences,
     shard_files,
 )
-from generation.rows.attempts import write_pairs
+from generation.rows.attempts import write_shards
 from generation.rows.counts import WORDS, TextLength
 from generation.rows.filters import TextFilters
 from hub.contract.published_paths import published_path
-from hub.contract.recipe import DatasetRecipe, DecodingParameters
+from hub.contract.recipe import DatasetRecipe, DecodingParameters, Variant
 
 
 class Worker:
@@ -37,20 +39,29 @@ class Worker:
         self.recipe, self.prompts, self.writer = recipe, prompts, writer
         self._filters = TextFilters(recipe, prompts.sets)
 
-    def do(self, task: Task, read: Read, tick: Tick = lambda _: None) -> TaskResult:
-        """Do a task. ``read`` gives the run's finished files; ``tick`` gets numbers of accepted texts.
+    def do(self, task: Task, read: Read) -> TaskResult:
+        """Do a task; ``read`` gives the run's finished files.
 
         Raises InputError when a prompt and the token budget do not fit the model's context.
         """
         started = time.monotonic()
         if isinstance(task, WriteShard):
-            raw, failed = write_pairs(self.writer, self.prompts, self.recipe, task.firsts, tick, task.shard.variant)
-            result = shard_files(self.recipe, task, raw, failed)
-        elif isinstance(task, WriteSourceSentences):
+            return next(self.write([task], task.shard.variant))
+        if isinstance(task, WriteSourceSentences):
             result = self._source_sentences(task)
         else:
             result = finish_group(self.recipe, task, read, text_length(self.recipe, self.writer.count_tokens).of)[0]
         return result.with_(seconds=time.monotonic() - started)
+
+    def write(self, tasks: Iterable[Any], variant: Variant, tick: Tick = bool) -> Iterator[TaskResult]:
+        """Write shards of one variant, in order; the next ones are begun before one is done (``write_shards``)."""
+        (ahead, tasks), started = tee(tasks), time.monotonic()
+        sentences = (task.firsts for task in ahead)
+        written = write_shards(self.writer, self.prompts, self.recipe, sentences, tick, variant)
+        for task, (raw, failed) in zip(tasks, written, strict=False):
+            result = shard_files(self.recipe, task, raw, failed)
+            yield result.with_(seconds=time.monotonic() - started)
+            started = time.monotonic()
 
     def _source_sentences(self, task: WriteSourceSentences) -> TaskResult:
         """Facts: for every number a row of the config ``sources``, with a ``reason`` where it cannot be one.
@@ -98,11 +109,15 @@ class LocalExecutor:
     def __init__(self, worker: Worker, directory: Path):
         self.worker, self._directory = worker, directory
         self.model, self.describe = worker.writer, worker.writer.describe
+        self.in_progress = getattr(worker.writer, "in_progress", float)  # no server tells
 
     def run_tasks(self, tasks: Iterable[Task], tick: Tick = lambda _: None) -> Iterator[TaskResult]:
-        """See ``Executor``: one task after the other."""
-        for task in tasks:
-            yield self.worker.do(task, self._directory.joinpath, tick)
+        """See ``Executor``: one task after the other, but shards of one variant in one stream."""
+        for variant, alike in groupby(tasks, lambda task: getattr(task, "shard", None) and task.shard.variant):
+            if variant:
+                yield from self.worker.write(alike, variant, tick)
+            else:
+                yield from (self.worker.do(task, self._directory.joinpath) for task in alike)
 
 
 @contextmanager

@@ -7,9 +7,10 @@ Here an unusable completion asks for the next attempt at once. A (source sentenc
 becomes one raw or rejected row, or both where a filter drops it later, so kept + rejected = requested.
 """
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice, product
 
 from generation.backends.protocol import Completion, Request, Writer
 from generation.inputs.prompts import Prompts
@@ -20,17 +21,19 @@ from generation.rows.filters import Row, TextFilters
 from hub.contract.recipe import DatasetRecipe, Label, Variant
 from hub.contract.schema import SAME_FOR_LABELS
 
+OPEN = 8192  # (source sentence, label) pairs of further shards that are begun while the first one is not done
 
-@dataclass
+
+@dataclass(eq=False)
 class _Wanted:
-    """One (source sentence, label) and its completions by attempt, each with its problem."""
+    """One (source sentence, label) of a shard and its completions by attempt, each with its seed and problem."""
 
-    place: int
+    shard: int
     first: SourceSentence
     label: Label
     variant: Variant
     asked: int = 0
-    done: dict[int, tuple[Request, Completion, str | None]] = field(default_factory=dict)
+    done: dict[int, tuple[int, Completion, str | None]] = field(default_factory=dict)
     texts: set[str] = field(default_factory=set)
 
     def take(self, completion: Completion, recipe: DatasetRecipe) -> bool:
@@ -42,34 +45,54 @@ class _Wanted:
         return usable
 
 
-def write_pairs(
+def write_shards(
     writer: Writer,
     prompts: Prompts,
     recipe: DatasetRecipe,
-    firsts: Sequence[SourceSentence],
+    sentences: Iterable[Sequence[SourceSentence]],
     tick: Callable[[int], object],
     variant: Variant = Variant(None, 0),  # noqa: B008 - frozen
-) -> tuple[list[Row], list[Row]]:
-    """Raw rows and rejected rows (with ``reason``) of some source sentences, ordered by sentence, label, attempt.
+) -> Iterator[tuple[list[Row], list[Row]]]:
+    """Raw rows and rejected rows (with ``reason``) of each shard's source sentences, shard after shard.
 
-    ``tick(n)`` is called for every n usable texts. The rows depend on the sentences, the recipe and the variant only.
-    Requests are queued by the length of their source sentence, so that neighbours have prompts of similar length.
+    Texts of the next shards are requested before a shard is done, so that the batch stays full (``Writer.ahead``).
+    ``tick(n)`` is called for every n texts that are usable or given up. The rows depend on the sentences, the recipe
+    and the variant only. Requests of a shard are queued by the length of their source sentence, so that neighbours have
+    prompts of similar length.
     """
-    needs = ((one, label, prompts.variant(variant, one.text)) for one in firsts for label in recipe.written_labels)
-    wanted, filters = [_Wanted(place, *need) for place, need in enumerate(needs)], TextFilters(recipe, prompts.sets)
-    queue: deque[Request] = deque()
-    for need in sorted(wanted, key=lambda need: len(need.first.text)):
-        queue += [_request(need, recipe, prompts) for _ in range(recipe.texts_asked(need.label))]
+    queue, shards, filters = deque[Request](), deque[list[_Wanted]](), TextFilters(recipe, prompts.sets)
+    waiting, ahead = enumerate(sentences), writer.ahead(recipe.decoding)
+    left = Counter[int]()  # texts of a shard that are neither usable nor given up
+
+    def fill() -> None:
+        while not shards or (len(queue) < ahead and sum(map(len, islice(shards, 1, None))) < OPEN):
+            number, firsts = next(waiting, (0, None))
+            if firsts is None:
+                return
+            needs = product(((one, prompts.variant(variant, one.text)) for one in firsts), recipe.written_labels)
+            shards.append([_Wanted(number, first, label, of_first) for (first, of_first), label in needs])
+            for need in sorted(shards[-1], key=lambda need: len(need.first.text)):
+                queue.extend(_request(need, recipe, prompts) for _ in range(recipe.texts_asked(need.label)))
+            left[number] = sum(need.asked for need in shards[-1])
+
+    fill()
     stream = writer.stream(queue, recipe.decoding, recipe.decoding.batch_size, prompts.prefixes(variant))
     for request, completion in stream:
-        place, attempt = request.key
-        need = wanted[place]
+        need, attempt = request.key
         reason = completion.problem or filters.reason(completion.text, need.first.text, need.label, need.variant)
-        need.done[attempt] = request, completion, reason
-        if reason is None and need.take(completion, recipe):
+        need.done[attempt] = request.seed, completion, reason
+        if (reason is None and need.take(completion, recipe)) or need.asked >= recipe.decoding.max_attempts:
+            left[need.shard] -= 1
             tick(1)
-        elif need.asked < recipe.decoding.max_attempts:
+        else:
             queue.appendleft(_request(need, recipe, prompts))
+        while shards and not left[shards[0][0].shard]:
+            yield _shard_rows(shards.popleft(), recipe)
+        fill()
+
+
+def _shard_rows(wanted: Sequence[_Wanted], recipe: DatasetRecipe) -> tuple[list[Row], list[Row]]:
+    """Raw and rejected rows, ordered by sentence, label, attempt."""
     if recipe.model.server is not None:
         _reject_same(wanted, len(recipe.written_labels))
     rows = [row for need in wanted for row in _rows(need, recipe)]
@@ -83,9 +106,9 @@ def _reject_same(wanted: Sequence[_Wanted], labels: int) -> None:
         needs = wanted[start : start + labels]
         same = set[str].intersection(*(need.texts for need in needs))
         for need in needs:
-            for attempt, (request, completion, reason) in need.done.items():
+            for attempt, (seed, completion, reason) in need.done.items():
                 if reason is None and completion.text in same:
-                    need.done[attempt] = request, completion, SAME_FOR_LABELS.name
+                    need.done[attempt] = seed, completion, SAME_FOR_LABELS.name
 
 
 def text_seed(recipe: DatasetRecipe, variant: Variant, first: SourceSentence, label: str, attempt: int) -> int:
@@ -113,14 +136,14 @@ def _request(need: _Wanted, recipe: DatasetRecipe, prompts: Prompts) -> Request:
     labels = recipe.written_labels if recipe.verification else ()
     scored = tuple(prompts.of(label, need.first.text, need.variant)[0] for label in labels)
     request = text_request(prompts, need.label, need.first.text, need.variant, seed)
-    return replace(request, key=(need.place, attempt), scored_prompts=scored)
+    return replace(request, key=(need, attempt), scored_prompts=scored)
 
 
 def _rows(need: _Wanted, recipe: DatasetRecipe) -> list[Row]:
     """A row for every attempt, in order; ``sample`` counts the usable texts before it."""
-    rows, before = list[Row](), _Wanted(need.place, need.first, need.label, need.variant)
+    rows, before = list[Row](), _Wanted(need.shard, need.first, need.label, need.variant)
     example_set = {"example_set": need.variant.example_set} if recipe.few_shot else {}
-    for attempt, (request, completion, reason) in sorted(need.done.items()):
+    for attempt, (seed, completion, reason) in sorted(need.done.items()):
         rows.append(
             {
                 "text1": need.first.text,
@@ -129,7 +152,7 @@ def _rows(need: _Wanted, recipe: DatasetRecipe) -> list[Row]:
                 "target": need.label.name,
                 "sample": len(before.texts),
                 "attempt": attempt,
-                "seed": request.seed,
+                "seed": seed,
                 "log_prob": completion.log_prob,
                 "margin": completion.margin,
                 **verification.columns(completion, need.label.name, recipe),

@@ -685,7 +685,7 @@ class DatasetRecipe(Strict):
     @property
     def texts_per_source_sentence(self) -> int:
         """Usable texts asked for each source sentence, of all labels together."""
-        return sum(map(self.texts_asked, self.labels))
+        return sum(map(self.texts_asked, self.written_labels))
 
     @property
     def dataset_schema(self) -> DatasetSchema:

@@ -10,7 +10,8 @@ import numpy as np
 
 from generation.backends.protocol import Completion, Request
 from generation.inputs.sources import SourceSentence
-from hub.contract.recipe import DecodingParameters
+from generation.rows.attempts import write_shards
+from hub.contract.recipe import DecodingParameters, Variant
 from hub.contract.shards import read_shard
 
 FIRSTS = [SourceSentence(f"{i:06d}", "word " * length) for i, length in enumerate((9, 1, 5, 2, 7))]
@@ -41,6 +42,9 @@ class SeededWriter:
             text = numbers.choice(self.choice) if self.choice else f"text {request.seed}"
             yield request, Completion(text, None if good else "not_closed", -1.0, None)
 
+    def ahead(self, settings: DecodingParameters) -> int:
+        return 7
+
     def count_tokens(self, text: str) -> int:
         return len(text)
 
@@ -58,6 +62,11 @@ class ScoringWriter(SeededWriter):
         for request, done in super().stream(queue, settings, batch_size, prefixes):
             numbers = np.random.default_rng(request.seed)
             yield request, replace(done, log_likelihoods=tuple(numbers.normal(-9, 4, len(request.scored_prompts))))
+
+
+def write_pairs(writer, prompts, recipe, firsts, tick, variant=Variant(None, 0)):  # noqa: B008 - frozen
+    """Raw and rejected rows of one shard."""
+    return next(write_shards(writer, prompts, recipe, [firsts], tick, variant))
 
 
 def rows_of(directory: Path, config: str) -> list[dict]:

@@ -156,6 +156,15 @@ def test_requests_may_be_added_while_it_runs(engine):
     assert [written[request] for request in asked] == complete(engine, asked, SETTINGS, 96, PREFIXES)
 
 
+def test_prompts_that_are_read_are_progress_before_the_first_text_is_done(engine, monkeypatch):
+    seen, run_pass = [], engine_module.run_pass
+    monkeypatch.setattr(engine_module, "run_pass", lambda *given: seen.append(engine.in_progress()) or run_pass(*given))
+    stream = engine.stream(deque(requests(12)), SETTINGS, 12, PREFIXES)
+    next(stream)
+    assert seen[0] == 0.0 < seen[-1] < 12 and seen == sorted(seen)
+    assert len([*stream]) == 11 and engine.in_progress() == 0.0
+
+
 @pytest.fixture
 def tokens_of(monkeypatch):
     """The drawn tokens of each text, by its log_prob."""

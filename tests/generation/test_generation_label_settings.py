@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 import yaml
-from seeded_writer import FIRSTS, ScoringWriter, rows_of
+from seeded_writer import FIRSTS, ScoringWriter, rows_of, write_pairs
 
 from generation.explain import explain
 from generation.inputs.prompts import Prompts
 from generation.pipeline import job
 from generation.plan import estimate, plan
-from generation.rows.attempts import write_pairs
 from generation.rows.filters import filtered
 from hub.contract.recipe import DatasetRecipe, config_features
 from hub.contract.recipe_file import load_recipe

@@ -80,19 +80,19 @@ def shard(**changes) -> plan.Pilot:
     return plan.Pilot(**{**taken, "kept": Counter({"1": 96}), "asked": Counter({"1": 128}), **changes})
 
 
-def test_a_larger_shard_drains_once_and_a_prediction_adds_shards(lm):
+def test_a_larger_run_drains_once_whatever_its_shards(lm):
     pilot = shard()  # 250 texts in 8 s with a full batch of 150, which then drains in 4 s
-    assert pilot.shard_seconds(64) == pytest.approx(12)
-    assert pilot.shard_seconds(128) == pytest.approx(8 * 650 / 250 + 4)
-    assert pilot.shard_seconds(16) == pytest.approx(3)  # all in the batch at once
-    assert shard(full=0.0, full_texts=0).shard_seconds(128) == pytest.approx(24)  # never a full batch
+    assert pilot.run_seconds(64) == pytest.approx(12)
+    assert pilot.run_seconds(128) == pytest.approx(8 * 650 / 250 + 4)
+    assert pilot.run_seconds(16) == pytest.approx(3)  # all in the batch at once
+    assert shard(full=0.0, full_texts=0).run_seconds(128) == pytest.approx(24)  # never a full batch
     at_once = shard(full=0.0, full_texts=0, drain=5.0, rows=384)
-    assert at_once.shard_seconds(128) == pytest.approx(2 * 7 + 5)  # repeated attempts drain once
+    assert at_once.run_seconds(128) == pytest.approx(2 * 7 + 5)  # repeated attempts drain once
     assert at_once.memory_mb(1000.0, 1300.0, 64) == 1300 and at_once.memory_mb(1000.0, 1300.0, 32) == 1300
     assert at_once.memory_mb(1000.0, 1300.0, 6400) == 1400  # a full batch of 512 rows
     labels = {"kept": Counter({"1": 96, "0.5": 64, "0": 32}), "asked": Counter({"1": 128, "0.5": 128, "0": 128})}
     found = plan.predict(recipe_of(lm, "shard_size=64"), 160, {None: shard(**labels)}, first_seconds=5.0)
-    assert found.seconds == pytest.approx(5 + 2 * 12 + pilot.shard_seconds(32))
+    assert found.seconds == pytest.approx(5 + pilot.run_seconds(160))
     assert found.rows == 192 * 160 / 64 and found.keep_rate == {"1": 0.75, "0.5": 0.5, "0": 0.25}
     assert "keep rate of label 0.5: 50.0%" in str(found)
 

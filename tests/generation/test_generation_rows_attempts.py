@@ -4,11 +4,14 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from seeded_writer import FIRSTS, ScoringWriter, SeededWriter
+from seeded_writer import FIRSTS, ScoringWriter, SeededWriter, write_pairs
 
 from generation.inputs.prompts import Prompts, load_prompts
 from generation.inputs.sources import SourceSentence
-from generation.rows.attempts import text_seed, write_pairs
+from generation.pipeline.tasks import WriteShard, shards
+from generation.pipeline.worker import LocalExecutor, Worker
+from generation.rows import attempts
+from generation.rows.attempts import text_seed
 from generation.rows.filters import filtered
 from hub.contract.recipe import X1, DatasetRecipe, Variant
 from hub.contract.recipe_file import load_recipe
@@ -30,7 +33,7 @@ def few_shot(recipe, verification=None, **section) -> DatasetRecipe:
 def written(recipe, writer):
     ticks: list[int] = []
     raw, rejected = write_pairs(writer, Prompts(recipe), recipe, FIRSTS, ticks.append, Variant(None, 0))
-    assert sum(ticks) == len(set(usable(raw)))
+    assert sum(ticks) == recipe.texts_per_source_sentence * len(FIRSTS) >= len(set(usable(raw)))
     return raw, rejected
 
 
@@ -108,6 +111,32 @@ def test_few_shot_variants_have_seeds_of_their_own_and_say_which_set(recipe):
     assert len(few.variants) == 3 and len(set(seeds)) == len(seeds) == 3 * len(rows)
     plain, _ = written(recipe, SeededWriter(0, 1.0))
     assert "example_set" not in plain[0] and plain[0]["seed"] not in seeds
+
+
+def test_a_shard_is_the_same_as_alone_while_the_next_ones_fill_the_batch(recipe, monkeypatch):
+    """In the order of work, each variant for itself; a bounded number of shards is begun before one is done."""
+    few = few_shot(recipe, shots=[0, 2], sets=1)
+    firsts = [(SourceSentence(f"{number}", f"text {number}"),) for number in range(5)]
+    tasks, ticks = [WriteShard(shard, firsts[shard.block]) for shard in shards(few, len(firsts))], []
+    worker = Worker(few, load_prompts(few), SeededWriter(0, 0.4))
+    alone = [worker.do(task, Path) for task in tasks]
+    for ahead, bound, most in (
+        (7, 8192, range(3, 6)),
+        (7, 3, range(2, 4)),
+        (7, 0, range(1, 2)),
+        (0, 8192, range(1, 2)),
+    ):
+        monkeypatch.setattr(worker.writer, "ahead", lambda settings, ahead=ahead: ahead)
+        monkeypatch.setattr(attempts, "OPEN", bound)
+        taken, begun, found = [], [], []
+        for result in LocalExecutor(worker, Path()).run_tasks(
+            (taken.append(one) or one for one in tasks), ticks.append
+        ):
+            begun.append(sum(one.shard.variant == result.task.shard.variant for one in taken))
+            found.append((result.key, result.contents))
+        assert found == [(one.key, one.contents) for one in alone]
+        assert max(count - number % len(firsts) for number, count in enumerate(begun)) in most
+    assert sum(ticks) == 4 * few.texts_per_source_sentence * len(tasks)
 
 
 def test_a_text_is_scored_under_every_labels_prompt_with_that_labels_own_examples(recipe):

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from seeded_writer import FIRSTS, ScoringWriter, rows_of
+from seeded_writer import FIRSTS, ScoringWriter, rows_of, write_pairs
 from small_runs import raw_rows, small_recipe, small_run
 
 from generation.inputs.prompts import Prompts
 from generation.pipeline import job
 from generation.rows import pairs, verification
-from generation.rows.attempts import write_pairs
 from generation.rows.filters import filtered
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from generation import run
 from generation.inputs.sources import SourceSentence
 from generation.pipeline import code_digest as versions
-from generation.pipeline import job, source_sentences
+from generation.pipeline import job, reporting, source_sentences
 from generation.pipeline.directory import DatasetRun
 from generation.pipeline.source_sentences import Scratch
 from generation.rows.counts import WORDS
@@ -55,6 +55,14 @@ def whole(lm, tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp("runs") / "whole"
     generate(lm, directory)
     return directory
+
+
+def test_a_log_file_has_a_line_of_progress_now_and_then_and_stdout_the_json_alone(lm, tmp_path, monkeypatch):
+    monkeypatch.setattr(reporting, "SECONDS", 0.05)
+    done = outcome_of(run, *arguments(lm, tmp_path / "run"), "--json")
+    lines = re.findall(r"^sts-dino-x2: (\d+) of 72 texts, \d\d:\d\d left$", done.stderr, re.M)
+    assert len(lines) > 2 and lines == sorted(lines, key=int) and lines[-1] == "72"
+    assert done.code == 0 and json.loads(done.printed)["sources"] == 12
 
 
 def test_lengths_are_counted_in_tokens_and_behind_a_server_in_words_unless_its_tokenizer_is_needed(whole, lm):
@@ -209,6 +217,7 @@ def test_killed_anywhere_it_goes_on_to_the_same_bytes(source_sentences_whole, cl
     assert first.stat().st_mtime_ns == written, "a whole round is kept"
     (rounds / ".source-sentences.parquet.1.tmp").write_bytes(b"half")
     killed(given, there(out / "data/raw/train-00000-of-00003.parquet"), round_size=4)
+    killed(given, there(out / "data/raw/train-00001-of-00003.parquet"), round_size=4)  # the last one had begun
     (out / "data/raw/.train-00002-of-00003.parquet.1.tmp").write_bytes(b"half")
     killed(given, there(out / "data/postprocessed/train-00000-of-00001.parquet"), round_size=4)
     monkeypatch.setattr(source_sentences, "round_size", None)  # they are not written again
