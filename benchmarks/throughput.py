@@ -5,16 +5,19 @@ All ways do the same work, STS-x2 as in ``recipes/demo/sts-dino-x2.yaml``: three
 same logits processors. ``engine``: what ``sts-dino write`` runs. ``llama.cpp``: its server through ``backend: openai``,
 without counter-prompts. ``shards-50``: the engine on shards of 50 source sentences, with their further attempts. All
 but llama.cpp draw with the same random numbers, so in float32 their texts are equal.
+A case loads a GGUF file only: its texts per CPU second are loads, ``transformers`` its own reader.
 Each trial is a fresh process; the ways take turns, and each round has other source sentences.
 """
 
 import hashlib
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Annotated, Any
 
@@ -29,7 +32,7 @@ RECIPE, SENTENCES = Path("recipes/demo/sts-dino-x2.yaml"), Path("assets/demo-dat
 EXAMPLES = Path("benchmarks/data/sts_examples.tsv")
 DEMO_LM, LM = Path("assets/demo-lm"), Path("artifacts/lm/gemma-3-270m")
 PRELOADED = ["benchmarks.generate_baseline", "generation.backends.engine"]
-PRELOADED += [f"transformers.models.{kind}.modeling_{kind}" for kind in ("llama", "gemma3")]
+PRELOADED += [f"transformers.models.{kind}.modeling_{kind}" for kind in ("llama", "gemma3", "qwen2")]
 SLOTS = 32  # of llama.cpp's server
 ROWS = 96  # model rows of a batched call of ``generate()``
 
@@ -44,6 +47,7 @@ class Case:
     counts: dict[str, int]
     shots: int = 0  # examples of about 40 tokens before each prompt
     counters: bool = True  # False: prompts without counter-prompts
+    loads: bool = False  # the model is loaded from its GGUF file, and no more: a load counts as a text
 
 
 CASES = {
@@ -52,6 +56,7 @@ CASES = {
     "lm, 8 examples": Case("lm", {"batched bfloat16": 3, "engine bfloat16": 48}, shots=8),
     "lm, shards": Case("lm", {"shards-600 bfloat16": 150, "shards-50 bfloat16": 150}),
     "lm, no counter-prompts": Case("lm", {"llama.cpp q4_k_m": 24, "engine bfloat16": 48}, counters=False),
+    "load of a GGUF": Case("lm", {"transformers bfloat16": 1, "first bfloat16": 1, "second bfloat16": 1}, loads=True),
 }
 
 
@@ -183,6 +188,8 @@ def source_sentences(count: int, start: int) -> list[str]:
 def measure(trial: Trial) -> Result:
     """Load the model, generate one short text, then do the work once under the clock."""
     single_thread()
+    if trial.case.loads:
+        return measure_load(trial)
     requests, prefixes, settings = work(trial.case, trial.count, trial.start)
     with loaded(trial) as (generate, process):
         generate(requests[-1:], (), settings.model_copy(update={"max_new_tokens": 2}))
@@ -191,10 +198,46 @@ def measure(trial: Trial) -> Result:
         cpu, wall = sum(process.cpu_times()[:2]), time.perf_counter()
         done = generate(requests, prefixes, settings)
         cpu, wall = sum(process.cpu_times()[:2]) - cpu, time.perf_counter() - wall
-        status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii", errors="replace")
-    peak = next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
+        peak = _peak_mb(process)
     accepted = sum(one.problem is None for one in done)
     return Result(accepted, [one.text for one in done], cpu, wall, round(peak - loaded_mb, 1))
+
+
+def measure_load(trial: Trial) -> Result:
+    """Load a GGUF file by transformers' reader, by the project's (``first``, a copy is written), or from a copy."""
+    from generation.backends import gguf_file
+    from generation.backends.load_model import load_model
+    from hub.contract.recipe import LanguageModel
+
+    fields = {"path": str(trial.gguf.parent), "gguf_file": trial.gguf.name, "dtype": trial.dtype, "license": "none"}
+    process = psutil.Process()
+    with TemporaryDirectory(dir=trial.gguf.parent) as folder:
+        gguf_file.COPIES = Path(folder)
+        if trial.way == "transformers":
+            gguf_file.PROVEN.clear()
+        if trial.way == "second":
+            load_model(LanguageModel.model_validate(fields))
+            _join_threads()
+        before = process.memory_info().rss / 2**20
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+        cpu, wall = sum(process.cpu_times()[:2]), time.perf_counter()
+        model = load_model(LanguageModel.model_validate(fields))
+        cpu, wall = sum(process.cpu_times()[:2]) - cpu, time.perf_counter() - wall
+        _join_threads()
+    del model
+    return Result(1, [""], cpu, wall, round(_peak_mb(process) - before, 1))
+
+
+def _join_threads() -> None:
+    """Wait for the copy of the weights."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and thread.name.startswith("copy"):
+            thread.join()
+
+
+def _peak_mb(process: psutil.Process) -> float:
+    status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii", errors="replace")
+    return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from hub.contract.recipe import LanguageModel
 from hub.contract.run_dir import locked
 from hub.durable import make_folder, rename_folder, sha256_file, write_text
 from hub.errors import InputError, RunError, did_you_mean
-from hub.untrusted import NO_CODE, ORIGIN, first_line, load_yaml, one_line
+from hub.untrusted import ORIGIN, first_line, load_yaml, one_line
 
 COMMAND = "sts-dino lm"
 EARLIER = "python -m generation.fetch_lm"  # COMMAND of folders from before sts-dino was the only command line
@@ -279,22 +279,15 @@ def convert(file: Path, folder: Path, license: str) -> None:
 
     Raises InputError for a file that cannot be read, RunError when the disk is full.
     """
-    import torch
     from safetensors import SafetensorError
-    from transformers import AutoModelForCausalLM
 
     from generation.backends.load_model import read_model
 
     source = LanguageModel(path=str(file.parent), gguf_file=file.name, dtype="bfloat16", license=license)
     read, tokenizer = read_model(source)
-    config = read.config
-    for trace in ("quantization_config", "_model_name_or_path"):  # true of the GGUF file alone
-        if hasattr(config, trace):
-            delattr(config, trace)
-    plain = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, **NO_CODE)
-    plain.load_state_dict(read.state_dict())  # a model read from a GGUF refuses to be saved
+    del read.config._model_name_or_path  # true of the GGUF file alone
     try:
-        plain.save_pretrained(folder)
+        read.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     except SafetensorError as error:
         raise RunError(folder, f"cannot be written: {first_line(error)}", hint="is the disk full?") from error

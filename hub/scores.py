@@ -40,10 +40,7 @@ def difference(gain: Gain | None) -> str:
 
 
 def mean_gain(gains: Sequence[Gain]) -> tuple[float, float, float]:
-    """The mean of several tasks' gains, and the ends of its 95 % interval, made from the tasks' own intervals.
-
-    Data sets count as independent, tasks of one data set as fully dependent (Zou & Donner 2008).
-    """
+    """The mean gain and its 95 % interval, from the tasks' own: data sets independent, tasks of one fully dependent."""
     mean = fmean(one.difference for one in gains)
     below, above = defaultdict[str, float](float), defaultdict[str, float](float)
     for one in gains:

@@ -130,7 +130,8 @@ def license_fields(licence: Licence, page: str = "") -> dict[str, str]:
 
 def methods(recipe: ModelRecipe) -> tuple[str, ...]:
     """Tags of the papers that the training follows, in the order of its datasets."""
-    found = [METHODS[item.example_type] for item in recipe.datasets]
+    types = ("pair" if item.config.startswith("query-triplet") else item.example_type for item in recipe.datasets)
+    found = [METHODS[one] for one in types]  # triplets of search pairs are DINO's, not Auto-NLI's
     found += ["simcse" for item in recipe.datasets if item.grades and item.grades.positives == "itself"]
     return tuple(dict.fromkeys(found))
 

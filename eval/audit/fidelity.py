@@ -28,7 +28,7 @@ from hub.contract.packaged import MULTILINGUAL
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import RECIPE, require_complete
-from hub.contract.schema import NLI_LABELS, SAMPLED
+from hub.contract.schema import NLI_LABELS, QUERY_CLASS, SAMPLED
 from hub.errors import InputError
 from hub.untrusted import Markdown, code, table
 from hub.word_overlap import word_overlap
@@ -55,9 +55,11 @@ def draw_pairs(rows: DatasetRows, count: int, seed: int) -> tuple["pandas.DataFr
 
 
 def _generated(rows: DatasetRows) -> Iterator[tuple[str, str, str]]:
-    """Every pair but sampled negatives, batch by batch."""
+    """Source text, generated text and label of every pair but sampled negatives, batch by batch."""
     for batch in rows.batches():
-        yield from (pair for pair in zip(*batch.pairs(), strict=True) if pair[2] != SAMPLED)
+        first, second, labels = batch.pairs()
+        both = (second, first) if rows.example_type == QUERY_CLASS.name else (first, second)  # a query stands first
+        yield from (pair for pair in zip(*both, labels, strict=True) if pair[2] != SAMPLED)
 
 
 def _hash(text: str, seed: int) -> int:

@@ -3,22 +3,41 @@
 Equal to what transformers reads, for ``PROVEN`` architectures; transformers takes seconds for a vocabulary alone.
 """
 
+import os
+import secrets
+import shutil
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import groupby
 from math import prod
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import gguf
 import numpy as np
 import torch
+import transformers
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.integrations.gguf import read_gguf_metadata
 from transformers.integrations.gguf.reader import _read_metadata, _read_tensor_table
 from transformers.modeling_gguf_pytorch_utils import GGUF_TO_TRANSFORMERS_MAPPING, TENSOR_PROCESSORS, TensorProcessor
 
+from hub.cli import say
+from hub.contract.run_dir import ARTIFACTS
+from hub.durable import make_folder, rename_folder, sha256_file
+from hub.untrusted import first_line
+
 PROVEN = {"llama": "llama", "qwen2": "qwen2", "gemma3": "gemma3_text"}  # architecture: model_type
+COPIES = ARTIFACTS / "lm" / "prepared"
+MOST = 10 * 10**9  # bytes of all copies
+SMALLEST = 3 * 10**8  # bytes of a GGUF whose weights are copied; a smaller one takes seconds
+_HOUR = 3600
+_SMALL = 2**16  # elements
 _PIECE = 2**18  # elements de-quantised together: they stay in the processor's cache
 
 
@@ -87,5 +106,63 @@ class GgufWeights:
         return values.view(shape)
 
     def read(self) -> dict[str, Tensor]:
-        """All parameters in their final form."""
-        return {name: tensor for layer in self.layers() for name, tensor in layer.items()}
+        """All parameters: memory-mapped from the copy of an earlier load, else de-quantised, and copied for the next.
+
+        A copy that is not whole is made again; without room on the disk there is a warning and no copy.
+        """
+        if self.file.stat().st_size < SMALLEST or self.bytes > MOST:
+            return {name: tensor for layer in self.layers() for name, tensor in layer.items()}
+        version = f"{str(self.dtype).removeprefix('torch.')}-transformers{transformers.__version__}"
+        copy = COPIES.resolve() / f"{self.file.stem}-{version}-{sha256_file(self.file)[:16]}"
+        with suppress(OSError, SafetensorError):
+            os.utime(copy)  # the one used last stays longest
+            found = {name: tensor for part in copy.iterdir() for name, tensor in _mapped(part).items()}
+            if found.keys() == {self._names[name] for name, *_ in self.tensors}:
+                return found
+        shutil.rmtree(copy, ignore_errors=True)
+        return self._copied(copy)
+
+    def _copied(self, copy: Path) -> dict[str, Tensor]:
+        found, problem, size = dict[str, Tensor](), "", f"{self.bytes / 1e9:.1f} GB"
+        staging = copy.with_name(f".{copy.name}.{secrets.token_hex(4)}")
+        for number, layer in enumerate(self.layers()):
+            try:
+                if not number:
+                    _make_room(staging, self.bytes)
+                if not problem:
+                    save_file(layer, part := staging / f"{number:04}.safetensors")
+                    layer = _mapped(part)
+            except (OSError, SafetensorError) as error:  # the layer stays in memory
+                problem = first_line(error)
+            found |= layer
+        if problem:
+            shutil.rmtree(staging, ignore_errors=True)
+            say(f"warning: no copy of the weights for faster loads ({size}) in {copy.parent}: {problem}")
+        else:
+            say(f"{copy}: copy of the weights for faster loads, {size}; it can be deleted at any time")
+            Thread(target=_keep, args=(staging, copy), name="copy").start()  # the disk is slower than the load
+        return found
+
+
+def _mapped(part: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, memory-mapped; a small one is read, or it would keep its layer's mapping."""
+    return {name: one.clone() if one.numel() < _SMALL else one for name, one in load_file(part).items()}
+
+
+def _make_room(staging: Path, size: int) -> None:
+    """Make a folder for ``size`` bytes; the copies that were used longest ago go. Raises OSError without room."""
+    make_folder(staging)
+    total = size
+    for old in sorted(staging.parent.iterdir(), key=lambda one: -one.stat().st_mtime):
+        total += sum(part.stat().st_size for part in old.iterdir())
+        if total > MOST or (old.name.startswith(".") and time.time() - old.stat().st_mtime > _HOUR):  # left by a kill
+            shutil.rmtree(old)
+    if (free := shutil.disk_usage(staging).free) < size:
+        raise OSError(f"{free / 1e9:.1f} GB are free")
+
+
+def _keep(staging: Path, copy: Path) -> None:
+    try:
+        rename_folder(staging, copy)
+    except OSError:  # another process was faster, or the disk failed
+        shutil.rmtree(staging, ignore_errors=True)

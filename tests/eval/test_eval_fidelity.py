@@ -139,6 +139,16 @@ def test_nli_pairs_have_no_scores_to_correlate_and_shot_counts_are_named(tmp_pat
     assert found.spearman is None and set(found.labels) == {"entailment", "contradiction"}
     assert found.kept == manifest.counts["variants"]["5shot"]["kept"] < manifest.counts["kept"]
     assert "## Label agreement" in render(tmp_path / "nli")["DETAILS.md"].decode()
+    card = render(tmp_path / "nli")["README.md"].decode()
+    assert "## Measured" not in card and "lengths, measurements, columns, prompts" in card
+
+
+def test_the_source_texts_of_search_pairs_are_their_passages(tmp_path):
+    small_run(tmp_path / "run", small_recipe("search"))
+    rows = find_rows(str(tmp_path / "run"), "query-class")
+    passages = {passage for batch in rows.batches() for passage in batch.texts["passage"]}
+    drawn, total = draw_pairs(rows, 10**6, 1)
+    assert set(drawn["first"]) == passages and total == len(passages)
 
 
 def test_a_judge_that_is_not_installed_is_one_line_and_nothing_is_written(run, monkeypatch):

@@ -15,6 +15,7 @@ from transformers import modeling_gguf_pytorch_utils
 
 from generation import explain, run
 from generation.backends import gguf_file
+from generation.backends.gguf_file import GgufWeights
 from generation.backends.load_model import load_model, load_preview, read_model
 from generation.backends.protocol import Request, complete
 from generation.pipeline import job
@@ -79,6 +80,38 @@ def test_weights_config_and_tokenizer_equal_those_that_transformers_reads(lm, tm
         assert tensor.dtype == own.state_dict()[name].dtype and torch.equal(tensor, own.state_dict()[name])
     configs = [model.config.to_dict() | {"_name_or_path": ""} for model in (own, theirs)]
     assert configs[0] == configs[1] and own.generation_config.to_dict() == theirs.generation_config.to_dict()
+
+
+@pytest.mark.parametrize("harm", ["none", "torn", "part missing", "other checksum", "full disk"])
+def test_a_copy_of_the_weights_serves_later_loads_and_is_made_again_where_it_is_not_whole(
+    lm, tmp_path, monkeypatch, capsys, harm
+):
+    file, copies = make_gguf(lm, tmp_path / "one.gguf", "Q8_0"), tmp_path / "copies"
+    monkeypatch.setattr(gguf_file, "SMALLEST", 0)
+    monkeypatch.setattr(gguf_file, "COPIES", copies)
+    monkeypatch.setattr(gguf_file, "Thread", lambda target, args, **_: Mock(start=lambda: target(*args)))
+    if harm == "full disk":
+        monkeypatch.setattr(gguf_file.shutil, "disk_usage", lambda _: Mock(free=0))
+
+    def load() -> tuple[dict[str, torch.Tensor], bool]:
+        read = Mock(wraps=gguf_file.np.fromfile)
+        with monkeypatch.context() as patch:
+            patch.setattr(gguf_file.np, "fromfile", read)
+            return GgufWeights.proven(str(file), torch.bfloat16).read(), read.called
+
+    first, _ = load()
+    assert ("warning: no copy" if harm == "full disk" else "can be deleted") in capsys.readouterr().err
+    parts = sorted(copies.glob("*/*.safetensors"))
+    if harm == "torn":
+        parts[1].write_bytes(parts[1].read_bytes()[:-9])
+    elif harm == "part missing":
+        parts[1].unlink()
+    elif harm == "other checksum":
+        make_gguf(lm, file, "Q4_0")
+    second, again = load()
+    assert again == (harm != "none") and first.keys() == second.keys()
+    assert harm == "other checksum" or all(torch.equal(first[name], second[name]) for name in first)
+    assert len(list(copies.iterdir())) == {"full disk": 0, "other checksum": 2}.get(harm, 1)
 
 
 def test_a_gguf_has_its_own_template_and_control_tokens(lm, folder, monkeypatch):

@@ -460,3 +460,6 @@ def test_a_card_says_that_a_sentence_is_its_own_positive(tmp_path):
     assert "its own positive under dropout, as in unsupervised SimCSE" in card
     assert front(card)["tags"][-2:] == ["dino", "simcse"]
     assert card.index("schick-schutze-2021-generating") < card.index("gao-etal-2021-simcse")
+    changes["datasets"] = [{**TRIPLETS, "config": "query-triplet-5shot", "example_set": None}]
+    card = card_of(family_run(tmp_path / "search", [trained_on(changes["datasets"][0], 64, "mit")], {}, **changes))
+    assert front(card)["tags"][-1] == "dino" and "sato-etal-2024-auto-nli" not in card

@@ -53,17 +53,19 @@ def test_a_run_directory_holds_the_model_and_nothing_else(trained):
     assert load_recipe(out / "recipe.yaml", ModelRecipe).threads == 1
 
 
-def test_a_finished_encoder_is_trained_further_with_its_own_modules(trained, tmp_path):
+def test_a_finished_encoder_is_trained_further_with_its_own_modules(trained, tmp_path, capsys):
     lm, pairs = {"license": "apache-2.0", "path": str(trained / "lm")}, str(trained / "pairs")
     given = {"datasets": [], "arguments": {}, "base": {**lm, "pooling": "lasttoken"}}
     main(write_recipe(tmp_path, **given), out=tmp_path / "start")
     start = SentenceTransformer(str(tmp_path / "start"))
     start.append(Normalize())
+    start.prompts |= {"query": "query: "}
     start.save(str(tmp_path / "normal"))
     base = {"path": str(tmp_path / "normal"), "license": "mit", "modules": "sentence-transformer"}
     data = {**STS_DATA, "path": pairs, "license": "mit"}
     recipe = write_recipe(tmp_path, base={**base, "max_seq_length": "16"}, datasets=[data])
     main(recipe, out=tmp_path / "out", settings=["arguments.max_steps=2"], dry_run=True)  # counts its memory
+    assert "base normal: is trained without its prompts (query), on the texts as they are" in capsys.readouterr().err
     main(recipe, out=tmp_path / "out", settings=["arguments.max_steps=2", "merge=0.5"])
     assert require_complete(tmp_path / "out").provenance["training"]["merge"] == {"share": 0.5}
     found = SentenceTransformer(str(tmp_path / "out"))
