@@ -36,8 +36,6 @@ PRELOADED += [f"transformers.models.{kind}.modeling_{kind}" for kind in ("llama"
 SLOTS = 32  # of llama.cpp's server
 ROWS = 96  # model rows of a batched call of ``generate()``
 
-app = cli.new_app(__doc__)
-
 
 @dataclass(frozen=True)
 class Case:
@@ -88,7 +86,6 @@ class Result:
         return f"{self.accepted} of {len(self.texts)} texts accepted in {self.cpu_s:.1f} CPU s, {self.peak_mb:.0f} MiB"
 
 
-@app.command(no_args_is_help=False)
 def main(
     only: Annotated[list[str], typer.Option(help="Cases whose name contains this; repeatable")] = [],  # noqa: B006
     rounds: Annotated[int, typer.Option(min=1)] = 3,
