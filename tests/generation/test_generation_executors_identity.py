@@ -27,7 +27,13 @@ CASES = [
 ]
 LOSSES = ((2, "worker"), (5, "node"))  # shards that exist → what the cluster loses then
 ROUND = 4  # source sentences asked for at once
-SETTINGS = ["shard_size=2", "decoding.max_new_tokens=8", "decoding.top_k=0", "decoding.max_attempts=9"]
+SETTINGS = [
+    "shard_size=2",
+    "decoding.batch_size=24",
+    "decoding.max_new_tokens=8",
+    "decoding.top_k=0",
+    "decoding.max_attempts=9",
+]
 LONGEST = 240  # seconds of a start; longer is a hang
 
 
