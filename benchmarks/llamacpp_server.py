@@ -18,10 +18,8 @@ from typing import Annotated
 import psutil
 import typer
 
-from hub import cli
 from hub.errors import InputError, RunError
 
-app = cli.new_app(__doc__)
 SLOTS, CONTEXT = 32, 512
 _END_SECONDS = 20.0
 
@@ -73,7 +71,6 @@ def _end(child: "subprocess.Popen[str]") -> None:
         child.wait()
 
 
-@app.command()
 def main(
     gguf: Annotated[Path, typer.Argument(metavar="GGUF", help="The model file")],
     slots: Annotated[int, typer.Option(min=1, help="Texts written at a time")] = SLOTS,

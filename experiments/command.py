@@ -24,10 +24,7 @@ from hub.errors import InputError, RunError, StsDinoError
 PLANS = Path("experiments/plans")
 RESULTS = Path("experiments/results/papers")
 
-app = cli.new_app(__doc__)
 
-
-@app.command()
 def main(
     names: Annotated[
         list[str] | None,

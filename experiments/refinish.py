@@ -20,10 +20,7 @@ from hub.contract.shards import read_shard
 
 FILTERED = {reason.name for reason in ROW_FILTERS}
 
-app = cli.new_app(__doc__)
 
-
-@app.command()
 def main(
     directory: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A finished dataset")],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The run directory to write")],

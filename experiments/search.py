@@ -30,10 +30,7 @@ SENTENCE = re.compile(r"(?<=[.?!])\s+")
 LOSS = {"loss": "MultipleNegativesRankingLoss", "license": "unlicensed"}
 Texts = tuple[str, ...]
 
-app = cli.new_app(__doc__)
 
-
-@app.command()
 def main(
     collection: Annotated[Path, typer.Argument(metavar="DIR", help="queries.jsonl, corpus.jsonl, qrels.tsv")],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Result to write")],

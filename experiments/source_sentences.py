@@ -29,10 +29,7 @@ STATEMENT = re.compile(r'[^"\u201c\u201d]*[a-z][^"\u201c\u201d]*')  # a quotatio
 Item = tuple[str, ...]
 Kinds = Callable[[Sequence[str]], list[str | None]]
 
-app = cli.new_app(__doc__)
 
-
-@app.command()
 def main(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Sentences as `sts-dino write` reads them, or .gz")],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="A .txt file, with --pairs a .jsonl file")],

@@ -11,6 +11,8 @@ Each function does what its command does. The same call resumes an interrupted o
 ``InputError`` means that an argument has to change, ``RunError`` that a Hub, disk or process failed (``hub.errors``).
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import re
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
     from eval.tasks.sources import Source
     from hub.client.plan import Plan
 
-STEPS, BATCH = 100, 32  # of a first encoder: some thousand triplets
 RATES = {"static": 1e-3, "transformer": 5e-5, "sentence-transformer": 2e-5}
 
 
@@ -52,7 +53,7 @@ def write_pairs(
     license: str = "unlicensed",
     language: str | None = None,
     settings: Sequence[str] = (),
-) -> "Dataset":
+) -> Dataset:
     """Generate pairs for source sentences with a language model: ``sts-dino new`` and ``write`` in one.
 
     recipe: a dataset recipe; the texts replace its source, and the licence follows from its parts. Without one,
@@ -107,7 +108,7 @@ def _labels(instructions: Mapping[float, str]) -> list[str]:
     return [f"labels={json.dumps(labels)}", "few_shot=null"]
 
 
-def read_pairs(directory: str | Path, config: str | None = None, split: str = "train") -> "Dataset":
+def read_pairs(directory: str | Path, config: str | None = None, split: str = "train") -> Dataset:
     """The rows of a finished run directory, in memory. Raises InputError for an unfinished or damaged one.
 
     config: where the run has several, e.g. ``triplet`` and ``pair-class``; by default the dataset's own default.
@@ -130,7 +131,7 @@ def read_pairs(directory: str | Path, config: str | None = None, split: str = "t
 
 
 def train(
-    dataset: "Dataset | str | Path",
+    dataset: Dataset | str | Path,
     base: str | Path,
     *,
     base_license: str,
@@ -138,13 +139,13 @@ def train(
     modules: str | None = None,
     example_type: str = "graded-triplet",
     loss: str = "MultipleNegativesRankingLoss",
-    steps: int = STEPS,
-    batch_size: int = BATCH,
+    steps: int = 100,
+    batch_size: int = 32,
     learning_rate: float | None = None,
     dataset_license: str | None = None,
     merge: float | Literal["auto"] | None = None,
     settings: Sequence[str] = (),
-) -> "SentenceTransformer":
+) -> SentenceTransformer:
     """Train an encoder on pairs, in ``artifacts/models/NAME``, with its base and its recipe beside it.
 
     dataset: what ``write_pairs`` returned or any ``Dataset`` with its columns, a finished run directory, or
@@ -213,9 +214,9 @@ def train(
 
 
 def evaluate(
-    model: "str | Path | SentenceTransformer",
+    model: str | Path | SentenceTransformer,
     tasks: Sequence[str] = ("stsb/cosine",),
-    source: "Source | None" = None,
+    source: Source | None = None,
     limit: int | None = None,
     out: str | Path | None = None,
 ) -> Results:
@@ -239,14 +240,14 @@ def evaluate(
     return score_encoder(encoder, _strings("tasks", tasks), source, settings, Path(out) if out is not None else None)
 
 
-def compare(*evaluations: str | Path, out: str | Path | None = None) -> "Comparison":
+def compare(*evaluations: str | Path, out: str | Path | None = None) -> Comparison:
     """Compare evaluations with paired tests; write Markdown, CSV and plots, and print the table."""
     from eval.compare.run import compare as side_by_side
 
     return side_by_side(tuple(map(_folder, evaluations)), Path(out) if out is not None else None)
 
 
-def publish(directory: str | Path, org: str | None = None, yes: bool = False, public: bool = False) -> "Plan":
+def publish(directory: str | Path, org: str | None = None, yes: bool = False, public: bool = False) -> Plan:
     """Publish a finished run with its card on the Hub of ``HF_ENDPOINT``; without ``yes`` only plan it.
 
     org: a user or an organisation; left out, the token's user. public: whether anyone may read a new repository; an

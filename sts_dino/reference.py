@@ -26,7 +26,7 @@ from hub.untrusted import code, table
 from sts_dino import api
 
 PAGE, SCHEMA = Path("docs/recipe_reference.md"), asset("recipe.schema.json")
-API_PAGE, API_SOURCE = Path("docs/api.md"), Path(__file__).with_name("api.py")
+API_PAGE = Path("docs/api.md")
 RECIPES: tuple[type[BaseModel], ...] = (DatasetRecipe, ModelRecipe)
 HEAD = """# Recipe reference
 
@@ -180,40 +180,16 @@ def schema() -> str:
 
 def api_page() -> str:
     """The Python API as Markdown: what the module says, then every public function in its order."""
-    tree = ast.parse(API_SOURCE.read_text(encoding="utf-8"))
-    return "\n".join([API_HEAD, f"{_prose(tree)}\n", *_functions(tree)])
+    own = [one for name, one in vars(api).items() if inspect.isfunction(one) and not name.startswith("_")]
+    functions = [one for one in own if one.__module__ == api.__name__]
+    parts = [f"## {one.__name__}\n\n```python\n{_signature(one)}\n```\n\n{_prose(one)}\n" for one in functions]
+    return "\n".join([API_HEAD, f"{_prose(api)}\n", *parts])
 
 
-def _functions(tree: ast.Module) -> Iterator[str]:
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
-            yield f"## {node.name}\n\n```python\n{_signature(node)}\n```\n\n{_prose(node)}\n"
+def _signature(function: Any) -> str:
+    """The signature as it stands in the source."""
+    return inspect.getsource(function).partition(':\n    """')[0].replace("def ", "api.", 1)
 
 
-def _signature(node: ast.FunctionDef) -> str:
-    """The signature as one would write it, an argument a line, with the values of its defaults."""
-    of, given = node.args, inspect.signature(getattr(api, node.name)).parameters
-    lines = [_argument(one, given[one.arg]) for one in (*of.posonlyargs, *of.args)]
-    if of.vararg:
-        lines.append(f"*{_argument(of.vararg, given[of.vararg.arg])}")
-    elif of.kwonlyargs:
-        lines.append("*")
-    lines += [_argument(one, given[one.arg]) for one in of.kwonlyargs]
-    inside = "".join(f"    {line},\n" for line in lines)
-    return f"api.{node.name}(\n{inside}) -> {_annotation(node.returns)}"
-
-
-def _argument(one: ast.arg, given: inspect.Parameter) -> str:
-    value = json.dumps(given.default) if isinstance(given.default, str) else repr(given.default)
-    return f"{one.arg}: {_annotation(one.annotation)}" + ("" if given.default is given.empty else f" = {value}")
-
-
-def _annotation(annotation: ast.expr | None) -> str:
-    """A type, also where it is quoted in the source, for it is imported by none."""
-    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
-        return annotation.value
-    return ast.unparse(annotation) if annotation else "None"
-
-
-def _prose(node: ast.Module | ast.FunctionDef) -> str:
-    return inspect.cleandoc(ast.get_docstring(node) or "").replace("``", "`")
+def _prose(documented: object) -> str:
+    return (inspect.getdoc(documented) or "").replace("``", "`")

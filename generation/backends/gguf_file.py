@@ -23,7 +23,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
-from transformers.integrations.gguf import read_gguf_metadata
 from transformers.integrations.gguf.reader import _read_metadata, _read_tensor_table
 from transformers.modeling_gguf_pytorch_utils import GGUF_TO_TRANSFORMERS_MAPPING, TENSOR_PROCESSORS, TensorProcessor
 
@@ -41,18 +40,29 @@ _SMALL = 2**16  # elements
 _PIECE = 2**18  # elements de-quantised together: they stay in the processor's cache
 
 
+def read_header(file: str) -> tuple[dict[str, Any], list[tuple[Any, ...]], int]:
+    """A file's metadata; the name, shape, format and place of each tensor; and where their data start."""
+    blob = np.memmap(file, mode="r", dtype=np.uint8)
+    metadata, count, end = _read_metadata(blob, file)
+    tensors, end = _read_tensor_table(blob, count, end)
+    alignment = metadata.get("general.alignment", 32)
+    return metadata, tensors, -(-end // alignment) * alignment
+
+
 def read_config(file: str | None) -> Any | None:
     """The config as transformers has it; None without a file, and for an architecture that is not proven."""
     if not file:
         return None
-    metadata, tensors = read_gguf_metadata(file)
+    metadata, tensors, _ = read_header(file)
     if metadata["general.architecture"] not in PROVEN or metadata.get("general.name") == "mistral":
         return None
     values: dict[str, Any] = {"vocab_size": metadata.get("tokenizer.ggml.tokens")}
+    names: Any = GGUF_TO_TRANSFORMERS_MAPPING["config"]
     for key, value in metadata.items():
         section, _, rest = key.partition(".")
-        values[GGUF_TO_TRANSFORMERS_MAPPING["config"].get(section, {}).get(rest)] = value
-    values |= {"model_type": PROVEN[values["model_type"]], "tie_word_embeddings": "output.weight" not in tensors}
+        values[names.get(section, {}).get(rest)] = value
+    tied = all(name != "output.weight" for name, *_ in tensors)
+    values |= {"model_type": PROVEN[values["model_type"]], "tie_word_embeddings": tied}
     return AutoConfig.for_model(**{name: value for name, value in values.items() if name not in (None, -1)})
 
 
@@ -62,11 +72,8 @@ class GgufWeights:
     def __init__(self, file: Path, config: Any, dtype: torch.dtype):
         """Read the header only. Raises ValueError for a damaged one."""
         self.file, self.config, self.dtype = file, config, dtype
-        blob = np.memmap(file, mode="r", dtype=np.uint8)
-        metadata, count, place = _read_metadata(blob, str(file))
-        self.tensors, place = _read_tensor_table(blob, count, place)
-        alignment, self._kind = metadata.get("general.alignment", 32), metadata["general.architecture"]
-        self._start = -(-place // alignment) * alignment
+        metadata, self.tensors, self._start = read_header(str(file))
+        self._kind = metadata["general.architecture"]
         architecture = next(one for one, name in gguf.MODEL_ARCH_NAMES.items() if name == self._kind)
         known = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
         with torch.device("meta"):

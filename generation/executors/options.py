@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,8 @@ from hub.untrusted import first_line
 
 ANY_CLUSTER = "auto"  # as Ray says it: the cluster that this machine belongs to
 ANSWER_SECONDS = 25  # for a cluster's first answer
-PROCESS = 5 * 10**8  # bytes of a worker without its model
-UNPACKED = 7  # bytes of float32 for a byte of a GGUF file, mostly of 4-bit weights
+PROCESS = 12 * 10**8  # bytes of a worker without its model: libraries, activations
+IN_USE = 1.65  # bytes of a worker for a byte of its weights: the packed output layer, keys and values of a full batch
 _SECRETS = ("OPENAI_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 _OBJECT_STORE = 256 * 2**20  # bytes of a local instance: it holds the few shards that are under way
 _LOOPBACK = ("localhost", "127.0.0.1")
@@ -103,10 +104,18 @@ def worker_resources(recipe: DatasetRecipe, options: ClusterOptions) -> WorkerRe
     model = recipe.model
     on_gpu = model.device.startswith("cuda") or model.device_map is not None
     here = max(1, (os.cpu_count() or 1) // (options.workers or 1)) if not options.remote else 1
-    files = Path(model.path).glob(model.gguf_file or "*.safetensors") if model.path and not on_gpu else ()
-    weights = (UNPACKED if model.gguf_file else 1) * sum(file.stat().st_size for file in files)
-    gpus = options.gpus or int(on_gpu)
-    return WorkerResources(options.cpus or model.threads or here, gpus, weights + PROCESS if weights else 0)
+    weights = weight_bytes(model.path, model.gguf_file, model.dtype) if model.path and not on_gpu else 0
+    memory = IN_USE * weights + PROCESS if weights else 0
+    return WorkerResources(options.cpus or model.threads or here, options.gpus or int(on_gpu), memory)
+
+
+def weight_bytes(path: str, gguf_file: str | None, dtype: str) -> int:
+    """Bytes of a local model's weights in memory; ``auto`` may be float32."""
+    if not gguf_file:
+        return sum(file.stat().st_size for file in Path(path).glob("*.safetensors"))
+    from generation.backends.gguf_file import read_header  # torch
+
+    return sum(prod(shape) for _, shape, *_ in read_header(f"{path}/{gguf_file}")[1]) * (2 if "16" in dtype else 4)
 
 
 def withheld_secrets(recipe: DatasetRecipe, store: str | None) -> tuple[str, ...]:

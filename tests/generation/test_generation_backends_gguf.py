@@ -18,6 +18,7 @@ from generation.backends import gguf_file
 from generation.backends.gguf_file import GgufWeights
 from generation.backends.load_model import load_model, load_preview, read_model
 from generation.backends.protocol import Request, complete
+from generation.executors.options import weight_bytes
 from generation.pipeline import job
 from hub.contract.recipe import DatasetRecipe, DecodingParameters, LanguageModel
 from hub.contract.recipe_file import fingerprint, load_recipe
@@ -78,6 +79,7 @@ def test_weights_config_and_tokenizer_equal_those_that_transformers_reads(lm, tm
     assert tokenizer.backend_tokenizer.to_str() == expected.backend_tokenizer.to_str()
     for name, tensor in theirs.state_dict().items():
         assert tensor.dtype == own.state_dict()[name].dtype and torch.equal(tensor, own.state_dict()[name])
+    assert weight_bytes(str(tmp_path), "one.gguf", dtype) == sum(tensor.nbytes for tensor in own.parameters())
     configs = [model.config.to_dict() | {"_name_or_path": ""} for model in (own, theirs)]
     assert configs[0] == configs[1] and own.generation_config.to_dict() == theirs.generation_config.to_dict()
 
