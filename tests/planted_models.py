@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 
 MODULE = "planted_code"
-CLASSES = ("Config", "Model", "Tokenizer", "Module")
 CODE = """
 from pathlib import Path
 

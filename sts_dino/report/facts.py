@@ -79,7 +79,6 @@ def collect(
     runs: Sequence[Path],
     kept: Path,
     commands: Sequence[str] = (),
-    judgements: Judgements | None = None,
     annotations: Sequence[Path] = (),
 ) -> ReportFacts:
     """The facts of run directories. ``kept``: the file of earlier cosines; ``annotations``: folders of answers.
@@ -89,8 +88,7 @@ def collect(
     found = [(directory, require_manifest(directory)) for directory in runs]
     models = tuple(ModelFacts.read(*one, evaluation=beside(one[0])) for one in found if one[1].kind == "model")
     datasets = tuple(_dataset(DatasetFacts.read(*one), models, kept) for one in found if one[1].kind == "dataset")
-    if annotations and judgements is None:
-        judgements = read_judgements(annotations, datasets, models, kept)
+    judgements = read_judgements(annotations, datasets, models, kept) if annotations else None
     facts: tuple[DatasetFacts | ModelFacts, ...] = (*(one.facts for one in datasets), *models)
     recorded = [one.provenance.command for one in facts if one.provenance is not None]
     costs = tuple(cost_of(one.directory) for one in models)

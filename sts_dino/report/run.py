@@ -18,7 +18,7 @@ from hub.durable import make_folder, write_text
 from hub.errors import InputError
 
 if TYPE_CHECKING:
-    from sts_dino.report.facts import Judgements, ReportFacts
+    from sts_dino.report.facts import ReportFacts
 
 app = cli.new_app(__doc__)
 
@@ -61,13 +61,11 @@ def report(
     runs: Sequence[Path],
     out: Path,
     commands: Sequence[str] = (),
-    judgements: "Judgements | None" = None,
     annotations: Sequence[Path] = (),
 ) -> "ReportFacts":
     """Write the report of some runs to ``out``, atomically, and return its facts.
 
-    commands: printed unchanged (default: those in the manifests). judgements: the agreement of encoders with human
-    scores (default: computed from ``annotations``, folders of answers).
+    commands: printed unchanged (default: those in the manifests). annotations: folders of human answers.
 
     Raises InputError for a folder that is not a run directory, for damaged files, and where it cannot write.
     """
@@ -79,7 +77,7 @@ def report(
     within = (out.parent / MANIFEST).is_file()
     beside = out.parent.resolve() if within else out.with_suffix("")  # a run directory is published
     make_folder(out.parent)
-    facts = collect(runs, beside.with_name(f"{beside.name}.cosines.json"), commands, judgements, annotations)
+    facts = collect(runs, beside.with_name(f"{beside.name}.cosines.json"), commands, annotations)
     page = render(facts)
     with locked(out.parent) if within else nullcontext():
         write_text(out, page)

@@ -131,12 +131,12 @@ def run(place):
 def test_an_experiment_resumes_after_a_kill_and_a_second_run_computes_nothing(tiny, forked, monkeypatch):
     whole, ran = Steps._run, []
 
-    def step(self, words, note):
+    def step(self, words):
         ran.append(words[0] if words[0] != "experiment" else words[1])
         if ran.count("train") == 3 and words[0] == "train" and "killed" not in ran:
             ran.append("killed")
             raise RunError(words[0], "was killed")
-        return whole(self, words, note)
+        return whole(self, words)
 
     monkeypatch.setattr(Steps, "_run", step)
     with pytest.raises(RunError, match="1 of 1 failed"):

@@ -36,7 +36,6 @@ from model_cards.rows import rows_by_label
 
 PNG = b"\x89PNG\r\n\x1a\n"
 CHARACTERS = TextLength("characters", "org/lm", len)
-SHOTS = {"few_shot": FEW_SHOT}
 HAND = {"kind": "hand", "path": "assets/examples/sts.tsv", "description": "ours", "license": "cc0-1.0"}
 
 

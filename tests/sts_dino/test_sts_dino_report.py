@@ -96,15 +96,16 @@ def test_markup_beside_the_templates_own_is_text():
 
 
 @pytest.mark.filterwarnings("error:constrained_layout not applied")
-def test_dataset_and_encoder_appear_with_their_numbers(tmp_path):
+def test_dataset_and_encoder_appear_with_their_numbers(tmp_path, monkeypatch):
     long = score().model_copy(update={"task": "mteb/" + "name" * 30})
     dataset, model = dataset_run(tmp_path / "sts", "sts"), model_run(tmp_path / "encoder", (score(), long))
     (tmp_path / "sts.timing.json").write_text('{"seconds": 10.0, "rows": 50, "peak_rss_mb": 1.0}')
     (tmp_path / "sts.usage.json").write_text('{"prompt_tokens": 1200, "completion_tokens": 34, "cost": 0.5}')
     (tmp_path / "out.cosines.json").write_text("not read: no encoder can be loaded")
     people = Judgements(12, (Correlation("tiny", 61.0, 50.0, 70.0),), "Asked twice.")
+    monkeypatch.setattr("sts_dino.report.facts.read_judgements", lambda *_: people)
     of_model, missing_of_model = reported(tmp_path / "model.html", model)
-    page, missing = reported(tmp_path / "out.html", dataset, commands=["make it --now"], judgements=people)
+    page, missing = reported(tmp_path / "out.html", dataset, commands=["make it --now"], annotations=[tmp_path])
     for words in (
         *("generated 14 texts; tiny-sts keeps 10 (71%)", "a line break inside the text"),
         *("1,200 in prompts, 34 generated", "make it --now", "12 pairs have human scores", "61.00", "[50.00, 70.00]"),
