@@ -40,7 +40,6 @@ COMMANDS = {
     "score": StageCommand("eval.run", "Score an encoder on your pairs, STS, SentEval and MTEB", takes="encoder"),
     "report": StageCommand("sts_dino.report.run", "Write a report of runs as one HTML file", takes="run"),
     "compare": StageCommand("eval.compare.run", "Compare evaluations: which differences are significant"),
-    "compare-seeds": StageCommand("eval.compare.seeds", "Mean over tasks of an encoder beside its baselines"),
     "fidelity": StageCommand("eval.audit.fidelity", "Measure label agreement of a dataset", takes="run"),
     "quality": StageCommand("eval.audit.quality", "Measure labels, overlap, repeats and lengths", takes="run"),
     "decontaminate": StageCommand("eval.audit.decontaminate", "Find evaluation sentences in a dataset", takes="run"),

@@ -5,21 +5,15 @@ were trained with several. S seeds drawn from S vary less than new ones would, b
 section 2.3), so their part is scaled up by the root of S / (S - 1): with three seeds it matters.
 """
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated
-
 import numpy as np
-import typer
 from numpy.typing import NDArray
 
-from eval.runs.records import BASE, CONTROL, Records, read_evaluation
+from eval.runs.records import read_evaluation
 from eval.scoring.search import OF_TREC
 from eval.statistics.bootstrap import Matrix, interval, resample, score
 from eval.tasks.registry import find_task
 from eval.tasks.rows import Vector
-from hub.cli import new_app, say
-from hub.contract.measured import Estimate, VariantPlan, VariantScore, VariantScores, write_json
+from hub.contract.measured import Estimate, VariantPlan, VariantScore, VariantScores
 from hub.errors import InputError
 
 APART = 1_000  # between the seeds of draws that are independent; tasks take the numbers between
@@ -62,49 +56,6 @@ def over_data_seeds(scores: Matrix, data_seeds: int, seed: int) -> Vector:
 
 SEED = 42  # of the resamples
 SAMPLES = 1000  # of one evaluation's
-
-app = new_app(__doc__ or "")
-
-
-@app.command()
-def main(
-    evaluation: Annotated[Path, typer.Argument(metavar="EVALUATION", help="Of an encoder, its base and its baseline")],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where the scores are written")],
-    tasks: Annotated[str | None, typer.Option("--tasks", metavar="A,B", help="[default: all tests it has]")] = None,
-) -> None:
-    """Score the mean over tasks of an encoder, its base and its SimCSE baseline, with paired intervals over rows.
-
-    Example:
-
-      sts-dino compare-seeds artifacts/models/NAME.evaluation --tasks sts12/all,sts13/all --out scores.json
-    """
-    scores = compared(plan_of(evaluation, tasks.split(",") if tasks else ()))
-    write_json(out, scores)
-    for name, variant in scores.variants.items():
-        over = f", over SimCSE {variant.over_simcse}" if variant.over_simcse else ""
-        say(f"{name}: mean of {len(variant.tasks)} tasks {variant.average}{over}")
-    say(f"written: {out}")
-
-
-def plan_of(evaluation: Path, tasks: Sequence[str] = ()) -> VariantPlan:
-    """The plan of an encoder's evaluation: itself, its untrained base and its SimCSE baseline, on ``tasks``, or on the
-    tests that all three have.
-
-    Raises InputError when one of the three is missing, or they share no test.
-    """
-    variants = {"untrained": evaluation / BASE, "copies": evaluation / CONTROL, "dataset": evaluation}
-    tests = []
-    for folder in variants.values():
-        if not folder.is_dir():
-            raise InputError(folder, "no such evaluation", hint="sts-dino score scores an encoder beside them")
-        records = Records(folder).all()
-        tests.append([record.score.task for record in records if record.score.split == "test" and record.metric])
-    shared = tuple(tasks or (task for task in tests[0] if all(task in others for others in tests[1:])))
-    if not shared:
-        raise InputError(evaluation, "the encoder, its base and its control share no test set")
-    gain = (("dataset", "untrained"),)
-    places: dict[str, tuple[str, ...]] = {name: (str(folder),) for name, folder in variants.items()}
-    return VariantPlan(tasks=shared, split="test", samples=SAMPLES, variants=places, control="copies", differences=gain)
 
 
 def split_of(name: str, split: str) -> str:

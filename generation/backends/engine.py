@@ -158,10 +158,10 @@ class Engine(PromptEncoder):
         rows = batch_size or rows_that_fit(self.model, settings.max_new_tokens, logits)
         return rows if self._most_rows is None else min(rows, self._most_rows)
 
-    def ahead(self, settings: DecodingParameters) -> int:
+    def ahead(self, settings: DecodingParameters, batch_size: int | None) -> int:
         """See ``Writer.ahead``: 0 in the plain loop, and where a fixed batch repeats bits that depend on it."""
-        mixed = self.attention.shared and (self._exact or not settings.batch_size)
-        return self.rows(settings, settings.batch_size) if mixed else 0
+        mixed = self.attention.shared and (self._exact or not batch_size)
+        return self.rows(settings, batch_size) if mixed else 0
 
     def in_progress(self) -> float:
         """The work done on unfinished texts, prompts included, as a number of texts; another thread may ask."""

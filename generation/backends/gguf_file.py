@@ -115,7 +115,7 @@ class GgufWeights:
     def read(self) -> dict[str, Tensor]:
         """All parameters: memory-mapped from the copy of an earlier load, else de-quantised, and copied for the next.
 
-        A copy that is not whole is made again; without room on the disk there is a warning and no copy.
+        A copy that is not whole is written anew; without room on the disk there is a warning and no copy.
         """
         if self.file.stat().st_size < SMALLEST or self.bytes > MOST:
             return {name: tensor for layer in self.layers() for name, tensor in layer.items()}

@@ -211,7 +211,7 @@ class OpenAIServer:
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def ahead(self, settings: DecodingParameters) -> int:
+    def ahead(self, settings: DecodingParameters, batch_size: int | None) -> int:
         """As many as are under way at a time."""
         return self.server.concurrency
 

@@ -79,7 +79,7 @@ class Writer(TokenCounter, Protocol):
         Raises InputError when a prompt and the token budget do not fit the model's context.
         """
 
-    def ahead(self, settings: DecodingParameters) -> int:
+    def ahead(self, settings: DecodingParameters, batch_size: int | None) -> int:
         """How many requests to keep in the queue, those of further shards among them, so that the batch stays full.
 
         0: a text may depend on the others in the queue, and a shard is to be generated alone to be reproducible.

@@ -32,7 +32,8 @@ class Progress(AbstractContextManager["Progress"]):
     """
 
     def __init__(self, name: str, total: int, done: int, directory: Path, in_progress: Callable[[], float]):
-        self._to_file, self._done, self._in_progress = not sys.stderr.isatty(), done, in_progress
+        self._to_file, self._total, self._done = not sys.stderr.isatty(), total, done
+        self._in_progress = in_progress
         form: dict[str, Any] = {"file": io.StringIO(), "bar_format": LINE} if self._to_file else {"file": sys.stderr}
         self._bar = tqdm(total=total, initial=done, unit="text", desc=name, **form)
         self._ended, self._thread = Event(), Thread(target=self._repeat, daemon=True)
@@ -56,7 +57,7 @@ class Progress(AbstractContextManager["Progress"]):
             self._show()
 
     def _show(self) -> None:
-        self._bar.n = max(self._bar.n, min(self._bar.total, int(self._done + self._in_progress())))
+        self._bar.n = max(self._bar.n, min(self._total, int(self._done + self._in_progress())))
         self._bar.refresh()
         if self._to_file:
             cli.say(str(self._bar))

@@ -113,7 +113,7 @@ class LocalExecutor:
 
     def run_tasks(self, tasks: Iterable[Task], tick: Tick = lambda _: None) -> Iterator[TaskResult]:
         """See ``Executor``: one task after the other, but shards of one variant in one stream."""
-        for variant, alike in groupby(tasks, lambda task: getattr(task, "shard", None) and task.shard.variant):
+        for variant, alike in groupby(tasks, lambda task: task.shard.variant if isinstance(task, WriteShard) else None):
             if variant:
                 yield from self.worker.write(alike, variant, tick)
             else:

@@ -61,7 +61,7 @@ def write_shards(
     prompts of similar length.
     """
     queue, shards, filters = deque[Request](), deque[list[_Wanted]](), TextFilters(recipe, prompts.sets)
-    waiting, ahead = enumerate(sentences), writer.ahead(recipe.decoding)
+    waiting, ahead = enumerate(sentences), writer.ahead(recipe.decoding, recipe.decoding.batch_size)
     left = Counter[int]()  # texts of a shard that are neither usable nor given up
 
     def fill() -> None:

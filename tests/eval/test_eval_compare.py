@@ -13,7 +13,7 @@ from planted_evaluations import SETTINGS, evaluation, measured, planted
 
 from eval.compare.run import compare
 from eval.compare.seeds import compared as compared_over_seeds
-from eval.compare.seeds import drawn_seeds, over_seeds, plan_of, split_of
+from eval.compare.seeds import drawn_seeds, over_seeds, split_of
 from eval.compare.tables import compared, csv_cell, result_tables, text
 from eval.runs.records import read_evaluation
 from hub.contract.measured import VariantPlan
@@ -184,18 +184,6 @@ def test_the_spread_over_seeds_is_that_of_a_mean():
     assert drawn.std() == pytest.approx(values.std(ddof=1) / np.sqrt(3), rel=0.02)
     assert drawn.mean() == pytest.approx(values.mean(), abs=0.05)
     assert (over_seeds(values[None, :1] * np.ones((1, 5)), drawn_seeds(1, 5, 1)) == 70).all()
-
-
-def test_one_encoders_evaluation_is_a_plan_of_its_base_and_control(tmp_path):
-    scored = evaluation(tmp_path / "m", "m", {task: planted(task, 0.7) for task in (*SEED_TASKS, "sts13/all")})
-    for folder, quality in (("base", 0.4), ("control", 0.6)):
-        with pytest.raises(InputError, match=f"{folder}: no such evaluation; sts-dino score scores an"):
-            plan_of(scored)
-        evaluation(scored / folder, folder, {task: planted(task, quality) for task in SEED_TASKS})
-    found = plan_of(scored)
-    assert set(found.tasks) == set(SEED_TASKS) and plan_of(scored, SEED_TASKS[1:]).tasks == SEED_TASKS[1:]
-    scores = compared_over_seeds(found).variants
-    assert scores["untrained"].average.score < scores["copies"].average.score < scores["dataset"].average.score
 
 
 def test_other_rows_and_missing_tasks_are_refused(tmp_path):

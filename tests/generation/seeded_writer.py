@@ -42,7 +42,7 @@ class SeededWriter:
             text = numbers.choice(self.choice) if self.choice else f"text {request.seed}"
             yield request, Completion(text, None if good else "not_closed", -1.0, None)
 
-    def ahead(self, settings: DecodingParameters) -> int:
+    def ahead(self, settings: DecodingParameters, batch_size: int | None) -> int:
         return 7
 
     def count_tokens(self, text: str) -> int:

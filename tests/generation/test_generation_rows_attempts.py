@@ -126,7 +126,7 @@ def test_a_shard_is_the_same_as_alone_while_the_next_ones_fill_the_batch(recipe,
         (7, 0, range(1, 2)),
         (0, 8192, range(1, 2)),
     ):
-        monkeypatch.setattr(worker.writer, "ahead", lambda settings, ahead=ahead: ahead)
+        monkeypatch.setattr(worker.writer, "ahead", lambda settings, batch_size, ahead=ahead: ahead)
         monkeypatch.setattr(attempts, "OPEN", bound)
         taken, begun, found = [], [], []
         for result in LocalExecutor(worker, Path()).run_tasks(
