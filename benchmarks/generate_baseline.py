@@ -1,4 +1,4 @@
-"""The baselines of the engine: transformers' ``generate()`` as DINO calls it, and with batched calls.
+"""The baseline of the engine: transformers' ``generate()`` in batched calls.
 
 The 1 + K rows of a text are tied by logits processors in ``generate()``'s documented list: self-debiasing, then the
 library's own top-k and top-p, then one draw for all rows. The draw inverts the cumulative distribution at the same
@@ -7,7 +7,6 @@ per-row random numbers as the engine's, so that all variants write the same text
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -86,19 +85,12 @@ class Generator:
         self.stops = self.closes.clone()
         self.stops[: len(texts)] |= breaks
 
-    def one_by_one(self, requests: Sequence[Request], settings: DecodingParameters) -> list[Completion]:
-        """The original's way: a call for each (x1, label), all its samples in it, always the whole token budget."""
-        done = list[Completion]()
-        for _, group in groupby(requests, key=lambda request: (request.prompt, request.counter_prompts)):
-            done += self._generate(list(group), settings, stop=False)
-        return done
-
     def batched(self, requests: Sequence[Request], settings: DecodingParameters, rows: int) -> list[Completion]:
         """Texts with equally many counter-prompts together, at most ``rows`` rows; a call ends when all are done."""
         done: dict[int, Completion] = {}
         for members in self._batches(requests, rows):
             batch = [requests[place] for place in members]
-            done.update(zip(members, self._generate(batch, settings, stop=True), strict=True))
+            done.update(zip(members, self._generate(batch, settings), strict=True))
         return [done[place] for place in range(len(requests))]
 
     def _batches(self, requests: Sequence[Request], rows: int) -> Iterator[list[int]]:
@@ -109,11 +101,9 @@ class Generator:
             yield from (part.tolist() for part in np.array_split(np.array(members), calls))
 
     @torch.inference_mode()
-    def _generate(self, batch: list[Request], settings: DecodingParameters, stop: bool) -> list[Completion]:
-        """One call. Samples of one prompt are its ``num_return_sequences``, as in the original."""
-        samples = len(batch) if len({request.prompt for request in batch}) == 1 else 1
-        asked, width = batch[::samples], 1 + len(batch[0].counter_prompts)
-        prompts = [(request.prompt, *request.counter_prompts)[row] for row in range(width) for request in asked]
+    def _generate(self, batch: list[Request], settings: DecodingParameters) -> list[Completion]:
+        width = 1 + len(batch[0].counter_prompts)
+        prompts = [(request.prompt, *request.counter_prompts)[row] for row in range(width) for request in batch]
         inputs = self.tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left").to(self.model.device)
         seeds = np.array([request.seed for request in batch], dtype=np.uint64)
         warpers: list[LogitsProcessor] = [TopKLogitsWarper(settings.top_k)] if settings.top_k else []
@@ -124,15 +114,14 @@ class Generator:
             input_ids=inputs.input_ids,
             attention_mask=inputs.attention_mask,
             max_new_tokens=settings.max_new_tokens,
-            do_sample=samples > 1,  # decides nothing, one token is left; generate() wants it for several samples
+            do_sample=False,  # decides nothing: one token is left
             temperature=1.0,
             top_k=0,
             top_p=1.0,
-            num_return_sequences=samples,
             pad_token_id=self.tokenizer.pad_token_id or 0,
             suppress_tokens=self.banned or None,
             logits_processor=LogitsProcessorList(processors),
-            stopping_criteria=StoppingCriteriaList([Stopped(self.stops)] if stop else []),
+            stopping_criteria=StoppingCriteriaList([Stopped(self.stops)]),
         )
         written = tokens[: len(batch), inputs.input_ids.shape[1] :].tolist()
         return [self._finish(row) for row in written]

@@ -1,10 +1,8 @@
 """Texts per CPU second of the engine, of ``generate()`` and of llama.cpp's server, with peak memory.
 
 All ways do the same work, STS-x2 as in ``recipes/demo/sts-dino-x2.yaml``: three labels, two texts for each (x1, label).
-``original``: DINO's loop, one ``generate()`` for each (x1, label). ``batched``: ``generate()`` over many texts with the
-same logits processors. ``engine``: what ``sts-dino write`` runs. ``llama.cpp``: its server through ``backend: openai``,
-without counter-prompts. ``shards-50``: the engine on shards of 50 source sentences, with their further attempts. All
-but llama.cpp draw with the same random numbers, so in float32 their texts are equal.
+``batched``: ``generate()`` with the same logits processors. ``engine``: what ``sts-dino write`` runs. ``llama.cpp``:
+its server, without counter-prompts. All but llama.cpp draw with the same random numbers: float32 texts are equal.
 A case loads a GGUF file only: its texts per CPU second are loads, ``transformers`` its own reader.
 Each trial is a fresh process; the ways take turns, and each round has other source sentences.
 """
@@ -18,7 +16,6 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
 from typing import Annotated, Any
 
 import psutil
@@ -49,10 +46,9 @@ class Case:
 
 
 CASES = {
-    "demo-lm": Case("demo-lm", {"original float32": 12, "batched float32": 32, "engine float32": 120}),
+    "demo-lm": Case("demo-lm", {"batched float32": 32, "engine float32": 120}),
     "lm": Case("lm", {"batched float32": 17, "batched bfloat16": 12, "engine float32": 43, "engine bfloat16": 48}),
     "lm, 8 examples": Case("lm", {"batched bfloat16": 3, "engine bfloat16": 48}, shots=8),
-    "lm, shards": Case("lm", {"shards-600 bfloat16": 150, "shards-50 bfloat16": 150}),
     "lm, no counter-prompts": Case("lm", {"llama.cpp q4_k_m": 24, "engine bfloat16": 48}, counters=False),
     "load of a GGUF": Case("lm", {"transformers bfloat16": 1, "first bfloat16": 1, "second bfloat16": 1}, loads=True),
 }
@@ -252,37 +248,18 @@ def loaded(trial: Trial) -> Iterator[tuple[Callable[..., list[Any]], psutil.Proc
             fields = {"backend": "openai", "path": str(trial.model), "server": server, "license": "none"}
             client = load_writer(LanguageModel.model_validate(fields))
             yield (lambda requests, prefixes, settings: complete(client, requests, settings)), serving.process
-    elif trial.way == "engine" or trial.way.startswith("shards-"):
+    elif trial.way == "engine":
         fields = {"path": str(trial.model), "dtype": trial.dtype, "device": trial.device, "license": "none"}
         if not (trial.model / "config.json").is_file():
             fields["gguf_file"] = trial.gguf.name
         writer: Any = load_writer(LanguageModel.model_validate(fields))
 
         def engine(requests: list[Any], prefixes: tuple[str, ...], settings: Any) -> list[Any]:
-            if trial.way != "engine" and prefixes:
-                return in_shards(writer, trial, int(trial.way.removeprefix("shards-")))
             return complete(writer, requests, settings, writer.rows(settings, None), prefixes)
 
         yield engine, psutil.Process()
     else:
         yield baseline(trial), psutil.Process()
-
-
-def in_shards(writer: Any, trial: Trial, size: int) -> list[Any]:
-    """The trial's texts, generated in shards of ``size`` source sentences as ``sts-dino write`` does."""
-    from generation.inputs.prompts import load_prompts
-    from generation.inputs.sources import SourceSentence
-    from generation.rows.attempts import write_shards
-    from hub.contract.recipe import DatasetRecipe
-    from hub.contract.recipe_file import load_recipe
-
-    recipe = load_recipe(RECIPE, DatasetRecipe)
-    firsts = [SourceSentence(text, text) for text in source_sentences(trial.count, trial.start)]
-    shards = [firsts[place : place + size] for place in range(0, len(firsts), size)]
-    rows = [
-        row for raw, failed in write_shards(writer, load_prompts(recipe), recipe, shards, bool) for row in raw + failed
-    ]
-    return [SimpleNamespace(text=row["text2"], problem=row.get("reason")) for row in rows]
 
 
 def baseline(trial: Trial) -> Callable[..., list[Any]]:
@@ -298,8 +275,6 @@ def baseline(trial: Trial) -> Callable[..., list[Any]]:
     generator = Generator(model.to(trial.device), tokenizer)
 
     def write(requests: list[Any], prefixes: tuple[str, ...], settings: Any) -> list[Any]:
-        if trial.way == "original":
-            return generator.one_by_one(requests, settings)
         return generator.batched(requests, settings, ROWS)
 
     return write

@@ -55,14 +55,11 @@ def elsewhere(results: Results, start: str) -> str:
 
     start: what its base is called. Of many tasks of a family the mean of the differences, and where it is worse.
     """
-    gains, families, bare, found = by_task(results.gains), dict[str, list[Gain]](), list[float](), list[str]()
-    for before, one in results.pairs_of_scores() if start == DOWNLOADED else ():
-        if one.protocol.startswith("own "):  # a user's files (``eval.tasks.own``)
-            continue
-        if gain := gains.get((one.task, one.split)):
+    gains, families, found = by_task(results.gains), dict[str, list[Gain]](), list[str]()
+    for one in results.scores if start == DOWNLOADED else ():
+        gain = gains.get((one.task, one.split))
+        if gain is not None and not one.protocol.startswith("own "):  # a user's files (``eval.tasks.own``)
             families.setdefault(one.family or "STS", []).append(gain)
-        elif before:
-            bare.append(one.main_score - before.main_score)
     for family, of in families.items():
         if len(of) <= NAMED:
             found += [f"{gain.task} {gain.split} {difference(gain)}" for gain in of]
@@ -71,7 +68,4 @@ def elsewhere(results: Results, start: str) -> str:
         middle, low, high = mean_gain(of)
         around = f"{number(middle, signed=True)} {interval(low, high, signed=True)}"
         found.append(f"mean of {len(of)} {family} tasks {around}, significantly worse on {worse}")
-    if bare:
-        mean = number(fmean(bare), signed=True)
-        found.append(f"mean of {len(bare)} others {mean} [{NO_INTERVAL}: their scored rows were not kept]")
     return f"elsewhere, over the encoder {start}: {'; '.join(found)}" if found else ""

@@ -369,13 +369,6 @@ def no_cross_encoder(folder: Path, model: object) -> str:
     return kind
 
 
-def own_prompts(folder: Path) -> str:
-    """The names of the prompts that a SentenceTransformer's folder states, ``query, passage``; empty without any."""
-    file = folder / "config_sentence_transformers.json"
-    given = read_object(file, folder).get("prompts") if file.is_file() else None
-    return ", ".join(name for name, prompt in given.items() if prompt) if isinstance(given, dict) else ""
-
-
 def require_modules(folder: Path, model: object) -> None:
     """Raise InputError unless a folder holds a SentenceTransformer of at most ``MOST_MODULES`` modules.
 

@@ -6,7 +6,6 @@ Equal to what transformers reads, for ``PROVEN`` architectures; transformers tak
 import os
 import secrets
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import groupby
@@ -35,9 +34,7 @@ PROVEN = {"llama": "llama", "qwen2": "qwen2", "gemma3": "gemma3_text"}  # archit
 COPIES = ARTIFACTS / "lm" / "prepared"
 MOST = 10 * 10**9  # bytes of all copies
 SMALLEST = 3 * 10**8  # bytes of a GGUF whose weights are copied; a smaller one takes seconds
-_HOUR = 3600
-_SMALL = 2**16  # elements
-_PIECE = 2**18  # elements de-quantised together: they stay in the processor's cache
+_SMALL, _PIECE = 2**16, 2**18  # elements; a piece is de-quantised at once and stays in the processor's cache
 
 
 def read_header(file: str) -> tuple[dict[str, Any], list[tuple[Any, ...]], int]:
@@ -162,14 +159,13 @@ def _make_room(staging: Path, size: int) -> None:
     total = size
     for old in sorted(staging.parent.iterdir(), key=lambda one: -one.stat().st_mtime):
         total += sum(part.stat().st_size for part in old.iterdir())
-        if total > MOST or (old.name.startswith(".") and time.time() - old.stat().st_mtime > _HOUR):  # left by a kill
+        if total > MOST:
             shutil.rmtree(old)
     if (free := shutil.disk_usage(staging).free) < size:
         raise OSError(f"{free / 1e9:.1f} GB are free")
 
 
 def _keep(staging: Path, copy: Path) -> None:
-    try:
-        rename_folder(staging, copy)
-    except OSError:  # another process was faster, or the disk failed
-        shutil.rmtree(staging, ignore_errors=True)
+    with suppress(OSError):  # another process was faster, or the disk failed
+        return rename_folder(staging, copy)
+    shutil.rmtree(staging, ignore_errors=True)

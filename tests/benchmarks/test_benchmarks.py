@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from benchmarks import throughput
 from benchmarks.trials import interleaved, ratios, spread
 
@@ -16,9 +14,8 @@ def test_rounds_begin_with_another_way_and_ratios_are_within_a_round(capsys):
     assert spread([1.23456, 3, 2]) == {"median": 2, "low": 1.235, "high": 3}
 
 
-@pytest.mark.parametrize("way", ["original", "batched", "engine"])
-def test_all_ways_generate_the_same_texts_in_float32(way):
-    """``generate()`` by DINO's loop and in batches is the slow reference of the engine."""
+def test_all_ways_generate_the_same_texts_in_float32():
+    """``generate()`` in batches is the slow reference of the engine."""
     case = throughput.CASES["demo-lm"]
 
     def texts(way):
@@ -27,4 +24,4 @@ def test_all_ways_generate_the_same_texts_in_float32(way):
         assert found.cpu_s > 0 and found.accepted <= len(found.texts) == 12
         return found.texts
 
-    assert texts(way) == texts("engine")
+    assert texts("batched") == texts("engine")

@@ -31,6 +31,7 @@ from transformers import MODEL_MAPPING, AutoConfig, AutoTokenizer, PreTrainedTok
 from transformers.pytorch_utils import Conv1D
 from transformers.quantizers.auto import AutoQuantizationConfig
 
+from hub.cli import say
 from hub.client.connection import reading
 from hub.contract.recipe import PROMPT_TEXT, Encoder, Lora, quantization_values
 from hub.durable import write_text
@@ -143,6 +144,8 @@ def _finished(spec: Encoder, base: Base, place: str) -> SentenceTransformer:
     require_safetensors(base.folder, place)
     with reading_model(place):
         encoder = SentenceTransformer(str(base.folder), local_files_only=True, model_kwargs=dict(NO_PICKLES), **NO_CODE)
+    if prompts := ", ".join(name for name, prompt in encoder.prompts.items() if prompt):
+        say(f"base {base.folder.name}: is trained without its prompts ({prompts}), on the texts as they are")
     if isinstance(encoder[0], Transformer):
         with reading_model(place, "cannot read a sentence"):  # a chat template may refuse it
             input_ids(encoder[0], [PROBES[0]])

@@ -10,17 +10,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hub.cli import say
 from hub.contract.licences import check_model
 from hub.contract.published_paths import origin_name, published_path, require_inputs
 from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import begin_run, load_recipe
 from hub.contract.run_dir import ARTIFACTS, Manifest
 from hub.errors import InputError
-from hub.untrusted import own_prompts
 from training.encoder.bases import Base, find_base
 from training.loop.arguments import check_texts, check_together, trainer_arguments, typed_arguments
-from training.loop.distributed import is_main, process_count
+from training.loop.distributed import process_count
 from training.losses.losses import LOSSES, check_losses
 
 if TYPE_CHECKING:
@@ -103,8 +101,6 @@ def prepare(path: Path, out: Path | None, limit: int | None, settings: list[str]
     given |= {"seed": recipe.seed, "per_device_train_batch_size": check_together(recipe, given, str(path))}
     out = (out or ARTIFACTS / "models" / recipe.name).resolve()
     base = find_base(recipe.base)
-    if is_main() and (prompts := own_prompts(base.folder)):
-        say(f"base {base.folder.name}: is trained without its prompts ({prompts}), on the texts as they are")
     named = [(index, item.guide) for index, item in enumerate(recipe.datasets) if item.guide is not None]
     guides = {index: find_base(guide, f"datasets.{index}.guide") for index, guide in named}
     if recipe.lora is not None and recipe.lora.release == "adapter":
