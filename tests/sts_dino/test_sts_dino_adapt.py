@@ -145,6 +145,7 @@ def test_a_language_model_becomes_a_section_and_a_hub_model_is_pinned(tmp_path, 
     file.touch()
     gguf = choose_generator(str(file), "gemma").section
     assert (gguf["path"], gguf["gguf_file"]) == (str(tmp_path), "model-q4.gguf")
+    assert choose_generator(str(tmp_path), "gemma").section == gguf, "a folder of this one file"
     assert choose_generator("org/lm@v1.0.0", "mit").section["revision"] == "v1.0.0"
     repo = hub_api.create_repo("demo/lm-to-pin").repo_id
     commit = hub_api.upload_file(path_or_fileobj=b"{}", path_in_repo="config.json", repo_id=repo).oid
