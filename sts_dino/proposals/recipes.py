@@ -122,10 +122,8 @@ def choose_generator(asked: str | None, license_id: str | None) -> Generator:
         return Generator({"backend": "openai", "server": server, **terms}, why, couples=False)
     given = Path(str(asked)).resolve()
     files = [given] if given.is_file() else [] if (given / "config.json").is_file() else [*given.glob("*.gguf")]
-    if len(files) == 1 and files[0].suffix == ".gguf":
-        return Generator(
-            {"path": str(files[0].parent), "gguf_file": files[0].name, "dtype": "auto", **terms}, "as asked"
-        )
+    if len(files) == 1 and (file := files[0]).suffix == ".gguf":
+        return Generator({"path": str(file.parent), "gguf_file": file.name, "dtype": "auto", **terms}, "as asked")
     return Generator({**place_of("--lm", str(asked), words), "dtype": "auto", **terms}, "as asked")
 
 
