@@ -28,7 +28,7 @@ from transformers.modeling_gguf_pytorch_utils import GGUF_TO_TRANSFORMERS_MAPPIN
 from hub.cli import say
 from hub.contract.run_dir import ARTIFACTS
 from hub.durable import make_folder, rename_folder, sha256_file
-from hub.untrusted import first_line
+from hub.untrusted import NO_CODE, first_line
 
 PROVEN = {"llama": "llama", "qwen2": "qwen2", "gemma3": "gemma3_text"}  # architecture: model_type
 COPIES = ARTIFACTS / "lm" / "prepared"
@@ -74,7 +74,7 @@ class GgufWeights:
         architecture = next(one for one, name in gguf.MODEL_ARCH_NAMES.items() if name == self._kind)
         known = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config)
+            model = AutoModelForCausalLM.from_config(config, **NO_CODE)
         self.model_class = type(model)
         parts = {name: name.rpartition(".") for name in model.state_dict()}
         self._names = {f"{known.get_name(stem)}.{ending}": name for name, (stem, _, ending) in parts.items()}

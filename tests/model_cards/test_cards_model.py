@@ -234,7 +234,6 @@ def test_a_card_says_what_the_encoder_gains_and_loses_elsewhere_over_the_downloa
     facts = {"split": "test", "low": -1.9, "high": -0.1}
     gains = [Gain(task=one.task, difference=-1.0, verdict="better", **facts) for one in scores]
     gains[2] = gains[2].model_copy(update={"verdict": "worse", "difference": -2.5, "low": -3.4, "high": -1.6})
-    scores.append(score().model_copy(update={"task": "mteb/STS17"}))
     sides = {"gains": tuple(gains), "base_scores": (scores[-1].model_copy(update={"main_score": 70.0}),)}
     start = {"base": {"repo_id": "some/base", "revision": "0123abc", "license": "mit"}}
     card = card_of(scored_run(tmp_path / "lm", scores, start, **sides))
@@ -245,8 +244,7 @@ def test_a_card_says_what_the_encoder_gains_and_loses_elsewhere_over_the_downloa
     assert "stsb/cosine test -1.00 [-1.90, -0.10] better; mean of 3 transfer tasks -1.50 [-2.02, -0.98], " in unescape(
         line
     )
-    assert "significantly worse on cr/lbfgs; mean of 1 others +0.12 [no interval: their" in unescape(line)
-    assert "mine" not in line
+    assert "significantly worse on cr/lbfgs" in line and "mine" not in line
 
 
 def test_other_libraries_parts_protocols_and_seeds_are_on_the_card(tmp_path: Path) -> None:
