@@ -214,10 +214,9 @@ def measure_load(trial: Trial) -> Result:
         before = process.memory_info().rss / 2**20
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
         cpu, wall = sum(process.cpu_times()[:2]), time.perf_counter()
-        model = load_model(LanguageModel.model_validate(fields))
+        load_model(LanguageModel.model_validate(fields))
         cpu, wall = sum(process.cpu_times()[:2]) - cpu, time.perf_counter() - wall
         _join_threads()
-    del model
     return Result(1, [""], cpu, wall, round(_peak_mb(process) - before, 1))
 
 

@@ -17,11 +17,10 @@ from typing import Any
 import gguf
 import numpy as np
 import torch
-import transformers
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, __version__
 from transformers.integrations.gguf.reader import _read_metadata, _read_tensor_table
 from transformers.modeling_gguf_pytorch_utils import GGUF_TO_TRANSFORMERS_MAPPING, TENSOR_PROCESSORS, TensorProcessor
 
@@ -116,7 +115,7 @@ class GgufWeights:
         """
         if self.file.stat().st_size < SMALLEST or self.bytes > MOST:
             return {name: tensor for layer in self.layers() for name, tensor in layer.items()}
-        version = f"{str(self.dtype).removeprefix('torch.')}-transformers{transformers.__version__}"
+        version = f"{str(self.dtype).removeprefix('torch.')}-transformers{__version__}"
         copy = COPIES.resolve() / f"{self.file.stem}-{version}-{sha256_file(self.file)[:16]}"
         with suppress(OSError, SafetensorError):
             os.utime(copy)  # the one used last stays longest

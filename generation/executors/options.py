@@ -22,7 +22,7 @@ from typing import Any
 
 from hub.contract.recipe import DatasetRecipe
 from hub.errors import InputError, RunError
-from hub.untrusted import first_line
+from hub.untrusted import first_line, reading_model
 
 ANY_CLUSTER = "auto"  # as Ray says it: the cluster that this machine belongs to
 ANSWER_SECONDS = 25  # for a cluster's first answer
@@ -110,12 +110,14 @@ def worker_resources(recipe: DatasetRecipe, options: ClusterOptions) -> WorkerRe
 
 
 def weight_bytes(path: str, gguf_file: str | None, dtype: str) -> int:
-    """Bytes of a local model's weights in memory; ``auto`` may be float32."""
+    """Bytes of a local model's weights in memory; ``auto`` may be float32. Raises InputError for a damaged file."""
     if not gguf_file:
         return sum(file.stat().st_size for file in Path(path).glob("*.safetensors"))
     from generation.backends.gguf_file import read_header  # torch
 
-    return sum(prod(shape) for _, shape, *_ in read_header(f"{path}/{gguf_file}")[1]) * (2 if "16" in dtype else 4)
+    with reading_model(f"{path}/{gguf_file}", hint="is the file whole?"):
+        tensors = read_header(f"{path}/{gguf_file}")[1]
+    return sum(prod(shape) for _, shape, *_ in tensors) * (2 if "16" in dtype else 4)
 
 
 def withheld_secrets(recipe: DatasetRecipe, store: str | None) -> tuple[str, ...]:

@@ -86,7 +86,7 @@ def write_shards(run: DatasetRun, executor: Executor, firsts: SourceSentences) -
     total = firsts.total * len(run.recipe.variants) * wanted
     left = wanted * sum(firsts.size(shard.block) for shard in missing)
     tasks = (WriteShard(shard, tuple(firsts.block(shard.block))) for shard in missing)
-    in_progress = getattr(executor, "in_progress", float)  # texts of other processes come with their shard
+    in_progress = getattr(executor, "in_progress", lambda: 0.0)  # texts of other processes come with their shard
     with Progress(run.recipe.name, total, total - left, run.directory, in_progress) as progress:
         for result in executor.run_tasks(tasks, progress.tick):
             run.add_shard(result, firsts.blocks)

@@ -53,7 +53,7 @@ class Worker:
             result = finish_group(self.recipe, task, read, text_length(self.recipe, self.writer.count_tokens).of)[0]
         return result.with_(seconds=time.monotonic() - started)
 
-    def write(self, tasks: Iterable[Any], variant: Variant, tick: Tick = bool) -> Iterator[TaskResult]:
+    def write(self, tasks: Iterable[Any], variant: Variant, tick: Tick = lambda _: None) -> Iterator[TaskResult]:
         """Write shards of one variant, in order; the next ones are begun before one is done (``write_shards``)."""
         (ahead, tasks), started = tee(tasks), time.monotonic()
         sentences = (task.firsts for task in ahead)
@@ -109,7 +109,7 @@ class LocalExecutor:
     def __init__(self, worker: Worker, directory: Path):
         self.worker, self._directory = worker, directory
         self.model, self.describe = worker.writer, worker.writer.describe
-        self.in_progress = getattr(worker.writer, "in_progress", float)  # no server tells
+        self.in_progress = getattr(worker.writer, "in_progress", lambda: 0.0)  # no server tells
 
     def run_tasks(self, tasks: Iterable[Task], tick: Tick = lambda _: None) -> Iterator[TaskResult]:
         """See ``Executor``: one task after the other, but shards of one variant in one stream."""

@@ -80,6 +80,9 @@ def test_weights_config_and_tokenizer_equal_those_that_transformers_reads(lm, tm
     for name, tensor in theirs.state_dict().items():
         assert tensor.dtype == own.state_dict()[name].dtype and torch.equal(tensor, own.state_dict()[name])
     assert weight_bytes(str(tmp_path), "one.gguf", dtype) == sum(tensor.nbytes for tensor in own.parameters())
+    (tmp_path / "bad.gguf").write_bytes(b"not one")
+    with pytest.raises(InputError, match=r"bad.gguf: cannot be loaded: .*; is the file whole\?"):
+        weight_bytes(str(tmp_path), "bad.gguf", dtype)
     configs = [model.config.to_dict() | {"_name_or_path": ""} for model in (own, theirs)]
     assert configs[0] == configs[1] and own.generation_config.to_dict() == theirs.generation_config.to_dict()
 
