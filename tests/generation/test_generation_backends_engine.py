@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from generation.backends import batch as live_batch
 from generation.backends import engine as engine_module
-from generation.backends import output_layer
+from generation.backends import output_layer, shared_attention
 from generation.backends.engine import Engine
 from generation.backends.protocol import Request, complete
 from hub.contract.recipe import DecodingParameters
@@ -225,6 +225,22 @@ def test_bfloat16_takes_the_same_path_and_repeats_its_texts(name, tmp_path):
     done = complete(engine, mixed(9, GUIDED), GUIDED, 60)
     assert all(one.log_prob < 0 and np.isfinite(one.log_likelihoods).all() for one in done)
     assert complete(engine, mixed(9, GUIDED), GUIDED, 60) == done
+
+
+def test_fused_attention_gives_what_the_products_of_each_level_give(tmp_path, monkeypatch):
+    """bfloat16 on a CPU, against the path of float32: shared prefixes, prompts, several pages, prefill."""
+    fused, errors = shared_attention.read_fused, []
+
+    def both(queries, levels, layer, scaling):
+        found = fused(queries, levels, layer, scaling)
+        wanted = shared_attention.read_levels(queries.float() * (scaling * shared_attention.LOG2_E), levels, layer)
+        errors.append(float((found - wanted).abs().max() / wanted.abs().max()))
+        return found
+
+    monkeypatch.setattr(shared_attention, "read_fused", both)
+    asked, engine = mixed(24, GUIDED), load_engine(make_family(tmp_path, "qwen2"), dtype="bfloat16")
+    complete(engine, asked, GUIDED, 96, PREFIXES)
+    assert len(errors) > 40 and max(errors) < 0.02
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["shared attention", "plain loop"])
