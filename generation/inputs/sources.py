@@ -252,7 +252,8 @@ def _hub_rows(source: Source) -> Iterator[tuple[str | None, Iterator[Cells]]]:
     from huggingface_hub import hf_hub_download
 
     with _reading(source):
-        found = hf_hub_download(source.repo_id or "", source.path, repo_type="dataset", revision=_pin(source))
+        pin = commit_of(source.repo_id or "", source.revision)
+        found = hf_hub_download(source.repo_id or "", source.path, repo_type="dataset", revision=pin)
     yield None, file_rows(Path(found), source.columns, f"{source.repo_id}/{source.path}")
 
 
@@ -268,20 +269,13 @@ def _reading(source: Source) -> Iterator[None]:
             raise InputError(place, "no such file at this revision", hint="check source.path in the recipe") from None
 
 
-def _pin(source: Source) -> str:
-    """The commit a source is pinned at; asks the Hub only where a tag or branch is named."""
-    if re.fullmatch(r"[0-9a-f]{40}", source.revision or ""):
-        return source.revision or ""
-    return commit_of(source.repo_id or "", source.revision)
-
-
 def _split_rows(source: Source, split: str) -> Iterator[Cells]:
     from datasets import load_dataset  # which takes seconds to import
     from huggingface_hub import constants
 
     place = f"source {source.repo_id}"
     with _reading(source), reading_rows(place, hint=None):
-        pin = _pin(source)
+        pin = commit_of(source.repo_id or "", source.revision)
         check_dataset_card(source.repo_id or "", pin)
         try:
             options: dict[str, Any] = {"split": split, "streaming": True}
