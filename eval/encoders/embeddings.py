@@ -15,7 +15,6 @@ from pathlib import Path
 from shutil import disk_usage
 
 import numpy as np
-from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 from tqdm import tqdm
 
@@ -45,8 +44,9 @@ class Embeddings:
     """The embeddings that one encoder gives, for all tasks of a run.
 
     ``cache`` is the folder that keeps them for the next run, in one file a revision; None keeps them until ``close``
-    in a temporary one. Processes may share it. ``encoded`` counts the distinct sentences encoded, ``seconds`` the
-    time that took. Raises InputError for a cache of another dimension, RunError for one that cannot be read or written.
+    in a temporary one. Processes may share it; at once, they may do the same work. ``encoded`` counts the distinct
+    sentences encoded, ``seconds`` the time that took. Raises InputError for a cache of another dimension, RunError for
+    one that cannot be read or written.
     """
 
     def __init__(self, encoder: Encoder, cache: Path | None = CACHE):
@@ -101,9 +101,8 @@ class Embeddings:
         Raises InputError for what ``checked`` refuses and when all sentences get the same embedding, RunError when the
         disk has no room.
         """
-        if self._missing():
-            with self._alone():
-                self._encode(sorted(self._missing(), key=len, reverse=True))  # another process may have been at work
+        if missing := self._missing():
+            self._encode(sorted(missing, key=len, reverse=True))
             self._say_cost()
         self._require_difference()
 
@@ -175,18 +174,6 @@ class Embeddings:
         except sqlite3.DatabaseError as error:
             hint = "free some space; if it is damaged, delete it: its sentences are encoded again"
             raise RunError(self.path, f"cannot be read or written: {error}", hint=hint) from error
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Lock the file, waiting for another process. The lock of a killed process is free."""
-        lock = FileLock(self.path.with_suffix(".lock"))
-        try:
-            held = lock.acquire(timeout=0)
-        except Timeout:
-            say(f"{self.path}: waiting for another process that encodes with the same model")
-            held = lock.acquire()
-        with held:
-            yield
 
     def _require_difference(self) -> None:
         """Raise InputError when all sentences have one embedding: no score means anything then."""
