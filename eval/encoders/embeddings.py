@@ -207,9 +207,14 @@ def cosine(encoder: Encoder) -> Callable[[list[str], list[str]], list[float]]:
         texts = sorted(dict.fromkeys((*first, *second)), key=len)  # little padding
         blocks = [texts[start : start + BLOCK] for start in range(0, len(texts), BLOCK)]
         found = np.concatenate([checked(encoder.embed(b), b, encoder.name, encoder.dimension) for b in blocks])
-        unit = found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
         place = {text: row for row, text in enumerate(texts)}
         left, right = ([place[text] for text in side] for side in (first, second))
-        return [float(value) for value in np.einsum("ij,ij->i", unit[left], unit[right], dtype=np.float64)]
+        return paired(found[left], found[right])
 
     return values
+
+
+def paired(first: NDArray[np.float32], second: NDArray[np.float32]) -> list[float]:
+    """Cosine of each row of one array with that of the other, 0 with a zero vector."""
+    left, right = (one / np.maximum(np.linalg.norm(one, axis=1, keepdims=True), 1e-12) for one in (first, second))
+    return [float(value) for value in np.einsum("ij,ij->i", left, right, dtype=np.float64)]
