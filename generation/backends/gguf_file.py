@@ -6,6 +6,7 @@ Equal to what transformers reads, for ``PROVEN`` architectures; transformers tak
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import groupby
@@ -33,6 +34,7 @@ PROVEN = {"llama": "llama", "qwen2": "qwen2", "gemma3": "gemma3_text"}  # archit
 COPIES = ARTIFACTS / "lm" / "prepared"
 MOST = 10 * 10**9  # bytes of all copies
 SMALLEST = 3 * 10**8  # bytes of a GGUF whose weights are copied; a smaller one takes seconds
+LEFT = 3600  # seconds after its last layer: an unfinished copy belongs to a killed process
 _SMALL, _PIECE = 2**16, 2**18  # elements; a piece is de-quantised at once and stays in the processor's cache
 
 
@@ -153,12 +155,16 @@ def _mapped(part: Path) -> dict[str, Tensor]:
 
 
 def _make_room(staging: Path, size: int) -> None:
-    """Make a folder for ``size`` bytes; the copies that were used longest ago go. Raises OSError without room."""
+    """Make a folder for ``size`` bytes; what a killed process left and the oldest copies go.
+
+    Raises OSError without room.
+    """
     make_folder(staging)
     total = size
     for old in sorted(staging.parent.iterdir(), key=lambda one: -one.stat().st_mtime):
         total += sum(part.stat().st_size for part in old.iterdir())
-        if total > MOST:
+        left = old.name.startswith(".") and time.time() - old.stat().st_mtime > LEFT
+        if total > MOST or left:
             shutil.rmtree(old)
     if (free := shutil.disk_usage(staging).free) < size:
         raise OSError(f"{free / 1e9:.1f} GB are free")

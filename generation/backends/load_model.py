@@ -286,7 +286,7 @@ def check_vocabulary(tokenizer: Any, config: Any, where: object) -> None:
 
 
 def rows_that_fit(model: Any, max_new_tokens: int, logits: int) -> int:
-    """Model rows to decode together: what half of the free memory holds, within the limits of use.
+    """Model rows to decode together: what half of the free memory holds, within the limits of use; fewer are said.
 
     ``logits``: bytes that the output layer takes for a row. A row has its keys and values and its activations beside.
     """
@@ -297,7 +297,12 @@ def rows_that_fit(model: Any, max_new_tokens: int, logits: int) -> int:
     width = model.get_input_embeddings().weight.element_size()
     cached = 2 * config.num_hidden_layers * heads * head * width * (_PROMPT_TOKENS + max_new_tokens)
     row = int(cached + 4 * _PROMPT_TOKENS * 16 * config.hidden_size) + logits
-    return max(16, min(_MOST.get(device.type, _MOST["cpu"]), int(_SHARE * free / row)))
+    most = _MOST.get(device.type, _MOST["cpu"])
+    rows = max(16, min(most, int(_SHARE * free / row)))
+    if rows < most and not getattr(model, "said_fewer_rows", False):
+        model.said_fewer_rows = True
+        say(f"memory: {free / 1e9:.1f} GB are free, so {rows} rows are decoded together, not {most}: this takes longer")
+    return rows
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -25,6 +25,8 @@ NAME = "sts_dino_shared"
 KV_ALIGN = 16  # tokens: lengths of KV caches and levels are multiples of it
 ROW_ALIGN = 32  # rows of a pass come in multiples of it
 LOG2_E = math.log2(math.e)
+FUSED = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
+FUSED_TYPES = (torch.bfloat16, torch.float16) if FUSED else ()
 
 
 def rounded(length: int) -> int:
@@ -89,6 +91,13 @@ class Level:
         entries = slice(len(self.slots)) if self.entries is None else self.entries
         return tensors[layer][entries, :, : self.length]
 
+    def bias(self, queries: int) -> Tensor:
+        """``attn_bias`` for so many queries of each key head: (E, 1, 1 or queries, length)."""
+        bias = self.attn_bias
+        if bias.shape[1] > 1:
+            bias = bias.repeat_interleave(queries // bias.shape[1], dim=1)
+        return bias[:, None]
+
 
 @dataclass
 class Write:
@@ -145,9 +154,32 @@ def attend(
     for write in now.writes:
         write.cache.write(layer, write.entries, write.positions, keys[write.rows], values[write.rows])
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    queries = query[0].transpose(0, 1)
+    if query.device.type == "cpu" and query.dtype in FUSED_TYPES:
+        return read_fused(queries, now.levels, layer, scaling)[None].to(query.dtype), None
     wide = torch.promote_types(query.dtype, torch.float32)  # bfloat16 rounds scores of hundreds by more than 1
-    queries = query[0].transpose(0, 1).to(wide) * (scaling * LOG2_E)
-    return read_levels(queries, now.levels, layer)[None].to(query.dtype), None
+    return read_levels(queries.to(wide) * (scaling * LOG2_E), now.levels, layer)[None].to(query.dtype), None
+
+
+def read_fused(queries: Tensor, levels: list[Level], layer: int, scaling: float) -> Tensor:
+    """``read_levels`` by torch's fused attention for CPUs, whose scores are float32 and stay in the cache.
+
+    It gives the values and the logarithm of the sum of each level, which are then put together. Its bits may depend on
+    the number of rows, so float32 does not use it.
+    """
+    rows, heads, size = queries.shape
+    out = queries.new_zeros(rows, heads, size, dtype=torch.float32)
+    sums = queries.new_full((rows, heads), -torch.inf, dtype=torch.float32)
+    for level in levels:
+        keys, values = level.read(level.cache.keys, layer), level.read(level.cache.values, layer)[..., :-KV_ALIGN]
+        asked = _by_slot(queries, level, keys.shape[1])
+        found = FUSED(asked, keys, values, attn_mask=level.bias(asked.shape[2]), scale=scaling)
+        read, of_level = (_by_row(part, level) for part in found)
+        total = torch.logaddexp(sums[level.members], of_level)
+        kept, added = (sums[level.members] - total).exp_(), (of_level - total).exp_()
+        out[level.members] = out[level.members] * kept[..., None] + read * added[..., None]
+        sums[level.members] = total
+    return out
 
 
 def read_levels(queries: Tensor, levels: list[Level], layer: int) -> Tensor:
@@ -164,11 +196,9 @@ def read_levels(queries: Tensor, levels: list[Level], layer: int) -> Tensor:
     top = queries.new_full((rows, heads), -torch.inf, dtype=torch.float32)
     scores = []
     for level in levels:
-        keys, attn_bias = level.read(level.cache.keys, layer), level.attn_bias
+        keys = level.read(level.cache.keys, layer)
         score = (_by_slot(queries, level, keys.shape[1]) @ keys.to(queries.dtype).transpose(-1, -2)).float()
-        if attn_bias.shape[1] > 1:
-            attn_bias = attn_bias.repeat_interleave(score.shape[2] // attn_bias.shape[1], dim=1)
-        score += attn_bias[:, None]
+        score += level.bias(score.shape[2])
         scores.append(score)
         top[level.members] = torch.maximum(top[level.members], _by_row(score.amax(dim=-1), level))
     out: Tensor | None = None

@@ -6,6 +6,7 @@ A request may be debiased, guided, scored under further prompts, and have its ow
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from generation.backends import batch as live_batch
 from generation.backends import engine as engine_module
-from generation.backends import output_layer
+from generation.backends import load_model, output_layer, shared_attention
 from generation.backends.engine import Engine
 from generation.backends.protocol import Request, complete
 from hub.contract.recipe import DecodingParameters
@@ -227,6 +228,22 @@ def test_bfloat16_takes_the_same_path_and_repeats_its_texts(name, tmp_path):
     assert complete(engine, mixed(9, GUIDED), GUIDED, 60) == done
 
 
+def test_fused_attention_gives_what_the_products_of_each_level_give(tmp_path, monkeypatch):
+    """bfloat16 on a CPU, against the path of float32: shared prefixes, prompts, several pages, prefill."""
+    fused, errors = shared_attention.read_fused, []
+
+    def both(queries, levels, layer, scaling):
+        found = fused(queries, levels, layer, scaling)
+        wanted = shared_attention.read_levels(queries.float() * (scaling * shared_attention.LOG2_E), levels, layer)
+        errors.append(float((found - wanted).abs().max() / wanted.abs().max()))
+        return found
+
+    monkeypatch.setattr(shared_attention, "read_fused", both)
+    asked, engine = mixed(24, GUIDED), load_engine(make_family(tmp_path, "qwen2"), dtype="bfloat16")
+    complete(engine, asked, GUIDED, 96, PREFIXES)
+    assert len(errors) > 40 and max(errors) < 0.02
+
+
 @pytest.mark.parametrize("shared", [True, False], ids=["shared attention", "plain loop"])
 def test_out_of_memory_halves_the_rows_loses_nothing_and_is_remembered(shared, lm, engine, monkeypatch, capsys):
     asked, engine = requests(18), engine if shared else Engine(original_of(lm), engine.tokenizer, shared=False)
@@ -269,6 +286,15 @@ def test_out_of_memory_at_any_step_loses_nothing(owner, name, failing, lm, monke
     monkeypatch.setattr(owner, name, fails)
     assert complete(engine, asked, SETTINGS, 64, PREFIXES) == wanted
     assert len(calls) > max(failing)
+
+
+def test_too_little_memory_for_a_full_batch_is_fewer_rows_and_said_once(lm, monkeypatch, capsys):
+    engine = load_engine(lm)
+    assert engine.rows(SETTINGS) == 512
+    monkeypatch.setattr(load_model.psutil, "virtual_memory", lambda: Mock(available=10**7))
+    rows = engine.rows(SETTINGS)
+    assert 16 < rows < 512 and engine.rows(SETTINGS) == rows
+    assert capsys.readouterr().err.count(f"0.0 GB are free, so {rows} rows are decoded together, not 512") == 1
 
 
 def test_memory_for_not_even_one_text_is_an_error(engine, monkeypatch):

@@ -1,5 +1,6 @@
 """Recipes whose model is a GGUF file: the texts of the same model in safetensors, from that file alone."""
 
+import os
 import shutil
 from pathlib import Path
 from unittest.mock import Mock
@@ -87,7 +88,7 @@ def test_weights_config_and_tokenizer_equal_those_that_transformers_reads(lm, tm
     assert configs[0] == configs[1] and own.generation_config.to_dict() == theirs.generation_config.to_dict()
 
 
-@pytest.mark.parametrize("harm", ["none", "torn", "part missing", "other checksum", "full disk"])
+@pytest.mark.parametrize("harm", ["none", "torn", "part missing", "other checksum", "killed", "full disk"])
 def test_a_copy_of_the_weights_serves_later_loads_and_is_made_again_where_it_is_not_whole(
     lm, tmp_path, monkeypatch, capsys, harm
 ):
@@ -107,6 +108,9 @@ def test_a_copy_of_the_weights_serves_later_loads_and_is_made_again_where_it_is_
     first, _ = load()
     assert ("warning: no copy" if harm == "full disk" else "can be deleted") in capsys.readouterr().err
     parts = sorted(copies.glob("*/*.safetensors"))
+    if harm == "killed":  # while it was copied, a while ago
+        left = parts[0].parent.rename(copies / f".{parts[0].parent.name}.1234")
+        os.utime(left, (0, 0))
     if harm == "torn":
         parts[1].write_bytes(parts[1].read_bytes()[:-9])
     elif harm == "part missing":
@@ -183,6 +187,15 @@ def test_files_that_are_no_whole_model_are_one_line_that_says_what_to_do(lm, fol
         add(writer, base)
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
 
+    def split(writer, base):
+        add(writer, base)
+        writer.add_uint16("split.count", 3)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gguf.GGUFWriter, "add_rope_freq_base", split)
+        make_gguf(lm, folder / "a-00001-of-00003.gguf")
+    said = "a-00001-of-00003.gguf: is one of 3 parts; join them: llama-gguf-split --merge"
+    assert said in refused(folder, "a-00001-of-00003.gguf")
     monkeypatch.setattr(gguf.GGUFWriter, "add_rope_freq_base", scaled)
     make_gguf(lm, folder / "long.gguf")
     said = "scales its positions (llama.rope.scaling.type), which transformers passes over"
