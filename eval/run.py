@@ -48,10 +48,6 @@ def main(
         str | None,
         typer.Option("--model", help="Folder, ORG/NAME[@REVISION] or python:module:function [default: the recipe's]"),
     ] = None,
-    base: Annotated[
-        str | None,
-        typer.Option("--base", help="The encoder before training [default: NAME.base beside a folder --model]"),
-    ] = None,
     compared: Annotated[
         str | None, typer.Option("--compare", metavar="OTHER", help="Another encoder, tested on the same rows")
     ] = None,
@@ -99,7 +95,6 @@ def main(
         source=Source(senteval_data, sts_data, Repository.parse(hub_data) if hub_data else None, own=own),
         recipe=recipe,
         model=model,
-        base=base,
         compared=compared,
         tasks=tuple(split_names(tasks)),
         skip=tuple(split_names(skip)),

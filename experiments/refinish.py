@@ -18,8 +18,6 @@ from hub.contract.run_dir import RECIPE, Manifest
 from hub.contract.schema import ROW_FILTERS
 from hub.contract.shards import read_shard
 
-FILTERED = {reason.name for reason in ROW_FILTERS}
-
 
 def main(
     directory: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A finished dataset")],
@@ -49,7 +47,7 @@ def refinish(run: DatasetRun, directory: Path, before: Manifest) -> None:
     run.record([], provenance=before.provenance, counts={"sources": sources})
     for shard in shards:
         raw, rejected = ([*read_shard(directory / path)] if path in there else [] for path in layout.paths(old, shard))
-        unusable = [row for row in rejected if row["reason"] not in FILTERED]  # whatever the settings
+        unusable = [row for row in rejected if row["reason"] not in ROW_FILTERS]  # whatever the settings
         run.add_shard(shard_files(run.recipe, WriteShard(shard, ()), raw, unusable), shard.blocks)
     run.show_progress(shards[0].blocks)
     finish(run, shards[0].blocks, sources)

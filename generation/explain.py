@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 app = cli.new_app(__doc__)
 Row = dict[str, Any]
-PROBLEMS = [reason.name for reason in COMPLETION]
 ROUNDING = 1e-4  # nats: rows keep float32, and another processor or bfloat16 moves sums in their last bits
 _COLUMNS = {  # heading → attribute of a step
     "p": "own",
@@ -84,7 +83,7 @@ class Explanation:
     def differences(self) -> list[str]:
         """Where the row differs from its regeneration; empty for an identical one (statistics up to ``ROUNDING``)."""
         row, now = self.row, self.regenerated
-        problem = row.get("reason") if row.get("reason") in PROBLEMS else None  # other reasons are found later
+        problem = row.get("reason") if row.get("reason") in COMPLETION else None  # other reasons are found later
         found = [
             ("text2", row["text2"], now.text),
             ("text2, token by token", row["text2"], self.traced),

@@ -6,7 +6,7 @@ from itertools import combinations, product
 from typing import Any
 
 from eval.runs.records import FinishedEvaluation
-from eval.statistics.bootstrap import Resampling
+from eval.statistics.bootstrap import EvaluationSettings
 from eval.statistics.paired import Difference, Measurement, Verdict, adjusted, resampled
 from eval.tasks.task import Task
 from hub import untrusted
@@ -57,7 +57,7 @@ class Comparison:
     lines: tuple[ScoreRow, ...]
     averages: tuple[AverageLine, ...]
     verdicts: tuple[Verdict, ...]
-    resampling: Resampling
+    settings: EvaluationSettings
     versions: tuple[str, ...] = ()
 
     @property
@@ -80,8 +80,11 @@ def compared(evaluations: Sequence[FinishedEvaluation]) -> Comparison:
     lines = _lines(named)
     if not any(len(line.scores) > 1 for line in lines):
         raise _nothing_in_common(named)
-    used = {Resampling(one.results.bootstrap_samples, one.results.seed) for one in evaluations}
-    how = used.pop() if len(used) == 1 else Resampling()  # the evaluations' own, so that a gain is what the card says
+    made = [one.results for one in evaluations]
+    used = {EvaluationSettings(bootstrap_samples=one.bootstrap_samples, seed=one.seed) for one in made}
+    how = (
+        used.pop() if len(used) == 1 else EvaluationSettings()
+    )  # the evaluations' own, so that a gain is what the card says
     found = [one for line in lines for one in _judged(line, named, how)]
     pairs = [[one for one in found if (one.first, one.second) == pair] for pair in combinations(named, 2)]
     verdicts = tuple(one for pair in pairs for one in adjusted(pair))
@@ -139,7 +142,7 @@ def _in_words(scores: Sequence[TaskScore]) -> str:
     return shown + (f" and {len(scores) - 2} more" if len(scores) > 2 else "") if scores else "no score"
 
 
-def _judged(line: ScoreRow, named: Mapping[str, FinishedEvaluation], how: Resampling) -> Iterator[Verdict]:
+def _judged(line: ScoreRow, named: Mapping[str, FinishedEvaluation], how: EvaluationSettings) -> Iterator[Verdict]:
     """Every pair of a line's models, all on the same resamples; without a test where rows were not kept."""
     what, together = line.measurement, None
     records = {label: named[label].records.find(what.task, what.split) for label in line.scores}
@@ -233,8 +236,9 @@ def _averages(comparison: Comparison) -> ResultTable:
 
 def _verdicts(comparison: Comparison, first: str, second: str) -> ResultTable:
     found = [one for one in comparison.verdicts if (one.first, one.second) == (first, second)]
-    used = comparison.resampling
-    how = f"differences in points, paired 95 % percentile intervals ({used.samples} resamples, seed {used.seed})"
+    used = comparison.settings
+    resamples = f"{used.bootstrap_samples} resamples, seed {used.seed}"
+    how = f"differences in points, paired 95 % percentile intervals ({resamples})"
     skipped = any(one.difference.tested is None for one in found)
     why = ["not tested: the scored rows of one were not kept"] if skipped else []
     if any(len(score.seeds) > 1 for line in comparison.lines for score in line.scores.values()):

@@ -1,21 +1,20 @@
-"""Embeddings of an encoder, each distinct text once, on disk in files named by the SHA-256 of their bytes.
+"""Embeddings of an encoder, each distinct text once, in a SQLite table on disk: hash of a text → vector.
 
-No torn file is ever trusted. A row is the hash of a text and its vector. Texts themselves are not stored.
+A block of texts is one transaction, so a killed process leaves whole vectors. Texts themselves are not stored.
 """
 
 import hashlib
-import io
 import re
+import sqlite3
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from shutil import disk_usage
-from typing import Any
 
 import numpy as np
-from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 from tqdm import tqdm
 
@@ -23,124 +22,31 @@ from eval.encoders.load import Encoder, checked, shown, sided
 from eval.tasks.task import Side
 from hub.cli import say
 from hub.contract.run_dir import ARTIFACTS
-from hub.durable import atomic_path
+from hub.durable import make_folder
 from hub.errors import InputError, RunError
 
-HASH_BYTES = 16
-Digests = NDArray[np.bytes_]  # (n,) of HASH_BYTES each
-_ROW_BITS = 32  # of a place: chunk number above, row below
-
-
-def digests(texts: Sequence[str]) -> Digests:
-    """The hashes (n,) that stand for texts on disk: 128 bits of BLAKE2b each."""
-    found = (hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=HASH_BYTES).digest() for text in texts)
-    return np.frombuffer(b"".join(found), dtype=f"S{HASH_BYTES}")
-
-
-class Chunks:
-    """The chunk files of a folder and, in memory, where each text's embedding lies: 24 bytes a text."""
-
-    def __init__(self, folder: Path, dimension: int):
-        self.folder, self.dimension = folder, dimension
-        self._row = np.dtype([("text", f"S{HASH_BYTES}"), ("embedding", "<f4", (dimension,))])
-        self._paths: list[Path] = []
-        self._digests: Digests = np.empty(0, dtype=f"S{HASH_BYTES}")  # in order
-        self._places: NDArray[np.int64] = np.empty(0, dtype=np.int64)  # of each digest
-
-    @property
-    def row_bytes(self) -> int:
-        """What one text takes on disk."""
-        return self._row.itemsize
-
-    def bytes(self) -> int:
-        """What the folder's chunks take on disk."""
-        return sum(path.stat().st_size for path in self.folder.glob("*.npy"))
-
-    def refresh(self) -> None:
-        """Take in the chunks that are new in the folder; a damaged one is passed over and said.
-
-        Raises InputError when a chunk is whole but of another dimension.
-        """
-        new = sorted(set(self.folder.glob("*.npy")) - set(self._paths))
-        parts: list[tuple[Any, ...]] = [(self._digests, self._places)]
-        for path in new:
-            rows = self._read(path)
-            if rows is not None:
-                first = len(self._paths) << _ROW_BITS
-                self._paths.append(path)
-                parts.append((rows["text"].copy(), first + np.arange(len(rows))))
-        if len(parts) > 1:
-            found, places = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-            order = np.argsort(found, kind="stable")
-            self._digests, self._places = found[order], places[order]
-
-    def discard_damaged(self) -> None:
-        """Remove what killed or torn writes left. Call it with the folder locked."""
-        for path in (*self.folder.glob(".*.tmp"), *(set(self.folder.glob("*.npy")) - set(self._paths))):
-            path.unlink(missing_ok=True)
-
-    def append(self, found: Digests, embeddings: NDArray[np.float32]) -> None:
-        """Write a new chunk: there whole or not at all. It counts from the next ``refresh`` on."""
-        rows = np.empty(len(found), dtype=self._row)
-        rows["text"], rows["embedding"] = found, embeddings
-        buffer = io.BytesIO()
-        np.save(buffer, rows, allow_pickle=False)
-        path = self.folder / f"{hashlib.sha256(buffer.getbuffer()).hexdigest()}.npy"
-        with atomic_path(path) as temporary:
-            temporary.write_bytes(buffer.getbuffer())
-
-    def find(self, wanted: Digests) -> NDArray[np.int64]:
-        """The place of each digest (n,), -1 for one that is not here."""
-        if not len(self._digests):
-            return np.full(len(wanted), -1)
-        at = np.searchsorted(self._digests, wanted).clip(max=len(self._digests) - 1)
-        return np.where(self._digests[at] == wanted, self._places[at], -1)
-
-    def take(self, places: NDArray[np.int64]) -> NDArray[np.float32]:
-        """The embeddings (n, dimension) at places that ``find`` gave; one chunk is in memory at a time."""
-        taken = np.empty((len(places), self.dimension), dtype=np.float32)
-        numbers = places >> _ROW_BITS
-        for number in np.unique(numbers):
-            asked = np.flatnonzero(numbers == number)
-            taken[asked] = self._mapped(self._paths[number])["embedding"][places[asked] & ((1 << _ROW_BITS) - 1)]
-        return taken
-
-    def _mapped(self, path: Path) -> np.ndarray:
-        try:
-            return np.load(path, mmap_mode="r", allow_pickle=False)
-        except (FileNotFoundError, ValueError) as error:
-            hint = "nobody may delete or change it while an evaluation runs; run the same command again"
-            raise RunError(path, "cached embeddings vanished while they were in use", hint=hint) from error
-
-    def _read(self, path: Path) -> np.ndarray | None:
-        """The rows of a chunk; None when its bytes are not those it was written with."""
-        content = path.read_bytes()
-        if hashlib.sha256(content).hexdigest() != path.stem:
-            say(f"{path}: is damaged; its sentences are encoded again")
-            return None
-        rows = np.load(io.BytesIO(content), allow_pickle=False)
-        if rows.dtype != self._row:
-            problem = f"holds vectors of {rows['embedding'].shape[1]} numbers; now the encoder gives {self.dimension}"
-            raise InputError(self.folder, problem, hint="give what has changed another revision, or delete this folder")
-        return rows
-
-
 CACHE = ARTIFACTS / "evaluations" / "embeddings"
-BLOCK = 512  # sentences that the encoder is given at once
-CHUNK_BYTES = 16 << 20  # of a file on disk
-CHUNK_SECONDS = 30  # of work that a kill can cost
+BLOCK = 512  # sentences that the encoder is given, and the table is asked for, at once
 BAR_SECONDS = 1  # of work without a progress bar
+WAIT = 60  # seconds for another process that writes a block
 MIB = 1 << 20
 FEW = 10  # so few sentences may share an embedding, e.g. texts of unknown words
 SAME = 1e-6  # vectors this close, relative to their largest number, are one: rounding in batches of other lengths
+_TABLE = "CREATE TABLE IF NOT EXISTS embeddings (text BLOB PRIMARY KEY, vector BLOB, crc32 INTEGER) WITHOUT ROWID"
+
+
+def digest(text: str) -> bytes:
+    """The hash that stands for a text on disk: 128 bits of BLAKE2b."""
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 class Embeddings:
     """The embeddings that one encoder gives, for all tasks of a run.
 
-    ``cache`` is the folder that keeps them for the next run, in one folder a revision; None keeps them until ``close``
-    in a temporary one. Processes may share it. ``encoded`` counts the distinct sentences encoded, ``seconds`` the
-    time that took.
+    ``cache`` is the folder that keeps them for the next run, in one file a revision; None keeps them until ``close``
+    in a temporary one. Processes may share it; at once, they may do the same work. ``encoded`` counts the distinct
+    sentences encoded, ``seconds`` the time that took. Raises InputError for a cache of another dimension, RunError for
+    one that cannot be read or written.
     """
 
     def __init__(self, encoder: Encoder, cache: Path | None = CACHE):
@@ -149,12 +55,19 @@ class Embeddings:
         self._temporary = None if cache is not None and encoder.pinned else tempfile.TemporaryDirectory()
         place = Path(self._temporary.name) if self._temporary else cache
         assert place is not None
-        self.folder = place / f"{re.sub(r'[^A-Za-z0-9.-]', '_', encoder.revision)[:16]}-{encoder.key[:16]}"
-        self._chunks = Chunks(self.folder, encoder.dimension)
-        self._chunks.refresh()
+        name = f"{re.sub(r'[^A-Za-z0-9.-]', '_', encoder.revision)[:16]}-{encoder.key[:16]}.sqlite"
+        self.path = place / name
         self._wanted: dict[str, bytes] = {}  # text → its hash
         self._differ = False  # whether two embeddings are known to
         self._beside: dict[str, Embeddings] = {}
+        make_folder(place)
+        self._connection = sqlite3.connect(self.path, timeout=WAIT, check_same_thread=False)
+        with self._transaction() as table:
+            table.execute(_TABLE)
+            ((size,),) = table.execute("SELECT max(length(vector)) FROM (SELECT vector FROM embeddings LIMIT 1)")
+        if size not in (None, 4 * encoder.dimension):
+            problem = f"holds vectors of {size // 4} numbers; now the encoder gives {encoder.dimension}"
+            raise InputError(self.path, problem, hint="give what has changed another revision, or delete this file")
 
     def __enter__(self) -> "Embeddings":
         return self
@@ -166,6 +79,7 @@ class Embeddings:
         """Remove the embeddings that are not kept."""
         for other in self._beside.values():
             other.close()
+        self._connection.close()
         if self._temporary:
             self._temporary.cleanup()
 
@@ -174,13 +88,12 @@ class Embeddings:
         if encoder.key == self.encoder.key:
             return self
         if encoder.key not in self._beside:
-            self._beside[encoder.key] = Embeddings(encoder, self.folder.parent)
+            self._beside[encoder.key] = Embeddings(encoder, self.path.parent)
         return self._beside[encoder.key]
 
     def add(self, texts: Sequence[str]) -> None:
         """Declare texts that a task will read; repeats cost nothing."""
-        new = list(dict.fromkeys(text for text in texts if text not in self._wanted))
-        self._wanted.update(zip(new, digests(new).tolist(), strict=True))
+        self._wanted.update((text, digest(text)) for text in texts if text not in self._wanted)
 
     def encode(self) -> None:
         """Encode every declared text that is not there yet, the longest first.
@@ -188,12 +101,8 @@ class Embeddings:
         Raises InputError for what ``checked`` refuses and when all sentences get the same embedding, RunError when the
         disk has no room.
         """
-        if self._missing():
-            with self._alone():
-                self._chunks.refresh()  # another process may have been at work
-                self._chunks.discard_damaged()
-                self._encode(sorted(self._missing(), key=len, reverse=True))
-                self._chunks.refresh()
+        if missing := self._missing():
+            self._encode(sorted(missing, key=len, reverse=True))
             self._say_cost()
         self._require_difference()
 
@@ -208,66 +117,72 @@ class Embeddings:
                 say(f"{encoder.name}: a {side} is encoded with the prompt {encoder.settings['prompt']!r}")
             return self.of(encoder).rows(texts)
         self.add(texts)
-        found = self._hashes(texts)
-        if not self._differ or (self._chunks.find(found) < 0).any():
+        if not self._differ:
             self.encode()
-        return self._chunks.take(self._chunks.find(found))
+        found = np.empty((len(texts), self.encoder.dimension), dtype=np.float32)
+        for start in range(0, len(texts), BLOCK):
+            hashes = [self._wanted[text] for text in texts[start : start + BLOCK]]
+            if len(vectors := self._stored(hashes)) < len({*hashes}):
+                self.encode()
+                vectors = self._stored(hashes)
+            found[start : start + BLOCK] = [vectors[one] for one in hashes]
+        return found
 
-    def _hashes(self, texts: Iterable[str]) -> Digests:
-        return np.array([self._wanted[text] for text in texts], dtype=f"S{HASH_BYTES}")
+    def _stored(self, hashes: Sequence[bytes]) -> dict[bytes, NDArray[np.float32]]:
+        """Hash → vector of those that are whole in the table."""
+        query = f"SELECT * FROM embeddings WHERE text IN ({','.join('?' * len(hashes))})"  # noqa: S608 - marks alone
+        with self._transaction() as table:
+            rows = table.execute(query, hashes).fetchall()
+        return {text: np.frombuffer(vector, "<f4") for text, vector, crc32 in rows if zlib.crc32(vector) == crc32}
 
     def _missing(self) -> list[str]:
-        absent = self._chunks.find(self._hashes(self._wanted)) < 0
-        return [text for text, is_absent in zip(self._wanted, absent, strict=True) if is_absent]
+        texts, found = list(self._wanted), list[str]()
+        for start in range(0, len(texts), BLOCK):
+            block = {text: self._wanted[text] for text in texts[start : start + BLOCK]}
+            stored = self._stored(list(block.values()))
+            found += [text for text in block if block[text] not in stored]
+        return found
 
     def _encode(self, texts: list[str]) -> None:
-        """Encode texts, longest first, into chunks."""
-        self._require_room(len(texts))
-        name, dimension = self.encoder.name, self.encoder.dimension
-        written = time.monotonic()
-        waiting: list[NDArray[np.float32]] = []
-        start = 0  # of what waits to be written
+        """Encode texts, longest first, a block at a time."""
+        needed, free = len(texts) * 4 * self.encoder.dimension, disk_usage(self.path.parent).free
+        if needed > free:
+            problem = (
+                f"{needed / MIB:,.0f} MiB are needed for {len(texts):,} embeddings, {free / MIB:,.0f} MiB are free"
+            )
+            raise RunError(self.path, problem, hint="free some, or choose another folder for the embeddings")
+        name = self.encoder.name
         with tqdm(total=len(texts), desc=f"encoding with {name}", unit=" sentences", delay=BAR_SECONDS) as bar:
             for place in range(0, len(texts), BLOCK):
                 block = texts[place : place + BLOCK]
                 began = time.perf_counter()
-                waiting.append(checked(self.encoder.embed(block), block, name, dimension))
+                found = checked(self.encoder.embed(block), block, name, self.encoder.dimension)
                 self.seconds += time.perf_counter() - began
+                vectors = [row.astype("<f4").tobytes() for row in found]
+                rows = [(self._wanted[text], row, zlib.crc32(row)) for text, row in zip(block, vectors, strict=True)]
+                with self._transaction() as table:
+                    table.executemany("INSERT OR REPLACE INTO embeddings VALUES (?, ?, ?)", rows)
+                self.encoded += len(block)
                 bar.update(len(block))
-                end = place + len(block)
-                is_due = time.monotonic() - written > CHUNK_SECONDS
-                if is_due or end == len(texts) or (end - start) * self._chunks.row_bytes >= CHUNK_BYTES:
-                    self._chunks.append(self._hashes(texts[start:end]), np.concatenate(waiting))
-                    self.encoded += end - start
-                    waiting, start, written = [], end, time.monotonic()
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Lock the folder, waiting for another process. The lock of a killed process is free."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self.folder / ".lock")
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """One transaction, on the disk when it ends and undone when it fails."""
         try:
-            held = lock.acquire(timeout=0)
-        except Timeout:
-            say(f"{self.folder}: waiting for another process that encodes with the same model")
-            held = lock.acquire()
-        with held:
-            yield
-
-    def _require_room(self, texts: int) -> None:
-        needed, free = texts * self._chunks.row_bytes, disk_usage(self.folder).free
-        if needed > free:
-            found = f"{needed / MIB:,.0f} MiB are needed for {texts:,} embeddings, {free / MIB:,.0f} MiB are free"
-            raise RunError(self.folder, found, hint="free some, or choose another folder for the embeddings")
+            with self._connection:
+                yield self._connection
+        except sqlite3.DatabaseError as error:
+            hint = "free some space; if it is damaged, delete it: its sentences are encoded again"
+            raise RunError(self.path, f"cannot be read or written: {error}", hint=hint) from error
 
     def _require_difference(self) -> None:
         """Raise InputError when all sentences have one embedding: no score means anything then."""
         if self._differ or len(self._wanted) < FEW:
             return
-        hashes = self._hashes(self._wanted)
-        first = self._chunks.take(self._chunks.find(hashes[:1]))
+        hashes = list(self._wanted.values())
+        first = self._stored(hashes[:1])[hashes[0]]
         for start in range(0, len(hashes), BLOCK):
-            rows = self._chunks.take(self._chunks.find(hashes[start : start + BLOCK]))
+            rows = np.stack(list(self._stored(hashes[start : start + BLOCK]).values()))
             if (np.abs(rows - first) > SAME * np.abs(first).max()).any():
                 self._differ = True
                 return
@@ -278,7 +193,7 @@ class Embeddings:
         """Say what was done, how large the cache is and how to get rid of it."""
         said = f"{self.encoded:,} sentences encoded in {self.seconds:.1f} s"
         if not self._temporary:
-            said += f"; {self._chunks.bytes() / MIB:,.1f} MiB in {self.folder}, which may be deleted"
+            said += f"; {self.path.stat().st_size / MIB:,.1f} MiB in {self.path}, which may be deleted"
         say(said)
 
 
@@ -292,9 +207,14 @@ def cosine(encoder: Encoder) -> Callable[[list[str], list[str]], list[float]]:
         texts = sorted(dict.fromkeys((*first, *second)), key=len)  # little padding
         blocks = [texts[start : start + BLOCK] for start in range(0, len(texts), BLOCK)]
         found = np.concatenate([checked(encoder.embed(b), b, encoder.name, encoder.dimension) for b in blocks])
-        unit = found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
         place = {text: row for row, text in enumerate(texts)}
         left, right = ([place[text] for text in side] for side in (first, second))
-        return [float(value) for value in np.einsum("ij,ij->i", unit[left], unit[right], dtype=np.float64)]
+        return paired(found[left], found[right])
 
     return values
+
+
+def paired(first: NDArray[np.float32], second: NDArray[np.float32]) -> list[float]:
+    """Cosine of each row of one array with that of the other, 0 with a zero vector."""
+    left, right = (one / np.maximum(np.linalg.norm(one, axis=1, keepdims=True), 1e-12) for one in (first, second))
+    return [float(value) for value in np.einsum("ij,ij->i", left, right, dtype=np.float64)]

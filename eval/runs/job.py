@@ -55,7 +55,6 @@ class Request:
     source: Source
     recipe: Path | None = None
     model: str | None = None
-    base: str | None = None
     compared: str | None = None
     tasks: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
@@ -83,14 +82,14 @@ def prepare(request: Request) -> EvaluationJob:
         left_out=left_out,
         settings=settings,
         model=model,
-        base=request.base or beside_model(model, BASE),
+        base=beside_model(model, BASE),
         control=beside_model(model, COPIES),
         compared=named(request.compared) if request.compared else None,
         records=Records(folder),
         results=Path(model) / RESULTS if is_whole else None,
         cache=kept_in if request.keeps_embeddings else None,
         threads=recipe.threads if recipe else None,
-        **({"start": recipe.base.start} if recipe and not request.base else {}),
+        **({"start": recipe.base.start} if recipe else {}),
     )
 
 

@@ -182,6 +182,7 @@ def _write_outcomes(path: Path, outcomes: Outcomes) -> None:
 
 
 DECIDING = ("torch", "transformers", "sentence-transformers", "mteb")  # libraries, by their major version
+INTERVAL = ("bootstrap_samples", "seed", "interval")  # settings that decide it
 SHOWN = 12  # characters of a revision
 
 
@@ -229,7 +230,7 @@ def with_interval(record: Record, records: Records, settings: EvaluationSettings
 
     A record without kept rows has no interval and comes back as it is.
     """
-    same = record.settings.resampling == settings.resampling and record.settings.interval == settings.interval
+    same = all(getattr(record.settings, key) == getattr(settings, key) for key in INTERVAL)
     rows = None if same else records.outcomes(*record.key)
     if rows is None or record.metric is None:
         return record

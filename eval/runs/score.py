@@ -297,7 +297,7 @@ def _against(
         scores.append(_with_versions(before, now))
         rows = model.place.outcomes(*after.key), other.place.outcomes(*before.key)
         if rows[0] is not None and rows[1] is not None and after.metric is not None:
-            both = resampled((rows[0], rows[1]), after.metric, after.aggregation, settings.resampling)
+            both = resampled((rows[0], rows[1]), after.metric, after.aggregation, settings)
             found.append((after.score, both.difference(0, 1, (after.score, before.score))))
     return tuple(scores), gains(found)
 

@@ -103,14 +103,6 @@ CELLS = 1_000_000  # rows x resamples at once: 8 MB an array, of which Spearman 
 
 
 @dataclass(frozen=True)
-class Resampling:
-    """How intervals are made. The defaults are those of every card and comparison."""
-
-    samples: int = 1000
-    seed: int = 42
-
-
-@dataclass(frozen=True)
 class Interval:
     """A 95 % bootstrap interval, in the unit of what was resampled."""
 
@@ -204,6 +196,7 @@ def _draw(generator: np.random.Generator, rows: int, resamples: int) -> Matrix:
 class EvaluationSettings(BaseModel):
     """What decides a score and its interval beside encoder and data. ``limit`` is rows per split (None: all).
 
+    Its defaults are those of every card and comparison.
     ``seed`` is that of the bootstrap, and draws the rows of a limit. ``interval``: "bca" in records of earlier
     versions, whose intervals are recomputed.
     """
@@ -215,11 +208,6 @@ class EvaluationSettings(BaseModel):
     seed: Annotated[int, Field(ge=0)] = 42
     probe_seeds: tuple[int, ...] = (1111,)
     limit: int | None = None
-
-    @property
-    def resampling(self) -> Resampling:
-        """How intervals are made."""
-        return Resampling(self.bootstrap_samples, self.seed)
 
     def protocol(self, task: Task) -> str:
         """The task's protocol in words, which says so when only part of the data is scored."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from eval.scoring.outcomes import Outcomes
-from eval.statistics.bootstrap import Interval, Matrix, Resampling, interval, resample, score
+from eval.statistics.bootstrap import EvaluationSettings, Interval, Matrix, interval, resample, score
 from eval.tasks.rows import Vector
 from eval.tasks.task import Aggregation, Metric
 from hub.contract.results import LEVEL, Gain, Limit, TaskScore, Word
@@ -112,9 +112,11 @@ class Resampled:
         return Difference(points, (interval(moved + (centre - rows)), test))
 
 
-def resampled(outcomes: Sequence[Outcomes], metric: Metric, aggregation: Aggregation, how: Resampling) -> Resampled:
+def resampled(
+    outcomes: Sequence[Outcomes], metric: Metric, aggregation: Aggregation, how: EvaluationSettings
+) -> Resampled:
     """Resample systems together. Raises RunError when a score is undefined, ValueError when rows differ."""
-    samples = resample(outcomes, metric, aggregation, how.samples, how.seed)
+    samples = resample(outcomes, metric, aggregation, how.bootstrap_samples, how.seed)
     return Resampled(tuple(outcomes), metric, aggregation, samples)
 
 

@@ -5,7 +5,6 @@ checked against the same pins as a directory's. An archive is never unpacked: it
 no name in it can reach a file of this machine.
 """
 
-import re
 import tarfile
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -14,7 +13,6 @@ from eval.tasks.rows import DataFile, names_in_layout
 from hub.errors import InputError
 
 ARCHIVE = "senteval.tar"
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 class Repository:
@@ -48,14 +46,11 @@ class Repository:
 
     @cached_property
     def _commit(self) -> str:
-        from huggingface_hub import HfApi
-
         from hub.client.connection import reading
+        from hub.client.offline import commit_of
 
-        if _COMMIT.fullmatch(self._revision):
-            return self._revision
         with reading(f"dataset {self._repo_id}", self._revision):
-            return HfApi().dataset_info(self._repo_id, revision=self._revision).sha or ""
+            return commit_of(self._repo_id, self._revision)
 
     @cached_property
     def _place(self) -> str:

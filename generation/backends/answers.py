@@ -58,7 +58,7 @@ def turn_text(prompt: str, answer: str, stopped: bool) -> tuple[str, str | None]
         words = words.replace(_ESCAPED, QUOTE)
     words = words.replace(_ESCAPED, _HIDDEN).translate(_STRAIGHT)
     if _THOUGHT_BEGINS.search(words):
-        return words, NOT_A_SENTENCE.name
+        return words, NOT_A_SENTENCE
     words = _bare(_LEAD_LINE.sub("", _bare(words, prompt)), prompt)
     if opened := _OPENED.match(words):
         text, problem = cut(opened[1], False, "quotation_mark")
@@ -69,7 +69,7 @@ def turn_text(prompt: str, answer: str, stopped: bool) -> tuple[str, str | None]
             text, problem = cut(line, False, "quotation_mark")
         else:
             ended = QUOTE not in line and (more or stopped)
-            text, problem = line, EMPTY.name if not line else None if ended else NOT_CLOSED.name
+            text, problem = line, EMPTY if not line else None if ended else NOT_CLOSED
     if problem is None:
         text, problem = _unquoted(_NOTE.sub("", _without_tokens(text)))
     return text.replace(_HIDDEN, QUOTE), problem
@@ -78,20 +78,20 @@ def turn_text(prompt: str, answer: str, stopped: bool) -> tuple[str, str | None]
 def bounded(text: str, problem: str | None, max_new_tokens: int) -> tuple[str, str | None]:
     """A text of any server without end tokens and invisible marks, at most as long as its tokens allow; its problem."""
     longest = _LONGEST_TOKEN * max_new_tokens
-    text, found = text.replace(MARK, "").strip(), None
+    text = text.replace(MARK, "").strip()
     if problem is None:
         text = _without_tokens(text)
         if is_blank(text):
-            found = EMPTY
+            problem = EMPTY
         elif len(text) > longest:
-            found = TOO_LONG_ANSWER
+            problem = TOO_LONG_ANSWER
         elif text.endswith("\\"):
-            found = NOT_CLOSED
+            problem = NOT_CLOSED
         elif any(sign.search(text) for sign in (_CONTROLS, _THOUGHT_BEGINS, _THOUGHT_ENDS)) or all(
             unicodedata.category(sign)[0] in "PZC" for sign in text
         ):
-            found = NOT_A_SENTENCE
-    return text[:longest], found.name if found else problem
+            problem = NOT_A_SENTENCE
+    return text[:longest], problem
 
 
 def _without_tokens(text: str) -> str:
@@ -128,6 +128,6 @@ def _unquoted(line: str) -> tuple[str, str | None]:
             whole = not line[place + 1 :].strip(".。!！?？,")
             return line[1:place].strip() if whole else line, None
     if closers:
-        return line, None if line[0] in _APOSTROPHES else NOT_CLOSED.name
+        return line, None if line[0] in _APOSTROPHES else NOT_CLOSED
     stray = any(line[-1:] in ends and start not in line for start, ends in _PAIRS.items() if start not in _APOSTROPHES)
     return line.rstrip(line[-1]) if line and stray else line, None

@@ -56,7 +56,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Completion:
-    """The text up to its end (``decoding.endings``). ``problem``: a name of ``hub.contract.schema.COMPLETION``."""
+    """The text up to its end (``decoding.endings``). ``problem``: one of ``hub.contract.schema.COMPLETION``."""
 
     text: str
     problem: str | None
@@ -105,7 +105,7 @@ def complete(
 def cut(written: str, ended: bool, text_end: TextEnd) -> tuple[str, str | None]:
     """The text in a completion of an open quotation mark, and its problem.
 
-    ``ended``: the model ended the text by itself. The problem: a name of ``hub.contract.schema.COMPLETION``, or None.
+    ``ended``: the model ended the text by itself. The problem: one of ``hub.contract.schema.COMPLETION``, or None.
     """
     if text_end == "line":
         line, broken, _ = written.partition("\n")
@@ -117,4 +117,4 @@ def cut(written: str, ended: bool, text_end: TextEnd) -> tuple[str, str | None]:
         inner, closed, _ = written.partition(QUOTE)
         text = inner.split("\n")[0].strip()
         problem = LINE_BREAK if "\n" in inner else NOT_CLOSED if not closed else None if text else EMPTY
-    return text, problem.name if problem else None
+    return text, problem

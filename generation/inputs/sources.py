@@ -132,7 +132,7 @@ class GivenTexts:
             if self.source.share < 1 and fraction(self.seed, "source", source_id) >= self.source.share:
                 continue
             text = value.strip().removeprefix(MARK).strip()
-            reason = self._problem(text) or (None if seen.add(text) else DUPLICATE.name)
+            reason = self._problem(text) or (None if seen.add(text) else DUPLICATE)
             reason = reason or self._too_long(source_id, text)
             if reason:
                 self.skipped[reason] += 1
@@ -151,23 +151,23 @@ class GivenTexts:
 
     def _problem(self, text: str) -> str | None:
         if self.source.quotation_marks == "skip" and QUOTE in text:
-            return QUOTATION_MARK.name
+            return QUOTATION_MARK
         found = text_problem(text, self._length, self._count_tokens)
         if found is None and self._is_control(text):
-            return CONTROL_TOKEN.name
-        if found is None and CONTROL_CHARACTERS.name in self._chosen and has_control_characters(text):
-            return CONTROL_CHARACTERS.name
+            return CONTROL_TOKEN
+        if found is None and CONTROL_CHARACTERS in self._chosen and has_control_characters(text):
+            return CONTROL_CHARACTERS
         return found
 
     def _too_long(self, source_id: str, text: str) -> str | None:
         lack = self._lack(text)
-        if not lack or TOO_LONG.name in self._chosen:
-            return TOO_LONG.name if lack else None
+        if not lack or TOO_LONG in self._chosen:
+            return TOO_LONG if lack else None
         place = f"{self.source.path or self.source.repo_id}: row {source_id} (rows count from 0)"
         problem = (
             f"a text of {len(text):,} characters; its prompt and the text to write are {lack:,} tokens longer than"
         )
-        hint = f"pass such texts over: add {TOO_LONG.name} to postprocess.reject, or set premise_tokens"
+        hint = f"pass such texts over: add {TOO_LONG} to postprocess.reject, or set premise_tokens"
         raise InputError(place, f"{problem} the model's context", hint=hint)
 
 
@@ -181,7 +181,7 @@ def what_was_read(place: object, columns: Columns, given: int, skipped: Mapping[
     lines[0] += f"; passed over: {passed_over(given, skipped)}"
     lines += [f'  "{one_line(text, SHOWN)}"' for text in first[:3]]
     if rows - given > MANY * rows:
-        hint = f"; {LENGTH_HINT}" if LENGTH.name in skipped else ""
+        hint = f"; {LENGTH_HINT}" if LENGTH in skipped else ""
         lines.append(f"warning: {place}: rows are passed over: {passed_over(given, skipped)}{hint}")
     return lines
 
@@ -196,13 +196,13 @@ def passed_over(given: int, skipped: Mapping[str, int]) -> str:
 def text_problem(text: str, length: tuple[int, int] | None, count_tokens: CountTokens) -> str | None:
     """Why a text cannot be a source sentence, or None."""
     if is_blank(text):
-        return EMPTY.name
+        return EMPTY
     if len(text.splitlines()) > 1:
-        return LINE_BREAK.name
+        return LINE_BREAK
     if _SURROGATE.search(text):
-        return NOT_UNICODE.name
+        return NOT_UNICODE
     if length and not length[0] <= count_tokens(text) <= length[1]:
-        return LENGTH.name
+        return LENGTH
     return None
 
 
@@ -252,7 +252,8 @@ def _hub_rows(source: Source) -> Iterator[tuple[str | None, Iterator[Cells]]]:
     from huggingface_hub import hf_hub_download
 
     with _reading(source):
-        found = hf_hub_download(source.repo_id or "", source.path, repo_type="dataset", revision=_pin(source))
+        pin = commit_of(source.repo_id or "", source.revision)
+        found = hf_hub_download(source.repo_id or "", source.path, repo_type="dataset", revision=pin)
     yield None, file_rows(Path(found), source.columns, f"{source.repo_id}/{source.path}")
 
 
@@ -268,20 +269,13 @@ def _reading(source: Source) -> Iterator[None]:
             raise InputError(place, "no such file at this revision", hint="check source.path in the recipe") from None
 
 
-def _pin(source: Source) -> str:
-    """The commit a source is pinned at; asks the Hub only where a tag or branch is named."""
-    if re.fullmatch(r"[0-9a-f]{40}", source.revision or ""):
-        return source.revision or ""
-    return commit_of(source.repo_id or "", source.revision)
-
-
 def _split_rows(source: Source, split: str) -> Iterator[Cells]:
     from datasets import load_dataset  # which takes seconds to import
     from huggingface_hub import constants
 
     place = f"source {source.repo_id}"
     with _reading(source), reading_rows(place, hint=None):
-        pin = _pin(source)
+        pin = commit_of(source.repo_id or "", source.revision)
         check_dataset_card(source.repo_id or "", pin)
         try:
             options: dict[str, Any] = {"split": split, "streaming": True}

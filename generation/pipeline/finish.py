@@ -86,7 +86,7 @@ def finish_group(
         kept = pairs.scored(filtered(rows, recipe)[0], rows, recipe)
         if seen is not None:
             new = [seen.add(f"{row['target']}\n{row['text2']}") for row in kept]
-            late += [{**row, "reason": DUPLICATE.name} for row, is_new in zip(kept, new, strict=True) if not is_new]
+            late += [{**row, "reason": DUPLICATE} for row, is_new in zip(kept, new, strict=True) if not is_new]
             kept = [row for row, is_new in zip(kept, new, strict=True) if is_new]
         tally.keep(shots, kept, length)
         for split, of_split in pairs.by_split(kept, recipe).items():

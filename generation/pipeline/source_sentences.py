@@ -204,8 +204,8 @@ class _AcceptedTexts:
         while self.accepted < self.limit and self.asked in self._kept:
             rows = list[Row]()
             for candidate in json.loads(self._kept[self.asked].read_bytes())["facts"]:
-                reason = candidate.pop("reason") or (NOT_NEEDED.name if self.accepted == self.limit else None)
-                reason = reason or (None if self._seen.add(candidate["text"]) else DUPLICATE.name)
+                reason = candidate.pop("reason") or (NOT_NEEDED if self.accepted == self.limit else None)
+                reason = reason or (None if self._seen.add(candidate["text"]) else DUPLICATE)
                 self.asked += 1
                 if reason:
                     self.rejected[reason] += 1

@@ -108,7 +108,7 @@ def _reject_same(wanted: Sequence[_Wanted], labels: int) -> None:
         for need in needs:
             for attempt, (seed, completion, reason) in need.done.items():
                 if reason is None and completion.text in same:
-                    need.done[attempt] = seed, completion, SAME_FOR_LABELS.name
+                    need.done[attempt] = seed, completion, SAME_FOR_LABELS
 
 
 def text_seed(recipe: DatasetRecipe, variant: Variant, first: SourceSentence, label: str, attempt: int) -> int:

@@ -52,23 +52,23 @@ class TextFilters:
         ``text1``, ``label`` and ``variant`` are of its prompt; a source sentence that the model writes has none of
         them. Words that text1 has, too, do not echo the instruction. ``filtered`` handles a text equal to text1.
         """
-        if EXAMPLE_COPY.name in self._chosen and label and variant and words(text) in self._shown(label.name, variant):
-            return EXAMPLE_COPY.name
-        if CONTROL_CHARACTERS.name in self._chosen and has_control_characters(text):
-            return CONTROL_CHARACTERS.name
-        if PROMPT_WORDS.name in self._chosen and self._scaffold.holds(text):
-            return PROMPT_WORDS.name
-        echo = PROMPT_ECHO.name in self._chosen and self._scaffold.holds(text)
+        if EXAMPLE_COPY in self._chosen and label and variant and words(text) in self._shown(label.name, variant):
+            return EXAMPLE_COPY
+        if CONTROL_CHARACTERS in self._chosen and has_control_characters(text):
+            return CONTROL_CHARACTERS
+        if PROMPT_WORDS in self._chosen and self._scaffold.holds(text):
+            return PROMPT_WORDS
+        echo = PROMPT_ECHO in self._chosen and self._scaffold.holds(text)
         if echo and not {*words(text)} <= {*words(text1)}:
-            return PROMPT_ECHO.name
-        if WRONG_LANGUAGE.name in self._chosen and is_foreign(text, self._language):
-            return WRONG_LANGUAGE.name
+            return PROMPT_ECHO
+        if WRONG_LANGUAGE in self._chosen and is_foreign(text, self._language):
+            return WRONG_LANGUAGE
         if label is None or text == text1 or (self._near_copy is None and label.overlap is None):
             return None
         shared, (least, most) = word_overlap(text1, text), label.overlap or (0.0, 1.0)
         if self._near_copy is not None and shared >= self._near_copy:
-            return NEAR_COPY.name
-        return None if least <= shared <= most else OVERLAP.name
+            return NEAR_COPY
+        return None if least <= shared <= most else OVERLAP
 
     def _examples(self, label: str, variant: Variant) -> frozenset[Words]:
         if not variant.shots:
@@ -119,11 +119,11 @@ def filtered(raw: Sequence[Row], recipe: DatasetRecipe) -> tuple[list[Row], list
     seen, per_label = set[tuple[str, str, str]](), Counter[tuple[str, str]]()
     for row, refused in zip_longest(raw, verification.refused(raw, recipe)):
         key = (row["text1"], row["text2"], row["target"])
-        reason = IDENTICAL.name if row["text1"] == row["text2"] else refused
+        reason = IDENTICAL if row["text1"] == row["text2"] else refused
         if reason is None and key in seen:
-            reason = DUPLICATE.name
+            reason = DUPLICATE
         if reason is None and per_label[key[0], key[2]] >= recipe.postprocess.max_per_label:
-            reason = OVER_CAP.name
+            reason = OVER_CAP
         if reason is not None:
             dropped.append({**row, "reason": reason})
             continue

@@ -90,7 +90,7 @@ def refused(raw: Sequence[Row], recipe: DatasetRecipe) -> list[str | None]:
     found = list[str | None]()
     for row, is_off in zip(raw, off, strict=True):
         not_best = best is not None and row["text2"] not in best[row["text1"], row["target"]]
-        found.append(OTHER_LABEL.name if is_off else NOT_BEST.name if not_best else None)
+        found.append(OTHER_LABEL if is_off else NOT_BEST if not_best else None)
     return found
 
 

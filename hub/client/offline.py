@@ -17,12 +17,15 @@ from hub.durable import write_text
 def commit_of(repo_id: str, revision: str | None, kind: str = "dataset") -> str:
     """The commit that a revision stands for now; with HF_HUB_OFFLINE, that it stood for when it was last asked for.
 
-    Raises LocalEntryNotFoundError when it was never asked for.
+    A dataset's commit is itself; a model's is asked for, because the client gives half a model without a Hub. Raises
+    LocalEntryNotFoundError when it was never asked for.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.file_download import repo_folder_name
 
     name = revision or "main"
+    if re.fullmatch(r"[0-9a-f]{40}", name) and (kind == "dataset" or constants.HF_HUB_OFFLINE):
+        return name
     folder = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=repo_id, repo_type=kind))
     kept = folder / "refs" / name  # where the client keeps it, too
     if not constants.HF_HUB_OFFLINE:
@@ -30,8 +33,6 @@ def commit_of(repo_id: str, revision: str | None, kind: str = "dataset") -> str:
         if name != commit:
             write_text(kept, commit)
         return commit
-    if re.fullmatch(r"[0-9a-f]{40}", name):
-        return name
     if not kept.is_file():
         raise LocalEntryNotFoundError(f"{repo_id}: {name} was never downloaded")
     return kept.read_text(encoding="utf-8")

@@ -173,23 +173,17 @@ def same_schema(found: "pa.Schema", wanted: "pa.Schema") -> bool:
     return found.equals(wanted) and Features.from_arrow_schema(found) == Features.from_arrow_schema(wanted)
 
 
-@dataclass(frozen=True)
-class Reason:
-    """A reason why a text is rejected; ``model_cards/data/words.yaml`` has its words on a card."""
-
-    name: str
-
-
-NOT_CLOSED, LINE_BREAK, EMPTY = Reason("not_closed"), Reason("line_break"), Reason("empty")
-NOT_A_SENTENCE, TOO_LONG_ANSWER = Reason("not_a_sentence"), Reason("too_long_answer")  # of a server's answer
+# Reasons why a text is rejected; ``model_cards/data/words.yaml`` has their words on a card.
+NOT_CLOSED, LINE_BREAK, EMPTY = "not_closed", "line_break", "empty"
+NOT_A_SENTENCE, TOO_LONG_ANSWER = "not_a_sentence", "too_long_answer"  # of a server's answer
 COMPLETION = (NOT_CLOSED, LINE_BREAK, EMPTY, NOT_A_SENTENCE, TOO_LONG_ANSWER)
-SAME_FOR_LABELS = Reason("same_for_labels")
-EXAMPLE_COPY, PROMPT_WORDS, PROMPT_ECHO = Reason("example_copy"), Reason("prompt_words"), Reason("prompt_echo")
-NEAR_COPY, OVERLAP = Reason("near_copy"), Reason("overlap")  # of the source sentence
-CONTROL_CHARACTERS, WRONG_LANGUAGE = Reason("control_characters"), Reason("wrong_language")
-VERIFIED = OTHER_LABEL, NOT_BEST = Reason("other_label"), Reason("not_best")
-IDENTICAL, DUPLICATE, OVER_CAP = Reason("identical"), Reason("duplicate"), Reason("over_cap")
+SAME_FOR_LABELS = "same_for_labels"
+EXAMPLE_COPY, PROMPT_WORDS, PROMPT_ECHO = "example_copy", "prompt_words", "prompt_echo"
+NEAR_COPY, OVERLAP = "near_copy", "overlap"  # of the source sentence
+CONTROL_CHARACTERS, WRONG_LANGUAGE = "control_characters", "wrong_language"
+VERIFIED = OTHER_LABEL, NOT_BEST = "other_label", "not_best"
+IDENTICAL, DUPLICATE, OVER_CAP = "identical", "duplicate", "over_cap"
 ROW_FILTERS = (IDENTICAL, *VERIFIED, DUPLICATE, OVER_CAP)
-QUOTATION_MARK, NOT_UNICODE = Reason("quotation_mark"), Reason("not_unicode")  # of source sentences, as those below
-CONTROL_TOKEN = Reason("control_token")
-LENGTH, TOO_LONG, NOT_NEEDED = Reason("length"), Reason("too_long"), Reason("not_needed")
+QUOTATION_MARK, NOT_UNICODE = "quotation_mark", "not_unicode"  # of source sentences, as those below
+CONTROL_TOKEN = "control_token"  # noqa: S105 - the reason's name
+LENGTH, TOO_LONG, NOT_NEEDED = "length", "too_long", "not_needed"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -77,18 +76,17 @@ class ReportFacts:
 
 def collect(
     runs: Sequence[Path],
-    kept: Path,
     commands: Sequence[str] = (),
     annotations: Sequence[Path] = (),
 ) -> ReportFacts:
-    """The facts of run directories. ``kept``: the file of earlier cosines; ``annotations``: folders of answers.
+    """The facts of run directories. ``annotations``: folders of answers.
 
     Raises InputError for a folder that is not a run directory, damaged files, and numbers that disagree.
     """
     found = [(directory, require_manifest(directory)) for directory in runs]
     models = tuple(ModelFacts.read(*one, evaluation=beside(one[0])) for one in found if one[1].kind == "model")
-    datasets = tuple(_dataset(DatasetFacts.read(*one), models, kept) for one in found if one[1].kind == "dataset")
-    judgements = read_judgements(annotations, datasets, models, kept) if annotations else None
+    datasets = tuple(_dataset(DatasetFacts.read(*one), models) for one in found if one[1].kind == "dataset")
+    judgements = read_judgements(annotations, datasets, models) if annotations else None
     facts: tuple[DatasetFacts | ModelFacts, ...] = (*(one.facts for one in datasets), *models)
     recorded = [one.provenance.command for one in facts if one.provenance is not None]
     costs = tuple(cost_of(one.directory) for one in models)
@@ -107,26 +105,26 @@ def cost_of(directory: Path) -> dict[str, Any]:
     return cost
 
 
-def _dataset(facts: DatasetFacts, models: Sequence[ModelFacts], kept: Path) -> DatasetPage:
+def _dataset(facts: DatasetFacts, models: Sequence[ModelFacts]) -> DatasetPage:
     """A dataset with its pairs' cosines under the first encoder trained on it, else under the first encoder."""
     sample, cost = _sample(facts), cost_of(facts.directory)
     names = {facts.manifest.name, facts.directory.resolve().name}
     trained = [model for model in models if model.training]
     own = [model for model in trained if names & _trained_on(model)]
     if sample is None or not sample.drawn or not sample.has_pairs or not trained:
-        return DatasetPage(facts, cost, sample, judged=_judged(facts, sample, kept))
+        return DatasetPage(facts, cost, sample, judged=_judged(facts, sample))
     model = (own or trained)[0]
-    cosines = cosines_of(sample, facts.manifest.fingerprint, _encoders(model, {model.recipe.base.start: BASE}), kept)
-    return DatasetPage(facts, cost, sample, cosines, model.manifest.name, bool(own), _judged(facts, sample, kept))
+    cosines = cosines_of(sample, _encoders(model, {model.recipe.base.start: BASE}))
+    return DatasetPage(facts, cost, sample, cosines, model.manifest.name, bool(own), _judged(facts, sample))
 
 
-def _judged(facts: DatasetFacts, sample: Sample | None, kept: Path) -> Cosines:
+def _judged(facts: DatasetFacts, sample: Sample | None) -> Cosines:
     """The cosines of a drawn English sample by the judge of fidelity.json, where it is the packaged one; else none."""
     is_packaged = facts.fidelity is not None and facts.fidelity.judge.name == MINILM and minilm_here()
     is_read = facts.recipe.language == "en"  # the packaged judge knows no other language
     if sample is None or not sample.drawn or not sample.has_pairs or not is_packaged or not is_read:
         return {}
-    return cosines_of(sample, facts.manifest.fingerprint, {MINILM: minilm()}, kept)[MINILM]
+    return cosines_of(sample, {MINILM: minilm()})[MINILM]
 
 
 def _sample(facts: DatasetFacts) -> Sample | None:
@@ -155,7 +153,7 @@ def _encoders(model: ModelFacts, sides: Mapping[str, str]) -> dict[str, Path]:
 
 
 def read_judgements(
-    places: Sequence[Path], datasets: Sequence[DatasetPage], models: Sequence[ModelFacts], kept: Path
+    places: Sequence[Path], datasets: Sequence[DatasetPage], models: Sequence[ModelFacts]
 ) -> Judgements:
     """Spearman's correlation of each encoder's cosines with the mean human scores in the folders ``places``.
 
@@ -170,8 +168,7 @@ def read_judgements(
     }
     if not encoders:
         raise InputError("--annotations", "no trained encoder is given to compare with", hint="name its run directory")
-    digest = hashlib.sha256(repr(pairs).encode()).hexdigest()
-    cosines = cosines_of(Sample(JUDGED, {JUDGED: pairs}, {JUDGED: len(pairs)}), digest, encoders, kept)
+    cosines = cosines_of(Sample(JUDGED, {JUDGED: pairs}, {JUDGED: len(pairs)}), encoders)
     scores, first = [float(pair.score or 0) for pair in pairs], [pair.first for pair in pairs]
     found = agreements(scores, first, {name: of[JUDGED] for name, of in cosines.items()})
     rows = (Correlation(name, 100 * one.value, 100 * one.low, 100 * one.high) for name, one in found.items())

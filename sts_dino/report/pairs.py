@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import heapq
-import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
-
-from hub.durable import write_text
 
 if TYPE_CHECKING:
     from eval.audit.source import Batch, DatasetRows
@@ -97,38 +92,16 @@ def misfits(sample: Sample, cosines: Cosines, count: int = 10) -> list[Misfit]:
     return heapq.nlargest(count, found, key=lambda one: abs(one.cosine - one.expected))
 
 
-KEPT = TypeAdapter(dict[str, dict[str, list[float]]])  # key → label → cosines of the drawn pairs
-
-
-def read_kept(path: Path) -> dict[str, dict[str, list[float]]]:
-    """Earlier cosines; none of a missing or damaged file, which is computed again."""
-    try:
-        return KEPT.validate_json(path.read_bytes())
-    except (FileNotFoundError, ValidationError):
-        return {}
-
-
-def cosines_of(sample: Sample, fingerprint: str, encoders: Mapping[str, Path], kept: Path) -> dict[str, Cosines]:
-    """Name of an encoder → the cosine similarities of a sample's pairs; computed once and kept in ``kept``."""
-    from eval.encoders.load import content_hash
-
-    before, now = read_kept(kept), dict[str, dict[str, list[float]]]()
-    found: dict[str, Cosines] = {}
-    for name, folder in encoders.items():
-        sizes = {label: len(pairs) for label, pairs in sample.pairs.items()}
-        facts = json.dumps([fingerprint, sample.config, sizes, PER_LABEL, SEED, content_hash(folder)])
-        key = hashlib.sha256(facts.encode()).hexdigest()
-        now[key] = before.get(key) or _measured(sample, folder)
-        found[name] = now[key]
-    if now.keys() - before.keys():
-        write_text(kept, json.dumps({**before, **now}, indent=1) + "\n")
-    return found
-
-
-def _measured(sample: Sample, folder: Path) -> dict[str, list[float]]:
-    from eval.encoders.embeddings import cosine  # it and the encoder cost seconds
+def cosines_of(sample: Sample, encoders: Mapping[str, Path]) -> dict[str, Cosines]:
+    """Name of an encoder → the cosine similarities of a sample's pairs; its embeddings are kept, as for its scores."""
+    from eval.encoders.embeddings import Embeddings, paired  # it and the encoder cost seconds
     from eval.encoders.load import load_encoder
 
-    rows = [pair for pairs in sample.pairs.values() for pair in pairs]
-    values = iter(cosine(load_encoder(str(folder)))([one.first for one in rows], [one.second for one in rows]))
-    return {label: [round(next(values), 6) for _ in pairs] for label, pairs in sample.pairs.items()}
+    rows, found = [pair for pairs in sample.pairs.values() for pair in pairs], dict[str, Cosines]()
+    for name, folder in encoders.items():
+        with Embeddings(load_encoder(str(folder))) as embeddings:
+            values = iter(
+                paired(embeddings.rows([one.first for one in rows]), embeddings.rows([one.second for one in rows]))
+            )
+        found[name] = {label: [round(next(values), 6) for _ in pairs] for label, pairs in sample.pairs.items()}
+    return found

@@ -1,7 +1,6 @@
 """Write a report of runs: one self-contained HTML file, without scripts, that needs no network.
 
-It reads run directories and the files beside them. Computed cosines stay beside it (``NAME.cosines.json``), so that
-the next report of the same runs is fast.
+It reads run directories and the files beside them, and computes cosines.
 """
 
 from collections.abc import Sequence
@@ -75,9 +74,8 @@ def report(
     from sts_dino.report.page import render
 
     within = (out.parent / MANIFEST).is_file()
-    beside = out.parent.resolve() if within else out.with_suffix("")  # a run directory is published
     make_folder(out.parent)
-    facts = collect(runs, beside.with_name(f"{beside.name}.cosines.json"), commands, annotations)
+    facts = collect(runs, commands, annotations)
     page = render(facts)
     with locked(out.parent) if within else nullcontext():
         write_text(out, page)

@@ -3,9 +3,11 @@
 import multiprocessing
 import resource
 import shutil
+import sqlite3
 import time
 import tracemalloc
 from collections import Counter
+from contextlib import closing, suppress
 from types import SimpleNamespace
 
 import encoder_functions
@@ -21,7 +23,7 @@ from tiny_lm import make_tokenizer
 from transformers import AutoTokenizer
 
 from eval.encoders import embeddings as module
-from eval.encoders.embeddings import Embeddings, digests
+from eval.encoders.embeddings import Embeddings, digest
 from eval.encoders.load import load_encoder, wrap
 from hub.contract.run_dir import Manifest, write_manifest
 from hub.errors import InputError, RunError
@@ -215,9 +217,8 @@ TEXTS = [" ".join(WORDS[(7 * i + j) % 10] for j in range(i % 23)) + f" {i}" for 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    """Blocks of 8 sentences and a file a block."""
+    """Blocks of 8 sentences."""
     monkeypatch.setattr("eval.encoders.embeddings.BLOCK", 8)
-    monkeypatch.setattr("eval.encoders.embeddings.CHUNK_BYTES", 1)
     monkeypatch.setattr("eval.encoders.embeddings.BAR_SECONDS", 0)
 
 
@@ -268,9 +269,9 @@ def test_each_distinct_sentence_is_encoded_once_longest_first_in_small_calls(tmp
     assert seen.asked == Counter([*TEXTS, "new"])
     assert embeddings.rows([]).shape == (0, encoder_functions.DIMENSION)
     said = capsys.readouterr().err
-    assert "100 sentences encoded in" in said and f"MiB in {embeddings.folder}, which may be deleted" in said
+    assert "100 sentences encoded in" in said and f"MiB in {embeddings.path}, which may be deleted" in said
     assert " sentences/s" in said
-    shutil.rmtree(embeddings.folder)
+    embeddings.path.unlink()
     assert Embeddings(wrap(seen, "counted"), tmp_path).rows(TEXTS).shape == (100, encoder_functions.DIMENSION)
 
 
@@ -310,9 +311,9 @@ def test_without_a_cache_or_a_revision_nothing_is_kept(tmp_path):
     ):
         with Embeddings(encoder, cache) as embeddings:
             embeddings.rows(TEXTS)
-            folder = embeddings.folder
-            assert list(folder.glob("*.npy")) and tmp_path not in folder.parents
-        assert not folder.parent.exists()
+            path = embeddings.path
+            assert path.is_file() and tmp_path not in path.parents
+        assert not path.parent.exists()
     assert not list(tmp_path.iterdir())
 
 
@@ -326,60 +327,49 @@ def encode_slowly(cache, seconds):
     slow_embeddings(cache, seconds)[1].rows(TEXTS)
 
 
+def kept(folder):
+    """The hashes of the texts whose embeddings the cache in a folder has."""
+    for path in folder.glob("*.sqlite"):
+        with suppress(sqlite3.OperationalError), closing(sqlite3.connect(path)) as table:  # it has no table yet
+            return {text for (text,) in table.execute("SELECT text FROM embeddings")}
+    return set()
+
+
 def test_a_killed_run_keeps_what_it_finished(tmp_path):
     child = FORKED.Process(target=encode_slowly, args=(tmp_path, 0.02))
     child.start()
-    while len(list(tmp_path.glob("*/*.npy"))) < 3:
+    while len(kept(tmp_path)) < 24:
         time.sleep(0.002)
     child.kill()
     child.join()
     assert child.exitcode == -9
-    folder = next(tmp_path.iterdir())
-    finished = list(folder.glob("*.npy"))
-    assert 3 <= len(finished) < 13
-    torn = folder / f"{'0' * 64}.npy"  # as a file system may leave it after a power cut
-    torn.write_bytes(finished[0].read_bytes()[:200])
-    (folder / ".left.npy.1.tmp").write_bytes(b"half")
+    finished = len(kept(tmp_path))
+    assert finished % 8 == 0 and 24 <= finished < 100
     seen, embeddings = slow_embeddings(tmp_path)
     assert np.array_equal(embeddings.rows(TEXTS), encoder_functions.pinned(TEXTS))
-    assert embeddings.encoded == 100 - 8 * len(finished)
+    assert embeddings.encoded == 100 - finished
     assert max(seen.asked.values()) == 1
-    assert not torn.exists() and not list(folder.glob("*.tmp"))
-    assert rows_on_disk(folder) == Counter(digests(TEXTS).tolist())
 
 
-def rows_on_disk(folder):
-    return Counter(text for path in folder.glob("*.npy") for text in np.load(path)["text"].tolist())
-
-
-def test_a_damaged_chunk_is_encoded_again(tmp_path, capsys):
+def test_a_damaged_vector_is_encoded_again_and_a_damaged_file_is_refused(tmp_path):
     _, embeddings = slow_embeddings(tmp_path)
     embeddings.rows(TEXTS)
-    path = sorted(embeddings.folder.glob("*.npy"))[5]
-    content = bytearray(path.read_bytes())
-    content[-3] ^= 1
-    path.write_bytes(content)
+    with closing(sqlite3.connect(embeddings.path)) as table, table:
+        table.execute("UPDATE embeddings SET vector = zeroblob(32) WHERE text = ?", [digest(TEXTS[9])])
     _, again = slow_embeddings(tmp_path)
     assert np.array_equal(again.rows(TEXTS), encoder_functions.pinned(TEXTS))
-    assert again.encoded == 8
-    assert f"{path}: is damaged; its sentences are encoded again" in capsys.readouterr().err
-    assert slow_embeddings(tmp_path)[1].rows(TEXTS) is not None
-    assert "is damaged" not in capsys.readouterr().err
+    assert again.encoded == 1
+    again.path.write_bytes(b"no table " * 100)
+    with pytest.raises(RunError, match=r"sqlite: cannot be read or written: file is not a database; .* delete it"):
+        slow_embeddings(tmp_path)
 
 
-def test_two_processes_share_the_work_and_double_nothing(tmp_path, capsys):
-    child = FORKED.Process(target=encode_slowly, args=(tmp_path, 0.05))
+def test_two_processes_share_a_cache(tmp_path):
+    child = FORKED.Process(target=encode_slowly, args=(tmp_path, 0.02))
     child.start()
-    while not list(tmp_path.glob("*/*.npy")):
-        time.sleep(0.002)
-    seen, embeddings = slow_embeddings(tmp_path)
-    rows = embeddings.rows([*TEXTS, "one more"])
+    rows = slow_embeddings(tmp_path, 0.02)[1].rows(TEXTS)
     child.join()
-    assert child.exitcode == 0
-    assert np.array_equal(rows, encoder_functions.pinned([*TEXTS, "one more"]))
-    assert seen.asked == Counter(["one more"])
-    assert "waiting for another process" in capsys.readouterr().err
-    assert rows_on_disk(embeddings.folder) == Counter(digests([*TEXTS, "one more"]).tolist())
+    assert child.exitcode == 0 and np.array_equal(rows, encoder_functions.pinned(TEXTS))
 
 
 def test_a_full_disk_is_told_before_and_during_the_work(tmp_path, monkeypatch):
@@ -387,27 +377,25 @@ def test_a_full_disk_is_told_before_and_during_the_work(tmp_path, monkeypatch):
         patched.setattr(module, "disk_usage", lambda folder: SimpleNamespace(free=100))
         with pytest.raises(RunError, match=r"0 MiB are needed for 100 embeddings, 0 MiB are free; free some, or"):
             slow_embeddings(tmp_path)[1].rows(TEXTS)
-    monkeypatch.setattr(module, "CHUNK_BYTES", 64 * 48)
     outcome = FORKED.Queue()
 
     def limited():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 48, 64 * 48))  # the second file is larger
-        small_first = slow_embeddings(tmp_path)[1]
-        small_first.rows(TEXTS[:10])
+        found = slow_embeddings(tmp_path)[1]
+        found.rows(TEXTS[:10])
+        resource.setrlimit(resource.RLIMIT_FSIZE, (found.path.stat().st_size,) * 2)
         try:
-            small_first.rows(TEXTS)
-        except OSError as error:
+            found.rows(TEXTS)
+        except RunError as error:
             outcome.put(str(error))
 
     child = FORKED.Process(target=limited)
     child.start()
     child.join()
-    message = outcome.get(timeout=5)
-    assert "File too large" in message and ".npy" in message
-    assert len(list(tmp_path.glob("*/*.npy"))) == 1 and not list(tmp_path.glob("*/.*.tmp"))
+    assert "cannot be read or written: " in outcome.get(timeout=5)
+    finished = len(kept(tmp_path))
     _, embeddings = slow_embeddings(tmp_path)
-    embeddings.rows(TEXTS)
-    assert embeddings.encoded == 90
+    assert np.array_equal(embeddings.rows(TEXTS), encoder_functions.pinned(TEXTS))
+    assert 10 <= finished == 100 - embeddings.encoded
 
 
 @pytest.mark.parametrize(
@@ -431,7 +419,7 @@ def test_functions_that_declare_the_same_revision_do_not_share(tmp_path):
     for name in ("pinned", "zero"):
         found = Embeddings(load_encoder(f"python:encoder_functions:{name}"), tmp_path).rows(["", "A man"])
         assert np.allclose(found, getattr(encoder_functions, name)(["", "A man"]))
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(tmp_path.glob("*.sqlite"))) == 2
 
 
 def test_a_revision_that_stayed_while_the_dimension_changed_is_refused(tmp_path):

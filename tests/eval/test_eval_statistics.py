@@ -6,7 +6,7 @@ from scipy import stats
 from sklearn.metrics import accuracy_score, f1_score
 
 from eval.scoring.outcomes import Measured, Outcomes
-from eval.statistics.bootstrap import EvaluationSettings, Interval, Resampling, interval, resample, score, task_score
+from eval.statistics.bootstrap import EvaluationSettings, Interval, interval, resample, score, task_score
 from eval.statistics.paired import Difference, Measurement, Test, Verdict, adjusted, holm, mcnemar, resampled
 from eval.tasks.registry import find_task
 from hub.contract.results import Gain
@@ -140,7 +140,7 @@ def test_holm_by_hand():
     assert holm([]) == []
 
 
-HOW = Resampling(samples=200)
+HOW = EvaluationSettings(bootstrap_samples=200)
 MEASUREMENT = Measurement("stsb/cosine", "test", "spearman", "cosine", "e" * 64, 1379)
 
 
@@ -170,7 +170,7 @@ def similarities(draw: np.random.Generator, rows: int) -> tuple[Outcomes, Outcom
 
 def test_families_of_equal_systems_on_ranks_differ_significantly_in_one_of_twenty_at_most():
     """By the tests alone, on ties, heavy tails and noise that falls with the gold: Williams' t finds 29 of 150."""
-    draw, how = np.random.default_rng(7), Resampling(samples=200)
+    draw, how = np.random.default_rng(7), EvaluationSettings(bootstrap_samples=200)
     differences = (resampled(similarities(draw, 250), "spearman", "all", how).difference(0, 1) for _ in range(7 * 150))
     families = np.reshape([one.tested[1].p for one in differences], (150, 7))
     assert sum(min(holm(p)) < 0.05 for p in families) <= 13  # 7.5 ± 2.7 of a rule at exactly 5 %
@@ -198,7 +198,7 @@ def test_means_over_seeds_have_the_interval_and_the_difference_of_the_means():
 def test_the_interval_of_a_mean_over_tasks_is_that_of_independent_resamples():
     """Combined from the tasks' own intervals; two protocols of one data set are no two samples of it."""
     draw, seeds = np.random.default_rng(5), range(4)
-    alone = [resampled(similarities(draw, 300), "spearman", "all", Resampling(seed=seed)) for seed in seeds]
+    alone = [resampled(similarities(draw, 300), "spearman", "all", EvaluationSettings(seed=seed)) for seed in seeds]
     parts = [(one.difference(0, 1), one.samples[0] - one.samples[1]) for one in alone]
     ends = [interval(moved) for _, moved in parts]
     tasks = [

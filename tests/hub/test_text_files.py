@@ -5,7 +5,7 @@ import io
 import json
 import random
 import re
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -125,8 +125,9 @@ def test_training_reads_the_file_that_is_named(folder, streaming, tmp_path):
     assert sorted(row["score"] for row in found.train) == [0.0, 1.0]
     table = pa.table({"score": pa.array([0.25, 0.5], pa.float16())})
     pq.write_table(table, place / "part[1].parquet")
-    loaded = load_shards({"train": [str(place / "part[1].parquet")]}, streaming, "here")
-    assert [row["score"] for row in loaded["train"]] == [0.25, 0.5]
+    with pytest.raises(InputError, match="rename the folder") if "::" in folder else nullcontext():
+        loaded = load_shards({"train": [str(place / "part[1].parquet")]}, streaming, "here")
+        assert [row["score"] for row in loaded["train"]] == [0.25, 0.5]
 
 
 def test_random_corpora_are_read_or_refused_and_no_word_is_made_up(tmp_path):

@@ -30,7 +30,7 @@ from hub.contract.schema import base_config
 from hub.durable import write_text
 from hub.errors import InputError
 from model_cards.dataset_card import GENERATORS, NOTES, config_note, quantile
-from model_cards.provenance import change_table, read_changes
+from model_cards.provenance import change_table
 from model_cards.render import render, write
 from model_cards.rows import rows_by_label
 
@@ -260,23 +260,14 @@ def test_a_card_is_stamped_with_its_repository_and_facts(run: Path) -> None:
     assert render(run, manifest=manifest)["README.md"].startswith(b"---\n")
 
 
-def changes_file(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.setattr("model_cards.renderer.DATA", folder)
-    lines = "".join(f"  {line}\n" for line in text.splitlines())
-    (folder / "changes.yaml").write_text(f"x:\n{lines}", encoding="utf-8")
-
-
 def test_a_card_has_the_changes_up_to_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    changes_file(tmp_path, monkeypatch, "2.0.0: later\n1.10.0: <b>new</b>\n1.9.0: old\n")
+    monkeypatch.setattr("model_cards.renderer.DATA", tmp_path)
+    (tmp_path / "changes.yaml").write_text("x:\n  2.0.0: later\n  1.10.0: <b>new</b>\n  1.9.0: old\n", encoding="utf-8")
     shown = change_table("x", "1.10.0", complete=True)
     assert shown.splitlines()[2:] == ["| `v1.10.0` | &#60;b&#62;new&#60;/b&#62; |", "| `v1.9.0` | old |"]
     assert change_table("x", "3.0.0", complete=False) and change_table("y", "3.0.0", complete=True) is None
     with pytest.raises(InputError, match=r"changes\.yaml: x: has no entry for version 3\.0\.0; add one line on top"):
         change_table("x", "3.0.0", complete=True)
-    for text in ("- a\n", "1.0.0: a\n1.1.0: b\n", "new: a\n", "1.0.0: [a]\n", "1.0.0: |\n  a\n  b\n", ""):
-        changes_file(tmp_path, monkeypatch, text)
-        with pytest.raises(InputError, match=r"changes\.yaml: x"):
-            read_changes("x")
 
 
 def card(directory: Path, form: str = "nli", source: str = "file", **changes: Any) -> str:

@@ -86,6 +86,13 @@ def test_a_recipe_has_prose_and_its_version_has_an_entry(name):
         assert recipe.about and recipe.version in read_changes(name)
 
 
+def test_changes_are_one_line_a_version_newest_first():
+    for name in read_yaml(Path("model_cards/data/changes.yaml")):
+        versions = [[int(part) for part in version.split(".")] for version in read_changes(name)]
+        assert versions == sorted(versions, reverse=True)
+        assert all("\n" not in line for line in read_changes(name).values())
+
+
 @pytest.mark.parametrize("path", ALL.values(), ids=str)
 def test_an_introduction_has_no_number_of_its_own(path):
     """Every number on a card comes from the run's files; nor does an introduction hold headings or template code."""

@@ -27,7 +27,7 @@ from hub.errors import InputError
 from model_cards.renderer import html
 from sts_dino.report.facts import Correlation, Judgements
 from sts_dino.report.page import sentences
-from sts_dino.report.pairs import Pair, Sample, cosines_of, draw, misfits, read_kept
+from sts_dino.report.pairs import Pair, Sample, cosines_of, draw, misfits
 from sts_dino.report.run import app, report
 
 HOSTILE = (
@@ -101,7 +101,6 @@ def test_dataset_and_encoder_appear_with_their_numbers(tmp_path, monkeypatch):
     dataset, model = dataset_run(tmp_path / "sts", "sts"), model_run(tmp_path / "encoder", (score(), long))
     (tmp_path / "sts.timing.json").write_text('{"seconds": 10.0, "rows": 50, "peak_rss_mb": 1.0}')
     (tmp_path / "sts.usage.json").write_text('{"prompt_tokens": 1200, "completion_tokens": 34, "cost": 0.5}')
-    (tmp_path / "out.cosines.json").write_text("not read: no encoder can be loaded")
     people = Judgements(12, (Correlation("tiny", 61.0, 50.0, 70.0),), "Asked twice.")
     monkeypatch.setattr("sts_dino.report.facts.read_judgements", lambda *_: people)
     of_model, missing_of_model = reported(tmp_path / "model.html", model)
@@ -160,7 +159,7 @@ def test_in_a_run_it_is_published_with_it_and_its_card_links_it(tmp_path):
         report([edit(other, fingerprint="0" * 64)], run / "report.html")
         with pytest.raises(InputError, match="other rows or weights"):
             card_of(run)
-    assert not list(tmp_path.rglob("*.cosines.json")) and not list(tmp_path.rglob("*.lock"))
+    assert not list(tmp_path.rglob("*.lock"))
 
 
 def test_the_command_answers(tmp_path):
@@ -185,6 +184,7 @@ def test_cosines_and_human_scores_of_a_real_encoder(tmp_path, monkeypatch):
         return {**row, "score": float(target == "1"), "sentence2": other} if "score" in row else row
 
     monkeypatch.setattr("card_runs.rows_of", scored_rows)
+    monkeypatch.chdir(tmp_path)  # where embeddings are kept
     run, model = dataset_run(tmp_path / "tiny-sts", "sts", texts=TEXTS), model_run(tmp_path / "encoder")
     make_encoder(model)
     make_encoder(tmp_path / "encoder.base")
@@ -205,7 +205,7 @@ def test_cosines_and_human_scores_of_a_real_encoder(tmp_path, monkeypatch):
         "tiny-encoder, before training",
     ):
         assert words in page.text, words
-    assert (tmp_path / "report.cosines.json").is_file() and facts.judgements.pairs == len(examples)
+    assert facts.judgements.pairs == len(examples)
     recipe = (run / "recipe.yaml").read_text(encoding="utf-8")
     (run / "recipe.yaml").write_text(recipe.replace("language: en", "language: de"), encoding="utf-8")
     page, missing = reported(tmp_path / "report.html", run)  # no packaged encoder judges German
@@ -252,20 +252,10 @@ def test_misfits_are_farthest_from_their_score_or_their_labels_median():
     assert [one.pair.first for one in misfits(scored, {"1": [0.9, 0.2], "0": [0.3]}, 2)] == ["wrong", "low"]
 
 
-def test_cosines_are_those_of_the_encoder_and_computed_once(tmp_path, monkeypatch):
-    folder, kept = make_encoder(tmp_path / "encoder"), tmp_path / "report.cosines.json"
+def test_cosines_are_those_of_the_encoder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where embeddings are kept
     sample = Sample("c", {"1": (Pair("A man plays.", "A man plays."), Pair("A man", "Two dogs run"))}, {"1": 2})
-    found = cosines_of(sample, "rows", {"trained": folder}, kept)
-    vectors = SentenceTransformer(str(folder), device="cpu").encode(["A man", "Two dogs run"])
+    found = cosines_of(sample, {"trained": make_encoder(tmp_path / "encoder")})
+    vectors = SentenceTransformer(str(tmp_path / "encoder"), device="cpu").encode(["A man", "Two dogs run"])
     cosine = vectors[0] @ vectors[1] / np.linalg.norm(vectors[0]) / np.linalg.norm(vectors[1])
     assert found["trained"]["1"] == pytest.approx([1, cosine], abs=1e-5)
-    monkeypatch.setattr("eval.encoders.load.load_encoder", None)  # nothing may be encoded again
-    assert cosines_of(sample, "rows", {"trained": folder}, kept) == found
-    with pytest.raises(TypeError):
-        cosines_of(sample, "other rows", {"trained": folder}, kept)
-    (folder / "modules.json").write_text((folder / "modules.json").read_text() + " ")
-    with pytest.raises(TypeError):
-        cosines_of(sample, "rows", {"trained": folder}, kept)
-    for content in ("", "[]", '{"similarities": {"x": 1}}'):
-        kept.write_text(content)
-        assert read_kept(kept) == read_kept(tmp_path / "absent.json") == {}

@@ -15,7 +15,6 @@ from typing import Any
 
 import datasets
 import numpy as np
-import pyarrow.parquet as pq
 from datasets import Dataset, IterableDataset
 
 from hub.client.connection import reading
@@ -149,26 +148,12 @@ def _cell(cell: Any, kind: str, where: str, name: str) -> Any:
 
 
 def load_shards(files: dict[str, list[str]], streaming: bool, place: str) -> Any:
-    """Shards of parquet by split, read by ``datasets``. Raises InputError when their bytes are not parquet.
-
-    It takes a path for a pattern, and one with ``::`` for two paths: such shards are read here, which is slower.
-    """
+    """Shards of parquet by split, read by ``datasets``. Raises InputError when their bytes are not parquet."""
+    if any("::" in path for paths in files.values() for path in paths):
+        raise InputError(place, "its path has '::', by which datasets splits a path", hint="rename the folder")
+    exact = {split: [glob.escape(path) for path in paths] for split, paths in files.items()}
     with reading_rows(place):
-        if not any("::" in path for paths in files.values() for path in paths):
-            exact = {split: [glob.escape(path) for path in paths] for split, paths in files.items()}
-            return datasets.load_dataset("parquet", data_files=exact, streaming=streaming)
-        source, loaded = IterableDataset if streaming else Dataset, dict[str, Any]()
-        for split, paths in files.items():
-            features = datasets.Features.from_arrow_schema(pq.read_schema(paths[0]))
-            given = {"paths": tuple(paths), "changed": tuple(Path(path).stat().st_mtime_ns for path in paths)}
-            loaded[split] = source.from_generator(_shard_rows, features=features, gen_kwargs=given)
-        return loaded
-
-
-def _shard_rows(paths: tuple[str, ...], changed: tuple[int, ...]) -> Iterator[dict[str, Any]]:
-    """The rows of shards; ``changed`` is for the cache of ``datasets``, as in ``typed_rows``."""
-    for path in paths:
-        yield from (row for _, row in open_rows(Path(path), path)[1])
+        return datasets.load_dataset("parquet", data_files=exact, streaming=streaming)
 
 
 def _config(given: str | None, configs: list[str], place: str) -> str:
