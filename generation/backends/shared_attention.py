@@ -25,7 +25,7 @@ NAME = "sts_dino_shared"
 KV_ALIGN = 16  # tokens: lengths of KV caches and levels are multiples of it
 ROW_ALIGN = 32  # rows of a pass come in multiples of it
 LOG2_E = math.log2(math.e)
-FUSED = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
+FUSED: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
 FUSED_TYPES = (torch.bfloat16, torch.float16) if FUSED else ()
 
 

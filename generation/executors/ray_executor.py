@@ -40,6 +40,7 @@ from hub.errors import InputError, OutOfMemory, RunError
 PAUSE = 1.0  # seconds without an answer, after which the cluster is looked at
 PATIENCE = 60.0  # seconds that a cluster may have no node to work on
 AUTOSCALED = 900.0  # the same where --workers asked for nodes: a machine takes minutes to start
+AHEAD = 4  # shards that a worker may begin while one is not done
 TRIES = 3  # workers that a task may take with it
 LOSSES = 5  # consecutive workers that a node may lose without a finished task
 LOOK = 2.0  # seconds between two looks at the cluster's nodes
@@ -200,13 +201,17 @@ class TaskQueue:
 
 @dataclass
 class WorkerHandle:
-    """An actor, its node, and the call that it works on (None: it waits): a task, or first its model's loading."""
+    """An actor, its node, and the call that it works on (None: it waits): a task, or first its model's loading.
+
+    ahead: its next tasks, which it may begin while texts of the first one are unfinished.
+    """
 
     node: Node
     actor: Any
     call: Any
     task: Task | None = None
     ready: bool = False
+    ahead: list[Task] = field(default_factory=list)
 
 
 @contextmanager
@@ -335,13 +340,25 @@ class RayExecutor:
         self.workers.append(WorkerHandle(node, actor, actor.prepare.remote(code_versions(), [self._spec_ref])))
 
     def _assign(self, queue: TaskQueue) -> None:
-        """Give a task to every worker that waits for one."""
-        names = {worker.node.name for worker in self.workers if worker.ready}
+        """Give a task to every worker that waits for one, and shards to begin ahead."""
+        names, waiting = {one.node.name for one in self.workers if one.ready}, list[WorkerHandle]()
         for worker in self.workers:
             if worker.call is None:
-                worker.task = queue.next(worker.node.name, names)
-                if worker.task is not None:
-                    worker.call = worker.actor.do.remote(worker.task, self._files(worker.task))
+                worker.task = worker.ahead.pop(0) if worker.ahead else queue.next(worker.node.name, names)
+                worker.task = worker.task or self._taken_over()
+                waiting.append(worker)
+        for worker in waiting * AHEAD:
+            if isinstance(worker.task, WriteShard) and len(worker.ahead) < AHEAD:
+                following = queue.next(worker.node.name, names)
+                worker.ahead += [following] if following else []
+        for worker in waiting:
+            if worker.task is not None:
+                worker.call = worker.actor.do.remote(worker.task, self._files(worker.task), worker.ahead)
+
+    def _taken_over(self) -> Task | None:
+        """The last of the tasks that the busiest worker has ahead; it has hardly begun it if it is not the only one."""
+        busiest = max((worker.ahead for worker in self.workers), key=len)
+        return busiest.pop() if len(busiest) > 1 else None
 
     def _files(self, task: Task) -> dict[str, bytes] | None:
         """The files of the run directory that a task reads, for workers that may not see it."""
@@ -416,6 +433,8 @@ class RayExecutor:
         for one in lost:
             self._remove(one)
         self._reconcile(now=True)
+        for task in (task for one in lost for task in one.ahead):
+            queue.requeue(task)
         for task in [one.task for one in lost if one.task]:
             if blamed and node.alive:
                 queue.failed(task, node.name, reason)

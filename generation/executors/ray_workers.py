@@ -73,13 +73,18 @@ class RemoteWorker:
         self._worker, self._directory = Worker(recipe, Prompts(recipe, spec.sets), writer), spec.directory
         return writer.describe(), self._new_messages()
 
-    def do(self, task: Task, files: Mapping[str, bytes] | None) -> tuple[TaskResult, tuple[str, ...]]:
-        """A task's result, and messages. Raises OutOfMemory. ``files``: those that it reads; None: they are here."""
+    def do(
+        self, task: Task, files: Mapping[str, bytes] | None, ahead: Sequence[Task] = ()
+    ) -> tuple[TaskResult, tuple[str, ...]]:
+        """A task's result, and messages. Raises OutOfMemory.
+
+        files: those that it reads; None: they are here. ahead: the tasks of the next calls.
+        """
         read: Read = self._directory.joinpath if files is None else files.__getitem__
         with _typed_out_of_memory(f"for {task.key}"):
             result = self._store.find(task) if self._store else None
             if result is None:
-                result = self._worker.do(task, read)
+                result = self._worker.do(task, read, ahead)
                 result = self._store.put(result) if self._store else result
         return result, self._new_messages()
 

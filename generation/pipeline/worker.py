@@ -1,9 +1,11 @@
 """Worker: a language model that does a recipe's tasks; and the executor with one worker, in this process."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby, tee
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -32,31 +34,65 @@ from hub.contract.published_paths import published_path
 from hub.contract.recipe import DatasetRecipe, DecodingParameters, Variant
 
 
+class _Feed(Iterator[WriteShard]):
+    """Tasks that come one by one: it ends when there are none, and goes on when there are more."""
+
+    def __init__(self) -> None:
+        self.tasks = deque[WriteShard]()
+
+    def __next__(self) -> WriteShard:
+        if self.tasks:
+            return self.tasks.popleft()
+        raise StopIteration
+
+
 class Worker:
     """One language model with the prompts and filters of one recipe."""
 
     def __init__(self, recipe: DatasetRecipe, prompts: Prompts, writer: Writer):
         self.recipe, self.prompts, self.writer = recipe, prompts, writer
         self._filters = TextFilters(recipe, prompts.sets)
+        self._begun = set[str]()  # keys of the shards of the stream that are not done
+        self._feed, self._stream = _Feed(), iter(list[TaskResult]())
 
-    def do(self, task: Task, read: Read) -> TaskResult:
-        """Do a task; ``read`` gives the run's finished files.
+    def do(self, task: Task, read: Read, ahead: Sequence[Task] = ()) -> TaskResult:
+        """Do a task; ``read`` gives the run's finished files. Shards ``ahead``, the next tasks, are begun meanwhile.
 
         Raises InputError when a prompt and the token budget do not fit the model's context.
         """
         started = time.monotonic()
         if isinstance(task, WriteShard):
-            return next(self.write([task], task.shard.variant))
+            return self._write_next(task, ahead)
         if isinstance(task, WriteSourceSentences):
             result = self._source_sentences(task)
         else:
             result = finish_group(self.recipe, task, read, text_length(self.recipe, self.writer.count_tokens).of)[0]
         return result.with_(seconds=time.monotonic() - started)
 
+    def _write_next(self, task: WriteShard, ahead: Sequence[Task]) -> TaskResult:
+        """The result of a shard, from the stream in which an earlier call began it, else from a new one."""
+        variant = task.shard.variant
+        if task.key not in self._begun:
+            self._begun, self._feed = set(), _Feed()
+            self._stream = self.write(self._feed, variant)
+        for one in (task, *ahead):
+            if isinstance(one, WriteShard) and one.shard.variant == variant and one.key not in self._begun:
+                self._feed.tasks.append(one)
+                self._begun.add(one.key)
+        try:
+            for result in self._stream:
+                self._begun.discard(result.key)
+                if result.key == task.key:  # others were done elsewhere
+                    return result
+        except BaseException:
+            self._begun = set()
+            raise
+        raise AssertionError(f"no result for {task.key}")
+
     def write(self, tasks: Iterable[Any], variant: Variant, tick: Tick = lambda _: None) -> Iterator[TaskResult]:
         """Write shards of one variant, in order; the next ones are begun before one is done (``write_shards``)."""
         (ahead, tasks), started = tee(tasks), time.monotonic()
-        sentences = (task.firsts for task in ahead)
+        sentences = map(attrgetter("firsts"), ahead)
         written = write_shards(self.writer, self.prompts, self.recipe, sentences, tick, variant)
         for task, (raw, failed) in zip(tasks, written, strict=False):
             result = shard_files(self.recipe, task, raw, failed)

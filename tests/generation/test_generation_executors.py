@@ -24,8 +24,8 @@ from generation.executors.options import cluster as connected
 from generation.executors.ray_executor import TRIES, Cause, Node, Nodes, RayExecutor, TaskQueue, WorkerHandle, classify
 from generation.executors.ray_workers import require_files
 from generation.executors.store import LostResult
-from generation.pipeline.tasks import TaskResult, WriteSourceSentences
-from hub.contract.recipe import DatasetRecipe
+from generation.pipeline.tasks import Shard, TaskResult, WriteShard, WriteSourceSentences
+from hub.contract.recipe import DatasetRecipe, Variant
 from hub.durable import sha256_file
 from hub.errors import InputError, OutOfMemory, RunError
 
@@ -202,6 +202,27 @@ def test_a_worker_whose_memory_ran_out_costs_its_node_one_worker_and_its_task_no
             assert node.room == 1 and "warning: node small has memory for 1 workers" in capsys.readouterr().err
             assert not queue._tried, "the node had too many workers; the task is not to blame"
     assert "it has too little memory for a worker: OutOfMemory: memory: is too small" in node.problem
+
+
+def test_workers_get_shards_to_begin_ahead_and_one_that_waits_takes_over_the_last():
+    variant, node, executor = Variant(None, 0), Node("id", "node", room=2), driver()
+    shards = [WriteShard(Shard(variant, block, 7), ()) for block in range(7)]
+    queue, calls = TaskQueue(shards), []
+    executor.workers = workers = [WorkerHandle(node, Mock(), None, ready=True) for _ in range(2)]
+    for worker in workers:
+        worker.actor.do.remote = lambda task, files, ahead: calls.append((task, [*ahead])) or task
+    executor._assign(queue)
+    assert calls == [(shards[0], [shards[2], shards[4], shards[6]]), (shards[1], [shards[3], shards[5]])]
+    for done in (1, 3):
+        workers[1].call = None
+        queue.done(shards[done])
+        executor._assign(queue)
+    workers[1].call = None
+    queue.done(shards[5])
+    executor._assign(queue)
+    assert [task for task, _ in calls[2:]] == [shards[3], shards[5], shards[6]] and not queue.finished
+    executor._failed(queue, workers[0], OSError(5, "io"))
+    assert [queue.next("other") for _ in range(3)] == [shards[2], shards[4], shards[0]]
 
 
 def test_a_nodes_problem_ends_its_workers_and_a_tasks_stops_the_run():

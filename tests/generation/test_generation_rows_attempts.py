@@ -2,6 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from seeded_writer import FIRSTS, ScoringWriter, SeededWriter, write_pairs
@@ -137,6 +138,24 @@ def test_a_shard_is_the_same_as_alone_while_the_next_ones_fill_the_batch(recipe,
         assert found == [(one.key, one.contents) for one in alone]
         assert max(count - number % len(firsts) for number, count in enumerate(begun)) in most
     assert sum(ticks) == 4 * few.texts_per_source_sentence * len(tasks)
+
+
+def test_a_worker_that_gets_one_shard_a_call_fills_its_batch_with_the_next_ones(recipe, monkeypatch):
+    """Its bytes stay those of shards alone, also where another worker did some of them, or a call failed."""
+    few = few_shot(recipe, shots=[0, 2], sets=1)
+    tasks = [WriteShard(shard, (SourceSentence(f"{shard.block}", f"text {shard.block}"),)) for shard in shards(few, 5)]
+    worker, alone = (Worker(few, load_prompts(few), SeededWriter(0, 0.4)) for _ in range(2))
+    for number, task in enumerate(tasks):
+        if number in (2, 3, 6):  # done elsewhere
+            continue
+        if number == 8:
+            with monkeypatch.context() as broken, pytest.raises(MemoryError):
+                broken.setattr(attempts, "_shard_rows", Mock(side_effect=MemoryError))
+                worker.do(task, Path, tasks[9:12])
+        asked = len(worker.writer.asked)
+        assert worker.do(task, Path, tasks[number + 1 : number + 4]).contents == alone.do(task, Path).contents
+        shown = {text for text in ("text 0", "text 1") for one in worker.writer.asked[asked:] if text in one.prompt}
+        assert number or len(shown) == 2, "the second shard is begun in the first call"
 
 
 def test_a_text_is_scored_under_every_labels_prompt_with_that_labels_own_examples(recipe):
