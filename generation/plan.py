@@ -1,11 +1,9 @@
 """What a run would do (``--dry-run``) and how long it would take (``--estimate``). Neither writes anything.
 
 The pilot of an estimate generates for 64 source sentences spread over the source, with the real settings; each shot
-count gets a share of them. With a slow model it generates for 16: the first sentence, which warms up, tells.
+count gets a share of them. A slow model's pilot keeps a small batch full and ends early.
 
-The batch is full until the queue is empty, then it drains. A run of n texts takes ``full * (n - c) / (p - c) + drain``,
-with p the pilot's texts and c those in the batch when its queue ran empty. Where the batch held all texts from the
-start, the second half of them drains: repeated attempts follow one another.
+The batch is full until the queue is empty, then it drains: repeated attempts follow one another.
 """
 
 import heapq
@@ -14,11 +12,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count, islice
+from math import log
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any, TypeVar
 
-from generation.backends.protocol import Completion, Request, Writer
+from generation.backends.protocol import Completion, Request, complete
 from generation.backends.registry import BACKENDS, load_preview, load_writer, with_dtype
 from generation.inputs.prompts import ContextRoom, Prompts, TokenCounter, load_prompts
 from generation.inputs.row_seeds import fraction
@@ -27,7 +26,7 @@ from generation.pipeline import tasks as layout
 from generation.pipeline.directory import BaseRun
 from generation.pipeline.tasks import WriteSourceSentences
 from generation.pipeline.worker import Worker
-from generation.rows.attempts import write_shards
+from generation.rows.attempts import text_request, write_shards
 from generation.rows.filters import filtered
 from hub.cli import say
 from hub.contract.recipe import DatasetRecipe, DecodingParameters, Variant
@@ -40,9 +39,11 @@ SAMPLE = 200  # source sentences whose prompts are counted
 FILES, FILES_OF_FOLDER = 100_000, 10_000  # fewer are recommended: huggingface.co/docs/hub/storage-limits
 BESIDE = 12  # files without data: manifest, recipe, card, plots
 NOT_YET = "a sentence that the model will write first, here one of twelve words."
-ROWS, FEW = 64, 16  # source sentences of the pilot, and of a slow model's
+ROWS = 64  # source sentences of the pilot
 FULL = 512  # rows of a full batch on a CPU (generation.backends.load_model)
-SLOW = 10.0  # seconds for the first source sentence: 14 with half a billion parameters and five examples, one thread
+SLOW = 0.15  # seconds of a pass of few rows: 0.2 with half a billion parameters on one thread
+BATCH, SECONDS, FEW = 64, 20.0, 32  # rows of a slow model's pilot; it ends after so many seconds and texts
+FIRST = 12  # tokens of a model's first texts, which tell how slow a pass is
 FIRSTS = 512  # source sentences asked for to estimate the time of all: fewer would not fill a batch
 Clock = Callable[[], float]
 Item = TypeVar("Item")
@@ -202,26 +203,42 @@ def _spread(items: Sequence[Item], count: int) -> list[Item]:
 
 @dataclass
 class Pilot:
-    """Time and rows of one pilot shard."""
+    """Time and rows of a pilot. ``begun``: that of its first texts, of which the batch holds few rows."""
 
-    firsts: int
+    firsts: float  # source sentences; of a pilot that ended early those that are done
     texts: int = 0  # all requested texts, retries included
     seconds: float = 0.0
-    full: float = 0.0  # seconds until the queue was empty
-    full_texts: int = 0  # texts done by then
     raw: int = 0  # rows accepted
     kept: Counter[str] = field(default_factory=Counter)  # by label, after the filters
     asked: Counter[str] = field(default_factory=Counter)
-    drain: float = 0.0  # seconds of the last half of the texts
     rows: int = 0  # of the model, for all texts at once
+    work: tuple[int, int] = (0, 0)  # passes of the model and their tokens; a server tells none
+    unfinished: float = 0.0  # the work on unfinished texts, as a number of texts
+    longest: int = 0  # tokens of a text
+    prefixes: float = 0.0  # seconds until the shared prefixes are read
+    begun: "Pilot | None" = None
 
-    def run_seconds(self, firsts: int) -> float:
-        """Predicted seconds of a run of ``firsts`` source sentences."""
+    @property
+    def is_slow(self) -> bool:
+        """Whether a whole pilot would take minutes, as the first texts tell."""
+        return self.seconds > SLOW * self.work[0] > 0
+
+    def run_seconds(self, firsts: int, attempts: int) -> float:
+        """Predicted seconds of a run of ``firsts`` source sentences with so many ``attempts`` at most.
+
+        A pass takes seconds for itself and for each of its tokens. At the end few rows wait for the longest text's last
+        attempt: the one that is likely among so many source sentences.
+        """
+        from scipy.optimize import nnls
+
         texts = self.texts * firsts / self.firsts
-        held = self.texts - self.full_texts
-        if not self.full_texts or texts <= held:
-            return (self.seconds - self.drain) * texts / self.texts + self.drain
-        return self.full * (texts - held) / self.full_texts + self.seconds - self.full
+        if not self.begun or not self.work[0]:
+            return self.seconds * texts / self.texts
+        per_pass, per_token = nnls([self.begun.work, self.work], [self.begun.seconds, self.seconds])[0]
+        tokens = self.work[1] * texts / (self.texts + self.unfinished)
+        rejected = max(1 - self.kept[label] / asked for label, asked in self.asked.items())
+        likely = 1 - log(max(1, firsts)) / log(min(max(rejected, 0.01), 0.99))
+        return float(per_token * tokens + per_pass * (tokens / FULL + self.longest * min(attempts, likely)))
 
     def memory_mb(self, loaded: float, peak: float, firsts: int) -> float:
         """Predicted most memory of a run of ``firsts``, from that of the loaded model and of this pilot."""
@@ -230,37 +247,62 @@ class Pilot:
 
 
 class Watched:
-    """A writer that notes in a pilot when its queue ran empty, and how many texts were done by then."""
+    """A writer that measures pilots. In a slow model's it keeps a small batch full, and stops early."""
 
-    def __init__(self, writer: Writer, clock: Clock):
+    def __init__(self, writer: Any, clock: Clock):
         self.writer, self.clock, self.context = writer, clock, writer.context
         self.count_tokens, self.prompt_tokens = writer.count_tokens, writer.prompt_tokens
         self.is_control, self.shown_tokens = writer.is_control, writer.shown_tokens
-        self.describe, self.ahead, self.pilot = writer.describe, writer.ahead, Pilot(0)
+        self.describe, self.pilot, self.slow = writer.describe, Pilot(0), False
+
+    def ahead(self, settings: DecodingParameters, batch_size: int | None) -> int:
+        """See ``Writer.ahead``."""
+        return BATCH if self.slow else self.writer.ahead(settings, batch_size)
 
     def stream(
         self, queue: deque[Request], settings: DecodingParameters, batch_size: int | None, prefixes: Sequence[str] = ()
     ) -> Iterator[tuple[Request, Completion]]:
         """See ``Writer.stream``."""
-        started, pilot, ended = self.clock(), self.pilot, list[float]()
-        pilot.rows, last = sum(len(request.prompts) for request in queue), queue[-1] if queue else None
-        for answer in self.writer.stream(queue, settings, batch_size, prefixes):
-            if queue and queue[-1] is last:  # repeated attempts come first
-                pilot.full, pilot.full_texts = self.clock() - started, pilot.texts
+        pilot, started, lengths = self.pilot, self.clock(), [settings.max_new_tokens]
+        passes, tokens = getattr(self.writer, "work", (0, 0))
+        pilot.rows = sum(len(request.prompts) for request in queue)
+        if self.slow:
+            batch_size = pilot.rows = min(batch_size or BATCH, BATCH)
+        for request, completion in self.writer.stream(queue, settings, batch_size, prefixes):
             pilot.texts += 1
-            ended.append(self.clock())
-            yield answer
-        pilot.seconds = self.clock() - started
-        pilot.drain = pilot.seconds - (ended[len(ended) // 2] - started if ended else 0.0)
+            lengths.append(self.count_tokens(completion.text) + 1)
+            yield request, completion
+            if self.slow and self.clock() - started > SECONDS and pilot.texts >= FEW:
+                pilot.unfinished = self.writer.in_progress(lambda read: fmean(one for one in lengths if one > read))
+                break
+        pilot.seconds, pilot.longest = self.clock() - started, max(lengths[1:], default=0)
+        now = getattr(self.writer, "work", (0, 0))
+        pilot.work = now[0] - passes, now[1] - tokens
 
-    def shard(self, prompts: Prompts, firsts: Sequence[SourceSentence], variant: Variant) -> Pilot:
-        """Generate the texts of some source sentences as a shard of a run would, and discard them."""
-        found, recipe = Pilot(len(firsts)), prompts.recipe
-        self.pilot = found
-        ((raw, failed),) = write_shards(self, prompts, recipe, [firsts], lambda _: None, variant)
+    def first_texts(self, prompts: Prompts, variant: Variant) -> Pilot:
+        """Read the shared prefixes, and begin a text of each label: first calls are slow."""
+        one, settings = prompts.variant(variant, NOT_YET), prompts.recipe.decoding
+        asked = [text_request(prompts, label, NOT_YET, one, 0) for label in prompts.recipe.written_labels]
+        for tokens in (1, min(FIRST, settings.max_new_tokens)):
+            read, self.pilot = self.pilot, Pilot(1)
+            short = settings.model_copy(update={"max_new_tokens": tokens})
+            complete(self, asked, short, settings.batch_size, prompts.prefixes(variant))
+        self.pilot.prefixes = read.seconds
+        return self.pilot
+
+    def shard(self, prompts: Prompts, firsts: Sequence[SourceSentence], variant: Variant, begun: Pilot) -> Pilot:
+        """Generate the texts of some source sentences as a run would, and discard them."""
+        found, recipe, done = Pilot(len(firsts), begun=begun), prompts.recipe, list[int]()
+        self.pilot, self.slow, shards = found, begun.is_slow, [firsts]
+        if self.slow:  # the first ones are to stand for all
+            by_length = sorted(firsts, key=lambda first: len(first.text))
+            shards = [[by_length[place]] for place in sorted(range(len(firsts)), key=lambda place: place * 0.618 % 1)]
+        written = write_shards(self, prompts, recipe, shards, done.append, variant)
+        raw, failed = ([*chain.from_iterable(rows)] for rows in zip(*written, strict=True))
         kept, dropped = filtered(raw, recipe)
         found.raw, found.kept = len(raw), Counter(row["target"] for row in kept)
         found.asked = Counter(row["target"] for row in (*kept, *dropped, *failed))
+        found.firsts, self.slow = max(1, len(done)) / recipe.texts_per_source_sentence, False
         return found
 
 
@@ -273,6 +315,7 @@ class Estimate:
     seconds: float
     keep_rate: dict[str, float]  # by label: kept of the requested ones
     pilot_seconds: float
+    texts: dict[str, int] = field(default_factory=dict)  # by label, of the pilots
     read: list[str] = field(default_factory=list)  # ``what_was_read``
     start_seconds: float = 0.0  # until the model generates
     memory_mb: float = 0.0  # most, with a full batch
@@ -280,28 +323,33 @@ class Estimate:
     def __str__(self) -> str:
         hours, minutes = divmod(round(self.seconds / 60), 60)
         lines = [
-            f"pilot of at most {ROWS} source sentences: {self.pilot_seconds:.1f} s",
+            f"pilot of {sum(self.texts.values())} texts: {self.pilot_seconds:.1f} s",
             f"rows/s: {self.rows / self.seconds:.3g}",
-            f"time: {self.seconds / 3600:.3g} hours ({hours} h {minutes:02d} min), without loading the model",
+            f"time: {self.seconds / 3600:.3g} hours ({hours} h {minutes:02d} min), "
+            f"and {self.start_seconds:.0f} s to load the model and read what prompts share",
             f"source sentences: {self.source_sentences}; raw rows: about {self.rows}",
         ]
-        return "\n".join([*lines, *(f"keep rate of label {name}: {rate:.1%}" for name, rate in self.keep_rate.items())])
+        rates = [
+            f"keep rate of label {name}: {rate:.1%} of {self.texts[name]} texts"
+            for name, rate in self.keep_rate.items()
+        ]
+        return "\n".join([*lines, *rates])
 
 
 def estimate(recipe: DatasetRecipe, clock: Clock = time.monotonic) -> Estimate:
     """Run the pilot and predict the run. Leaves no file behind. Raises InputError as the run would."""
     recipe = with_dtype(recipe)
     writer, prompts = Watched(load_writer(recipe.model), clock), load_prompts(recipe)
-    warm_up = writer.shard(prompts, [SourceSentence("warm-up", NOT_YET)], recipe.variants[0])  # first calls are slow
-    loaded = peak_rss_mb()
+    begun = writer.first_texts(prompts, recipe.variants[0])
+    loaded, start = peak_rss_mb(), seconds_since_start()
     total, firsts, first_seconds, read = _source_sentences(recipe, writer, prompts)
-    firsts = _spread(firsts, FEW) if warm_up.seconds > SLOW else firsts
     shots = list(dict.fromkeys(variant.shots for variant in recipe.variants))
-    pilots, start = dict[int | None, Pilot](), seconds_since_start()
+    pilots = dict[int | None, Pilot]()
     for number, shown in enumerate(shots):
         say(f"pilot{f' with {shown} examples' if shown is not None else ''} ...")
         variant = next(variant for variant in recipe.variants if variant.shots == shown)
-        pilots[shown] = writer.shard(prompts, firsts[number :: len(shots)] or firsts[:1], variant)
+        begun = writer.first_texts(prompts, variant) if number else begun
+        pilots[shown] = writer.shard(prompts, firsts[number :: len(shots)] or firsts[:1], variant, begun)
     found = predict(recipe, total, pilots, first_seconds)
     most = max(one.memory_mb(loaded, peak_rss_mb(), total) for one in pilots.values())
     return replace(found, read=read, start_seconds=start, memory_mb=most)
@@ -310,13 +358,14 @@ def estimate(recipe: DatasetRecipe, clock: Clock = time.monotonic) -> Estimate:
 def predict(recipe: DatasetRecipe, total: int, pilots: dict[int | None, Pilot], first_seconds: float) -> Estimate:
     """A run of ``total`` source sentences, which take ``first_seconds`` to write, from ``pilots`` by shot count."""
     seconds, rows, kept, asked = first_seconds, 0.0, Counter[str](), Counter[str]()
-    for variant in recipe.variants:
+    for number, variant in enumerate(recipe.variants):
         found = pilots[variant.shots]
-        seconds += found.run_seconds(total)
+        seconds += found.run_seconds(total, recipe.decoding.max_attempts)
+        seconds += found.begun.prefixes if number and found.begun else 0.0
         rows += found.raw * total / found.firsts
         kept, asked = kept + found.kept, asked + found.asked
-    rates = {label.name: kept[label.name] / asked[label.name] for label in recipe.written_labels}
-    return Estimate(total, round(rows), seconds, rates, sum(found.seconds for found in pilots.values()))
+    rates = {name: kept[name] / texts for name, texts in asked.items()}
+    return Estimate(total, round(rows), seconds, rates, sum(found.seconds for found in pilots.values()), dict(asked))
 
 
 def _source_sentences(

@@ -9,7 +9,7 @@ the same texts and takes more memory and time.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
 
@@ -61,6 +61,7 @@ class Engine(PromptEncoder):
         self._caches = KVCaches()
         self._prefix_ids: list[Ids] = []
         self._running: tuple[list[LiveSequence], int] = [], 1  # unfinished texts, the most tokens of one
+        self.work = 0, 0  # passes that decoded texts, and their tokens, those of prompts included
         self._most_rows: int | None = None  # once memory ran out: what is left of the rows, for all later calls
 
     def describe(self) -> dict[str, Any]:
@@ -163,9 +164,13 @@ class Engine(PromptEncoder):
         mixed = self.attention.shared and (self._exact or not batch_size)
         return self.rows(settings, batch_size) if mixed else 0
 
-    def in_progress(self) -> float:
-        """The work done on unfinished texts, prompts included, as a number of texts; another thread may ask."""
-        return sum(text.share(self._running[1]) for text in self._running[0])
+    def in_progress(self, length: Callable[[int], float] | None = None) -> float:
+        """The work done on unfinished texts, prompts included, as a number of texts; another thread may ask.
+
+        ``length``: the tokens that a text of so many is expected to get; without it the most that the recipe allows.
+        """
+        texts, most = self._running
+        return sum(text.share(length(len(text.tokens)) if length else most) for text in texts)
 
     def _fewer(self, rows: int) -> int:
         """Half the rows, said and remembered; the GPU's freed memory is given back first."""
@@ -217,6 +222,7 @@ class Engine(PromptEncoder):
         going = [row for text in batch.sequences if text.tokens for row in text.rows]
         read: list[Row | Prompt] = [*going, *batch.prefill]
         outputs = [run_pass(self.model, batch.next_pass())] if read else []
+        self.work = self.work[0] + len(outputs), self.work[1] + len(going) + batch.prefill_tokens
         for number, prompt in enumerate(batch.prefill, len(going)):
             prompt.output = outputs[0][number].clone()
         batch.prefill = []
