@@ -264,7 +264,7 @@ class Watched:
     ) -> Iterator[tuple[Request, Completion]]:
         """See ``Writer.stream``."""
         pilot, started, lengths = self.pilot, self.clock(), [settings.max_new_tokens]
-        passes, tokens = getattr(self.writer, "work", (0, 0))
+        passes, tokens = self._work
         pilot.rows = sum(len(request.prompts) for request in queue)
         if self.slow:
             batch_size = pilot.rows = min(batch_size or BATCH, BATCH)
@@ -276,8 +276,11 @@ class Watched:
                 pilot.unfinished = self.writer.in_progress(lambda read: fmean(one for one in lengths if one > read))
                 break
         pilot.seconds, pilot.longest = self.clock() - started, max(lengths[1:], default=0)
-        now = getattr(self.writer, "work", (0, 0))
-        pilot.work = now[0] - passes, now[1] - tokens
+        pilot.work = self._work[0] - passes, self._work[1] - tokens
+
+    @property
+    def _work(self) -> tuple[int, int]:
+        return getattr(self.writer, "passes", 0), getattr(self.writer, "tokens_computed", 0)
 
     def first_texts(self, prompts: Prompts, variant: Variant) -> Pilot:
         """Read the shared prefixes, and begin a text of each label: first calls are slow."""
