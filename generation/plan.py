@@ -29,7 +29,7 @@ from generation.pipeline.worker import Worker
 from generation.rows.attempts import text_request, write_shards
 from generation.rows.filters import filtered
 from hub.cli import say
-from hub.contract.recipe import DatasetRecipe, DecodingParameters, Variant
+from hub.contract.recipe import DatasetRecipe, DecodingParameters, Label, Variant
 from hub.errors import InputError
 from hub.process import peak_rss_mb, seconds_since_start
 from hub.untrusted import printable
@@ -42,7 +42,7 @@ NOT_YET = "a sentence that the model will write first, here one of twelve words.
 ROWS = 64  # source sentences of the pilot
 FULL = 512  # rows of a full batch on a CPU (generation.backends.load_model)
 SLOW = 0.15  # seconds of a pass of few rows: 0.2 with half a billion parameters on one thread
-BATCH, SECONDS, FEW = 64, 20.0, 32  # rows of a slow model's pilot; it ends after so many seconds and texts
+BATCH, SECONDS, FEW = 64, 20.0, 40  # rows of a slow model's pilot; it ends after so many seconds and texts
 FIRST = 12  # tokens of a model's first texts, which tell how slow a pass is
 FIRSTS = 512  # source sentences asked for to estimate the time of all: fewer would not fill a batch
 Clock = Callable[[], float]
@@ -203,47 +203,78 @@ def _spread(items: Sequence[Item], count: int) -> list[Item]:
 
 @dataclass
 class Pilot:
-    """Time and rows of a pilot. ``begun``: that of its first texts, of which the batch holds few rows."""
+    """What a pilot on ``firsts`` source sentences measured. ``begun``: the one of few rows that came before it.
 
-    firsts: float  # source sentences; of a pilot that ended early those that are done
-    texts: int = 0  # all requested texts, retries included
-    seconds: float = 0.0
-    raw: int = 0  # rows accepted
-    kept: Counter[str] = field(default_factory=Counter)  # by label, after the filters
-    asked: Counter[str] = field(default_factory=Counter)
-    rows: int = 0  # of the model, for all texts at once
-    work: tuple[int, int] = (0, 0)  # passes of the model and their tokens; a server tells none
-    unfinished: float = 0.0  # the work on unfinished texts, as a number of texts
-    longest: int = 0  # tokens of a text
-    prefixes: float = 0.0  # seconds until the shared prefixes are read
+    A text is known by its model rows and by the tokens of each of them.
+    """
+
+    firsts: int
     begun: "Pilot | None" = None
+    seconds: float = 0.0
+    raw: Counter[str] = field(default_factory=Counter)  # texts accepted, by label
+    kept: Counter[str] = field(default_factory=Counter)  # those that the filters keep
+    asked: Counter[str] = field(default_factory=Counter)  # all texts, rejected ones included
+    texts: list[tuple[int, int]] = field(default_factory=list)
+    unfinished: list[tuple[int, int]] = field(default_factory=list)  # when a slow model's pilot ended early
+    rows: int = 0  # in the batch at most
+    work: tuple[int, int] = (0, 0)  # passes of the model and their tokens; a server tells none
+    longest: int = 0  # tokens of the longest text
+    prefixes: float = 0.0  # seconds until the shared prefixes are read
 
-    @property
     def is_slow(self) -> bool:
-        """Whether a whole pilot would take minutes, as the first texts tell."""
+        """Whether a whole pilot would take minutes: after the one of few rows."""
         return self.seconds > SLOW * self.work[0] > 0
 
-    def run_seconds(self, firsts: int, attempts: int) -> float:
-        """Predicted seconds of a run of ``firsts`` source sentences with so many ``attempts`` at most.
+    def texts_of(self, label: Label, recipe: DatasetRecipe) -> float:
+        """Texts of a label for each source sentence, rejected ones included."""
+        if not self.unfinished:
+            return self.asked[label.name] / self.firsts
+        wanted, accepted = recipe.texts_asked(label), (self.raw[label.name] + 1) / (self.asked[label.name] + 1.5)
+        return wanted * (1 - (1 - accepted) ** (recipe.decoding.max_attempts / wanted)) / accepted
+
+    def run_rows(self, firsts: int, recipe: DatasetRecipe) -> float:
+        """Predicted rows of a run of ``firsts`` source sentences, before filters."""
+        labels = recipe.written_labels
+        accepted = {label.name: self.raw[label.name] / max(1, self.asked[label.name]) for label in labels}
+        return firsts * sum(accepted[label.name] * self.texts_of(label, recipe) for label in labels)
+
+    def run_seconds(self, firsts: int, recipe: DatasetRecipe) -> float:
+        """Predicted seconds of a run of ``firsts`` source sentences.
 
         A pass takes seconds for itself and for each of its tokens. At the end few rows wait for the longest text's last
         attempt: the one that is likely among so many source sentences.
         """
         from scipy.optimize import nnls
 
-        texts = self.texts * firsts / self.firsts
+        texts = firsts * sum(self.texts_of(label, recipe) for label in recipe.written_labels)
         if not self.begun or not self.work[0]:
-            return self.seconds * texts / self.texts
+            return self.seconds * texts / len(self.texts)
         per_pass, per_token = nnls([self.begun.work, self.work], [self.begun.seconds, self.seconds])[0]
-        tokens = self.work[1] * texts / (self.texts + self.unfinished)
-        rejected = max(1 - self.kept[label] / asked for label, asked in self.asked.items())
-        likely = 1 - log(max(1, firsts)) / log(min(max(rejected, 0.01), 0.99))
-        return float(per_token * tokens + per_pass * (tokens / FULL + self.longest * min(attempts, likely)))
+        mean, begun = mean_tokens(self.texts, self.unfinished), [*self.texts, *self.unfinished]
+        tokens = texts * (self.work[1] + sum(rows * (mean - tokens) for rows, tokens in begun)) / len(begun)
+        full = recipe.decoding.batch_size or FULL
+        drain = self.work[0] - self.work[1] / full
+        if self.unfinished:
+            rejected = max(1 - self.raw[label] / asked for label, asked in self.asked.items())
+            attempts = 1 - log(max(1, firsts)) / log(min(max(rejected, 0.01), 0.99))
+            drain = self.longest * min(attempts, recipe.decoding.max_attempts)
+        return float(per_pass * (tokens / full + drain) + per_token * tokens)
 
-    def memory_mb(self, loaded: float, peak: float, firsts: int) -> float:
+    def memory_mb(self, loaded: float, peak: float, firsts: int, recipe: DatasetRecipe) -> float:
         """Predicted most memory of a run of ``firsts``, from that of the loaded model and of this pilot."""
-        batch = min(FULL, self.rows * firsts / self.firsts)
+        texts = firsts * recipe.texts_per_source_sentence
+        batch = min(FULL, texts * fmean(rows for rows, _ in [*self.texts, *self.unfinished]))
         return loaded + (peak - loaded) * max(1.0, batch / max(1, self.rows))
+
+
+def mean_tokens(texts: Sequence[tuple[int, int]], unfinished: Sequence[tuple[int, int]]) -> float:
+    """The mean tokens of a row, by the estimate of Kaplan and Meier: unfinished texts are longer than they are now."""
+    begun, mean, going = [*texts, *unfinished], 0.0, 1.0
+    for length in range(max(tokens for _, tokens in begun)):
+        mean += going
+        ended = sum(rows for rows, tokens in texts if tokens == length + 1)
+        going *= 1 - ended / sum(rows for rows, tokens in begun if tokens > length)
+    return mean
 
 
 class Watched:
@@ -263,49 +294,48 @@ class Watched:
         self, queue: deque[Request], settings: DecodingParameters, batch_size: int | None, prefixes: Sequence[str] = ()
     ) -> Iterator[tuple[Request, Completion]]:
         """See ``Writer.stream``."""
-        pilot, started, lengths = self.pilot, self.clock(), [settings.max_new_tokens]
-        passes, tokens = self._work
-        pilot.rows = sum(len(request.prompts) for request in queue)
+        pilot, started, (passes, tokens) = self.pilot, self.clock(), self._work()
+        pilot.rows = min(FULL, sum(len(request.prompts) for request in queue))
         if self.slow:
             batch_size = pilot.rows = min(batch_size or BATCH, BATCH)
         for request, completion in self.writer.stream(queue, settings, batch_size, prefixes):
-            pilot.texts += 1
-            lengths.append(self.count_tokens(completion.text) + 1)
+            pilot.texts.append((len(request.prompts), self.count_tokens(completion.text) + 1))
             yield request, completion
-            if self.slow and self.clock() - started > SECONDS and pilot.texts >= FEW:
-                pilot.unfinished = self.writer.in_progress(lambda read: fmean(one for one in lengths if one > read))
+            if self.slow and self.clock() - started > SECONDS and len(pilot.texts) >= FEW:
+                pilot.unfinished = self.writer.unfinished()
                 break
-        pilot.seconds, pilot.longest = self.clock() - started, max(lengths[1:], default=0)
-        pilot.work = self._work[0] - passes, self._work[1] - tokens
+        pilot.seconds, now = self.clock() - started, self._work()
+        pilot.work = now[0] - passes, now[1] - tokens
 
-    @property
     def _work(self) -> tuple[int, int]:
         return getattr(self.writer, "passes", 0), getattr(self.writer, "tokens_computed", 0)
 
     def first_texts(self, prompts: Prompts, variant: Variant) -> Pilot:
-        """Read the shared prefixes, and begin a text of each label: first calls are slow."""
+        """Read the shared prefixes, then begin a text of each label: first calls are slow."""
         one, settings = prompts.variant(variant, NOT_YET), prompts.recipe.decoding
         asked = [text_request(prompts, label, NOT_YET, one, 0) for label in prompts.recipe.written_labels]
         for tokens in (1, min(FIRST, settings.max_new_tokens)):
             read, self.pilot = self.pilot, Pilot(1)
             short = settings.model_copy(update={"max_new_tokens": tokens})
             complete(self, asked, short, settings.batch_size, prompts.prefixes(variant))
-        self.pilot.prefixes = read.seconds
-        return self.pilot
+        begun, self.pilot = replace(self.pilot, prefixes=read.seconds), Pilot(0)
+        return begun
 
     def shard(self, prompts: Prompts, firsts: Sequence[SourceSentence], variant: Variant, begun: Pilot) -> Pilot:
         """Generate the texts of some source sentences as a run would, and discard them."""
-        found, recipe, done = Pilot(len(firsts), begun=begun), prompts.recipe, list[int]()
-        self.pilot, self.slow, shards = found, begun.is_slow, [firsts]
-        if self.slow:  # the first ones are to stand for all
+        found, recipe, shards = Pilot(len(firsts), begun), prompts.recipe, [firsts]
+        self.pilot, self.slow = found, begun.is_slow()
+        if self.slow:  # whenever it ends, it has had source sentences of all lengths
             by_length = sorted(firsts, key=lambda first: len(first.text))
             shards = [[by_length[place]] for place in sorted(range(len(firsts)), key=lambda place: place * 0.618 % 1)]
-        written = write_shards(self, prompts, recipe, shards, done.append, variant)
+        written = write_shards(self, prompts, recipe, shards, lambda _: None, variant)
         raw, failed = ([*chain.from_iterable(rows)] for rows in zip(*written, strict=True))
         kept, dropped = filtered(raw, recipe)
-        found.raw, found.kept = len(raw), Counter(row["target"] for row in kept)
+        found.raw, found.kept = (Counter(row["target"] for row in rows) for rows in (raw, kept))
         found.asked = Counter(row["target"] for row in (*kept, *dropped, *failed))
-        found.firsts, self.slow = max(1, len(done)) / recipe.texts_per_source_sentence, False
+        lengths = [self.count_tokens(first.text) for first in firsts if found.unfinished]
+        most = max([tokens for _, tokens in found.texts] + lengths)
+        found.longest, self.slow = min(recipe.decoding.max_new_tokens, most), False
         return found
 
 
@@ -354,7 +384,7 @@ def estimate(recipe: DatasetRecipe, clock: Clock = time.monotonic) -> Estimate:
         begun = writer.first_texts(prompts, variant) if number else begun
         pilots[shown] = writer.shard(prompts, firsts[number :: len(shots)] or firsts[:1], variant, begun)
     found = predict(recipe, total, pilots, first_seconds)
-    most = max(one.memory_mb(loaded, peak_rss_mb(), total) for one in pilots.values())
+    most = max(one.memory_mb(loaded, peak_rss_mb(), total, recipe) for one in pilots.values())
     return replace(found, read=read, start_seconds=start, memory_mb=most)
 
 
@@ -363,9 +393,9 @@ def predict(recipe: DatasetRecipe, total: int, pilots: dict[int | None, Pilot], 
     seconds, rows, kept, asked = first_seconds, 0.0, Counter[str](), Counter[str]()
     for number, variant in enumerate(recipe.variants):
         found = pilots[variant.shots]
-        seconds += found.run_seconds(total, recipe.decoding.max_attempts)
+        seconds += found.run_seconds(total, recipe)
         seconds += found.begun.prefixes if number and found.begun else 0.0
-        rows += found.raw * total / found.firsts
+        rows += found.run_rows(total, recipe)
         kept, asked = kept + found.kept, asked + found.asked
     rates = {name: kept[name] / texts for name, texts in asked.items()}
     return Estimate(total, round(rows), seconds, rates, sum(found.seconds for found in pilots.values()), dict(asked))

@@ -9,7 +9,7 @@ the same texts and takes more memory and time.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
 
@@ -165,13 +165,13 @@ class Engine(PromptEncoder):
         mixed = self.attention.shared and (self._exact or not batch_size)
         return self.rows(settings, batch_size) if mixed else 0
 
-    def in_progress(self, length: Callable[[int], float] | None = None) -> float:
-        """The work done on unfinished texts, prompts included, as a number of texts; another thread may ask.
+    def in_progress(self) -> float:
+        """The work done on unfinished texts, prompts included, as a number of texts; another thread may ask."""
+        return sum(text.share(self._running[1]) for text in self._running[0])
 
-        ``length``: the tokens that a text of so many is expected to get; without it the most that the recipe allows.
-        """
-        texts, most = self._running
-        return sum(text.share(length(len(text.tokens)) if length else most) for text in texts)
+    def unfinished(self) -> list[tuple[int, int]]:
+        """The rows and the tokens so far of every unfinished text."""
+        return [(len(text.rows), len(text.tokens)) for text in self._running[0]]
 
     def _fewer(self, rows: int) -> int:
         """Half the rows, said and remembered; the GPU's freed memory is given back first."""
