@@ -221,10 +221,6 @@ class Pilot:
     longest: int = 0  # tokens of the longest text
     prefixes: float = 0.0  # seconds until the shared prefixes are read
 
-    def is_slow(self) -> bool:
-        """Whether a whole pilot would take minutes: after the one of few rows."""
-        return self.seconds > SLOW * self.work[0] > 0
-
     def texts_of(self, label: Label, recipe: DatasetRecipe) -> float:
         """Texts of a label for each source sentence, rejected ones included."""
         if not self.unfinished:
@@ -234,9 +230,9 @@ class Pilot:
 
     def run_rows(self, firsts: int, recipe: DatasetRecipe) -> float:
         """Predicted rows of a run of ``firsts`` source sentences, before filters."""
-        labels = recipe.written_labels
-        accepted = {label.name: self.raw[label.name] / max(1, self.asked[label.name]) for label in labels}
-        return firsts * sum(accepted[label.name] * self.texts_of(label, recipe) for label in labels)
+        labels = [label for label in recipe.written_labels if self.asked[label.name]]
+        share = {label.name: self.raw[label.name] / self.asked[label.name] for label in labels}
+        return firsts * sum(share[label.name] * self.texts_of(label, recipe) for label in labels)
 
     def run_seconds(self, firsts: int, recipe: DatasetRecipe) -> float:
         """Predicted seconds of a run of ``firsts`` source sentences.
@@ -324,7 +320,7 @@ class Watched:
     def shard(self, prompts: Prompts, firsts: Sequence[SourceSentence], variant: Variant, begun: Pilot) -> Pilot:
         """Generate the texts of some source sentences as a run would, and discard them."""
         found, recipe, shards = Pilot(len(firsts), begun), prompts.recipe, [firsts]
-        self.pilot, self.slow = found, begun.is_slow()
+        self.pilot, self.slow = found, begun.seconds > SLOW * begun.work[0] > 0
         if self.slow:  # whenever it ends, it has had source sentences of all lengths
             by_length = sorted(firsts, key=lambda first: len(first.text))
             shards = [[by_length[place]] for place in sorted(range(len(firsts)), key=lambda place: place * 0.618 % 1)]
