@@ -147,8 +147,9 @@ def propose(
         require_known_language,
     )
 
-    seen, generator = _looked_at(corpus, recipe, choices), choose_generator(choices.lm, choices.lm_license)
+    seen = _looked_at(corpus, recipe, choices)
     found = seen.profile
+    generator = choose_generator(choices.lm, choices.lm_license, found)
     require_known_language(corpus, generator, found, choices.language)
     if found.usable - found.quoted < least:
         without = f" without a quotation mark, {found.quoted} with one" if found.quoted else ""

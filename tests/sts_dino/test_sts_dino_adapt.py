@@ -216,6 +216,12 @@ def test_models_of_sts_dino_lm_are_chosen_by_name_and_the_best_one_here_by_defau
         folder = str(placed(tmp_path, name))
         chosen = choose_base(name, None, {}) if name.startswith("all") else choose_generator(None, None)
         assert chosen.section["path"] == folder and chosen.section["license"] == MODELS[name].license
+    german = SimpleNamespace(language="de", kind="statements")
+    assert choose_generator(None, None, german).section["gguf_file"] == MODELS[larger].file
+    assert (
+        f"few good pairs of such texts (docs/adapt.md): sts-dino lm {larger}"
+        in choose_generator(smaller, None, german).why
+    )
     assert "gguf_file" not in choose_generator("gemma", None).section
     with pytest.raises(InputError, match=r"did you mean 'qwen2.5-coder-1.5b-instruct'\?"):
         choose_generator("qwen2.5-coder-1.5b", None)
