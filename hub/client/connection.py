@@ -54,12 +54,6 @@ class WrongAnswer(httpx2.RequestError):
 _ours = list[Callable[[], httpx2.Client]]()  # what makes the clients of this process, once it is set
 
 
-def ensure() -> None:
-    """Make the client library of this process use our client, unless it does."""
-    if not _ours:
-        use()
-
-
 def use(*heard: Heard) -> None:
     """Make the client library of this process use our client; ``heard`` is called with the head of every answer."""
     from huggingface_hub import set_client_factory
@@ -182,7 +176,8 @@ def hub_errors(what: str, known_as: Callable[[Exception], StsDinoError | None] =
 
     what: e.g. "publish org/name".
     """
-    ensure()
+    if not _ours:
+        use()
     try:
         yield
     except StsDinoError:
