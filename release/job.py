@@ -20,7 +20,7 @@ from hub.contract.published_paths import git
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe, recipe_files
 from hub.errors import InputError
-from release.options import LocalWorkers, PublicOption, RecipeOverrides, option_groups, words_of
+from release.options import LocalWorkers, PublicOption, RecipeOverrides, words_of
 from release.run import is_model, refuse_baselines
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class HubJob:
 
 
 @app.command()
-@option_groups
+@cli.option_groups
 def main(
     recipe: cli.RecipeArgument,
     org: Annotated[str, typer.Option("--org", help="User or organisation to publish to")],
