@@ -116,7 +116,7 @@ def option_groups(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def called(**given: Any) -> None:
         for name, group in groups.items():
-            given[name] = group(**{item.name: given.pop(item.name) for item in fields(group)})
+            given[name] = group(**{item.name: given.pop(item.name) for item in fields(group) if item.name in given})
         command(**given)
 
     parameters = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in parameters]
