@@ -50,6 +50,10 @@ CASES = {
     "lm": Case("lm", {"batched float32": 17, "batched bfloat16": 12, "engine float32": 43, "engine bfloat16": 48}),
     "lm, 8 examples": Case("lm", {"batched bfloat16": 3, "engine bfloat16": 48}, shots=8),
     "lm, no counter-prompts": Case("lm", {"llama.cpp q4_k_m": 24, "engine bfloat16": 48}, counters=False),
+    "lm, 5 examples": Case("lm", {"batched bfloat16": 2, "engine bfloat16": 60}, shots=5),
+    "lm, 5 examples, no counter-prompts": Case(
+        "lm", {"llama.cpp q4_k_m": 10, "engine bfloat16": 60}, shots=5, counters=False
+    ),
     "load of a GGUF": Case("lm", {"transformers bfloat16": 1, "first bfloat16": 1, "second bfloat16": 1}, loads=True),
 }
 
@@ -70,13 +74,18 @@ class Trial:
 
 @dataclass(frozen=True)
 class Result:
-    """Texts, seconds and peak memory (MiB, beyond the loaded model) of a trial."""
+    """Texts, seconds and peak memory (MiB) of a trial: ``peak_mb`` beyond the loaded model, ``whole_mb`` with it.
+
+    tokens: that the engine computed, counted once for each row or prompt, and the fewest that these texts need.
+    """
 
     accepted: int
     texts: list[str]
     cpu_s: float
     wall_s: float
     peak_mb: float
+    whole_mb: float = 0.0
+    tokens: tuple[int, int] = (0, 0)
 
     def __str__(self) -> str:
         return f"{self.accepted} of {len(self.texts)} texts accepted in {self.cpu_s:.1f} CPU s, {self.peak_mb:.0f} MiB"
@@ -119,11 +128,12 @@ def main(
         runs = interleaved(ways, rounds, trial)
         found[name] = summary(runs, device)
         rows += [
-            [name, way, one["rate"]["median"], one["peak_mb"], f"{one['same_texts']:.0%}", one["speedup"]]
+            [name, way, *(one[key] for key in ("rate", "speedup", "peak_mb", "whole_mb", "same_texts", "tokens"))]
             for way, one in found[name].items()
         ]
         write_results(out, {"cases": found}, ("torch", "transformers", "tokenizers"), device)
-    print(table(["case", "way", "texts/s", "peak MiB", "same texts", "speed-up"], rows, names=2))
+    head = ["case", "way", "texts/s", "speed-up", "peak MiB", "with the model", "same texts", "tokens a text, least"]
+    print(table(head, rows, names=2))
 
 
 def summary(runs: dict[str, list[Result]], device: str) -> dict[str, dict[str, Any]]:
@@ -140,6 +150,8 @@ def summary(runs: dict[str, list[Result]], device: str) -> dict[str, dict[str, A
             "rate": spread(rates[way]),
             "speedup": ratios(rates[way], rates[first])["median"],
             "peak_mb": max(run.peak_mb for run in of),
+            "whole_mb": max(run.whole_mb for run in of),
+            "tokens": [round(sum(run.tokens[n] for run in of) / sum(len(run.texts) for run in of), 1) for n in (0, 1)],
             "same_texts": round(sum(pairs) / len(pairs), 4),
             "seconds": seconds[way],
         }
@@ -184,16 +196,28 @@ def measure(trial: Trial) -> Result:
     if trial.case.loads:
         return measure_load(trial)
     requests, prefixes, settings = work(trial.case, trial.count, trial.start)
-    with loaded(trial) as (generate, process):
+    with loaded(trial) as (generate, process, engine):
         generate(requests[-1:], (), settings.model_copy(update={"max_new_tokens": 2}))
         loaded_mb = process.memory_info().rss / 2**20
         Path(f"/proc/{process.pid}/clear_refs").write_text("5", encoding="ascii")  # the peak begins anew
+        if engine:
+            engine.tokens_computed = 0
         cpu, wall = sum(process.cpu_times()[:2]), time.perf_counter()
         done = generate(requests, prefixes, settings)
         cpu, wall = sum(process.cpu_times()[:2]) - cpu, time.perf_counter() - wall
-        peak = _peak_mb(process)
-    accepted = sum(one.problem is None for one in done)
-    return Result(accepted, [one.text for one in done], cpu, wall, round(peak - loaded_mb, 1))
+        peak, counts = _peak_mb(process), tokens(engine, requests, done) if engine else (0, 0)
+    accepted, texts = sum(one.problem is None for one in done), [one.text for one in done]
+    return Result(accepted, texts, cpu, wall, round(peak - loaded_mb, 1), round(peak), counts)
+
+
+def tokens(engine: Any, requests: list[Any], done: list[Any]) -> tuple[int, int]:
+    """Tokens that the engine computed, and the fewest: each prompt's tail once, each text once for each of its rows."""
+    prompts = {engine.encode(prompt) for one in requests for prompt in one.prompts}
+    shared = {ids: max((len(p) for p in engine.prefix_ids if ids[: len(p)] == p), default=0) for ids in prompts}
+    own = [len(engine.encode(f"{one.prompt}{text.text}\"")) - len(engine.encode(one.prompt)) - 1
+           for one, text in zip(requests, done, strict=True)]  # fmt: skip
+    rows = sum(max(0, length) * len(one.prompts) for one, length in zip(requests, own, strict=True))
+    return engine.tokens_computed, rows + sum(len(ids) - shared[ids] for ids in prompts)
 
 
 def measure_load(trial: Trial) -> Result:
@@ -233,8 +257,9 @@ def _peak_mb(process: psutil.Process) -> float:
 
 
 @contextmanager
-def loaded(trial: Trial) -> Iterator[tuple[Callable[..., list[Any]], psutil.Process]]:
-    """The function that generates, and the process that computes."""
+def loaded(trial: Trial) -> Iterator[tuple[Callable[..., list[Any]], psutil.Process, Any]]:
+    """The function that generates, the process that computes, and the engine if it is that."""
+    from generation.backends.load_model import read_model
     from generation.backends.protocol import complete
     from generation.backends.registry import load_writer
     from hub.contract.recipe import LanguageModel
@@ -244,36 +269,24 @@ def loaded(trial: Trial) -> Iterator[tuple[Callable[..., list[Any]], psutil.Proc
 
         with serve(trial.gguf, SLOTS, CONTEXT) as serving:
             server = {"base_url": serving.base_url, "model": "gguf", "dialect": "llamacpp", "concurrency": SLOTS}
-            fields = {"backend": "openai", "path": str(trial.model), "server": server, "license": "none"}
-            client = load_writer(LanguageModel.model_validate(fields))
-            yield (lambda requests, prefixes, settings: complete(client, requests, settings)), serving.process
-    elif trial.way == "engine":
-        fields = {"path": str(trial.model), "dtype": trial.dtype, "device": trial.device, "license": "none"}
-        if not (trial.model / "config.json").is_file():
-            fields["gguf_file"] = trial.gguf.name
-        writer: Any = load_writer(LanguageModel.model_validate(fields))
+            client = load_writer(
+                LanguageModel.model_validate({"backend": "openai", "server": server, "license": "none"})
+            )
+            yield (lambda requests, prefixes, settings: complete(client, requests, settings)), serving.process, None
+        return
+    fields = {"path": str(trial.model), "dtype": trial.dtype, "device": trial.device, "license": "none"}
+    if not (trial.model / "config.json").is_file():
+        fields["gguf_file"] = trial.gguf.name
+    model = LanguageModel.model_validate(fields)
+    if trial.way == "engine":
+        writer: Any = load_writer(model)
 
         def engine(requests: list[Any], prefixes: tuple[str, ...], settings: Any) -> list[Any]:
             return complete(writer, requests, settings, writer.rows(settings, None), prefixes)
 
-        yield engine, psutil.Process()
+        yield engine, psutil.Process(), writer
     else:
-        yield baseline(trial), psutil.Process()
+        from benchmarks.generate_baseline import Generator
 
-
-def baseline(trial: Trial) -> Callable[..., list[Any]]:
-    """``generate()`` around the same weights."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    from benchmarks.generate_baseline import Generator
-    from hub.untrusted import NO_CODE, NO_PICKLES
-
-    tokenizer = AutoTokenizer.from_pretrained(trial.model, **NO_CODE)
-    model: Any = AutoModelForCausalLM.from_pretrained(trial.model, dtype=getattr(torch, trial.dtype), **NO_PICKLES)
-    generator = Generator(model.to(trial.device), tokenizer)
-
-    def write(requests: list[Any], prefixes: tuple[str, ...], settings: Any) -> list[Any]:
-        return generator.batched(requests, settings, ROWS)
-
-    return write
+        generator = Generator(*read_model(model))
+        yield (lambda requests, _, settings: generator.batched(requests, settings, ROWS)), psutil.Process(), None

@@ -1,4 +1,4 @@
-"""The pages of kept results: ``docs/results.md`` (effects and readings) and every table beside the results."""
+"""The pages of kept results: ``docs/results.md`` (effects and readings), every table, and how much data decide more."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 INTRODUCTION = Path(__file__).parent / "plans" / "introduction.md"
 TABLES = "experiments/results/papers/README.md"
 HOUR = 3600
+POWER = 1.96 + 0.84  # standard errors that separate an effect from 0 at 95 % in four of five repetitions
 WIDEST = 9  # columns of numbers that a page shows side by side
 SEPARATOR = "\n\n"
 OPEN = "#767676"
@@ -45,6 +46,35 @@ def write_pages(page: Path, plan: Plan, results: Path) -> None:
         write_text(page.parent / "results" / f"{name}.svg", svg)
     write_text(page, summary(found))
     write_text(results / "README.md", tables(plan, found))
+    write_text(results / "power.md", power(found))
+
+
+def power(found: Found) -> str:
+    """For each effect that is not reproduced, how many times its seeds would separate the paper's effect from 0.
+
+    The interval narrows with the root of the seeds. The test rows stay the same, so both columns are lower bounds.
+    """
+    rows = []
+    for one, result in found:
+        for effect, difference in matched(one, result) if result else []:
+            if result is None or difference.verdict == "reproduced":
+                continue
+            printed, half = (
+                printed_difference(one, effect),
+                (difference.difference.high - difference.difference.low) / 2,
+            )
+            cells = [one.name, effect.says, effect.column, number(difference.difference)]
+            times = (POWER / 1.96 * half / printed) ** 2 if printed else None
+            hours = "" if times is None else f"{max(1.0, times) * result.seconds / HOUR:,.1f}"
+            rows.append(
+                [*cells, "" if printed is None else f"{printed:+z.1f}", f"{times:,.2f}" if times else "", hours]
+            )
+    head = "# Seeds that would decide\n\n`sts-dino experiment run --page` writes this table from the JSON files."
+    columns = ["experiment", "effect", "column", "here", "paper", "times the seeds, at least", "CPU-hours, at least"]
+    return (
+        SEPARATOR.join([head, (power.__doc__ or "").replace("\n    ", "\n").strip(), table(columns, rows, names=3)])
+        + "\n"
+    )
 
 
 def summary(found: Found) -> str:

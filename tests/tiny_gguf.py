@@ -1,4 +1,4 @@
-"""A tiny random Llama as a GGUF file, for tests; what transformers and llama.cpp both read, tokenizer included."""
+"""A tiny random Llama, Qwen 2 or Gemma 3 as a GGUF file; what transformers and llama.cpp both read."""
 
 import json
 from pathlib import Path
@@ -21,13 +21,20 @@ _NAMES = {  # the part of a layer in transformers: in a GGUF file
     "model.norm": "output_norm",
     "lm_head": "output",
 }
+_GEMMA3 = _NAMES | {
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
 
 
 def make_gguf(folder: Path, file: Path, kind: str = "F32", architecture: str = "llama") -> Path:
-    """Write the model of ``folder`` (``tiny_lm.make_lm(folder)``, a Llama) to ``file``.
+    """Write the model of ``folder`` (``tiny_lm``) to ``file``: a Llama, or that of the ``architecture``.
 
-    ``kind`` is the number format of its matrices (F32, F16, BF16, Q8_0, Q4_0 ...); vectors are F32. Any other
-    ``architecture`` is only what the header then says.
+    ``kind`` is the number format of its matrices (F32, F16, BF16, Q8_0, Q4_0 ...); vectors are F32. Any
+    ``architecture`` but llama, qwen2 and gemma3 is only what the header then says.
     """
     config = json.loads((folder / "config.json").read_text())
     writer = gguf.GGUFWriter(file, architecture)
@@ -39,13 +46,16 @@ def make_gguf(folder: Path, file: Path, kind: str = "F32", architecture: str = "
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_rope_dimension_count(config["head_dim"])
-    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
+    writer.add_rope_dimension_count(
+        size := config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    )
+    writer.add_key_length(size)
+    writer.add_rope_freq_base(config["rope_parameters"].get("rope_theta", 1e6))
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_file_type(getattr(gguf.LlamaFileType, f"MOSTLY_{kind}", gguf.LlamaFileType.ALL_F32))
     _add_tokenizer(writer, json.loads((folder / "tokenizer.json").read_text()))
     for name, weights in load_file(folder / "model.safetensors").items():
-        _add_tensor(writer, name, weights, config, gguf.GGMLQuantizationType[kind])
+        _add_tensor(writer, name, weights, config, gguf.GGMLQuantizationType[kind], architecture)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -77,12 +87,15 @@ def _add_tokenizer(writer: gguf.GGUFWriter, tokenizer: dict[str, Any]) -> None:
     writer.add_add_bos_token(False)
 
 
-def _add_tensor(writer: gguf.GGUFWriter, name: str, weights: Any, config: dict[str, Any], kind: Any) -> None:
-    stem = name.removesuffix(".weight")
+def _add_tensor(
+    writer: gguf.GGUFWriter, name: str, weights: Any, config: dict[str, Any], kind: Any, architecture: str
+) -> None:
+    stem, _, ending = name.rpartition(".")
     *layer, part = stem.removeprefix("model.layers.").split(".", 1) if "layers" in stem else [stem]
     heads = {"self_attn.q_proj": "num_attention_heads", "self_attn.k_proj": "num_key_value_heads"}.get(part)
-    if heads:  # llama.cpp turns neighbouring pairs by RoPE, transformers halves
+    if heads and architecture not in ("qwen2", "gemma3"):  # llama.cpp turns neighbouring pairs by RoPE
         weights = weights.reshape(config[heads], 2, -1, weights.shape[-1]).swapaxes(1, 2).reshape(weights.shape)
     kind = kind if weights.ndim > 1 else gguf.GGMLQuantizationType.F32
     quantized = gguf.quants.quantize(weights.copy(), kind)
-    writer.add_tensor(f"{f'blk.{layer[0]}.' if layer else ''}{_NAMES[part]}.weight", quantized, raw_dtype=kind)
+    names = _GEMMA3 if architecture == "gemma3" else _NAMES
+    writer.add_tensor(f"{f'blk.{layer[0]}.' if layer else ''}{names[part]}.{ending}", quantized, raw_dtype=kind)

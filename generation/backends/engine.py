@@ -59,8 +59,9 @@ class Engine(PromptEncoder):
         self._window_reported = False
         self._exact = model.dtype == torch.float32 and self._device.type == "cpu"  # a text never depends on its batch
         self._caches = KVCaches()
-        self._prefix_ids: list[Ids] = []
+        self.prefix_ids: list[Ids] = []
         self._running: tuple[list[LiveSequence], int] = [], 1  # unfinished texts, the most tokens of one
+        self.tokens_computed = 0  # of rows and of prompts, each prompt once; without shared prefixes
         self._most_rows: int | None = None  # once memory ran out: what is left of the rows, for all later calls
 
     def describe(self) -> dict[str, Any]:
@@ -96,7 +97,7 @@ class Engine(PromptEncoder):
                 else:
                     if batch is None:
                         self._read_prefixes(prefixes)
-                        batch = LiveBatch(self._caches, [len(ids) for ids in self._prefix_ids], self._device)
+                        batch = LiveBatch(self._caches, [len(ids) for ids in self.prefix_ids], self._device)
                     self._admit(batch, queue, wide, settings, rows)
                     done = self._step(batch, settings)
             except (RuntimeError, MemoryError) as error:
@@ -104,7 +105,7 @@ class Engine(PromptEncoder):
                 ran_out = True
             if ran_out:  # not in the except block: the error holds the tensors of the pass
                 queue.extendleft(text.request for text in reversed(batch.sequences if batch else []))
-                batch, self._caches, self._prefix_ids = None, KVCaches(), []
+                batch, self._caches, self.prefix_ids = None, KVCaches(), []
                 rows = self._fewer(rows)
             else:
                 self._running = batch.sequences if batch else [], settings.max_new_tokens
@@ -216,7 +217,9 @@ class Engine(PromptEncoder):
         """One pass and one token for every text; those that end leave the batch."""
         going = [row for text in batch.sequences if text.tokens for row in text.rows]
         read: list[Row | Prompt] = [*going, *batch.prefill]
-        outputs = [run_pass(self.model, batch.next_pass())] if read else []
+        now = [batch.next_pass()] if read else []
+        outputs = [run_pass(self.model, one) for one in now]
+        self.tokens_computed += sum(len(one.ids) for one in now)
         for number, prompt in enumerate(batch.prefill, len(going)):
             prompt.output = outputs[0][number].clone()
         batch.prefill = []
@@ -289,9 +292,9 @@ class Engine(PromptEncoder):
         encoded = (self.encoded_prefix(prefix)[:-1] for prefix in prefixes)
         wanted = dict.fromkeys(ids for ids in encoded if self.attention.holds(len(ids)))
         wanted.pop((), None)
-        if list(wanted) == self._prefix_ids:
+        if list(wanted) == self.prefix_ids:
             return
-        self._prefix_ids = list(wanted)
+        self.prefix_ids = list(wanted)
         self._caches.shared_prefixes = KVCache()
         for number, ids in enumerate(wanted):
             self._caches.shared_prefixes.grow(number + 1, len(ids))
@@ -311,7 +314,7 @@ class Engine(PromptEncoder):
         """The longest shared prefix of a prompt that leaves at least one token; -1: none."""
         fitting = [
             (len(prefix), number)
-            for number, prefix in enumerate(self._prefix_ids)
+            for number, prefix in enumerate(self.prefix_ids)
             if len(prefix) < len(ids) and ids[: len(prefix)] == prefix
         ]
         return max(fitting, default=(0, -1))[1]

@@ -356,4 +356,4 @@ def test_a_chat_template_holds_the_prompt_and_the_answer_is_opened(lm):
     rendered = [Request(f"<user>{one.prompt[:-1]}</user><bot>" + '"', (), one.seed) for one in requests(9)]
     turns = [Request(one.prompt, (), one.seed) for one in requests(9)]
     found, wanted = (complete(*pair, SETTINGS, 20, PREFIXES) for pair in ((chat, turns), (raw, rendered)))
-    assert [done.text for done in found] == [done.text for done in wanted] and chat._prefix_ids
+    assert [done.text for done in found] == [done.text for done in wanted] and chat.prefix_ids

@@ -11,7 +11,7 @@ import torch
 from command_outcomes import outcome_of
 from safetensors.numpy import load_file, save_file
 from tiny_gguf import make_gguf
-from tiny_lm import TEXTS, load_engine, make_lm
+from tiny_lm import TEXTS, load_engine, make_family, make_lm
 from transformers import modeling_gguf_pytorch_utils
 
 from generation import explain, run
@@ -67,12 +67,24 @@ def test_a_gguf_writes_the_texts_of_the_same_weights_in_safetensors(lm, folder):
     assert sum(one == other for one, other in zip(greedy, texts(lm, GREEDY), strict=True)) >= len(greedy) / 2
 
 
-@pytest.mark.parametrize(("kind", "dtype"), [("F32", "float32"), ("Q8_0", "bfloat16"), ("Q4_0", "float16")])
-def test_weights_config_and_tokenizer_equal_those_that_transformers_reads(lm, tmp_path, monkeypatch, kind, dtype):
-    make_gguf(lm, tmp_path / "one.gguf", kind)
+@pytest.mark.parametrize(
+    ("family", "kind", "dtype"),
+    [
+        ("llama", "F32", "float32"),
+        ("llama", "Q4_0", "float16"),
+        ("qwen2", "Q8_0", "bfloat16"),
+        ("gemma3", "Q8_0", "bfloat16"),
+    ],
+)
+def test_weights_config_and_tokenizer_equal_those_that_transformers_reads(
+    lm, tmp_path, monkeypatch, family, kind, dtype
+):
+    made = lm if family == "llama" else make_family(tmp_path / family, family, hidden_size=64, num_attention_heads=4)
+    make_gguf(made, tmp_path / "one.gguf", kind, family)
     recipe = LanguageModel(path=str(tmp_path), gguf_file="one.gguf", dtype=dtype, license="mit")
-    (own, tokenizer), legacy = read_model(recipe), Mock(wraps=modeling_gguf_pytorch_utils.load_gguf_checkpoint)
+    legacy = Mock(wraps=modeling_gguf_pytorch_utils.load_gguf_checkpoint)
     monkeypatch.setattr(modeling_gguf_pytorch_utils, "load_gguf_checkpoint", legacy)
+    own, tokenizer = read_model(recipe)
     assert load_preview(recipe)[0] and not legacy.called
     monkeypatch.setattr(gguf_file, "PROVEN", {})  # any other architecture
     theirs, expected = read_model(recipe)

@@ -205,14 +205,14 @@ def placed(home: Path, name: str) -> Path:
 
 def test_models_of_sts_dino_lm_are_chosen_by_name_and_the_best_one_here_by_default(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    larger, smaller, gemma = BEST_FIRST
+    smaller, larger, gemma = BEST_FIRST
     encoder = choose_base("all-mpnet-base-v2", None, {}).section
     assert (encoder["repo_id"], encoder["license"]) == ("sentence-transformers/all-mpnet-base-v2", "apache-2.0")
     assert (encoder["modules"], encoder["max_seq_length"]) == ("sentence-transformer", 384)
     hub = choose_generator(smaller, None).section
     assert hub["repo_id"] == "Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF" and len(hub["revision"]) == 40
     assert (hub["gguf_file"], hub["license"]) == (MODELS[smaller].file, "apache-2.0")
-    for name in (gemma, smaller, larger, "all-minilm-l6-v2"):
+    for name in (gemma, larger, smaller, "all-minilm-l6-v2"):
         folder = str(placed(tmp_path, name))
         chosen = choose_base(name, None, {}) if name.startswith("all") else choose_generator(None, None)
         assert chosen.section["path"] == folder and chosen.section["license"] == MODELS[name].license
