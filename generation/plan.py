@@ -1,11 +1,9 @@
 """What a run would do (``--dry-run``) and how long it would take (``--estimate``). Neither writes anything.
 
 The pilot of an estimate generates for 64 source sentences spread over the source, with the real settings; each shot
-count gets a share of them. With a slow model it generates for 16: the first sentence, which warms up, tells.
+count gets a share of them. A slow model's pilot keeps a small batch full and ends early.
 
-The batch is full until the queue is empty, then it drains. A run of n texts takes ``full * (n - c) / (p - c) + drain``,
-with p the pilot's texts and c those in the batch when its queue ran empty. Where the batch held all texts from the
-start, the second half of them drains: repeated attempts follow one another.
+The batch is full until the queue is empty, then it drains: repeated attempts follow one another.
 """
 
 import heapq
@@ -14,11 +12,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count, islice
+from math import log
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any, TypeVar
 
-from generation.backends.protocol import Completion, Request, Writer
+from generation.backends.protocol import Completion, Request, complete
 from generation.backends.registry import BACKENDS, load_preview, load_writer, with_dtype
 from generation.inputs.prompts import ContextRoom, Prompts, TokenCounter, load_prompts
 from generation.inputs.row_seeds import fraction
@@ -27,10 +26,10 @@ from generation.pipeline import tasks as layout
 from generation.pipeline.directory import BaseRun
 from generation.pipeline.tasks import WriteSourceSentences
 from generation.pipeline.worker import Worker
-from generation.rows.attempts import write_shards
+from generation.rows.attempts import text_request, write_shards
 from generation.rows.filters import filtered
 from hub.cli import say
-from hub.contract.recipe import DatasetRecipe, DecodingParameters, Variant
+from hub.contract.recipe import DatasetRecipe, DecodingParameters, Label, Variant
 from hub.errors import InputError
 from hub.process import peak_rss_mb, seconds_since_start
 from hub.untrusted import printable
@@ -40,9 +39,11 @@ SAMPLE = 200  # source sentences whose prompts are counted
 FILES, FILES_OF_FOLDER = 100_000, 10_000  # fewer are recommended: huggingface.co/docs/hub/storage-limits
 BESIDE = 12  # files without data: manifest, recipe, card, plots
 NOT_YET = "a sentence that the model will write first, here one of twelve words."
-ROWS, FEW = 64, 16  # source sentences of the pilot, and of a slow model's
+ROWS = 64  # source sentences of the pilot
 FULL = 512  # rows of a full batch on a CPU (generation.backends.load_model)
-SLOW = 10.0  # seconds for the first source sentence: 14 with half a billion parameters and five examples, one thread
+SLOW = 0.1  # seconds of a pass of few rows: 0.2 with half a billion parameters on one thread
+BATCH, SECONDS, FEW = 64, 20.0, 40  # rows of a slow model's pilot; it ends after so many seconds and texts
+FIRST = 12  # tokens of a model's first texts, which tell how slow a pass is
 FIRSTS = 512  # source sentences asked for to estimate the time of all: fewer would not fill a batch
 Clock = Callable[[], float]
 Item = TypeVar("Item")
@@ -202,65 +203,138 @@ def _spread(items: Sequence[Item], count: int) -> list[Item]:
 
 @dataclass
 class Pilot:
-    """Time and rows of one pilot shard."""
+    """What a pilot on ``firsts`` source sentences measured. ``begun``: the one of few rows that came before it.
+
+    A text is known by its model rows and by the tokens of each of them.
+    """
 
     firsts: int
-    texts: int = 0  # all requested texts, retries included
+    begun: "Pilot | None" = None
     seconds: float = 0.0
-    full: float = 0.0  # seconds until the queue was empty
-    full_texts: int = 0  # texts done by then
-    raw: int = 0  # rows accepted
-    kept: Counter[str] = field(default_factory=Counter)  # by label, after the filters
-    asked: Counter[str] = field(default_factory=Counter)
-    drain: float = 0.0  # seconds of the last half of the texts
-    rows: int = 0  # of the model, for all texts at once
+    raw: Counter[str] = field(default_factory=Counter)  # texts accepted, by label
+    kept: Counter[str] = field(default_factory=Counter)  # those that the filters keep
+    asked: Counter[str] = field(default_factory=Counter)  # all texts, rejected ones included
+    texts: list[tuple[int, int]] = field(default_factory=list)
+    unfinished: list[tuple[int, int]] = field(default_factory=list)  # when a slow model's pilot ended early
+    rows: int = 0  # in the batch at most
+    work: tuple[int, int] = (0, 0)  # passes of the model and their tokens; a server tells none
+    longest: int = 0  # tokens of the longest text
+    prefixes: float = 0.0  # seconds until the shared prefixes are read
 
-    def run_seconds(self, firsts: int) -> float:
-        """Predicted seconds of a run of ``firsts`` source sentences."""
-        texts = self.texts * firsts / self.firsts
-        held = self.texts - self.full_texts
-        if not self.full_texts or texts <= held:
-            return (self.seconds - self.drain) * texts / self.texts + self.drain
-        return self.full * (texts - held) / self.full_texts + self.seconds - self.full
+    def texts_of(self, label: Label, recipe: DatasetRecipe) -> float:
+        """Texts of a label for each source sentence, rejected ones included."""
+        if not self.unfinished:
+            return self.asked[label.name] / self.firsts
+        wanted, accepted = recipe.texts_asked(label), (self.raw[label.name] + 1) / (self.asked[label.name] + 1.5)
+        return wanted * (1 - (1 - accepted) ** (recipe.decoding.max_attempts / wanted)) / accepted
 
-    def memory_mb(self, loaded: float, peak: float, firsts: int) -> float:
-        """Predicted most memory of a run of ``firsts``, from that of the loaded model and of this pilot."""
-        batch = min(FULL, self.rows * firsts / self.firsts)
-        return loaded + (peak - loaded) * max(1.0, batch / max(1, self.rows))
+    def run_rows(self, firsts: int, recipe: DatasetRecipe) -> float:
+        """Predicted rows of a run of ``firsts`` source sentences, before filters."""
+        labels = [label for label in recipe.written_labels if self.asked[label.name]]
+        share = {label.name: self.raw[label.name] / self.asked[label.name] for label in labels}
+        return firsts * sum(share[label.name] * self.texts_of(label, recipe) for label in labels)
+
+    def run_seconds(self, firsts: int, recipe: DatasetRecipe) -> float:
+        """Predicted seconds of a run of ``firsts`` source sentences.
+
+        A pass takes seconds for itself and for each of its tokens. At the end few rows wait for the longest text's last
+        attempt: the one that is likely among so many source sentences.
+        """
+        from scipy.optimize import nnls
+
+        texts = firsts * sum(self.texts_of(label, recipe) for label in recipe.written_labels)
+        if not self.begun or not self.work[0]:
+            return self.seconds * texts / len(self.texts)
+        per_pass, per_token = nnls([self.begun.work, self.work], [self.begun.seconds, self.seconds])[0]
+        mean, begun = mean_tokens(self.texts, self.unfinished), [*self.texts, *self.unfinished]
+        tokens = texts * (self.work[1] + sum(rows * (mean - tokens) for rows, tokens in begun)) / len(begun)
+        full = recipe.decoding.batch_size or FULL
+        drain = self.work[0] - self.work[1] / full
+        if self.unfinished:
+            rejected = max(1 - self.raw[label] / asked for label, asked in self.asked.items())
+            attempts = 1 - log(max(1, firsts)) / log(min(max(rejected, 0.01), 0.99))
+            drain = self.longest * min(attempts, recipe.decoding.max_attempts)
+        return float(per_pass * (tokens / full + drain) + per_token * tokens)
+
+    def memory_mb(self, loaded: float, peak: float, firsts: int, recipe: DatasetRecipe) -> float:
+        """Predicted most memory of a run of ``firsts``, from that of the loaded model and of this pilot.
+
+        The texts of a pilot that ended early had filled half of their room at most.
+        """
+        texts = firsts * recipe.texts_per_source_sentence
+        batch = min(FULL, texts * fmean(rows for rows, _ in [*self.texts, *self.unfinished]))
+        return loaded + (peak - loaded) * max(1.0, batch / max(1, self.rows)) * (2 if self.unfinished else 1)
+
+
+def mean_tokens(texts: Sequence[tuple[int, int]], unfinished: Sequence[tuple[int, int]]) -> float:
+    """The mean tokens of a row, by the estimate of Kaplan and Meier: unfinished texts are longer than they are now."""
+    begun, mean, going = [*texts, *unfinished], 0.0, 1.0
+    for length in range(max(tokens for _, tokens in begun)):
+        mean += going
+        ended = sum(rows for rows, tokens in texts if tokens == length + 1)
+        going *= 1 - ended / sum(rows for rows, tokens in begun if tokens > length)
+    return mean
 
 
 class Watched:
-    """A writer that notes in a pilot when its queue ran empty, and how many texts were done by then."""
+    """A writer that measures pilots. In a slow model's it keeps a small batch full, and stops early."""
 
-    def __init__(self, writer: Writer, clock: Clock):
+    def __init__(self, writer: Any, clock: Clock):
         self.writer, self.clock, self.context = writer, clock, writer.context
         self.count_tokens, self.prompt_tokens = writer.count_tokens, writer.prompt_tokens
         self.is_control, self.shown_tokens = writer.is_control, writer.shown_tokens
-        self.describe, self.ahead, self.pilot = writer.describe, writer.ahead, Pilot(0)
+        self.describe, self.pilot, self.slow = writer.describe, Pilot(0), False
+
+    def ahead(self, settings: DecodingParameters, batch_size: int | None) -> int:
+        """See ``Writer.ahead``."""
+        return BATCH if self.slow else self.writer.ahead(settings, batch_size)
 
     def stream(
         self, queue: deque[Request], settings: DecodingParameters, batch_size: int | None, prefixes: Sequence[str] = ()
     ) -> Iterator[tuple[Request, Completion]]:
         """See ``Writer.stream``."""
-        started, pilot, ended = self.clock(), self.pilot, list[float]()
-        pilot.rows, last = sum(len(request.prompts) for request in queue), queue[-1] if queue else None
-        for answer in self.writer.stream(queue, settings, batch_size, prefixes):
-            if queue and queue[-1] is last:  # repeated attempts come first
-                pilot.full, pilot.full_texts = self.clock() - started, pilot.texts
-            pilot.texts += 1
-            ended.append(self.clock())
-            yield answer
-        pilot.seconds = self.clock() - started
-        pilot.drain = pilot.seconds - (ended[len(ended) // 2] - started if ended else 0.0)
+        pilot, started, (passes, tokens) = self.pilot, self.clock(), self._work()
+        pilot.rows = min(FULL, sum(len(request.prompts) for request in queue))
+        if self.slow:
+            batch_size = pilot.rows = min(batch_size or BATCH, BATCH)
+        for request, completion in self.writer.stream(queue, settings, batch_size, prefixes):
+            pilot.texts.append((len(request.prompts), self.count_tokens(completion.text) + 1))
+            yield request, completion
+            if self.slow and self.clock() - started > SECONDS and len(pilot.texts) >= FEW:
+                pilot.unfinished = self.writer.unfinished()
+                break
+        pilot.seconds, now = self.clock() - started, self._work()
+        pilot.work = now[0] - passes, now[1] - tokens
 
-    def shard(self, prompts: Prompts, firsts: Sequence[SourceSentence], variant: Variant) -> Pilot:
-        """Generate the texts of some source sentences as a shard of a run would, and discard them."""
-        found, recipe = Pilot(len(firsts)), prompts.recipe
-        self.pilot = found
-        ((raw, failed),) = write_shards(self, prompts, recipe, [firsts], lambda _: None, variant)
+    def _work(self) -> tuple[int, int]:
+        return getattr(self.writer, "passes", 0), getattr(self.writer, "tokens_computed", 0)
+
+    def first_texts(self, prompts: Prompts, variant: Variant) -> Pilot:
+        """Read the shared prefixes, then begin a text of each label: first calls are slow."""
+        one, settings = prompts.variant(variant, NOT_YET), prompts.recipe.decoding
+        asked = [text_request(prompts, label, NOT_YET, one, 0) for label in prompts.recipe.written_labels]
+        for tokens in (1, min(FIRST, settings.max_new_tokens)):
+            read, self.pilot = self.pilot, Pilot(1)
+            short = settings.model_copy(update={"max_new_tokens": tokens})
+            complete(self, asked, short, settings.batch_size, prompts.prefixes(variant))
+        begun, self.pilot = replace(self.pilot, prefixes=read.seconds), Pilot(0)
+        return begun
+
+    def shard(self, prompts: Prompts, firsts: Sequence[SourceSentence], variant: Variant, begun: Pilot) -> Pilot:
+        """Generate the texts of some source sentences as a run would, and discard them."""
+        found, recipe, shards = Pilot(len(firsts), begun), prompts.recipe, [firsts]
+        self.pilot, self.slow = found, begun.seconds > SLOW * begun.work[0] > 0
+        if self.slow:  # whenever it ends, it has had source sentences of all lengths
+            by_length = sorted(firsts, key=lambda first: len(first.text))
+            shards = [[by_length[place]] for place in sorted(range(len(firsts)), key=lambda place: place * 0.618 % 1)]
+        written = write_shards(self, prompts, recipe, shards, lambda _: None, variant)
+        raw, failed = ([*chain.from_iterable(rows)] for rows in zip(*written, strict=True))
         kept, dropped = filtered(raw, recipe)
-        found.raw, found.kept = len(raw), Counter(row["target"] for row in kept)
+        found.raw, found.kept = (Counter(row["target"] for row in rows) for rows in (raw, kept))
         found.asked = Counter(row["target"] for row in (*kept, *dropped, *failed))
+        lengths = [self.count_tokens(first.text) for first in firsts if found.unfinished]
+        most = max([tokens for _, tokens in found.texts] + lengths)
+        found.longest, self.slow = min(recipe.decoding.max_new_tokens, most), False
         return found
 
 
@@ -273,6 +347,7 @@ class Estimate:
     seconds: float
     keep_rate: dict[str, float]  # by label: kept of the requested ones
     pilot_seconds: float
+    texts: dict[str, int] = field(default_factory=dict)  # by label, of the pilots
     read: list[str] = field(default_factory=list)  # ``what_was_read``
     start_seconds: float = 0.0  # until the model generates
     memory_mb: float = 0.0  # most, with a full batch
@@ -280,43 +355,49 @@ class Estimate:
     def __str__(self) -> str:
         hours, minutes = divmod(round(self.seconds / 60), 60)
         lines = [
-            f"pilot of at most {ROWS} source sentences: {self.pilot_seconds:.1f} s",
+            f"pilot of {sum(self.texts.values())} texts: {self.pilot_seconds:.1f} s",
             f"rows/s: {self.rows / self.seconds:.3g}",
-            f"time: {self.seconds / 3600:.3g} hours ({hours} h {minutes:02d} min), without loading the model",
+            f"time: {self.seconds / 3600:.3g} hours ({hours} h {minutes:02d} min), "
+            f"and {self.start_seconds:.0f} s to load the model and read what prompts share",
             f"source sentences: {self.source_sentences}; raw rows: about {self.rows}",
         ]
-        return "\n".join([*lines, *(f"keep rate of label {name}: {rate:.1%}" for name, rate in self.keep_rate.items())])
+        rates = [
+            f"keep rate of label {name}: {rate:.1%} of {self.texts[name]} texts"
+            for name, rate in self.keep_rate.items()
+        ]
+        return "\n".join([*lines, *rates])
 
 
 def estimate(recipe: DatasetRecipe, clock: Clock = time.monotonic) -> Estimate:
     """Run the pilot and predict the run. Leaves no file behind. Raises InputError as the run would."""
     recipe = with_dtype(recipe)
     writer, prompts = Watched(load_writer(recipe.model), clock), load_prompts(recipe)
-    warm_up = writer.shard(prompts, [SourceSentence("warm-up", NOT_YET)], recipe.variants[0])  # first calls are slow
-    loaded = peak_rss_mb()
+    begun = writer.first_texts(prompts, recipe.variants[0])
+    loaded, start = peak_rss_mb(), seconds_since_start()
     total, firsts, first_seconds, read = _source_sentences(recipe, writer, prompts)
-    firsts = _spread(firsts, FEW) if warm_up.seconds > SLOW else firsts
     shots = list(dict.fromkeys(variant.shots for variant in recipe.variants))
-    pilots, start = dict[int | None, Pilot](), seconds_since_start()
+    pilots = dict[int | None, Pilot]()
     for number, shown in enumerate(shots):
         say(f"pilot{f' with {shown} examples' if shown is not None else ''} ...")
         variant = next(variant for variant in recipe.variants if variant.shots == shown)
-        pilots[shown] = writer.shard(prompts, firsts[number :: len(shots)] or firsts[:1], variant)
+        begun = writer.first_texts(prompts, variant) if number else begun
+        pilots[shown] = writer.shard(prompts, firsts[number :: len(shots)] or firsts[:1], variant, begun)
     found = predict(recipe, total, pilots, first_seconds)
-    most = max(one.memory_mb(loaded, peak_rss_mb(), total) for one in pilots.values())
+    most = max(one.memory_mb(loaded, peak_rss_mb(), total, recipe) for one in pilots.values())
     return replace(found, read=read, start_seconds=start, memory_mb=most)
 
 
 def predict(recipe: DatasetRecipe, total: int, pilots: dict[int | None, Pilot], first_seconds: float) -> Estimate:
     """A run of ``total`` source sentences, which take ``first_seconds`` to write, from ``pilots`` by shot count."""
     seconds, rows, kept, asked = first_seconds, 0.0, Counter[str](), Counter[str]()
-    for variant in recipe.variants:
+    for number, variant in enumerate(recipe.variants):
         found = pilots[variant.shots]
-        seconds += found.run_seconds(total)
-        rows += found.raw * total / found.firsts
+        seconds += found.run_seconds(total, recipe)
+        seconds += found.begun.prefixes if number and found.begun else 0.0
+        rows += found.run_rows(total, recipe)
         kept, asked = kept + found.kept, asked + found.asked
-    rates = {label.name: kept[label.name] / asked[label.name] for label in recipe.written_labels}
-    return Estimate(total, round(rows), seconds, rates, sum(found.seconds for found in pilots.values()))
+    rates = {name: kept[name] / texts for name, texts in asked.items()}
+    return Estimate(total, round(rows), seconds, rates, sum(found.seconds for found in pilots.values()), dict(asked))
 
 
 def _source_sentences(

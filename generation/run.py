@@ -37,7 +37,7 @@ ASKED = 0.75  # least share of questions among the texts for questions, under th
 app = cli.new_app(__doc__)
 EstimateOption = Annotated[
     bool,
-    typer.Option("--estimate", help="Predict rows/s, hours and keep rates from a pilot of 64 source sentences"),
+    typer.Option("--estimate", help="Predict rows/s, hours and keep rates from a pilot of at most 64 source sentences"),
 ]
 AppendOption = Annotated[
     bool, typer.Option("--append", help="Append the rows of a longer source to the finished run, as a new version")

@@ -61,6 +61,7 @@ class Engine(PromptEncoder):
         self._caches = KVCaches()
         self.prefix_ids: list[Ids] = []
         self._running: tuple[list[LiveSequence], int] = [], 1  # unfinished texts, the most tokens of one
+        self.passes = 0  # those of shared prefixes do not count
         self.tokens_computed = 0  # of rows and of prompts, each prompt once; without shared prefixes
         self._most_rows: int | None = None  # once memory ran out: what is left of the rows, for all later calls
 
@@ -168,6 +169,10 @@ class Engine(PromptEncoder):
         """The work done on unfinished texts, prompts included, as a number of texts; another thread may ask."""
         return sum(text.share(self._running[1]) for text in self._running[0])
 
+    def unfinished(self) -> list[tuple[int, int]]:
+        """The rows and the tokens so far of every unfinished text."""
+        return [(len(text.rows), len(text.tokens)) for text in self._running[0]]
+
     def _fewer(self, rows: int) -> int:
         """Half the rows, said and remembered; the GPU's freed memory is given back first."""
         if torch.cuda.is_available():
@@ -219,6 +224,7 @@ class Engine(PromptEncoder):
         read: list[Row | Prompt] = [*going, *batch.prefill]
         now = [batch.next_pass()] if read else []
         outputs = [run_pass(self.model, one) for one in now]
+        self.passes += len(now)
         self.tokens_computed += sum(len(one.ids) for one in now)
         for number, prompt in enumerate(batch.prefill, len(going)):
             prompt.output = outputs[0][number].clone()

@@ -89,6 +89,7 @@ def write_shards(
         while shards and not left[shards[0][0].shard]:
             yield _shard_rows(shards.popleft(), recipe)
         fill()
+    yield from (_shard_rows(shard, recipe) for shard in shards)  # of a writer that stopped early
 
 
 def _shard_rows(wanted: Sequence[_Wanted], recipe: DatasetRecipe) -> tuple[list[Row], list[Row]]:

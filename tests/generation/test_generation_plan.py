@@ -10,6 +10,7 @@ from tiny_lm import make_lm
 from generation import plan, run
 from generation.backends.registry import load_preview, load_writer
 from generation.inputs.prompts import load_prompts
+from generation.rows.attempts import write_shards
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.errors import InputError
@@ -75,35 +76,41 @@ def test_source_sentences_beyond_the_context_are_named_or_skipped(lm, tmp_path):
         plan.plan(recipe_of(lm, *skipping, "decoding.max_new_tokens=250"), tmp_path / "run")
 
 
-def shard(**changes) -> plan.Pilot:
-    taken = {"firsts": 64, "texts": 400, "seconds": 12.0, "full": 8.0, "full_texts": 250, "raw": 192}
-    return plan.Pilot(**{**taken, "kept": Counter({"1": 96}), "asked": Counter({"1": 128}), **changes})
+def test_a_pass_takes_seconds_and_so_does_each_of_its_tokens_and_a_larger_run_drains_once(lm):
+    begun = plan.Pilot(1, seconds=2.6, work=(10, 60), prefixes=3.0)  # 0.2 s a pass, 0.01 s a token
+    counts = {"raw": Counter({"1": 192}), "kept": Counter({"1": 128}), "asked": Counter({"1": 256})}
+    pilot = plan.Pilot(64, begun, 70.0, **counts, texts=[(2, 10)] * 256, rows=256, work=(100, 5_000))
+    recipe = recipe_of(lm, "shard_size=64")
+    assert pilot.run_seconds(64, recipe) == pytest.approx(70)
+    assert pilot.run_seconds(640, recipe) == pytest.approx(500 + 0.2 * (100 + 45_000 / 512))
+    assert plan.Pilot(64, None, 70.0, **counts, texts=[(2, 10)] * 256).run_seconds(128, recipe) == 140  # a server
+    assert pilot.memory_mb(1000.0, 1300.0, 1, recipe) == 1300 and pilot.memory_mb(1000.0, 1300.0, 640, recipe) == 1600
+    found = plan.predict(recipe, 640, {None: pilot}, first_seconds=5.0)
+    assert found.seconds == pytest.approx(5 + pilot.run_seconds(640, recipe)) and found.rows == 1920
+    assert "keep rate of label 1: 50.0% of 256 texts" in str(found)
+    assert plan.mean_tokens([(1, 2), (1, 4)], [(2, 3)]) == 3.5  # Kaplan and Meier: two of three rows go on after 3
 
 
-def test_a_larger_run_drains_once_whatever_its_shards(lm):
-    pilot = shard()  # 250 texts in 8 s with a full batch of 150, which then drains in 4 s
-    assert pilot.run_seconds(64) == pytest.approx(12)
-    assert pilot.run_seconds(128) == pytest.approx(8 * 650 / 250 + 4)
-    assert pilot.run_seconds(16) == pytest.approx(3)  # all in the batch at once
-    assert shard(full=0.0, full_texts=0).run_seconds(128) == pytest.approx(24)  # never a full batch
-    at_once = shard(full=0.0, full_texts=0, drain=5.0, rows=384)
-    assert at_once.run_seconds(128) == pytest.approx(2 * 7 + 5)  # repeated attempts drain once
-    assert at_once.memory_mb(1000.0, 1300.0, 64) == 1300 and at_once.memory_mb(1000.0, 1300.0, 32) == 1300
-    assert at_once.memory_mb(1000.0, 1300.0, 6400) == 1400  # a full batch of 512 rows
-    labels = {"kept": Counter({"1": 96, "0.5": 64, "0": 32}), "asked": Counter({"1": 128, "0.5": 128, "0": 128})}
-    found = plan.predict(recipe_of(lm, "shard_size=64"), 160, {None: shard(**labels)}, first_seconds=5.0)
-    assert found.seconds == pytest.approx(5 + pilot.run_seconds(160))
-    assert found.rows == 192 * 160 / 64 and found.keep_rate == {"1": 0.75, "0.5": 0.5, "0": 0.25}
-    assert "keep rate of label 0.5: 50.0%" in str(found)
-
-
-def test_the_pilot_sees_the_queue_run_empty_and_counts_generated_source_sentences(lm):
-    ticks = iter(range(100_000))
-    recipe = recipe_of(lm, "decoding.max_new_tokens=6", "decoding.batch_size=24")
+@pytest.mark.parametrize("slow", [True, False])
+def test_the_prediction_is_near_what_a_run_takes_also_if_a_slow_model_ends_its_pilot_early(slow, lm, monkeypatch):
+    recipe = recipe_of(lm, "source.limit=24", "decoding.max_new_tokens=8")
     writer, prompts = load_writer(recipe.model), load_prompts(recipe)
-    firsts = list(plan.survey(recipe, writer.count_tokens).sample[:32])
-    found = plan.Watched(writer, lambda: float(next(ticks))).shard(prompts, firsts, recipe.variants[0])
-    assert 0 < found.full < found.seconds and 0 < found.full_texts < found.texts == found.asked.total()
+    monkeypatch.setattr(plan, "load_writer", lambda _: writer)
+
+    def clock() -> float:
+        return (0.2 * writer.passes + 0.01 * writer.tokens_computed) * (1.0 if slow else 0.1)
+
+    found, begun = plan.estimate(recipe, clock), clock()
+    firsts = plan.survey(recipe, writer.count_tokens).sample
+    ((raw, rejected),) = write_shards(writer, prompts, recipe, [firsts], lambda _: None)
+    assert found.seconds == pytest.approx(clock() - begun, rel=0.25)
+    assert found.rows == pytest.approx(len(raw), rel=0.25)
+    texts = len(raw) + len(rejected)
+    assert sum(found.texts.values()) < texts / 2 if slow else sum(found.texts.values()) == texts
+
+
+def test_the_pilot_counts_generated_source_sentences(lm):
+    ticks = iter(range(100_000))
     generated = recipe_of(lm, "source.limit=200", "decoding.max_new_tokens=8", path=X1X2)
     assert plan.estimate(generated, clock=lambda: float(next(ticks))).source_sentences == 200
 
