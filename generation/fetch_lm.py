@@ -30,7 +30,6 @@ from hub.untrusted import ORIGIN, first_line, load_yaml, one_line
 
 COMMAND = "sts-dino lm"
 EARLIER = "python -m generation.fetch_lm"  # COMMAND of folders from before sts-dino was the only command line
-ONLY_ONE = "gemma-3-270m"  # the model of --out and --wheels without NAME, as in earlier versions
 KEPT = (".safetensors", ".json", ".txt")  # files of an encoder: no code, no pickles
 PAPERS = ("", ".md", ".html")  # licence files beside a part
 _PART = re.compile(r"part\d+(\.bin)?|.*\.zip\.\d+|.*\.part\d+")
@@ -64,7 +63,9 @@ def main(
 
       sts-dino lm gemma-3-270m --wheels DIR
     """
-    if name is None and out is None and wheels is None:
+    if name is None:
+        if out or wheels:
+            raise InputError("NAME", "is needed with --out and --wheels", allowed=", ".join(MODELS))
         rows = [("name", "kind", "download", "memory", "licence", "folder", "here")]
         for one in MODELS.values():
             sizes = (f"{one.bytes / 1e6:,.0f} MB", f"{one.memory:g} GB")
@@ -72,9 +73,9 @@ def main(
         facts = [{**one.model_dump(), "folder": one.folder, "is_here": one.is_here} for one in MODELS.values()]
         cli.answer(cli.aligned(rows, right=(2, 3)), facts, as_json, [f"{COMMAND} {next(iter(MODELS))}"])
         return
-    model = MODELS.get((name or ONLY_ONE).lower())
+    model = MODELS.get(name.lower())
     if model is None:
-        raise InputError("NAME", f"no model {name!r}", allowed=", ".join(MODELS), hint=did_you_mean(name or "", MODELS))
+        raise InputError("NAME", f"no model {name!r}", allowed=", ".join(MODELS), hint=did_you_mean(name, MODELS))
     folder, terms = out or model.folder, licences.known("--license", model.license)
     cli.say(f"{model.upstream} as {model.file}; licence: {terms.name}, {terms.link}")
     made = make(model, folder, wheels)

@@ -45,8 +45,10 @@ AppendOption = Annotated[
 
 
 @app.command()
+@cli.option_groups
 def main(
     recipe_path: cli.RecipeArgument,
+    options: ClusterOptions,
     out: cli.OutOption = None,
     limit: cli.LimitOption = None,
     settings: cli.SetOption = [],  # noqa: B006 - typer reads it
@@ -54,11 +56,6 @@ def main(
     pilot: EstimateOption = False,
     append: AppendOption = False,
     as_json: cli.JsonOption = False,
-    ray: cli.RayOption = None,
-    workers: cli.WorkersOption = None,
-    store: cli.StoreOption = None,
-    cpus: cli.CpusOption = None,
-    gpus: cli.GpusOption = None,
 ) -> None:
     """Generate the pairs of a dataset recipe into a run directory: raw, rejected and finished rows, with a manifest.
 
@@ -74,7 +71,6 @@ def main(
 
       sts-dino write recipes/demo/sts-dino-x2.yaml --limit 20 --set decoding.decay_constant=0 --out /tmp/x2
     """
-    options = ClusterOptions(ray, workers, store, cpus, gpus)
     recipe, directory = checked_recipe(recipe_path, out, limit, settings, options)
     if pilot and (dry_run or append):
         other = "--dry-run" if dry_run else "--append"

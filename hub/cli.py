@@ -14,7 +14,10 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import wraps
 from importlib.metadata import version
+from inspect import Parameter, Signature, signature
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
@@ -100,6 +103,31 @@ def new_app(help_text: str) -> typer.Typer:
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
+
+
+def option_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Decorator for a typer command whose parameters are dataclasses: typer sees each of their fields as an option."""
+    given = signature(command).parameters.values()
+    groups: dict[str, Any] = {each.name: each.annotation for each in given if is_dataclass(each.annotation)}
+    parameters = list[Parameter]()
+    for each in given:
+        parameters += map(_parameter, fields(groups[each.name])) if each.name in groups else [each]
+
+    @wraps(command)
+    def called(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{item.name: given.pop(item.name) for item in fields(group) if item.name in given})
+        command(**given)
+
+    parameters = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in parameters]
+    called.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    called.__annotations__ = {each.name: each.annotation for each in parameters}
+    return called
+
+
+def _parameter(item: "Field[Any]") -> Parameter:
+    default = item.default if item.default_factory is MISSING else item.default_factory()
+    return Parameter(item.name, Parameter.KEYWORD_ONLY, default=default, annotation=item.type)
 
 
 listeners: list[Callable[[str], object]] = []  # receive messages instead of stderr: a worker elsewhere has no terminal

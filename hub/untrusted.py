@@ -161,16 +161,13 @@ def template_environment(loader: "BaseLoader") -> "Environment":
 
 def table(header: list[Any], rows: list[list[Any]]) -> Markdown:
     """A Markdown table; columns of numbers are aligned to the right."""
-    lines = [_row(header), _row([Markdown(_rule([row[i] for row in rows])) for i in range(len(header))])]
+    numeric = [bool(rows) and all(isinstance(row[i], int | float) for row in rows) for i in range(len(header))]
+    lines = [_row(header), _row([Markdown("---:" if right else "---") for right in numeric])]
     return Markdown("\n".join(lines + [_row(row) for row in rows]))
 
 
 def _row(cells: list[Any]) -> str:
     return "| " + " | ".join(finalize(cell) for cell in cells) + " |"
-
-
-def _rule(column: list[Any]) -> str:
-    return "---:" if column and all(isinstance(cell, int | float) for cell in column) else "---"
 
 
 if TYPE_CHECKING:

@@ -102,7 +102,9 @@ class Artefact(ABC, Generic[Recipe]):
     def publish(self) -> Plan | None:
         """The publication or its plan; None for a plan when the Hub cannot be reached."""
         if self.options.again:
-            self._update_from_recipe()
+            with run_dir.locked(self.directory):  # update it in keys that affect no row or weight
+                manifest = run_dir.require_complete(self.directory)
+                run_dir.rewrite_recipe(self.directory, manifest, self.recipe.version, resolved(self.recipe))
         self.write_card()
         publication = replace(self.request.publication, script=loading_script(self.directory))
         with hub_errors(f"publish {self.repo_id}"):
@@ -119,12 +121,6 @@ class Artefact(ABC, Generic[Recipe]):
         from model_cards.render import render, write
 
         write(self.directory, render(self.directory, self.repo_id))
-
-    def _update_from_recipe(self) -> None:
-        """Update a finished run's recipe in keys that affect no row or weight: version, licence, texts of the card."""
-        with run_dir.locked(self.directory):
-            manifest = run_dir.require_complete(self.directory)
-            run_dir.rewrite_recipe(self.directory, manifest, self.recipe.version, resolved(self.recipe))
 
     def find_target(self) -> Target:
         """The branch to publish to. Raises RunError when the release would be refused."""

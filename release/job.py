@@ -6,7 +6,6 @@ resumes from the Hub. Without --yes the same ``hf jobs run`` is printed and noth
 
 import re
 import shlex
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,10 +16,11 @@ import typer
 from hub import cli
 from hub.client.connection import hub_errors
 from hub.client.retry import LONGEST_SECONDS, RetryPolicy
+from hub.contract.published_paths import git
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe, recipe_files
 from hub.errors import InputError
-from release.options import LocalWorkers, PublicOption, RecipeOverrides, option_groups, words_of
+from release.options import LocalWorkers, PublicOption, RecipeOverrides, words_of
 from release.run import is_model, refuse_baselines
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class HubJob:
 
 
 @app.command()
-@option_groups
+@cli.option_groups
 def main(
     recipe: cli.RecipeArgument,
     org: Annotated[str, typer.Option("--org", help="User or organisation to publish to")],
@@ -165,12 +165,12 @@ class Checkout:
     @classmethod
     def here(cls) -> "Checkout":
         """The checkout of the working directory. Raises InputError outside a checkout, and for one with changes."""
-        root = git("rev-parse", "--show-toplevel")
-        commit = root and git("rev-parse", "--verify", "--quiet", "HEAD", at=Path(root))
+        root = git(Path(), "rev-parse", "--show-toplevel")
+        commit = root and git(Path(root), "rev-parse", "--verify", "--quiet", "HEAD")
         if not root or not commit:
-            hint = "clone the project, commit your recipe, and run this in the clone"
+            hint = "install git, clone the project, commit your recipe, and run this in the clone"
             raise InputError(Path.cwd(), "is not a git checkout with a commit; a job installs one", hint=hint)
-        changed = git("status", "--porcelain", at=Path(root)).splitlines()
+        changed = git(Path(root), "status", "--porcelain").splitlines()
         if changed:
             more = f" and {len(changed) - 1} more" if changed[1:] else ""
             hint = "commit and push it, or `git stash --include-untracked`"
@@ -181,19 +181,19 @@ class Checkout:
         """A file's path in the commit. Raises InputError when the commit does not have it."""
         whole = path.resolve()
         inside = whole.relative_to(self.root.resolve()).as_posix() if whole.is_relative_to(self.root.resolve()) else ""
-        if not inside or not git("ls-files", "--", inside, at=self.root):
+        if not inside or not git(self.root, "ls-files", "--", inside):
             hint = "put it into the checkout, commit and push it"
             raise InputError(path, f"is not in the commit {self.commit[:12]} that the job installs", hint=hint)
         return inside
 
     def url(self, given: str | None) -> str:
         """Where to clone: ``given``, or the remote ``origin``. Raises InputError where the job could not clone it."""
-        url = given or git("remote", "get-url", "origin", at=self.root)
+        url = given or git(self.root, "remote", "get-url", "origin")
         if not url:
             hint = "name where the commit can be cloned: --code https://HOST/PATH"
             raise InputError(self.root, "has no remote named origin", hint=hint)
         found = public(url)
-        if not given and not git("branch", "--remotes", "--contains", self.commit, at=self.root):
+        if not given and not git(self.root, "branch", "--remotes", "--contains", self.commit):
             hint = "`git push`, or name where it is with --code"
             raise InputError(f"commit {self.commit[:12]}", "is on no branch of a remote", hint=hint)
         return found
@@ -209,12 +209,3 @@ def public(url: str) -> str:
     if at or parts.query or parts.fragment:
         cli.say(f"user, password and query of the code's URL are left out: the job clones https://{host}{parts.path}")
     return f"https://{host}{parts.path}"
-
-
-def git(*words: str, at: Path | None = None) -> str:
-    """What a git command prints, nothing when it fails. Raises InputError without git."""
-    try:
-        done = subprocess.run(["git", *words], cwd=at, capture_output=True, text=True, check=False)  # noqa: S603, S607
-    except FileNotFoundError:
-        raise InputError("git", "is not installed, and a job installs a commit", hint="install git") from None
-    return done.stdout.strip("\n") if done.returncode == 0 else ""

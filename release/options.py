@@ -1,9 +1,7 @@
 """Command-line options that several commands of this package share: dataclasses, one option for each field."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
-from functools import wraps
-from inspect import Parameter, Signature, signature
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,31 +12,6 @@ from hub.client.retry import LONGEST_SECONDS, PER_HOUR, RetryPolicy, use_patient
 from hub.contract import run_dir
 from hub.errors import InputError
 from hub.untrusted import require_no_secret
-
-
-def option_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorator for a typer command whose parameters are dataclasses: typer sees each of their fields as an option."""
-    given = signature(command).parameters.values()
-    groups: dict[str, Any] = {each.name: each.annotation for each in given if is_dataclass(each.annotation)}
-    parameters = list[Parameter]()
-    for each in given:
-        parameters += map(_parameter, fields(groups[each.name])) if each.name in groups else [each]
-
-    @wraps(command)
-    def called(**given: Any) -> None:
-        for name, group in groups.items():
-            given[name] = group(**{item.name: given.pop(item.name) for item in fields(group)})
-        command(**given)
-
-    parameters = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in parameters]
-    called.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    called.__annotations__ = {each.name: each.annotation for each in parameters}
-    return called
-
-
-def _parameter(item: "Field[Any]") -> Parameter:
-    default = item.default if item.default_factory is MISSING else item.default_factory()
-    return Parameter(item.name, Parameter.KEYWORD_ONLY, default=default, annotation=item.type)
 
 
 def words_of(options: Any) -> list[str]:

@@ -18,7 +18,7 @@ from hub.contract.measured import PROVENANCE
 from hub.contract.recipe import DatasetRecipe, config_columns
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import RECIPE, require_complete
-from release.options import PublishOptions, option_groups, patient
+from release.options import PublishOptions, patient
 
 if TYPE_CHECKING:
     from hub.client.plan import Plan
@@ -27,7 +27,7 @@ app = cli.new_app(__doc__)
 
 
 @app.command()
-@option_groups
+@cli.option_groups
 def main(
     directories: Annotated[list[Path], typer.Argument(metavar="RUN_DIR...", help="Finished run directories")],
     options: PublishOptions,

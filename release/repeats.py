@@ -19,7 +19,7 @@ from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import deciding, load_recipe
 from hub.contract.results import read_results
 from hub.errors import InputError
-from release.options import EvaluationOptions, RecipeOverrides, option_groups, set_words, words_of
+from release.options import EvaluationOptions, RecipeOverrides, set_words, words_of
 from release.stages import named, run_stage
 
 app = cli.new_app(__doc__)
@@ -65,7 +65,7 @@ class Series:
 
 
 @app.command()
-@option_groups
+@cli.option_groups
 def main(
     recipe: cli.RecipeArgument,
     overrides: RecipeOverrides,

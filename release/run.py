@@ -21,14 +21,13 @@ from release.options import (
     EvaluationOptions,
     RecipeOverrides,
     ReleaseOptions,
-    option_groups,
 )
 
 app = cli.new_app(__doc__)
 
 
 @app.command()
-@option_groups
+@cli.option_groups
 def main(
     recipes: Annotated[list[Path], typer.Argument(metavar="RECIPE...", help="Recipe files, or folders of them")],
     options: ReleaseOptions,

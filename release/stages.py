@@ -33,12 +33,10 @@ Result = TypeVar("Result")
 POLL = 0.1  # seconds between two looks at a stage that a thread waits for
 SHOWN = 3  # last lines of a failed stage that are searched for its error
 AGAIN = "run the same command again"
-LEAST = 0.1  # share of a stage's bar from which its speed is read
 TICK = 1.0  # seconds between two looks at a step
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # opened before any fork
 _SET_PARENT_DEATH_SIGNAL = 1
-_BAR = re.compile(r"^(?P<name>[^:|%]*):? *(?:(?P<done>\d+)%\||(?:step )?(?P<step>\d+) of (?P<of>[1-9]\d*)(?: texts)?,)")
-_OF_LIBRARIES = re.compile(r"Loading|Generating|Map|Filter|Saving|Fetching|Writing model", re.IGNORECASE)
+_BAR = re.compile(r"\d%\|")  # a line of tqdm's
 
 
 def command_line(command: str, *words: str) -> list[str]:
@@ -186,8 +184,8 @@ def run_steps(
             before, left = time.monotonic() - started, left - step.seconds
             taken: Taken | None = None
             if not step.is_done():
-                for taken, expected in progress(step, log, said):
-                    bar.total = before + expected + left
+                for taken in progress(step, log, said):
+                    bar.total = before + max(step.seconds, taken.seconds) + left
                     bar.update(before + taken.seconds - bar.n)
             bar.total = time.monotonic() - started + left
             if after is not None:
@@ -196,33 +194,23 @@ def run_steps(
             bar.refresh()
 
 
-def progress(step: Step, log: Path, said: Sequence[str] = ()) -> Iterator[tuple[Taken, float]]:
-    """Run a step and yield, every second, what it has taken and the seconds that all of it is expected to take.
-
-    These are the predicted ones, or more by the stage's own progress bar. Raises RunError when the stage fails.
-    """
+def progress(step: Step, log: Path, said: Sequence[str] = ()) -> Iterator[Taken]:
+    """Run a step and yield, every second, what it has taken. Raises RunError when the stage fails."""
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
-    started, last, memory, looked, expected = time.monotonic(), list[str](), 0.0, 0.0, step.seconds
-    begun: tuple[float, float] | None = None  # seconds and share when the stage's bar was first seen: it had loaded
+    started, last, memory, looked = time.monotonic(), list[str](), 0.0, 0.0
     with log.open("ab", buffering=0) as kept:
         _keep(kept, f"== {step.name}: sts-dino {step.command} {' '.join(step.words)}")
         with StageProcess(step.command, *step.words, environment=environment, stderr=subprocess.PIPE) as child:
             for line in _lines(child._process.stderr):
-                elapsed, found = time.monotonic() - started, _BAR.match(line)
-                if found and not _OF_LIBRARIES.search(found["name"]):
-                    share = int(found["done"] or found["step"]) / int(found["of"] or 100)
-                    begun = begun or (elapsed, share)
-                    if begun[1] + LEAST <= share <= 1:
-                        rest = (1 - share) * (elapsed - begun[0]) / (share - begun[1])
-                        expected = max(step.seconds, elapsed + rest)
-                if line.strip() and not (found and found["of"] is None):
+                elapsed = time.monotonic() - started
+                if line.strip() and not _BAR.search(line):
                     _keep(kept, line)
                     last = [*last, line][-SHOWN:]
                     if line.startswith("warning:") and line.strip() not in said:
                         cli.say(line)
                 if elapsed >= looked:
                     memory, looked = max(memory, tree_rss_mb()), elapsed + TICK
-                yield Taken(elapsed, memory), max(expected, elapsed)
+                yield Taken(elapsed, memory)
             code = child._process.wait()
     if code:
         errors = [line.removeprefix("error: ") for line in last if line.startswith("error: ")]

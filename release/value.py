@@ -35,7 +35,6 @@ from hub.contract.schema import ROW_SCHEMAS, features
 from hub.contract.shards import shard_path, write_shard
 from hub.durable import sha256_file, write_text
 from hub.errors import InputError
-from release.options import option_groups
 from release.repeats import is_scored, parsed_range
 from release.stages import named, run_parallel, run_stage
 
@@ -160,7 +159,7 @@ class MeasuredDataset:
 
 
 @app.command()
-@option_groups
+@cli.option_groups
 def main(
     datasets: Annotated[list[str], typer.Argument(metavar="DATASET...", help="Run directories, or ORG/NAME@REVISION")],
     options: ValueOptions,

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
-from eval.tasks.own import CorpusOption, OwnData, PairsOption, QrelsOption, QueriesOption, read_own
+from eval.tasks.own import OwnData, OwnFiles, read_own
 from hub import cli
 from hub.assets import asset
 from hub.contract.measured import Fidelity
@@ -28,7 +28,7 @@ from hub.contract.run_dir import ARTIFACTS, locked, read_manifest, require_compl
 from hub.durable import sha256_file, write_text
 from hub.errors import InputError
 from hub.process import peak_rss_mb
-from release.options import option_groups, words_of
+from release.options import words_of
 from release.stages import Step, Taken, answer_of, run_steps
 from sts_dino.new import CorpusChoices, propose, propose_encoder, stem_of
 from training.run import usage
@@ -64,16 +64,6 @@ class EncoderChoices:
     def base(self) -> tuple[str | None, str | None]:
         """The base encoder and its licence."""
         return self.encoder, self.encoder_license
-
-
-@dataclass(frozen=True)
-class OwnFiles:
-    """The user's own yardstick (``eval.tasks.own``)."""
-
-    pairs: PairsOption = None
-    queries: QueriesOption = None
-    corpus: CorpusOption = None
-    qrels: QrelsOption = None
 
 
 @dataclass(frozen=True)
@@ -172,7 +162,7 @@ class AdaptationEstimate:
 
 
 @app.command()
-@option_groups
+@cli.option_groups
 def main(
     source: Annotated[
         str,
@@ -205,7 +195,7 @@ def main(
       sts-dino adapt notizen.txt --lm gemma-3-270m --encoder static --limit 300
     """
     out = out or ARTIFACTS / "adapted" / stem_of(source)
-    own = read_own(files.pairs, files.queries, files.corpus, files.qrels)
+    own = read_own(files)
     found = replace(proposed(source, out, choices, encoder), own=own, own_words=tuple(words_of(files)))
     with locked(out / ".adapt"):
         predicted = estimated(found)

@@ -85,7 +85,7 @@ def write_pairs(
         propose(
             corpus, path, name, CorpusChoices("text", language, lm=lm, lm_license=lm_license, corpus_license=license)
         )
-    options = ClusterOptions(None, None, None, None, None)
+    options = ClusterOptions()
     found, _ = checked_recipe(path, directory, None, given, options)
     write(found, directory, command_line("write", path, None, given), options)
     return read_pairs(directory)

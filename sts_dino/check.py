@@ -31,4 +31,4 @@ def main(
         if is_model(recipe):
             train(recipe, settings=settings, dry_run=True, as_json=as_json)
         else:
-            write(recipe, settings=settings, dry_run=True, as_json=as_json)
+            write(recipe_path=recipe, settings=settings, dry_run=True, as_json=as_json)

@@ -18,7 +18,6 @@ from hub.contract.recipe_file import checked, load_recipe
 from hub.contract.run_dir import ARTIFACTS
 from hub.durable import write_bytes, write_text
 from hub.errors import InputError
-from release.options import option_groups
 
 if TYPE_CHECKING:
     from sts_dino.proposals.corpus import Corpus
@@ -62,7 +61,7 @@ class CorpusChoices:
 
 
 @app.command()
-@option_groups
+@cli.option_groups
 def main(
     corpus: Annotated[
         str,

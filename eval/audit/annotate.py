@@ -14,7 +14,6 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import ThreadingTCPServer
-from threading import BoundedSemaphore
 from typing import Annotated, Any
 from urllib.parse import parse_qs, urlencode
 
@@ -44,7 +43,6 @@ _TEMPLATES = Environment(
     loader=PackageLoader("eval.audit"), undefined=StrictUndefined, autoescape=True, trim_blocks=True, lstrip_blocks=True
 )
 MOST_BYTES, MOST_READ = 10_000, 1 << 20  # of a form: accepted, read
-MOST_CONNECTIONS = 32  # at a time, each with a thread
 UNREAD_SECONDS = 0.4  # an answer sooner than that after its texts came is the second click on the pair before
 
 
@@ -62,21 +60,6 @@ class Page(ThreadingTCPServer):
         port = self.server_address[1]
         self.hosts, self.root = (f"{HOST}:{port}", f"localhost:{port}"), f"/{secrets.token_urlsafe()}/"
         self.url = f"http://{self.hosts[0]}{self.root}"
-        self._free = BoundedSemaphore(MOST_CONNECTIONS)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread; close a connection beyond ``MOST_CONNECTIONS``."""
-        if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer, then let another connection in."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Report an exception of a handler, except that a browser went away."""

@@ -78,13 +78,12 @@ def signatures(forms: Sequence[str], banding: Banding) -> Signatures:
     """MinHash signatures of texts in normal form, (n, bands x rows)."""
     from datasketch import MinHash
 
+    def hashed(gram: str) -> int:
+        return zlib.crc32(gram.encode("utf-8", "surrogatepass"))
+
     size, every = banding.bands * banding.rows, (grams(form, banding.grams) for form in forms)
-    made = MinHash.generator(every, num_perm=size, seed=SEED, scheme=SCHEME, hashfunc=_gram_hash)
+    made = MinHash.generator(every, num_perm=size, seed=SEED, scheme=SCHEME, hashfunc=hashed)
     return np.array([one.hashvalues for one in made], dtype=np.uint32).reshape(-1, size)
-
-
-def _gram_hash(gram: str) -> int:
-    return zlib.crc32(gram.encode("utf-8", "surrogatepass"))
 
 
 class NearIndex:

@@ -203,14 +203,10 @@ class AnswerStore:
     def answers(self) -> dict[str, dict[int, str]]:
         """Annotator → row → the last answer; annotators in the order of their first answer."""
         found = dict[str, dict[int, str]]()
-        for annotator, row, label, _ in self.history():
-            found.setdefault(annotator, {})[row] = label
-        return found
-
-    def history(self) -> list[tuple[str, int, str, str]]:
-        """Every answer ever given, oldest first: annotator, row, label and time (ISO 8601, UTC)."""
         with self._transaction() as database:
-            return database.execute("SELECT annotator, row, label, time FROM answers ORDER BY number").fetchall()
+            for annotator, row, label in database.execute("SELECT annotator, row, label FROM answers ORDER BY number"):
+                found.setdefault(annotator, {})[row] = label
+        return found
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:

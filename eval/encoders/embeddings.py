@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from eval.encoders.load import Encoder, checked, shown, sided
+from eval.encoders.load import Encoder, checked, sided
 from eval.tasks.task import Side
 from hub.cli import say
 from hub.contract.run_dir import ARTIFACTS
@@ -30,8 +30,6 @@ BLOCK = 512  # sentences that the encoder is given, and the table is asked for, 
 BAR_SECONDS = 1  # of work without a progress bar
 WAIT = 60  # seconds for another process that writes a block
 MIB = 1 << 20
-FEW = 10  # so few sentences may share an embedding, e.g. texts of unknown words
-SAME = 1e-6  # vectors this close, relative to their largest number, are one: rounding in batches of other lengths
 _TABLE = "CREATE TABLE IF NOT EXISTS embeddings (text BLOB PRIMARY KEY, vector BLOB, crc32 INTEGER) WITHOUT ROWID"
 
 
@@ -58,7 +56,6 @@ class Embeddings:
         name = f"{re.sub(r'[^A-Za-z0-9.-]', '_', encoder.revision)[:16]}-{encoder.key[:16]}.sqlite"
         self.path = place / name
         self._wanted: dict[str, bytes] = {}  # text → its hash
-        self._differ = False  # whether two embeddings are known to
         self._beside: dict[str, Embeddings] = {}
         make_folder(place)
         self._connection = sqlite3.connect(self.path, timeout=WAIT, check_same_thread=False)
@@ -98,13 +95,11 @@ class Embeddings:
     def encode(self) -> None:
         """Encode every declared text that is not there yet, the longest first.
 
-        Raises InputError for what ``checked`` refuses and when all sentences get the same embedding, RunError when the
-        disk has no room.
+        Raises InputError for what ``checked`` refuses, RunError when the disk has no room.
         """
         if missing := self._missing():
             self._encode(sorted(missing, key=len, reverse=True))
             self._say_cost()
-        self._require_difference()
 
     def rows(self, texts: Sequence[str], side: Side | None = None) -> NDArray[np.float32]:
         """The embeddings (n, dimension) of texts, repeats included. Texts that nobody declared are encoded first.
@@ -117,8 +112,6 @@ class Embeddings:
                 say(f"{encoder.name}: a {side} is encoded with the prompt {encoder.settings['prompt']!r}")
             return self.of(encoder).rows(texts)
         self.add(texts)
-        if not self._differ:
-            self.encode()
         found = np.empty((len(texts), self.encoder.dimension), dtype=np.float32)
         for start in range(0, len(texts), BLOCK):
             hashes = [self._wanted[text] for text in texts[start : start + BLOCK]]
@@ -174,20 +167,6 @@ class Embeddings:
         except sqlite3.DatabaseError as error:
             hint = "free some space; if it is damaged, delete it: its sentences are encoded again"
             raise RunError(self.path, f"cannot be read or written: {error}", hint=hint) from error
-
-    def _require_difference(self) -> None:
-        """Raise InputError when all sentences have one embedding: no score means anything then."""
-        if self._differ or len(self._wanted) < FEW:
-            return
-        hashes = list(self._wanted.values())
-        first = self._stored(hashes[:1])[hashes[0]]
-        for start in range(0, len(hashes), BLOCK):
-            rows = np.stack(list(self._stored(hashes[start : start + BLOCK]).values()))
-            if (np.abs(rows - first) > SAME * np.abs(first).max()).any():
-                self._differ = True
-                return
-        problem = f"gives all {len(hashes):,} sentences the same embedding, e.g. {shown(next(iter(self._wanted)))}"
-        raise InputError(self.encoder.name, problem, hint="correlations are undefined; did its training collapse?")
 
     def _say_cost(self) -> None:
         """Say what was done, how large the cache is and how to get rid of it."""

@@ -1,11 +1,13 @@
 """What an evaluation is about to do: the recipe and the command line resolved, the data read, nothing scored yet."""
 
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from pydantic import ValidationError
 
 from eval.encoders.embeddings import CACHE
@@ -15,6 +17,7 @@ from eval.statistics.bootstrap import EvaluationSettings
 from eval.tasks.registry import GROUPS, find_tasks
 from eval.tasks.sources import Entry, Source, TaskData
 from eval.tasks.task import Task
+from hub.cli import SetOption
 from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import apply_overrides, load_recipe
 from hub.contract.run_dir import ARTIFACTS, MANIFEST
@@ -52,23 +55,58 @@ class EvaluationJob:
 class Request:
     """What a command line asks for. ``tasks`` are names of tasks and groups; without them the recipe's are meant."""
 
-    source: Source
-    recipe: Path | None = None
-    model: str | None = None
-    compared: str | None = None
-    tasks: tuple[str, ...] = ()
-    skip: tuple[str, ...] = ()
-    out: Path | None = None
-    cache: Path | None = None
-    keeps_embeddings: bool = True
-    limit: int | None = None
-    seeds: tuple[int, ...] = (1111,)
-    overrides: tuple[str, ...] = ()
+    recipe: Annotated[
+        Path | None,
+        typer.Argument(metavar="[MODEL]", help="A recipe (.yaml), run directory, folder, ORG/NAME or bare name"),
+    ] = None
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="Folder, ORG/NAME[@REVISION] or python:module:function [default: the recipe's]"),
+    ] = None
+    compared: Annotated[
+        str | None, typer.Option("--compare", metavar="OTHER", help="Another encoder, tested on the same rows")
+    ] = None
+    tasks: Annotated[
+        list[str], typer.Option("--tasks", metavar="TASK,GROUP", help="[default: the recipe's]; repeatable")
+    ] = field(default_factory=list)
+    skip: Annotated[list[str], typer.Option("--skip", metavar="TASK,GROUP", help="Tasks to leave out of a group")] = (
+        field(default_factory=list)
+    )
+    senteval_data: Annotated[Path | None, typer.Option(metavar="DIR", help="SentEval's data directory")] = None
+    sts_data: Annotated[Path | None, typer.Option(metavar="DIR", help="The STS organisers' files")] = None
+    hub_data: Annotated[str | None, typer.Option(metavar="REPO@REVISION", help="A pinned Hub dataset instead")] = None
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="[default: beside a run directory, or artifacts/evaluations]"),
+    ] = None
+    cache: Annotated[Path | None, typer.Option(metavar="DIR", help="Where embeddings are kept")] = None
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Keep no embeddings")] = False
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="A trial on N rows of each split, drawn by the seed")
+    ] = None
+    seeds: Annotated[list[str], typer.Option("--seeds", help="Seeds of the probes [default: 1111]")] = field(
+        default_factory=list
+    )
+    settings: SetOption = field(default_factory=list)
 
 
-def prepare(request: Request) -> EvaluationJob:
+def split_names(values: list[str]) -> list[str]:
+    """Options given more than once, or with commas, as one list."""
+    names = (name for value in values for name in re.split(r",(?![^(]*\))", value))  # not within MTEB(eng, v2)
+    return [name.strip() for name in names if name.strip()]
+
+
+def read_seeds(values: list[str]) -> tuple[int, ...]:
+    """Seeds of the probes. Raises InputError for anything else."""
+    names = split_names(values)
+    if len(set(names)) < len(names) or not all(name.isascii() and name.isdigit() for name in names):
+        raise InputError("--seeds", f"{','.join(names)!r} are not distinct seeds", allowed="e.g. 1111,1112")
+    return tuple(map(int, names)) or (1111,)
+
+
+def prepare(request: Request, source: Source) -> EvaluationJob:
     """Resolve a command line. Raises InputError for anything that does not fit together."""
-    recipe = load_recipe(request.recipe, ModelRecipe, list(request.overrides)) if request.recipe else None
+    recipe = load_recipe(request.recipe, ModelRecipe, request.settings) if request.recipe else None
     if request.model is None and recipe is None:
         raise InputError("--model", "names no encoder", hint="give --model, or a recipe whose model is to be scored")
     model = request.model or str(ARTIFACTS / "models" / (recipe.name if recipe else ""))
@@ -76,7 +114,7 @@ def prepare(request: Request) -> EvaluationJob:
     folder = _folder(model, request.out, settings, of_recipe=recipe is not None)
     is_whole = recipe is not None and request.out is None and request.limit is None and Path(model).is_dir()
     kept_in = request.cache or (CACHE if folder.parent == EVALUATIONS else folder / "embeddings")
-    entries, left_out = _entries(request, recipe)
+    entries, left_out = _entries(request, recipe, source)
     return EvaluationJob(
         entries=entries,
         left_out=left_out,
@@ -87,21 +125,21 @@ def prepare(request: Request) -> EvaluationJob:
         compared=named(request.compared) if request.compared else None,
         records=Records(folder),
         results=Path(model) / RESULTS if is_whole else None,
-        cache=kept_in if request.keeps_embeddings else None,
+        cache=None if request.no_cache else kept_in,
         threads=recipe.threads if recipe else None,
         **({"start": recipe.base.start} if recipe else {}),
     )
 
 
-def _entries(request: Request, recipe: ModelRecipe | None) -> tuple[tuple[Entry, ...], tuple[str, ...]]:
+def _entries(request: Request, recipe: ModelRecipe | None, source: Source) -> tuple[tuple[Entry, ...], tuple[str, ...]]:
     """What is scored, and the names of what is left out for want of data."""
-    own = own_entries(request.source)
-    if recipe is None or request.tasks:
-        found, absent = find_entries(request.tasks, request.source)
+    own, names = own_entries(source), split_names(request.tasks)
+    if recipe is None or names:
+        found, absent = find_entries(names, source)
     else:
         found, absent = _of_recipe(recipe, str(request.recipe)) if recipe.evaluation or not own else (), ()
     found = (*found, *own)
-    skipped = set(find_tasks(request.skip))
+    skipped = set(find_tasks(split_names(request.skip)))
     found = tuple(entry for entry in found if entry.task not in skipped)
     absent = tuple(task for task in absent if task not in skipped)
     if not found:
@@ -203,11 +241,11 @@ def _settings(request: Request, recipe: ModelRecipe | None) -> EvaluationSetting
     if recipe is not None:
         values: dict[str, Any] = {"bootstrap_samples": recipe.bootstrap_samples, "seed": recipe.seed}
     else:
-        values = apply_overrides({}, list(request.overrides))
+        values = apply_overrides({}, request.settings)
         unknown = next((key for key in values if key not in WITHOUT_RECIPE), None)
         if unknown:
             raise InputError(f"--set {unknown}", "needs a recipe", allowed=", ".join(WITHOUT_RECIPE))
-    values |= {"probe_seeds": request.seeds, "limit": request.limit}
+    values |= {"probe_seeds": read_seeds(request.seeds), "limit": request.limit}
     try:
         return EvaluationSettings.model_validate(values)
     except ValidationError as error:

@@ -39,10 +39,14 @@ def _file(name: str, words: str) -> Any:
     return typer.Option(name, metavar="FILE", help=words)
 
 
-PairsOption = Annotated[Path | None, _file("--pairs", "Your own pairs: two texts and a score a row")]
-QueriesOption = Annotated[Path | None, _file("--queries", "Your own queries, in BEIR's layout (_id, text)")]
-CorpusOption = Annotated[Path | None, _file("--corpus", "The documents that they search (_id, title, text)")]
-QrelsOption = Annotated[Path | None, _file("--qrels", "The judgements (query-id, corpus-id, score)")]
+@dataclass(frozen=True)
+class OwnFiles:
+    """Options that name a user's own yardstick."""
+
+    pairs: Annotated[Path | None, _file("--pairs", "Your own pairs: two texts and a score a row")] = None
+    queries: Annotated[Path | None, _file("--queries", "Your own queries, in BEIR's layout (_id, text)")] = None
+    corpus: Annotated[Path | None, _file("--corpus", "The documents that they search (_id, title, text)")] = None
+    qrels: Annotated[Path | None, _file("--qrels", "The judgements (query-id, corpus-id, score)")] = None
 
 
 @dataclass(frozen=True)
@@ -58,18 +62,19 @@ class OwnData:
         return sum(len(splits[SPLIT]) + len(splits.get(CORPUS, splits[SPLIT])) for splits in self.rows.values())
 
 
-def read_own(pairs: Path | None, queries: Path | None, corpus: Path | None, qrels: Path | None) -> OwnData:
+def read_own(files: OwnFiles) -> OwnData:
     """Read a user's files, and print what was read and passed over.
 
     Raises InputError for files without the columns, ids or scores that they need, and for fewer than ``FEWEST`` rows.
     """
+    queries, corpus, qrels = files.queries, files.corpus, files.qrels
     given = {"--queries": queries, "--corpus": corpus, "--qrels": qrels}
     absent = [option for option, path in given.items() if path is None]
     if 0 < len(absent) < len(given):
         raise InputError(absent[0], "is needed, too", allowed=f"{', '.join(given)} together")
     tasks, rows = list[Task](), dict[str, Mapping[str, Rows]]()
-    if pairs is not None:
-        task, found = _pairs(pairs)
+    if files.pairs is not None:
+        task, found = _pairs(files.pairs)
         tasks.append(task)
         rows[task.dataset] = {SPLIT: found}
     if queries is not None and corpus is not None and qrels is not None:

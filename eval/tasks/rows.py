@@ -211,13 +211,8 @@ def rows_sha256(rows: Rows) -> str:
     """SHA-256 of a split's rows, one JSON array a line, as UTF-8: equal wherever the same rows were read from."""
     digest = hashlib.sha256()
     for row in rows.canonical():
-        digest.update(canonical_line(row))
+        digest.update(json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
     return digest.hexdigest()
-
-
-def canonical_line(row: Row) -> bytes:
-    """A row as it enters the hash."""
-    return json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
 def tokens(text: str) -> str:

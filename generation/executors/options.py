@@ -20,6 +20,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from hub import cli
 from hub.contract.recipe import DatasetRecipe
 from hub.errors import InputError, RunError
 from hub.untrusted import first_line, reading_model
@@ -42,11 +43,11 @@ class ClusterOptions:
     ``workers``: how many; on a cluster at most. ``cpus``, ``gpus``: of one worker.
     """
 
-    address: str | None = None
-    workers: int | None = None
-    store: str | None = None
-    cpus: float | None = None
-    gpus: float | None = None
+    address: cli.RayOption = None
+    workers: cli.WorkersOption = None
+    store: cli.StoreOption = None
+    cpus: cli.CpusOption = None
+    gpus: cli.GpusOption = None
 
     @property
     def remote(self) -> bool:

@@ -50,7 +50,7 @@ def main(seconds: float) -> None:
 
     setattr(library, "datetime", Pinned)  # noqa: B010 - mypy takes no class for another
     limit_memory()
-    timed = hasattr(signal, "setitimer")  # else, on Windows, the parent limits the time
+    timed = hasattr(signal, "setitimer")  # not on Windows
     for line in sys.stdin:
         if timed:
             signal.setitimer(signal.ITIMER_PROF, seconds)  # its SIGPROF ends the process, as nobody handles it

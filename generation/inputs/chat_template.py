@@ -12,7 +12,6 @@ import sys
 import weakref
 from collections.abc import Sequence
 from functools import lru_cache
-from threading import Timer
 from typing import Any
 
 from generation.inputs import chat_process
@@ -22,9 +21,7 @@ from hub.errors import InputError, RunError
 _KEPT = ("PATH", "PYTHONPATH", "HOME", "SYSTEMROOT", "LD_LIBRARY_PATH", "LANG")  # of the environment: no token
 _OWN = {"USE_TORCH": "0", "OPENBLAS_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONIOENCODING": "utf-8"}
 MOST_SECONDS = 5.0  # of CPU, for one turn
-_TIMED = hasattr(signal, "SIGPROF")  # else, on Windows, ``ChatTemplate`` ends the process
 _OF_LIMITS = (-getattr(signal, "SIGPROF", 0), -signal.SIGABRT, -signal.SIGSEGV)  # of time; of memory, in C code
-_TO_START = 60.0  # seconds that the process may take to start
 _SHOWN = 200  # characters of what a template says
 _PROBE = 'Write two sentences that mean the same thing.\nSentence 1: "Two dogs run."\nSentence 2: "A'
 _RUN = "import runpy, sys; runpy.run_path(sys.argv[1])['main'](float(sys.argv[2]))"
@@ -79,21 +76,16 @@ class ChatTemplate:
     def _asked(self, question: dict[str, Any]) -> dict[str, Any]:
         process = self._process = self._process or _started(self)
         assert process.stdin is not None and process.stdout is not None
-        limit = Timer(self.seconds + _TO_START, process.kill)
-        if not _TIMED:
-            limit.start()
         try:
             process.stdin.write(json.dumps(question) + "\n")
             process.stdin.flush()
             line = process.stdout.readline()
         except OSError:  # a broken pipe
             line = ""
-        late = limit.finished.is_set()
-        limit.cancel()
         if not line.endswith("\n"):
             self._process = None
             process.communicate()  # until it has ended
-            if process.returncode in _OF_LIMITS or late:
+            if process.returncode in _OF_LIMITS:
                 raise _unusable("the model's template takes too much time or memory for one turn")
             problem = f"the process that renders it ended with exit code {process.returncode}"
             hint = "is there memory left, and can transformers be imported?"

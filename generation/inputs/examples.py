@@ -21,7 +21,6 @@ from hub.contract.schema import base_config
 from hub.errors import InputError
 
 POOL = 64  # premises held for every one needed, so that enough of them have an example of every label
-VALUES_SHOWN = 10  # label values that an error lists
 FIRST = "text1"  # the column of source sentences in a file of kind hand, as in the config raw
 SHARED = {"kind", "path", "repo_id", "revision", "config", "splits", "description", "license"}  # keys of a Source
 PAIR = (FIRST, "text2", "target")  # the columns of the config raw that make an example
@@ -219,7 +218,7 @@ def draw(pairs: Iterable[LabelledPair], recipe: DatasetRecipe, few_shot: FewShot
     with an example of every label. No example stands in two sets of one shot count, but with ``few_shot.rotate`` each
     set is a draw of its own, in its own order. Pairs of other labels and texts that no prompt can hold are skipped.
 
-    Raises InputError when a label's value does not occur, or there are too few examples.
+    Raises InputError when there are too few examples.
     """
     labels = [label.name for label in recipe.labels]
     samples = {
@@ -228,20 +227,11 @@ def draw(pairs: Iterable[LabelledPair], recipe: DatasetRecipe, few_shot: FewShot
         if shots
     }
     names = {few_shot.examples.names.get(label, label): label for label in labels}
-    values = dict[str, None]()
     for pair in pairs:
-        if len(values) <= VALUES_SHOWN or pair.value in names:
-            values[pair.value] = None
         example = Example(pair.row, pair.premise.strip(), pair.hypothesis.strip())
         if pair.value in names and not (_problem(example.premise, recipe) or _problem(example.hypothesis, recipe)):
             for sample in samples.values():
                 sample.add(names[pair.value], example)
-    for value, label in names.items() if few_shot.examples.labels else ():
-        if value not in values:
-            place = few_shot.examples.repo_id or few_shot.examples.path
-            problem = f"{value!r} does not occur in the column {few_shot.examples.label!r} of {place}"
-            allowed = ", ".join(repr(other) for other in list(values)[:VALUES_SHOWN]) or "no rows"
-            raise InputError(f"few_shot.examples.labels.{label}", problem, allowed=allowed)
     return {shots: _sets(sample.by_label(labels), shots, few_shot, recipe.seed) for shots, sample in samples.items()}
 
 
@@ -255,6 +245,8 @@ def _sets(pool: Mapping[str, Sequence[Example]], shots: int, few_shot: FewShot, 
             place = few_shot.examples.repo_id or few_shot.examples.path
             problem = f"has {len(examples)} usable examples of {label!r}, but {need}"
             hint = f"lower few_shot.sets or few_shot.shots, or {ORIGINS[few_shot.examples.kind].more}"
+            if value := few_shot.examples.labels.get(label) if not examples else None:
+                hint = f"is {value!r} what stands for it in the column {few_shot.examples.label!r}?"
             raise InputError(f"few_shot.examples {place}", problem, hint=hint)
     if not few_shot.rotate:
         starts = range(0, wanted, shots)

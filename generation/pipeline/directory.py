@@ -79,39 +79,23 @@ class BaseRun:
             raise InputError(place, problem, hint="raise source.limit, or add rows at the end of the source")
 
 
-class Journal:
-    """Append-only file of results, one JSON line each, on disk before the next begins."""
-
-    def __init__(self, path: Path):
-        self.path = path
-
-    def append(self, result: TaskResult) -> None:
-        """Add a result; it is on disk when this returns. Raises OSError with the file's name."""
-        line = b"\n" + result.line()  # the line break first: it ends what a kill or full disk tore
-        make_folder(self.path.parent)
-        begun = not self.path.exists()
-        with named_in_errors(self.path), regular(self.path).open("ab", buffering=0) as file:
-            while line:
-                line = line[file.write(line) :]
-            os.fsync(file.fileno())
-            if begun:
-                fsync(self.path.parent)  # its name, too
-
-    def results(self) -> Iterator[TaskResult]:
-        """Every whole result, the oldest first; torn lines are skipped."""
-        if self.path.is_file():
-            with self.path.open("rb") as file:
-                yield from filter(None, map(TaskResult.read, file))
-
-    def clear(self) -> None:
-        """Remove all results."""
-        self.path.unlink(missing_ok=True)
+def append_line(journal: Path, result: TaskResult) -> None:
+    """Add a result to a journal; it is on disk when this returns. Raises OSError with the file's name."""
+    line = b"\n" + result.line()  # the line break first: it ends what a kill or full disk tore
+    make_folder(journal.parent)
+    begun = not journal.exists()
+    with named_in_errors(journal), regular(journal).open("ab", buffering=0) as file:
+        while line:
+            line = line[file.write(line) :]
+        os.fsync(file.fileno())
+        if begun:
+            fsync(journal.parent)  # its name, too
 
 
 class DatasetRun:
     """One dataset's directory, its recipe and the manifest as it is on disk.
 
-    ``journal``: the file for results that the manifest does not name yet; an earlier start's are read.
+    ``journal``: the file for results that the manifest does not name yet, one a line; an earlier start's are read.
     ``base``: the finished run that these rows will be added to, if any. ``empty``: files not written, for want of rows.
     """
 
@@ -124,12 +108,12 @@ class DatasetRun:
         base: BaseRun | None = None,
     ):
         self.directory, self.recipe, self.manifest, self.base = directory, recipe, manifest, base
-        self._journal = Journal(journal) if journal else None
+        self._journal = journal
         self._files = {file.path: file for file in manifest.files}
         self.empty = set[str](manifest.counts.get("empty_shards", ()))
         self._done: int | None = None  # shards, once counted
         self._new, self._last, self._cost = 0, 0.0, 0.0  # shards since the manifest, when it was written, seconds
-        for result in self._journal.results() if self._journal else ():
+        for result in self._journalled():
             if not result.raw and self._holds(result.files):
                 self._enter(result)
         if self._new:
@@ -144,7 +128,7 @@ class DatasetRun:
         self.manifest = self.manifest.model_copy(update={"files": ordered, **changes})
         run_dir.write_manifest(self.directory, self.manifest)
         if self._journal and self._new:  # without a new shard, the journal holds finished groups
-            self._journal.clear()
+            self._journal.unlink(missing_ok=True)
         self._new, self._last = 0, time.monotonic()
         self._cost = self._last - started
 
@@ -200,8 +184,7 @@ class DatasetRun:
 
     def finished_groups(self, raw: str) -> dict[str, TaskResult]:
         """Task → result of the whole groups that an earlier start finished from the same raw files."""
-        results = self._journal.results() if self._journal else ()
-        return {one.key: one for one in results if one.raw == raw and self._holds(one.files)}
+        return {one.key: one for one in self._journalled() if one.raw == raw and self._holds(one.files)}
 
     def add_shard(self, result: TaskResult, blocks: int) -> None:
         """Put the files of a shard in their places, then enter it in the journal, and in the manifest when due."""
@@ -216,8 +199,14 @@ class DatasetRun:
         """Put the files of a result in place, then append it to the journal."""
         placed = self.place(result)
         if self._journal:
-            self._journal.append(placed)
+            append_line(self._journal, placed)
         return placed
+
+    def _journalled(self) -> Iterator[TaskResult]:
+        """Every whole result in the journal, the oldest first; torn lines are skipped."""
+        if self._journal and self._journal.is_file():
+            with self._journal.open("rb") as file:
+                yield from filter(None, map(TaskResult.read, file))
 
     def place(self, result: TaskResult) -> TaskResult:
         """Write the files of a result that are not in their places; the result without their contents."""

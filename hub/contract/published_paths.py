@@ -90,22 +90,22 @@ def clone_of(root: Path) -> dict[str, str]:
 
     A commit with changes on top ends in ``-dirty``. An address loses user and password and needs https.
     """
-    if _git(root, "rev-parse", "--show-toplevel") != str(root.resolve()):  # site-packages in somebody's repository
+    if git(root, "rev-parse", "--show-toplevel") != str(root.resolve()):  # site-packages in somebody's repository
         return {}
-    commit = _git(root, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
-    origin = _git(root, "remote", "get-url", "origin")
+    commit = git(root, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+    origin = git(root, "remote", "get-url", "origin")
     address = re.fullmatch(r"(?:https://(?:[^/@]*@)?|git@|ssh://git@)([\w.-]+)[:/]([\w./-]+)", origin)
     url = {"url": f"https://{address[1]}/{address[2]}"} if address else {}
     return {"commit": commit, **url} if commit else {}
 
 
-def _git(root: Path, *words: str) -> str:
-    """What git answers; nothing where it fails or is not there."""
+def git(root: Path, *words: str) -> str:
+    """What git answers in a folder; nothing where it fails or is not there."""
     try:
         done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, timeout=10)  # noqa: S603, S607
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+    return done.stdout.strip("\n") if done.returncode == 0 else ""
 
 
 def _note(directory: Path) -> Path:

@@ -296,15 +296,6 @@ class LanguageModel(Strict):
         """What the backend can do."""
         return BACKENDS[self.backend]
 
-    @field_validator("backend", mode="before")
-    @classmethod
-    def _known_backend(cls, name: object) -> object:
-        if name == "vllm":
-            raise ValueError(
-                "serve the model (vllm serve); give backend: openai, server.dialect: vllm (docs/backends.md)"
-            )
-        return name
-
     def _problems(self) -> Iterator[str]:
         if (self.server is None) != self.facts.local:
             yield "backend openai needs the section server, and no other backend takes one"

@@ -51,13 +51,9 @@ def read_json(form: type[Form], path: Path, problem: str, hint: str) -> Form | N
     except FileNotFoundError:
         return None
     except ValidationError as error:
-        raise InputError(path, f"{problem}: {problem_of(error)}", hint=hint) from error
-
-
-def problem_of(error: ValidationError) -> str:
-    """The first problem in one line: the key, and what is wrong with it."""
-    first = error.errors()[0]
-    return ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
+        first = error.errors()[0]
+        words = filter(None, (problem, ".".join(map(str, first["loc"])), first["msg"]))
+        raise InputError(path, ": ".join(words), hint=hint) from error
 
 
 class Part(Frozen):

@@ -1,7 +1,6 @@
 """The annotation command and its page: blind, escaped, on the loopback only; and the report of its answers."""
 
 import html
-import http.client
 import json
 import re
 import socket
@@ -17,7 +16,7 @@ from small_runs import small_recipe, small_run
 from training_inputs import PROVENANCE, write_dataset
 from typer.testing import CliRunner
 
-from eval.audit.annotate import MOST_CONNECTIONS, UNREAD_SECONDS, Page, app
+from eval.audit.annotate import UNREAD_SECONDS, Page, app
 from eval.audit.source import find_rows
 from eval.audit.survey import AnswerStore, draw, read_examples
 from hub.errors import RunError
@@ -144,22 +143,6 @@ def test_only_the_page_is_served_and_only_to_this_machine_and_site(served):
     assert served.get("/", "label=" + "0" * 20_000)[0] == 413
     assert served.store.answers() == {}
     assert served.post("Ann", 0, "0", Origin=here)[0] == 200 and list(served.store.answers()) == ["Ann"]
-
-
-def test_connections_beyond_a_bound_are_closed_and_room_comes_back(served):
-    silent = [socket.create_connection(served.page.server_address) for _ in range(MOST_CONNECTIONS)]
-    with socket.create_connection(served.page.server_address) as over:
-        assert over.recv(1) == b""
-    for one in silent:
-        one.close()
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        try:
-            assert served.get()[0] == 200
-            return
-        except (OSError, http.client.HTTPException):
-            time.sleep(0.05)
-    raise AssertionError("no room again")
 
 
 def test_forms_that_nobody_was_offered_are_refused_and_show_why(served, monkeypatch):

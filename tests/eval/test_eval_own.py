@@ -13,7 +13,7 @@ from eval import run as scoring
 from eval.encoders.load import wrap
 from eval.runs.score import score_encoder
 from eval.statistics.bootstrap import EvaluationSettings
-from eval.tasks.own import read_own
+from eval.tasks.own import OwnFiles, read_own
 from eval.tasks.sources import Source, shipped
 from hub.contract.results import read_results
 
@@ -47,7 +47,7 @@ def test_stsb_as_own_pairs_has_the_score_of_stsb(tmp_path):
     path = write(tmp_path / "dev.tsv", ("Sentence 1", "Sentence_2", "Similarity Score"), [], "\t")
     rows = "".join(f"\n{one[5]}\t{one[6]}\t{one[4]}" for one in cells)
     path.write_text(path.read_text(encoding="utf-8") + rows, encoding="utf-8")
-    source = Source(own=read_own(path, None, None, None))
+    source = Source(own=read_own(OwnFiles(path)))
     of_stsb, _, own = score_encoder(wrap(words, "words"), ["stsb/cosine"], source, QUICK).scores
     assert (own.task, own.n, own.data_sha256) == ("dev.tsv/cosine", 200, of_stsb.data_sha256)
     assert (own.main_score, own.low, own.high) == (of_stsb.main_score, of_stsb.low, of_stsb.high)
@@ -63,7 +63,7 @@ def test_stsb_as_own_pairs_has_the_score_of_stsb(tmp_path):
     ],
 )
 def test_usual_names_of_columns_are_known(tmp_path, capsys, header, sides):
-    (task,) = read_own(own_pairs(tmp_path, header), None, None, None).tasks
+    (task,) = read_own(OwnFiles(own_pairs(tmp_path, header))).tasks
     assert task.sides == sides
     assert f"12 pairs ({', '.join(header)}), scores 0 to 4" in capsys.readouterr().err
 
@@ -84,7 +84,7 @@ def test_search_is_scored_as_by_sentence_transformers_with_the_encoders_prompts(
         prompts={"query": "ask: ", "passage": "passage: "},
     )
     encoder.save_pretrained(str(tmp_path / "encoder"), create_model_card=False)
-    source = Source(own=read_own(own_pairs(tmp_path), *files))
+    source = Source(own=read_own(OwnFiles(own_pairs(tmp_path), *files)))
     _, *scores = score_encoder(str(tmp_path / "encoder"), [], source, EvaluationSettings(bootstrap_samples=20)).scores
     said = capsys.readouterr().err
     assert "12 queries with 24 relevant judgements of 30 documents; passed over: 4 without a relevant document" in said

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import random
 import re
 import socket
 import sqlite3
@@ -25,8 +24,6 @@ from tiny_lm import make_lm
 
 pytest.importorskip("openai", reason='the extra openai is not installed: pip install -e ".[openai]"')
 
-import httpx2
-import openai
 
 from generation.backends import openai_server
 from generation.backends.answers import turn_text
@@ -408,72 +405,6 @@ def test_an_answer_has_an_end_in_time_and_in_bytes_and_a_redirect_stays_with_its
     moved = (307, {"Location": "/v1/elsewhere"}, "")
     with ordered_server(lambda body, n: echo(body, n) if n else moved) as server:
         assert complete(connect(server.base_url), REQUESTS[:1], SETTINGS)[0].text == "0"
-
-
-WORDS = [S, "", '"', "ü日\u200b", "\ufeff", "\0\x1b[1m", "<think>", "</s>", "\n", "1. ", "«", "stop", "\\", ": ", "{"]
-VALUES = [*WORDS, None, True, -1, 2.0, 1e308, float("nan"), 10**40, [], {}, [[]], {"content": S}, "x" * 9_000]
-DRAWN = {"tokens": ["A", '"'], "token_logprobs": [-1, -2]}
-MESSAGE = {"message": {"content": f"Sure! Here is a sentence: {S}"}, "finish_reason": "stop"}
-ANSWERS = {
-    "openai": {"choices": [{"text": f'{S}"', "logprobs": DRAWN}], "usage": {"prompt_tokens": 1}},
-    "vllm": {"choices": [MESSAGE | {"logprobs": {"content": [{"token": "A", "logprob": -1}]}}]},
-    "transformers": {"choices": [MESSAGE]},
-    "llamacpp": {"choices": [{"text": S}], "__verbose": {"content": S, "stopping_word": '"', "truncated": False}},
-}
-VALUES_OF_HEADERS = [b"application/json; charset=utf-16", b"text/html", b"gzip, br", b"/v1", b"//[", b"nan", b"\xff"]
-NAMES = ["Content-Type", "Content-Encoding", "Location", "Retry-After", "x-should-retry", "Set-Cookie"]
-
-
-def mutated(value: object, draw: random.Random) -> object:
-    """``value`` with some of its parts exchanged, dropped or doubled."""
-    if draw.random() < 0.03:
-        return draw.choice(VALUES)
-    if isinstance(value, dict):
-        return {key: mutated(one, draw) for key, one in value.items() if draw.random() > 0.02}
-    if isinstance(value, list):
-        return [mutated(one, draw) for one in value * draw.choice([1] * 8 + [0, 2])]
-    if not isinstance(value, str) or draw.random() > 0.3:
-        return value
-    at = draw.randrange(len(value) + 1)
-    return value[:at] + draw.choice(WORDS) + value[at:]
-
-
-def test_random_answers_are_texts_of_theirs_or_one_line(key, monkeypatch):
-    """Through the real client, with its retries, redirects and decoding; only the socket is not there."""
-    draw, sent, read = random.Random(7), list[str](), 0
-
-    def reply(_: httpx2.Request) -> httpx2.Response:
-        text = json.dumps(mutated(ANSWERS[dialect], draw), ensure_ascii=draw.random() < 0.5)
-        body = text.encode(draw.choice(["utf-8"] * 9 + ["utf-8-sig", "utf-16", "latin-1"]), "replace")
-        if draw.random() < 0.2:
-            at = draw.randrange(len(body) + 1)
-            body = body[:at] + draw.randbytes(draw.randrange(3)) + body[at + draw.randrange(3) :]
-        sent.append(body.decode(errors="replace") + text)
-        with suppress(ValueError, RecursionError):
-            sent.append(json.dumps(json.loads(body), ensure_ascii=False))
-        headers = {"Content-Type": b"application/json"} if draw.random() < 0.95 else {}
-        headers |= {name: draw.choice(VALUES_OF_HEADERS) for name in NAMES if draw.random() < 0.05}
-        status = draw.choice([200] * 40 + [204, 302, 307, 400, 403, 404, 429, 500])
-        return httpx2.Response(status, headers=[*headers.items()], stream=httpx2.ByteStream(body))
-
-    monkeypatch.setattr(openai.OpenAI, "_calculate_retry_timeout", lambda *_: 0.0)
-    monkeypatch.setattr(httpx2.Client, "_init_transport", lambda *_, **__: httpx2.MockTransport(reply))
-    for dialect, answer in ANSWERS.items():
-        options = {"chat": "message" in str(answer), "dialect": dialect, "logprobs": dialect != "transformers"}
-        writer = connect("http://server/v1", max_retries=1, **options)
-        for number in range(500):
-            sent.clear()
-            try:
-                (found,) = complete(writer, [Request(PROMPT, (), number << 33)], SETTINGS)
-            except StsDinoError as error:
-                assert str(error).isprintable() and KEY not in str(error)
-                continue
-            assert found.log_prob is None or -1e39 < found.log_prob <= 0
-            if found.problem is None:
-                read += 1
-                whole = "".join(sent).replace("\ufeff", "")
-                assert found.text.encode() and all(word in whole for word in re.findall(r"\w+", found.text))
-    assert read > 500
 
 
 def test_an_answer_is_never_paid_for_twice_and_the_cost_adds_up(tmp_path):

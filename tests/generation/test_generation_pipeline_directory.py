@@ -14,7 +14,7 @@ from test_generation_pipeline_finish import row
 
 from generation.pipeline import finish, source_sentences
 from generation.pipeline import tasks as layout
-from generation.pipeline.directory import DatasetRun, Journal
+from generation.pipeline.directory import DatasetRun, append_line
 from generation.pipeline.source_sentences import Scratch, prepare
 from generation.pipeline.tasks import TaskResult, WriteShard, WriteSourceSentences, shard_files
 from generation.rows import pairs
@@ -122,7 +122,7 @@ def test_what_the_journal_cannot_prove_is_written_anew(damage, made, tmp_path, m
     run = begun(folder)
     for one in made[:3]:
         run.add_shard(one, 5)
-    journal, last = run._journal.path, run.directory / layout.paths(RECIPE, made[2].task.shard)[0]
+    journal, last = run._journal, run.directory / layout.paths(RECIPE, made[2].task.shard)[0]
     content = journal.read_bytes()
     if damage == "torn":
         journal.write_bytes(content[:-20])
@@ -146,7 +146,7 @@ def test_the_journal_of_another_run_is_not_taken_up(tmp_path):
     for key, there in (("one run", True), ("", False), ("another", False)):
         scratch = Scratch(tmp_path / "run", key or "one run")
         scratch.keep([], 4, {})
-        Journal(scratch.journal).append(record)
+        append_line(scratch.journal, record)
         if not key:
             (scratch.directory / "notes.json").unlink()  # whose it is, nobody knows
         assert Scratch(tmp_path / "run", "one run").journal.exists() == there

@@ -1,13 +1,11 @@
 """The runner of child processes: finished steps are skipped, failures are one line, nothing outlives its parent."""
 
-import itertools
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 from functools import partial
+from itertools import chain, repeat
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -72,14 +70,11 @@ def test_a_failed_step_is_named_with_its_error_and_later_steps_do_not_run(tmp_pa
     assert f"error: {problem}" in (tmp_path / "log").read_text()
 
 
-def test_progress_follows_the_stages_own_bar_and_not_those_of_libraries(tmp_path, monkeypatch):
-    clock = itertools.count()  # a second passes from line to line: started, then 10 % at 2, 60 % at 3 and 100 % at 4
-    monkeypatch.setattr(stages, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
-    monkeypatch.setattr(stages, "tree_rss_mb", iter(range(1, 99)).__next__)
-    slow = replace(step(tmp_path, "first"), seconds=1.5)
-    found = list(progress(slow, tmp_path / "log"))
-    assert [round(expected, 2) for _, expected in found[:4]] == [1.5, 2, 3.8, 4]  # 3 + 40 % at 50 % a second
-    assert found[-1][0].memory_mb == len(found)
+def test_the_memory_of_a_step_is_the_most_that_was_seen(tmp_path, monkeypatch):
+    monkeypatch.setattr(stages, "tree_rss_mb", chain([5, 9], repeat(1)).__next__)
+    monkeypatch.setattr(stages, "TICK", 0.001)
+    found = list(progress(step(tmp_path, "first"), tmp_path / "log"))
+    assert found[-1].memory_mb == 9 and "%|" not in (tmp_path / "log").read_text()
 
 
 def test_the_bar_shows_the_predicted_seconds_of_all_steps_and_each_result_is_handed_on(tmp_path, capfd):

@@ -17,7 +17,7 @@ from eval.encoders.load import wrap
 from eval.runs.records import beside
 from eval.runs.score import score_encoder
 from eval.statistics.bootstrap import EvaluationSettings
-from eval.tasks.own import read_own
+from eval.tasks.own import OwnFiles, read_own
 from eval.tasks.sources import Source
 from generation.run import random_pairs
 from hub.assets import asset
@@ -89,7 +89,7 @@ def test_a_users_own_pairs_are_scored_beside_the_download(corpus, tmp_path, monk
     model = found.model.model_copy(update={"base": found.model.base.model_copy(update=base), "evaluation": ()})
     path = tmp_path / "mine.csv"
     path.write_text("a,b,score\n" + "".join(f"{text},{WORDS[n // 2]},{n}\n" for n, text in enumerate(WORDS)))
-    found = replace(found, model=model, own=read_own(path, None, None, None), own_words=("--pairs", str(path)))
+    found = replace(found, model=model, own=read_own(OwnFiles(path)), own_words=("--pairs", str(path)))
     assert found.downloads == sides and found.own.texts == 2 * len(WORDS)
     last = steps(found, AdaptationEstimate(*[1.0] * 5, 10, 1, 1.0))[-1]
     compare = ("--compare", "all-MiniLM-L6-v2") if "compared" in sides else ()
