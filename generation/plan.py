@@ -43,7 +43,7 @@ ROWS = 64  # source sentences of the pilot
 FULL = 512  # rows of a full batch on a CPU (generation.backends.load_model)
 SLOW = 0.1  # seconds of a pass of few rows: 0.2 with half a billion parameters on one thread
 BATCH, SECONDS, FEW = 64, 20.0, 40  # rows of a slow model's pilot; it ends after so many seconds and texts
-FIRST = 12  # tokens of a model's first texts, which tell how slow a pass is
+FIRST = 12  # tokens of a few texts at the start, which tell how slow a pass is
 FIRSTS = 512  # source sentences asked for to estimate the time of all: fewer would not fill a batch
 Clock = Callable[[], float]
 Item = TypeVar("Item")
@@ -309,7 +309,7 @@ class Watched:
     def _work(self) -> tuple[int, int]:
         return getattr(self.writer, "passes", 0), getattr(self.writer, "tokens_computed", 0)
 
-    def first_texts(self, prompts: Prompts, variant: Variant) -> Pilot:
+    def warm_up(self, prompts: Prompts, variant: Variant) -> Pilot:
         """Read the shared prefixes, then begin a text of each label: first calls are slow."""
         one, settings = prompts.variant(variant, NOT_YET), prompts.recipe.decoding
         asked = [text_request(prompts, label, NOT_YET, one, 0) for label in prompts.recipe.written_labels]
@@ -372,7 +372,7 @@ def estimate(recipe: DatasetRecipe, clock: Clock = time.monotonic) -> Estimate:
     """Run the pilot and predict the run. Leaves no file behind. Raises InputError as the run would."""
     recipe = with_dtype(recipe)
     writer, prompts = Watched(load_writer(recipe.model), clock), load_prompts(recipe)
-    begun = writer.first_texts(prompts, recipe.variants[0])
+    begun = writer.warm_up(prompts, recipe.variants[0])
     loaded, start = peak_rss_mb(), seconds_since_start()
     total, firsts, first_seconds, read = _source_sentences(recipe, writer, prompts)
     shots = list(dict.fromkeys(variant.shots for variant in recipe.variants))
@@ -380,7 +380,7 @@ def estimate(recipe: DatasetRecipe, clock: Clock = time.monotonic) -> Estimate:
     for number, shown in enumerate(shots):
         say(f"pilot{f' with {shown} examples' if shown is not None else ''} ...")
         variant = next(variant for variant in recipe.variants if variant.shots == shown)
-        begun = writer.first_texts(prompts, variant) if number else begun
+        begun = writer.warm_up(prompts, variant) if number else begun
         pilots[shown] = writer.shard(prompts, firsts[number :: len(shots)] or firsts[:1], variant, begun)
     found = predict(recipe, total, pilots, first_seconds)
     most = max(one.memory_mb(loaded, peak_rss_mb(), total, recipe) for one in pilots.values())

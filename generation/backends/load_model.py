@@ -286,7 +286,7 @@ def check_vocabulary(tokenizer: Any, config: Any, where: object) -> None:
 
 
 def rows_that_fit(model: Any, max_new_tokens: int, logits: int) -> int:
-    """Model rows to decode together: what half of the free memory holds, within the limits of use; fewer are said.
+    """Model rows to decode together: what half of the free memory holds, within the limits of use; fewer are reported.
 
     ``logits``: bytes that the output layer takes for a row. A row has its keys and values and its activations beside.
     """
