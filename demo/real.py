@@ -76,7 +76,7 @@ def main(
         loaded = {ENCODER: chain.load(ENCODER, DATASET)}
         seconds, peak = time.monotonic() - started, peak_rss_mb(children=True)
         print(report(artifacts, [DATASET], loaded))
-        print(f"\n{seconds / 60:.0f} min; the largest process took {peak / 1024:.1f} GB")
+        print(f"\n{seconds / 60:.0f} min; the largest process that trains or scores took {peak / 1024:.1f} GB")
 
 
 def generate(chain: Chain, limit: int | None, workers: int, senteval: Path | None) -> None:
