@@ -298,7 +298,8 @@ class Watched:
         if self.slow:
             batch_size = pilot.rows = min(batch_size or BATCH, BATCH)
         for request, completion in self.writer.stream(queue, settings, batch_size, prefixes):
-            pilot.texts.append((len(request.prompts), self.count_tokens(completion.text) + 1))
+            length = self.count_tokens(completion.text) + 1 if any(self._work()) else 1  # a server counts none
+            pilot.texts.append((len(request.prompts), length))
             yield request, completion
             if self.slow and self.clock() - started > SECONDS and len(pilot.texts) >= FEW:
                 pilot.unfinished = self.writer.unfinished()

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 TIMEOUT = httpx2.Timeout(60, read=300)  # the client's own default waits for ever
+LEAST_RATE = 100  # bytes a second, from ``TIMEOUT.read`` seconds on: slower is not an answer
 LONGEST_ASKED = 86_400  # seconds; a server that asks for more asks for nonsense
 _CLIENT = ("huggingface_hub", "httpx2", "httpcore2", "h11", "hf_xet")
 _CHECKS = "huggingface_hub.dataclasses"  # of a model's config, wherever that lies
@@ -74,7 +75,7 @@ def use(*heard: Heard) -> None:
 
 
 def _checked(response: httpx2.Response) -> None:
-    """Refuse what leads an API request to somebody else, and an unreasonable ``Retry-After``."""
+    """Refuse what leads an API request to somebody else, and look after the time that an answer takes."""
     seconds = asked_seconds(response.headers)
     response.headers.pop("retry-after", None)
     if seconds is not None:
@@ -84,6 +85,28 @@ def _checked(response: httpx2.Response) -> None:
         there = request.url.join(goes_on)
         if there.host != request.url.host or request.method == "PUT":  # an upload's body is gone by now
             raise WrongAnswer(f"the request is sent on to {there.host}", request=request)
+    if isinstance(response.stream, httpx2.SyncByteStream):
+        response.stream = _Flowing(response.stream)
+
+
+class _Flowing(httpx2.SyncByteStream):
+    """A body that must keep coming: a drip of bytes satisfies every limit on a single read."""
+
+    def __init__(self, stream: httpx2.SyncByteStream):
+        self._stream = stream
+
+    def __iter__(self) -> Iterator[bytes]:
+        started, came = time.monotonic(), 0
+        for chunk in self._stream:
+            yield chunk
+            came += len(chunk)
+            late = time.monotonic() - started - (TIMEOUT.read or 0)
+            if late > 0 and came < LEAST_RATE * late:
+                raise httpx2.ReadTimeout(f"{came} bytes in {time.monotonic() - started:.0f} seconds")
+
+    def close(self) -> None:
+        """Let the connection go."""
+        self._stream.close()
 
 
 def asked_seconds(headers: httpx2.Headers) -> int | None:

@@ -160,13 +160,13 @@ def test_a_full_disk_under_the_journal_is_an_error_with_its_name_and_loses_one_s
     run.add_shard(made[0], 5)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     record = made[1]
-    resource.setrlimit(resource.RLIMIT_FSIZE, (run._journal.path.stat().st_size + 50, limits[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (run._journal.stat().st_size + 50, limits[1]))
     try:
         with pytest.raises(OSError) as caught:
-            run._journal.append(record)
+            append_line(run._journal, record)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert caught.value.errno == errno.EFBIG and caught.value.filename == str(run._journal.path)
+    assert caught.value.errno == errno.EFBIG and caught.value.filename == str(run._journal)
     again = begun(tmp_path / "full")
     assert [shard.block for shard in again.missing(again.shards(5))] == [1, 2, 3, 4]
     assert whole(tmp_path / "full", 5, made) == expected

@@ -1,5 +1,6 @@
 """An answer that no Hub gives is never taken for one: not for an empty branch, a tag that was set, an account."""
 
+import itertools
 from types import SimpleNamespace
 
 import httpx2
@@ -75,3 +76,22 @@ def test_a_request_that_changes_something_is_not_led_to_somebody_else():
             client._checked(redirected(method, path, "http://elsewhere.example/"))
     client._checked(redirected("GET", "/api/datasets/Old", "/api/datasets/acme/new"))  # a repository that was renamed
     client._checked(redirected("GET", "/datasets/acme/pairs/resolve/main/a", "http://cdn.example/a"))  # a large file
+
+
+def test_a_drip_of_bytes_is_no_answer(monkeypatch):
+    clock = itertools.count(0, 60)  # seconds: a minute for each look at it
+    monkeypatch.setattr(client.time, "monotonic", lambda: float(next(clock)))
+    read = list[bytes]()
+    with pytest.raises(httpx2.ReadTimeout, match="bytes in"):
+        for chunk in client._Flowing(_Chunks(b"x", 100)):
+            read.append(chunk)
+    assert len(read) < 10
+    assert len(list(client._Flowing(_Chunks(b"x" * 100_000, 100)))) == 100  # slow, and coming
+
+
+class _Chunks(httpx2.SyncByteStream):
+    def __init__(self, chunk: bytes, count: int):
+        self._chunks = [chunk] * count
+
+    def __iter__(self):
+        yield from self._chunks
