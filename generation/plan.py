@@ -257,13 +257,10 @@ class Pilot:
         return float(per_pass * (tokens / full + drain) + per_token * tokens)
 
     def memory_mb(self, loaded: float, peak: float, firsts: int, recipe: DatasetRecipe) -> float:
-        """Predicted most memory of a run of ``firsts``, from that of the loaded model and of this pilot.
-
-        The texts of a pilot that ended early had filled half of their room at most.
-        """
+        """Predicted most memory of a run of ``firsts``, from that of the loaded model and of this pilot."""
         texts = firsts * recipe.texts_per_source_sentence
         batch = min(FULL, texts * fmean(rows for rows, _ in [*self.texts, *self.unfinished]))
-        return loaded + (peak - loaded) * max(1.0, batch / max(1, self.rows)) * (2 if self.unfinished else 1)
+        return loaded + (peak - loaded) * max(1.0, batch / max(1, self.rows))
 
 
 def mean_tokens(texts: Sequence[tuple[int, int]], unfinished: Sequence[tuple[int, int]]) -> float:
