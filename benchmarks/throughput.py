@@ -128,7 +128,8 @@ def main(
         runs = interleaved(ways, rounds, trial)
         found[name] = summary(runs, device)
         rows += [
-            [name, way, *(one[key] for key in ("rate", "speedup", "peak_mb", "whole_mb", "same_texts", "tokens"))]
+            [name, way, "{median} ({low} to {high})".format(**one["rate"])]
+            + [one[key] for key in ("speedup", "peak_mb", "whole_mb", "same_texts", "tokens")]
             for way, one in found[name].items()
         ]
         write_results(out, {"cases": found}, ("torch", "transformers", "tokenizers"), device)
