@@ -164,13 +164,22 @@ class TaskQueue:
         for key in self._again:
             if node not in self._tried.get(key, ()):
                 return self._again.pop(key)
-        new = None if self._exhausted else next(self._source, None)
-        self._exhausted = new is None
-        if new is not None:
-            self._open[new.key] = new
+        if new := self.new():
             return new
         again = (key for key in self._again if all(other in self._tried[key] for other in others))
         return self._again.pop(next(again, ""), None)
+
+    def new(self) -> Task | None:
+        """The next task that no worker had yet, or None."""
+        task = None if self._exhausted else next(self._source, None)
+        self._exhausted = task is None
+        if task is not None:
+            self._open[task.key] = task
+        return task
+
+    def has_failed(self, task: Task) -> bool:
+        """Whether a worker ended at the task."""
+        return task.key in self._tried
 
     def is_open(self, task: Task) -> bool:
         """Whether the task was handed out and is not done."""
@@ -340,7 +349,10 @@ class RayExecutor:
         self.workers.append(WorkerHandle(node, actor, actor.prepare.remote(code_versions(), [self._spec_ref])))
 
     def _assign(self, queue: TaskQueue) -> None:
-        """Give a task to every worker that waits for one, and shards to begin ahead."""
+        """Give a task to every worker that waits for one, and new shards to begin ahead.
+
+        A task at which a worker ended is done alone, so that a second end is not another shard's.
+        """
         names, waiting = {one.node.name for one in self.workers if one.ready}, list[WorkerHandle]()
         for worker in self.workers:
             if worker.call is None:
@@ -348,8 +360,8 @@ class RayExecutor:
                 worker.task = worker.task or self._taken_over()
                 waiting.append(worker)
         for worker in waiting * AHEAD:
-            if isinstance(worker.task, WriteShard) and len(worker.ahead) < AHEAD:
-                following = queue.next(worker.node.name, names)
+            if isinstance(worker.task, WriteShard) and not queue.has_failed(worker.task) and len(worker.ahead) < AHEAD:
+                following = queue.new()
                 worker.ahead += [following] if following else []
         for worker in waiting:
             if worker.task is not None:

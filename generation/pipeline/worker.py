@@ -79,14 +79,12 @@ class Worker:
             if isinstance(one, WriteShard) and one.shard.variant == variant and one.key not in self._begun:
                 self._feed.tasks.append(one)
                 self._begun.add(one.key)
-        try:
-            for result in self._stream:
-                self._begun.discard(result.key)
-                if result.key == task.key:  # others were done elsewhere
-                    return result
-        except BaseException:
-            self._begun = set()
-            raise
+        begun, self._begun = self._begun, set()  # an error ends the stream
+        for result in self._stream:
+            begun.discard(result.key)
+            if result.key == task.key:  # others were done elsewhere
+                self._begun = begun
+                return result
         raise AssertionError(f"no result for {task.key}")
 
     def write(self, tasks: Iterable[Any], variant: Variant, tick: Tick = lambda _: None) -> Iterator[TaskResult]:

@@ -222,6 +222,11 @@ def test_workers_get_shards_to_begin_ahead_and_one_that_waits_takes_over_the_las
     executor._assign(queue)
     assert [task for task, _ in calls[2:]] == [shards[3], shards[5], shards[6]] and not queue.finished
     executor._failed(queue, workers[0], OSError(5, "io"))
+    again = TaskQueue(shards)
+    again.failed(again.new(), "other", "killed")
+    executor.workers, calls[:] = [WorkerHandle(node, workers[0].actor, None, ready=True)], []
+    executor._assign(again)
+    assert calls == [(shards[0], [])], "alone, so that another shard is not to blame"
     assert [queue.next("other") for _ in range(3)] == [shards[2], shards[4], shards[0]]
 
 
