@@ -325,7 +325,7 @@ class Watched:
         if self.slow:  # whenever it ends, it has had source sentences of all lengths
             by_length = sorted(firsts, key=lambda first: len(first.text))
             shards = [[by_length[place]] for place in sorted(range(len(firsts)), key=lambda place: place * 0.618 % 1)]
-        written = write_shards(self, prompts, recipe, shards, lambda _: None, variant)
+        written = write_shards(self, prompts, recipe, shards, lambda _: None, variant, stops_early=True)
         raw, failed = ([*chain.from_iterable(rows)] for rows in zip(*written, strict=True))
         kept, dropped = filtered(raw, recipe)
         found.raw, found.kept = (Counter(row["target"] for row in rows) for rows in (raw, kept))

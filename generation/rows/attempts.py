@@ -52,8 +52,11 @@ def write_shards(
     sentences: Iterable[Sequence[SourceSentence]],
     tick: Callable[[int], object],
     variant: Variant = Variant(None, 0),  # noqa: B008 - frozen
+    stops_early: bool = False,
 ) -> Iterator[tuple[list[Row], list[Row]]]:
     """Raw rows and rejected rows (with ``reason``) of each shard's source sentences, shard after shard.
+
+    stops_early: the rows so far of shards that the writer leaves unfinished are yielded, too (a pilot).
 
     Texts of the next shards are requested before a shard is done, so that the batch stays full (``Writer.ahead``).
     ``tick(n)`` is called for every n texts that are usable or given up. The rows depend on the sentences, the recipe
@@ -89,7 +92,8 @@ def write_shards(
         while shards and not left[shards[0][0].shard]:
             yield _shard_rows(shards.popleft(), recipe)
         fill()
-    yield from (_shard_rows(shard, recipe) for shard in shards)  # of a writer that stopped early
+    if stops_early:
+        yield from (_shard_rows(shard, recipe) for shard in shards)
 
 
 def _shard_rows(wanted: Sequence[_Wanted], recipe: DatasetRecipe) -> tuple[list[Row], list[Row]]:
