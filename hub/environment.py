@@ -1,6 +1,7 @@
 """Environment variables that libraries read: a bad one is named in one line, by the commands that need it."""
 
 import os
+import sys
 from importlib.util import find_spec
 from urllib.parse import urlsplit
 
@@ -9,12 +10,14 @@ from hub.errors import InputError
 _SET_ASIDE = "STS_DINO_SET_ASIDE"  # the error over a variable that was set aside; inherited by child processes
 _OF_HUB = ("HF_ENDPOINT", "HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT", "HF_TOKEN")
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+_BARS = {"MININTERVAL", "MAXINTERVAL", "MINITERS", "NCOLS", "NROWS", "SMOOTHING", "INITIAL", "POSITION", "DELAY"}
+_IGNORED = {"HF_DATASETS_IN_MEMORY_MAX_SIZE", *(f"TQDM_{name}" for name in _BARS)}
 
 
 def set_aside() -> None:
     """Take values that stop a library's import out of the environment, before a command imports it.
 
-    ``require_usable`` refuses them.
+    ``require_usable`` refuses those of the Hub. No command needs the others: a warning names them.
     """
     for name in _OF_HUB[:3]:
         if problem := _problem(name):
@@ -22,6 +25,9 @@ def set_aside() -> None:
             os.environ.pop(name)
             if name == "HF_ENDPOINT":
                 os.environ[name] = "https://hub.invalid"  # left out, it would be huggingface.co
+    for name in _IGNORED & os.environ.keys():
+        if not _is_number(os.environ[name]):
+            print(f"warning: {name}: is ignored, it is not a number ({os.environ.pop(name)!a})", file=sys.stderr)
 
 
 def require_usable(of_hub: bool = False) -> None:
@@ -66,3 +72,11 @@ def _problem(name: str) -> InputError | None:
     if parts.scheme.startswith("socks") and not find_spec("socksio"):
         return InputError(name, "names a SOCKS proxy, which needs socksio", hint="pip install socksio, or unset it")
     return None
+
+
+def _is_number(value: str) -> bool:
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True

@@ -44,3 +44,10 @@ def test_a_usable_variable_stays(name, value, monkeypatch):
     set_aside()
     require_usable(of_hub=True)
     assert os.environ[name] == value
+
+
+def test_a_number_that_no_command_needs_is_ignored_with_a_warning(monkeypatch, capsys):
+    monkeypatch.setenv("TQDM_MININTERVAL", "abc")
+    set_aside()
+    assert capsys.readouterr().err == "warning: TQDM_MININTERVAL: is ignored, it is not a number ('abc')\n"
+    assert "TQDM_MININTERVAL" not in os.environ
