@@ -170,7 +170,9 @@ class Checkout:
         if not root or not commit:
             hint = "install git, clone the project, commit your recipe, and run this in the clone"
             raise InputError(Path.cwd(), "is not a git checkout with a commit; a job installs one", hint=hint)
-        changed = git(Path(root), "status", "--porcelain").splitlines()
+        branch, *changed = git(Path(root), "status", "--porcelain", "--branch").splitlines() or [""]
+        if not branch:
+            raise InputError(root, "git status gives no answer", hint="run it there, then this command again")
         if changed:
             more = f" and {len(changed) - 1} more" if changed[1:] else ""
             hint = "commit and push it, or `git stash --include-untracked`"

@@ -13,7 +13,9 @@ from huggingface_hub import HfApi
 from serving import Reply, ordered_server
 
 from hub import cli
+from hub.contract import published_paths
 from hub.errors import InputError, RunError
+from release import job
 from release.job import HubJob, app, command, public
 
 ROOT = Path.cwd()
@@ -139,6 +141,10 @@ def test_a_job_is_refused_before_it_is_paid_for(checkout, capsys, monkeypatch):
     monkeypatch.delenv("HF_TOKEN", raising=False)
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
     refused("HF_TOKEN: no token: the job publishes with it; run `hf auth login`", RECIPE, "--yes")
+    answer = published_paths.git
+    with monkeypatch.context() as slow:
+        slow.setattr(job, "git", lambda root, *words: "" if "status" in words else answer(root, *words))
+        refused("git status gives no answer", RECIPE)
     (checkout / "note").touch()
     refused("has changes that no commit has: note; commit and push it", RECIPE)
     git(checkout, "add", "--all")
