@@ -1,4 +1,4 @@
-"""The pages of kept results: ``docs/results.md`` (effects and readings), every table, and how much data decide more."""
+"""The pages of kept results: ``docs/results.md`` (effects and readings), every table, and the power of each."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 INTRODUCTION = Path(__file__).parent / "plans" / "introduction.md"
 TABLES = "experiments/results/papers/README.md"
 HOUR = 3600
+POWER_PAGE = """# Seeds that would decide
+
+`sts-dino experiment run --page` writes this table from the JSON files.
+
+How many times the seeds of an experiment would separate an effect as large as the paper's from 0, for the effects that
+are not reproduced and whose size the paper prints. The interval narrows with the root of the seeds. The test rows stay
+the same, so both last columns are lower bounds."""
 POWER = 1.96 + 0.84  # standard errors that separate an effect from 0 at 95 % in four of five repetitions
 WIDEST = 9  # columns of numbers that a page shows side by side
 SEPARATOR = "\n\n"
@@ -50,31 +57,19 @@ def write_pages(page: Path, plan: Plan, results: Path) -> None:
 
 
 def power(found: Found) -> str:
-    """For each effect that is not reproduced, how many times its seeds would separate the paper's effect from 0.
-
-    The interval narrows with the root of the seeds. The test rows stay the same, so both columns are lower bounds.
-    """
+    """A table of the effects that are not reproduced: how many times the seeds would separate the paper's from 0."""
     rows = []
     for one, result in found:
         for effect, difference in matched(one, result) if result else []:
-            if result is None or difference.verdict == "reproduced":
+            printed, around = printed_difference(one, effect), difference.difference
+            if result is None or difference.verdict == "reproduced" or not printed:
                 continue
-            printed, half = (
-                printed_difference(one, effect),
-                (difference.difference.high - difference.difference.low) / 2,
-            )
-            cells = [one.name, effect.says, effect.column, number(difference.difference)]
-            times = (POWER / 1.96 * half / printed) ** 2 if printed else None
-            hours = "" if times is None else f"{max(1.0, times) * result.seconds / HOUR:,.1f}"
-            rows.append(
-                [*cells, "" if printed is None else f"{printed:+z.1f}", f"{times:,.2f}" if times else "", hours]
-            )
-    head = "# Seeds that would decide\n\n`sts-dino experiment run --page` writes this table from the JSON files."
-    columns = ["experiment", "effect", "column", "here", "paper", "times the seeds, at least", "CPU-hours, at least"]
-    return (
-        SEPARATOR.join([head, (power.__doc__ or "").replace("\n    ", "\n").strip(), table(columns, rows, names=3)])
-        + "\n"
-    )
+            times = (POWER / 1.96 * (around.high - around.low) / 2 / printed) ** 2
+            hours = max(1.0, times) * result.seconds / HOUR
+            cells = [one.name, effect.says, effect.column, number(around), f"{printed:+z.1f}"]
+            rows.append([*cells, f"{times:,.2f}", f"{hours:,.1f}"])
+    columns = ["experiment", "effect", "column", "here", "paper", "times the seeds", "CPU-hours"]
+    return SEPARATOR.join([POWER_PAGE, table(columns, rows, names=3)]) + "\n"
 
 
 def summary(found: Found) -> str:
