@@ -23,7 +23,7 @@ from sts_dino.proposals.corpus import KINDS, Corpus, Profile
 
 GEMMA = GENERATORS["gemma-3-270m"]
 BEST_FIRST = ("qwen2.5-coder-0.5b-instruct", "qwen2.5-coder-1.5b-instruct", GEMMA.name)  # by gain a minute
-EASY = ("en", KINDS[:2])  # language and kinds of which the smaller model generates good pairs (docs/adapt.md)
+EASY = KINDS[:2]  # English texts of which the smaller model generates good pairs (docs/adapt.md)
 BUILT_IN, BUILT_IN_LICENSE = asset("demo-lm"), "cc-by-nc-sa-4.0"
 SHIPPED = (
     "twenty first sentences with a sentence for each label, written by hand for sts-dino",
@@ -100,7 +100,7 @@ def choose_generator(asked: str | None, license_id: str | None, corpus: Profile 
     Raises InputError for a missing folder, an unknown name or licence, RunError for a server that cannot be reached.
     """
     small, large, *others = BEST_FIRST
-    easy = not corpus or (corpus.language == EASY[0] and corpus.kind in EASY[1])
+    easy = not corpus or (corpus.language == "en" and corpus.kind in EASY)
     order = BEST_FIRST if easy else (large, small, *others)
     here = next((name for name in order if GENERATORS[name].is_here), None)
     if asked is None and here is None and BUILT_IN.is_dir():
@@ -112,8 +112,7 @@ def choose_generator(asked: str | None, license_id: str | None, corpus: Profile 
         why = "downloaded by sts-dino lm" if "path" in section else f"from the Hub; without a Hub: sts-dino lm {name}"
         gated = "; accept its terms on its page first" if "path" not in section and name == GEMMA.name else ""
         weak = f"; it generates few good pairs of such texts (docs/adapt.md): sts-dino lm {large}"
-        gated += weak if name == small and not easy else ""
-        return Generator(section, why + gated)
+        return Generator(section, why + gated + (weak if name == small and not easy else ""))
     if asked == "builtin":
         why = "the built-in model is a demonstration of 4.5 million parameters, and knows English alone"
         return Generator({"path": str(BUILT_IN.resolve()), "license": BUILT_IN_LICENSE}, why, False)
