@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.trials import table
 from experiments.plan import Effect, Experiment, Plan
-from experiments.result import Difference, Result, Verdict, read_result
+from experiments.result import Difference, Result, read_result
 from hub.contract.measured import Estimate
 from hub.durable import write_text
 from hub.papers import find_paper
@@ -34,6 +34,7 @@ SEPARATOR = "\n\n"
 OPEN = "#767676"
 MARKS = {"reproduced": ("^", COLOURS[0]), "contradicted": ("v", COLOURS[5]), "not significant": ("o", OPEN)}
 LINEAR = 5.0  # points to either side of zero; beyond them the scale is logarithmic
+BELOW = "below the paper's size"
 LINE_INCHES = 0.3
 WIDTH = 62  # characters of a line of a name
 Found = Sequence[tuple[Experiment, Result | None]]
@@ -97,7 +98,8 @@ def tally(run: Sequence[tuple[Experiment, Result]]) -> str:
     """Effects of each paper by verdict, as a table."""
     verdicts = dict[str, Counter[str]]()
     for one, result in run:
-        found = verdicts.setdefault(find_paper(one.paper).cite if one.paper else one.name, Counter())
+        name = find_paper(one.paper).cite if one.paper else one.name
+        found = verdicts.setdefault(f"{name}, 1.5B" if one.repeats else name, Counter())
         found.update(difference.verdict.rpartition(", ")[2] for _, difference in matched(one, result))
     kinds = ("reproduced", "not significant", "contradicted")
     rows = [[paper, *(str(found[kind]) for kind in kinds)] for paper, found in verdicts.items() if found]
@@ -105,19 +107,26 @@ def tally(run: Sequence[tuple[Experiment, Result]]) -> str:
 
 
 def effects(run: Sequence[tuple[Experiment, Result]]) -> str:
-    """One line for each effect: the paper's difference, ours, and the verdict."""
-    rows = []
+    """One line for each effect: the paper's difference, and ours with seeds and verdict by language model."""
+    rows = dict[tuple[str, str, str], list[str]]()
     for one, result in run:
         for effect, difference in matched(one, result):
             printed = printed_difference(one, effect)
-            cells = [one.name, effect.says, effect.column, "" if printed is None else f"{printed:+z.1f}"]
-            rows.append([*cells, number(difference.difference), shown(difference.verdict)])
-    return table(["experiment", "effect", "column", "paper", "here", "verdict"], rows, names=6)
+            key = (one.repeats or one.name, effect.says, effect.column)
+            row = rows.setdefault(key, [*key, "" if printed is None else f"{printed:+z.1f}", *[""] * 6])
+            seeds = f"{result.data_seeds} x {result.training_seeds}" if one.rows else str(result.data_seeds)
+            cells = [number(difference.difference), seeds, shown(difference, printed)]
+            row[slice(7, 10) if one.repeats else slice(4, 7)] = cells
+    columns = ["experiment", "effect", "column", "paper", *["here", "n", "verdict"], *["1.5B", "n", "verdict"]]
+    return table(columns, rows.values(), names=10)
 
 
-def shown(verdict: Verdict) -> str:
-    """A verdict, bold where the interval decides."""
-    return f"**{verdict}**" if verdict in ("reproduced", "contradicted") else verdict
+def shown(found: Difference, printed: float | None) -> str:
+    """A verdict, bold where the interval decides; whether an interval that does not refutes the paper's size."""
+    if found.verdict in ("reproduced", "contradicted"):
+        return f"**{found.verdict}**"
+    below = printed is not None and found.difference.high < printed
+    return f"{BELOW}, {found.verdict}" if below else found.verdict
 
 
 def matched(one: Experiment, result: Result) -> list[tuple[Effect, Difference]]:

@@ -193,11 +193,14 @@ class Experiment(Strict):
     ``rows``: encoder → the paper's row (None: it has none). ``columns``: the paper's columns to measure (None: all that
     have tasks), then ``own_columns``. ``data_seeds``, ``training_seeds``: how many of the plan's. ``finished``: the git
     revision that can repeat the kept result, where this code cannot; ``labels``: its rows; ``beside``: of a result that
-    is no table of encoders, row → the paper's row.
+    is no table of encoders, row → the paper's row. ``repeats``: the experiment whose effects this one measures again
+    with a larger language model. ``judges``: name → encoder that measures the label agreement of the rows' datasets.
     """
 
     name: Name
     paper: str | None = None
+    repeats: str | None = None
+    judges: Mapping[str, str] = Field(default_factory=dict)
     table: int | None = None
     figure: int | None = None
     title: str
@@ -270,6 +273,8 @@ class Plan(Strict):
         for one in self.experiments:
             if one.data_seeds > most:
                 raise ValueError(f"{one.name}: {one.data_seeds} data seeds, but the plan has {most}")
+            if one.repeats and one.repeats not in {other.name for other in self.experiments}:
+                raise ValueError(f"{one.name}: unknown experiment {one.repeats}")
             for name in () if one.finished else one.rows:
                 if name not in encoders:
                     raise ValueError(f"{one.name}: unknown encoder {name}")

@@ -11,7 +11,7 @@ from experiments.plan import Experiment, Plan, Seeds
 from experiments.result import Difference, Measured, Result
 from experiments.steps import Steps, digest
 from experiments.variants import DatasetMaker, finished_config
-from hub.contract.measured import VariantPlan, VariantScores
+from hub.contract.measured import FIDELITY, Estimate, Fidelity, VariantPlan, VariantScores
 from hub.contract.run_dir import require_complete
 from hub.durable import write_text
 from hub.errors import InputError
@@ -84,8 +84,8 @@ class Runner:
         every = {
             one.name: self.encoders.scored(one, list(columns.values()), seeds)
             for one in self.plan.encoders_of(experiment)
+            if columns
         }
-        scored = {name: every[name].folders for name in experiment.rows}
         rows: dict[str, dict[str, Any]] = {name: {} for name in experiment.rows}
         differences = list[Difference]()
         for name, column in columns.items():
@@ -94,8 +94,8 @@ class Runner:
                 tasks=column.tasks,
                 split=column.split,
                 samples=SAMPLES,
-                variants={encoder: tuple(map(str, folders)) for encoder, folders in scored.items()},
-                control=next(iter(scored)),
+                variants={encoder: tuple(map(str, one.folders)) for encoder, one in every.items()},
+                control=next(iter(every)),
                 data_seeds=len(seeds.data),
                 differences=tuple((effect.better, effect.than) for effect in effects),
             )
@@ -106,7 +106,28 @@ class Runner:
                 Difference(better=effect.better, than=effect.than, column=name, difference=difference)
                 for effect, difference in zip(effects, found.differences, strict=True)
             ]
-        return Measured(rows=rows, differences=tuple(differences)), sum(one.seconds for one in every.values())
+        seconds = sum(one.seconds for one in every.values())
+        for encoder in self.plan.encoders_of(experiment):
+            for judge, place in experiment.judges.items() if encoder.dataset else ():
+                found, more = self._agreement(self.dataset(encoder.dataset or ""), judge, place)
+                rows[encoder.name] |= found
+                seconds += more
+        return Measured(rows=rows, differences=tuple(differences)), seconds
+
+    def _agreement(self, run: Path, judge: str, place: str) -> tuple[dict[str, Estimate], float]:
+        """Label agreement of a dataset by a judge, mean cosines of labels and the share kept, x 100; CPU seconds."""
+        key = digest(run.name, place)
+        out = self.steps.folder / "agreement" / f"{key}.json"
+        words = ["fidelity", str(run), "--encoder", place]
+        seconds = self.steps.once("agreement", key, words, f"{run.name}, judge {judge}", out)
+        if not out.is_file():
+            write_text(out, (run / FIDELITY).read_text(encoding="utf-8"))
+        one = Fidelity.model_validate_json(out.read_bytes())
+        measured = {f"agreement, {judge}": one.spearman}
+        measured |= {f"cosine of {label}, {judge}": texts.cosine for label, texts in one.labels.items()}
+        points = {name: [100 * x for x in (at.value, at.low, at.high)] for name, at in measured.items() if at}
+        points["kept"] = [100 * one.kept / one.requested] * 3
+        return {name: Estimate(score=x, low=low, high=high) for name, (x, low, high) in points.items()}, seconds
 
     def _compared(self, plan: VariantPlan) -> VariantScores:
         """Scores and differences with intervals over rows and seeds; kept by what decides them."""

@@ -70,6 +70,7 @@ class GgufWeights:
     def __init__(self, file: Path, config: Any, dtype: torch.dtype):
         """Read the header only. Raises ValueError for a damaged one."""
         self.file, self.config, self.dtype = file, config, dtype
+        self.kept_in: Path | None = None  # the copy that was read
         metadata, self.tensors, self._start = read_header(str(file))
         self._kind = metadata["general.architecture"]
         architecture = next(one for one, name in gguf.MODEL_ARCH_NAMES.items() if name == self._kind)
@@ -121,8 +122,9 @@ class GgufWeights:
         copy = COPIES.resolve() / f"{self.file.stem}-{version}-{sha256_file(self.file)[:16]}"
         with suppress(OSError, SafetensorError):
             os.utime(copy)  # the one used last stays longest
-            found = {name: tensor for part in copy.iterdir() for name, tensor in _mapped(part).items()}
+            found = {name: tensor for part in copy.glob("*.safetensors") for name, tensor in _mapped(part).items()}
             if found.keys() == {self._names[name] for name, *_ in self.tensors}:
+                self.kept_in = copy
                 return found
         shutil.rmtree(copy, ignore_errors=True)
         return self._copied(copy)

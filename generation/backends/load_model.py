@@ -136,6 +136,7 @@ def read_model(recipe: LanguageModel) -> tuple[Any, Any]:
         model, info = loaded
         if absent := sorted(info["missing_keys"]):
             raise InputError(where, f"lacks {len(absent)} of the model's weights, {absent[0]} among them")
+        model.kept_in = weights.kept_in if weights else None
         return model if recipe.device_map else model.to(_device(recipe.device)), tokenizer
 
 

@@ -4,10 +4,13 @@ The logits of some tokens, read as the engine reads them, are compared with thos
 masks that the model asks for tell its window.
 """
 
+import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, DynamicCach
 from generation.backends.batch import KVCaches, LiveBatch
 from generation.backends.protocol import Request
 from generation.backends.shared_attention import NAME, attend, run_pass
+from hub.durable import write_text
 from hub.errors import InputError
 
 PROMPT, WRITTEN = 16, 18  # tokens of the trial: written ones in two pages
@@ -112,8 +116,31 @@ def plain_logits(model: Any, ids: Tensor, mask: Tensor, cache: DynamicCache) -> 
     return logits
 
 
-@torch.inference_mode()
 def find_path(model: Any) -> AttentionPath:
+    """What ``_tried`` finds, kept with a copy of the weights for later loads (1.5 billion parameters: 14 seconds).
+
+    Another torch, processor or code of the trial tries again.
+    """
+    folder, code = getattr(model, "kept_in", None), Path(__file__).parent
+    if folder is None:
+        return _tried(model)
+    decides = [(code / name).read_bytes() for name in ("model_check.py", "shared_attention.py", "batch.py")]
+    device = model.get_input_embeddings().weight.device.type
+    decides.append(repr((torch.__version__, torch.backends.cpu.get_cpu_capability(), device)).encode())
+    file = folder / f"attention-{sha256(b''.join(decides)).hexdigest()[:16]}.json"
+    with suppress(OSError, ValueError, TypeError):
+        found = AttentionPath(**json.loads(file.read_bytes()))
+        if found.shared:
+            model.set_attn_implementation(NAME)
+        return found
+    found = _tried(model)
+    with suppress(OSError):
+        write_text(file, json.dumps(asdict(found)))
+    return found
+
+
+@torch.inference_mode()
+def _tried(model: Any) -> AttentionPath:
     """Try shared attention and leave the model with it if it gives the logits of the model's own, else as it was.
 
     A model that is spread over several devices is not tried.

@@ -222,7 +222,7 @@ def dataset_recipe(
         most=MOST,
         generator=generator,
         longest=_longest(seen),
-        model={**generator.section, **({"threads": 1} if generator.couples else {})},
+        model={**generator.section, **({} if generator.reads_examples else {"threads": 1})},
         has_template=_has_template(generator.section),
         kind=kind,
         words=words,

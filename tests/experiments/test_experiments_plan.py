@@ -47,6 +47,7 @@ def test_declared_recipes_load_and_rows_stand_in_the_paper(plan):
         (lambda tree: tree["encoders"][1].update(baseline="simcse"), "a baseline or a filter needs a dataset and a training"),
         (lambda tree: tree["experiments"][0]["rows"].update(nobody=None), "unknown encoder nobody"),
         (lambda tree: tree["experiments"].append(tree["experiments"][0]), "two are called dino-1"),
+        (lambda tree: tree["experiments"][0].update(repeats="dino-9"), "dino-1: unknown experiment dino-9"),
         (lambda tree: tree["experiments"][0].update(data_seeds=3), "dino-1: 3 data seeds, but the plan has 2"),
         (lambda tree: tree["datasets"]["variants"][1].update(extends="x1x2"), "variants depend on each other"),
         (
@@ -122,13 +123,23 @@ def test_the_pages_equal_the_kept_results():
     for one, result in kept:
         assert len(pages.matched(one, result)) == len(one.effects)
         assert not one.rows or result.measured.rows.keys() == one.rows.keys()
-    tallied = [line.split("|")[2:5] for line in shown.partition("| effects of |")[2].splitlines()[2:5]]
+    tallied = [
+        line.split("|")[2:5] for line in shown.partition("| effects of |")[2].partition("\n\n")[0].splitlines()[2:]
+    ]
     verdicts = ["| **reproduced** |", ", not significant |", "| **contradicted** |"]
     assert [sum(map(int, column)) for column in zip(*tallied, strict=True)] == [*map(shown.count, verdicts)]
     lines = overview(SHIPPED.experiments, ROOT / RESULTS).splitlines()[2:]
     for one, line in zip(SHIPPED.experiments, lines, strict=True):
         assert (f"of {len(one.effects)} effects reproduced" if one.effects else "measured") in line
     assert "not run yet" in overview(SHIPPED.experiments, Path("nowhere"))
+
+
+def test_a_larger_language_model_stands_beside_the_smaller_one():
+    kept = SHIPPED.chosen(["dino-2"])[0], read_result(ROOT / RESULTS / "dino-2.json")
+    again = kept[0].model_copy(update={"name": "x", "repeats": "dino-2"}), kept[1]
+    rows = [row.strip("| ").split(" | ") for row in pages.effects([kept, again]).splitlines()[2:]]
+    assert all(row[4:7] == row[7:10] and row[5] == "2 x 3" for row in rows)
+    assert [pages.BELOW in row[6] for row in rows] == [True, True, False, True, True, True, True]
 
 
 def test_the_page_has_the_papers_shares_in_points():

@@ -109,7 +109,7 @@ def tiny(tmp_path_factory):
     rows = dict.fromkeys(one["name"] for one in tree["encoders"])
     effect = {"says": "it trains", "better": "x2", "than": "untrained", "column": "dev"}
     one = {"name": "tiny", "paper": "dino", "title": "tiny", "rows": rows, "own_columns": column, "effects": [effect]}
-    tree["experiments"] = [one | {"data_seeds": 2}]
+    tree["experiments"] = [one | {"data_seeds": 2, "judges": {"words": "python:experiments.baselines:random_words"}}]
     (place / "plan.yaml").write_text(yaml.safe_dump(tree))
     return place
 
@@ -147,6 +147,9 @@ def test_an_experiment_resumes_after_a_kill_and_a_second_run_computes_nothing(ti
     assert (found["write"], found["refinish"]) == (2, 2)
     assert (found["train"], found["score"]) == (9 + 1, 9)  # one was killed
     assert result.measured.rows.keys() == {"untrained", "simcse", "shuffled", "x2", "plain"}
+    assert {"agreement, words", "kept"} <= result.measured.rows["plain"].keys() - result.measured.rows[
+        "untrained"
+    ].keys()
     found = result.measured.differences[0].difference
     both = [result.measured.rows[name]["dev"].score for name in ("x2", "untrained")]
     assert found.low < found.score == pytest.approx(both[0] - both[1]) and found.score != 0

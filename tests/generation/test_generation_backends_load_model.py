@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -133,6 +134,20 @@ def test_scores_of_hundreds_are_not_rounded(factor, shared, tmp_path, monkeypatc
     found = find_path(model)
     logged = re.search(r"by 0\.\d+ of their spread on average \(allowed: 0\.\d+\)", found.reason)
     assert (found.shared, bool(logged)) == (shared, not shared), found.reason
+
+
+def test_a_trial_is_kept_with_a_copy_of_the_weights_and_a_torn_record_is_tried_again(tmp_path, monkeypatch):
+    folder, tried = make_family(tmp_path, "qwen3"), Mock(wraps=model_check._tried)
+    monkeypatch.setattr(model_check, "_tried", tried)
+
+    def load() -> AttentionPath:
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        model.kept_in = tmp_path
+        return find_path(model)
+
+    found = [load(), load()]
+    next(tmp_path.glob("attention-*.json")).write_text('{"shared": tr')
+    assert {*found, load()} == {found[0]} and found[0].shared and tried.call_count == 2
 
 
 def test_a_preview_reads_no_weights_and_requires_them(tmp_path, monkeypatch):
