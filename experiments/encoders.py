@@ -16,9 +16,7 @@ from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import apply_overrides, checked, read_yaml
 from hub.contract.schema import ROW_SCHEMAS
 from hub.durable import sha256_file, write_text
-from release.value import CONFIG, TRIPLET, Row, copies, shuffled, trained_on, training_sha256, untrained, write_pairs
-
-ALIKE = 0.95  # cosine from which a mined negative may be a paraphrase
+from release.value import CONFIG, copies, shuffled, trained_on, training_sha256, untrained, write_pairs
 
 
 @dataclass(frozen=True)
@@ -88,18 +86,10 @@ class EncoderMaker:
         if encoder.baseline == "simcse":
             sources = [{"sentence1": text} for text in source_sentences(run)]
             return trained_on(tree, "copies", write_pairs(folder, copies(sources, seed, str(run))), CONFIG, seed)
-        if encoder.baseline == "mined":
-            rows = mined(source_sentences(run), tree["base"])
-            return trained_on(tree, "copies", write_pairs(folder, rows), CONFIG, seed)
-        if encoder.baseline == "shuffled" or encoder.filter:
+        if encoder.baseline == "shuffled":
             columns = ROW_SCHEMAS["sts"].columns
-            found = finished_rows(run, list(columns), "this row of the table needs scored pairs")
-            rows = [dict(zip(columns, row, strict=True)) for row in found]
-            if encoder.filter:
-                first, seeds = self.plan.encoder(encoder.filter), Seeds(data=(data_seed,), trainings=1)
-                rows = in_order(rows, str(self._trained(first, self.trees(first, seeds)[0])[0].path))
-            if encoder.baseline == "shuffled":
-                rows = shuffled(rows, seed)
+            found = finished_rows(run, list(columns), "the shuffled-label baseline needs scored pairs")
+            rows = shuffled([dict(zip(columns, row, strict=True)) for row in found], seed)
             return trained_on(tree, "shuffled", write_pairs(folder, rows), CONFIG, seed)
         return trained_on(tree, "dataset", run, finished_config(run), seed)
 
@@ -115,42 +105,6 @@ class EncoderMaker:
         seconds = self.steps.once("encoder", key, words, what, folder / "encoder" / "manifest.json")
         shutil.rmtree(folder / "encoder.base", ignore_errors=True)  # else `score` scores it with every encoder
         return Made(folder / "encoder", seconds), key
-
-
-def mined(texts: list[str], base: Mapping[str, Any]) -> list[Row]:
-    """Triplets of each sentence twice and, as negative, the one that the encoder ``base`` finds next to it."""
-    import torch
-    from sentence_transformers.util import semantic_search
-
-    from eval.encoders.load import load_encoder
-
-    vectors = torch.from_numpy(load_encoder(base.get("path") or f"{base['repo_id']}@{base['revision']}").embed(texts))
-    near = (
-        next(hit for hit in hits if hit["score"] < ALIKE)
-        for hits in semantic_search(vectors, vectors, top_k=len(texts))
-    )
-    return [
-        dict(zip(TRIPLET.columns, (text, text, texts[int(hit["corpus_id"])]), strict=True))
-        for text, hit in zip(texts, near, strict=True)
-    ]
-
-
-def in_order(rows: list[Row], encoder: str) -> list[Row]:
-    """The scored pairs that an encoder finds less similar than all pairs of the same sentence with higher scores."""
-    from sentence_transformers.util import pairwise_cos_sim
-
-    from eval.encoders.load import load_encoder
-
-    embed = load_encoder(encoder).embed
-    first, second = (embed([row[name] for row in rows]) for name in ("sentence1", "sentence2"))
-    cosines = pairwise_cos_sim(first, second).tolist()
-    kept, found = set[int](), dict[str, list[tuple[float, float]]]()
-    for place in sorted(range(len(rows)), key=lambda place: -rows[place]["score"]):
-        of_sentence = found.setdefault(rows[place]["sentence1"], [])
-        if all(cosines[place] < cosine for score, cosine in of_sentence if score > rows[place]["score"]):
-            kept.add(place)
-            of_sentence.append((rows[place]["score"], cosines[place]))
-    return [row for place, row in enumerate(rows) if place in kept]
 
 
 def source_of(place: str) -> str | None:

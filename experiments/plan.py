@@ -140,10 +140,8 @@ class Encoder(Strict):
 
     ``recipe``: a model recipe; its ``datasets`` read the variant ``dataset``, whatever path they name (None: as they
     stand). ``trained``: false scores the base of the recipe. ``baseline``: simcse trains by unsupervised SimCSE on the
-    source sentences of ``dataset``; mined takes as negative of each the most similar other one; shuffled trains on its
-    pairs with permuted scores. ``filter``: an earlier encoder of the plan, which drops pairs that it finds no less
-    similar than one of the same sentence with a higher score. ``model``: what ``sts-dino score --model`` takes, in
-    place of a recipe.
+    source sentences of ``dataset``; shuffled trains on its pairs with permuted scores. ``model``: what ``sts-dino score
+    --model`` takes, in place of a recipe.
     """
 
     name: Name
@@ -152,8 +150,7 @@ class Encoder(Strict):
     model: str | None = None
     dataset: str | None = None
     trained: bool = True
-    baseline: Literal["simcse", "mined", "shuffled"] | None = None
-    filter: str | None = None
+    baseline: Literal["simcse", "shuffled"] | None = None
     settings: Annotated[tuple[str, ...], Field(alias="set")] = ()
 
     @model_validator(mode="after")
@@ -162,8 +159,8 @@ class Encoder(Strict):
             raise ValueError(f"{self.name}: give exactly one of recipe and model")
         if self.recipe is None and (self.dataset or self.settings or self.baseline):
             raise ValueError(f"{self.name}: dataset, set and baseline need a recipe")
-        if (self.baseline or self.filter) and not (self.dataset and self.trained):
-            raise ValueError(f"{self.name}: a baseline or a filter needs a dataset and a training")
+        if self.baseline and not (self.dataset and self.trained):
+            raise ValueError(f"{self.name}: a baseline needs a dataset and a training")
         return self
 
 
@@ -267,8 +264,6 @@ class Plan(Strict):
         for encoder in self.encoders:
             if encoder.dataset is not None and encoder.dataset not in variants:
                 raise ValueError(f"{encoder.name}: unknown variant {encoder.dataset}")
-            if encoder.filter is not None and encoder.filter not in encoders[: encoders.index(encoder.name)]:
-                raise ValueError(f"{encoder.name}: filter {encoder.filter} is no encoder before it")
         most = len(self.datasets.seeds.data)
         for one in self.experiments:
             if one.data_seeds > most:

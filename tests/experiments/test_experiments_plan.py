@@ -8,7 +8,6 @@ import yaml
 from experiments import page as pages
 from experiments.baselines import random_words
 from experiments.command import PLANS, RESULTS, overview
-from experiments.encoders import in_order, mined
 from experiments.page import effects_plot
 from experiments.plan import Effect, Experiment, read_plan
 from experiments.result import Difference, read_result
@@ -44,7 +43,7 @@ def test_declared_recipes_load_and_rows_stand_in_the_paper(plan):
     ("change", "message"),
     [
         (lambda tree: tree["encoders"][0].update(dataset="x2"), "need a recipe"),
-        (lambda tree: tree["encoders"][1].update(baseline="simcse"), "a baseline or a filter needs a dataset and a training"),
+        (lambda tree: tree["encoders"][1].update(baseline="simcse"), "a baseline needs a dataset and a training"),
         (lambda tree: tree["experiments"][0]["rows"].update(nobody=None), "unknown encoder nobody"),
         (lambda tree: tree["experiments"].append(tree["experiments"][0]), "two are called dino-1"),
         (lambda tree: tree["experiments"][0].update(repeats="dino-9"), "dino-1: unknown experiment dino-9"),
@@ -103,15 +102,6 @@ def test_the_plot_of_effects_has_the_same_bytes_everywhere():
 def test_random_words_have_the_same_vectors_everywhere():
     first, same, other, none = random_words(["a cat sat", "A cat sat", "dogs run", ""])
     assert (first == same).all() and (first != other).any() and none.shape == (300,)
-
-
-def test_an_encoder_finds_negatives_and_drops_pairs_against_the_order_of_their_labels():
-    words = "python:experiments.baselines:random_words"
-    rows = mined(["a cat sat", "a cat sat down", "stocks fell"], {"path": words})
-    assert [row["negative"] for row in rows[:2]] == ["a cat sat down", "a cat sat"]
-    texts = [("a cat sat down", 1.0), ("stocks fell", 0.0), ("a cat sat", 0.5), ("a cat fell", 0.5)]
-    pairs = [{"sentence1": "a cat sat", "sentence2": text, "score": score} for text, score in texts]
-    assert in_order(pairs, words) == [*pairs[:2], pairs[3]]
 
 
 def test_the_pages_equal_the_kept_results():
