@@ -64,7 +64,7 @@ def main(
         if mixed:
             found = finished_rows(mixed, list(ROW_SCHEMAS["sts"].columns), "--sts reads scored pairs")
             alike = [(first, second) for first, second, score in found if score >= Grades().positive_from]
-            variants |= {"queries and paraphrases": [*variants["queries"], *alike]}
+            variants = {**variants, "queries and paraphrases": [*variants["queries"], *alike]}
         places = {name: [trained(steps, collection, rows, seed, files) for seed in range(1, seeds + 1)]
                   for name, rows in variants.items()}  # fmt: skip
     from eval.compare.seeds import SAMPLES, compared
