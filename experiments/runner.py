@@ -107,10 +107,10 @@ class Runner:
                 for effect, difference in zip(effects, found.differences, strict=True)
             ]
         seconds = sum(one.seconds for one in every.values())
-        for encoder in self.plan.encoders_of(experiment):
-            for judge, place in experiment.judges.items() if encoder.dataset else ():
-                found, more = self._agreement(self.dataset(encoder.dataset or ""), judge, place)
-                rows[encoder.name] |= found
+        for row in self.plan.encoders_of(experiment):
+            for judge, place in experiment.judges.items() if row.dataset else ():
+                agreement, more = self._agreement(self.dataset(row.dataset or ""), judge, place)
+                rows[row.name] |= agreement
                 seconds += more
         return Measured(rows=rows, differences=tuple(differences)), seconds
 

@@ -12,13 +12,14 @@ import typer
 
 from benchmarks.trials import table
 from experiments.steps import Steps, digest
+from experiments.variants import finished_rows
 from generation.inputs.sources import file_rows
 from hub import cli
 from hub.contract.measured import VariantPlan, write_json
-from hub.contract.recipe import ModelRecipe
+from hub.contract.recipe import Grades, ModelRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import ARTIFACTS, locked, require_complete
-from hub.contract.schema import base_config
+from hub.contract.schema import ROW_SCHEMAS, base_config
 from hub.contract.shards import read_shard
 from hub.durable import write_text
 from release.options import set_words
@@ -37,6 +38,9 @@ def main(
     folder: Annotated[Path, typer.Option("--folder", help="Folder of the steps")] = ARTIFACTS / "search",
     texts: Annotated[int, typer.Option("--texts", min=1, help="Number of passages")] = 700,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Trainings of each row")] = 3,
+    mixed: Annotated[
+        Path | None, typer.Option("--sts", metavar="RUN_DIR", help="Scored pairs for one more row")
+    ] = None,
     settings: cli.SetOption = [],  # noqa: B006 - typer copies it
 ) -> None:
     """Generate queries, train the encoder on them and on each baseline, and write scores with paired differences.
@@ -57,6 +61,10 @@ def main(
         run = folder / "datasets" / key
         steps.once("dataset", key, ["write", str(PAIRS), *set_words(given), "--out", str(run)], "queries", run)
         variants = rows_of(run, passages, load_recipe(ENCODER, ModelRecipe, files))
+        if mixed:
+            found = finished_rows(mixed, list(ROW_SCHEMAS["sts"].columns), "--sts reads scored pairs")
+            alike = [(first, second) for first, second, score in found if score >= Grades().positive_from]
+            variants = {**variants, "queries and paraphrases": [*variants["queries"], *alike]}
         places = {name: [trained(steps, collection, rows, seed, files) for seed in range(1, seeds + 1)]
                   for name, rows in variants.items()}  # fmt: skip
     from eval.compare.seeds import SAMPLES, compared
@@ -71,10 +79,10 @@ def main(
         control="as downloaded",
         differences=tuple(("queries", name) for name in variants if name != "queries"),
     )
-    found = compared(plan)
-    write_json(out, found)
+    result = compared(plan)
+    write_json(out, result)
     lines = [
-        [name, len(variants.get(name, ())), one.average, one.over_simcse or ""] for name, one in found.variants.items()
+        [name, len(variants.get(name, ())), one.average, one.over_simcse or ""] for name, one in result.variants.items()
     ]
     cli.say(table(["trained on", "rows", "nDCG@10", "over the download"], lines, names=1))
 

@@ -113,9 +113,8 @@ def test_the_pages_equal_the_kept_results():
     for one, result in kept:
         assert len(pages.matched(one, result)) == len(one.effects)
         assert not one.rows or result.measured.rows.keys() == one.rows.keys()
-    tallied = [
-        line.split("|")[2:5] for line in shown.partition("| effects of |")[2].partition("\n\n")[0].splitlines()[2:]
-    ]
+    tally = shown.partition("| effects of |")[2].partition("\n\n")[0]
+    tallied = [line.split("|")[2:5] for line in tally.splitlines()[2:]]
     verdicts = ["| **reproduced** |", ", not significant |", "| **contradicted** |"]
     assert [sum(map(int, column)) for column in zip(*tallied, strict=True)] == [*map(shown.count, verdicts)]
     lines = overview(SHIPPED.experiments, ROOT / RESULTS).splitlines()[2:]

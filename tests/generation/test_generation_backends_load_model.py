@@ -63,8 +63,10 @@ def test_half_precision_that_a_cpu_emulates_is_a_warning(cpu, tmp_path, capsys):
     assert slow_dtype(model("bfloat16")) is None and "float16" in str(slow_dtype(model("float16")))
 
 
-def path_of(folder: Path, dtype: torch.dtype) -> AttentionPath:
-    return find_path(AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval())
+def path_of(folder: Path, dtype: torch.dtype, kept_in: Path | None = None) -> AttentionPath:
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+    model.kept_in = kept_in
+    return find_path(model)
 
 
 def refused(folder: Path, dtype: torch.dtype) -> bool:
@@ -139,15 +141,9 @@ def test_scores_of_hundreds_are_not_rounded(factor, shared, tmp_path, monkeypatc
 def test_a_trial_is_kept_with_a_copy_of_the_weights_and_a_torn_record_is_tried_again(tmp_path, monkeypatch):
     folder, tried = make_family(tmp_path, "qwen3"), Mock(wraps=model_check._tried)
     monkeypatch.setattr(model_check, "_tried", tried)
-
-    def load() -> AttentionPath:
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-        model.kept_in = tmp_path
-        return find_path(model)
-
-    found = [load(), load()]
+    first, second = (path_of(folder, torch.float32, tmp_path) for _ in range(2))
     next(tmp_path.glob("attention-*.json")).write_text('{"shared": tr')
-    assert {*found, load()} == {found[0]} and found[0].shared and tried.call_count == 2
+    assert first == second == path_of(folder, torch.float32, tmp_path) and first.shared and tried.call_count == 2
 
 
 def test_a_preview_reads_no_weights_and_requires_them(tmp_path, monkeypatch):
