@@ -66,13 +66,13 @@ class Disturbed:
         self.step = -1
         world.faulty.plan(seed=seed, share=share, once=once, slow_seconds=self.random.choice([0.05, 1.2 * TIMEOUT]))
         running = world.launcher.start("command", "release", world.growth.words(self.artifacts))
-        code = self._watch(running, started, kill_after)
+        code = self._watch(running, started, kill_after, 0.01 if share else 0.002)
         world.faulty.plan(share=0.0)
         said = running.said()
         assert code in (0, -9) and "Traceback" not in said and "warning: not published" not in said, said
         return code
 
-    def _watch(self, running: Running, started: Path, kill_after: int | None) -> int:
+    def _watch(self, running: Running, started: Path, kill_after: int | None, hurry: float) -> int:
         faulty, deadline = self.world.faulty, time.monotonic() + 60
         before, next_step = faulty.traffic(), 0
         while running.alive():
@@ -85,7 +85,7 @@ class Disturbed:
             if started.exists() and lines >= next_step:
                 self.grow()
                 next_step = lines + self.random.randint(4, 20)
-            elif self.random.random() < 0.01:
+            elif self.random.random() < hurry:
                 next_step = 0  # the generator does not wait for the Hub
             time.sleep(0.002)
         return running.code()
