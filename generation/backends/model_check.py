@@ -129,13 +129,13 @@ def find_path(model: Any) -> AttentionPath:
     decides.append(repr((torch.__version__, torch.backends.cpu.get_cpu_capability(), device)).encode())
     file = folder / f"attention-{sha256(b''.join(decides)).hexdigest()[:16]}.json"
     with suppress(OSError, ValueError, TypeError):
-        found = AttentionPath(**json.loads(file.read_bytes()))
-        if found.shared:
-            model.set_attn_implementation(NAME)
-        return found
+        known = AttentionPath(**json.loads(file.read_bytes()))
+        model.set_attn_implementation(NAME)
+        return known
     found = _tried(model)
     with suppress(OSError):
-        write_text(file, json.dumps(asdict(found)))
+        if found.shared:  # a refusal may come from want of memory, and is tried again
+            write_text(file, json.dumps(asdict(found)))
     return found
 
 
