@@ -2,7 +2,8 @@
 
 All ways do the same work, STS-x2 as in ``recipes/demo/sts-dino-x2.yaml``: three labels, two texts for each (x1, label).
 ``batched``: ``generate()`` with the same logits processors. ``engine``: what ``sts-dino write`` runs. ``llama.cpp``:
-its server, without counter-prompts. All but llama.cpp draw with the same random numbers: float32 texts are equal.
+its server, without counter-prompts. ``shards-50``: the engine as in a run with that ``shard_size``, rejected texts
+generated again. All but llama.cpp draw with the same random numbers: float32 texts are equal.
 A case loads a GGUF file only: its texts per CPU second are loads, ``transformers`` its own reader.
 Each trial is a fresh process; the ways take turns, and each round has other source sentences.
 """
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import psutil
@@ -31,6 +33,7 @@ DEMO_LM, LM = Path("assets/demo-lm"), Path("artifacts/lm/gemma-3-270m")
 PRELOADED = ["benchmarks.generate_baseline", "generation.backends.engine"]
 PRELOADED += [f"transformers.models.{kind}.modeling_{kind}" for kind in ("llama", "gemma3", "qwen2")]
 SLOTS = 32  # of llama.cpp's server
+TYPES = ("float32", "bfloat16")
 ROWS = 96  # model rows of a batched call of ``generate()``
 
 
@@ -50,10 +53,12 @@ CASES = {
     "lm": Case("lm", {"batched float32": 17, "batched bfloat16": 12, "engine float32": 43, "engine bfloat16": 48}),
     "lm, 8 examples": Case("lm", {"batched bfloat16": 3, "engine bfloat16": 48}, shots=8),
     "lm, no counter-prompts": Case("lm", {"llama.cpp q4_k_m": 24, "engine bfloat16": 48}, counters=False),
-    "lm, 5 examples": Case("lm", {"batched bfloat16": 2, "engine bfloat16": 60}, shots=5),
+    "lm, 5 examples": Case("lm", {"batched bfloat16": 2, "engine bfloat16": 60, "engine int8": 60}, shots=5),
     "lm, 5 examples, no counter-prompts": Case(
-        "lm", {"llama.cpp q4_k_m": 10, "engine bfloat16": 60}, shots=5, counters=False
+        "lm", {"llama.cpp q4_k_m": 10, "engine bfloat16": 60, "engine int8": 60}, shots=5, counters=False
     ),
+    "demo-lm, shards": Case("demo-lm", {f"shards-{size} {dtype}": 600 for size in (600, 50) for dtype in TYPES}),
+    "lm, shards": Case("lm", {f"shards-{size} bfloat16": 150 for size in (600, 50)}),
     "load of a GGUF": Case("lm", {"transformers bfloat16": 1, "first bfloat16": 1, "second bfloat16": 1}, loads=True),
 }
 
@@ -201,12 +206,12 @@ def measure(trial: Trial) -> Result:
         generate(requests[-1:], (), settings.model_copy(update={"max_new_tokens": 2}))
         loaded_mb = process.memory_info().rss / 2**20
         Path(f"/proc/{process.pid}/clear_refs").write_text("5", encoding="ascii")  # the peak begins anew
-        if engine:
+        if trial.way == "engine":
             engine.tokens_computed = 0
         cpu, wall = sum(process.cpu_times()[:2]), time.perf_counter()
         done = generate(requests, prefixes, settings)
         cpu, wall = sum(process.cpu_times()[:2]) - cpu, time.perf_counter() - wall
-        peak, counts = _peak_mb(process), tokens(engine, requests, done) if engine else (0, 0)
+        peak, counts = _peak_mb(process), tokens(engine, requests, done) if trial.way == "engine" else (0, 0)
     accepted, texts = sum(one.problem is None for one in done), [one.text for one in done]
     return Result(accepted, texts, cpu, wall, round(peak - loaded_mb, 1), round(peak), counts)
 
@@ -279,10 +284,12 @@ def loaded(trial: Trial) -> Iterator[tuple[Callable[..., list[Any]], psutil.Proc
     if not (trial.model / "config.json").is_file():
         fields["gguf_file"] = trial.gguf.name
     model = LanguageModel.model_validate(fields)
-    if trial.way == "engine":
+    if trial.way == "engine" or trial.way.startswith("shards-"):
         writer: Any = load_writer(model)
 
         def engine(requests: list[Any], prefixes: tuple[str, ...], settings: Any) -> list[Any]:
+            if trial.way != "engine" and prefixes:
+                return in_shards(writer, trial, int(trial.way.removeprefix("shards-")))
             return complete(writer, requests, settings, writer.rows(settings, None), prefixes)
 
         yield engine, psutil.Process(), writer
@@ -291,3 +298,20 @@ def loaded(trial: Trial) -> Iterator[tuple[Callable[..., list[Any]], psutil.Proc
 
         generator = Generator(*read_model(model))
         yield (lambda requests, _, settings: generator.batched(requests, settings, ROWS)), psutil.Process(), None
+
+
+def in_shards(writer: Any, trial: Trial, size: int) -> list[Any]:
+    """The texts of the trial's source sentences, generated in shards of ``size`` as ``sts-dino write`` does."""
+    from generation.inputs.prompts import load_prompts
+    from generation.inputs.sources import SourceSentence
+    from generation.rows.attempts import write_shards
+    from hub.contract.recipe import DatasetRecipe
+    from hub.contract.recipe_file import load_recipe
+
+    recipe = load_recipe(RECIPE, DatasetRecipe)
+    firsts = [SourceSentence(text, text) for text in source_sentences(trial.count, trial.start)]
+    shards = [firsts[place : place + size] for place in range(0, len(firsts), size)]
+    written = write_shards(writer, load_prompts(recipe), recipe, shards, bool)
+    return [
+        SimpleNamespace(text=row["text2"], problem=row.get("reason")) for raw, failed in written for row in raw + failed
+    ]

@@ -51,11 +51,10 @@ def check_pins(path: Path, recipe: ModelRecipe) -> None:
 
 def check_dtype(path: Path, recipe: DatasetRecipe) -> None:
     """Raise InputError for a dtype that another machine reads otherwise: a release goes on wherever it is asked to."""
-    if recipe.model.dtype == "auto" and recipe.model.facts.local:
+    if recipe.model.dtype in ("auto", "int8") and recipe.model.facts.local:
         hint = "name it: --set model.dtype=bfloat16"
-        raise InputError(
-            f"{path}:model.dtype", "'auto' names no dataset", allowed="float32, bfloat16, float16", hint=hint
-        )
+        problem = f"{recipe.model.dtype!r} depends on the CPU, so it names no dataset"
+        raise InputError(f"{path}:model.dtype", problem, allowed="float32, bfloat16, float16", hint=hint)
 
 
 def check_run(directory: Path, recipe: DatasetRecipe | ModelRecipe) -> None:

@@ -27,7 +27,7 @@ from transformers.utils import logging as transformers_logging
 
 from generation.backends.gguf_file import GgufWeights, read_config
 from generation.backends.model_check import CAUSAL, OTHER_MODEL, require_servable
-from generation.backends.output_layer import pack
+from generation.backends.output_layer import VNNI, cpu_has, pack
 from generation.inputs.chat_template import PromptEncoder
 from hub.cli import say
 from hub.client.connection import hub_errors, lost_connection
@@ -44,6 +44,7 @@ _SHARE = 0.5  # of the free memory
 _MOST = {"cpu": 512, "cuda": 4096}  # rows; more take memory and bring little
 _CUDA_MEMORY = 2  # cudaErrorMemoryAllocation
 _SIGNS = ("can't allocate memory", "not enough memory", "status_alloc_failed", "cuda error: out of memory")
+_AUTO = "model.dtype: auto"
 _CPU_BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")  # torch.cpu.get_capabilities: x86, x86, ARMv8
 _OTHER_WAYS = (
     "serve the file with llama.cpp and send prompts there (backend: openai, docs/backends.md), or give the model in "
@@ -77,7 +78,11 @@ def _proved(recipe: LanguageModel) -> tuple[Any, Any]:
         typed_out_of_memory("for the model", _SMALLER),
         reading_model(where, "cannot serve", allowed=CAUSAL, hint=OTHER_MODEL, passes=is_out_of_memory),
     ):
-        pack(model.eval())
+        eight_bits = resolve_dtype(recipe) == "int8"
+        if not pack(model.eval(), eight_bits=eight_bits) and eight_bits:
+            raise InputError(
+                "model.dtype", "int8: this CPU has no kernel for it, or the model no linear layer", hint=_AUTO
+            )
         require_servable(model, where)
     return model, tokenizer
 
@@ -116,7 +121,7 @@ def read_model(recipe: LanguageModel) -> tuple[Any, Any]:
         typed_out_of_memory("for the model", _SMALLER),
         reading_model(where, _UNREADABLE, hint=_WHOLE if recipe.gguf_file else None, passes=is_out_of_memory),
     ):
-        dtype = getattr(torch, resolve_dtype(recipe))
+        dtype = torch_dtype(recipe)
         model_class: Any = AutoModelForCausalLM
         if weights := GgufWeights.proven(origin.get("gguf_file"), dtype):
             model_class = weights.model_class
@@ -223,7 +228,7 @@ def _check_gguf(file: Path) -> None:
 
 
 def resolve_dtype(recipe: LanguageModel) -> str:
-    """``dtype``, and for ``auto`` bfloat16 where the device multiplies it natively, else float32.
+    """``dtype``, and for ``auto`` the fastest one of the device: on a CPU bfloat16 with AMX, int8 with VNNI.
 
     Raises InputError when the device is not here to be asked.
     """
@@ -234,24 +239,30 @@ def resolve_dtype(recipe: LanguageModel) -> str:
         hint = "name the dtype, or --set model.device=cpu"
         raise InputError("model.dtype", f"'auto': {recipe.device} is not here to be asked", hint=hint)
     if recipe.device.startswith("cuda") or (recipe.device_map and gpu):
-        native = torch.cuda.is_bf16_supported(including_emulation=False)
-    else:
-        native = (recipe.device == "cpu" or bool(recipe.device_map)) and cpu_has_bfloat16()
-    return "bfloat16" if native else "float32"
+        return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
+    if recipe.device == "cpu" and not recipe.device_map and cpu_has(*VNNI) and not cpu_has("amx_bf16"):
+        return "int8"
+    return half_or_float32() if recipe.device == "cpu" or recipe.device_map else "float32"
 
 
-def cpu_has_bfloat16() -> bool:
-    """Whether this CPU has instructions that multiply bfloat16: AVX-512's, AMX or those of ARMv8."""
-    able: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # torch before it had them tells nothing
-    return any(able.get(name, False) for name in _CPU_BFLOAT16)
+def half_or_float32() -> str:
+    """bfloat16 where this CPU multiplies it natively, else float32."""
+    return "bfloat16" if cpu_has(*_CPU_BFLOAT16) else "float32"
+
+
+def torch_dtype(recipe: LanguageModel) -> torch.dtype:
+    """The dtype of the tensors; with ``int8`` of all but the layers' weights and products."""
+    name = resolve_dtype(recipe)
+    dtype: torch.dtype = getattr(torch, half_or_float32() if name == "int8" else name)
+    return dtype
 
 
 def slow_dtype(recipe: LanguageModel) -> str | None:
-    """What there is to say of half precision that a CPU has to imitate: texts are right, and late. None: nothing."""
+    """What there is to say of a dtype that a CPU has to imitate: texts are right, and late. None: nothing."""
     dtype = "float32" if recipe.device != "cpu" or recipe.device_map else resolve_dtype(recipe)
-    if dtype == "float32" or (dtype == "bfloat16" and cpu_has_bfloat16()):
+    if dtype == "float32" or dtype == half_or_float32() or (dtype == "int8" and cpu_has(*VNNI)):
         return None
-    return f"model.dtype {dtype}: this CPU does not multiply it natively; float32 is faster here (model.dtype: auto)"
+    return f"model.dtype {dtype}: this CPU does not multiply it natively; {_AUTO} is faster here"
 
 
 def model_name(recipe: LanguageModel) -> str:

@@ -19,6 +19,7 @@ from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
 
 from generation.backends.batch import KVCaches, LiveBatch
+from generation.backends.output_layer import precision
 from generation.backends.protocol import Request
 from generation.backends.shared_attention import NAME, attend, run_pass
 from hub.durable import write_text
@@ -69,7 +70,7 @@ def require_servable(model: Any, where: object) -> None:
     """
     kind, problem = model.config.get_text_config().model_type, None
     ids = np.random.default_rng(0).integers(5, model.config.get_text_config().vocab_size, PROMPT + WRITTEN)
-    wanted, half = _own_logits(model, ids), model.dtype != torch.float32
+    wanted, half = _own_logits(model, ids), precision(model) != "float32"
     changed = _own_logits(model, np.append(ids[:PROMPT], ids[:WRITTEN]))
 
     def same(found: Tensor, expected: Tensor) -> bool:
@@ -126,7 +127,8 @@ def find_path(model: Any) -> AttentionPath:
         return _tried(model)
     decides = [(code / name).read_bytes() for name in ("model_check.py", "shared_attention.py", "batch.py")]
     device = model.get_input_embeddings().weight.device.type
-    decides.append(repr((torch.__version__, torch.backends.cpu.get_cpu_capability(), device)).encode())
+    facts = (torch.__version__, torch.backends.cpu.get_cpu_capability(), device, precision(model))
+    decides.append(repr(facts).encode())
     file = folder / f"attention-{sha256(b''.join(decides)).hexdigest()[:16]}.json"
     with suppress(OSError, ValueError, TypeError):
         known = AttentionPath(**json.loads(file.read_bytes()))
@@ -151,7 +153,7 @@ def _tried(model: Any) -> AttentionPath:
         return AttentionPath(False, "the model is spread over several devices", own)
     ids = np.random.default_rng(0).integers(5, config.vocab_size, PROMPT + WRITTEN)
     wanted = _own_logits(model, ids)
-    rounding = None if model.dtype == torch.float32 else _rounding(model, ids, wanted)
+    rounding = None if precision(model) == "float32" else _rounding(model, ids, wanted)
     if rounding and ROUNDING * rounding > WIDEST:  # such a trial would decide nothing
         ids = _likely(model, ids)
         wanted = _own_logits(model, ids)

@@ -183,6 +183,15 @@ def _outputs(model: Any) -> Tensor:
 
 
 TYPES = (torch.float32, torch.bfloat16)
+VNNI = ("avx512_vnni", "avx_vnni")  # sums of 8-bit products, as torch.cpu.get_capabilities names them
+ROWS = 128  # of a weight that are rounded together: memory for more would stay with the process
+_TINY = 1e-9
+
+
+def cpu_has(*names: str) -> bool:
+    """Whether this CPU has one of these instructions; torch before it listed them says no."""
+    able: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return any(able.get(name, False) for name in names)
 
 
 class PackedLinear(nn.Module):
@@ -201,8 +210,40 @@ class PackedLinear(nn.Module):
         return out.view(*inputs.shape[:-1], self.out_features)
 
 
+class Int8Linear(nn.Module):
+    """x·Wᵀ + b in 8 bits, summed in 32: a scale for each row of W and of x; takes (..., in) and gives (..., out).
+
+    Without VNNI the CPU adds pairs of products in 16 bits, so that x has 7 bits.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None):
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        self.levels, self.bias = 127 if cpu_has(*VNNI) else 63, bias
+        self.scale = weight.abs().amax(dim=1).float().clamp_(min=_TINY).div_(127)
+        whole = torch.empty(weight.shape, dtype=torch.int8)
+        for part, rows, scale in zip(whole.split(ROWS), weight.split(ROWS), self.scale.split(ROWS), strict=True):
+            part.copy_(torch.div(rows, scale[:, None]).round_())
+        self.packed = torch.ops.onednn.qlinear_prepack(whole, None)
+        self.zeros = torch.zeros(self.out_features, dtype=torch.int32)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """(..., in) → (..., out)."""
+        flat = inputs.reshape(-1, self.in_features)
+        scale = flat.abs().amax(dim=1, keepdim=True).float().clamp_(min=_TINY).div_(self.levels)
+        middle = self.levels + 1  # kernels are fast for unsigned x alone
+        whole = torch.mul(flat, scale.reciprocal()).add_(middle + 0.5).to(torch.uint8)  # rounds, for to() cuts
+        out = torch.ops.onednn.qlinear_pointwise(
+            whole, 1.0, middle, self.packed, self.scale, self.zeros, None, 1.0, 0, flat.dtype, "none", [], ""
+        )
+        out = out.mul_(scale.to(flat.dtype))
+        if self.bias is not None:
+            out += self.bias
+        return out.view(*inputs.shape[:-1], self.out_features)
+
+
 @torch.inference_mode()
-def pack(model: Any, last: bool = False) -> int:
+def pack(model: Any, last: bool = False, eight_bits: bool = False) -> int:
     """Replace a model's linear layers by packed ones: all but the last, or the ``last`` alone. Returns how many were.
 
     Training is over after that. No replaced layer is held, or weights would be in memory twice.
@@ -211,7 +252,7 @@ def pack(model: Any, last: bool = False) -> int:
     places = [(parent, name) for parent in model.modules() for name, _ in parent.named_children()]
     for parent, name in places:
         layer = getattr(parent, name)
-        if (layer is output) == last and (replacement := packed(layer)) is not layer:
+        if (layer is output) == last and (replacement := packed(layer, eight_bits)) is not layer:
             setattr(parent, name, replacement)
             count += 1
     return count
@@ -227,16 +268,25 @@ def linear(weight: Tensor, bias: Tensor | None) -> nn.Module:
 
 
 @torch.inference_mode()
-def packed(layer: nn.Module) -> nn.Module:
+def packed(layer: nn.Module, eight_bits: bool = False) -> nn.Module:
     """A linear layer in packed form; the layer itself where that cannot be done or gives something else."""
     if type(layer) is not nn.Linear and type(layer) is not Conv1D:
         return layer
     weight = layer.weight.t() if isinstance(layer, Conv1D) else layer.weight
     can = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+    if eight_bits:  # other CPUs have no fast kernel for it
+        can = can and cpu_has("avx2") and hasattr(torch.ops.onednn, "qlinear_prepack")
     if not can or weight.device.type != "cpu" or weight.dtype not in TYPES:
         return layer
-    found = PackedLinear(weight.detach(), None if layer.bias is None else layer.bias.detach())
-    probe = torch.linspace(-1, 1, 4 * found.in_features, dtype=weight.dtype).view(4, -1)
+    kind = Int8Linear if eight_bits else PackedLinear
+    found = kind(weight.detach(), None if layer.bias is None else layer.bias.detach())
+    probe = torch.randn(4, found.in_features, generator=torch.Generator().manual_seed(0)).to(weight.dtype)
     plain = layer(probe).float()
-    tolerance = (1e-4 if weight.dtype == torch.float32 else 2e-2) * max(1.0, float(plain.abs().max()))
-    return found if (found(probe).float() - plain).abs().max() <= tolerance else layer
+    tolerance = 1e-1 if eight_bits else 1e-4 if weight.dtype == torch.float32 else 2e-2
+    return found if (found(probe).float() - plain).norm() <= tolerance * plain.norm() else layer
+
+
+def precision(model: Any) -> str:
+    """The narrowest numbers that a model multiplies: int8, or the name of its dtype."""
+    eight_bits = any(isinstance(layer, Int8Linear) for layer in model.modules())
+    return "int8" if eight_bits else str(model.dtype).removeprefix("torch.")

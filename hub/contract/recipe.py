@@ -282,7 +282,7 @@ class LanguageModel(Strict):
     repo_id: str | None = None  # openai: optional, the id the card names
     revision: str | None = None  # a commit or a tag of repo_id
     gguf_file: GgufName | None = None  # its weights are de-quantised to dtype
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"  # auto: bfloat16 where it is native
+    dtype: Literal["auto", "float32", "bfloat16", "float16", "int8"] = "float32"  # auto: the fastest one here
     device: str = "cpu"  # as torch calls it: cpu, cuda, cuda:1
     device_map: str | None = None  # transformers' (auto, balanced ...), instead of device
     quantization: Quantization | None = None  # arguments of transformers' config class
@@ -307,6 +307,8 @@ class LanguageModel(Strict):
             yield "gguf_file is what the engine reads: remove it, and have the server load that file"
         if self.gguf_file and self.quantization:
             yield "a GGUF file is de-quantised when it is read: remove quantization or gguf_file"
+        if self.dtype == "int8" and (self.device != "cpu" or self.device_map or self.quantization):
+            yield "dtype int8 is for a CPU, and without quantization; on a GPU give bfloat16"
 
 
 Meaning = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\r\n]*$")]

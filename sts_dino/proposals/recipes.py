@@ -377,11 +377,10 @@ def prompteol(model: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
 
     In bfloat16 where this machine computes in it at full speed; a step then takes 0.6 of the time.
     """
-    from generation.backends.load_model import resolve_dtype
-    from hub.contract.recipe import LanguageModel
+    from generation.backends.load_model import half_or_float32
 
     section = {**model, "pooling": "lasttoken", "prompt": PROMPTEOL, "max_seq_length": 64}
-    half = resolve_dtype(LanguageModel(path="-", dtype="auto", license="-")) == "bfloat16"
+    half = half_or_float32() == "bfloat16"
     return (section | {"dtype": "bfloat16"}, {"bf16": "true"}) if half else (section, {})
 
 

@@ -10,8 +10,9 @@ from tiny_lm import load_engine, make_family, make_lm
 from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM
 
 from generation.backends import load_model, model_check
-from generation.backends.load_model import cpu_has_bfloat16, load_preview, resolve_dtype, slow_dtype
+from generation.backends.load_model import load_preview, resolve_dtype, slow_dtype, torch_dtype
 from generation.backends.model_check import TRIAL, AttentionPath, find_path
+from generation.backends.output_layer import Int8Linear, precision
 from generation.backends.shared_attention import attend
 from hub.contract.recipe import LanguageModel
 from hub.errors import InputError
@@ -30,17 +31,55 @@ def cpu(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("names", "wanted"),
-    [(("avx2", "avx512_f"), "float32"), (("avx512_bf16",), "bfloat16"), (("bf16",), "bfloat16"), ((), "float32")],
+    ("names", "wanted", "beside"),
+    [
+        (("avx2", "avx512_f"), "float32", torch.float32),
+        (("avx512_bf16",), "bfloat16", torch.bfloat16),
+        (("bf16",), "bfloat16", torch.bfloat16),
+        (("avx512_bf16", "avx512_vnni"), "int8", torch.bfloat16),
+        (("avx2", "avx_vnni"), "int8", torch.float32),
+        (("avx512_vnni", "amx_bf16"), "bfloat16", torch.bfloat16),
+        ((), "float32", torch.float32),
+    ],
 )
-def test_auto_is_what_the_cpu_multiplies(cpu, names, wanted):
+def test_auto_is_the_fastest_dtype_of_the_cpu(cpu, names, wanted, beside):
     cpu(*names)
-    assert resolve_dtype(model()) == wanted and cpu_has_bfloat16() == (wanted == "bfloat16")
+    assert (resolve_dtype(model()), torch_dtype(model())) == (wanted, beside)
+
+
+@pytest.mark.parametrize("vnni", [True, False])
+@DTYPES
+def test_an_int8_layer_is_close_to_its_own_for_the_largest_values(cpu, vnni, dtype):
+    cpu("avx2", *["avx512_vnni"] * vnni)
+    generator = torch.Generator().manual_seed(1)
+    weight, bias, inputs = (torch.randn(*shape, generator=generator) for shape in ((48, 64), (48,), (2, 33, 64)))
+    inputs[0] = 100 * inputs[0].sign()  # sums of pairs would not fit 16 bits
+    inputs[1, 0] = 0
+    weight, bias, inputs = weight.to(dtype), bias.to(dtype), inputs.to(dtype)
+    before = weight.clone()
+    with torch.inference_mode():
+        plain = torch.nn.functional.linear(inputs, weight, bias)
+        error = Int8Linear(weight, bias)(inputs) - plain
+    assert error.dtype == dtype and torch.equal(weight, before)
+    assert error.float().norm() < (0.02 if vnni else 0.03) * plain.float().norm()
+
+
+def test_int8_generates_and_a_cpu_without_its_kernels_refuses(cpu, tmp_path):
+    folder = make_family(tmp_path, "llama3")
+    engine = load_engine(folder, dtype="int8")
+    assert precision(engine.model) == "int8" and engine.attention.shared
+    cpu("avx2")
+    assert "does not multiply it natively" in str(slow_dtype(model("int8")))
+    cpu("neon")
+    with pytest.raises(InputError, match=r"model.dtype: int8: this CPU has no kernel.*auto"):
+        load_engine(folder, dtype="int8")
+    with pytest.raises(ValueError, match="int8 is for a CPU"):
+        model("int8", device="cuda")
 
 
 def test_a_named_dtype_stays_and_a_gpu_is_asked_for_its_own(monkeypatch):
-    monkeypatch.setattr(load_model, "cpu_has_bfloat16", lambda: 1 / 0)
-    dtypes = ["float32", "bfloat16", "float16"]
+    monkeypatch.setattr(load_model, "cpu_has", lambda *_: 1 / 0)
+    dtypes = ["float32", "bfloat16", "float16", "int8"]
     assert [resolve_dtype(model(dtype)) for dtype in dtypes] == dtypes
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     for native, wanted in ((True, "bfloat16"), (False, "float32")):
@@ -53,7 +92,7 @@ def test_a_named_dtype_stays_and_a_gpu_is_asked_for_its_own(monkeypatch):
 
 def test_half_precision_that_a_cpu_emulates_is_a_warning(cpu, tmp_path, capsys):
     cpu("avx2")
-    assert "float32 is faster here" in str(slow_dtype(model("bfloat16")))
+    assert "model.dtype: auto is faster here" in str(slow_dtype(model("bfloat16")))
     assert slow_dtype(model()) is None and slow_dtype(model("bfloat16", device="cuda")) is None
     folder = make_family(tmp_path, "llama3")
     assert load_engine(folder, dtype="bfloat16").model.dtype == torch.bfloat16
