@@ -10,6 +10,7 @@ from local_hub import Log
 from tiny_lm import make_lm
 from typer.testing import CliRunner
 
+from eval.runs.job import EvaluationOptions
 from generation import run as generation
 from hub.client import plan as commit_batches
 from hub.client.plan import Plan
@@ -19,7 +20,7 @@ from hub.contract import run_dir
 from hub.errors import InputError, RunError
 from release import artefact
 from release.artefact import DatasetArtefact, Request
-from release.options import ClusterWorkers, EvaluationOptions, RecipeOverrides, ReleaseOptions
+from release.options import ClusterWorkers, RecipeOverrides, ReleaseOptions
 
 pytest_plugins = ["local_hub"]
 RECIPE = Path("recipes/demo/sts-dino-x2.yaml")
