@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import typer
-import yaml
 from card_runs import dataset_run
 from forked_python import python_in
 from planted_evaluations import evaluation, planted
@@ -19,7 +18,7 @@ from training_inputs import sts_rows, triplet_rows, write_dataset
 import release.value as value_module
 from hub.contract.measured import VALUE, TrainingValue, require_value
 from hub.contract.recipe import ModelRecipe
-from hub.contract.recipe_file import checked, load_recipe, read_yaml
+from hub.contract.recipe_file import checked, load_recipe, read_yaml, resolved
 from hub.contract.run_dir import Manifest, read_manifest, write_manifest
 from hub.contract.schema import TRIPLET
 from hub.contract.shards import read_table
@@ -45,17 +44,6 @@ DEV = Path(__file__).parents[2] / "assets/stsb/sts-dev.csv"
 @pytest.fixture
 def data(tmp_path):
     return write_dataset(tmp_path / "pairs", {"train": sts_rows(90), "validation": sts_rows(24, seed=1)})
-
-
-def small_student(folder):
-    """A static student of a tiny base, as a recipe."""
-    make_lm(folder / "lm")
-    tree = yaml.safe_load(STUDENT.read_text())
-    tree["base"]["path"] = str(folder / "lm")
-    tree["arguments"] |= {"max_steps": 4}
-    path = folder / "student.yaml"
-    path.write_text(yaml.safe_dump(tree))
-    return path
 
 
 @pytest.fixture
@@ -101,9 +89,8 @@ def test_every_variant_has_as_many_pairs_and_the_value_is_written_and_printed(da
     value = TrainingValue.read(data, read_manifest(data))
     assert value is not None and list(value.variants) == ["untrained", "copies", "shuffled", "dataset", "people"]
     assert (value.pairs, value.seeds, value.split, value.skipped) == (60, (1, 2), "test", {})
-    assert value.gain.score == pytest.approx(
-        value.variants["dataset"].average.score - value.variants["copies"].average.score
-    )
+    with_pairs, without = (value.variants[name].average.score for name in ("dataset", "copies"))
+    assert value.gain.score == pytest.approx(with_pairs - without)
     assert value.gain.low > 0 > value.variants["shuffled"].over_simcse.high
     trained = [load_recipe(path, ModelRecipe) for command, path in stages if command == "train"]
     with_data = [one for one in trained if one.datasets]
@@ -258,7 +245,9 @@ def command(data, folder, student, *more):
 
 @pytest.mark.slow("trains and scores three encoders by the real stages, killed in between")
 def test_a_killed_command_goes_on_and_makes_nothing_twice(data, tmp_path):
-    student, out = small_student(tmp_path), tmp_path / "out"
+    tiny = [f"base.path={make_lm(tmp_path / 'lm')}", "arguments.max_steps=4"]
+    student, out = tmp_path / "student.yaml", tmp_path / "out"
+    student.write_text(resolved(load_recipe(STUDENT, ModelRecipe, tiny)))
     first = command(data, out, student)
     deadline = time.monotonic() + 300
     while not list(out.glob("variants/untrained-*/encoder/results.json")) and time.monotonic() < deadline:
