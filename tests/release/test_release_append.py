@@ -115,9 +115,7 @@ def test_rows_are_appended_to_what_is_published_and_to_nothing_else(release, hub
 
 
 @pytest.mark.slow("publishes two versions, one of them in several commits")
-def test_a_release_that_was_cut_off_between_its_commits_is_appended_to_the_earlier_version_again(
-    release, hub_api, tmp_path, monkeypatch
-):
+def test_a_release_cut_off_between_its_commits_is_appended_again(release, hub_api, tmp_path, monkeypatch):
     name = "cut-off"
     release(name, tmp_path, 8)
     monkeypatch.setattr(commit_batches, "FILES", 6)
