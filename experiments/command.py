@@ -64,9 +64,7 @@ def main(
     if names or every:
         with locked(folder):
             runner = Runner(plan, Steps(folder), data, settings)
-            for one in chosen:
-                if every and one.finished:
-                    continue
+            for one in (one for one in chosen if not (every and one.finished)):
                 try:
                     result = runner.run(one)
                 except StsDinoError as error:

@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +47,14 @@ class EncoderMaker:
             write_text(path, yaml.safe_dump(whole, sort_keys=False, allow_unicode=True))
             words = ["score", str(path), "--model", str(trained.path), "--no-cache", *self._data_words()]
             out = trained.path / "results.json"
-            what = f"{encoder.name}, scores"
-            seconds += trained.seconds + self.steps.once("scores", digest(key, tasks), words, what, out)
+            seconds += self.steps.once("scores", digest(key, tasks), words, f"{encoder.name}, scores", out)
+            seconds += trained.seconds
             folders.append(trained.path)
         return Scored(tuple(folders), seconds)
 
     def _scored_by_name(self, name: str, model: str, tasks: Sequence[tuple[str, str]]) -> Scored:
-        key = digest(model, source_of(model), tasks)
+        source = Path(*model.removeprefix("python:").split(":")[0].split(".")).with_suffix(".py")
+        key = digest(model, sha256_file(source) if source.is_file() else None, tasks)
         out = self.steps.folder / "named" / key
         names = ",".join(dict.fromkeys(task for task, _ in tasks))
         words = ["score", "--model", model, "--tasks", names, "--no-cache", "--out", str(out), *self._data_words()]
@@ -105,13 +105,3 @@ class EncoderMaker:
         seconds = self.steps.once("encoder", key, words, what, folder / "encoder" / "manifest.json")
         shutil.rmtree(folder / "encoder.base", ignore_errors=True)  # else `score` scores it with every encoder
         return Made(folder / "encoder", seconds), key
-
-
-def source_of(place: str) -> str | None:
-    """SHA-256 of the source file of ``python:MODULE:FUNCTION``; None for any other encoder."""
-    module = place.removeprefix("python:").split(":")[0]
-    try:
-        found = find_spec(module) if place.startswith("python:") else None
-    except ModuleNotFoundError:  # the step itself reports it
-        return None
-    return sha256_file(Path(found.origin)) if found and found.origin else None

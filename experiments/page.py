@@ -50,6 +50,7 @@ def write_pages(page: Path, plan: Plan, results: Path) -> None:
         for effect, difference in (matched(one, result) if result else [])
     ]
     plots |= {"effects": effects_plot(shown)} if shown else {}
+    plots |= {one.name: size_plot(one, result) for one, result in found if result and one.parameters}
     for name, svg in plots.items():
         write_text(page.parent / "results" / f"{name}.svg", svg)
     write_text(page, summary(found))
@@ -84,7 +85,9 @@ def summary(found: Found) -> str:
     if waiting:
         parts.append("Not run yet: " + "; ".join(waiting) + ".")
     parts.append("## Readings")
-    parts += [f"**{one.name}**: {one.title}. {one.reading}".rstrip() for one, _ in run if one.reading]
+    for one, _ in run:
+        parts += [f"**{one.name}**: {one.title}. {one.reading}"] if one.reading else []
+        parts += [f"![{one.title}](results/{one.name}.svg)"] if one.parameters else []
     return SEPARATOR.join(parts) + "\n"
 
 
@@ -208,7 +211,6 @@ def cost(one: Experiment, result: Result) -> str:
 
 def effects_plot(effects: Sequence[tuple[str, Difference, float | None]]) -> str:
     """A line for each effect (name, our difference, the paper's or None) with its interval."""
-    from matplotlib.lines import Line2D
 
     def draw(figure: "Figure", axes: "Axes") -> None:
         for place, (_, found, printed) in enumerate(effects):
@@ -225,12 +227,25 @@ def effects_plot(effects: Sequence[tuple[str, Difference, float | None]]) -> str
         axes.set_xticks(ticks, [f"{tick:+d}" if tick else "0" for tick in ticks])
         axes.set_yticks(range(len(effects)), ["\n".join(wrap(name, WIDTH)) for name, *_ in effects], fontsize=8)
         axes.set(xlabel="points; logarithmic beyond 5", ylim=(len(effects) - 0.5, -0.5))
-        shapes = {name: (*found, "white" if found[0] == "o" else found[1]) for name, found in MARKS.items()}
-        shapes["the paper"] = ("x", "black", "black")
-        handles = [
-            Line2D([], [], linestyle="", label=name, marker=mark, color=colour, markerfacecolor=filled)
-            for name, (mark, colour, filled) in shapes.items()
-        ]
-        figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
+        for name, (mark, colour) in {**MARKS, "the paper": ("x", "black")}.items():
+            filled = "white" if mark == "o" else colour
+            axes.plot([], [], mark, label=name, color=colour, markerfacecolor=filled)
+        figure.legend(loc="outside lower center", ncols=len(MARKS) + 1, frameon=False)
 
     return picture(draw, (10, 1.4 + LINE_INCHES * len(effects)), "svg").decode()
+
+
+def size_plot(one: Experiment, result: Result) -> str:
+    """The measured columns by the parameters of the language model, a panel each."""
+    rows, millions = [result.measured.rows[name] for name in one.parameters], [*one.parameters.values()]
+    columns = [name for name in rows[0] if not name.startswith("cosine of") and name not in one.own_columns]
+
+    def draw(figure: "Figure", *panels: "Axes") -> None:
+        for axes, name in zip(panels, columns, strict=True):
+            found = [row[name] for row in rows]
+            around = [[at.score - at.low for at in found], [at.high - at.score for at in found]]
+            axes.errorbar(millions, [at.score for at in found], around, marker="o", capsize=4, color=COLOURS[0])
+            axes.set(title=name, xscale="log", xticks=millions, xticklabels=[f"{size:g}" for size in millions])
+        panels[-1].set(xlabel="parameters of the language model, millions")
+
+    return picture(draw, (7, 2 * len(columns)), "svg", rows=len(columns)).decode()

@@ -26,7 +26,6 @@ class Source(Strict):
     """
 
     path: str | None = None
-    columns: tuple[str, ...] = ()
     pairs: bool = False
     checked: bool = True
     texts: Positive | None = None
@@ -192,12 +191,14 @@ class Experiment(Strict):
     revision that can repeat the kept result, where this code cannot; ``labels``: its rows; ``beside``: of a result that
     is no table of encoders, row → the paper's row. ``repeats``: the experiment whose effects this one measures again
     with a larger language model. ``judges``: name → encoder that measures the label agreement of the rows' datasets.
+    ``parameters``: row → parameters of its language model in millions: a plot of these rows by size.
     """
 
     name: Name
     paper: str | None = None
     repeats: str | None = None
     judges: Mapping[str, str] = Field(default_factory=dict)
+    parameters: Mapping[str, float] = Field(default_factory=dict)
     table: int | None = None
     figure: int | None = None
     title: str
@@ -281,9 +282,7 @@ class Plan(Strict):
 
     def encoders_of(self, experiment: Experiment) -> list[Encoder]:
         """The encoders that an experiment trains or scores, each once."""
-        if experiment.finished:
-            return []
-        return [self.encoder(name) for name in experiment.rows]
+        return [self.encoder(name) for name in experiment.rows if not experiment.finished]
 
     def chosen(self, names: Sequence[str]) -> list[Experiment]:
         """The experiments with these names or of these papers; all without a name. Raises InputError."""

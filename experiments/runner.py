@@ -9,7 +9,7 @@ from benchmarks.trials import hardware
 from experiments.encoders import EncoderMaker
 from experiments.plan import Experiment, Plan, Seeds
 from experiments.result import Difference, Measured, Result
-from experiments.steps import Steps, digest
+from experiments.steps import Made, Steps, digest
 from experiments.variants import DatasetMaker, finished_config
 from hub.contract.measured import FIDELITY, Estimate, Fidelity, VariantPlan, VariantScores
 from hub.contract.run_dir import require_complete
@@ -55,16 +55,12 @@ class Runner:
         known = self.plan.datasets.seeds
         return Seeds(data=known.data[: experiment.data_seeds], trainings=experiment.training_seeds or known.trainings)
 
-    def dataset(self, name: str) -> Path:
-        """The run directory of a variant under the first data seed."""
-        return self.datasets.find(name, self.plan.datasets.seeds.data[0]).path
-
     def _variants(self, experiment: Experiment) -> list[str]:
         named = [one.dataset for one in self.plan.encoders_of(experiment) if one.dataset]
         return list(dict.fromkeys(named))
 
     def _size(self, name: str) -> dict[str, int]:
-        directory = self.dataset(name)
+        directory = self.datasets.find(name, self.plan.datasets.seeds.data[0]).path
         manifest, config = require_complete(directory), finished_config(directory)
         rows = sum(file.rows or 0 for file in manifest.files if file.config == config)
         return {"source sentences": manifest.counts["sources"], "rows": rows}
@@ -86,6 +82,7 @@ class Runner:
             for one in self.plan.encoders_of(experiment)
             if columns
         }
+        first = next(iter(every), "")
         rows: dict[str, dict[str, Any]] = {name: {} for name in experiment.rows}
         differences = list[Difference]()
         for name, column in columns.items():
@@ -95,13 +92,15 @@ class Runner:
                 split=column.split,
                 samples=SAMPLES,
                 variants={encoder: tuple(map(str, one.folders)) for encoder, one in every.items()},
-                control=next(iter(every)),
+                control=first,
                 data_seeds=len(seeds.data),
                 differences=tuple((effect.better, effect.than) for effect in effects),
             )
             found = self._compared(plan)
             for encoder, one in found.variants.items():
                 rows[encoder][name] = one.average
+                if experiment.judges and one.over_simcse:
+                    rows[encoder][f"{name} over {first}"] = one.over_simcse  # the control is the first row
             differences += [
                 Difference(better=effect.better, than=effect.than, column=name, difference=difference)
                 for effect, difference in zip(effects, found.differences, strict=True)
@@ -109,13 +108,14 @@ class Runner:
         seconds = sum(one.seconds for one in every.values())
         for row in self.plan.encoders_of(experiment):
             for judge, place in experiment.judges.items() if row.dataset else ():
-                agreement, more = self._agreement(self.dataset(row.dataset or ""), judge, place)
+                agreement, more = self._agreement(self.datasets.find(row.dataset or "", seeds.data[0]), judge, place)
                 rows[row.name] |= agreement
                 seconds += more
         return Measured(rows=rows, differences=tuple(differences)), seconds
 
-    def _agreement(self, run: Path, judge: str, place: str) -> tuple[dict[str, Estimate], float]:
-        """Label agreement of a dataset by a judge, mean cosines of labels and the share kept, x 100; CPU seconds."""
+    def _agreement(self, made: Made, judge: str, place: str) -> tuple[dict[str, Estimate], float]:
+        """Label agreement of a dataset by a judge, mean cosines of labels, share kept and cost, x 100; CPU seconds."""
+        run = made.path
         key = digest(run.name, place)
         out = self.steps.folder / "agreement" / f"{key}.json"
         words = ["fidelity", str(run), "--encoder", place]
@@ -127,6 +127,7 @@ class Runner:
         measured |= {f"cosine of {label}, {judge}": texts.cosine for label, texts in one.labels.items()}
         points = {name: [100 * x for x in (at.value, at.low, at.high)] for name, at in measured.items() if at}
         points["kept"] = [100 * one.kept / one.requested] * 3
+        points["CPU-seconds for 100 kept texts"] = [100 * made.seconds / one.kept] * 3
         return {name: Estimate(score=x, low=low, high=high) for name, (x, low, high) in points.items()}, seconds
 
     def _compared(self, plan: VariantPlan) -> VariantScores:

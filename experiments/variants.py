@@ -39,8 +39,7 @@ class DatasetMaker:
         if not variant.settings:
             return base
         words = set_words(variant.settings)
-        line = [*REFINISH, str(base.path), *words]
-        return self._dataset(variant, seed, line, [base.path.name, words], base.seconds)
+        return self._dataset(variant, seed, [*REFINISH, str(base.path), *words], [base.path.name, words], base.seconds)
 
     def _generated(self, variant: Variant, seed: int) -> Made:
         texts = self.datasets.generation(variant.name)
@@ -69,13 +68,11 @@ class DatasetMaker:
         file = next((place for place in places if place.is_file()), None)
         if file is None:
             raise InputError(spec.path, f"source {name}: no such file", hint="--data DIR (STS_DINO_DATA) holds it")
-        columns = spec.columns
+        words = ["--texts", str(SPARE * limit), "--seed", str(seed)]
         if spec.pairs:
-            file, columns = self._texts(name, file, ALL_PAIRS, ".jsonl", spec.checked), ("sentence1", "sentence2")
-        words = [word for column in columns for word in ("--column", column)]
-        return self._texts(
-            name, file, [*words, "--texts", str(SPARE * limit), "--seed", str(seed)], ".txt", spec.checked
-        )
+            file = self._texts(name, file, ALL_PAIRS, ".jsonl", spec.checked)
+            words = ["--column", "sentence1", "--column", "sentence2", *words]
+        return self._texts(name, file, words, ".txt", spec.checked)
 
     def _texts(self, name: str, file: Path, words: Sequence[str], suffix: str, checked: bool) -> Path:
         where = ["--senteval-data", str(self.senteval)] if self.senteval and checked else []

@@ -81,11 +81,8 @@ def tiny(tmp_path_factory):
     """A plan on the built-in language model: two variants, five encoders, a handful of steps."""
     place = tmp_path_factory.mktemp("papers")
     tree = yaml.safe_load((ROOT / PLANS / "dino.yaml").read_text())
-    texts = {
-        "path": str(asset("source-sentences/wikipedia.txt").resolve()),
-        "checked": False,
-        "license": "cc-by-sa-3.0",
-    }
+    path = str(asset("source-sentences/wikipedia.txt").resolve())
+    texts = {"path": path, "checked": False, "license": "cc-by-sa-3.0"}
     decoding = ["decoding.samples=1", "postprocess.validation_fraction=0"]
     tree["datasets"] |= {
         "sources": {"stsb": texts | {"dataset_license": "mixed-non-commercial", "description": "sentences"}},
@@ -109,7 +106,8 @@ def tiny(tmp_path_factory):
     rows = dict.fromkeys(one["name"] for one in tree["encoders"])
     effect = {"says": "it trains", "better": "x2", "than": "untrained", "column": "dev"}
     one = {"name": "tiny", "paper": "dino", "title": "tiny", "rows": rows, "own_columns": column, "effects": [effect]}
-    tree["experiments"] = [one | {"data_seeds": 2, "judges": {"words": "python:experiments.baselines:random_words"}}]
+    one |= {"data_seeds": 2, "judges": {"words": "python:experiments.baselines:random_words"}}
+    tree["experiments"] = [one | {"parameters": {"x2": 4.5}}]
     (place / "plan.yaml").write_text(yaml.safe_dump(tree))
     return place
 
@@ -148,12 +146,12 @@ def test_an_experiment_resumes_after_a_kill_and_a_second_run_computes_nothing(ti
     assert (found["train"], found["score"]) == (9 + 1, 9)  # one was killed
     assert result.measured.rows.keys() == {"untrained", "simcse", "shuffled", "x2", "plain"}
     plain, untrained = (result.measured.rows[name].keys() for name in ("plain", "untrained"))
-    assert {"agreement, words", "kept"} <= plain - untrained
+    assert {"agreement, words", "kept", "dev over untrained", "CPU-seconds for 100 kept texts"} <= plain - untrained
     found = result.measured.differences[0].difference
     both = [result.measured.rows[name]["dev"].score for name in ("x2", "untrained")]
     assert found.low < found.score == pytest.approx(both[0] - both[1]) and found.score != 0
     assert result.sizes["x2"]["source sentences"] == 12 and result.seconds > 0
-    assert "it trains" in (tiny / "page.md").read_text()
+    assert "it trains" in (tiny / "page.md").read_text() and (tiny / "results/tiny.svg").is_file()
     ran.clear()
     assert run(tiny).measured == result.measured and ran == []
     plan = read_plan(tiny / "plan.yaml")
