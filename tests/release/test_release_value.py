@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import typer
+import yaml
 from card_runs import dataset_run
 from forked_python import python_in
 from planted_evaluations import evaluation, planted
@@ -18,7 +19,7 @@ from training_inputs import sts_rows, triplet_rows, write_dataset
 import release.value as value_module
 from hub.contract.measured import VALUE, TrainingValue, require_value
 from hub.contract.recipe import ModelRecipe
-from hub.contract.recipe_file import checked, load_recipe, read_yaml, resolved
+from hub.contract.recipe_file import checked, load_recipe, read_yaml
 from hub.contract.run_dir import Manifest, read_manifest, write_manifest
 from hub.contract.schema import TRIPLET
 from hub.contract.shards import read_table
@@ -245,9 +246,10 @@ def command(data, folder, student, *more):
 
 @pytest.mark.slow("trains and scores three encoders by the real stages, killed in between")
 def test_a_killed_command_goes_on_and_makes_nothing_twice(data, tmp_path):
-    tiny = [f"base.path={make_lm(tmp_path / 'lm')}", "arguments.max_steps=4"]
-    student, out = tmp_path / "student.yaml", tmp_path / "out"
-    student.write_text(resolved(load_recipe(STUDENT, ModelRecipe, tiny)))
+    student, out, tree = tmp_path / "student.yaml", tmp_path / "out", yaml.safe_load(STUDENT.read_text())
+    tree["base"]["path"] = str(make_lm(tmp_path / "lm"))
+    tree["arguments"] |= {"max_steps": 4}
+    student.write_text(yaml.safe_dump(tree))
     first = command(data, out, student)
     deadline = time.monotonic() + 300
     while not list(out.glob("variants/untrained-*/encoder/results.json")) and time.monotonic() < deadline:
