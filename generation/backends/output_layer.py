@@ -22,7 +22,7 @@ SMALLEST = 16_384  # tokens of a vocabulary; logits of a smaller one are read fa
 TILE = 8  # tokens whose maximum stands for them; in a piece they lie its length / TILE apart
 TRIED = 8  # prompts on which the layer taken out is compared with the model's own
 REFINED = 4  # tiles of a row in half precision whose logits are computed once more for its normaliser
-AT_ONCE = 64  # rows of which they are computed together
+AT_ONCE = 2**24  # numbers of the layer's weight that are read together for single logits: 64 MB
 _LOWEST = -1e30  # finite, so that differences of it are
 
 
@@ -85,23 +85,26 @@ class LogitsInPieces(NextTokenLogits):
             peak = higher
         self._tops = torch.cat(tops, dim=1)
         self.norms = (peak + total.log())[: self._rows]
-        self._refined = list[tuple[Tensor, Tensor]]()  # logits of the likeliest tiles, and their tokens, by AT_ONCE
+        self._refined: tuple[Tensor, Tensor] | None = None  # logits of the likeliest tiles, and their tokens
         if layer.weight.dtype != torch.float32:
             self._refine(layer.weight.dtype)
 
     def _refine(self, rounded: torch.dtype) -> None:
         """Put the exact logits of each row's likeliest tokens in the place of the rounded ones in its normaliser."""
-        for rows in torch.arange(self._rows, device=self.norms.device).split(AT_ONCE):
-            exact, ids = self._tiles(rows, REFINED)
-            norm = self.norms[rows, None]
-            change = (exact - norm).exp() - (exact.to(rounded).float() - norm).exp()
-            self.norms[rows] += change.sum(dim=1).clamp(min=-0.5).log1p()
-            self._refined.append((exact, ids))
+        self._refined = self._tiles(torch.arange(self._rows, device=self.norms.device), REFINED)
+        exact = self._refined[0]
+        norm = self.norms[:, None]
+        change = (exact - norm).exp() - (exact.to(rounded).float() - norm).exp()
+        self.norms += change.sum(dim=1).clamp(min=-0.5).log1p()
 
     def at(self, rows: Tensor, ids: Tensor) -> Tensor:
         """Logits (B, W, C) of the rows (B, W) at the tokens (B, C)."""
         if len(rows) == 1:  # one product alone is computed by another kernel, whose last bits differ
             return self.at(rows.repeat(2, 1), ids.repeat(2, 1))[:1]
+        each = max(2, AT_ONCE // (ids.shape[1] * self._hidden.shape[1]))
+        if len(rows) > each:
+            parts = zip(rows.split(each), ids.split(each), strict=True)
+            return torch.cat([self.at(*part) for part in parts])
         taken = nn.functional.embedding(ids, self._layer.weight).float().transpose(1, 2)  # (B, H, C)
         states = self._hidden[rows].float()
         # a row at a time, for sums depend on the shape of a product, and W on the other texts
@@ -133,7 +136,7 @@ class LogitsInPieces(NextTokenLogits):
         pieces = list(self._layer.pieces(states, self._banned))
         logits = torch.cat(pieces, dim=1)[: len(rows)]
         if self._refined:
-            exact, ids = (torch.cat(parts)[rows] for parts in zip(*self._refined, strict=True))
+            exact, ids = (part[rows] for part in self._refined)
             logits = nn.functional.pad(logits, (0, 1)).scatter(1, ids, exact)  # one place more: of no token
         return logits[:, : self._layer.vocabulary]
 
