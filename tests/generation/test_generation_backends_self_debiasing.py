@@ -11,7 +11,6 @@ from tiny_lm import TEXTS, load_engine, make_lm
 from torch import nn
 
 from generation.backends import engine, load_model, output_layer, self_debiasing
-from generation.backends import output_layer
 from generation.backends.output_layer import LogitsInPieces, OutputLayer
 from generation.backends.protocol import Request, complete
 from generation.backends.registry import load_writer
