@@ -59,8 +59,7 @@ class Chain:
     def load(self, model: str, *datasets: str) -> dict[str, object]:
         """Load datasets and a model by name in a process with an empty cache; rows and similarities."""
         cli.say("\n== load everything by name, with an empty cache")
-        found: dict[str, object] = answer_of("verify", ORG, model, *datasets, environment=self._environment)
-        return found
+        return answer_of("verify", ORG, model, *datasets, environment=self._environment)
 
 
 def report(artifacts: Path, datasets: Sequence[str], loaded: Mapping[str, dict[str, object]]) -> str:

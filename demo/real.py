@@ -41,13 +41,9 @@ def main(
     port: Annotated[int, typer.Option(help="Port of the embedded Hub; 0 takes a free one")] = 0,
     limit: Annotated[
         int | None,
-        typer.Option(
-            "--limit", min=60, help="A trial on N source sentences, trained in proportion, scored on validation parts"
-        ),
+        typer.Option(min=60, help="A trial on N source sentences, trained in proportion, scored on validation parts"),
     ] = None,
-    workers: Annotated[
-        int, typer.Option("--workers", min=1, help="Processes that generate or train, a thread each")
-    ] = 2,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that generate or train, a thread each")] = 2,
     senteval: Annotated[
         Path | None,
         typer.Option(

@@ -6,6 +6,7 @@ and its untrained base on the same bootstrap resamples. A killed run resumes at 
 
 from shlex import quote
 
+from eval.audit.command import quiet_transformers
 from eval.encoders.load import require_model
 from eval.runs.job import Request, check, plan, prepare
 from eval.runs.records import COMPARED, read_evaluation
@@ -47,15 +48,13 @@ def main(request: Request, files: OwnFiles, dry_run: DryRunOption = False, as_js
         return
     for model in filter(None, (job.model, job.base, job.control, job.compared)):
         require_model(model)
-    import torch  # it and transformers cost seconds
-    import transformers
+    import torch  # it costs seconds
 
     from eval.compare.tables import compared, own_words, result_tables, text
     from eval.runs.score import score
     from eval.runs.table import table
 
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
+    quiet_transformers()
     if job.threads is not None:
         torch.set_num_threads(job.threads)
     results, failures = score(job, data)

@@ -47,9 +47,9 @@ class OtherBytes(RunError):
 @app.command()
 def main(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The model [default: list all]")] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Output folder [default: artifacts/lm/NAME]")] = None,
+    out: Annotated[Path | None, typer.Option(help="Output folder [default: artifacts/lm/NAME]")] = None,
     wheels: Annotated[
-        Path | None, typer.Option("--wheels", metavar="DIR", help="Folder of downloaded wheels; no network is used")
+        Path | None, typer.Option(metavar="DIR", help="Folder of downloaded wheels; no network is used")
     ] = None,
     as_json: cli.JsonOption = False,
 ) -> None:

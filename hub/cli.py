@@ -179,7 +179,8 @@ def run(app: Callable[[], object], ends_on_sigterm: bool = False) -> None:
     try:
         heed(_end, _end) if ends_on_sigterm else heed(signal.default_int_handler, end_at_once)
         with warnings.catch_warnings():
-            warnings.showwarning = _say_warning  # type: ignore[assignment]  # it takes all that is given
+            # in one line: where in the code it was raised is nothing to act upon
+            warnings.showwarning = lambda message, *_: say(f"warning: {' '.join(str(message).split())}")
             if sys.argv[1:] == ["--version"]:
                 print(f"sts-dino {version('sts-dino')}")
             else:
@@ -229,11 +230,6 @@ def _of_system(error: OSError) -> str:
     if error.filename is None and error.errno not in _DISK:
         return f"{error.strerror}; {_AGAIN}"
     return f"{error.filename or Path.cwd()}: {_DISK.get(error.errno or 0) or f'{error.strerror}; {_NO_ENTRY}'}"
-
-
-def _say_warning(message: Warning | str, *_: object) -> None:
-    """A warning in one line: where in the code it was raised is nothing to act upon."""
-    say(f"warning: {' '.join(str(message).split())}")
 
 
 def _end(number: int, _: object) -> None:

@@ -32,13 +32,6 @@ def regular(path: Path) -> Path:
     return path
 
 
-def require_own(directory: Path) -> None:
-    """Raise InputError for a work folder beside ``directory`` that is a symbolic link: others' files may be there."""
-    for path in (directory.with_name(f"{directory.name}.{ending}") for ending in WORK if directory.name):
-        if path.is_symlink():
-            raise InputError(path, "is a symbolic link", allowed="a folder", hint="remove the link")
-
-
 def make_folder(path: Path) -> None:
     """Make a folder and those above it that are missing; their names are on the disk when this returns."""
     missing = []

@@ -26,7 +26,9 @@ def set_aside() -> None:
             if name == "HF_ENDPOINT":
                 os.environ[name] = "https://hub.invalid"  # left out, it would be huggingface.co
     for name in _IGNORED & os.environ.keys():
-        if not _is_number(os.environ[name]):
+        try:
+            float(os.environ[name])
+        except ValueError:
             print(f"warning: {name}: is ignored, it is not a number ({os.environ.pop(name)!a})", file=sys.stderr)
 
 
@@ -72,11 +74,3 @@ def _problem(name: str) -> InputError | None:
     if parts.scheme.startswith("socks") and not find_spec("socksio"):
         return InputError(name, "names a SOCKS proxy, which needs socksio", hint="pip install socksio, or unset it")
     return None
-
-
-def _is_number(value: str) -> bool:
-    try:
-        float(value)
-    except ValueError:
-        return False
-    return True

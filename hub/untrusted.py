@@ -333,25 +333,20 @@ def reading_model(
     except (StsDinoError, MemoryError):
         raise
     except BaseException as error:
+        number = error.errno if isinstance(error, OSError) else None
+        has_no_memory = type(error).__name__ == "OutOfMemoryError"  # of torch, which this package does not import
         if not isinstance(error, Exception):
             if type(error).__name__ != "PanicException":  # of tokenizers
                 raise
-        elif _is_of_the_machine(error) or passes(error):
+        elif has_no_memory or (number is not None and number not in _ABSENT) or passes(error):
             raise
         needs = _INSTALL if isinstance(error, ImportError) else hint
         raise InputError(place, f"{problem}: {first_line(error)}", allowed=allowed, hint=needs) from error
 
 
-def _is_of_the_machine(error: Exception) -> bool:
-    """A full disk, no permission, no memory on the device (torch's error, which this package does not import)."""
-    number = error.errno if isinstance(error, OSError) else None
-    return type(error).__name__ == "OutOfMemoryError" or (number is not None and number not in _ABSENT)
-
-
 def read_object(path: Path, model: object) -> dict[str, Any]:
     """A JSON file of a model. Raises InputError when it is not an object."""
-    found: dict[str, Any] = _read_json(path, model, dict, "a JSON object")
-    return found
+    return _read_json(path, model, dict, "a JSON object")
 
 
 def no_cross_encoder(folder: Path, model: object) -> str:
@@ -402,6 +397,20 @@ def require_safetensors(folder: Path, model: object, loaded_by: str = "sentence-
                 raise InputError(model, problem, allowed="*.safetensors", hint=hint)
     if not list(folder.rglob("*.safetensors")):
         raise InputError(model, "has no weights in safetensors", allowed="*.safetensors", hint=hint)
+
+
+def require_all_weights(network: Any, folder: Path, model: object, **settings: Any) -> None:
+    """Raise InputError for weights that the files lack: transformers makes them at random, and only warns.
+
+    Names are compared again on the meta device, which reads no weights. A pooler is not part of an embedding.
+    """
+    if getattr(network, "is_quantized", False):
+        return
+    settings |= {"device_map": "meta", "output_loading_info": True}
+    _, found = type(network).from_pretrained(folder, **settings, **NO_PICKLES)
+    missing = sorted(name for name in found["missing_keys"] if "pooler" not in name)
+    if missing:
+        raise InputError(model, f"its weights lack {missing[0]} ({len(missing)} in all), which its config asks for")
 
 
 def upstream_of(folder: str | Path | None) -> dict[str, Any]:

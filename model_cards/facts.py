@@ -12,7 +12,7 @@ from hub.contract.published_paths import origin_name
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.results import Results, read_results
-from hub.contract.run_dir import RECIPE, Manifest, read_manifest
+from hub.contract.run_dir import RECIPE, Manifest
 from hub.errors import InputError
 from model_cards import manifest as checks
 from model_cards.manifest import (
@@ -26,15 +26,6 @@ from model_cards.manifest import (
 
 RESULTS = "results.json"
 EVALUATE = "run: sts-dino score RECIPE"
-
-
-def require_manifest(directory: Path) -> Manifest:
-    """The manifest of a run directory. Raises InputError when it is missing."""
-    manifest = read_manifest(directory)
-    if manifest is None:
-        hint = "name the output of a stage, e.g. artifacts/datasets/NAME"
-        raise InputError(directory, "is not a run directory (no manifest.json)", hint=hint)
-    return manifest
 
 
 @dataclass(frozen=True)

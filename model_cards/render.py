@@ -19,12 +19,21 @@ from hub.contract.licences import check, check_model
 from hub.contract.recipe import PUBLISHED, DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import deciding, load_recipe, resolved
 from hub.contract.results import read_results
-from hub.contract.run_dir import RECIPE, Manifest, changed_keys, locked, manifest_text, require_complete, rewrite_recipe
+from hub.contract.run_dir import (
+    RECIPE,
+    Manifest,
+    changed_keys,
+    locked,
+    manifest_text,
+    require_complete,
+    require_manifest,
+    rewrite_recipe,
+)
 from hub.durable import atomic_path
 from hub.errors import InputError
 from hub.untrusted import first_line
 from model_cards.dataset_card import dataset_files
-from model_cards.facts import RESULTS, DatasetFacts, ModelFacts, licensed, require_manifest
+from model_cards.facts import RESULTS, DatasetFacts, ModelFacts, licensed
 from model_cards.manifest import ModelProvenance, read_facts
 from model_cards.metadata import FOLDER as EVAL_RESULTS
 from model_cards.model_card import model_files, release_name
@@ -145,10 +154,9 @@ def update_recipe(directory: Path, recipe_path: Path, settings: list[str], dry_r
 @app.command()
 def main(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Run directory, e.g. artifacts/datasets/NAME")],
-    repo_id: Annotated[str | None, typer.Option("--repo-id", help="Hub id [default: sts-dino/NAME]")] = None,
+    repo_id: Annotated[str | None, typer.Option(help="Hub id [default: sts-dino/NAME]")] = None,
     update: Annotated[
-        Path | None,
-        typer.Option("--update", metavar="RECIPE", help="Corrected texts and licences; rows and weights stay"),
+        Path | None, typer.Option(metavar="RECIPE", help="Corrected texts and licences; rows and weights stay")
     ] = None,
     settings: SetOption = [],  # noqa: B006 - typer reads it, nobody writes it
     dry_run: DryRunOption = False,

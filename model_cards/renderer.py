@@ -5,7 +5,7 @@ comes from its template alone, whatever the texts of a dataset say.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -51,32 +51,20 @@ def html(markdown: str) -> str:
         for child in token.children or []:
             if child.type == "link_open":
                 child.attrSet("rel", "noreferrer")
-    rendered: str = parser.renderer.render(tokens, parser.options, {})
-    return rendered
+    return parser.renderer.render(tokens, parser.options, {})
 
 
 @cache
 def _environment(folder: Path) -> Environment:
     """Cached with its compiled templates: a growing dataset gets a card with every commit."""
     environment = template_environment(FileSystemLoader(folder))
-    environment.filters.update(
-        fenced=fenced, licence=licence_link, prose=prose, listed=_listed, origin=_origin, percent=_percent, score=_score
-    )
+    environment.filters |= {
+        "fenced": fenced,
+        "licence": licence_link,
+        "prose": prose,
+        "listed": lambda names: Markdown(", ".join(map(code, names))),
+        "origin": lambda place, otherwise="": origin_name(place.repo_id, place.path) or otherwise,  # of a section
+        "percent": lambda share: Markdown(f"{100 * share:.1f} %"),
+        "score": lambda value: Markdown(scores.number(value)),
+    }
     return environment
-
-
-def _origin(place: Any, otherwise: str = "") -> str:
-    """The Hub id, or the published path, of a section of a recipe."""
-    return origin_name(place.repo_id, place.path) or otherwise
-
-
-def _listed(names: Iterable[str]) -> Markdown:
-    return Markdown(", ".join(map(code, names)))
-
-
-def _score(value: float) -> Markdown:
-    return Markdown(scores.number(value))
-
-
-def _percent(share: float) -> Markdown:
-    return Markdown(f"{100 * share:.1f} %")

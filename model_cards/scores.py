@@ -65,6 +65,8 @@ def title(task: str, metric: str, family: str | None = None) -> str:
 def score_context(results: Results, row: PaperRow | None, start: str, trained: bool) -> dict[str, Any]:
     """Template variables of ``scores.md.jinja``; ``start``: what the encoder before training is called."""
     scores = [*results.scores, *results.base_scores, *results.control_scores]
+    named = {"": results.scores, f"{start}, ": results.base_scores, f"{SIMCSE}, ": results.control_scores}
+    sides = [(side, one) for side, found in named.items() for one in found]
     return {
         "results": results,
         "scores": {
@@ -78,15 +80,8 @@ def score_context(results: Results, row: PaperRow | None, start: str, trained: b
         "rule": RULE if any(gain.verdict for gain in (*results.gains, *results.over_control)) else None,
         "protocols": list({(score.task, score.protocol): score for score in results.scores}.values()),
         "open_protocols": OPEN_PROTOCOLS,
-        "other_versions": other_versions(results, start),
+        "other_versions": [(f"{side}{one.task} {one.split}", one.versions) for side, one in sides if one.versions],
     }
-
-
-def other_versions(results: Results, start: str) -> list[tuple[str, dict[str, str]]]:
-    """(side, task and split; library versions) of every score whose versions differ from the file's."""
-    sides = {"": results.scores, f"{start}, ": results.base_scores, f"{SIMCSE}, ": results.control_scores}
-    found = [(side, one) for side, scores in sides.items() for one in scores]
-    return [(f"{side}{one.task} {one.split}", one.versions) for side, one in found if one.versions]
 
 
 def _table(scores: list[TaskScore], results: Results, row: PaperRow | None, start: str, trained: bool) -> Markdown:

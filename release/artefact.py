@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -10,6 +11,7 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import OfflineModeIsEnabled
 from huggingface_hub.utils import disable_progress_bars
 
+from eval.runs.job import EvaluationOptions
 from hub import cli
 from hub.client.connection import hub_errors
 from hub.client.fetch import fetch
@@ -24,7 +26,6 @@ from hub.errors import InputError
 from release.grow import IncrementalPublisher
 from release.options import (
     ClusterWorkers,
-    EvaluationOptions,
     RecipeOverrides,
     ReleaseOptions,
     patient,
@@ -79,6 +80,7 @@ class Artefact(ABC, Generic[Recipe]):
         self.directory = self.options.artifacts / f"{self.kind}s" / recipe.name
         self.repo_id = f"{request.owner}/{recipe.name}"
         self.repository = Repository(HfApi(), self.repo_id, self.kind)
+        self.patience = request.publication.patience
 
     @abstractmethod
     def make(self) -> None:
@@ -124,12 +126,10 @@ class Artefact(ABC, Generic[Recipe]):
 
     def find_target(self) -> Target:
         """The branch to publish to. Raises RunError when the release would be refused."""
-        patience, force = self.request.publication.patience, self.options.force
+        look, force = partial(self.patience.until_done, "look at the Hub"), self.options.force
         with hub_errors(f"publish {self.repo_id}"):
-            patience.until_done("look at the Hub", lambda: self.repository.require_visibility(self.options.public))
-            return patience.until_done(
-                "look at the Hub", lambda: publication_target(self.repository, self.recipe, force)
-            )
+            look(lambda: self.repository.require_visibility(self.options.public))
+            return look(lambda: publication_target(self.repository, self.recipe, force))
 
 
 class ModelArtefact(Artefact[ModelRecipe]):
@@ -218,9 +218,7 @@ class DatasetArtefact(Artefact[DatasetRecipe]):
     def _find_base(self) -> None:
         """Fetch the published version into an empty run directory. Raises RunError for another run."""
         with hub_errors(f"append to {self.repo_id}"):
-            base = self.request.publication.patience.until_done(
-                "look at the Hub", lambda: published_base(self.repository)
-            )
+            base = self.patience.until_done("look at the Hub", lambda: published_base(self.repository))
         local = run_dir.read_manifest(self.directory)
         if base is not None and local is None:
             self._resume(base, None)
@@ -234,9 +232,7 @@ class DatasetArtefact(Artefact[DatasetRecipe]):
         what, found = f"fetch {self.repo_id}", (target.remote, target.manifest)
         with hub_errors(what), run_dir.locked(self.directory):
             if not self.directory.exists() or not any(self.directory.iterdir()):
-                self.request.publication.patience.until_done(
-                    what, lambda: fetch(self.repository, *found, recipe, self.directory)
-                )
+                self.patience.until_done(what, lambda: fetch(self.repository, *found, recipe, self.directory))
 
     def _publisher(self, target: Target) -> IncrementalPublisher:
         from model_cards.render import render

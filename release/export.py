@@ -19,6 +19,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
+from eval.encoders.embeddings import paired
 from eval.encoders.load import Encoder, checked, download, load_encoder, named, require_model
 from eval.scoring.sts import spearman
 from eval.tasks.rows import Rows
@@ -77,11 +78,9 @@ def served(encoder: Encoder, path: Path) -> Callable[[list[str]], Any]:
 
 def agreement(pairs: Rows, texts: Sequence[str], torch: Vectors, onnx: Vectors) -> dict[str, float]:
     """Mean and minimum cosine of two encoders' vectors of ``texts``, and Spearman x 100 of the second on ``pairs``."""
-    one, two = (rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12) for rows in (torch, onnx))
-    cosines, row = np.einsum("ij,ij->i", one, two), {text: number for number, text in enumerate(texts)}
-    of_pairs = np.array(
-        [two[row[first]] @ two[row[second]] for first, second in zip(pairs.first, pairs.second, strict=True)]
-    )
+    row = {text: number for number, text in enumerate(texts)}
+    first, second = ([row[text] for text in side] for side in (pairs.first, pairs.second))
+    cosines, of_pairs = np.array(paired(torch, onnx)), np.array(paired(onnx[first], onnx[second]))
     facts = {
         "mean_cosine": cosines.mean(),
         "minimum_cosine": cosines.min(),
@@ -110,7 +109,7 @@ def compared(encoder: Encoder, folder: Path) -> dict[str, dict[str, float]]:
 @app.command()
 def main(
     encoder: Annotated[str, typer.Argument(metavar="ENCODER", help="Run directory, folder, ORG/NAME or bare name")],
-    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="The copy [default: NAME-onnx]")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="The copy [default: NAME-onnx]")] = None,
     int8: Annotated[bool, typer.Option("--int8", help="Also int8 weights, quantized dynamically")] = False,
 ) -> None:
     """Copy an encoder with its network as ONNX, and compare the vectors of STSb dev's sentences.

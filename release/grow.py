@@ -63,7 +63,9 @@ class IncrementalPublisher:
         try:
             self.tick()
         except Exception as error:
-            known = in_words(f"publish {self.repository.repo_id}", error) or self._of_disk(error)
+            known = in_words(f"publish {self.repository.repo_id}", error)
+            if known is None and isinstance(error, OSError) and error.errno is not None:  # of the local disk
+                known = RunError(error.filename or self.directory, os.strerror(error.errno))
             if known is None:
                 raise
             self._failures += 1
@@ -77,19 +79,12 @@ class IncrementalPublisher:
         if passes:
             message = f"publish {self.repository.repo_id}: {reason(error)}; the generation continues, published later"
         else:
-            message = (
-                f"warning: not published while it grows: {known}; the generation continues, and the commit is retried"
-            )
+            message = f"warning: not published while it grows: {known}"
+            message += "; the generation continues, and the commit is retried"
         if message not in self._logged:
             self._logged.add(message)
             cli.say(message)
         return patience.pause(error, self._failures) if passes else REFUSED_SECONDS * patience.scale
-
-    def _of_disk(self, error: Exception) -> StsDinoError | None:
-        """A RunError for an error of the local disk; None for any other."""
-        if not isinstance(error, OSError) or error.errno is None:
-            return None
-        return RunError(error.filename or self.directory, os.strerror(error.errno))
 
     def tick(self) -> bool:
         """Commit new files when the budget allows; return whether it did.
@@ -157,7 +152,9 @@ class IncrementalPublisher:
             return
         there = remote_manifest(self.repository, remote)
         refuse_edits(self.repository, remote, there, snapshot, self.branch)
-        if there is not None and _is_this_run(there, manifest):
+        if there is None or there.fingerprint != manifest.fingerprint:
+            return
+        if not there.complete or there.version == manifest.version:  # else another version with the same rows
             ahead = {file.path for file in there.files} - {file.path for file in manifest.files}
             if ahead:
                 raise RunError(
@@ -165,11 +162,6 @@ class IncrementalPublisher:
                     f"holds {len(ahead)} files of this run that are not here: another process publishes it",
                     hint="stop one of the two; an empty run directory goes on from what is published",
                 )
-
-
-def _is_this_run(there: Manifest, manifest: Manifest) -> bool:
-    """Whether a published run is the one that grows here, and not a finished other version with the same rows."""
-    return there.fingerprint == manifest.fingerprint and (not there.complete or there.version == manifest.version)
 
 
 def first_batch(manifest: Manifest, remote: Remote) -> Manifest:

@@ -75,9 +75,7 @@ class HubJob:
         if token is None:
             raise InputError(SECRET, "no token: the job publishes with it", hint="run `hf auth login` or set HF_TOKEN")
         with hub_errors("ask who the token belongs to"):
-            preflight.namespace(
-                api, org, yes=True, patience=patience or RetryPolicy()
-            )  # the machine's time is paid for
+            preflight.namespace(api, org, True, patience or RetryPolicy())  # now: the machine's time is paid for
         with hub_errors(f"start the job {self.name}"):
             return api.run_job(**vars(self), secrets={SECRET: token})
 
@@ -86,18 +84,18 @@ class HubJob:
 @cli.option_groups
 def main(
     recipe: cli.RecipeArgument,
-    org: Annotated[str, typer.Option("--org", help="User or organisation to publish to")],
-    flavor: Annotated[str, typer.Option("--flavor", help="The machine: `hf jobs hardware` lists them, with prices")],
+    org: Annotated[str, typer.Option(help="User or organisation to publish to")],
+    flavor: Annotated[str, typer.Option(help="The machine: `hf jobs hardware` lists them, with prices")],
     workers: LocalWorkers,
     overrides: RecipeOverrides,
-    timeout: Annotated[str, typer.Option("--timeout", help="The longest that it may run, with s, m, h or d")] = "12h",
-    attempts: Annotated[int, typer.Option("--attempts", min=1, help="How often it is tried, the first included")] = 3,
+    timeout: Annotated[str, typer.Option(help="The longest that it may run, with s, m, h or d")] = "12h",
+    attempts: Annotated[int, typer.Option(min=1, help="How often it is tried, the first included")] = 3,
     public: PublicOption = None,
     code: Annotated[
-        str | None, typer.Option("--code", metavar="URL", help="Where the commit is [default: the remote origin]")
+        str | None, typer.Option(metavar="URL", help="Where the commit is [default: the remote origin]")
     ] = None,
-    image: Annotated[str, typer.Option("--image", help="Docker image with git and Python 3.11 or newer")] = IMAGE,
-    namespace: Annotated[str | None, typer.Option("--namespace", help="Who pays [default: the token's user]")] = None,
+    image: Annotated[str, typer.Option(help="Docker image with git and Python 3.11 or newer")] = IMAGE,
+    namespace: Annotated[str | None, typer.Option(help="Who pays [default: the token's user]")] = None,
     longest: cli.PatienceOption = LONGEST_SECONDS,
     yes: Annotated[bool, typer.Option("--yes/--dry-run", help="Start the job, or print its command")] = False,
 ) -> None:
@@ -115,11 +113,8 @@ def main(
     checkout = Checkout.here()
     inside, *_ = [checkout.tracked(path) for path in recipe_files(recipe)]  # those that it extends, too
     words = ["sts-dino", "release", inside, "--org", org, "--yes"]
-    words += [
-        *overrides.words,
-        *words_of(workers),
-        *([] if public is None else ["--public" if public else "--private"]),
-    ]
+    words += [*overrides.words, *words_of(workers)]
+    words += [] if public is None else ["--public" if public else "--private"]
     whole = command(checkout.url(code), checkout.commit, extras, words)
     job = HubJob(name, image, whole, flavor, timeout, attempts, namespace)
     if yes:

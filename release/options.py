@@ -44,31 +44,10 @@ def set_words(settings: Iterable[str]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class EvaluationOptions:
-    """Options of ``sts-dino score`` by those names. Without any, a recipe's own tasks on the data it names."""
-
-    tasks: Annotated[
-        list[str], typer.Option("--tasks", metavar="TASK,GROUP", help="Score these [default: the recipe's]; repeatable")
-    ] = field(default_factory=list)
-    skip: Annotated[
-        list[str], typer.Option("--skip", metavar="TASK,GROUP", help="Tasks to leave out of a group; repeatable")
-    ] = field(default_factory=list)
-    senteval_data: Annotated[
-        Path | None, typer.Option("--senteval-data", metavar="DIR", help="SentEval's directory")
-    ] = None
-    sts_data: Annotated[Path | None, typer.Option("--sts-data", metavar="DIR", help="The STS organisers' files")] = None
-    hub_data: Annotated[
-        str | None, typer.Option("--hub-data", metavar="REPO@REVISION", help="A pinned Hub dataset of evaluation data")
-    ] = None
-
-
-@dataclass(frozen=True)
 class LocalWorkers:
     """Options of ``sts-dino write`` for workers on one machine. Without any, one process does everything."""
 
-    workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="Workers that generate a dataset, one per GPU")
-    ] = None
+    workers: Annotated[int | None, typer.Option(min=1, help="Workers that generate a dataset, one per GPU")] = None
     cpus_per_worker: cli.CpusOption = None
     gpus_per_worker: cli.GpusOption = None
 
@@ -111,7 +90,7 @@ PublicOption = Annotated[
 class PublishOptions:
     """Where and how to publish."""
 
-    org: Annotated[str | None, typer.Option("--org", help="User or organisation [default: the token's user]")] = None
+    org: Annotated[str | None, typer.Option(help="User or organisation [default: the token's user]")] = None
     yes: Annotated[bool, typer.Option("--yes/--dry-run", help="Publish, or only print the plan")] = False
     public: PublicOption = None
     force: Annotated[bool, typer.Option("--force", help="Replace changes made by hand on the Hub")] = False
@@ -129,8 +108,7 @@ class ReleaseOptions(PublishOptions):
     artifacts: Annotated[Path, typer.Option(help="Folder of the run directories")] = run_dir.ARTIFACTS
     fresh: Annotated[bool, typer.Option("--fresh", help="Do not resume an unfinished run from the Hub")] = False
     min_value: Annotated[
-        float | None,
-        typer.Option("--min-value", help="Refuse a dataset whose measured gain (sts-dino value) is lower"),
+        float | None, typer.Option(help="Refuse a dataset whose measured gain (sts-dino value) is lower")
     ] = None
     commits_per_hour: Annotated[
         int, typer.Option(min=4, max=128, help="Commits an hour to a growing repository; the Hub allows 128")

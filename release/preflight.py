@@ -52,10 +52,8 @@ def check_pins(path: Path, recipe: ModelRecipe) -> None:
 def check_dtype(path: Path, recipe: DatasetRecipe) -> None:
     """Raise InputError for a dtype that another machine reads otherwise: a release goes on wherever it is asked to."""
     if recipe.model.dtype == "auto" and recipe.model.facts.local:
-        hint = "name it: --set model.dtype=bfloat16"
-        raise InputError(
-            f"{path}:model.dtype", "'auto' names no dataset", allowed="float32, bfloat16, float16", hint=hint
-        )
+        allowed, hint = "float32, bfloat16, float16", "name it: --set model.dtype=bfloat16"
+        raise InputError(f"{path}:model.dtype", "'auto' names no dataset", allowed=allowed, hint=hint)
 
 
 def check_run(directory: Path, recipe: DatasetRecipe | ModelRecipe) -> None:
@@ -134,16 +132,13 @@ def _target_on(
     manifest = remote_manifest(repository, remote)
     if not force:
         refuse_edits(repository, remote, manifest, {}, branch)
-    if manifest is not None and is_run_of(manifest, recipe) and _goes_on(manifest, recipe.version):
-        return Target(branch, remote, manifest)
+    if manifest is not None and is_run_of(manifest, recipe):  # is it this version, or may it still become it?
+        grows = not manifest.complete and not is_later(manifest.version, recipe.version)
+        if grows or manifest.version == recipe.version:
+            return Target(branch, remote, manifest)
     if not force:
         check_place(repository, branch, manifest, recipe.version)
     return None if manifest is not None and manifest.complete else Target(branch)
-
-
-def _goes_on(manifest: Manifest, version: str) -> bool:
-    """Whether a run of these rows is this version, or may still become it."""
-    return manifest.version == version if manifest.complete else not is_later(manifest.version, version)
 
 
 def _check_tag(repository: Repository, recipe: DatasetRecipe | ModelRecipe) -> None:

@@ -53,10 +53,8 @@ def main(
     org = ["--org", options.org] if options.org else []
     again = [] if options.public is None else ["--public" if options.public else "--private"]
     then = [] if options.yes else [shlex.join(["sts-dino", "publish", *map(str, directories), *org, *again, "--yes"])]
-    facts = [plan.facts() for plan in plans]
-    cli.answer(
-        "\n\n".join(plan.shown(options.yes) for plan in plans), facts if len(facts) > 1 else facts[0], as_json, then
-    )
+    facts, shown = [plan.facts() for plan in plans], "\n\n".join(plan.shown(options.yes) for plan in plans)
+    cli.answer(shown, facts if len(facts) > 1 else facts[0], as_json, then)
 
 
 def write_card(directory: Path, options: PublishOptions, anew: bool = False) -> None:

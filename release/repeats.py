@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from eval.runs.job import EvaluationOptions
 from hub import cli
 from hub.contract import run_dir
 from hub.contract.measured import REPEATS, Repeats, Run, run_of, write_json
@@ -19,7 +20,7 @@ from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import deciding, load_recipe
 from hub.contract.results import read_results
 from hub.errors import InputError
-from release.options import EvaluationOptions, RecipeOverrides, set_words, words_of
+from release.options import RecipeOverrides, set_words, words_of
 from release.stages import named, run_stage
 
 app = cli.new_app(__doc__)
@@ -32,13 +33,10 @@ OPTIONS = {"seed": "--seeds", "example_set": "--example-sets"}
 class RepeatOptions:
     """What differs between the trainings, and where they are."""
 
-    seeds: Annotated[str | None, typer.Option("--seeds", metavar="42,43,44", help="Seeds; 42-44 is the same")] = None
-    example_sets: Annotated[
-        str | None, typer.Option("--example-sets", metavar="0-9", help="Sets of few-shot examples")
-    ] = None
+    seeds: Annotated[str | None, typer.Option(metavar="42,43,44", help="Seeds; 42-44 is the same")] = None
+    example_sets: Annotated[str | None, typer.Option(metavar="0-9", help="Sets of few-shot examples")] = None
     out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Folder of the run directories [default: artifacts/models/NAME.repeats]"),
+        Path | None, typer.Option(help="Folder of the run directories [default: artifacts/models/NAME.repeats]")
     ] = None
 
 

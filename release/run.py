@@ -12,16 +12,12 @@ from typing import Annotated
 
 import typer
 
+from eval.runs.job import EvaluationOptions
 from hub import cli
 from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import load_recipe, read_yaml
 from hub.errors import InputError
-from release.options import (
-    ClusterWorkers,
-    EvaluationOptions,
-    RecipeOverrides,
-    ReleaseOptions,
-)
+from release.options import ClusterWorkers, RecipeOverrides, ReleaseOptions
 
 app = cli.new_app(__doc__)
 

@@ -61,33 +61,26 @@ class ValueOptions:
     """Options of ``sts-dino value``."""
 
     senteval_data: Annotated[
-        Path | None,
-        typer.Option("--senteval-data", metavar="DIR", help="SentEval's directory, for the seven test tasks"),
+        Path | None, typer.Option(metavar="DIR", help="SentEval's directory, for the seven test tasks")
     ] = None
     split: Annotated[
-        str, typer.Option("--split", metavar="test|validation", help="validation: the STS Benchmark's only, to choose")
+        str, typer.Option(metavar="test|validation", help="validation: the STS Benchmark's only, to choose")
     ] = "test"
-    pairs: Annotated[int, typer.Option("--pairs", min=2, help="Training pairs of every variant")] = 2000
-    seeds: Annotated[
-        str, typer.Option("--seeds", metavar="1,2,3", help="Seeds of draws and trainings; 1-3 is the same")
-    ] = "1-3"
+    pairs: Annotated[int, typer.Option(min=2, help="Training pairs of every variant")] = 2000
+    seeds: Annotated[str, typer.Option(metavar="1,2,3", help="Seeds of draws and trainings; 1-3 is the same")] = "1-3"
     people: Annotated[
         Path | None,
-        typer.Option(
-            "--people", metavar="FILE", help="Human-annotated pairs [default: STSb-train in SentEval's directory]"
-        ),
+        typer.Option(metavar="FILE", help="Human-annotated pairs [default: STSb-train in SentEval's directory]"),
     ] = None
-    config: Annotated[str | None, typer.Option("--config", help="Config of the datasets that have several")] = None
-    student: Annotated[
-        Path, typer.Option("--student", metavar="RECIPE", help="Recipe of another evaluation encoder")
-    ] = STUDENT
+    config: Annotated[str | None, typer.Option(help="Config of the datasets that have several")] = None
+    student: Annotated[Path, typer.Option(metavar="RECIPE", help="Recipe of another evaluation encoder")] = STUDENT
     settings: cli.SetOption = field(default_factory=list)
     with_shuffled: Annotated[
         bool, typer.Option("--shuffled/--no-shuffled", help="Train the shuffled-label baseline, or save its time")
     ] = True
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Trainings at a time, each a process")] = 1
+    workers: Annotated[int, typer.Option(min=1, help="Trainings at a time, each a process")] = 1
     samples: Annotated[int, typer.Option("--bootstrap-samples", min=1, help="Resamples for the intervals")] = 1000
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the variants and their scores")] = (
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the variants and their scores")] = (
         ARTIFACTS / "value"
     )
 

@@ -11,6 +11,7 @@ DIR/estimate.json, steps.log            the estimate, and the messages of the st
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from shlex import join, quote
@@ -50,15 +51,12 @@ class EncoderChoices:
     """What to train, and how many processes generate."""
 
     encoder: Annotated[
-        str | None,
-        typer.Option(
-            "--encoder", help="Base encoder: prompteol, static, NAME of sts-dino lm, folder, ORG/NAME@REVISION"
-        ),
+        str | None, typer.Option(help="Base encoder: prompteol, static, NAME of sts-dino lm, folder, ORG/NAME@REVISION")
     ] = None
     encoder_license: Annotated[
-        str | None, typer.Option("--encoder-license", help="Licence of another base encoder [default: its card's]")
+        str | None, typer.Option(help="Licence of another base encoder [default: its card's]")
     ] = None
-    workers: Annotated[int | None, typer.Option("--workers", min=1, help="Processes that generate (with Ray)")] = None
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes that generate (with Ray)")] = None
 
     @property
     def base(self) -> tuple[str | None, str | None]:
@@ -173,9 +171,7 @@ def main(
     choices: CorpusChoices,
     encoder: EncoderChoices,
     files: OwnFiles,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="[default: artifacts/adapted/CORPUS's name]")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="[default: artifacts/adapted/CORPUS's name]")] = None,
     only_estimate: Annotated[bool, typer.Option("--estimate", help="Predict time, disk and memory, and stop")] = False,
     as_json: cli.JsonOption = False,
 ) -> None:
@@ -321,18 +317,18 @@ def steps(found: Adaptation, predicted: AdaptationEstimate) -> list[Step]:
 
     workers = ["--workers", str(found.workers)] if found.workers else []
     own = [*found.own_words, *(["--compare", MINILM] if COMPARED in found.downloads and found.own_words else [])]
-    chain = [
-        _step(found, predicted, "write", "write", [str(found.dataset_recipe), "--out", str(found.pairs), *workers]),
-        _step(found, predicted, "verify", "fidelity", [str(found.pairs)]),
-        _step(found, predicted, "train", "train", [*found.model_words, "--out", str(found.encoder)]),
-        _step(found, predicted, "control", "simcse-baseline", [*found.model_words, "--model", str(found.encoder)]),
-        _step(found, predicted, "score", "score", [*found.model_words, "--model", str(found.encoder), *own]),
+    model, encoder = found.model_words, str(found.encoder)
+    written = partial(_is_finished, found.pairs, found.dataset)
+    trained = partial(_is_finished, found.encoder, found.model)
+    chain: list[tuple[str, str, list[str], Callable[[], bool]]] = [
+        ("write", "write", [str(found.dataset_recipe), "--out", str(found.pairs), *workers], written),
+        ("verify", "fidelity", [str(found.pairs)], partial(_is_judged, found)),
+        ("train", "train", [*model, "--out", encoder], trained),
+        ("control", "simcse-baseline", [*model, "--model", encoder], partial(_has_baseline, found)),
+        ("score", "score", [*model, "--model", encoder, *own], partial(_is_scored, found)),
     ]
-    return [step for step in chain if step.seconds]
-
-
-def _step(found: Adaptation, predicted: AdaptationEstimate, name: str, command: str, words: list[str]) -> Step:
-    return Step(name, command, tuple(words), getattr(predicted, name), lambda: DONE[name](found))
+    every = [Step(name, command, tuple(words), getattr(predicted, name), done) for name, command, words, done in chain]
+    return [step for step in every if step.seconds]
 
 
 def _is_finished(directory: Path, recipe: DatasetRecipe | ModelRecipe) -> bool:
@@ -361,15 +357,6 @@ def _is_scored(found: Adaptation) -> bool:
     from release.repeats import is_scored
 
     return not found.own.tasks and is_scored(found.encoder, require_complete(found.encoder), found.model)
-
-
-DONE: dict[str, Callable[[Adaptation], bool]] = {
-    "write": lambda found: _is_finished(found.pairs, found.dataset),
-    "verify": _is_judged,
-    "train": lambda found: _is_finished(found.encoder, found.model),
-    "control": _has_baseline,
-    "score": _is_scored,
-}
 
 
 def shown(found: Adaptation, predicted: AdaptationEstimate) -> str:

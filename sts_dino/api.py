@@ -73,7 +73,11 @@ def write_pairs(
     directory = _directory("datasets", name)
     sentences, settings = _strings("texts", texts), _strings("settings", settings)
     corpus, path = directory.with_name(f"{name}.texts.jsonl"), directory.with_name(f"{name}.yaml")
-    _keep(corpus, "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in sentences))
+    content = "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in sentences)
+    if not corpus.is_file():
+        write_text(corpus, content)
+    elif corpus.read_text(encoding="utf-8") != content:
+        raise InputError(corpus, "holds other texts than these", hint="give another name=, or remove the file")
     given = [*(_labels(labels) if labels is not None else ()), *settings]
     if recipe is not None:
         source = {"kind": "file", "path": str(corpus.resolve()), "columns": ["text"], "license": license}
@@ -82,9 +86,8 @@ def write_pairs(
         path = Path(recipe)
         given.append(f"license={licences.possible(load_recipe(path, DatasetRecipe, given))[0]}")
     else:
-        propose(
-            corpus, path, name, CorpusChoices("text", language, lm=lm, lm_license=lm_license, corpus_license=license)
-        )
+        choices = CorpusChoices("text", language, lm=lm, lm_license=lm_license, corpus_license=license)
+        propose(corpus, path, name, choices)
     options = ClusterOptions()
     found, _ = checked_recipe(path, directory, None, given, options)
     write(found, directory, command_line("write", path, None, given), options)
@@ -171,9 +174,8 @@ def train(
     else:
         if not hasattr(dataset, "to_parquet") or not hasattr(dataset, "column_names"):
             hint = "datasets.Dataset.from_pandas makes one of a table" if hasattr(dataset, "columns") else None
-            raise InputError(
-                "dataset", f"is a {type(dataset).__name__}", allowed="a Dataset, folder or name", hint=hint
-            )
+            found = f"is a {type(dataset).__name__}"
+            raise InputError("dataset", found, allowed="a Dataset, folder or name", hint=hint)
         rows = directory.with_name(f"{name}.pairs.parquet")
         rows.parent.mkdir(parents=True, exist_ok=True)
         dataset.to_parquet(str(rows))
@@ -291,15 +293,6 @@ def _directory(kind: str, name: str) -> Path:
     if not isinstance(name, str) or not re.fullmatch(NAME, name):
         raise InputError("name", f"{name!r} cannot be a name", allowed="lower-case letters, digits, dots and hyphens")
     return ARTIFACTS / kind / name
-
-
-def _keep(path: Path, text: str) -> None:
-    """Write a call's texts, once. Raises InputError when the file holds others."""
-    if path.is_file():
-        if path.read_text(encoding="utf-8") != text:
-            raise InputError(path, "holds other texts than these", hint="give another name=, or remove the file")
-        return
-    write_text(path, text)
 
 
 def _place(place: str | Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from hub import cli
 from hub.errors import InputError, did_you_mean
-from sts_dino.commands import COMMANDS, StageCommand
+from sts_dino.commands import COMMANDS, Stage
 
 ARTIFACTS, RECIPE, MANIFEST = Path("artifacts"), "recipe.yaml", "manifest.json"  # as in hub.contract.run_dir: imports
 
@@ -27,7 +27,7 @@ class StageGroup(TyperGroup):
         return name, load(name, COMMANDS[name]) if name else command, rest
 
 
-def load(name: str, stage: StageCommand) -> Any:
+def load(name: str, stage: Stage) -> Any:
     """A stage's command under its name here. Raises InputError where it needs a clone."""
     if stage.clone:
         sys.path.append(str(Path(__file__).parents[1]))  # an editable install finds only the published packages
@@ -46,7 +46,7 @@ def load(name: str, stage: StageCommand) -> Any:
     return command
 
 
-def accepted(stage: StageCommand, words: list[str]) -> list[str]:
+def accepted(stage: Stage, words: list[str]) -> list[str]:
     """The words of a stage, its first place converted to what the stage takes.
 
     A run directory stands for its recipe, a recipe for its run directory, a folder or a name for the encoder to score.
@@ -114,12 +114,8 @@ def new_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     for name, stage in COMMANDS.items():
-        app.command(name, help=stage.help, hidden=stage.clone)(_stands_for_a_stage)
+        app.command(name, help=stage.help, hidden=stage.clone)(lambda: None)  # imported when it is called
     return app
-
-
-def _stands_for_a_stage() -> None:
-    """What the group's table holds of a subcommand that is not imported."""
 
 
 def run_command() -> None:

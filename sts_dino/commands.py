@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class StageCommand:
+class Stage:
     """A subcommand of ``sts-dino``.
 
     module: has the typer app ``app``; it is imported only when the command is called.
@@ -23,44 +23,40 @@ class StageCommand:
 
 
 COMMANDS = {
-    "new": StageCommand("sts_dino.new", "Write a recipe for a corpus of your own"),
-    "adapt": StageCommand("sts_dino.adapt", "From a corpus to a compared encoder, with a report", ends_on_sigterm=True),
-    "check": StageCommand("sts_dino.check", "Check a recipe and show its plan; writes nothing", takes="recipe"),
-    "estimate": StageCommand(
+    "new": Stage("sts_dino.new", "Write a recipe for a corpus of your own"),
+    "adapt": Stage("sts_dino.adapt", "From a corpus to a compared encoder, with a report", ends_on_sigterm=True),
+    "check": Stage("sts_dino.check", "Check a recipe and show its plan; writes nothing", takes="recipe"),
+    "estimate": Stage(
         "generation.run", "Estimate time and memory of a dataset recipe", ("--estimate",), True, takes="recipe"
     ),
-    "write": StageCommand("generation.run", "Generate the dataset of a recipe", ends_on_sigterm=True, takes="recipe"),
-    "explain": StageCommand("generation.explain", "Show how a text was generated, token by token", takes="run"),
-    "train": StageCommand("training.run", "Train the encoder of a model recipe", takes="recipe"),
-    "merge": StageCommand("training.merge", "Merge a trained LoRA adapter into its base model"),
-    "export": StageCommand("release.export", "Export an encoder to ONNX and int8", takes="run"),
-    "estimate-training": StageCommand(
-        "training.estimate", "Estimate time, memory and disk of a training", takes="recipe"
-    ),
-    "score": StageCommand("eval.run", "Score an encoder on your pairs, STS, SentEval and MTEB", takes="encoder"),
-    "report": StageCommand("sts_dino.report.run", "Write a report of runs as one HTML file", takes="run"),
-    "compare": StageCommand("eval.compare.run", "Compare evaluations: which differences are significant"),
-    "fidelity": StageCommand("eval.audit.fidelity", "Measure label agreement of a dataset", takes="run"),
-    "quality": StageCommand("eval.audit.quality", "Measure labels, overlap, repeats and lengths", takes="run"),
-    "decontaminate": StageCommand("eval.audit.decontaminate", "Find evaluation sentences in a dataset", takes="run"),
-    "annotate": StageCommand("eval.audit.annotate", "Label pairs blind and compare with the labels", takes="run"),
-    "value": StageCommand(
-        "release.value", "Measure the downstream gain of a dataset", ends_on_sigterm=True, takes="run"
-    ),
-    "repeat": StageCommand("release.repeats", "Train a recipe with several seeds or example sets", takes="recipe"),
-    "simcse-baseline": StageCommand(
+    "write": Stage("generation.run", "Generate the dataset of a recipe", ends_on_sigterm=True, takes="recipe"),
+    "explain": Stage("generation.explain", "Show how a text was generated, token by token", takes="run"),
+    "train": Stage("training.run", "Train the encoder of a model recipe", takes="recipe"),
+    "merge": Stage("training.merge", "Merge a trained LoRA adapter into its base model"),
+    "export": Stage("release.export", "Export an encoder to ONNX and int8", takes="run"),
+    "estimate-training": Stage("training.estimate", "Estimate time, memory and disk of a training", takes="recipe"),
+    "score": Stage("eval.run", "Score an encoder on your pairs, STS, SentEval and MTEB", takes="encoder"),
+    "report": Stage("sts_dino.report.run", "Write a report of runs as one HTML file", takes="run"),
+    "compare": Stage("eval.compare.run", "Compare evaluations: which differences are significant"),
+    "fidelity": Stage("eval.audit.fidelity", "Measure label agreement of a dataset", takes="run"),
+    "quality": Stage("eval.audit.quality", "Measure labels, overlap, repeats and lengths", takes="run"),
+    "decontaminate": Stage("eval.audit.decontaminate", "Find evaluation sentences in a dataset", takes="run"),
+    "annotate": Stage("eval.audit.annotate", "Label pairs blind and compare with the labels", takes="run"),
+    "value": Stage("release.value", "Measure the downstream gain of a dataset", ends_on_sigterm=True, takes="run"),
+    "repeat": Stage("release.repeats", "Train a recipe with several seeds or example sets", takes="recipe"),
+    "simcse-baseline": Stage(
         "release.simcse", "Train the unsupervised SimCSE baseline of an encoder", ends_on_sigterm=True, takes="recipe"
     ),
-    "card": StageCommand("model_cards.render", "Write the card of a dataset or an encoder", takes="run"),
-    "publish": StageCommand("release.publish", "Publish a finished run on the Hub", takes="run"),
-    "release": StageCommand("release.run", "Run recipes and publish the results", ends_on_sigterm=True, takes="recipe"),
-    "job": StageCommand("release.job", "Run a release as a job of Hugging Face", takes="recipe"),
-    "hub": StageCommand("hub_server.server", "Serve the embedded Hub on this machine", ends_on_sigterm=True),
-    "lm": StageCommand("generation.fetch_lm", "List or download language models and encoders", ends_on_sigterm=True),
-    "demo": StageCommand("demo.run", "The whole chain, offline", clone=True),
-    "real": StageCommand("demo.real", "Pairs of a language model and a better encoder, offline", clone=True),
-    "verify": StageCommand("demo.verify", "Load published artefacts, empty cache", ends_on_sigterm=True, clone=True),
-    "reference": StageCommand("sts_dino.reference", "Write the references of recipes and of the API", clone=True),
-    "experiment": StageCommand("experiments.run", "Run a declared experiment", ends_on_sigterm=True, clone=True),
-    "benchmark": StageCommand("benchmarks.run", "Measure speed and memory", clone=True),
+    "card": Stage("model_cards.render", "Write the card of a dataset or an encoder", takes="run"),
+    "publish": Stage("release.publish", "Publish a finished run on the Hub", takes="run"),
+    "release": Stage("release.run", "Run recipes and publish the results", ends_on_sigterm=True, takes="recipe"),
+    "job": Stage("release.job", "Run a release as a job of Hugging Face", takes="recipe"),
+    "hub": Stage("hub_server.server", "Serve the embedded Hub on this machine", ends_on_sigterm=True),
+    "lm": Stage("generation.fetch_lm", "List or download language models and encoders", ends_on_sigterm=True),
+    "demo": Stage("demo.run", "The whole chain, offline", clone=True),
+    "real": Stage("demo.real", "Pairs of a language model and a better encoder, offline", clone=True),
+    "verify": Stage("demo.verify", "Load published artefacts, empty cache", ends_on_sigterm=True, clone=True),
+    "reference": Stage("sts_dino.reference", "Write the references of recipes and of the API", clone=True),
+    "experiment": Stage("experiments.run", "Run a declared experiment", ends_on_sigterm=True, clone=True),
+    "benchmark": Stage("benchmarks.run", "Measure speed and memory", clone=True),
 }

@@ -33,31 +33,27 @@ app = cli.new_app(__doc__)
 class CorpusChoices:
     """Choices for a dataset recipe; None: as the corpus and the machine suggest."""
 
-    column: Annotated[str | None, typer.Option("--column", help="Column of the texts [default: guessed]")] = None
+    column: Annotated[str | None, typer.Option(help="Column of the texts [default: guessed]")] = None
     language: Annotated[
-        str | None, typer.Option("--language", metavar="CODE", help="Language of the corpus [default: recognised]")
+        str | None, typer.Option(metavar="CODE", help="Language of the corpus [default: recognised]")
     ] = None
     kind: Annotated[
-        str | None,
-        typer.Option("--kind", help="statements, questions, titles or tickets [default: recognised; tickets never]"),
+        str | None, typer.Option(help="statements, questions, titles or tickets [default: recognised; tickets never]")
     ] = None
     lm: Annotated[
         str | None,
         typer.Option(
-            "--lm",
-            help="Language model: NAME of sts-dino lm, builtin, folder, FILE.gguf, ORG/NAME@REVISION, NAME@URL [local]",
+            help="Language model: NAME of sts-dino lm, builtin, folder, FILE.gguf, ORG/NAME@REVISION, NAME@URL [local]"
         ),
     ] = None
-    lm_license: Annotated[str | None, typer.Option("--lm-license", help="Licence of another language model")] = None
+    lm_license: Annotated[str | None, typer.Option(help="Licence of another language model")] = None
     corpus_license: Annotated[
         str | None,
         typer.Option("--license", help="Licence of the corpus [default: its card's on a Hub, else unlicensed]"),
     ] = None
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Maximal number of source sentences")] = None
-    config: Annotated[str | None, typer.Option("--config", help="Config of a Hub dataset that has several")] = None
-    split: Annotated[
-        str | None, typer.Option("--split", help="Split of a Hub dataset [default: train, or its only]")
-    ] = None
+    limit: Annotated[int | None, typer.Option(min=1, help="Maximal number of source sentences")] = None
+    config: Annotated[str | None, typer.Option(help="Config of a Hub dataset that has several")] = None
+    split: Annotated[str | None, typer.Option(help="Split of a Hub dataset [default: train, or its only]")] = None
 
 
 @app.command()
@@ -72,9 +68,9 @@ def main(
     ],
     choices: CorpusChoices,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="RECIPE", help="The recipe to write [default: CORPUS's name.yaml]")
+        Path | None, typer.Option(metavar="RECIPE", help="The recipe to write [default: CORPUS's name.yaml]")
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", help="Name of the dataset [default: CORPUS-pairs]")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the dataset [default: CORPUS-pairs]")] = None,
     as_json: cli.JsonOption = False,
 ) -> None:
     """Write a commented recipe for pairs from a corpus; beside it prompt examples and an encoder's recipe.
@@ -191,9 +187,8 @@ def _looked_at(corpus: str | Path, recipe: Path, choices: CorpusChoices) -> "Cor
         return hub_corpus(str(corpus), choices.config, choices.split, column, language, kind)
     for option, value in (("--config", choices.config), ("--split", choices.split)):
         if value is not None:
-            raise InputError(
-                option, f"{value!r} has no meaning for a file", allowed="only with a corpus ORG/NAME@REVISION"
-            )
+            allowed = "only with a corpus ORG/NAME@REVISION"
+            raise InputError(option, f"{value!r} has no meaning for a file", allowed=allowed)
     from sts_dino.proposals.corpus import Corpus, profile
 
     path = Path(corpus)

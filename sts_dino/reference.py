@@ -181,14 +181,11 @@ def schema() -> str:
 def api_page() -> str:
     """The Python API as Markdown: what the module says, then every public function in its order."""
     own = [one for name, one in vars(api).items() if inspect.isfunction(one) and not name.startswith("_")]
-    functions = [one for one in own if one.__module__ == api.__name__]
-    parts = [f"## {one.__name__}\n\n```python\n{_signature(one)}\n```\n\n{_prose(one)}\n" for one in functions]
-    return "\n".join([API_HEAD, f"{_prose(api)}\n", *parts])
-
-
-def _signature(function: Any) -> str:
-    """The signature as it stands in the source."""
-    return inspect.getsource(function).partition(':\n    """')[0].replace("def ", "api.", 1)
+    parts = [API_HEAD, f"{_prose(api)}\n"]
+    for one in (one for one in own if one.__module__ == api.__name__):
+        signature = inspect.getsource(one).partition(':\n    """')[0].replace("def ", "api.", 1)
+        parts.append(f"## {one.__name__}\n\n```python\n{signature}\n```\n\n{_prose(one)}\n")
+    return "\n".join(parts)
 
 
 def _prose(documented: object) -> str:

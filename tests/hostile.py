@@ -99,10 +99,8 @@ class Hostile:
             self.hub = self.faulty.hub
             stack.callback(self.hub.stop)
             self.home = self.folder / "home"
-            environment = self.hub.client_environment(self.home) | {
-                "HF_HUB_DISABLE_XET": "1",
-                "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-            }
+            quiet = {"HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+            environment = self.hub.client_environment(self.home) | quiet
             self.launcher = stack.enter_context(_Launcher(environment, self.folder / "said", *LIBRARIES, *MODULES))
             self.commands = self._fill()
             done = self.run("train")
@@ -162,9 +160,8 @@ class Hostile:
         before, started = self.faulty.injected().total(), time.monotonic()
         if wrong:
             requests = [request] if request else []
-            self.faulty.plan(
-                share=1.0, kinds=[wrong], requests=requests, slow_seconds=0.2, elsewhere=self.elsewhere.url
-            )
+            slow = {"slow_seconds": 0.2, "elsewhere": self.elsewhere.url}
+            self.faulty.plan(share=1.0, kinds=[wrong], requests=requests, **slow)
         running = self.launcher.start("spoken", command.split()[0], self.commands[command])
         while running.alive() and time.monotonic() - started < LONGEST:
             time.sleep(0.01)

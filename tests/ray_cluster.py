@@ -163,9 +163,13 @@ class Services:
         return [Process(pid, names[node], title(pid)) for pid, node in found if node in names]
 
     def kill_node(self, name: str) -> None:
+        import psutil
+
         workers = [worker for worker in self.workers() if worker.node == name]
         node = self._nodes.pop(name)
-        for pid in [*(worker.pid for worker in workers), *raylets(node)]:
+        raylets = [psutil.Process(info.process.pid) for infos in node.all_processes.values() for info in infos]
+        agents = [child for raylet in raylets for child in raylet.children(recursive=True)]
+        for pid in (one.pid for one in (*workers, *agents, *raylets)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._cluster.remove_node(node, allow_graceful=False)
@@ -173,14 +177,6 @@ class Services:
     def close(self) -> None:
         for name in self.nodes()[::-1]:
             self.kill_node(name)
-
-
-def raylets(node: Any) -> list[int]:
-    """The processes of a node, its agents included."""
-    import psutil
-
-    own = [info.process.pid for infos in node.all_processes.values() for info in infos]
-    return [child.pid for pid in own for child in psutil.Process(pid).children(recursive=True)] + own
 
 
 def title(pid: int) -> str:

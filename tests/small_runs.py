@@ -160,9 +160,8 @@ def second_text(number: int, attempt: int, label: str, shard: Shard) -> str:
     if number % 13 == 5:
         return source_sentence(7 * number % 40)
     shown = "any label" if number % 9 == 2 else label
-    return (
-        f"Text {number % 25} {attempt - attempt // 2} for {shown} ({shard.variant.shots} {shard.variant.example_set})."
-    )
+    variant = shard.variant
+    return f"Text {number % 25} {attempt - attempt // 2} for {shown} ({variant.shots} {variant.example_set})."
 
 
 def random_run(directory: Path) -> Path:

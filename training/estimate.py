@@ -146,8 +146,8 @@ class TrainingEstimate:
 @app.command()
 def main(
     recipe: cli.RecipeArgument,
-    texts: Annotated[Path, typer.Option("--texts", metavar="FILE", help="Texts to time it on, one a line")],
-    longest: Annotated[int, typer.Option("--longest", help="Tokens of the longest generated text")] = 0,
+    texts: Annotated[Path, typer.Option(metavar="FILE", help="Texts to time it on, one a line")],
+    longest: Annotated[int, typer.Option(help="Tokens of the longest generated text")] = 0,
     settings: cli.SetOption = [],  # noqa: B006 - typer copies it
     as_json: cli.JsonOption = False,
 ) -> None:

@@ -61,14 +61,6 @@ def find_same_base(recipe: ModelRecipe, manifest: Manifest) -> Base:
     return base
 
 
-def begin_merge(out: Path, recipe: ModelRecipe, adapter: Manifest) -> Manifest:
-    """Start or resume a merged run: the adapter is an input."""
-    weights = next(file.sha256 for file in adapter.files if file.path == ADAPTER_WEIGHTS)
-    inputs = {**adapter.inputs, f"adapter:{adapter.name}": weights}
-    versions = {**adapter.versions, **{library: version(library) for library in LIBRARIES}}
-    return begin_run(out, recipe, inputs, versions)
-
-
 def merge_into(out: Path, directory: Path, recipe: ModelRecipe, manifest: Manifest, adapter: Manifest) -> Manifest:
     """Write the untrained encoder that ``sts-dino score`` compares with, the merged model, and the manifest."""
     from training.encoder.encoder import merged_encoder, save_encoder
@@ -94,7 +86,7 @@ def merge_into(out: Path, directory: Path, recipe: ModelRecipe, manifest: Manife
 @app.command()
 def main(
     directory: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A finished run directory of an adapter")],
-    out: Annotated[Path | None, typer.Option("--out", help="Run directory [default: RUN_DIR-merged]")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run directory [default: RUN_DIR-merged]")] = None,
 ) -> None:
     """Add the adapter of RUN_DIR to the weights of its base, and write a run directory that can be published.
 
@@ -111,8 +103,11 @@ def main(
 
     quiet_libraries()
     out = (out or directory.with_name(directory.name + SUFFIX)).resolve()
+    weights = next(file.sha256 for file in adapter.files if file.path == ADAPTER_WEIGHTS)
+    inputs = {**adapter.inputs, f"adapter:{adapter.name}": weights}
+    versions = {**adapter.versions, **{library: version(library) for library in LIBRARIES}}
     with locked(out):
-        manifest = begin_merge(out, recipe, adapter)
+        manifest = begin_run(out, recipe, inputs, versions)
         if manifest.complete:
             say(f"{out}: already merged; nothing to do")
         else:

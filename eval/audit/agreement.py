@@ -193,12 +193,6 @@ def bootstrap_interval(value: Statistic, resamples: Sequence[Rows], rows: int) -
     return rounded(whole, low, high)
 
 
-def mean_scores(answers: Mapping[str, Mapping[int, str]]) -> dict[int, float]:
-    """Row → the mean of its human scores; ``answers``: annotator → row → score, as a label."""
-    rows = sorted({row for given in answers.values() for row in given})
-    return {row: float(np.mean([float(given[row]) for given in answers.values() if row in given])) for row in rows}
-
-
 def agreements(
     scores: Sequence[float], first: Sequence[str], cosines: Mapping[str, Sequence[float]]
 ) -> dict[str, Interval]:

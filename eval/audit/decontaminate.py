@@ -184,26 +184,22 @@ def require_run(place: str, option: str, **parts: str | None) -> None:
 @app.command()
 def main(
     place: command.PlaceArgument,
-    senteval_data: Annotated[Path | None, typer.Option("--senteval-data", help="SentEval's directory")] = None,
-    sts_data: Annotated[Path | None, typer.Option("--sts-data", help="The STS organisers' directory")] = None,
-    sets: Annotated[str, typer.Option("--sets", help="Only these data sets, e.g. sts12,mrpc [default: all]")] = "",
-    config: Annotated[str | None, typer.Option("--config", help="[default: all that one trains on]")] = None,
-    split: Annotated[str | None, typer.Option("--split", help="[default: all]")] = None,
-    similarity: Annotated[
-        float, typer.Option("--similarity", min=0.3, max=1.0, help="Of near matches; lower is slower")
-    ] = 0.5,
+    senteval_data: Annotated[Path | None, typer.Option(help="SentEval's directory")] = None,
+    sts_data: Annotated[Path | None, typer.Option(help="The STS organisers' directory")] = None,
+    sets: Annotated[str, typer.Option(help="Only these data sets, e.g. sts12,mrpc [default: all]")] = "",
+    config: Annotated[str | None, typer.Option(help="[default: all that one trains on]")] = None,
+    split: Annotated[str | None, typer.Option(help="[default: all]")] = None,
+    similarity: Annotated[float, typer.Option(min=0.3, max=1.0, help="Of near matches; lower is slower")] = 0.5,
     drop_to: Annotated[
         Path | None, typer.Option("--drop", metavar="DIR", help="Write the dataset without the matching rows")
     ] = None,
-    drop_kinds: Annotated[str, typer.Option("--drop-kinds", help="Matches to drop")] = ",".join(DROPPED),
-    drop_splits: Annotated[
-        str, typer.Option("--drop-splits", help="Evaluation splits whose matches are dropped")
-    ] = ",".join(SCORED),
+    drop_kinds: Annotated[str, typer.Option(help="Matches to drop")] = ",".join(DROPPED),
+    drop_splits: Annotated[str, typer.Option(help="Evaluation splits whose matches are dropped")] = ",".join(SCORED),
     drop_name: Annotated[
-        str | None, typer.Option("--drop-name", metavar="NAME", help=f"Its name [default: the dataset's, and {SUFFIX}]")
+        str | None, typer.Option(metavar="NAME", help=f"Its name [default: the dataset's, and {SUFFIX}]")
     ] = None,
     drop_version: Annotated[
-        str | None, typer.Option("--drop-version", metavar="X.Y.Z", help="Its version [default: the dataset's]")
+        str | None, typer.Option(metavar="X.Y.Z", help="Its version [default: the dataset's]")
     ] = None,
     card: Annotated[
         bool, typer.Option("--card", help="Into the run directory, too: its card shows the counts")

@@ -10,7 +10,7 @@ import math
 import re
 import unicodedata
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -246,20 +246,17 @@ class Sentences:
         near: dict[str, list[tuple[str, float]]] = {}
         for start in range(0, len(asked), BLOCK):
             near |= self._near.near(asked[start : start + BLOCK], self.similarity)
-        return [
-            _once([*self._same(text, form), *self._others(near.get(form, ()))])
-            for text, form in zip(texts, forms, strict=True)
-        ]
+        found = []
+        for text, form in zip(texts, forms, strict=True):
+            places = ((other, alike, place) for other, alike in near.get(form, ()) for place in self._places[other])
+            others = [Match("near", alike, other, place) for other, alike, place in places]
+            found.append(_once([*self._same(text, form), *others]))
+        return found
 
     def _same(self, text: str, form: str) -> Iterator[Match]:
         short, own = len(form) < SHORT_LETTERS, _hashed(text)
         for place, texts in self._places.get(form, {}).items():
             yield Match("short" if short else "exact" if own in texts else "normal", 1.0, form, place)
-
-    def _others(self, near: Iterable[tuple[str, float]]) -> Iterator[Match]:
-        for form, similarity in near:
-            for place in self._places[form]:
-                yield Match("near", similarity, form, place)
 
 
 def _once(matches: Sequence[Match]) -> list[Match]:

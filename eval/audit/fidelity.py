@@ -124,19 +124,17 @@ app = new_app("Measure how well the texts of finished datasets fit their labels,
 def main(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN_DIR...", help="Finished runs with labelled pairs")],
     encoder: Annotated[
-        str | None,
-        typer.Option("--encoder", help="The judge: folder or ORG/NAME[@REVISION] [default: packaged all-MiniLM-L6-v2]"),
+        str | None, typer.Option(help="The judge: folder or ORG/NAME[@REVISION] [default: packaged all-MiniLM-L6-v2]")
     ] = None,
     nli: command.NliOption = None,
     nli_labels: command.NliLabelsOption = None,
     config: command.ConfigOption = None,
     source_sentences: Annotated[
-        int,
-        typer.Option("--source-sentences", min=2, help="Random source sentences to measure, with all their texts"),
+        int, typer.Option(min=2, help="Random source sentences to measure, with all their texts")
     ] = 1000,
     seed: command.SeedOption = 42,
     annotations: Annotated[
-        Path | None, typer.Option("--annotations", help="Folder of answers of sts-dino annotate [default: its default]")
+        Path | None, typer.Option(help="Folder of answers of sts-dino annotate [default: its default]")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

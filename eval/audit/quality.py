@@ -287,14 +287,12 @@ app = new_app("Measure the quality of a dataset of pairs, triplets or texts.")
 @app.command()
 def main(
     place: command.PlaceArgument,
-    encoder: Annotated[str | None, typer.Option("--encoder", help=f"{command.MODEL}, for similarity by label")] = None,
+    encoder: Annotated[str | None, typer.Option(help=f"{command.MODEL}, for similarity by label")] = None,
     nli: command.NliOption = None,
     nli_labels: command.NliLabelsOption = None,
     config: command.ConfigOption = None,
-    split: Annotated[str | None, typer.Option("--split", help="[default: all]")] = None,
-    sample: Annotated[
-        int | None, typer.Option("--sample", min=1, help="So many rows, drawn at random [default: all]")
-    ] = None,
+    split: Annotated[str | None, typer.Option(help="[default: all]")] = None,
+    sample: Annotated[int | None, typer.Option(min=1, help="So many rows, drawn at random [default: all]")] = None,
     seed: command.SeedOption = 42,
     out: command.OutOption = None,
     as_json: JsonOption = False,

@@ -32,8 +32,7 @@ LONGEST_NAME = 60
 def page_words() -> dict[str, dict[str, Any]]:
     """Language (ISO 639) → the page's words; ``headings`` and ``questions`` are by example type."""
     text = (files("eval.audit") / "words.yaml").read_text(encoding="utf-8")
-    found: dict[str, dict[str, Any]] = yaml.load(text, yaml.BaseLoader)  # makes texts only
-    return found
+    return yaml.load(text, yaml.BaseLoader)  # makes texts only
 
 
 def words_in(language: str) -> dict[str, Any]:

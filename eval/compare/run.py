@@ -31,9 +31,7 @@ def main(
     evaluations: Annotated[
         list[Path], typer.Argument(metavar="EVALUATION...", help="Evaluations, scored models or results files")
     ],
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="[default: artifacts/comparisons/NAMES]")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="[default: artifacts/comparisons/NAMES]")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compare evaluations: scores, paired intervals, a verdict for each pair of models; tables and plots.

@@ -179,6 +179,7 @@ def _average_rows(named: Mapping[str, FinishedEvaluation], lines: tuple[ScoreRow
 
 
 REVISION = 7  # characters of a commit, as git shortens it
+PLAIN = set("0123456789+-. [],")  # of a number, an interval or nothing, which need no escaping
 
 
 def result_tables(comparison: Comparison) -> list[ResultTable]:
@@ -308,14 +309,9 @@ def as_markdown(found: Sequence[ResultTable], pictures: Sequence[tuple[str, str]
 
 
 def _section(sheet: ResultTable) -> str:
-    cells = [[Markdown(cell) if _is_plain(cell) else markdown(cell) for cell in row] for row in sheet.rows]
+    cells = [[Markdown(cell) if set(cell) <= PLAIN else markdown(cell) for cell in row] for row in sheet.rows]
     table = untrusted.table([markdown(cell) for cell in sheet.header], cells)
     return "\n\n".join([f"## {markdown(sheet.title)}", table, "\n".join(f"- {markdown(note)}" for note in sheet.notes)])
-
-
-def _is_plain(cell: str) -> bool:
-    """Whether a cell holds a number, an interval or nothing, which need no escaping."""
-    return not set(cell) - set("0123456789+-. [],")
 
 
 def markdown(text: str) -> Markdown:

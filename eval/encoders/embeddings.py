@@ -97,9 +97,17 @@ class Embeddings:
 
         Raises InputError for what ``checked`` refuses, RunError when the disk has no room.
         """
-        if missing := self._missing():
+        texts, missing = list(self._wanted), list[str]()
+        for start in range(0, len(texts), BLOCK):
+            block = {text: self._wanted[text] for text in texts[start : start + BLOCK]}
+            stored = self._stored(list(block.values()))
+            missing += [text for text in block if block[text] not in stored]
+        if missing:
             self._encode(sorted(missing, key=len, reverse=True))
-            self._say_cost()
+            said = f"{self.encoded:,} sentences encoded in {self.seconds:.1f} s"
+            if not self._temporary:
+                said += f"; {self.path.stat().st_size / MIB:,.1f} MiB in {self.path}, which may be deleted"
+            say(said)
 
     def rows(self, texts: Sequence[str], side: Side | None = None) -> NDArray[np.float32]:
         """The embeddings (n, dimension) of texts, repeats included. Texts that nobody declared are encoded first.
@@ -128,22 +136,13 @@ class Embeddings:
             rows = table.execute(query, hashes).fetchall()
         return {text: np.frombuffer(vector, "<f4") for text, vector, crc32 in rows if zlib.crc32(vector) == crc32}
 
-    def _missing(self) -> list[str]:
-        texts, found = list(self._wanted), list[str]()
-        for start in range(0, len(texts), BLOCK):
-            block = {text: self._wanted[text] for text in texts[start : start + BLOCK]}
-            stored = self._stored(list(block.values()))
-            found += [text for text in block if block[text] not in stored]
-        return found
-
     def _encode(self, texts: list[str]) -> None:
         """Encode texts, longest first, a block at a time."""
         needed, free = len(texts) * 4 * self.encoder.dimension, disk_usage(self.path.parent).free
         if needed > free:
-            problem = (
-                f"{needed / MIB:,.0f} MiB are needed for {len(texts):,} embeddings, {free / MIB:,.0f} MiB are free"
-            )
-            raise RunError(self.path, problem, hint="free some, or choose another folder for the embeddings")
+            problem = f"{needed / MIB:,.0f} MiB are needed for {len(texts):,} embeddings"
+            hint = "free some, or choose another folder for the embeddings"
+            raise RunError(self.path, f"{problem}, {free / MIB:,.0f} MiB are free", hint=hint)
         name = self.encoder.name
         with tqdm(total=len(texts), desc=f"encoding with {name}", unit=" sentences", delay=BAR_SECONDS) as bar:
             for place in range(0, len(texts), BLOCK):
@@ -167,13 +166,6 @@ class Embeddings:
         except sqlite3.DatabaseError as error:
             hint = "free some space; if it is damaged, delete it: its sentences are encoded again"
             raise RunError(self.path, f"cannot be read or written: {error}", hint=hint) from error
-
-    def _say_cost(self) -> None:
-        """Say what was done, how large the cache is and how to get rid of it."""
-        said = f"{self.encoded:,} sentences encoded in {self.seconds:.1f} s"
-        if not self._temporary:
-            said += f"; {self.path.stat().st_size / MIB:,.1f} MiB in {self.path}, which may be deleted"
-        say(said)
 
 
 def cosine(encoder: Encoder) -> Callable[[list[str], list[str]], list[float]]:

@@ -34,6 +34,7 @@ from hub.untrusted import (
     one_line,
     read_object,
     reading_model,
+    require_all_weights,
     require_modules,
     require_safetensors,
 )
@@ -141,22 +142,6 @@ def content_hash(folder: Path) -> str:
 def _is_description(path: PurePosixPath) -> bool:
     hidden = any(part.startswith(".") for part in path.parts)
     return hidden or path.parts[0] in _DESCRIPTION_FOLDERS | _DESCRIPTIONS or path.suffix in _DESCRIPTION_SUFFIXES
-
-
-def require_all_weights(encoder: SentenceTransformer, folder: Path, model: str) -> None:
-    """Raise InputError for weights that the files lack: transformers makes them at random, and only warns.
-
-    Names are compared again on the meta device, which reads no weights. A pooler is not part of an embedding.
-    """
-    network: Any = encoder.transformers_model
-    if network is None or getattr(network, "_hf_peft_config_loaded", False) or getattr(network, "is_quantized", False):
-        return
-    modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
-    settings = {"device_map": "meta", "output_loading_info": True}
-    _, found = type(network).from_pretrained(folder / modules[0]["path"], **settings, **NO_PICKLES)
-    missing = sorted(name for name in found["missing_keys"] if "pooler" not in name)
-    if missing:
-        raise InputError(model, f"its weights lack {missing[0]} ({len(missing)} in all), which its config asks for")
 
 
 def adapted_revision(folder: Path, model: str) -> str:
@@ -393,8 +378,10 @@ def _load(folder: Path, model: str, dtype: str | None) -> SentenceTransformer:
     arguments = NO_PICKLES | ({"dtype": dtype} if dtype else {})
     with reading_model(model):
         loaded = SentenceTransformer(str(folder), model_kwargs=arguments, **NO_CODE)
-    require_all_weights(loaded, folder, model)
-    if loaded.transformers_model is not None:
+    if (network := loaded.transformers_model) is not None:
+        if not getattr(network, "_hf_peft_config_loaded", False):
+            modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+            require_all_weights(network, folder / modules[0]["path"], model)
         with reading_model(model):
             _fit_to_tables(loaded, model)
     return loaded.eval()

@@ -11,7 +11,6 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -132,17 +131,12 @@ def _with_data(task: AbsTask) -> list[AbsTask]:
     return list(task.metadata.tasks) if isinstance(task, AbsTaskAggregate) else [task]
 
 
-def _our_dataset(task: AbsTask) -> str | None:
-    """The data set of ours whose rows are those of a task."""
-    return OURS.get(task.metadata.dataset["path"])
-
-
 def local_rows(task: AbsTask, source: Source) -> Rows | None:
     """Let a task score the rows of its local copy, when the source has a place for them, and return them.
 
     Raises InputError when they are not whole.
     """
-    dataset = _our_dataset(task)
+    dataset = OURS.get(task.metadata.dataset["path"])
     if dataset is None or not source.has(dataset, "test"):
         return None
     rows = source.load(dataset, ["test"])["test"]
@@ -241,7 +235,9 @@ def measure_mteb(
     ``results``, TASK.json. Raises InputError as ``find_mteb``.
     """
     model = MtebEncoder(embeddings)
-    with _quiet():
+    logging.getLogger("mteb").setLevel(logging.ERROR)  # no advice to take a newer version: that is the caller's choice
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*(superseded|in beta)", category=UserWarning)
         for task in find_mteb(name, settings):
             try:
                 rows = local_rows(task, source)
@@ -363,19 +359,5 @@ def _load(task: AbsTask) -> None:
                 raise RunError(place, "is gated, private or gone", hint=hint) from None
             except ConnectionError:
                 local = "give --senteval-data or --sts-data, which hold the same rows"
-                hint = local if _our_dataset(part) else "run the same command again with a network"
+                hint = local if part.metadata.dataset["path"] in OURS else "run the same command again with a network"
                 raise RunError(place, "cannot be reached, and its data are not in the cache", hint=hint) from None
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """No advice to take a newer version of a task: which one is scored is the caller's choice."""
-    log = logging.getLogger("mteb")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*(superseded|in beta)", category=UserWarning)
-            yield
-    finally:
-        log.setLevel(level)

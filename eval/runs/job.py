@@ -52,7 +52,24 @@ class EvaluationJob:
 
 
 @dataclass(frozen=True)
-class Request:
+class EvaluationOptions:
+    """Options of ``sts-dino score`` by those names. Without any, a recipe's own tasks on the data it names."""
+
+    tasks: Annotated[
+        list[str], typer.Option(metavar="TASK,GROUP", help="Score these [default: the recipe's]; repeatable")
+    ] = field(default_factory=list)
+    skip: Annotated[list[str], typer.Option(metavar="TASK,GROUP", help="Tasks to leave out of a group; repeatable")] = (
+        field(default_factory=list)
+    )
+    senteval_data: Annotated[Path | None, typer.Option(metavar="DIR", help="SentEval's directory")] = None
+    sts_data: Annotated[Path | None, typer.Option(metavar="DIR", help="The STS organisers' files")] = None
+    hub_data: Annotated[
+        str | None, typer.Option(metavar="REPO@REVISION", help="A pinned Hub dataset of evaluation data")
+    ] = None
+
+
+@dataclass(frozen=True)
+class Request(EvaluationOptions):
     """What a command line asks for. ``tasks`` are names of tasks and groups; without them the recipe's are meant."""
 
     recipe: Annotated[
@@ -60,33 +77,18 @@ class Request:
         typer.Argument(metavar="[MODEL]", help="A recipe (.yaml), run directory, folder, ORG/NAME or bare name"),
     ] = None
     model: Annotated[
-        str | None,
-        typer.Option("--model", help="Folder, ORG/NAME[@REVISION] or python:module:function [default: the recipe's]"),
+        str | None, typer.Option(help="Folder, ORG/NAME[@REVISION] or python:module:function [default: the recipe's]")
     ] = None
     compared: Annotated[
         str | None, typer.Option("--compare", metavar="OTHER", help="Another encoder, tested on the same rows")
     ] = None
-    tasks: Annotated[
-        list[str], typer.Option("--tasks", metavar="TASK,GROUP", help="[default: the recipe's]; repeatable")
-    ] = field(default_factory=list)
-    skip: Annotated[list[str], typer.Option("--skip", metavar="TASK,GROUP", help="Tasks to leave out of a group")] = (
-        field(default_factory=list)
-    )
-    senteval_data: Annotated[Path | None, typer.Option(metavar="DIR", help="SentEval's data directory")] = None
-    sts_data: Annotated[Path | None, typer.Option(metavar="DIR", help="The STS organisers' files")] = None
-    hub_data: Annotated[str | None, typer.Option(metavar="REPO@REVISION", help="A pinned Hub dataset instead")] = None
     out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="DIR", help="[default: beside a run directory, or artifacts/evaluations]"),
+        Path | None, typer.Option(metavar="DIR", help="[default: beside a run directory, or artifacts/evaluations]")
     ] = None
     cache: Annotated[Path | None, typer.Option(metavar="DIR", help="Where embeddings are kept")] = None
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Keep no embeddings")] = False
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="A trial on N rows of each split, drawn by the seed")
-    ] = None
-    seeds: Annotated[list[str], typer.Option("--seeds", help="Seeds of the probes [default: 1111]")] = field(
-        default_factory=list
-    )
+    limit: Annotated[int | None, typer.Option(min=1, help="A trial on N rows of each split, drawn by the seed")] = None
+    seeds: Annotated[list[str], typer.Option(help="Seeds of the probes [default: 1111]")] = field(default_factory=list)
     settings: SetOption = field(default_factory=list)
 
 
@@ -144,10 +146,8 @@ def _entries(request: Request, recipe: ModelRecipe | None, source: Source) -> tu
     absent = tuple(task for task in absent if task not in skipped)
     if not found:
         without = f"; no data are given for {', '.join(task.name for task in absent)}" if absent else ""
-        hint = (
-            "give where they are: --senteval-data, --sts-data or --hub-data" if absent else "e.g. --tasks stsb/cosine"
-        )
-        raise InputError("--tasks", f"names no task{without}", hint=hint)
+        where = "give where they are: --senteval-data, --sts-data or --hub-data"
+        raise InputError("--tasks", f"names no task{without}", hint=where if absent else "e.g. --tasks stsb/cosine")
     return found, tuple(task.name for task in absent)
 
 
@@ -156,7 +156,10 @@ def check(job: EvaluationJob, data: TaskData) -> None:
 
     Raises InputError.
     """
-    _require_alike(job)
+    for record in job.records.all():  # a trial would replace whole evaluations
+        if record.settings.part != job.settings.part:
+            problem = f"holds an evaluation of {record.settings.rows}, this one is of {job.settings.rows}"
+            raise InputError(job.records.folder, problem, hint="give another --out")
     absent: dict[str, InputError] = {}
     for entry in job.entries:
         if entry.task.is_of_mteb:
@@ -188,14 +191,6 @@ def plan(job: EvaluationJob, data: TaskData) -> Iterator[str]:
     beside = {"base": job.base or "none", "control": job.control, "compared with": job.compared}
     others = "; ".join(f"{name} {place}" for name, place in beside.items() if place)
     yield f"model {job.model}; {others}; results to {job.results or job.records.folder / RESULTS}"
-
-
-def _require_alike(job: EvaluationJob) -> None:
-    """Raise InputError when the folder holds records of other rows: a trial would replace whole evaluations."""
-    for record in job.records.all():
-        if record.settings.part != job.settings.part:
-            problem = f"holds an evaluation of {record.settings.rows}, this one is of {job.settings.rows}"
-            raise InputError(job.records.folder, problem, hint="give another --out")
 
 
 def beside_model(model: str, kind: str) -> str | None:

@@ -170,9 +170,8 @@ def checked(*sets: tuple[Features, Classes]) -> list[ProbeRows]:
         if not np.isin(y, classes).all():
             raise InputError(place, f"class {int(y[~np.isin(y, classes)][0])} is not among the train rows")
     if not np.array_equal(classes, np.arange(len(classes))) or len(classes) < 2:
-        raise InputError(
-            "probe, train rows", f"their classes are {classes[:9].tolist()}", allowed="0 … k-1, two or more"
-        )
+        found = f"their classes are {classes[:9].tolist()}"
+        raise InputError("probe, train rows", found, allowed="0 … k-1, two or more")
     return [ProbeRows.of(X, y, len(classes)) for X, y in sets]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.metrics import f1_score
 from torch import Tensor
 
 from eval.scoring import probe
@@ -87,7 +88,8 @@ def _probe(task: Task, sets: Sets, seed: int) -> SeedRun:
         raise InputError(task.name, str(error)) from error
     other = {"dev_accuracy": fit.dev_accuracy}
     if task.with_f1:
-        other["f1"] = f1(sets[task.default_split][2], fit.predicted)
+        found = f1_score(sets[task.default_split][2], fit.predicted, zero_division=0)
+        other["f1"] = round(100 * float(found), 2)  # as the toolkit
     return SeedRun(fit.predicted, fit.accuracy, other)
 
 
@@ -130,13 +132,6 @@ def pair_features(rows: Rows, order: Indices, embed: Embed, as_snli: bool = Fals
     np.multiply(u, v, out=features[:, product])
     np.abs(np.subtract(u, v, out=features[:, difference]), out=features[:, difference])
     return features
-
-
-def f1(gold: Classes, predicted: Classes) -> float:
-    """F1 x 100 of class 1, rounded as the toolkit; 0 where neither is ever 1."""
-    both = int(((gold == 1) & (predicted == 1)).sum())
-    either = int((gold == 1).sum() + (predicted == 1).sum())
-    return round(100 * (2 * both / either), 2) if either else 0.0
 
 
 def restored(sorted_values: Classes | Vector, order: Indices) -> Vector:

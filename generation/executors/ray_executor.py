@@ -10,7 +10,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -33,7 +33,6 @@ from generation.pipeline.finish import files_read
 from generation.pipeline.job import model_files
 from generation.pipeline.tasks import Executor, ExecutorSpec, FinishGroup, Task, TaskResult, Tick, WriteShard
 from hub import cli
-from hub.contract.recipe import DatasetRecipe
 from hub.durable import sha256_file
 from hub.errors import InputError, OutOfMemory, RunError
 
@@ -244,8 +243,14 @@ def ray_executor(options: ClusterOptions, spec: ExecutorSpec) -> Iterator[Execut
         resources=worker_resources(recipe, options),
         store=(store.url, store.mark()) if store else None,
     )
+    if options.address is not None:
+        connection = cluster(options.address)
+    else:
+        cpus = math.ceil((options.workers or 1) * worker.resources.cpus)  # Ray has whole ones
+        gpus = None if worker.resources.gpus else 0
+        connection = local_instance(cpus, gpus, withheld_secrets(recipe, options.store))
     with ExitStack() as stack:
-        ray = stack.enter_context(_connected(options, worker.resources, recipe))
+        ray = stack.enter_context(connection)
         stack.enter_context(_translated_errors())
         executor = RayExecutor(ray, worker, options, store)
         stack.callback(executor.close)
@@ -357,7 +362,9 @@ class RayExecutor:
         for worker in self.workers:
             if worker.call is None:
                 worker.task = worker.ahead.pop(0) if worker.ahead else queue.next(worker.node.name, names)
-                worker.task = worker.task or self._taken_over()
+                busiest = max((one.ahead for one in self.workers), key=len)
+                if worker.task is None and len(busiest) > 1:
+                    worker.task = busiest.pop()  # the last of its tasks, which it has hardly begun
                 waiting.append(worker)
         for worker in waiting * AHEAD:
             if isinstance(worker.task, WriteShard) and not queue.has_failed(worker.task) and len(worker.ahead) < AHEAD:
@@ -366,11 +373,6 @@ class RayExecutor:
         for worker in waiting:
             if worker.task is not None:
                 worker.call = worker.actor.do.remote(worker.task, self._files(worker.task), worker.ahead)
-
-    def _taken_over(self) -> Task | None:
-        """The last of the tasks that the busiest worker has ahead; it has hardly begun it if it is not the only one."""
-        busiest = max((worker.ahead for worker in self.workers), key=len)
-        return busiest.pop() if len(busiest) > 1 else None
 
     def _files(self, task: Task) -> dict[str, bytes] | None:
         """The files of the run directory that a task reads, for workers that may not see it."""
@@ -464,15 +466,6 @@ class RayExecutor:
             if message not in self._reported:
                 self._reported.add(message)
                 cli.say(message)
-
-
-def _connected(
-    options: ClusterOptions, resources: WorkerResources, recipe: DatasetRecipe
-) -> AbstractContextManager[Any]:
-    if options.address is not None:
-        return cluster(options.address)
-    cpus = math.ceil((options.workers or 1) * resources.cpus)  # Ray has whole ones
-    return local_instance(cpus, None if resources.gpus else 0, withheld_secrets(recipe, options.store))
 
 
 @contextmanager

@@ -67,7 +67,9 @@ class RemoteWorker:
         self._store = ResultStore(spec.store[0], spec.run, proven=True) if spec.store else None
         if self._store and spec.store:
             self._store.require(spec.store[1])
-        recipe = on_this_gpu(spec.recipe)
+        recipe, model = spec.recipe, spec.recipe.model
+        if model.device.startswith("cuda:"):  # Ray shows a worker its own GPUs alone, whatever number the recipe names
+            recipe = recipe.model_copy(update={"model": model.model_copy(update={"device": "cuda"})})
         with _typed_out_of_memory("for the model"):
             writer = load_writer(recipe.model)
         self._worker, self._directory = Worker(recipe, Prompts(recipe, spec.sets), writer), spec.directory
@@ -122,10 +124,3 @@ def require_files(inputs: Mapping[str, str]) -> None:
             raise InputError(f"model file {Path(path).resolve()}", "is not there", hint=hint)
         if sha256_file(Path(path)) != digest:
             raise InputError(f"model file {Path(path).resolve()}", "differs from the driver's", hint=hint)
-
-
-def on_this_gpu(recipe: DatasetRecipe) -> DatasetRecipe:
-    """The recipe with device ``cuda``: Ray shows a worker its own GPUs alone, whatever number the recipe names."""
-    if not recipe.model.device.startswith("cuda:"):
-        return recipe
-    return recipe.model_copy(update={"model": recipe.model.model_copy(update={"device": "cuda"})})

@@ -34,15 +34,10 @@ class RawRows:
         self.recipe, self._read, self._empty = recipe, read, empty
         self.pairs = lru_cache(maxsize=PARTNERS)(self._pairs)
 
-    def all(self, shard: Shard, columns: Sequence[str] | None = None) -> list[Row]:
-        """All raw rows of a shard."""
-        raw, _ = tasks.paths(self.recipe, shard)
-        return self._rows(raw, columns)
-
-    def rejects(self, shard: Shard) -> list[Row]:
-        """Target and reason of the rejected rows."""
-        _, rejected = tasks.paths(self.recipe, shard)
-        return self._rows(rejected, ("target", "reason"))
+    def all(self, shard: Shard, columns: Sequence[str] | None = None, rejected: bool = False) -> list[Row]:
+        """All raw, or all rejected, rows of a shard."""
+        path = tasks.paths(self.recipe, shard)[rejected]
+        return [] if path in self._empty else read_shard(self._read(path), columns)
 
     def pool(self, shard: Shard, split: str) -> list[pairs.Pair]:
         """The (text1, text2) of one split that a shard's sampled negatives are chosen from."""
@@ -52,9 +47,6 @@ class RawRows:
             if len(found) >= POOL:
                 break
         return found
-
-    def _rows(self, path: str, columns: Sequence[str] | None) -> list[Row]:
-        return [] if path in self._empty else read_shard(self._read(path), columns)
 
     def _pairs(self, shard: Shard) -> dict[str, list[pairs.Pair]]:
         columns = ("text1", "text2", "target", *verified_columns("raw", self.recipe))
@@ -80,7 +72,7 @@ def finish_group(
     raw, tally, shots = RawRows(recipe, read, task.empty), Tally(), task.group.shots
     files, late = dict[str, list[Row]](), list[Row]()
     for shard in task.group.shards:
-        tally.reject(shots, raw.rejects(shard))
+        tally.reject(shots, raw.all(shard, ("target", "reason"), rejected=True))
         rows = raw.all(shard)
         tally.verify(shots, rows, recipe)
         kept = pairs.scored(filtered(rows, recipe)[0], rows, recipe)

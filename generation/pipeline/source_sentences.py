@@ -220,15 +220,11 @@ class _AcceptedTexts:
         Estimated anew whenever a worker is free, so that at the end few workers generate texts in vain.
         """
         size, start = round_size(self.limit), self.asked
-        while start < min(self.most, self._probably()):
+        share = (self.asked - self.first) / self.accepted if self.accepted else 1  # numbers that a text took so far
+        while start < min(self.most, self.asked + (self.limit - self.accepted) * share):
             if start not in self._kept:
                 yield WriteSourceSentences(range(start, min(start + size, self.most)))
             start += size
-
-    def _probably(self) -> float:
-        """How many numbers will be needed at the acceptance rate so far."""
-        share = (self.asked - self.first) / self.accepted if self.accepted else 1
-        return self.asked + (self.limit - self.accepted) * share
 
 
 def round_size(limit: int) -> int:

@@ -131,12 +131,9 @@ def is_wrong(error: BaseException) -> bool:
     if isinstance(error, (FileMetadataError, CorruptedCacheException, httpx2.InvalidURL)):
         return True
     unnamed = type(error) is OSError and error.errno is None  # a download of another length than was announced
-    return (unnamed or isinstance(error, _TRIPS)) and _raised_in_client(error)
-
-
-def _raised_in_client(error: BaseException) -> bool:
     modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return any(module.partition(".")[0] in _CLIENT and module != _CHECKS for module in modules)
+    in_client = any(module.partition(".")[0] in _CLIENT and module != _CHECKS for module in modules)
+    return in_client and (unnamed or isinstance(error, _TRIPS))
 
 
 def fit_to_print(record: logging.LogRecord) -> bool:

@@ -114,10 +114,8 @@ def _mapping(path: Path) -> dict[str, Any]:
         raise InputError(path, f"is not UTF-8 (byte {error.start})", hint="save it as UTF-8") from error
     except yaml.MarkedYAMLError as error:
         place = f"{path}:{error.problem_mark.line + 1}" if error.problem_mark else path
-        has_tab = "'\\t'" in (error.problem or "")
-        raise InputError(
-            place, f"not valid YAML: {error.problem}", hint="indent with spaces" if has_tab else None
-        ) from error
+        hint = "indent with spaces" if "'\\t'" in (error.problem or "") else None
+        raise InputError(place, f"not valid YAML: {error.problem}", hint=hint) from error
     except yaml.reader.ReaderError as error:
         raise InputError(path, f"not valid YAML: {error.reason} (character {error.position})") from error
     if not isinstance(tree, dict):

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, fie
 from pydantic.dataclasses import dataclass
 
 from hub import cli
-from hub.durable import make_folder, regular, require_own, sha256_file, write_text
+from hub.durable import WORK, make_folder, regular, sha256_file, write_text
 from hub.errors import InputError, RunError
 from hub.untrusted import load_yaml
 
@@ -121,12 +121,18 @@ def read_manifest(directory: Path) -> Manifest | None:
         raise InputError(path, problem, hint=hint) from error
 
 
-def require_complete(directory: Path) -> Manifest:
-    """The manifest of a finished run. Raises InputError when it is missing or unfinished."""
+def require_manifest(directory: Path) -> Manifest:
+    """The manifest of a run directory. Raises InputError when it is missing."""
     manifest = read_manifest(directory)
     if manifest is None:
         hint = "sts-dino write RECIPE makes one of a dataset, sts-dino train RECIPE of an encoder"
         raise InputError(directory, "is not a run directory (no manifest.json)", hint=hint)
+    return manifest
+
+
+def require_complete(directory: Path) -> Manifest:
+    """The manifest of a finished run. Raises InputError when it is missing or unfinished."""
+    manifest = require_manifest(directory)
     if not manifest.complete:
         hint = "run the same stage again: it resumes where it stopped"
         raise InputError(directory, "the run is not finished", hint=hint)
@@ -283,7 +289,9 @@ def locked(directory: Path) -> Iterator[None]:
 
     The lock is a file beside the directory, which goes with the process that made it, unless that is killed.
     """
-    require_own(directory)
+    for beside in (directory.with_name(f"{directory.name}.{ending}") for ending in WORK if directory.name):
+        if beside.is_symlink():  # others' files may be there
+            raise InputError(beside, "is a symbolic link", allowed="a folder", hint="remove the link")
     path = directory.parent / f"{directory.name}.lock"
     make_folder(directory.parent)
     path.touch()  # an OSError says why it cannot be made; filelock would take it for one that another process holds

@@ -14,6 +14,7 @@ from hub.contract import licences
 from hub.contract.recipe import LANGUAGE, QUOTE
 from hub.errors import InputError, did_you_mean
 from hub.text_files import MARK, READERS, as_text, is_blank, open_rows, require_kind
+from hub.untrusted import one_line
 from hub.word_overlap import words
 
 LOOKED_AT = 20_000  # rows that a profile reads
@@ -89,9 +90,8 @@ def described(
     if kind is not None and kind not in KINDS:
         raise InputError("--kind", f"no kind {kind!r}", allowed=", ".join(KINDS), hint=did_you_mean(kind, KINDS))
     if language is not None and not re.fullmatch(LANGUAGE, language):
-        raise InputError(
-            "--language", f"{language!r} is not a language code", allowed="ISO 639 in lower case, e.g. en, de, yue"
-        )
+        allowed = "ISO 639 in lower case, e.g. en, de, yue"
+        raise InputError("--language", f"{language!r} is not a language code", allowed=allowed)
     reader = iter(cells)
     texts = [cell.strip().removeprefix(MARK).strip() for cell in islice(reader, LOOKED_AT)]
     whole = next(reader, None) is None
@@ -107,9 +107,8 @@ def described(
             usable.append(text)
     if not usable:
         found = ", ".join(f"{count} {reason}" for reason, count in counts.items() if count)
-        raise InputError(
-            place, f"has no usable text in its first {len(texts):,} rows ({found})", allowed="at least one"
-        )
+        problem = f"has no usable text in its first {len(texts):,} rows ({found})"
+        raise InputError(place, problem, allowed="at least one")
     lengths = sorted(len(words(text)) for text in usable)
     code, share = _language(usable, language)
     kind, sign = _kind(usable, kind)
@@ -162,7 +161,7 @@ def find_column(path: Path, asked: str | None) -> str:
     names, rows = open_rows(path, path)
     if asked is None and any(len(name.split()) > MOST_WORDS_IN_NAME for name in names):
         hint = "write the columns' names into a first row; if it is a header, name the column of texts: --column NAME"
-        raise InputError(path, f"has no header: its first row is {_shown(names)}", hint=hint)
+        raise InputError(path, f"has no header: its first row is {one_line(', '.join(names), 100)}", hint=hint)
     first = next(rows, None)
     if first is None:
         raise InputError(path, "has no row", allowed="at least one text", hint=f"columns: {', '.join(names)}")
@@ -187,11 +186,6 @@ def column_of(place: str, first: Mapping[str, object], asked: str | None) -> str
         problem = "which column holds the texts is not clear" if candidates else "no column seems to hold texts"
         raise InputError(place, problem, allowed=", ".join(first), hint="name it: --column NAME")
     return candidates[0]
-
-
-def _shown(names: Sequence[str]) -> str:
-    row = ", ".join(names)
-    return row if len(row) <= 100 else f"{row[:100]}…"
 
 
 def hub_corpus(
@@ -235,8 +229,6 @@ def hub_corpus(
 
 def _known_licence(repo_id: str, license_id: str | None) -> str | None:
     """The licence that a card names, where the project's table has it; else None, with a message."""
-    from hub.untrusted import one_line
-
     if license_id in licences.table():
         return license_id
     named = f"the unknown licence {one_line(license_id)!r}" if license_id else "no licence"

@@ -76,8 +76,7 @@ class Base:
 def languages() -> dict[str, dict[str, Any]]:
     """Code → name and meanings of every language that has instructions, and of each kind those and an examples file."""
     text = Path(__file__).with_name("languages.yaml").read_text(encoding="utf-8")
-    found: dict[str, dict[str, Any]] = yaml.load(text, yaml.BaseLoader)  # makes texts only
-    return found
+    return yaml.load(text, yaml.BaseLoader)  # makes texts only
 
 
 def instructions(corpus: Profile, generator: Generator) -> tuple[str | None, dict[str, Any]]:

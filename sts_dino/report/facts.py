@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from eval.audit.agreement import agreements, mean_scores
+from eval.audit.agreement import agreements
 from eval.audit.source import find_rows
 from eval.audit.survey import FILE, AnswerStore, read_examples
 from eval.encoders.load import MINILM, minilm, minilm_here
 from eval.runs.job import COPIES, beside_model
 from eval.runs.records import BASE, beside
+from hub.contract.run_dir import require_manifest
 from hub.errors import InputError
-from model_cards.facts import DatasetFacts, ModelFacts, require_manifest
+from model_cards.facts import DatasetFacts, ModelFacts
 from model_cards.rows import GROWING_SHARDS, first_rows, ordered_shards, sample_config, targets_of
 from model_cards.scores import SIMCSE, TRAINED
 from sts_dino.report.pairs import Cosines, Pair, Sample, cosines_of, draw
@@ -110,7 +113,9 @@ def _dataset(facts: DatasetFacts, models: Sequence[ModelFacts]) -> DatasetPage:
     sample, cost = _sample(facts), cost_of(facts.directory)
     names = {facts.manifest.name, facts.directory.resolve().name}
     trained = [model for model in models if model.training]
-    own = [model for model in trained if names & _trained_on(model)]
+    sets = [model.provenance.datasets if model.provenance else () for model in trained]
+    read = [{Path(item.path or item.repo_id or "").name for item in items} for items in sets]
+    own = [model for model, found in zip(trained, read, strict=True) if names & found]
     if sample is None or not sample.drawn or not sample.has_pairs or not trained:
         return DatasetPage(facts, cost, sample, judged=_judged(facts, sample))
     model = (own or trained)[0]
@@ -138,12 +143,6 @@ def _sample(facts: DatasetFacts) -> Sample | None:
     found = first_rows(facts.directory, shards, "target", labels, SHOWN_OF_GROWING)
     pairs = {label: tuple(Pair(one["text1"], one["text2"] or "") for one in rows) for label, rows in found.items()}
     return Sample(config, {label: some for label, some in pairs.items() if some}, {}, drawn=False)
-
-
-def _trained_on(model: ModelFacts) -> set[str]:
-    """The last names of a model's training data."""
-    items = model.provenance.datasets if model.provenance else ()
-    return {Path(item.path or item.repo_id or "").name for item in items}
 
 
 def _encoders(model: ModelFacts, sides: Mapping[str, str]) -> dict[str, Path]:
@@ -189,6 +188,8 @@ def judged_pairs(place: Path, datasets: Sequence[DatasetPage]) -> list[Pair]:
             continue
         if not examples.scale.ordered:
             raise InputError(place, f"answers about {examples.name} have no order", allowed="similarity scores")
-        scores = mean_scores(store.answers())
-        return [Pair(examples.texts[row][0], examples.texts[row][1], score) for row, score in scores.items()]
+        scores = defaultdict[int, list[float]](list)  # by row, as labels of all annotators
+        for row, label in (given for rows in store.answers().values() for given in rows.items()):
+            scores[row].append(float(label))
+        return [Pair(examples.texts[row][0], examples.texts[row][1], fmean(scores[row])) for row in sorted(scores)]
     raise refused or InputError("--annotations", "no finished dataset is given", hint="name the annotated run")

@@ -26,11 +26,10 @@ app = cli.new_app(__doc__)
 def main(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories of datasets and encoders")],
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="HTML file [default: of one run, RUN/report.html]")
+        Path | None, typer.Option(metavar="FILE", help="HTML file [default: of one run, RUN/report.html]")
     ] = None,
     annotations: Annotated[
-        list[Path],
-        typer.Option("--annotations", metavar="DIR", help="Human scores (sts-dino annotate --out); repeatable"),
+        list[Path], typer.Option(metavar="DIR", help="Human scores (sts-dino annotate --out); repeatable")
     ] = [],  # noqa: B006 - typer reads it, nobody writes it
     as_json: cli.JsonOption = False,
 ) -> None:

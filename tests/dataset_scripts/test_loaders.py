@@ -86,10 +86,9 @@ def repos(hub: LocalHub, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     api.upload_folder(repo_id=repo_id, folder_path=directory, repo_type="dataset")
     found["growing"] = published(recipe, directory)
     api.create_branch(repo_id, branch="script", repo_type="dataset")
+    script = {"repo_id": repo_id, "repo_type": "dataset", "revision": "script"}
     for name, text in script_files(recipe).items():
-        api.upload_file(
-            path_or_fileobj=text.encode(), path_in_repo=name, repo_id=repo_id, repo_type="dataset", revision="script"
-        )
+        api.upload_file(path_or_fileobj=text.encode(), path_in_repo=name, **script)
     return found
 
 

@@ -116,18 +116,13 @@ def _scored(draw: Random) -> tuple[str, str, float]:
     return " ".join(words[:10]), " ".join(second), shared / 2
 
 
-def _related(draw: Random, kind: str) -> tuple[str, str]:
-    """A pair whose second sentence carries a word that says how it relates to the first."""
-    first = _sentence(draw, "premise")
-    return first, f"{first} {kind.lower()}{draw.randrange(3)}"
-
-
 def _write_snli(folder: Path, split: str, rows: int, draw: Random) -> None:
+    """Pairs whose second sentence carries a word that says how it relates to the first."""
     kinds = [kind for _ in range(rows) for kind in ("neutral", "entailment", "contradiction")]
-    pairs = [_related(draw, kind) for kind in kinds]
+    pairs = [(_sentence(draw, "premise"), f"{kind}{draw.randrange(3)}") for kind in kinds]
     _write(folder / f"labels.{split}", kinds)
     _write(folder / f"s1.{split}", [f"{first} " for first, _ in pairs])
-    _write(folder / f"s2.{split}", [f"{second} " for _, second in pairs])
+    _write(folder / f"s2.{split}", [f"{first} {word} " for first, word in pairs])
 
 
 def _questions(rows: int, draw: Random) -> list[str]:

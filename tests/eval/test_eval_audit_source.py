@@ -35,9 +35,8 @@ def test_a_published_run_and_any_other_dataset_give_the_rows_of_the_run_director
     hub_api.upload_file(path_or_fileobj=b"{}", path_in_repo="manifest.json", repo_id=repo, repo_type="dataset")
     hub_api.create_branch(repo, repo_type="dataset", branch="growing")
     growing = read_manifest(runs / "sts").model_copy(update={"complete": False}).model_dump_json().encode()
-    hub_api.upload_file(
-        path_or_fileobj=growing, path_in_repo="manifest.json", repo_id=repo, repo_type="dataset", revision="growing"
-    )
+    there = {"repo_id": repo, "repo_type": "dataset", "revision": "growing"}
+    hub_api.upload_file(path_or_fileobj=growing, path_in_repo="manifest.json", **there)
     empty = hub_api.create_repo(f"{repo}_empty", repo_type="dataset").repo_id
     for place, problem in (
         ([f"{repo}@v1.0.0", "postproces"], "did you mean 'postprocessed'"),

@@ -30,9 +30,8 @@ def places(tmp_path_factory) -> list[Path]:
     first = evaluation(folder / "a", "org/first", {task: planted(task, 0.80) for task in TASKS})
     better = {task: planted(task, 0.90 if index % 2 else 0.801) for index, task in enumerate(TASKS)}
     second = evaluation(folder / "b", "org/second", better)
-    mteb = measured("stsb/cosine", planted("stsb/cosine", 0.7)).model_copy(
-        update={"task": "mteb/STS12", "protocol": "STS12 as MTEB defines it", "low": None, "high": None}
-    )
+    of_mteb = {"task": "mteb/STS12", "protocol": "STS12 as MTEB defines it", "low": None, "high": None}
+    mteb = measured("stsb/cosine", planted("stsb/cosine", 0.7)).model_copy(update=of_mteb)
     third = evaluation(folder / "c", EVIL, {task: planted(task, 0.75) for task in TASKS[:2]}, more=(mteb,))
     return [first, second, third]
 
@@ -121,9 +120,8 @@ def test_scores_without_rows_are_not_tested_and_say_so(places, tmp_path):
     other = evaluation(tmp_path / "d", "org/d", {}, more=tuple(mteb))
     found = compared([read_evaluation(places[2]), read_evaluation(other)])
     assert [(one.measurement.task, one.difference.tested) for one in found.verdicts] == [("mteb/STS12", None)]
-    assert "not tested: the scored rows of one were not kept" in "\n".join(
-        text(sheet) for sheet in result_tables(found)
-    )
+    shown = "\n".join(text(sheet) for sheet in result_tables(found))
+    assert "not tested: the scored rows of one were not kept" in shown
 
 
 def test_markdown_renders_the_hostile_name_as_text(written):

@@ -75,9 +75,8 @@ def test_correlations_and_intervals_are_those_of_the_evaluation_and_of_scipy(mod
 @pytest.mark.parametrize("metric", ["spearman", "pearson"])
 def test_aggregations_are_those_of_the_evaluation(modules, pairs, metric):
     gold, predicted, subsets = pairs
-    found = modules["sts_aggregation"].compute(
-        predictions=predicted, references=gold, subsets=list(subsets), correlation=metric
-    )
+    rows = {"predictions": predicted, "references": gold, "subsets": list(subsets)}
+    found = modules["sts_aggregation"].compute(**rows, correlation=metric)
     for aggregation in ("all", "mean", "wmean"):
         expected = score(Outcomes(gold, predicted, subsets), metric, aggregation)
         assert 100 * found[aggregation] == pytest.approx(expected)

@@ -73,9 +73,8 @@ def test_the_aggregations_are_what_their_names_say(year):
         assert [measured.parts[name][1] for name, _, _ in year.subsets] == sizes
         assert set(measured.outcomes.part) == {name for name, _, _ in year.subsets}
     linear = [100 * stats.pearsonr(cosines[rows], year.target[rows]).statistic for rows in parts]
-    assert measure_sts(find_task("sts13/mean"), {"test": year}, bag_of_words).other["pearson"] == pytest.approx(
-        np.mean(linear)
-    )
+    measured = measure_sts(find_task("sts13/mean"), {"test": year}, bag_of_words)
+    assert measured.other["pearson"] == pytest.approx(np.mean(linear))
 
 
 def test_identical_sentences_tie():
@@ -101,9 +100,8 @@ def test_an_undefined_subset_is_named_where_it_counts_and_left_out_where_not():
 
 
 WORDS = ("good", "bad", "film", "plot", "dull", "fine", "cast", "slow")
-VECTORS = {word: np.random.default_rng(number).normal(size=12) for number, word in enumerate(WORDS)} | {
-    ".": np.ones(12)
-}
+VECTORS = {word: np.random.default_rng(number).normal(size=12) for number, word in enumerate(WORDS)}
+VECTORS["."] = np.ones(12)
 
 
 def embed(texts: Sequence[str]) -> np.ndarray:
@@ -152,12 +150,8 @@ def test_pairs_are_sorted_and_have_features_as_in_the_toolkit():
 
 
 def test_a_blank_line_has_no_tokens_and_is_encoded_as_a_full_stop():
-    assert toolkit_order(Rows((("good", "", "bad plot", ""),), np.array([1, 1, 0, 0]), ("0", "1"))).tolist() == [
-        3,
-        1,
-        0,
-        2,
-    ]
+    rows = Rows((("good", "", "bad plot", ""),), np.array([1, 1, 0, 0]), ("0", "1"))
+    assert toolkit_order(rows).tolist() == [3, 1, 0, 2]
     data, seen = texts(60, seed=2), list[str]()
     blank = replace(data, columns=(("", *data.first[1:]),))
     measure_transfer(
@@ -181,9 +175,8 @@ def test_predictions_come_back_in_the_datas_order():
 
 def test_snli_has_no_regularisation_and_its_own_features_and_pace():
     names = ("entailment", "neutral", "contradiction")
-    data = {
-        split: labelled_pairs_of(70, seed, names) for split, seed in (("train", 11), ("validation", 12), ("test", 13))
-    }
+    seeds = {"train": 11, "validation": 12, "test": 13}
+    data = {split: labelled_pairs_of(70, seed, names) for split, seed in seeds.items()}
     measured = measure_transfer(find_task("snli/senteval"), data, embed, (1111,))
     sets = []
     for rows in data.values():

@@ -68,9 +68,8 @@ def plain(outcomes, metric, aggregation, drawn):
 def test_equals_a_plain_bootstrap_resample_by_resample(systems, metric, aggregation, reference):
     fast = resample(systems, metric, aggregation, 40, seed=7)
     rows, _ = parts_of(systems[0], aggregation)
-    streams = [
-        np.random.default_rng([7, index]).integers(0, len(part), (40, len(part))) for index, part in enumerate(rows)
-    ]
+    draws = [np.random.default_rng([7, index]) for index in range(len(rows))]
+    streams = [draw.integers(0, len(part), (40, len(part))) for draw, part in zip(draws, rows, strict=True)]
     slow = [[plain(one, reference, aggregation, drawn) for drawn in zip(*streams, strict=True)] for one in systems]
     assert np.abs(fast - np.array(slow)).max() < 1e-10
     every = [np.arange(len(part)) for part in rows]

@@ -118,9 +118,8 @@ def test_a_chat_servers_answer_is_the_sentence_alone_or_is_rejected():
     plain = ['\ufeffA dog.</s>"', '\u200b"', 'He said \\"no\\""', '</think> A"']
     with ordered_server(lambda _, n: completion(plain[n])) as server:
         found = complete(connect(server.base_url, concurrency=1), REQUESTS[:4], SETTINGS)
-    assert [one.problem for one in found] == [None, "empty", "not_closed", "not_a_sentence"] and found[
-        0
-    ].text == "A dog."
+    assert [one.problem for one in found] == [None, "empty", "not_closed", "not_a_sentence"]
+    assert found[0].text == "A dog."
 
 
 def section(chat: bool = False, **server: object) -> tuple[LanguageModel, Server]:

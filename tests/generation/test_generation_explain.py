@@ -61,9 +61,8 @@ def test_control_characters_of_a_model_do_not_reach_the_terminal(run):
     found = explain.explain(run, f"{row['source_id']}/{row['target']}/{row['attempt']}")
     evil = "\x1b[2J\u202e\x07\r"
     step = found.steps[0].__class__(**{**found.steps[0].__dict__, "token": evil})
-    shown = str(
-        explain.Explanation(found.row_id, "raw", {"text2": evil}, found.request, [step], evil, found.regenerated)
-    )
+    texts = {"text2": evil}
+    shown = str(explain.Explanation(found.row_id, "raw", texts, found.request, [step], evil, found.regenerated))
     assert not set(shown) & set(evil) - set("[2J")
 
 
@@ -81,14 +80,12 @@ def test_a_row_that_comes_out_otherwise_is_an_error(run, tmp_path):
 
 
 def test_a_label_may_hold_the_separator_and_few_shot_rows_name_their_set():
-    sts = load_recipe(
-        DEMO, DatasetRecipe, ["labels.0.name=a/b", "labels.1.counter_labels=[]", "labels.2.counter_labels=[]"]
-    )
+    renamed = ["labels.0.name=a/b", "labels.1.counter_labels=[]", "labels.2.counter_labels=[]"]
+    sts = load_recipe(DEMO, DatasetRecipe, renamed)
     assert explain.parse_row_id("x/000012/a/b/3", sts) == explain.RowId("x/000012", "a/b", 3, Variant(None, 0))
     examples = Examples(kind="file", path="x.tsv", labels={"1": "1", "0.5": "2", "0": "3"}, description="", license="")
-    few_shot = load_recipe(DEMO, DatasetRecipe).model_copy(
-        update={"few_shot": FewShot(shots=(0, 5), sets=2, examples=examples)}
-    )
+    shown = {"few_shot": FewShot(shots=(0, 5), sets=2, examples=examples)}
+    few_shot = load_recipe(DEMO, DatasetRecipe).model_copy(update=shown)
     row_id = explain.parse_row_id("000012/0.5/3/5shot-1", few_shot)
     assert row_id == explain.RowId("000012", "0.5", 3, Variant(5, 1))
     assert str(row_id) == "000012/0.5/3/5shot-1"

@@ -72,9 +72,8 @@ def test_the_folder_has_the_model_its_file_its_papers_and_where_all_is_from(made
 def test_a_whole_folder_is_left_and_a_damaged_or_foreign_one_refused(copy, made, model, wheels):
     written = texts(made, dtype="bfloat16")
     assert written == texts(made, dtype="bfloat16", gguf_file="tiny.gguf") and len(set(written)) > 3
-    assert not make(model, made, Path("no-such-folder")) and [path.name for path in made.parent.iterdir()] == [
-        made.name
-    ]
+    assert not make(model, made, Path("no-such-folder"))
+    assert [path.name for path in made.parent.iterdir()] == [made.name]
     (copy / "NOTICE.md").write_bytes((copy / "NOTICE.md").read_bytes()[:-1])
     before = contents(copy)
     with pytest.raises(InputError, match=r"is damaged \(NOTICE.md\); remove it"):

@@ -111,9 +111,8 @@ def test_the_same_command_finds_nothing_to_do_and_a_third_version_goes_on_from_t
 
 
 @pytest.mark.parametrize("place", ["copy", "manifest", "recipe"])
-def test_interrupted_anywhere_the_version_before_is_whole_and_the_same_command_goes_on(
-    place, lm, texts, finished, whole, tmp_path, monkeypatch
-):
+def test_interrupted_anywhere_it_goes_on(place, lm, texts, finished, whole, tmp_path, monkeypatch):
+    """The version before is whole, and the same command goes on."""
     directory, calls = shutil.copytree(finished, tmp_path / "grown"), 0
     owner, name, at = {
         "copy": (shutil, "copyfile", 3),

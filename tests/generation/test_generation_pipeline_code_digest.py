@@ -27,14 +27,10 @@ def tree(tmp_path) -> Path:
     return tmp_path
 
 
-def file_of(tree: Path, module: str) -> Path:
-    path = tree.joinpath(*module.split("."))
-    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-
-
 def add(tree: Path, modules: set[str], line: str) -> None:
     for module in modules:
-        path = file_of(tree, module)
+        path = tree.joinpath(*module.split("."))
+        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
         path.write_text(path.read_text(encoding="utf-8") + f"\n{line}\n", encoding="utf-8")
 
 

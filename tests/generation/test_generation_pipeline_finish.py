@@ -54,9 +54,8 @@ def test_folders_count_what_the_layout_names(form):
     blocks = -(-source_sentences // 500)
     named = {path for shard in layout.shards(recipe, blocks) for path in layout.paths(recipe, shard)}
     for group in layout.groups(recipe, blocks):
-        named |= {
-            group.path(base, split) for base in recipe.dataset_schema.finished for split in ("train", "validation")
-        }
+        bases = recipe.dataset_schema.finished
+        named |= {group.path(base, split) for base in bases for split in ("train", "validation")}
     counted = {config: sum(path.startswith(f"data/{config}/") for path in named) for config in recipe.configs}
     if form == "text":
         counted |= {"rejected": counted["rejected"] + 1, "sources": 4}
@@ -167,8 +166,7 @@ def test_a_label_without_rows_is_named_with_its_shot_count_and_leaves_nothing_ha
         failed = [row(0, "open", "contradiction", reason="not_closed", example_set=0)] * bool(shard.variant.shots)
         raw = [row(0, "a", "entailment", example_set=0)]
         write_shard(run, shard, raw if failed else [*raw, row(0, "b", "contradiction", example_set=0)], failed)
-    with pytest.raises(
-        RunError, match=r"'contradiction': no row is left of it at 5 shots \(rejected: {'not_closed': 1}"
-    ):
+    named = r"'contradiction': no row is left of it at 5 shots \(rejected: {'not_closed': 1}"
+    with pytest.raises(RunError, match=named):
         finish(run, 1, 1)
     assert not run.manifest.complete and not list(run.directory.rglob("*.tmp"))

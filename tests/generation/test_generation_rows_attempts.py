@@ -121,18 +121,13 @@ def test_a_shard_is_the_same_as_alone_while_the_next_ones_fill_the_batch(recipe,
     tasks, ticks = [WriteShard(shard, firsts[shard.block]) for shard in shards(few, len(firsts))], []
     worker = Worker(few, load_prompts(few), SeededWriter(0, 0.4))
     alone = [worker.do(task, Path) for task in tasks]
-    for ahead, bound, most in (
-        (7, 8192, range(3, 6)),
-        (7, 3, range(2, 4)),
-        (7, 0, range(1, 2)),
-        (0, 8192, range(1, 2)),
-    ):
+    alike = range(1, 2)
+    for ahead, bound, most in ((7, 8192, range(3, 6)), (7, 3, range(2, 4)), (7, 0, alike), (0, 8192, alike)):
         monkeypatch.setattr(worker.writer, "ahead", lambda settings, batch_size, ahead=ahead: ahead)
         monkeypatch.setattr(attempts, "OPEN", bound)
         taken, begun, found = [], [], []
-        for result in LocalExecutor(worker, Path()).run_tasks(
-            (taken.append(one) or one for one in tasks), ticks.append
-        ):
+        asked = (taken.append(one) or one for one in tasks)
+        for result in LocalExecutor(worker, Path()).run_tasks(asked, ticks.append):
             begun.append(sum(one.shard.variant == result.task.shard.variant for one in taken))
             found.append((result.key, result.contents))
         assert found == [(one.key, one.contents) for one in alone]
@@ -177,9 +172,8 @@ def test_with_rotation_each_source_sentence_has_one_set_in_all_its_rows(recipe):
     firsts = [SourceSentence(f"{i:06d}", f"Text {i}.") for i in range(30)]
     writer = SeededWriter(0, 0.5)
     raw, rejected = write_pairs(writer, prompts, rotating, firsts, lambda n: None, Variant(2, 0))
-    sets = {
-        first.text: {row["example_set"] for row in (*raw, *rejected) if row["text1"] == first.text} for first in firsts
-    }
+    rows = [*raw, *rejected]
+    sets = {first.text: {row["example_set"] for row in rows if row["text1"] == first.text} for first in firsts}
     assert {len(found) for found in sets.values()} == {1} and set.union(*sets.values()) == {0, 1, 2, 3}
     assert len(writer.prefixes) == 4 * 3 and all(r.prompt.startswith(writer.prefixes) for r in writer.asked)
     for first in firsts:

@@ -41,9 +41,8 @@ def finished(kept: list[dict], recipe: DatasetRecipe) -> dict[str, dict[str, lis
 def test_no_source_sentence_stands_in_two_splits_and_about_a_tenth_is_validation(recipe):
     rows = [raw(f"text {i}", f"other {i} {n}", attempt=n) for i in range(500) for n in range(2)]
     splits = finished(rows, recipe)
-    train, validation = (
-        {row["sentence1"] for row in splits[name]["postprocessed"]} for name in ("train", "validation")
-    )
+    names = ("train", "validation")
+    train, validation = ({row["sentence1"] for row in splits[name]["postprocessed"]} for name in names)
     assert not train & validation and len(train | validation) == 500 and 25 <= len(validation) <= 80
 
 

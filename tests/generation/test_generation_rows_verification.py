@@ -119,9 +119,8 @@ def test_scoring_changes_no_text_and_adds_columns_alone(lm, tmp_path):
     manifest = job.generate(tiny(lm, "verification={}"), tmp_path / "with", "test")
     for config in ("raw", "rejected", "postprocessed"):
         found = rows_of(tmp_path / "with", config)
-        more = [
-            {name: one.pop(name) for name in ("log_likelihoods", "label_probability") if name in one} for one in found
-        ]
+        new = ("log_likelihoods", "label_probability")
+        more = [{name: one.pop(name) for name in new if name in one} for one in found]
         assert found == rows_of(tmp_path / "without", config) and found
         assert set(more[0]) == {"label_probability"} | ({"log_likelihoods"} if config != "postprocessed" else set())
         for one, columns in zip(found, more, strict=True):

@@ -61,8 +61,7 @@ def write_wheel(folder: Path, package: str, data: dict[str, bytes]) -> Path:
         needs = "".join(f"Requires-Dist: {package}-part{part + 1}==1.0.0\n" for part in range(PARTS))
         head = f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0.0\n"
         wheel.writestr(f"{info}/METADATA", head + (needs if "-part" not in package else ""))
-        wheel.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
+        kind = "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        wheel.writestr(f"{info}/WHEEL", kind)
         wheel.writestr(f"{info}/RECORD", "")
     return path

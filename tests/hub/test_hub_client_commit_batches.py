@@ -151,9 +151,8 @@ def test_a_person_who_commits_before_a_commit_of_ours_is_not_overwritten(number,
     monkeypatch.setattr(Repository, "commit", meddled)
     with pytest.raises(RunError, match=r"changed by hand since it was published: notes.txt \(not ours"):
         publish(hub_api, directory, "acme", yes=True, options=Options(patience=RetryPolicy(scale=0.001)))
-    assert (
-        hub_file(hub_api, repo, "notes.txt") == b"mine" and "v0.2.0" not in Repository(hub_api, repo, "dataset").tags()
-    )
+    assert hub_file(hub_api, repo, "notes.txt") == b"mine"
+    assert "v0.2.0" not in Repository(hub_api, repo, "dataset").tags()
 
 
 def test_the_script_of_very_many_files_is_cut_anew(tmp_path, hub_api):

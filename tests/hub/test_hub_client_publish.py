@@ -90,9 +90,8 @@ def test_a_recipe_of_another_run_is_refused(finished, hub_api):
 
 def test_a_parquet_file_with_other_columns_is_refused(finished, hub_api):
     manifest, path = run_dir.require_complete(finished), "data/postprocessed/train-00001-of-00002.parquet"
-    write_shard(
-        finished / path, [{"sentence1": "a", "score": 1}], Features(sentence1=Value("string"), score=Value("int8"))
-    )
+    columns = Features(sentence1=Value("string"), score=Value("int8"))
+    write_shard(finished / path, [{"sentence1": "a", "score": 1}], columns)
     file = run_dir.describe(finished, path, config="postprocessed", split="train", rows=1)
     run_dir.write_manifest(finished, manifest.with_files([file]))
     write_card(finished)

@@ -66,18 +66,13 @@ org/texts: {kind: file, path: x1.txt, description: here, license: cc0-1.0}
 """
 
 
-def hub_recipe(folder: Path) -> Path:
-    tree = yaml.safe_load(X2.read_text())
+def test_a_file_of_overrides_takes_the_place_of_hub_repositories(tmp_path):
+    tree, path = yaml.safe_load(X2.read_text()), tmp_path / "hub.yaml"
     tree["model"] = {"repo_id": "google/gemma-3-270m", "revision": "main", "gguf_file": "a.gguf", "license": "gemma"}
     source = {"kind": "hub", "repo_id": "org/texts", "revision": "main", "config": "en", "splits": ["a"], "limit": 7}
     tree["source"] = {**source, "columns": ["text"], "description": "theirs", "license": "cc0-1.0"}
-    (folder / "hub.yaml").write_text(yaml.safe_dump(tree))
-    (folder / "offline.yaml").write_text(OVERRIDES)
-    return folder / "hub.yaml"
-
-
-def test_a_file_of_overrides_takes_the_place_of_hub_repositories(tmp_path):
-    path = hub_recipe(tmp_path)
+    path.write_text(yaml.safe_dump(tree))
+    (tmp_path / "offline.yaml").write_text(OVERRIDES)
     hub = load_recipe(path, DatasetRecipe)
     local = load_recipe(path, DatasetRecipe, [f"@{tmp_path}/offline.yaml", "source.columns=[]"])
     assert (local.model.path, local.model.repo_id, local.model.revision, local.model.gguf_file) == ("lm", *[None] * 3)

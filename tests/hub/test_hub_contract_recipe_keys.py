@@ -20,10 +20,8 @@ def whole_dataset() -> recipe.DatasetRecipe:
     """A dataset recipe with every section."""
     found = load_recipe(Path("recipes/datasets/auto-nli.yaml"), recipe.DatasetRecipe)
     server = recipe.Server(base_url="http://localhost:8000/v1", model="m")
-    more = {"server": server}
-    return found.model_copy(
-        update={"model": found.model.model_copy(update=more), "verification": recipe.Verification()}
-    )
+    model = found.model.model_copy(update={"server": server})
+    return found.model_copy(update={"model": model, "verification": recipe.Verification()})
 
 
 def whole_model() -> recipe.ModelRecipe:

@@ -104,9 +104,6 @@ class Disturbed:
             self.step += 1
         growth.lay(self.directory, self.step)
 
-    def lose_the_disk(self) -> None:
-        shutil.rmtree(self.artifacts, ignore_errors=True)
-
     def check_commits(self) -> None:
         """Every commit of main loads as it says, none is empty or loses a shard, and a tag stays where it is."""
         if not self.world.api.repo_exists(REPO, **DATASET):
@@ -156,7 +153,7 @@ def test_killed_among_faults_it_ends_as_if_nothing_had_been(seed, world, undistu
                 world.api.delete_repo(REPO, **DATASET)
                 release = Disturbed(world, tmp_path / str(number), random.Random(seed + number))
         elif moments.random() < 0.2:
-            release.lose_the_disk()
+            shutil.rmtree(release.artifacts, ignore_errors=True)
     assert code == 0
 
 

@@ -16,9 +16,8 @@ WORDS = {"SIGINT": (130, b"interrupted"), "SIGTERM": (143, b"ended by SIGTERM")}
 def interrupted(command: str, number: str, folder: Path, **more: object) -> subprocess.CompletedProcess[bytes]:
     """The command, with libraries that are still being imported when the signal comes."""
     for name in LIBRARIES:
-        (folder / f"{name}.py").write_text(
-            f"import os, signal\nos.kill(os.getpid(), signal.{number})\nprint('went on')"
-        )
+        code = f"import os, signal\nos.kill(os.getpid(), signal.{number})\nprint('went on')"
+        (folder / f"{name}.py").write_text(code)
     environment = os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{Path.cwd()}"}
     words = [sys.executable, "-m", "sts_dino", command]
     return subprocess.run(words, env=environment, capture_output=True, check=False, timeout=60, **more)

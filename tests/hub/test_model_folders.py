@@ -82,9 +82,7 @@ CASES = [pytest.param(kind, one, id=f"{kind}-{one.__name__}") for kind in REFUSE
 
 
 @pytest.mark.parametrize(("kind", "command"), CASES)
-def test_code_pickles_and_modules_of_an_untrusted_model_are_not_run_and_refused_in_a_line(
-    kind, command, models, tmp_path, monkeypatch
-):
+def test_what_an_untrusted_model_brings_is_not_run_and_refused(kind, command, models, tmp_path, monkeypatch):
     plants, _, said = REFUSED[kind]
     model, marker = planted(models / COMMANDS[command], tmp_path / "planted", *plants)
     if kind == "module":

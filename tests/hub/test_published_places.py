@@ -140,9 +140,8 @@ def test_no_published_byte_tells_of_the_machine(kind, dataset, model, folder):
     assert outcome_of(model_cards.render, directory).code == 0
     contents = publishable(directory)
     assert {"README.md", "manifest.json", "recipe.yaml"} <= contents.keys()
-    assert (
-        kind == "dataset" or {"results.json", "config.json", "tokenizer_config.json", "modules.json"} <= contents.keys()
-    )
+    encoder = {"results.json", "config.json", "tokenizer_config.json", "modules.json"}
+    assert kind == "dataset" or encoder <= contents.keys()
     for path, content in contents.items():
         for word in (SECRET, str(folder.parent), f"{Path.cwd()}/", f"{Path.home()}/"):
             assert word.encode() not in content, f"{path} tells {word}"
@@ -155,11 +154,8 @@ def test_the_names_and_checksums_of_inputs_are_published(dataset, model, folder,
     assert inputs["lm/model.safetensors"] == run_dir.sha256_file(folder / "home" / "lm" / "model.safetensors")
     assert "examples.tsv" in inputs and run_dir.read_manifest(dataset).provenance["model"]["id"] == "lm"
     assert {"base:tiny", "dataset:auto-nli:triplet-1shot"} <= run_dir.read_manifest(model).inputs.keys()
-    assert load_recipe(dataset / "recipe.yaml", DatasetRecipe).local_paths() == {
-        "source.path": "premises.txt",
-        "model.path": "lm",
-        "few_shot.examples.path": "examples.tsv",
-    }
+    paths = {"source.path": "premises.txt", "model.path": "lm", "few_shot.examples.path": "examples.tsv"}
+    assert load_recipe(dataset / "recipe.yaml", DatasetRecipe).local_paths() == paths
     for directory, stage, key, name in (
         (dataset, generation.run, "source.path", "premises.txt"),
         (model, training.run, "base.path", "base:tiny"),
@@ -167,10 +163,8 @@ def test_the_names_and_checksums_of_inputs_are_published(dataset, model, folder,
         shutil.copytree(directory, tmp_path / directory.name)
         done = outcome_of(stage, tmp_path / directory.name / "recipe.yaml", "--out", tmp_path / "out")
         digest = run_dir.read_manifest(directory).inputs[name]
-        assert done.code == 2
-        assert (
-            key in done.error and f"{name} with SHA-256 {digest}" in done.error and f"--set {key}=PLACE" in done.error
-        )
+        wanted = [key, f"{name} with SHA-256 {digest}", f"--set {key}=PLACE"]
+        assert done.code == 2 and all(words in done.error for words in wanted)
 
 
 def test_a_run_goes_on_and_is_explained_where_its_inputs_lie_or_have_moved(dataset, folder, tmp_path):
@@ -192,9 +186,8 @@ def test_a_run_goes_on_and_is_explained_where_its_inputs_lie_or_have_moved(datas
     places = {"model.path": "home/lm", "few_shot.examples.path": "examples.tsv"}
     given = [word for key, path in places.items() for word in ("--set", f"{key}={folder / path}")]
     assert outcome_of(generation.explain, tmp_path / "auto-nli", row_id, *given).code == 0
-    assert json.loads((dataset.parent / "auto-nli.places.json").read_text())["model.path"] == str(
-        folder / "home" / "lm"
-    )
+    noted = json.loads((dataset.parent / "auto-nli.places.json").read_text())
+    assert noted["model.path"] == str(folder / "home" / "lm")
 
 
 def test_where_a_server_is_stays_here_and_the_same_model_elsewhere_is_the_same_run():

@@ -131,17 +131,13 @@ def test_training_reads_the_file_that_is_named(folder, streaming, tmp_path):
 
 
 def test_random_corpora_are_read_or_refused_and_no_word_is_made_up(tmp_path):
-    draw, words = (
-        random.Random(7),
-        ["text", "über", '"', '""', "日本", "a,b", "\t", ";", "{", '{"text": "x"}', "[", "\0", " "],
-    )
-    read = 0
+    words = ["text", "über", '"', '""', "日本", "a,b", "\t", ";", "{", '{"text": "x"}', "[", "\0", " "]
+    draw, read = random.Random(7), 0
     for _ in range(5_000):
         lines = ["".join(draw.choices(words, k=draw.randrange(6))) for _ in range(draw.randrange(1, 6))]
         encoding = draw.choice(["utf-8", "utf-8", "utf-8-sig", "utf-16", "latin-1"])
-        content = draw.choice(["", "text\n", "text\tb\n"]).encode(encoding, "replace") + "\n".join(lines).encode(
-            encoding, "replace"
-        )
+        header, body = draw.choice(["", "text\n", "text\tb\n"]), "\n".join(lines)
+        content = header.encode(encoding, "replace") + body.encode(encoding, "replace")
         if draw.random() < 0.2 and content:
             place = draw.randrange(len(content))
             content = content[:place] + draw.randbytes(2) + content[place:]

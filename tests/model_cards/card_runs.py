@@ -39,24 +39,19 @@ def dataset_recipe(form: str, source: str = "file", changes: dict[str, Any] | No
     origin = {"path": "texts.txt"} if source == "file" else {"limit": 4}
     names = {"kind": "dataset", "name": f"tiny-{form}", "version": "1.2.0", "pretty_name": f"Tiny {form.upper()}"}
     parts = {
+        "schema": form,
         "source": {"kind": source, **origin, "description": "four sentences", "license": "cc0-1.0"},
         "model": {"path": "artifacts/models/tiny-lm", "license": "apache-2.0"},
         "labels": {"sts": STS_LABELS, "nli": NLI_LABELS, "text": TEXT_LABELS}[form],
     }
-    return DatasetRecipe.model_validate(
-        {**names, "schema": form, "license": "cc-by-sa-4.0", **parts, **(changes or {})}
-    )
-
-
-def provenance_columns(target: str, number: int) -> dict[str, Any]:
-    draw = {"sample": 0, "attempt": 0, "seed": 2**63 + number, "log_prob": -1.5, "margin": None}
-    return {"source_id": f"s{number}", "target": target, **draw}
+    return DatasetRecipe.model_validate({**names, "license": "cc-by-sa-4.0", **parts, **(changes or {})})
 
 
 def rows_of(config: str, target: str, number: int, text: str, recipe: DatasetRecipe) -> dict[str, Any]:
     """A row of any config whose texts are all ``text``."""
     values: dict[str, Any] = {"score": 0.9, "label": target, "reason": "line_break", "instruction": "Write."}
-    row = {**provenance_columns(target, number), "example_set": 1}
+    draw = {"sample": 0, "attempt": 0, "seed": 2**63 + number, "log_prob": -1.5, "margin": None, "example_set": 1}
+    row = {"source_id": f"s{number}", "target": target, **draw}
     for name in config_features(config, recipe):
         row.setdefault(name, values.get(name, text))
     return {name: row[name] for name in config_features(config, recipe)}

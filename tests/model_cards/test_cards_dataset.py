@@ -129,9 +129,8 @@ def test_hostile_recipe_text_stays_text(tmp_path: Path, run: Path) -> None:
     assert {block for block in blocks if block.startswith(INLINE)} <= ours
     for kind in ("heading_open", "link_open", "bullet_list_open", "hr", "code_block"):
         assert blocks.count(kind) == tame.count(kind), kind
-    assert (
-        "`````text\n```\n# no\n````\n" in card and "&#60;b&#62;no&#60;/b&#62; <code>a&#124;&#60;i&#62;</code>" in card
-    )
+    assert "`````text\n```\n# no\n````\n" in card
+    assert "&#60;b&#62;no&#60;/b&#62; <code>a&#124;&#60;i&#62;</code>" in card
 
 
 def test_the_same_facts_give_the_same_bytes_and_no_place_of_the_machine(tmp_path: Path) -> None:

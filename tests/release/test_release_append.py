@@ -10,6 +10,7 @@ from local_hub import Log
 from tiny_lm import make_lm
 from typer.testing import CliRunner
 
+from eval.runs.job import EvaluationOptions
 from generation import run as generation
 from hub.client import plan as commit_batches
 from hub.client.plan import Plan
@@ -19,7 +20,7 @@ from hub.contract import run_dir
 from hub.errors import InputError, RunError
 from release import artefact
 from release.artefact import DatasetArtefact, Request
-from release.options import ClusterWorkers, EvaluationOptions, RecipeOverrides, ReleaseOptions
+from release.options import ClusterWorkers, RecipeOverrides, ReleaseOptions
 
 pytest_plugins = ["local_hub"]
 RECIPE = Path("recipes/demo/sts-dino-x2.yaml")
@@ -114,9 +115,7 @@ def test_rows_are_appended_to_what_is_published_and_to_nothing_else(release, hub
 
 
 @pytest.mark.slow("publishes two versions, one of them in several commits")
-def test_a_release_that_was_cut_off_between_its_commits_is_appended_to_the_earlier_version_again(
-    release, hub_api, tmp_path, monkeypatch
-):
+def test_a_release_cut_off_between_its_commits_is_appended_again(release, hub_api, tmp_path, monkeypatch):
     name = "cut-off"
     release(name, tmp_path, 8)
     monkeypatch.setattr(commit_batches, "FILES", 6)

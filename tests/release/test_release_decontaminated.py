@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import small_runs
+from card_runs import tables
 from small_runs import small_recipe, small_run
 
 from eval.audit.decontaminate import main as decontaminate
@@ -40,24 +41,18 @@ def without(whole: Path, out: Path, kinds: str = "exact,normal,near", **named: s
     return manifest
 
 
-def table_after(card: str, heading: str) -> list[dict[str, str]]:
-    section = card.split(f"## {heading}\n")[1].split("\n## ")[0]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:1] == "|"]
-    return [dict(zip(rows[0], row, strict=True)) for row in rows[2:]]
-
-
 def test_its_card_says_what_was_left_out_and_no_script_would_make_those_rows(whole, tmp_path):
     before, directory = run_dir.require_complete(whole), tmp_path / "clean"
     manifest = without(whole, directory)
     assert manifest.name == "small-sts-without-evaluation-texts" and manifest.version == "1.2.0"
     assert {file.config for file in manifest.files} == {"postprocessed"}  # finished rows alone
     texts = [read_table(directory / file.path, ["sentence1", "sentence2"]) for file in manifest.files]
-    assert not set(PLANTED.values()) & {
-        text for table in texts for column in table.columns for text in column.to_pylist()
-    }
+    left = {text for table in texts for column in table.columns for text in column.to_pylist()}
+    assert not left & set(PLANTED.values())
     short, details = ((directory / name).read_text(encoding="utf-8") for name in ("README.md", "DETAILS.md"))
     card, total = short + details, 0
-    for row in table_after(details, "Removed rows"):
+    ((names, *removed),) = [table for table in tables(details) if "rows before" in table[0]]
+    for row in (dict(zip(names, cells, strict=True)) for cells in removed):
         kinds = [int(row[f"dropped: {kind}"]) for kind in ("exact", "normal", "near")]
         assert int(row["rows before"]) == before.counts["splits"]["postprocessed"][row["split"]]
         assert int(row["rows before"]) == sum(kinds) + int(row["kept"])

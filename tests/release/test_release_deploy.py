@@ -64,9 +64,8 @@ def test_slurm_starts_ray_on_every_node_with_a_token_of_the_job_and_the_release_
     assert f"--head --node-ip-address=127.0.0.1 --port={port} --include-dashboard=false [token 7]" in first
     assert "--num-cpus=3" in first and others.endswith(f"--address=127.0.0.1:{port} [token 7]")
     assert {"srun --nodes=2", "srun --ntasks=2", "srun --exclude=n1", "srun --nodelist=n1"} <= set(said)
-    words = (
-        next(line for line in said if line.startswith("python ")).removeprefix("python -m sts_dino release ").split()
-    )
+    (line,) = [line for line in said if line.startswith("python ")]
+    words = line.removeprefix("python -m sts_dino release ").split()
     assert words == [*RUN, "--ray", f"127.0.0.1:{port}"]
     get_command(app).make_context("run", words)
     assert "a-token" not in "".join(said) and not [line for line in said if line.startswith("scontrol")]

@@ -145,9 +145,8 @@ def test_a_card_that_somebody_edited_stops_the_growth(growing, hub_api):
     growth = growing.growth()
     growing.step(growth, steps[0])
     edited = (growing.repository.read(growing.repository.branch(), CARD) or b"") + b"mine\n"
-    hub_api.upload_file(
-        path_or_fileobj=edited, path_in_repo=CARD, repo_id=growing.repository.repo_id, repo_type="dataset"
-    )
+    where = {"repo_id": growing.repository.repo_id, "repo_type": "dataset"}
+    hub_api.upload_file(path_or_fileobj=edited, path_in_repo=CARD, **where)
     with pytest.raises(RunError, match=r"changed by hand \(README.md: edited by hand\).*--force"):
         growing.step(growth, steps[1])
     assert growing.repository.read(growing.repository.branch(), CARD) == edited
@@ -176,9 +175,8 @@ def test_a_new_version_grows_on_next_and_sends_nothing_twice(growing, runs, tmp_
     for step in steps:
         assert second.step(growth, step)
     assert growth.branch == NEXT and growing.repository.branch() == released  # what people load has not changed
-    assert {path for path in second.files(NEXT) if path.startswith("data/")} == {
-        file.path for file in second.recorded.manifest(steps[-1]).files
-    }
+    made = {file.path for file in second.recorded.manifest(steps[-1]).files}
+    assert {path for path in second.files(NEXT) if path.startswith("data/")} == made
     assert second.growth().branch == NEXT  # another start goes on there
     second.release()
     assert second.repository.branch(NEXT) is None
@@ -288,9 +286,7 @@ LASTING = [refusal(401), OSError(28, "full")]
 
 
 @pytest.mark.parametrize("error", [*PASSING, *LASTING], ids=repr)
-def test_whatever_the_hub_says_the_generation_goes_on_and_its_rows_are_published_later(
-    error, growing, monkeypatch, capsys
-):
+def test_whatever_the_hub_says_generation_goes_on_and_publishes_later(error, growing, monkeypatch, capsys):
     options = Options(patience=RetryPolicy(longest=0, scale=0.00001))  # the outage is longer than any patience
     options.patience.done()  # the release has asked the Hub before
     outage = Outage(growing, monkeypatch, *[error] * 12)
@@ -369,9 +365,7 @@ def test_a_directory_with_another_run_is_not_published_under_this_recipe(tmp_pat
     directory = finished_run(tmp_path / "pairs")
     check_run(directory, recipe_of(directory))
     check_run(tmp_path / "absent", recipe_of(directory))
-    with pytest.raises(
-        InputError, match=r"pairs: holds a run of another recipe \(pairs v0\.1\.0\).*remove the directory"
-    ):
+    with pytest.raises(InputError, match=r"holds a run of another recipe \(pairs v0\.1\.0\).*remove the directory"):
         check_run(directory, recipe_of(directory, "source.limit=3"))
 
 

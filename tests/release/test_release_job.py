@@ -33,10 +33,8 @@ def started(body: dict, number: int) -> Reply:
 
 
 def git(at: Path, *words: str) -> str:
-    environment = os.environ | IDENTITY
-    return subprocess.check_output(
-        ["git", *words], cwd=at, env=environment, text=True, stderr=subprocess.DEVNULL
-    ).strip()
+    options = {"cwd": at, "env": os.environ | IDENTITY, "text": True, "stderr": subprocess.DEVNULL}
+    return subprocess.check_output(["git", *words], **options).strip()
 
 
 @pytest.fixture

@@ -9,13 +9,14 @@ import pytest
 from forked_python import python_in
 from training_inputs import write_recipe
 
+from eval.runs.job import EvaluationOptions
 from hub.contract.measured import Repeats, read_repeats
 from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.results import read_results, write_results
 from hub.contract.run_dir import require_complete
 from hub.errors import InputError
-from release.options import EvaluationOptions, RecipeOverrides
+from release.options import RecipeOverrides
 from release.repeats import RepeatOptions, comparable, is_scored, parsed_range, planned, table, without
 
 STSB = Path(__file__).parents[2] / "assets" / "stsb"

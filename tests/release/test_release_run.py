@@ -2,7 +2,6 @@
 
 import subprocess
 import time
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -12,11 +11,10 @@ from huggingface_hub import HfApi
 from published_run import hub_file
 from small_runs import small_recipe, small_run
 from tiny_lm import make_lm
-from typer.main import get_command
 
 import release.publish
 import release.run
-from eval import run as evaluation
+from eval.runs.job import EvaluationOptions
 from hub.client.publish import publish
 from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe
@@ -25,7 +23,7 @@ from hub.errors import InputError
 from model_cards import renderer
 from model_cards.render import require_card
 from release import artefact
-from release.options import ClusterWorkers, EvaluationOptions, words_of
+from release.options import ClusterWorkers, words_of
 from release.run import expanded
 
 pytest_plugins = ["local_hub"]
@@ -87,7 +85,9 @@ def test_a_baseline_in_a_folder_is_scored_and_not_published_and_alone_it_is_refu
     assert "is a baseline, which is not published" in refused.error
 
 
-def test_workers_are_the_generators_and_no_use_to_models():
+def test_options_are_handed_on_and_workers_are_no_use_to_models():
+    tasks = EvaluationOptions(["papers", "mteb/STS17"], ["snli/senteval"])
+    assert words_of(tasks) == ["--tasks", "papers", "--tasks", "mteb/STS17", "--skip", "snli/senteval"]
     words = "--workers 8 --gpus-per-worker 2 --ray 10.0.0.1:6379 --store s3://bucket/runs"
     assert words_of(ClusterWorkers(8, None, 2, "10.0.0.1:6379", "s3://bucket/runs")) == words.split()
     ClusterWorkers(workers=8).require_datasets(1)
@@ -98,14 +98,6 @@ def test_folders_stand_for_their_recipes_datasets_first():
     assert expanded([Path("recipes/demo")]) == [
         Path(f"recipes/demo/{name}.yaml") for name in ("auto-nli", "sts-dino-x1x2", "sts-dino-x2", "demo-sts-dino")
     ]
-
-
-def test_the_evaluation_takes_every_option_of_the_release():
-    every = EvaluationOptions(["papers", "mteb/STS17"], ["snli/senteval"], Path("senteval"), Path("sts"), "org/data@v1")
-    words = words_of(every)
-    assert words[:4] == ["--tasks", "papers", "--tasks", "mteb/STS17"]
-    parsed = get_command(evaluation.app).make_context("score", ["recipe.yaml", *words]).params
-    assert EvaluationOptions(*(parsed[one.name] for one in fields(EvaluationOptions))) == every
 
 
 X2 = Path("recipes/demo/sts-dino-x2.yaml")

@@ -47,17 +47,6 @@ def data(tmp_path):
     return write_dataset(tmp_path / "pairs", {"train": sts_rows(90), "validation": sts_rows(24, seed=1)})
 
 
-def small_student(folder):
-    """A static student of a tiny base, as a recipe."""
-    make_lm(folder / "lm")
-    tree = yaml.safe_load(STUDENT.read_text())
-    tree["base"]["path"] = str(folder / "lm")
-    tree["arguments"] |= {"max_steps": 4}
-    path = folder / "student.yaml"
-    path.write_text(yaml.safe_dump(tree))
-    return path
-
-
 @pytest.fixture
 def stages(monkeypatch, tmp_path):
     """Quick stages: a training leaves a manifest, a score is planted by the variant's name."""
@@ -101,9 +90,8 @@ def test_every_variant_has_as_many_pairs_and_the_value_is_written_and_printed(da
     value = TrainingValue.read(data, read_manifest(data))
     assert value is not None and list(value.variants) == ["untrained", "copies", "shuffled", "dataset", "people"]
     assert (value.pairs, value.seeds, value.split, value.skipped) == (60, (1, 2), "test", {})
-    assert value.gain.score == pytest.approx(
-        value.variants["dataset"].average.score - value.variants["copies"].average.score
-    )
+    with_pairs, without = (value.variants[name].average.score for name in ("dataset", "copies"))
+    assert value.gain.score == pytest.approx(with_pairs - without)
     assert value.gain.low > 0 > value.variants["shuffled"].over_simcse.high
     trained = [load_recipe(path, ModelRecipe) for command, path in stages if command == "train"]
     with_data = [one for one in trained if one.datasets]
@@ -258,7 +246,10 @@ def command(data, folder, student, *more):
 
 @pytest.mark.slow("trains and scores three encoders by the real stages, killed in between")
 def test_a_killed_command_goes_on_and_makes_nothing_twice(data, tmp_path):
-    student, out = small_student(tmp_path), tmp_path / "out"
+    student, out, tree = tmp_path / "student.yaml", tmp_path / "out", yaml.safe_load(STUDENT.read_text())
+    tree["base"]["path"] = str(make_lm(tmp_path / "lm"))
+    tree["arguments"] |= {"max_steps": 4}
+    student.write_text(yaml.safe_dump(tree))
     first = command(data, out, student)
     deadline = time.monotonic() + 300
     while not list(out.glob("variants/untrained-*/encoder/results.json")) and time.monotonic() < deadline:

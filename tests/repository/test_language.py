@@ -11,13 +11,10 @@ from test_weight import tracked
 WORDS = yaml.safe_load(Path(__file__).with_name("language.yaml").read_text(encoding="utf-8"))
 OLD = {re.compile(word, re.IGNORECASE): new for word, new in WORDS["old_words"].items()}
 SUFFIXES = {".py", ".md", ".jinja", ".yaml", ".toml"}
-
-
-def read_texts() -> dict[Path, str]:
-    """Every text of the project that a reader meets, but for the pages and data that keep the past or quote papers."""
-    skipped = tuple(WORDS["not_checked"])
-    files = (path for path in tracked() if path.suffix in SUFFIXES or path.name == "Makefile")
-    return {path: path.read_text(encoding="utf-8") for path in files if not str(path).startswith(skipped)}
+SKIPPED = tuple(WORDS["not_checked"])  # pages and data that keep the past or quote papers
+FILES = [path for path in tracked() if path.suffix in SUFFIXES or path.name == "Makefile"]
+TEXTS = {path: path.read_text(encoding="utf-8") for path in FILES if not str(path).startswith(SKIPPED)}
+FOLDERS = sorted({path.parts[0] for path in TEXTS})
 
 
 def old_words(text: str) -> list[str]:
@@ -25,17 +22,12 @@ def old_words(text: str) -> list[str]:
     return [f"{found[0]!r}: write {new!r}" for word, new in OLD.items() for found in word.finditer(text)]
 
 
-TEXTS = read_texts()
-FOLDERS = sorted({path.parts[0] for path in TEXTS})
-
-
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_old_words_are_gone(folder):
     found = {str(path): words for path, text in TEXTS.items() if path.parts[0] == folder and (words := old_words(text))}
     count = Counter({path: len(words) for path, words in found.items()})
-    assert count.total() <= WORDS["still_there"].get(folder, 0), {
-        path: found[path][:5] for path, _ in count.most_common(5)
-    }
+    most = {path: found[path][:5] for path, _ in count.most_common(5)}
+    assert count.total() <= WORDS["still_there"].get(folder, 0), most
 
 
 def test_an_old_word_is_found():

@@ -98,19 +98,16 @@ def test_the_python_of_a_page_compiles_and_its_calls_fit_the_functions(page):
     for block in python_of(page.read_text(encoding="utf-8")):
         for call in ast.walk(ast.parse(block)):
             if isinstance(call, ast.Call) and re.match(r"api\.\w+$", ast.unparse(call.func)) and "sts_dino" in block:
-                signature(getattr(api, call.func.attr)).bind(
-                    *call.args, **{one.arg: one.value for one in call.keywords}
-                )
+                named = {one.arg: one.value for one in call.keywords}
+                signature(getattr(api, call.func.attr)).bind(*call.args, **named)
 
 
 def test_its_results_are_those_of_the_experiments():
     rows = kept("minilm.json")["measured"]["rows"]
-    found = [Estimate.model_validate(row["mean of seven"]) for row in rows.values()]
     earlier = VariantScores.model_validate(kept("prompteol-gemma-sts-dino.seven_tasks.json"))
+    found = [Estimate.model_validate(row["mean of seven"]) for row in rows.values()]
+    found += [one.average for one in earlier.variants.values()]
     cells = [f"{one.score:.1f} [{one.low:.1f}, {one.high:.1f}]" for one in found]
-    cells += [
-        f"{one.average.score:.1f} [{one.average.low:.1f}, {one.average.high:.1f}]" for one in earlier.variants.values()
-    ]
     assert [cell for cell in cells if cell not in PAGE] == []
 
 
@@ -133,9 +130,8 @@ def test_adapts_page_names_what_adapt_makes(tmp_path, monkeypatch):
     """Its first command trains with Gemma for minutes: here its recipes are proposed, with the built-in model."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "assets").symlink_to(ROOT / "assets")
-    adapted, _, *later = (
-        line for block in blocks((ROOT / "docs/adapt.md").read_text(), "sts-dino") for line in commands(block)
-    )
+    page = (ROOT / "docs/adapt.md").read_text()
+    adapted, _, *later = (line for block in blocks(page, "sts-dino") for line in commands(block))
     corpus, out = adapted[2], Path(adapted[adapted.index("--out") + 1])
     choices = CorpusChoices(lm=str(asset("demo-lm")), lm_license="cc-by-nc-sa-4.0")
     annotate, publish = following(proposed(corpus, out, choices, EncoderChoices()))

@@ -160,7 +160,7 @@ def test_a_language_model_becomes_a_section_and_a_hub_model_is_pinned(tmp_path, 
 
 def test_a_server_names_its_dialect_and_is_asked_without_counter_labels(corpus, tmp_path):
     for owner, dialect in (("llamacpp", "llamacpp"), ("vllm", "vllm"), ("organization-owner", "openai")):
-        with ordered_server(no_reply, owner) as server:
+        with ordered_server(lambda *_: pytest.fail("a text is asked for"), owner) as server:
             lm = f"my-model@{server.base_url}"
             section = choose_generator(lm, "apache-2.0").section
             found = proposed(corpus, tmp_path / owner, lm, "apache-2.0").dataset
@@ -169,10 +169,6 @@ def test_a_server_names_its_dialect_and_is_asked_without_counter_labels(corpus, 
         assert found.few_shot.sets == 4 and found.premise_tokens is None  # it counts no tokens
     with pytest.raises(RunError, match=rf"^server {server.base_url}: cannot be reached .*; check that it runs"):
         choose_generator(lm, "apache-2.0")
-
-
-def no_reply(body, number):
-    raise AssertionError("no text is asked for")
 
 
 def test_which_weights_are_trained_where_those_of_the_generator_cannot_be(tmp_path, monkeypatch):
@@ -319,9 +315,8 @@ def test_an_estimate_is_made_once_for_the_same_recipes(corpus, tmp_path, monkeyp
     assert 0 < parent - peak_rss_mb() < 400
     assert (first.write, first.train, first.control, first.score) == (69, 8 + 8 + 30, 8 + 8 + 20, 8 + 4 + 87)
     took = {"write": Taken(90.0, 2048.0), "train": Taken(60.0, 1024.0)}
-    assert "write      1.5        1.1" in adapt.compared(first, took) and "memory 2.0 GiB" in adapt.compared(
-        first, took
-    )
+    compared = adapt.compared(first, took)
+    assert "write      1.5        1.1" in compared and "memory 2.0 GiB" in compared
     assert "minutes" in adapt.shown(found, first) and json.loads((found.out / ESTIMATE).read_text())
     found.dataset_recipe.write_text(found.dataset_recipe.read_text().replace("seed: 42", "seed: 43"))
     estimated(Adaptation.of(found.out, found.dataset_recipe, found.model_recipe, None))

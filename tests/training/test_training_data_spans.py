@@ -2,7 +2,7 @@
 
 import itertools
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
@@ -94,17 +94,14 @@ def test_anchors_take_every_allowed_placement_with_equal_chance():
     count, tokens = 3, 38
     spans = Spans(anchor_placement="apart", anchors=count, min_length=2, max_length=4, min_document=28)
     generator = np.random.default_rng(3)
-    drawn = [anchors_apart(generator, tokens, spans) for _ in range(40000)]
-    by_lengths = Counter(tuple(a.end - a.start for a in anchors) for anchors in drawn)
+    by_lengths = defaultdict(Counter)  # lengths of the anchors → their starts
+    for anchors in (anchors_apart(generator, tokens, spans) for _ in range(40000)):
+        by_lengths[tuple(a.end - a.start for a in anchors)][tuple(a.start for a in anchors)] += 1
     assert len(by_lengths) == 2**count
-    for lengths, total in by_lengths.items():
+    for lengths, starts in by_lengths.items():
         placements = allowed_placements(lengths, tokens, gap=8)
-        if total < 5 * len(placements):
-            continue
-        starts = Counter(
-            tuple(a.start for a in anchors) for anchors in drawn if tuple(a.end - a.start for a in anchors) == lengths
-        )
-        assert uniform_p(starts, placements) > SOUND
+        if starts.total() >= 5 * len(placements):
+            assert uniform_p(starts, placements) > SOUND
 
 
 def test_positives_of_different_anchors_share_no_text(drawn):

@@ -311,12 +311,8 @@ def test_each_positive_takes_a_hard_negative_of_its_source_sentence_the_hardest_
     found = loaded(run, "graded-triplet", grades=grades)
     assert found.train.column_names == ["anchor", "positive", "negative"]
     assert len(found.validation) == 6 and found.validation.column_names == ["sentence1", "sentence2", "score"]
-    assert found.describe()["grades"] == {
-        "positives": "generated",
-        "positive_from": 0.75,
-        "negative_from": 0.0,
-        "negative_to": 0.3,
-    }
+    grades = {"positives": "generated", "positive_from": 0.75, "negative_from": 0.0, "negative_to": 0.3}
+    assert found.describe()["grades"] == grades
 
 
 def test_positives_alone_are_pairs(run):
@@ -379,12 +375,6 @@ def tokens(features, column="anchor"):
     return [row[seen].tolist() for row, seen in zip(ids, mask, strict=True)]
 
 
-def is_part(part, whole):
-    """Whether ``part`` is ``whole`` with some elements left out, in order."""
-    rest = iter(whole)
-    return all(token in rest for token in part)
-
-
 @pytest.mark.parametrize("kind", ["static", "mlm", "prompted"])
 def test_a_share_of_the_tokens_is_left_out_and_never_what_stands_around_a_text(tmp_path, kind):
     encoder = encoder_of(tmp_path, kind)
@@ -400,7 +390,8 @@ def test_a_share_of_the_tokens_is_left_out_and_never_what_stands_around_a_text(t
             before, after = noise.before, len(ids) - noise.after
             assert left[:before] == ids[:before] and left[len(left) - noise.after :] == ids[after:]
             inner = left[before : len(left) - noise.after]
-            assert len(inner) > 0 and is_part(inner, ids[before:after])
+            rest = iter(ids[before:after])
+            assert len(inner) > 0 and all(token in rest for token in inner)  # some left out, in order
             gone, there = gone + len(ids) - len(left), there + after - before
     assert 0.28 < gone / there < 0.32
     assert tokens(batch) != tokens(batch, "positive")  # the two sides of a text

@@ -122,9 +122,7 @@ def released(local_hub, hub_api, tmp_path_factory) -> dict[str, Path]:
     return made
 
 
-def test_a_clean_process_gets_the_embeddings_of_the_run_directory_by_stock_modules(
-    released, local_hub, tmp_path
-) -> None:
+def test_a_clean_process_gets_the_run_directorys_embeddings_by_stock_modules(released, local_hub, tmp_path) -> None:
     assert set(released) == set(RELEASED) | {f"{name}-merged" for name in ADAPTERS}
     names = [f"acme/{name}" for name in released] + [str(directory) for directory in released.values()]
     call = [sys.executable, "-c", LOAD, json.dumps(PROBES), *names]

@@ -168,9 +168,7 @@ GUIDED = [("GISTEmbedLoss", {}), ("CachedGISTEmbedLoss", CACHED)]
 
 @pytest.mark.parametrize(("name", "arguments"), GUIDED)
 @pytest.mark.parametrize(("margin", "kept"), [("0", slice(0, 3)), ("0.05", slice(0, 2))])
-def test_the_guide_masks_the_negatives_that_it_finds_nearer_than_the_positive(
-    encoder, guide, name, arguments, margin, kept
-):
+def test_the_guide_masks_negatives_nearer_than_the_positive(encoder, guide, name, arguments, margin, kept):
     """Solatorio 2024, section 3: all of anchors, positives and negatives, at temperature 0.01; here also of pairs."""
     columns, masked = TEXTS[kept], 0
     anchors, positives, *negatives = embed(encoder, columns)
@@ -237,9 +235,8 @@ def on_one_of_two_processes(rank, folder, out):
 
 
 def test_two_processes_compare_the_rows_of_the_whole_batch(encoder, folder, tmp_path):
-    torch.multiprocessing.start_processes(
-        on_one_of_two_processes, (folder, tmp_path), nprocs=2, start_method="fork", join=True
-    )
+    forked = {"nprocs": 2, "start_method": "fork"}
+    torch.multiprocessing.start_processes(on_one_of_two_processes, (folder, tmp_path), **forked)
     results = torch.load(tmp_path / "results.pt")
     for name in IN_BATCH:
         alone = shared(encoder, name, 1)
@@ -264,9 +261,8 @@ def batch_of(loss, rows, seed=1):
     tokenizer = loss.model.tokenizer
     cut = span_rows(Dataset.from_list(documents(rows)), tokenizer, SPANS, seed, 32).rows
     batch = SpanCollator(tokenizer)([cut[k] for k in range(rows)])
-    return [
-        {name: batch[f"{side}_{name}"] for name in ("input_ids", "attention_mask")} for side in ("anchors", "positives")
-    ]
+    names = ("input_ids", "attention_mask")
+    return [{name: batch[f"{side}_{name}"] for name in names} for side in ("anchors", "positives")]
 
 
 def reference_nt_xent(anchors, positives, temperature):
@@ -346,9 +342,7 @@ def test_a_base_without_a_head_is_refused(tmp_path):
     make_mlm(tmp_path / "whole")
     AutoModel.from_pretrained(tmp_path / "whole", add_pooling_layer=False).save_pretrained(tmp_path / "bare")
     AutoTokenizer.from_pretrained(tmp_path / "whole").save_pretrained(tmp_path / "bare")
-    with pytest.raises(
-        InputError, match=r"its weights lack the masked language head \(lm_head.bias\); allowed: a base"
-    ):
+    with pytest.raises(InputError, match=r"lack the masked language head \(lm_head.bias\); allowed: a base"):
         make_loss(tmp_path / "bare")
     make_llama(tmp_path / "llama")
     with pytest.raises(InputError, match=r"no masked language model can be loaded: .*LlamaConfig"):

@@ -37,7 +37,7 @@ from hub.contract.recipe import PROMPT_TEXT, Encoder, Lora, quantization_values
 from hub.durable import write_text
 from hub.errors import InputError, RunError, did_you_mean
 from hub.model_limits import usable_positions
-from hub.untrusted import NO_CODE, NO_PICKLES, reading_model, require_safetensors
+from hub.untrusted import NO_CODE, NO_PICKLES, reading_model, require_all_weights, require_safetensors
 from training.encoder.bases import ADAPTER_CONFIG, Base
 from training.encoder.static import cut, load_word_vectors
 
@@ -83,7 +83,7 @@ def _load(spec: Encoder, base: Base, place: str) -> Transformer:
             modality_config=PROMPTED if spec.prompt else PLAIN,
             module_output_name="token_embeddings",
         )
-    _require_weights(transformer.model, base.folder, place)
+    require_all_weights(transformer.model, base.folder, place, **without_pooler(config))
     if spec.pooling == "cls" and any(name.endswith("ForCausalLM") for name in config.architectures or ()):
         found = f"cls, but {config.architectures[0]} reads from left to right: its first token knows no other"
         raise InputError(f"{place}.pooling", found, allowed="lasttoken or mean")
@@ -96,17 +96,6 @@ def _load(spec: Encoder, base: Base, place: str) -> Transformer:
             raise InputError(place, "its tokenizer has no pad and no eos token")
         tokenizer.pad_token = tokenizer.eos_token  # the attention mask hides it either way
     return transformer
-
-
-def _require_weights(model: Any, folder: Path, place: str) -> None:
-    """Raise InputError for weights that the base lacks: transformers makes them at random, and only warns."""
-    if getattr(model, "is_quantized", False):
-        return
-    settings = {"device_map": "meta", "output_loading_info": True, **without_pooler(model.config)}
-    _, found = type(model).from_pretrained(folder, **settings, **NO_PICKLES)
-    if found["missing_keys"]:
-        problem = f"its weights lack {min(found['missing_keys'])}, which config.json asks for"
-        raise InputError(place, problem, allowed="a base with all of its weights")
 
 
 def first_layers(config: Any, layers: int | None, place: str) -> dict[str, Any]:

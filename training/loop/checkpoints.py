@@ -65,11 +65,6 @@ def mark_whole(checkpoint: Path, fingerprint: str, processes: int = 1) -> None:
     write_text(checkpoint / MARK, json.dumps(mark, indent=2))
 
 
-def processes_of(checkpoint: Path) -> int:
-    """How many processes wrote a whole checkpoint."""
-    return int(json.loads((checkpoint / MARK).read_text(encoding="utf-8"))["processes"])
-
-
 def is_whole(checkpoint: Path, fingerprint: str) -> bool:
     """Whether ``checkpoint`` is of this run, and complete: every file has the hash it was marked with."""
     try:

@@ -6,6 +6,7 @@ transformers writes where its own environment variables say.
 """
 
 import io
+import json
 import shutil
 import sys
 import time
@@ -34,7 +35,7 @@ from training.data.spans import TrainerRows, span_rows
 from training.data.training_sets import TrainingSet
 from training.encoder.encoder import PROBES, build_encoder, has_dropout, require_trainable, save_release
 from training.loop.arguments import TENSORBOARD
-from training.loop.checkpoints import newest_whole, processes_of
+from training.loop.checkpoints import MARK, newest_whole
 from training.loop.distributed import is_main, on_main, process_count
 from training.loop.finish import disk_errors, finish, write_timing
 from training.loop.job import TrainingJob
@@ -97,7 +98,8 @@ def train(job: TrainingJob, fingerprint: str) -> EncoderTrainer:
         trainer = make_trainer(job, encoder, fingerprint, step)
         if checkpoint is not None and is_main():
             say(f"resuming from {checkpoint}")
-            if (before := processes_of(checkpoint)) != process_count():
+            before = json.loads((checkpoint / MARK).read_text(encoding="utf-8"))["processes"]
+            if before != process_count():
                 change = f"{before} processes wrote it, now there are {process_count()}"
                 say(f"warning: {change}: the same batches, other dropout")
         started = time.monotonic()
@@ -125,7 +127,10 @@ def make_trainer(
     if is_main():
         callbacks.append(ProgressReporter(job.evaluator.metric if job.evaluator else ""))
         if TENSORBOARD in job.reporters:
-            callbacks.append(_tensorboard(job, first_step))
+            from torch.utils.tensorboard import SummaryWriter  # its import is slow, and only the main process writes
+
+            events = SummaryWriter(str(job.beside("logs")), purge_step=first_step + 1)  # no points of a killed run
+            callbacks.append(TensorBoardCallback(events))
     streamed = isinstance(first.rows, IterableDataset)
     trainer = EncoderTrainer(
         model=encoder,
@@ -161,13 +166,6 @@ def _guide(index: int, encoder: SentenceTransformer, job: TrainingJob) -> Senten
     if spec.guide is None:
         return deepcopy(encoder)
     return build_encoder(spec.guide, job.guides[index], key=f"datasets.{index}.guide")
-
-
-def _tensorboard(job: TrainingJob, first_step: int) -> TensorBoardCallback:
-    """The reporter that writes event files; the viewer drops points after ``first_step`` that a killed run left."""
-    from torch.utils.tensorboard import SummaryWriter  # its import is slow, and only the main process writes
-
-    return TensorBoardCallback(SummaryWriter(str(job.beside("logs")), purge_step=first_step + 1))
 
 
 def verify(trainer: EncoderTrainer, job: TrainingJob) -> None:

@@ -75,8 +75,7 @@ class Loss:
     def loss_class(self, processes: int = 1) -> type[nn.Module]:
         """The class over the batch of so many processes."""
         own = "Gathered" if processes > 1 and self.gathered else ""
-        found: type[nn.Module] = getattr(import_module(OWN if own else self.module), own + self.name)
-        return found
+        return getattr(import_module(OWN if own else self.module), own + self.name)
 
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:
