@@ -188,8 +188,10 @@ def choose(
     """
     unsure = torch.arange(len(index), device=index.device)
     tokens = torch.zeros_like(unsure)
-    for width in (4 * settings.top_k, 32 * settings.top_k) if settings.top_k else ():
+    debiases = index.shape[1] > 1 and bool(decay_constants.any())
+    for factor in ((4, 32) if debiases else (1,)) if settings.top_k else ():
         if len(unsure):
+            width = factor * settings.top_k
             some = None if guided is None else guided[unsure]
             constants = decay_constants[unsure, None]
             probs, ids, again = _among_largest(logits, index[unsure], settings, width, some, constants)
