@@ -22,7 +22,7 @@ SMALLEST = 16_384  # tokens of a vocabulary; logits of a smaller one are read fa
 TILE = 8  # tokens whose maximum stands for them; in a piece they lie its length / TILE apart
 TRIED = 8  # prompts on which the layer taken out is compared with the model's own
 REFINED = 4  # tiles of a row in half precision whose logits are computed once more for its normaliser
-AT_ONCE = 2**24  # numbers of the layer's weight that are read together for single logits: 64 MB
+AT_ONCE = {"cpu": 2**24, "cuda": 2**28}  # numbers of the weight that are read together for single logits: 64 MB, 1 GB
 _LOWEST = -1e30  # finite, so that differences of it are
 
 
@@ -101,7 +101,8 @@ class LogitsInPieces(NextTokenLogits):
         """Logits (B, W, C) of the rows (B, W) at the tokens (B, C)."""
         if len(rows) == 1:  # one product alone is computed by another kernel, whose last bits differ
             return self.at(rows.repeat(2, 1), ids.repeat(2, 1))[:1]
-        each = max(2, AT_ONCE // (ids.shape[1] * self._hidden.shape[1]))
+        most = AT_ONCE.get(ids.device.type, AT_ONCE["cpu"])
+        each = max(2, most // (ids.shape[1] * self._hidden.shape[1]))
         if len(rows) > each:
             parts = zip(rows.split(each), ids.split(each), strict=True)
             return torch.cat([self.at(*part) for part in parts])
