@@ -97,7 +97,7 @@ class Result:
 
 
 def main(
-    only: Annotated[list[str], typer.Option(help="Cases whose name contains this; repeatable")] = [],  # noqa: B006
+    only: Annotated[list[str], typer.Option(help="Cases of this name, else those that contain it; repeatable")] = [],  # noqa: B006
     rounds: Annotated[int, typer.Option(min=1)] = 3,
     scale: Annotated[float, typer.Option(min=0.01, help="Factor on the numbers of source sentences")] = 1.0,
     device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
@@ -109,7 +109,8 @@ def main(
     alone = FreshProcesses(PRELOADED)
     if device != "cpu" and not alone(has_gpu):
         raise InputError(f"--device {device}", "torch finds no CUDA GPU here", allowed="cpu")
-    chosen = {name: case for name, case in CASES.items() if not only or any(part in name for part in only)}
+    chosen = {name: case for name, case in CASES.items() if name in only}
+    chosen = chosen or {name: case for name, case in CASES.items() if not only or any(part in name for part in only)}
     if not chosen:
         raise InputError("--only", f"no case contains {only}", allowed=list(CASES))
     gguf = gguf or next(iter(sorted(lm.glob("*.gguf"))), lm / "model.gguf")

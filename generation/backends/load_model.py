@@ -44,7 +44,7 @@ _SHARE = 0.5  # of the free memory
 _MOST = {"cpu": 512, "cuda": 4096}  # rows; more take memory and bring little
 _CUDA_MEMORY = 2  # cudaErrorMemoryAllocation
 _SIGNS = ("can't allocate memory", "not enough memory", "status_alloc_failed", "cuda error: out of memory")
-_AUTO = "model.dtype: auto"
+_AUTO = "model.dtype=auto"
 _CPU_BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")  # torch.cpu.get_capabilities: x86, x86, ARMv8
 _OTHER_WAYS = (
     "serve the file with llama.cpp and send prompts there (backend: openai, docs/backends.md), or give the model in "
@@ -80,9 +80,8 @@ def _proved(recipe: LanguageModel) -> tuple[Any, Any]:
     ):
         eight_bits = resolve_dtype(recipe) == "int8"
         if not pack(model.eval(), eight_bits=eight_bits) and eight_bits:
-            raise InputError(
-                "model.dtype", "int8: this CPU has no kernel for it, or the model no linear layer", hint=_AUTO
-            )
+            problem = "int8: this CPU has no kernel for it, or the model no linear layer"
+            raise InputError("model.dtype", problem, hint=f"--set {_AUTO}")
         require_servable(model, where)
     return model, tokenizer
 
