@@ -150,7 +150,10 @@ def main(
 
 
 def summary(runs: dict[str, list[Result]], device: str) -> dict[str, dict[str, Any]]:
-    """Way → rate (accepted texts per second), speed-up over the first way, peak memory, texts equal to its texts."""
+    """Way → rate (accepted texts per second), speed-up over the first way, peak memory, texts equal to its texts.
+
+    The first way of ``workers-2`` is ``workers-1`` in the same dtype.
+    """
     first = next(iter(runs))
     clock = "wall_s" if device != "cpu" or first.startswith(SIDE_BY_SIDE) else "cpu_s"
     seconds = {way: [getattr(run, clock) for run in of] for way, of in runs.items()}
@@ -162,7 +165,7 @@ def summary(runs: dict[str, list[Result]], device: str) -> dict[str, dict[str, A
         ]
         found[way] = {
             "rate": spread(rates[way]),
-            "speedup": ratios(rates[way], rates[first])["median"],
+            "speedup": ratios(rates[way], rates.get(way.replace("-2 ", "-1 "), rates[first]))["median"],
             "peak_mb": max(run.peak_mb for run in of),
             "whole_mb": max(run.whole_mb for run in of),
             "tokens": [round(sum(run.tokens[n] for run in of) / sum(len(run.texts) for run in of), 1) for n in (0, 1)],
