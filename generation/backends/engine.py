@@ -57,7 +57,9 @@ class Engine(PromptEncoder):
         self.no_tokens = sorted({*range(self.vocabulary)} - {*tokenizer.get_vocab().values()})
         self.attention = find_path(model) if shared else AttentionPath(False, "asked for", config._attn_implementation)
         if shared and not self.attention.shared:
-            say(f"{config.model_type}: the plain loop writes the texts ({self.attention.reason}); {PLAIN}")
+            say(
+                f"{config.model_type}: the plain loop writes the texts in one worker ({self.attention.reason}); {PLAIN}"
+            )
         self._output = take_output_layer(model) if self.attention.shared else None
         if shared and self._output is None:
             pack(model, last=True)
@@ -73,6 +75,7 @@ class Engine(PromptEncoder):
         self._locks, self._workers = [self._own], [self]
         if self.attention.shared:
             self._workers += [self._beside() for _ in range(workers - 1)]
+        self.workers = len(self._workers)
 
     def describe(self) -> dict[str, Any]:
         """Facts for the manifest."""

@@ -55,9 +55,20 @@ class ClusterOptions:
         return self.address is not None
 
     def on_ray(self, recipe: DatasetRecipe) -> bool:
-        """Whether processes on Ray do the tasks: not for threads of this one, which share a model on a CPU."""
-        apart = self.store is not None or self.cpus or self.gpus or on_gpu(recipe)
+        """Whether processes on Ray do the tasks, and not threads of this one, which share a model on a CPU.
+
+        Where a text depends on its batch and that has a fixed size, a shard is generated alone, by one thread.
+        """
+        alone = recipe.decoding.batch_size and recipe.model.dtype != "float32"
+        apart = self.store is not None or self.cpus or self.gpus or on_gpu(recipe) or alone
         return self.remote or (self.workers is not None and bool(apart))
+
+    def threads(self, recipe: DatasetRecipe) -> int:
+        """How many threads write on a CPU: two by default where the recipe leaves the cores open."""
+        is_open = recipe.model.facts.local and not (
+            recipe.model.threads or recipe.decoding.batch_size or on_gpu(recipe)
+        )
+        return self.workers or (min(2, os.cpu_count() or 1) if is_open else 1)
 
 
 def check(options: ClusterOptions, recipe: DatasetRecipe) -> None:

@@ -245,7 +245,9 @@ def test_a_row_has_the_same_bits_whatever_rows_are_there(monkeypatch, top_k):
     whole = drawn(everything, torch.stack([everything, everything.roll(1)], dim=1))
     most, read, embedding = 5 * 160 * 640, [], nn.functional.embedding  # logits of five rows at a time
     monkeypatch.setitem(output_layer.AT_ONCE, "cpu", most)
-    monkeypatch.setattr(nn.functional, "embedding", lambda ids, weight: read.append(ids.numel()) or embedding(ids, weight))
+    monkeypatch.setattr(
+        nn.functional, "embedding", lambda ids, weight: read.append(ids.numel()) or embedding(ids, weight)
+    )
     for size in (1, 2, 7, 33, 64):
         rows = torch.randperm(100, generator=generator)[:size]
         rows = torch.cat([rows, (rows - 1) % 100])
