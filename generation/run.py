@@ -122,7 +122,7 @@ def write(
     ``append``: add the rows of further source sentences to the finished run. On several workers, the results that they
     left in a store are removed at the end.
     """
-    run, start = append_rows if append else generate, partial(local_executor, workers=options.threads(recipe))
+    run, start = append_rows if append else generate, partial(local_executor, workers=options.workers or 1)
     if options.on_ray(recipe):
         from generation.executors.ray_executor import ray_executor
 

@@ -63,13 +63,6 @@ class ClusterOptions:
         apart = self.store is not None or self.cpus or self.gpus or on_gpu(recipe) or alone
         return self.remote or (self.workers is not None and bool(apart))
 
-    def threads(self, recipe: DatasetRecipe) -> int:
-        """How many threads write on a CPU: two by default where the recipe leaves the cores open."""
-        is_open = recipe.model.facts.local and not (
-            recipe.model.threads or recipe.decoding.batch_size or on_gpu(recipe)
-        )
-        return self.workers or (min(2, os.cpu_count() or 1) if is_open else 1)
-
 
 def check(options: ClusterOptions, recipe: DatasetRecipe) -> None:
     """Raise InputError for options that do not go together, or not with the recipe."""

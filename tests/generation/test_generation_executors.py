@@ -136,9 +136,6 @@ def test_workers_of_a_model_on_a_cpu_are_threads_and_others_are_on_ray(monkeypat
     assert all(replace(two, **more).on_ray(cpu) for more in ({"store": "/x"}, {"cpus": 1.0}, {"gpus": 1.0}))
     fixed = {"decoding": {"batch_size": 24}}
     assert two.on_ray(of(fixed, dtype="bfloat16")) and not two.on_ray(of(fixed, dtype="float32"))
-    monkeypatch.setattr("os.cpu_count", lambda: 8)
-    asked = [(cpu, None), (cpu, 3), (of(threads=1), None), (of(fixed), None), (gpu, None)]
-    assert [ClusterOptions(workers=workers).threads(recipe) for recipe, workers in asked] == [2, 3, 1, 1, 1]
     monkeypatch.setattr("generation.executors.options.find_spec", lambda _: None)
     check(two, cpu)
     with pytest.raises(InputError, match="Ray is not installed"):
