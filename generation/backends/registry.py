@@ -34,7 +34,8 @@ def _engine(model: LanguageModel, _: Path | None = None, workers: int = 1) -> Wr
 
     from generation.backends.engine import Engine
 
-    engine = Engine(*_torch().load_model(model), model.chat_template, workers=workers)
+    loaded, tokenizer = _torch().load_model(model)
+    engine = Engine(loaded, tokenizer, model.chat_template, workers=workers)
     if not model.threads:
         torch.set_num_threads(max(1, torch.get_num_threads() // engine.workers))
     return engine
