@@ -5,6 +5,8 @@ All ways do the same work, STS-x2 as in ``recipes/demo/sts-dino-x2.yaml``: three
 its server, without counter-prompts. ``shards-50``: the engine as in a run with that ``shard_size``, rejected texts
 generated again. All but llama.cpp draw with the same random numbers: float32 texts are equal.
 A case loads a GGUF file only: its texts per CPU second are loads, ``transformers`` its own reader.
+``workers-2``: the engine with two workers and twice the sentences, texts per second of the clock. ``products-2``: what
+a CPU can reach, the products of one layer in each of two threads.
 Each trial is a fresh process; the ways take turns, and each round has other source sentences.
 """
 
@@ -34,6 +36,8 @@ PRELOADED = ["benchmarks.generate_baseline", "generation.backends.engine"]
 PRELOADED += [f"transformers.models.{kind}.modeling_{kind}" for kind in ("llama", "gemma3", "qwen2")]
 SLOTS = 32  # of llama.cpp's server
 TYPES = ("float32", "bfloat16")
+SIDE_BY_SIDE = ("workers-", "products-")
+PRODUCT = 192  # rows of a product
 ROWS = 96  # model rows of a batched call of ``generate()``
 
 
@@ -59,6 +63,8 @@ CASES = {
     ),
     "demo-lm, shards": Case("demo-lm", {f"shards-{size} {dtype}": 600 for size in (600, 50) for dtype in TYPES}),
     "lm, shards": Case("lm", {f"shards-{size} bfloat16": 150 for size in (600, 50)}),
+    "lm, workers": Case("lm", {f"workers-{n} int8": 40 * n for n in (1, 2)}, shots=5),
+    "lm, products": Case("lm", {f"products-{n} int8": 500 for n in (1, 2)}),
     "load of a GGUF": Case("lm", {"transformers bfloat16": 1, "first bfloat16": 1, "second bfloat16": 1}, loads=True),
 }
 
@@ -146,7 +152,8 @@ def main(
 def summary(runs: dict[str, list[Result]], device: str) -> dict[str, dict[str, Any]]:
     """Way → rate (accepted texts per second), speed-up over the first way, peak memory, texts equal to its texts."""
     first = next(iter(runs))
-    seconds = {way: [run.cpu_s if device == "cpu" else run.wall_s for run in of] for way, of in runs.items()}
+    clock = "wall_s" if device != "cpu" or first.startswith(SIDE_BY_SIDE) else "cpu_s"
+    seconds = {way: [getattr(run, clock) for run in of] for way, of in runs.items()}
     rates = {way: [run.accepted / s for run, s in zip(of, seconds[way], strict=True)] for way, of in runs.items()}
     found = {}
     for way, of in runs.items():
@@ -265,7 +272,7 @@ def _peak_mb(process: psutil.Process) -> float:
 
 @contextmanager
 def loaded(trial: Trial) -> Iterator[tuple[Callable[..., list[Any]], psutil.Process, Any]]:
-    """The function that generates, the process that computes, and the engine if it is that."""
+    """The function that generates or multiplies, the process that computes, and the engine if it is that."""
     from generation.backends.load_model import read_model
     from generation.backends.protocol import complete
     from generation.backends.registry import load_writer
@@ -285,13 +292,17 @@ def loaded(trial: Trial) -> Iterator[tuple[Callable[..., list[Any]], psutil.Proc
     if not (trial.model / "config.json").is_file():
         fields["gguf_file"] = trial.gguf.name
     model = LanguageModel.model_validate(fields)
-    if trial.way == "engine" or trial.way.startswith("shards-"):
-        writer: Any = load_writer(model)
+    if trial.way == "engine" or trial.way.startswith(("shards-", *SIDE_BY_SIDE)):
+        workers = int(trial.way.partition("-")[2]) if trial.way.startswith(SIDE_BY_SIDE) else 1
+        writer: Any = load_writer(model, None, workers)
 
         def engine(requests: list[Any], prefixes: tuple[str, ...], settings: Any) -> list[Any]:
-            if trial.way != "engine" and prefixes:
+            if trial.way.startswith("shards-") and prefixes:
                 return in_shards(writer, trial, int(trial.way.removeprefix("shards-")))
-            return complete(writer, requests, settings, writer.rows(settings, None), prefixes)
+            if trial.way.startswith("products-"):
+                return products(writer.model, workers, trial.count)
+            rows = None if workers > 1 else writer.rows(settings, None)
+            return complete(writer, requests, settings, rows, prefixes)
 
         yield engine, psutil.Process(), writer
     else:
@@ -299,6 +310,27 @@ def loaded(trial: Trial) -> Iterator[tuple[Callable[..., list[Any]], psutil.Proc
 
         generator = Generator(*read_model(model))
         yield (lambda requests, _, settings: generator.batched(requests, settings, ROWS)), psutil.Process(), None
+
+
+def products(model: Any, workers: int, count: int) -> list[Any]:
+    """So many products of the model's widest layer in each of some threads; each counts as a text."""
+    import torch
+
+    inside = (layer for name, layer in model.named_modules() if ".layers.0." in name and hasattr(layer, "out_features"))
+    layer = max(inside, key=lambda layer: layer.in_features * layer.out_features)
+    inputs = torch.zeros(PRODUCT, layer.in_features, dtype=model.dtype)
+
+    def multiply() -> None:
+        with torch.inference_mode():
+            for _ in range(count):
+                layer(inputs)
+
+    threads = [threading.Thread(target=multiply) for _ in range(workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [SimpleNamespace(text="", problem=None)] * (workers * count)
 
 
 def in_shards(writer: Any, trial: Trial, size: int) -> list[Any]:

@@ -43,7 +43,7 @@ def main(
         int | None,
         typer.Option(min=60, help="A trial on N source sentences, trained in proportion, scored on validation parts"),
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that generate or train, a thread each")] = 2,
+    workers: Annotated[int, typer.Option(min=1, help="Threads that generate, processes that train")] = 2,
     senteval: Annotated[
         Path | None,
         typer.Option(

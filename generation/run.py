@@ -122,8 +122,8 @@ def write(
     ``append``: add the rows of further source sentences to the finished run. On several workers, the results that they
     left in a store are removed at the end.
     """
-    run, start = append_rows if append else generate, local_executor
-    if options.spreads:
+    run, start = append_rows if append else generate, partial(local_executor, workers=options.workers or 1)
+    if options.on_ray(recipe):
         from generation.executors.ray_executor import ray_executor
 
         start = partial(ray_executor, options)

@@ -67,7 +67,7 @@ RayOption = Annotated[
 ]
 WorkersOption = Annotated[
     int | None,
-    typer.Option("--workers", min=1, help="So many workers on this machine; with --ray: at most so many"),
+    typer.Option("--workers", min=1, help="Workers on this machine: threads, or one per GPU; with --ray: at most N"),
 ]
 StoreOption = Annotated[
     str | None,

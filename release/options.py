@@ -47,7 +47,7 @@ def set_words(settings: Iterable[str]) -> list[str]:
 class LocalWorkers:
     """Options of ``sts-dino write`` for workers on one machine. Without any, one process does everything."""
 
-    workers: Annotated[int | None, typer.Option(min=1, help="Workers that generate a dataset, one per GPU")] = None
+    workers: Annotated[int | None, typer.Option(min=1, help="Workers that generate: threads, or one per GPU")] = None
     cpus_per_worker: cli.CpusOption = None
     gpus_per_worker: cli.GpusOption = None
 

@@ -20,6 +20,7 @@ from typing import Annotated, Any
 import typer
 
 from eval.tasks.own import OwnData, OwnFiles, read_own
+from generation.executors.options import on_gpu
 from hub import cli
 from hub.assets import asset
 from hub.contract.measured import Fidelity
@@ -48,7 +49,7 @@ app = cli.new_app(__doc__)
 
 @dataclass(frozen=True)
 class EncoderChoices:
-    """What to train, and how many processes generate."""
+    """What to train, and how many workers generate."""
 
     encoder: Annotated[
         str | None, typer.Option(help="Base encoder: prompteol, static, NAME of sts-dino lm, folder, ORG/NAME@REVISION")
@@ -56,7 +57,7 @@ class EncoderChoices:
     encoder_license: Annotated[
         str | None, typer.Option(help="Licence of another base encoder [default: its card's]")
     ] = None
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes that generate (with Ray)")] = None
+    workers: Annotated[int | None, typer.Option(min=1, help="Workers that generate: threads, or one per GPU")] = None
 
     @property
     def base(self) -> tuple[str | None, str | None]:
@@ -280,14 +281,18 @@ def estimated(found: Adaptation) -> AdaptationEstimate:
 
 
 def predicted_by(found: Adaptation, writing: dict[str, Any], training: dict[str, Any]) -> AdaptationEstimate:
-    """The estimate from the answers of both pilots. All processes that are alive together count for the memory."""
+    """The estimate from the answers of both pilots. All processes that are alive together count for the memory.
+
+    Workers on a CPU share the model, and without ``threads`` the cores that the pilot had.
+    """
     start, load, workers = training["start_seconds"], training["load_seconds"], found.workers or 1
+    gpu, one_core = on_gpu(found.dataset), found.dataset.model.threads
     scored = (SCORED_TEXTS if found.model.evaluation else 0) + found.own.texts
     embedding = 3 * scored / training["texts_per_second"]  # by the encoder, its base and its baseline
     released = start + 4 * load  # the untrained and the trained encoder are merged and written
-    stages = max(workers * writing["memory_mb"], training["memory"] / 2**20) + STAGE
+    stages = max((workers if gpu else 1) * writing["memory_mb"], training["memory"] / 2**20) + STAGE
     return AdaptationEstimate(
-        write=writing["start_seconds"] + writing["seconds"] / workers,
+        write=writing["start_seconds"] + writing["seconds"] / (workers if gpu or one_core else 1),
         verify=start + 2 * writing["rows"] / JUDGED_PER_SECOND if found.is_judged else 0.0,
         train=released + training["training_seconds"],
         control=released + training["control_seconds"] if found.model.control else 0.0,

@@ -92,6 +92,6 @@ def make_closing(directory: Path) -> Path:
     return directory
 
 
-def load_engine(folder: Path, **settings: Any) -> Engine:
+def load_engine(folder: Path, workers: int = 1, **settings: Any) -> Engine:
     model = LanguageModel(path=str(folder), license="mit", **settings)
-    return Engine(*load_model(model), chat=model.chat_template)
+    return Engine(*load_model(model), chat=model.chat_template, workers=workers)

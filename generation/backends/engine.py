@@ -10,7 +10,11 @@ the same texts and takes more memory and time.
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from copy import copy
+from functools import partial
 from itertools import chain, islice
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -25,6 +29,7 @@ from generation.backends.output_layer import LogitsInPieces, OutputLayer, pack, 
 from generation.backends.protocol import Completion, Request, cut
 from generation.backends.self_debiasing import NextTokenLogits, choose, guided_rows
 from generation.backends.shared_attention import KVCache, Level, Pass, Write, causal_mask, rounded, run_pass
+from generation.backends.side_by_side import side_by_side
 from generation.inputs.chat_template import PromptEncoder
 from generation.inputs.row_seeds import uniforms
 from hub.cli import say
@@ -38,11 +43,11 @@ Ids = tuple[int, ...]
 class Engine(PromptEncoder):
     """A causal language model and its tokenizer, ready to complete quoted texts."""
 
-    def __init__(self, model: Any, tokenizer: Any, chat: bool = False, shared: bool = True):
+    def __init__(self, model: Any, tokenizer: Any, chat: bool = False, shared: bool = True, workers: int = 1):
         """``model`` and ``tokenizer`` are transformers'; ``chat``: prompts go through the tokenizer's chat template.
 
         ``shared``: read through ``generation.backends.shared_attention`` (where the model's attention can), else in the
-        plain loop.
+        plain loop. ``workers``: threads that write at the same time, where attention is shared.
         """
         super().__init__(tokenizer, model.config, chat)
         self.model, config = model.eval(), model.config.get_text_config()
@@ -52,7 +57,9 @@ class Engine(PromptEncoder):
         self.no_tokens = sorted({*range(self.vocabulary)} - {*tokenizer.get_vocab().values()})
         self.attention = find_path(model) if shared else AttentionPath(False, "asked for", config._attn_implementation)
         if shared and not self.attention.shared:
-            say(f"{config.model_type}: the plain loop writes the texts ({self.attention.reason}); {PLAIN}")
+            say(
+                f"{config.model_type}: the plain loop writes the texts in one worker ({self.attention.reason}); {PLAIN}"
+            )
         self._output = take_output_layer(model) if self.attention.shared else None
         if shared and self._output is None:
             pack(model, last=True)
@@ -64,6 +71,11 @@ class Engine(PromptEncoder):
         self.passes = 0  # those of shared prefixes do not count
         self.tokens_computed = 0  # of rows and of prompts, each prompt once; without shared prefixes
         self._most_rows: int | None = None  # once memory ran out: what is left of the rows, for all later calls
+        self._own = Lock()  # held in a step; the plain loop, for which the whole model changes its attention, holds all
+        self._locks, self._workers = [self._own], [self]
+        if self.attention.shared:
+            self._workers += [self._beside() for _ in range(workers - 1)]
+        self.workers = len(self._workers)
 
     def describe(self) -> dict[str, Any]:
         """Facts for the manifest."""
@@ -71,7 +83,13 @@ class Engine(PromptEncoder):
         template = self._template.describe() if self._template else {}
         return {"parameters": parameters, **self.attention.describe(), **template}
 
-    @torch.inference_mode()
+    def _beside(self) -> "Engine":
+        """Another engine of the same model and tokenizer, with keys and values of its own."""
+        other = copy(self)
+        other._caches, other._own = KVCaches(), Lock()
+        self._locks.append(other._own)
+        return other
+
     def stream(
         self,
         queue: deque[Request],
@@ -81,10 +99,20 @@ class Engine(PromptEncoder):
     ) -> Iterator[tuple[Request, Completion]]:
         """See ``generation.backends.protocol.Writer.stream``.
 
-        ``batch_size`` counts model rows: a text has 1 + K, one for each other prompt that it is scored under, and
-        with guidance one for its plain prompt.
+        ``batch_size`` counts model rows of all workers: a text has 1 + K, one for each other prompt that it is scored
+        under, and with guidance one for its plain prompt.
         """
-        rows = self.rows(settings, batch_size)
+        rows, workers = self.rows(settings, batch_size), self._workers if self.ahead(settings, batch_size) else [self]
+        each = max(1, rows // len(workers))
+        streams = [partial(one._stream, settings=settings, rows=each, prefixes=prefixes) for one in workers]
+        return side_by_side(streams, queue, each) if len(streams) > 1 else streams[0](queue)
+
+    @torch.inference_mode()
+    def _stream(
+        self, queue: deque[Request], settings: DecodingParameters, rows: int, prefixes: Sequence[str]
+    ) -> Iterator[tuple[Request, Completion]]:
+        """The stream of one worker, with so many model rows."""
+        rows = min(rows, self._most_rows or rows)
         batch: LiveBatch | None = None
         wide = deque[Request]()  # beyond the model's window
         while queue or wide or (batch and batch.sequences):
@@ -93,14 +121,17 @@ class Engine(PromptEncoder):
                 plain = wide
             ran_out, done = False, list[tuple[Request, Completion]]()
             try:
-                if plain is not None:
-                    done = self._plain_batch(plain, settings, self._wide_rows(rows) if plain is wide else rows)
-                else:
-                    if batch is None:
-                        self._read_prefixes(prefixes)
-                        batch = LiveBatch(self._caches, [len(ids) for ids in self.prefix_ids], self._device)
-                    self._admit(batch, queue, wide, settings, rows)
-                    done = self._step(batch, settings)
+                with ExitStack() as held:
+                    for lock in self._locks if plain is not None else [self._own]:
+                        held.enter_context(lock)
+                    if plain is not None:
+                        done = self._plain_batch(plain, settings, self._wide_rows(rows) if plain is wide else rows)
+                    else:
+                        if batch is None:
+                            self._read_prefixes(prefixes)
+                            batch = LiveBatch(self._caches, [len(ids) for ids in self.prefix_ids], self._device)
+                        self._admit(batch, queue, wide, settings, rows)
+                        done = self._step(batch, settings)
             except (RuntimeError, MemoryError) as error:
                 _check_smaller(error, rows)
                 ran_out = True
@@ -155,10 +186,10 @@ class Engine(PromptEncoder):
         return self.no_tokens + (self.ends if settings.text_end == "quotation_mark" else [])
 
     def rows(self, settings: DecodingParameters, batch_size: int | None = None) -> int:
-        """Model rows to decode together: as many as the recipe says or as fit, and no more than memory once held."""
+        """Model rows of all workers: as many as the recipe says or as fit, and no more than memory once held."""
         logits = self._output.bytes_per_row if self._output else 12 * self.vocabulary  # float32, thrice for a softmax
         rows = batch_size or rows_that_fit(self.model, settings.max_new_tokens, logits)
-        return rows if self._most_rows is None else min(rows, self._most_rows)
+        return min(rows, sum(one._most_rows or rows for one in self._workers))
 
     def ahead(self, settings: DecodingParameters, batch_size: int | None) -> int:
         """See ``Writer.ahead``: 0 in the plain loop, and where a fixed batch repeats bits that depend on it."""
@@ -167,7 +198,7 @@ class Engine(PromptEncoder):
 
     def in_progress(self) -> float:
         """The work done on unfinished texts, prompts included, as a number of texts; another thread may ask."""
-        return sum(text.share(self._running[1]) for text in self._running[0])
+        return sum(text.share(most) for texts, most in (one._running for one in self._workers) for text in texts)
 
     def unfinished(self) -> list[tuple[int, int]]:
         """The rows and the tokens so far of every unfinished text."""

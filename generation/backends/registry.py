@@ -18,22 +18,27 @@ ASK_SECONDS = 10.0
 class Backend:
     """How one backend is loaded, declared once in ``BACKENDS``.
 
-    ``load`` gives the writer; a server's answers are kept beside the run directory. ``preview`` gives the token counter
-    for a plan, without weights, and lines about the model. ``dtype`` resolves ``dtype: auto``. ``proof`` tries the
-    model, and gives lines about that.
+    ``load`` gives the writer, of so many workers; a server's answers are kept beside the run directory. ``preview``
+    gives the token counter for a plan, without weights, and lines about the model. ``dtype`` resolves ``dtype: auto``.
+    ``proof`` tries the model, and gives lines about that.
     """
 
-    load: Callable[[LanguageModel, Path | None], Writer]
+    load: Callable[[LanguageModel, Path | None, int], Writer]
     preview: Callable[[LanguageModel], tuple[TokenCounter, list[str]]]
     dtype: Callable[[LanguageModel], str]
     proof: Callable[[LanguageModel], list[str]] = lambda model: []
 
 
-def _engine(model: LanguageModel, _: Path | None = None) -> Writer:
+def _engine(model: LanguageModel, _: Path | None = None, workers: int = 1) -> Writer:
+    import torch
+
     from generation.backends.engine import Engine
 
     loaded, tokenizer = _torch().load_model(model)
-    return Engine(loaded, tokenizer, model.chat_template)
+    engine = Engine(loaded, tokenizer, model.chat_template, workers=workers)
+    if not model.threads:
+        torch.set_num_threads(max(1, torch.get_num_threads() // engine.workers))
+    return engine
 
 
 def _torch() -> Any:
@@ -42,7 +47,7 @@ def _torch() -> Any:
     return load_model
 
 
-def _server(model: LanguageModel, directory: Path | None = None) -> Any:
+def _server(model: LanguageModel, directory: Path | None = None, _: int = 1) -> Any:
     try:
         from generation.backends.openai_server import OpenAIServer
     except ImportError as error:
@@ -62,9 +67,12 @@ BACKENDS = {
 }
 
 
-def load_writer(model: LanguageModel, directory: Path | None = None) -> Writer:
-    """The writer of a recipe's section ``model``. Raises InputError when it cannot be loaded."""
-    return BACKENDS[model.backend].load(model, directory)
+def load_writer(model: LanguageModel, directory: Path | None = None, workers: int = 1) -> Writer:
+    """The writer of a recipe's section ``model``. ``workers``: threads that write at the same time.
+
+    Raises InputError when it cannot be loaded.
+    """
+    return BACKENDS[model.backend].load(model, directory, workers)
 
 
 def load_preview(model: LanguageModel) -> tuple[TokenCounter, list[str]]:

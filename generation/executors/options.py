@@ -54,16 +54,20 @@ class ClusterOptions:
         """Whether the workers are on machines that may have other versions and files, and that come and go."""
         return self.address is not None
 
-    @property
-    def spreads(self) -> bool:
-        """Whether several workers on Ray do the tasks, in place of this process."""
-        return self.remote or self.workers is not None
+    def on_ray(self, recipe: DatasetRecipe) -> bool:
+        """Whether processes on Ray do the tasks, and not threads of this one, which share a model on a CPU.
+
+        Where a text depends on its batch and that has a fixed size, a shard is generated alone, by one thread.
+        """
+        alone = recipe.decoding.batch_size and recipe.model.dtype != "float32"
+        apart = self.store is not None or self.cpus or self.gpus or on_gpu(recipe) or alone
+        return self.remote or (self.workers is not None and bool(apart))
 
 
 def check(options: ClusterOptions, recipe: DatasetRecipe) -> None:
     """Raise InputError for options that do not go together, or not with the recipe."""
     given = {"--store": options.store, "--cpus-per-worker": options.cpus, "--gpus-per-worker": options.gpus}
-    if not options.spreads:
+    if options.workers is None and not options.remote:
         if alone := [name for name, value in given.items() if value is not None]:
             raise InputError(", ".join(alone), "is for several workers", hint="add --workers N or --ray")
         return
@@ -72,7 +76,7 @@ def check(options: ClusterOptions, recipe: DatasetRecipe) -> None:
     if not recipe.model.facts.local:
         hint = "raise model.server.concurrency: one process keeps a server busy"
         raise InputError("--ray, --workers", f"are not for backend {recipe.model.backend}", hint=hint)
-    if find_spec("ray") is None:  # not imported: the environment has to be set before
+    if options.on_ray(recipe) and find_spec("ray") is None:  # not imported: the environment has to be set before
         raise InputError("--ray, --workers", "Ray is not installed", hint="pip install .[ray]")
 
 
@@ -102,12 +106,16 @@ class WorkerResources:
 
 def worker_resources(recipe: DatasetRecipe, options: ClusterOptions) -> WorkerResources:
     """Resources of one worker: its threads' CPUs, the memory of a model on a CPU, the GPU of one on a GPU."""
-    model = recipe.model
-    on_gpu = model.device.startswith("cuda") or model.device_map is not None
+    model, gpu = recipe.model, on_gpu(recipe)
     here = max(1, (os.cpu_count() or 1) // (options.workers or 1)) if not options.remote else 1
-    weights = weight_bytes(model.path, model.gguf_file, model.dtype) if model.path and not on_gpu else 0
+    weights = weight_bytes(model.path, model.gguf_file, model.dtype) if model.path and not gpu else 0
     memory = IN_USE * weights + PROCESS if weights else 0
-    return WorkerResources(options.cpus or model.threads or here, options.gpus or int(on_gpu), memory)
+    return WorkerResources(options.cpus or model.threads or here, options.gpus or int(gpu), memory)
+
+
+def on_gpu(recipe: DatasetRecipe) -> bool:
+    """Whether the model is read on a GPU."""
+    return recipe.model.device.startswith("cuda") or recipe.model.device_map is not None
 
 
 def weight_bytes(path: str, gguf_file: str | None, dtype: str) -> int:

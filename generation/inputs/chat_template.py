@@ -12,6 +12,7 @@ import sys
 import weakref
 from collections.abc import Sequence
 from functools import lru_cache
+from threading import Lock
 from typing import Any
 
 from generation.inputs import chat_process
@@ -34,6 +35,7 @@ class ChatTemplate:
         self._tokenizer, self.seconds = tokenizer, seconds
         self._process: subprocess.Popen[str] | None = None
         self._proved: str | None = None
+        self._lock = Lock()  # one question at a time
 
     def turn(self, text: str) -> str:
         """A user's turn with ``text``, up to where the answer begins.
@@ -74,6 +76,10 @@ class ChatTemplate:
         return str(answer["turn"])
 
     def _asked(self, question: dict[str, Any]) -> dict[str, Any]:
+        with self._lock:
+            return self._answer(question)
+
+    def _answer(self, question: dict[str, Any]) -> dict[str, Any]:
         process = self._process = self._process or _started(self)
         assert process.stdin is not None and process.stdout is not None
         try:

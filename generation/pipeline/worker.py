@@ -155,8 +155,8 @@ class LocalExecutor:
 
 
 @contextmanager
-def local_executor(spec: ExecutorSpec) -> Iterator[Executor]:
-    """Load the model in this process. Raises InputError when it cannot be loaded."""
-    writer = load_writer(spec.recipe.model, spec.directory)
+def local_executor(spec: ExecutorSpec, workers: int = 1) -> Iterator[Executor]:
+    """Load the model in this process, for so many threads that write. Raises InputError when it cannot be loaded."""
+    writer = load_writer(spec.recipe.model, spec.directory, workers)
     with report_usage(writer, spec.directory):
         yield LocalExecutor(Worker(spec.recipe, spec.prompts, writer), spec.directory)

@@ -3,7 +3,9 @@
 A request may be debiased, guided, scored under further prompts, and have its own λ and γ; a batch mixes all of them.
 """
 
+import threading
 from collections import deque
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -134,8 +136,11 @@ def test_nothing_depends_on_batch_size_order_or_history(name, logits, tmp_path):
     """Texts and statistics to the last bit: rows enter and leave, pages fill up, two rows or sixty share a prompt."""
     top_k = 5 if logits == "in pieces" else 0
     settings = DecodingParameters(top_k=top_k, top_p=0.95, max_new_tokens=36, guidance=0.5)  # three pages
-    engine, asked = load_engine(made(tmp_path, name)), mixed(42, settings)
+    folder = made(tmp_path, name)
+    engine, asked, three = load_engine(folder), mixed(42, settings), load_engine(folder, workers=3)
     whole = complete(engine, asked, settings, 400, PREFIXES)
+    assert complete(three, asked, settings, 90, PREFIXES) == whole
+    assert min(one.passes for one in three._workers) > 0
     assert complete(engine, asked[::-1], settings, 20, PREFIXES)[::-1] == whole
     assert complete(engine, asked[:4], settings, 1, PREFIXES) == whole[:4]
     assert complete(engine, asked[9:], settings, 33, PREFIXES) == whole[9:]
@@ -147,8 +152,9 @@ def test_nothing_depends_on_batch_size_order_or_history(name, logits, tmp_path):
     assert sum(ours.text != theirs.text for ours, theirs in zip(whole, without, strict=True)) >= 5
 
 
-def test_requests_may_be_added_while_it_runs(engine):
-    asked, written = requests(12), {}
+@pytest.mark.parametrize("workers", [1, 2])
+def test_requests_may_be_added_while_it_runs(workers, lm):
+    engine, asked, written = load_engine(lm, workers), requests(12), {}
     queue = deque(asked[:6])
     for request, done in engine.stream(queue, SETTINGS, 8, PREFIXES):
         written[request] = done
@@ -208,15 +214,16 @@ def test_statistics_are_those_of_a_forward_pass_of_the_model(name, settings, tmp
 @pytest.mark.parametrize("name", ["gemma3", pytest.param("phi3", marks=SLOW)])
 def test_texts_beyond_the_window_stand_among_others(name, tmp_path, capsys):
     """Bits do not depend on the other texts, on either side of the window; said once."""
-    engine, asked = load_engine(make_family(tmp_path, name, sliding_window=45)), mixed(24, GUIDED)
+    folder = make_family(tmp_path, name, sliding_window=45)
+    engine, asked = load_engine(folder), mixed(24, GUIDED)
     lengths = [max(len(engine.encode(p)) for p in (one.prompt, *one.counter_prompts)) + 12 for one in asked]
     assert engine.attention.window == 45 and engine.context == 256 and 4 <= sum(n > 45 for n in lengths) <= 20
     done = complete(engine, asked, GUIDED, 96)
     assert capsys.readouterr().err.count("beyond the model's window of 45 tokens") == 1
     assert [one.text for one in done] == expected(tmp_path, engine, asked, GUIDED)
-    assert complete(engine, asked[::-1], GUIDED, 7)[::-1] == done
+    assert complete(engine, asked[::-1], GUIDED, 7)[::-1] == complete(load_engine(folder, 3), asked, GUIDED, 96) == done
     assert [complete(engine, [request], GUIDED)[0] for request in asked[:9]] == done[:9]
-    assert "window" not in capsys.readouterr().err
+    assert capsys.readouterr().err.count("window") <= 3  # of the three workers
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -286,6 +293,37 @@ def test_out_of_memory_at_any_step_loses_nothing(owner, name, failing, lm, monke
     monkeypatch.setattr(owner, name, fails)
     assert complete(engine, asked, SETTINGS, 64, PREFIXES) == wanted
     assert len(calls) > max(failing)
+
+
+def test_several_workers_read_a_prompt_once_and_halve_their_own_rows(lm, monkeypatch, capsys):
+    asked, one, two = requests(60), load_engine(lm), load_engine(lm, 2)
+    wanted, real = complete(one, asked, SETTINGS, 64), live_batch.LiveBatch.next_pass
+    assert complete(two, asked, SETTINGS, 128) == wanted
+    assert sum(worker.tokens_computed for worker in two._workers) < 1.05 * one.tokens_computed
+    assert {worker.in_progress() for worker in two._workers} == {0.0}
+
+    def narrow(batch):
+        if batch.rows > 20:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(batch)
+
+    monkeypatch.setattr(live_batch.LiveBatch, "next_pass", narrow)
+    assert complete(two, asked, SETTINGS, 128) == wanted
+    assert capsys.readouterr().err.count("out of memory with 64 rows: retrying with 32") == 2
+    assert two.rows(SETTINGS) == 32
+
+
+@pytest.mark.parametrize("failing", [True, False], ids=["a worker fails", "the caller stops"])
+def test_workers_end_with_an_error_of_one_of_them_and_with_their_caller(failing, lm, monkeypatch):
+    before, engine, started = threading.active_count(), load_engine(lm, 3), []
+    if failing:
+        monkeypatch.setattr(engine._workers[1], "_finish", Mock(side_effect=InputError("prompt", "is odd")))
+    with pytest.raises(InputError, match="is odd") if failing else nullcontext():
+        for _ in engine.stream(deque(requests(60)), SETTINGS, 60):
+            started.append(threading.active_count())
+            if not failing and len(started) == 5:
+                break
+    assert (failing or set(started) == {before + 3}) and threading.active_count() == before
 
 
 def test_too_little_memory_for_a_full_batch_is_fewer_rows_and_said_once(lm, monkeypatch, capsys):

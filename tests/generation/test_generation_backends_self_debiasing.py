@@ -243,12 +243,17 @@ def test_a_row_has_the_same_bits_whatever_rows_are_there(monkeypatch, top_k):
 
     everything = torch.arange(100)
     whole = drawn(everything, torch.stack([everything, everything.roll(1)], dim=1))
-    monkeypatch.setitem(output_layer.AT_ONCE, "cpu", 5 * 160 * 640)  # logits of five rows at a time
+    most, read, embedding = 5 * 160 * 640, [], nn.functional.embedding  # logits of five rows at a time
+    monkeypatch.setitem(output_layer.AT_ONCE, "cpu", most)
+    monkeypatch.setattr(
+        nn.functional, "embedding", lambda ids, weight: read.append(ids.numel()) or embedding(ids, weight)
+    )
     for size in (1, 2, 7, 33, 64):
         rows = torch.randperm(100, generator=generator)[:size]
         rows = torch.cat([rows, (rows - 1) % 100])
         found = drawn(rows, torch.stack([torch.arange(size), torch.arange(size, 2 * size)], dim=1))
         assert torch.equal(found[0], whole[0][rows[:size]]) and torch.equal(found[1], whole[1][rows[:size]])
+    assert 0 < max(read) * 640 <= most, "weights that are read together"
 
 
 def test_logits_of_all_rows_are_never_there_at_once_and_more_rows_fit(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -19,7 +20,14 @@ import psutil
 import pytest
 from small_runs import small_recipe
 
-from generation.executors.options import ClusterOptions, WorkerResources, _refusal, local_instance, withheld_secrets
+from generation.executors.options import (
+    ClusterOptions,
+    WorkerResources,
+    _refusal,
+    check,
+    local_instance,
+    withheld_secrets,
+)
 from generation.executors.options import cluster as connected
 from generation.executors.ray_executor import TRIES, Cause, Node, Nodes, RayExecutor, TaskQueue, WorkerHandle, classify
 from generation.executors.ray_workers import require_files
@@ -117,8 +125,21 @@ def test_a_node_without_room_or_memory_for_a_worker_is_left_out_by_name():
 X2 = Path("recipes/demo/sts-dino-x2.yaml")
 
 
-def of(**model: object) -> DatasetRecipe:
-    return small_recipe("sts", model={"repo_id": "org/lm", "revision": "a" * 40, "license": "mit"} | model)
+def of(changes: dict[str, object] | None = None, **model: object) -> DatasetRecipe:
+    described = {"repo_id": "org/lm", "revision": "a" * 40, "license": "mit"} | model
+    return small_recipe("sts", model=described, **changes or {})
+
+
+def test_workers_of_a_model_on_a_cpu_are_threads_and_others_are_on_ray(monkeypatch):
+    cpu, gpu, two = of(), of(device="cuda"), ClusterOptions(workers=2)
+    assert not two.on_ray(cpu) and two.on_ray(gpu) and ClusterOptions("auto").on_ray(cpu)
+    assert all(replace(two, **more).on_ray(cpu) for more in ({"store": "/x"}, {"cpus": 1.0}, {"gpus": 1.0}))
+    fixed = {"decoding": {"batch_size": 24}}
+    assert two.on_ray(of(fixed, dtype="bfloat16")) and not two.on_ray(of(fixed, dtype="float32"))
+    monkeypatch.setattr("generation.executors.options.find_spec", lambda _: None)
+    check(two, cpu)
+    with pytest.raises(InputError, match="Ray is not installed"):
+        check(two, gpu)
 
 
 def test_tokens_stay_with_the_driver_unless_workers_need_them():

@@ -1,4 +1,4 @@
-"""One process, workers of this machine, three nodes, with a store or without: the same bytes, and each resumes
+"""One process, two threads in it, workers on Ray, three nodes, with a store or not: the same bytes, and each resumes
 what another began.
 
 Every start of a chain but the last one is killed on its way. In the way ``losses`` the cluster loses a worker and a
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow("kills workers of real clusters, to the same bytes
 
 CASES = [
     ("sts-dino-x2", "source.limit=24", "one-workers-cluster-store-one"),
-    ("sts-dino-x1x2", "source.limit=12", "store-cluster-workers"),
+    ("sts-dino-x1x2", "source.limit=12", "store-cluster-ray"),
     ("sts-dino-x2", "source.limit=48", "losses"),
 ]
 LOSSES = ((2, "worker"), (5, "node"))  # shards that exist → what the cluster loses then
@@ -45,6 +45,7 @@ def start(
     options = {
         "one": [],
         "workers": ["--workers", "2"],
+        "ray": ["--workers", "2", "--cpus-per-worker", "1"],
         "cluster": on_cluster,
         "losses": on_cluster,
         "store": [*on_cluster, "--store", str(out.parent / f"{out.name}.store")],
