@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import typer
 
 from eval.tasks.own import OwnData, OwnFiles, read_own
-from generation.executors.options import on_gpu
+from generation.executors.options import ClusterOptions
 from hub import cli
 from hub.assets import asset
 from hub.contract.measured import Fidelity
@@ -283,16 +283,16 @@ def estimated(found: Adaptation) -> AdaptationEstimate:
 def predicted_by(found: Adaptation, writing: dict[str, Any], training: dict[str, Any]) -> AdaptationEstimate:
     """The estimate from the answers of both pilots. All processes that are alive together count for the memory.
 
-    Workers on a CPU share the model, and without ``threads`` the cores that the pilot had.
+    Workers in one process share the model, and without ``threads`` the cores that the pilot had.
     """
     start, load, workers = training["start_seconds"], training["load_seconds"], found.workers or 1
-    gpu, one_core = on_gpu(found.dataset), found.dataset.model.threads
+    apart = ClusterOptions(workers=found.workers).on_ray(found.dataset)
     scored = (SCORED_TEXTS if found.model.evaluation else 0) + found.own.texts
     embedding = 3 * scored / training["texts_per_second"]  # by the encoder, its base and its baseline
     released = start + 4 * load  # the untrained and the trained encoder are merged and written
-    stages = max((workers if gpu else 1) * writing["memory_mb"], training["memory"] / 2**20) + STAGE
+    stages = max((workers if apart else 1) * writing["memory_mb"], training["memory"] / 2**20) + STAGE
     return AdaptationEstimate(
-        write=writing["start_seconds"] + writing["seconds"] / (workers if gpu or one_core else 1),
+        write=writing["start_seconds"] + writing["seconds"] / (workers if apart or found.dataset.model.threads else 1),
         verify=start + 2 * writing["rows"] / JUDGED_PER_SECOND if found.is_judged else 0.0,
         train=released + training["training_seconds"],
         control=released + training["control_seconds"] if found.model.control else 0.0,

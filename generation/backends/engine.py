@@ -63,7 +63,10 @@ class Engine(PromptEncoder):
         self._output = take_output_layer(model) if self.attention.shared else None
         if shared and self._output is None:
             pack(model, last=True)
-        self._window_reported = False
+        beyond = (
+            f"texts beyond the model's window of {self.attention.window} tokens: the plain, slower loop writes them"
+        )
+        self._window_message = iter([beyond])  # said once by all workers
         self._exact = model.dtype == torch.float32 and self._device.type == "cpu"  # a text never depends on its batch
         self._caches = KVCaches()
         self.prefix_ids: list[Ids] = []
@@ -218,10 +221,8 @@ class Engine(PromptEncoder):
 
     def _wide_rows(self, rows: int) -> int:
         """Rows of texts beyond the window. Where bits are promised one text at a time: padding would change them."""
-        if not self._window_reported:
-            window = f"texts beyond the model's window of {self.attention.window} tokens"
-            say(f"{window}: the plain, slower loop writes them")
-        self._window_reported = True
+        for message in self._window_message:
+            say(message)
         return 1 if self._exact else rows
 
     def _admit(

@@ -59,8 +59,9 @@ class ClusterOptions:
 
         Where a text depends on its batch and that has a fixed size, a shard is generated alone, by one thread.
         """
-        alone = recipe.decoding.batch_size and recipe.model.dtype != "float32"
-        apart = self.store is not None or self.cpus or self.gpus or on_gpu(recipe) or alone
+        model = recipe.model
+        alone = recipe.decoding.batch_size and model.dtype != "float32"
+        apart = self.store is not None or self.cpus or self.gpus or model.device != "cpu" or model.device_map or alone
         return self.remote or (self.workers is not None and bool(apart))
 
 
@@ -106,16 +107,12 @@ class WorkerResources:
 
 def worker_resources(recipe: DatasetRecipe, options: ClusterOptions) -> WorkerResources:
     """Resources of one worker: its threads' CPUs, the memory of a model on a CPU, the GPU of one on a GPU."""
-    model, gpu = recipe.model, on_gpu(recipe)
+    model = recipe.model
+    on_gpu = model.device.startswith("cuda") or model.device_map is not None
     here = max(1, (os.cpu_count() or 1) // (options.workers or 1)) if not options.remote else 1
-    weights = weight_bytes(model.path, model.gguf_file, model.dtype) if model.path and not gpu else 0
+    weights = weight_bytes(model.path, model.gguf_file, model.dtype) if model.path and not on_gpu else 0
     memory = IN_USE * weights + PROCESS if weights else 0
-    return WorkerResources(options.cpus or model.threads or here, options.gpus or int(gpu), memory)
-
-
-def on_gpu(recipe: DatasetRecipe) -> bool:
-    """Whether the model is read on a GPU."""
-    return recipe.model.device.startswith("cuda") or recipe.model.device_map is not None
+    return WorkerResources(options.cpus or model.threads or here, options.gpus or int(on_gpu), memory)
 
 
 def weight_bytes(path: str, gguf_file: str | None, dtype: str) -> int:

@@ -132,7 +132,9 @@ def of(changes: dict[str, object] | None = None, **model: object) -> DatasetReci
 
 def test_workers_of_a_model_on_a_cpu_are_threads_and_others_are_on_ray(monkeypatch):
     cpu, gpu, two = of(), of(device="cuda"), ClusterOptions(workers=2)
-    assert not two.on_ray(cpu) and two.on_ray(gpu) and ClusterOptions("auto").on_ray(cpu)
+    assert (
+        not two.on_ray(cpu) and two.on_ray(gpu) and two.on_ray(of(device="mps")) and ClusterOptions("auto").on_ray(cpu)
+    )
     assert all(replace(two, **more).on_ray(cpu) for more in ({"store": "/x"}, {"cpus": 1.0}, {"gpus": 1.0}))
     fixed = {"decoding": {"batch_size": 24}}
     assert two.on_ray(of(fixed, dtype="bfloat16")) and not two.on_ray(of(fixed, dtype="float32"))

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -60,6 +61,20 @@ def test_two_recipes_are_proposed_that_fit_each_other(corpus, tmp_path):
     chain = steps(found, AdaptationEstimate(*[1.0] * 5, 10, 1, 1.0))
     assert [step.name for step in chain] == ["write", "verify", "train", "control", "score"]
     assert not chain[0].is_done() and not chain[2].is_done()
+
+
+@pytest.mark.parametrize(
+    ("model", "shorter", "memory"), [({}, 1, 1), ({"threads": 1}, 2, 1), ({"device": "cuda"}, 2, 2)], ids=str
+)
+def test_workers_that_share_a_model_or_cores_are_predicted_so(model, shorter, memory, corpus, tmp_path):
+    found = proposed(corpus, tmp_path / "out", "builtin")
+    given = found.dataset.model.model_copy(update={"threads": None, "device": "cpu", **model})
+    found = replace(found, workers=2, dataset=found.dataset.model_copy(update={"model": given}))
+    training = defaultdict(float, texts_per_second=100.0, memory=0)
+    writing = {"start_seconds": 3.0, "seconds": 80.0, "memory_mb": 6000.0, "rows": 10, "read": []}
+    predicted = adapt.predicted_by(found, writing, training)
+    assert predicted.write == 3 + 80 / shorter
+    assert 0 <= predicted.memory_mb - 6000 * memory - adapt.STAGE < 6000
 
 
 def test_german_texts_are_asked_for_in_german_and_scored_on_no_english_task(tmp_path):
