@@ -356,7 +356,7 @@ class Estimate:
         lines = [
             f"pilot of {sum(self.texts.values())} texts: {self.pilot_seconds:.1f} s",
             f"rows/s: {self.rows / self.seconds:.3g}",
-            f"time: {self.seconds / 3600:.3g} hours ({hours} h {minutes:02d} min), "
+            f"time: {self.seconds / 3600:.3g} hours ({hours} h {minutes:02d} min) with one worker, "
             f"and {self.start_seconds:.0f} s to load the model and read what prompts share",
             f"source sentences: {self.source_sentences}; raw rows: about {self.rows}",
             f"memory: about {self.memory_mb / 1024:.1f} GiB",
