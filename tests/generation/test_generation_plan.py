@@ -121,5 +121,7 @@ def test_the_commands_write_nothing(lm, tmp_path):
     planned = outcome_of(run, *words, "--limit", 5, "--dry-run")
     estimated = outcome_of(run, *words, "--limit", 64, "--estimate")
     assert planned.code == 0 and "5 (skipped: none)" in planned.printed
-    assert estimated.code == 0 and all(word in estimated.printed for word in ("rows/s: ", "hours", "memory: about "))
+    assert estimated.code == 0 and all(
+        word in estimated.printed for word in ("rows/s: ", "hours", "with one worker", "memory: about ")
+    )
     assert outcome_of(run, *words, "--dry-run", "--estimate").code == 2 and not list(tmp_path.iterdir())
