@@ -1,14 +1,13 @@
 # sts-dino: `make` alone prints the targets. Every target that runs Python makes .venv first, once per change of the pins.
 .DEFAULT_GOAL := help
 .PHONY: help demo real test test-all test-hub test-loaders hub install lm style quality dataset train evaluate card publish regenerate
-.PHONY: republish release-all value job bench clean clean-artifacts evaluate-reference pins
+.PHONY: republish release-all value bench clean clean-artifacts evaluate-reference pins
 PYTHON ?= python3
 RUN := .venv/bin/python
 RECIPE ?= recipes/demo/sts-dino-x2.yaml
 DATA ?= $(STS_DINO_DATA)
 RECIPES ?= $(wildcard recipes/datasets recipes/models)
 ORG ?= sts-dino
-FLAVOR ?= cpu-basic
 HUB ?= artifacts/hub
 ACT := $(if $(filter 1,$(YES)),--yes) $(if $(filter 1,$(PUBLIC)),--public) $(if $(filter 1,$(FORCE)),--force)
 SPREAD := $(if $(RAY),--ray $(RAY)) $(if $(WORKERS),--workers $(WORKERS)) $(if $(STORE),--store '$(STORE)')
@@ -83,11 +82,7 @@ release-all: .venv/.ready ## regenerate and publish every dataset and model: mak
 value: .venv/.ready ## measure what an encoder gains from a dataset, beside controls: make value RUN_DIR=artifacts/datasets/... [SENTEVAL=DIR; else the validation split] [WORKERS=N]
 	.venv/bin/sts-dino value $(RUN_DIR) $(if $(SENTEVAL),--senteval-data $(SENTEVAL),--split validation) $(if $(WORKERS),--workers $(WORKERS))
 
-job: .venv/.ready ## regenerate as a job of Hugging Face: print its command, YES=1 starts it (more options: sts-dino job --help): make job RECIPE=... ORG=... FLAVOR=l4x4 WORKERS=4 [TIMEOUT=2d]
-	$(if $(RAY)$(STORE),$(error a job is one machine: RAY and STORE are not for it))
-	.venv/bin/sts-dino job $(RECIPE) --org $(ORG) --flavor $(FLAVOR) $(if $(TIMEOUT),--timeout $(TIMEOUT)) $(if $(WORKERS),--workers $(WORKERS)) $(filter --yes --public,$(ACT))
-
-bench: .venv/.ready ## measure the engine (half an hour, see benchmarks/README.md)
+bench: .venv/.ready ## measure the engine (half an hour, see experiments/speed/README.md)
 	$(RUN) -m sts_dino benchmark throughput
 
 style: .venv/.ready ## format and fix

@@ -1,1 +1,1 @@
-"""Experiments: plans as YAML, one runner (``sts-dino experiment``), results as data, pages written from the results."""
+"""Experiments: plans as YAML, one runner (``sts-dino experiment``), and pages of their results."""

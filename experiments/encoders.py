@@ -1,4 +1,7 @@
-"""Encoders of experiments: trained on a variant's pairs under each seed, and scored, each step once."""
+"""Encoders of experiments: trained on a variant's pairs under each seed, and scored.
+
+Each training and each evaluation is a step that runs once.
+"""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -8,100 +11,166 @@ from typing import Any
 
 import yaml
 
-from experiments.plan import Encoder, OwnColumn, Plan, Seeds
-from experiments.steps import Made, digest
-from experiments.variants import DatasetMaker, finished_config, finished_rows, source_sentences
-from hub.contract.recipe import ModelRecipe
-from hub.contract.recipe_file import apply_overrides, checked, read_yaml
-from hub.contract.schema import ROW_SCHEMAS
-from hub.durable import sha256_file, write_text
-from release.value import CONFIG, copies, shuffled, trained_on, training_sha256, untrained, write_pairs
+from sts_dino.experiments.plan import Encoder, OwnColumn, Seeds
+from sts_dino.experiments.steps import StepOutput, hash_parts
+from sts_dino.experiments.variants import (
+    DatasetMaker,
+    get_finished_config,
+    read_finished_rows,
+    read_source_sentences,
+)
+from sts_dino.hub.contract.recipe import ModelRecipe
+from sts_dino.hub.contract.recipe_file import apply_overrides, read_yaml, validate_recipe
+from sts_dino.hub.contract.schema import ROW_SCHEMAS
+from sts_dino.hub.durable import hash_file, write_text
+from sts_dino.release.value import (
+    VARIANT_CONFIG,
+    hash_training,
+    make_simcse_triplets,
+    point_recipe_at,
+    remove_training,
+    shuffle_scores,
+    write_pairs,
+)
+
+Tree = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Scored:
-    """The evaluations of an encoder, a folder for each training, and the CPU seconds that they took."""
+class Evaluations:
+    """The evaluations of an encoder, a folder for each training, and their CPU seconds."""
 
     folders: tuple[Path, ...]
     seconds: float
 
 
 class EncoderMaker:
-    """Trains and scores the encoders of a plan. ``overrides``: settings with files for base encoders of the Hub."""
+    """Trains and scores the encoders of a plan.
 
-    def __init__(self, plan: Plan, datasets: DatasetMaker, overrides: Sequence[str] = ()):
-        self.plan, self.datasets, self.overrides = plan, datasets, overrides
+    ``overrides``: settings with files for base encoders of the Hub.
+    """
+
+    def __init__(self, datasets: DatasetMaker, overrides: Sequence[str] = ()):
+        self.datasets = datasets
+        self.overrides = overrides
         self.steps = datasets.steps
 
-    def scored(self, encoder: Encoder, columns: Sequence[OwnColumn], seeds: Seeds) -> Scored:
-        """The evaluations of an encoder on the columns' tasks; missing trainings run first."""
-        tasks = list(dict.fromkeys((task, column.split) for column in columns for task in column.tasks))
+    def score(self, encoder: Encoder, columns: Sequence[OwnColumn], seeds: Seeds) -> Evaluations:
+        """Return the evaluations on the columns' tasks; missing trainings run first."""
+        tasks: list[tuple[str, str]] = []
+        for column in columns:
+            tasks += [(task, column.split) for task in column.tasks]
+        tasks = list(dict.fromkeys(tasks))
         if encoder.model is not None:
-            return self._scored_by_name(encoder.name, encoder.model, tasks)
-        folders, seconds = [], 0.0
-        for tree in self.trees(encoder, seeds):
-            evaluation = [{"task": task, "split": split} for task, split in tasks]
-            trained, key = self._trained(encoder, tree)
-            path = trained.path.with_name("score.yaml")
-            whole = tree | {"evaluation": evaluation, "bootstrap_samples": "100"}  # tables resample all evaluations
-            write_text(path, yaml.safe_dump(whole, sort_keys=False, allow_unicode=True))
-            words = ["score", str(path), "--model", str(trained.path), "--no-cache", *self._data_words()]
-            out = trained.path / "results.json"
-            seconds += self.steps.once("scores", digest(key, tasks), words, f"{encoder.name}, scores", out)
-            seconds += trained.seconds
-            folders.append(trained.path)
-        return Scored(tuple(folders), seconds)
+            return self._score_by_name(encoder.name, encoder.model, tasks)
+        folders = []
+        seconds = 0.0
+        for tree in self.make_recipes(encoder, seeds):
+            run, key = self._train(encoder, tree)
+            seconds += run.seconds + self._score_run(encoder, tree, run, key, tasks)
+            folders.append(run.path)
+        return Evaluations(tuple(folders), seconds)
 
-    def _scored_by_name(self, name: str, model: str, tasks: Sequence[tuple[str, str]]) -> Scored:
-        source = Path(*model.removeprefix("python:").split(":")[0].split(".")).with_suffix(".py")
-        key = digest(model, sha256_file(source) if source.is_file() else None, tasks)
+    def _score_run(
+        self,
+        encoder: Encoder,
+        tree: Tree,
+        run: StepOutput,
+        key: str,
+        tasks: Sequence[tuple[str, str]],
+    ) -> float:
+        """Score a trained encoder on (task, split) pairs. Return the CPU seconds."""
+        path = run.path.with_name("score.yaml")
+        evaluation = [{"task": task, "split": split} for task, split in tasks]
+        # tables resample all evaluations
+        tree = tree | {"evaluation": evaluation, "bootstrap_samples": "100"}
+        write_text(path, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
+        command = ["score", str(path), "--model", str(run.path), "--no-cache"]
+        command += self._list_data_options()
+        title = f"{encoder.name}, scores"
+        out = run.path / "results.json"
+        return self.steps.run_once("scores", hash_parts(key, tasks), command, title, out)
+
+    def _score_by_name(
+        self, name: str, model: str, tasks: Sequence[tuple[str, str]]
+    ) -> Evaluations:
+        """Score any encoder that ``sts-dino score --model`` takes."""
+        module = model.removeprefix("python:").split(":")[0]
+        source = Path(*module.split(".")).with_suffix(".py")
+        source_hash = hash_file(source) if source.is_file() else None
+        key = hash_parts(model, source_hash, tasks)
         out = self.steps.folder / "named" / key
-        names = ",".join(dict.fromkeys(task for task, _ in tasks))
-        words = ["score", "--model", model, "--tasks", names, "--no-cache", "--out", str(out), *self._data_words()]
-        return Scored((out,), self.steps.once("scores", key, words, name, out / "results.json"))
+        task_names = ",".join(dict.fromkeys(task for task, _ in tasks))
+        command = ["score", "--model", model, "--tasks", task_names, "--no-cache"]
+        command += ["--out", str(out), *self._list_data_options()]
+        seconds = self.steps.run_once("scores", key, command, name, out / "results.json")
+        return Evaluations((out,), seconds)
 
-    def _data_words(self) -> list[str]:
+    def _list_data_options(self) -> list[str]:
+        """List the options of ``sts-dino score`` that name the evaluation data."""
         data = self.datasets.data
-        return ["--senteval-data", f"{data}/senteval", "--sts-data", f"{data}/sts-original"] if data else []
+        if data is None:
+            return []
+        return ["--senteval-data", f"{data}/senteval", "--sts-data", f"{data}/sts-original"]
 
-    def trees(self, encoder: Encoder, seeds: Seeds) -> list[dict[str, Any]]:
-        """The recipe of every training of an encoder; of an untrained one, one recipe."""
+    def make_recipes(self, encoder: Encoder, seeds: Seeds) -> list[Tree]:
+        """Return the recipe of every training of an encoder; of an untrained one, one recipe."""
         assert encoder.recipe is not None
-        tree = apply_overrides(read_yaml(encoder.recipe), self.settings(encoder.recipe, encoder))
+        settings = self.list_settings(encoder.recipe, encoder)
+        tree = apply_overrides(read_yaml(encoder.recipe), settings)
         if not encoder.trained:
-            return [untrained(tree)]
-        return [self._on_dataset(encoder, tree, data, seed) for data, seed in seeds.each()]
+            return [remove_training(tree)]
+        return [
+            self._set_dataset(encoder, tree, data_seed, seed) for data_seed, seed in seeds.each()
+        ]
 
-    def settings(self, recipe: Path, encoder: Encoder) -> list[str]:
-        """The settings of an encoder, and the overrides where its base is on the Hub (unused files are refused)."""
-        of_hub = read_yaml(recipe).get("base", {}).get("repo_id") is not None
-        return [*encoder.settings, *(self.overrides if of_hub else ())]
+    def list_settings(self, recipe: Path, encoder: Encoder) -> list[str]:
+        """List an encoder's settings, with the overrides where its base is on the Hub.
 
-    def _on_dataset(self, encoder: Encoder, tree: Mapping[str, Any], data_seed: int, seed: int) -> dict[str, Any]:
-        """The recipe with the encoder's dataset, or its baseline, in the place of its own."""
+        The overrides replace Hub repositories by local folders (``--set @assets/offline.yaml``). A
+        recipe without such a repository refuses them.
+        """
+        base = read_yaml(recipe).get("base") or {}
+        if base.get("repo_id") is None:
+            return list(encoder.settings)
+        return [*encoder.settings, *self.overrides]
+
+    def _set_dataset(
+        self, encoder: Encoder, tree: Mapping[str, Any], data_seed: int, seed: int
+    ) -> Tree:
+        """Return the recipe with the encoder's dataset, or with that of its baseline."""
         if encoder.dataset is None:
             return {**tree, "seed": str(seed)}
         run = self.datasets.find(encoder.dataset, data_seed).path
         folder = self.steps.folder / "baselines"
         if encoder.baseline == "simcse":
-            sources = [{"sentence1": text} for text in source_sentences(run)]
-            return trained_on(tree, "copies", write_pairs(folder, copies(sources, seed, str(run))), CONFIG, seed)
+            sentences = [{"sentence1": sentence} for sentence in read_source_sentences(run)]
+            triplets = make_simcse_triplets(sentences, seed, str(run))
+            return point_recipe_at(
+                tree, "copies", write_pairs(folder, triplets), VARIANT_CONFIG, seed
+            )
         if encoder.baseline == "shuffled":
             columns = ROW_SCHEMAS["sts"].columns
-            found = finished_rows(run, list(columns), "the shuffled-label baseline needs scored pairs")
-            rows = shuffled([dict(zip(columns, row, strict=True)) for row in found], seed)
-            return trained_on(tree, "shuffled", write_pairs(folder, rows), CONFIG, seed)
-        return trained_on(tree, "dataset", run, finished_config(run), seed)
+            hint = "the shuffled-label baseline needs scored pairs"
+            pairs = [
+                dict(zip(columns, row, strict=True))
+                for row in read_finished_rows(run, list(columns), hint)
+            ]
+            shuffled = write_pairs(folder, shuffle_scores(pairs, seed))
+            return point_recipe_at(tree, "shuffled", shuffled, VARIANT_CONFIG, seed)
+        return point_recipe_at(tree, "dataset", run, get_finished_config(run), seed)
 
-    def _trained(self, encoder: Encoder, tree: Mapping[str, Any]) -> tuple[Made, str]:
-        """The run directory of an encoder under one recipe, trained when missing, and the digest that decides it."""
-        recipe = checked(encoder.recipe or Path(encoder.name), ModelRecipe, dict(tree))
-        key = digest(training_sha256(recipe), recipe.seed)
+    def _train(self, encoder: Encoder, tree: Mapping[str, Any]) -> tuple[StepOutput, str]:
+        """Return an encoder's run directory under one recipe, and the digest that decides it."""
+        recipe = validate_recipe(encoder.recipe or Path(encoder.name), ModelRecipe, dict(tree))
+        key = hash_parts(hash_training(recipe), recipe.seed)
         folder = self.steps.folder / "encoders" / f"{encoder.name}-{key}"
         path = folder / "recipe.yaml"
+        out = folder / "encoder"
         write_text(path, yaml.safe_dump(dict(tree), sort_keys=False, allow_unicode=True))
-        words = ["train", str(path), "--out", str(folder / "encoder")]
-        what = f"{encoder.name}, training seed {recipe.seed}"
-        seconds = self.steps.once("encoder", key, words, what, folder / "encoder" / "manifest.json")
-        shutil.rmtree(folder / "encoder.base", ignore_errors=True)  # else `score` scores it with every encoder
-        return Made(folder / "encoder", seconds), key
+        command = ["train", str(path), "--out", str(out)]
+        title = f"{encoder.name}, training seed {recipe.seed}"
+        seconds = self.steps.run_once("encoder", key, command, title, out / "manifest.json")
+        # else `score` scores it with every encoder
+        shutil.rmtree(folder / "encoder.base", ignore_errors=True)
+        return StepOutput(out, seconds), key

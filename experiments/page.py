@@ -1,251 +1,402 @@
-"""The pages of kept results: ``docs/results.md`` (effects and readings), every table, and the power of each."""
+"""The pages of kept results: ``docs/results.md`` (effects and readings), tables and power."""
 
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from benchmarks.trials import table
-from experiments.plan import Effect, Experiment, Plan
-from experiments.result import Difference, Result, read_result
-from hub.contract.measured import Estimate
-from hub.durable import write_text
-from hub.papers import find_paper
-from hub.plot_style import COLOURS, picture
+from sts_dino.experiments.plan import Effect, Experiment, Plan
+from sts_dino.experiments.result import Difference, Result, read_result
+from sts_dino.experiments.speed.trials import format_table
+from sts_dino.hub.contract.measured import Estimate
+from sts_dino.hub.durable import write_text
+from sts_dino.hub.papers import find_paper
+from sts_dino.hub.plot_style import COLOURS, draw_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 INTRODUCTION = Path(__file__).parent / "plans" / "introduction.md"
-TABLES = "experiments/results/papers/README.md"
-HOUR = 3600
+TABLES_PAGE = "experiments/results/papers/README.md"
+SECONDS_PER_HOUR = 3600
 POWER_PAGE = """# Seeds that would decide
 
 `sts-dino experiment run --page` writes this table from the JSON files.
 
-How many times the seeds of an experiment would separate an effect as large as the paper's from 0, for the effects that
-are not reproduced and whose size the paper prints. The interval narrows with the root of the seeds. The test rows stay
+How many times the seeds of an experiment would separate an effect as large as the paper's from 0, \
+for the effects that
+are not reproduced and whose size the paper prints. \
+The interval narrows with the root of the seeds. The test rows stay
 the same, so both last columns are lower bounds."""
-POWER = 1.96 + 0.84  # standard errors that separate an effect from 0 at 95 % in four of five repetitions
-WIDEST = 9  # columns of numbers that a page shows side by side
+# standard errors that separate an effect from 0 at 95 % in four of five repetitions
+STANDARD_ERRORS_AT_POWER = 1.96 + 0.84
+MOST_NUMBER_COLUMNS = 9  # columns of numbers that a page shows side by side
 SEPARATOR = "\n\n"
-OPEN = "#767676"
-MARKS = {"reproduced": ("^", COLOURS[0]), "contradicted": ("v", COLOURS[5]), "not significant": ("o", OPEN)}
-LINEAR = 5.0  # points to either side of zero; beyond them the scale is logarithmic
-BELOW = "below the paper's size"
+UNDECIDED_COLOUR = "#767676"
+VERDICT_MARKS = {
+    "reproduced": ("^", COLOURS[0]),
+    "contradicted": ("v", COLOURS[5]),
+    "not significant": ("o", UNDECIDED_COLOUR),
+}
+LINEAR_POINTS = 5.0  # points to either side of zero; beyond them the scale is logarithmic
+BELOW_PAPER_SIZE = "below the paper's size"
 LINE_INCHES = 0.3
-WIDTH = 62  # characters of a line of a name
-Found = Sequence[tuple[Experiment, Result | None]]
+NAME_LINE_CHARACTERS = 62  # characters of a line of a name
+
+
+class KeptResult(NamedTuple):
+    """An experiment of a plan, and its kept result; None: not run yet."""
+
+    experiment: Experiment
+    result: Result | None
+
+
+class RunExperiment(NamedTuple):
+    """An experiment of a plan that has run."""
+
+    experiment: Experiment
+    result: Result
+
+
+class MeasuredEffect(NamedTuple):
+    """A declared effect and the difference that was measured for it."""
+
+    effect: Effect
+    difference: Difference
+
+
+class PlottedEffect(NamedTuple):
+    """An effect in the plot; ``printed``: the paper's difference, if it prints one."""
+
+    name: str
+    difference: Difference
+    printed: float | None
 
 
 def write_pages(page: Path, plan: Plan, results: Path) -> None:
-    """Write the page with its plots in ``results/`` beside it, and all tables as ``README.md`` of ``results``."""
-    found = [(one, read_result(results / f"{one.name}.json")) for one in plan.experiments]
-    plots = {name: svg for _, result in found if result for name, svg in result.measured.plots.items()}
-    shown = [
-        (f"{one.name}: {effect.says}, {effect.column}", difference, printed_difference(one, effect))
-        for one, result in found
-        for effect, difference in (matched(one, result) if result else [])
+    """Write the page of effects, the page of all tables, and the plots.
+
+    The plots lie in ``results/`` beside the page; ``README.md`` of ``results`` has the tables.
+    """
+    kept = [
+        KeptResult(experiment, read_result(results / f"{experiment.name}.json"))
+        for experiment in plan.experiments
     ]
-    plots |= {"effects": effects_plot(shown)} if shown else {}
-    plots |= {one.name: size_plot(one, result) for one, result in found if result and one.parameters}
-    for name, svg in plots.items():
+    for name, svg in draw_plots(list_run_experiments(kept)).items():
         write_text(page.parent / "results" / f"{name}.svg", svg)
-    write_text(page, summary(found))
-    write_text(results / "README.md", tables(plan, found))
-    write_text(results / "power.md", power(found))
+    write_text(page, format_summary(kept))
+    write_text(results / "README.md", format_tables(plan, kept))
+    write_text(results / "power.md", format_power(kept))
 
 
-def power(found: Found) -> str:
-    """A table of the effects that are not reproduced: how many times the seeds would separate the paper's from 0."""
+def list_run_experiments(kept: Sequence[KeptResult]) -> list[RunExperiment]:
+    """List the experiments that have run."""
+    return [RunExperiment(experiment, result) for experiment, result in kept if result is not None]
+
+
+def draw_plots(run: Sequence[RunExperiment]) -> dict[str, str]:
+    """Draw the plots of the pages, as SVG by name."""
+    plots: dict[str, str] = {}
+    plotted: list[PlottedEffect] = []
+    for experiment, result in run:
+        plots |= result.measured.plots
+        for effect, difference in match_effects(experiment, result):
+            name = f"{experiment.name}: {effect.says}, {effect.column}"
+            plotted.append(PlottedEffect(name, difference, get_printed(experiment, effect)))
+    if plotted:
+        plots["effects"] = plot_effects(plotted)
+    for experiment, result in run:
+        if experiment.parameters:
+            plots[experiment.name] = plot_sizes(experiment, result)
+    return plots
+
+
+def format_power(kept: Sequence[KeptResult]) -> str:
+    """Format a table of the effects that are not reproduced.
+
+    It says how many times the seeds would separate the paper's difference from 0.
+    """
     rows = []
-    for one, result in found:
-        for effect, difference in matched(one, result) if result else []:
-            printed, around = printed_difference(one, effect), difference.difference
-            if result is None or difference.verdict == "reproduced" or not printed:
+    for experiment, result in list_run_experiments(kept):
+        for effect, difference in match_effects(experiment, result):
+            printed = get_printed(experiment, effect)
+            if difference.verdict == "reproduced" or not printed:
                 continue
-            times = (POWER / 1.96 * (around.high - around.low) / 2 / printed) ** 2
-            hours = max(1.0, times) * result.seconds / HOUR
-            cells = [one.name, effect.says, effect.column, number(around), f"{printed:+z.1f}"]
-            rows.append([*cells, f"{times:,.2f}", f"{hours:,.1f}"])
+            estimate = difference.difference
+            half_width = (estimate.high - estimate.low) / 2
+            times = (STANDARD_ERRORS_AT_POWER / 1.96 * half_width / printed) ** 2
+            hours = max(1.0, times) * result.seconds / SECONDS_PER_HOUR
+            names = [experiment.name, effect.says, effect.column]
+            numbers = [format_estimate(estimate), f"{printed:+z.1f}"]
+            rows.append([*names, *numbers, f"{times:,.2f}", f"{hours:,.1f}"])
     columns = ["experiment", "effect", "column", "here", "paper", "times the seeds", "CPU-hours"]
-    return SEPARATOR.join([POWER_PAGE, table(columns, rows, names=3)]) + "\n"
+    return SEPARATOR.join([POWER_PAGE, format_table(columns, rows, names=3)]) + "\n"
 
 
-def summary(found: Found) -> str:
-    """The page of effects: the tally, one line for each effect, and what each experiment shows."""
-    run = [(one, result) for one, result in found if result]
+def format_summary(kept: Sequence[KeptResult]) -> str:
+    """Format the page of effects: the tally, a line for each effect, and the readings."""
+    run = list_run_experiments(kept)
     parts = [INTRODUCTION.read_text(encoding="utf-8").rstrip(), "## Effects"]
     if run:
-        parts += [tally(run), "![Effects with intervals, ours and the papers'](results/effects.svg)"]
-    parts.append(effects(run))
-    waiting = [f"`{one.name}`: {one.title}" for one, result in found if not result]
+        plot = "![Effects with intervals, ours and the papers'](results/effects.svg)"
+        parts += [format_tally(run), plot]
+    parts.append(format_effects(run))
+
+    waiting = [
+        f"`{experiment.name}`: {experiment.title}" for experiment, result in kept if not result
+    ]
     if waiting:
         parts.append("Not run yet: " + "; ".join(waiting) + ".")
     parts.append("## Readings")
-    for one, _ in run:
-        parts += [f"**{one.name}**: {one.title}. {one.reading}"] if one.reading else []
-        parts += [f"![{one.title}](results/{one.name}.svg)"] if one.parameters else []
+    for experiment, _ in run:
+        if experiment.reading:
+            parts.append(f"**{experiment.name}**: {experiment.title}. {experiment.reading}")
+        if experiment.parameters:
+            parts.append(f"![{experiment.title}](results/{experiment.name}.svg)")
     return SEPARATOR.join(parts) + "\n"
 
 
-def tables(plan: Plan, found: Found) -> str:
-    """Every table beside the paper's numbers, with deviations, cost and command."""
-    head = "# Tables of experiments\n\n`sts-dino experiment run --page` writes them from the JSON files."
-    return SEPARATOR.join([head, *(section(plan, one, result) for one, result in found if result)]) + "\n"
+def format_tables(plan: Plan, kept: Sequence[KeptResult]) -> str:
+    """Format every table beside the paper's numbers, with deviations, cost and command."""
+    command = "`sts-dino experiment run --page` writes them from the JSON files."
+    parts = [f"# Tables of experiments\n\n{command}"]
+    for experiment, result in list_run_experiments(kept):
+        parts.append(format_section(plan, experiment, result))
+    return SEPARATOR.join(parts) + "\n"
 
 
-def tally(run: Sequence[tuple[Experiment, Result]]) -> str:
-    """Effects of each paper by verdict, as a table."""
-    verdicts = dict[str, Counter[str]]()
-    for one, result in run:
-        name = find_paper(one.paper).cite if one.paper else one.name
-        found = verdicts.setdefault(f"{name}, 1.5B" if one.repeats else name, Counter())
-        found.update(difference.verdict.rpartition(", ")[2] for _, difference in matched(one, result))
+def format_tally(run: Sequence[RunExperiment]) -> str:
+    """Format the number of effects of each paper by verdict, as a table."""
+    verdicts: dict[str, Counter[str]] = {}
+    for experiment, result in run:
+        name = find_paper(experiment.paper).cite if experiment.paper else experiment.name
+        if experiment.repeats:
+            name = f"{name}, 1.5B"
+        counts = verdicts.setdefault(name, Counter())
+        for _, difference in match_effects(experiment, result):
+            counts[difference.verdict.rpartition(", ")[2]] += 1
     kinds = ("reproduced", "not significant", "contradicted")
-    rows = [[paper, *(str(found[kind]) for kind in kinds)] for paper, found in verdicts.items() if found]
-    return table(["effects of", *kinds], rows)
+    rows = [
+        [paper, *(str(counts[kind]) for kind in kinds)]
+        for paper, counts in verdicts.items()
+        if counts
+    ]
+    return format_table(["effects of", *kinds], rows)
 
 
-def effects(run: Sequence[tuple[Experiment, Result]]) -> str:
-    """One line for each effect: the paper's difference, and ours with seeds and verdict by language model."""
-    rows = dict[tuple[str, str, str], list[str]]()
-    for one, result in run:
-        for effect, difference in matched(one, result):
-            printed = printed_difference(one, effect)
-            key = (one.repeats or one.name, effect.says, effect.column)
-            row = rows.setdefault(key, [*key, "" if printed is None else f"{printed:+z.1f}", *[""] * 6])
-            seeds = f"{result.data_seeds} x {result.training_seeds}" if one.rows else str(result.data_seeds)
-            cells = [number(difference.difference), seeds, shown(difference, printed)]
-            row[slice(7, 10) if one.repeats else slice(4, 7)] = cells
-    columns = ["experiment", "effect", "column", "paper", *["here", "n", "verdict"], *["1.5B", "n", "verdict"]]
-    return table(columns, rows.values(), names=10)
+def format_effects(run: Sequence[RunExperiment]) -> str:
+    """Format a line for each effect: the paper's difference, then ours by language model.
+
+    Ours has its interval, its seeds (data seeds x training seeds) and its verdict.
+    """
+    rows: dict[tuple[str, str, str], list[str]] = {}
+    for experiment, result in run:
+        for effect, difference in match_effects(experiment, result):
+            printed = get_printed(experiment, effect)
+            key = (experiment.repeats or experiment.name, effect.says, effect.column)
+            paper = "" if printed is None else f"{printed:+z.1f}"
+            row = rows.setdefault(key, [*key, paper, *[""] * 6])
+
+            seeds = str(result.data_seeds)
+            if experiment.rows:
+                seeds = f"{result.data_seeds} x {result.training_seeds}"
+            verdict = format_verdict(difference, printed)
+            first_cell = 7 if experiment.repeats else 4
+            cells = [format_estimate(difference.difference), seeds, verdict]
+            row[first_cell : first_cell + 3] = cells
+    columns = ["experiment", "effect", "column", "paper", "here", "n", "verdict"]
+    columns += ["1.5B", "n", "verdict"]
+    return format_table(columns, rows.values(), names=10)
 
 
-def shown(found: Difference, printed: float | None) -> str:
-    """A verdict, bold where the interval decides; whether an interval that does not refutes the paper's size."""
-    if found.verdict in ("reproduced", "contradicted"):
-        return f"**{found.verdict}**"
-    below = printed is not None and found.difference.high < printed
-    return f"{BELOW}, {found.verdict}" if below else found.verdict
+def format_verdict(difference: Difference, printed: float | None) -> str:
+    """Format a verdict: bold where the interval decides.
+
+    Of one that does not decide it says whether it excludes the paper's size.
+    """
+    if difference.verdict in ("reproduced", "contradicted"):
+        return f"**{difference.verdict}**"
+    if printed is not None and difference.difference.high < printed:
+        return f"{BELOW_PAPER_SIZE}, {difference.verdict}"
+    return difference.verdict
 
 
-def matched(one: Experiment, result: Result) -> list[tuple[Effect, Difference]]:
-    """The declared effects with their measured differences."""
-    there = {(found.better, found.than, found.column): found for found in result.measured.differences}
-    keys = [(effect, (effect.better, effect.than, effect.column)) for effect in one.effects]
-    return [(effect, there[key]) for effect, key in keys if key in there]
+def match_effects(experiment: Experiment, result: Result) -> list[MeasuredEffect]:
+    """Return the declared effects that have a measured difference, with it."""
+    measured = {
+        (difference.better, difference.than, difference.column): difference
+        for difference in result.measured.differences
+    }
+    effects = []
+    for effect in experiment.effects:
+        difference = measured.get((effect.better, effect.than, effect.column))
+        if difference is not None:
+            effects.append(MeasuredEffect(effect, difference))
+    return effects
 
 
-def printed_difference(one: Experiment, effect: Effect) -> float | None:
-    """The paper's number for ``better`` minus that for ``than``; None when it prints only one of them."""
+def get_printed(experiment: Experiment, effect: Effect) -> float | None:
+    """Return the paper's number for ``better`` minus that for ``than``, if it prints both."""
     if effect.paper is not None:
         return effect.paper
-    better, than = (printed_row(one, name).get(effect.column) for name in (effect.better, effect.than))
-    return None if better is None or than is None else better - than
+    better = get_printed_row(experiment, effect.better).get(effect.column)
+    than = get_printed_row(experiment, effect.than).get(effect.column)
+    if better is None or than is None:
+        return None
+    return better - than
 
 
-def printed_row(one: Experiment, name: str) -> dict[str, float]:
-    """Column → the paper's number in the row that stands for one of ours, shares x 100."""
-    row = {**one.rows, **one.beside}.get(name)
-    if one.printed is None or row is None:
+def get_printed_row(experiment: Experiment, name: str) -> dict[str, float]:
+    """Return the paper's numbers in the row that stands for one of ours, shares x 100."""
+    row = {**experiment.rows, **experiment.beside}.get(name)
+    if experiment.printed is None or row is None:
         return {}
-    shares = {column.name for column in one.printed.columns if column.metric == "share"}
-    printed = one.printed.printed(one.printed.row(row))
-    return {column: 100 * value if column in shares else value for column, value in printed.items()}
+    columns = experiment.printed.columns
+    shares = {column.name for column in columns if column.metric == "share"}
+    values = experiment.printed.get_values(experiment.printed.find_row(row))
+    return {column: 100 * value if column in shares else value for column, value in values.items()}
 
 
-def section(plan: Plan, one: Experiment, result: Result) -> str:
-    """One experiment: its table beside the paper's, deviations, cost and command."""
-    parts = [f"## {one.name}: {one.title}"]
-    if one.paper:
-        paper = find_paper(one.paper)
-        source = paper.source(one.printed) if one.printed else paper.cite
-        parts.append(f"*{source}{f', figure {one.figure}' if one.figure and not one.printed else ''}.*")
+def format_section(plan: Plan, experiment: Experiment, result: Result) -> str:
+    """Format an experiment: its table beside the paper's, deviations, cost and command."""
+    parts = [f"## {experiment.name}: {experiment.title}"]
+    if experiment.paper:
+        parts.append(f"*{name_source(experiment)}.*")
     if result.measured.rows:
-        parts.append(scores(plan, one, result))
+        parts.append(format_scores(plan, experiment, result))
     parts += [f"![{name}](../../../docs/results/{name}.svg)" for name in result.measured.plots]
     parts += [*result.measured.notes, *result.measured.pages]
-    if one.deviations:
-        parts.append("Differences from the paper:\n\n" + "\n".join(f"- {line}" for line in one.deviations))
-    return SEPARATOR.join([*parts, cost(one, result)])
+    if experiment.deviations:
+        deviations = "\n".join(f"- {deviation}" for deviation in experiment.deviations)
+        parts.append(f"Differences from the paper:\n\n{deviations}")
+    parts.append(format_cost(experiment, result))
+    return SEPARATOR.join(parts)
 
 
-def scores(plan: Plan, one: Experiment, result: Result) -> str:
-    """Rows and columns of ours, under each number the paper's."""
-    columns = list(dict.fromkeys(name for row in result.measured.rows.values() for name in row))
-    says = {encoder.name: encoder.says for encoder in plan.encoders} | dict(one.labels)
+def name_source(experiment: Experiment) -> str:
+    """Name the paper of an experiment, with its table or figure."""
+    assert experiment.paper is not None
+    paper = find_paper(experiment.paper)
+    if experiment.printed:
+        return paper.name_source(experiment.printed)
+    if experiment.figure:
+        return f"{paper.cite}, figure {experiment.figure}"
+    return paper.cite
+
+
+def format_scores(plan: Plan, experiment: Experiment, result: Result) -> str:
+    """Format our rows and columns, under each number the paper's."""
+    columns: dict[str, None] = {}
+    for row in result.measured.rows.values():
+        columns |= dict.fromkeys(row)
+    labels = {encoder.name: encoder.says for encoder in plan.encoders} | dict(experiment.labels)
+
     rows = []
-    for name, found in result.measured.rows.items():
-        of_paper, printed = {**one.rows, **one.beside}.get(name), printed_row(one, name)
-        beside = {column: f"<br>*{value:g}*" for column, value in printed.items()}
-        cells = [f"{number(found[column])}{beside.get(column, '')}" if column in found else "" for column in columns]
-        rows.append([f"{says.get(name, name)}{f'<br>*{of_paper}*' if of_paper else ''}", *cells])
+    for name, estimates in result.measured.rows.items():
+        label = labels.get(name, name)
+        paper_row = {**experiment.rows, **experiment.beside}.get(name)
+        if paper_row:
+            label += f"<br>*{paper_row}*"
+        printed = get_printed_row(experiment, name)
+        cells = [label]
+        for column in columns:
+            cell = ""
+            if column in estimates:
+                cell = format_estimate(estimates[column])
+                if column in printed:
+                    cell += f"<br>*{printed[column]:g}*"
+            cells.append(cell)
+        rows.append(cells)
+
     head = ["here<br>*row of the paper*", *columns]
-    if len(columns) > WIDEST and len(rows) < len(columns):  # transposed: a column for each row
-        head, *rows = map(list, zip(head, *rows, strict=True))
-    return table(head, rows)
+    if len(columns) > MOST_NUMBER_COLUMNS and len(rows) < len(
+        columns
+    ):  # transposed: a column for each row
+        head, *rows = [list(cells) for cells in zip(head, *rows, strict=True)]
+    return format_table(head, rows)
 
 
-def number(found: Estimate) -> str:
-    """A score in points with its interval, if it has one."""
-    around = "" if found.low == found.high else f" [{found.low:z.1f}, {found.high:z.1f}]"
-    return f"{found.score:z.1f}{around}"
+def format_estimate(estimate: Estimate) -> str:
+    """Format a score in points with its interval, if it has one."""
+    if estimate.low == estimate.high:
+        return f"{estimate.score:z.1f}"
+    return f"{estimate.score:z.1f} [{estimate.low:z.1f}, {estimate.high:z.1f}]"
 
 
-def cost(one: Experiment, result: Result) -> str:
-    """CPU-hours, sizes, seeds, hardware and the command in a sentence."""
-    of_first = " under the first data seed" if result.data_seeds > 1 else ""
-    sizes = [
-        f"`{name}` {size['rows']:,} rows of {size['source sentences']:,} source sentences{of_first}"
-        for name, size in result.sizes.items()
-    ]
-    seeds = [f"data seeds: {result.data_seeds}, training seeds of each: {result.training_seeds}"] if one.rows else []
+def format_cost(experiment: Experiment, result: Result) -> str:
+    """Format CPU-hours, seeds, sizes, hardware and the command in a sentence."""
     machine = f"{result.hardware.get('processor', '')}, {result.hardware.get('cores', '?')} cores"
-    hours = f"{result.seconds / HOUR:.2f} CPU-hours ({machine}), shared steps included"
-    command = f"`sts-dino experiment run {one.name}`" + (f" at revision {one.finished}" if one.finished else "")
-    return f"Cost: {'; '.join([hours, *seeds, *sizes])}. {command}"
+    hours = f"{result.seconds / SECONDS_PER_HOUR:.2f} CPU-hours ({machine}), shared steps included"
+    costs = [hours]
+    if experiment.rows:
+        trainings = f"training seeds of each: {result.training_seeds}"
+        costs.append(f"data seeds: {result.data_seeds}, {trainings}")
+    of_first = " under the first data seed" if result.data_seeds > 1 else ""
+    for name, size in result.sizes.items():
+        sentences = f"{size['source sentences']:,} source sentences"
+        costs.append(f"`{name}` {size['rows']:,} rows of {sentences}{of_first}")
+    command = f"`sts-dino experiment run {experiment.name}`"
+    if experiment.finished:
+        command += f" at revision {experiment.finished}"
+    return f"Cost: {'; '.join(costs)}. {command}"
 
 
-def effects_plot(effects: Sequence[tuple[str, Difference, float | None]]) -> str:
-    """A line for each effect (name, our difference, the paper's or None) with its interval."""
+def plot_effects(effects: Sequence[PlottedEffect]) -> str:
+    """Return an SVG with a row for each effect: interval, estimate, and the paper's difference.
+
+    An effect without a verdict is drawn as not significant.
+    """
 
     def draw(figure: "Figure", axes: "Axes") -> None:
-        for place, (_, found, printed) in enumerate(effects):
-            one = found.difference
-            mark, colour = MARKS.get(found.verdict, MARKS["not significant"])
-            axes.plot([one.low, one.high], [place, place], color=colour, linewidth=2)
-            filled = "white" if mark == "o" else colour
-            axes.plot(one.score, place, marker=mark, color=colour, markerfacecolor=filled, markersize=7)
+        for line, (_, difference, printed) in enumerate(effects):
+            estimate = difference.difference
+            mark, colour = VERDICT_MARKS.get(difference.verdict, VERDICT_MARKS["not significant"])
+            axes.plot([estimate.low, estimate.high], [line, line], color=colour, linewidth=2)
+            face_colour = "white" if mark == "o" else colour
+            style: Any = {"marker": mark, "color": colour, "markerfacecolor": face_colour}
+            axes.plot(estimate.score, line, markersize=7, **style)
             if printed is not None:
-                axes.plot(printed, place, marker="x", color="black", markersize=6)
+                axes.plot(printed, line, marker="x", color="black", markersize=6)
+
+        # The scale of points, and the names of the effects.
         axes.axvline(0, color="black", linewidth=1)
-        axes.set_xscale("symlog", linthresh=LINEAR)
+        axes.set_xscale("symlog", linthresh=LINEAR_POINTS)
         ticks = [-20, -5, -2, 0, 2, 5, 20, 50]
         axes.set_xticks(ticks, [f"{tick:+d}" if tick else "0" for tick in ticks])
-        axes.set_yticks(range(len(effects)), ["\n".join(wrap(name, WIDTH)) for name, *_ in effects], fontsize=8)
+        names = ["\n".join(wrap(name, NAME_LINE_CHARACTERS)) for name, _, _ in effects]
+        axes.set_yticks(range(len(effects)), names, fontsize=8)
         axes.set(xlabel="points; logarithmic beyond 5", ylim=(len(effects) - 0.5, -0.5))
-        for name, (mark, colour) in {**MARKS, "the paper": ("x", "black")}.items():
-            filled = "white" if mark == "o" else colour
-            axes.plot([], [], mark, label=name, color=colour, markerfacecolor=filled)
-        figure.legend(loc="outside lower center", ncols=len(MARKS) + 1, frameon=False)
 
-    return picture(draw, (10, 1.4 + LINE_INCHES * len(effects)), "svg").decode()
+        for name, (mark, colour) in {**VERDICT_MARKS, "the paper": ("x", "black")}.items():
+            face_colour = "white" if mark == "o" else colour
+            axes.plot([], [], mark, label=name, color=colour, markerfacecolor=face_colour)
+        figure.legend(loc="outside lower center", ncols=len(VERDICT_MARKS) + 1, frameon=False)
+
+    return draw_picture(draw, (10, 1.4 + LINE_INCHES * len(effects)), "svg").decode()
 
 
-def size_plot(one: Experiment, result: Result) -> str:
-    """The measured columns by the parameters of the language model, a panel each."""
-    rows, millions = [result.measured.rows[name] for name in one.parameters], [*one.parameters.values()]
-    columns = [name for name in rows[0] if not name.startswith("cosine of") and name not in one.own_columns]
+def plot_sizes(experiment: Experiment, result: Result) -> str:
+    """Draw the measured columns by the parameters of the language model, a panel each."""
+    rows = [result.measured.rows[name] for name in experiment.parameters]
+    millions = [*experiment.parameters.values()]
+    columns = [
+        name
+        for name in rows[0]
+        if not name.startswith("cosine of") and name not in experiment.own_columns
+    ]
 
     def draw(figure: "Figure", *panels: "Axes") -> None:
         for axes, name in zip(panels, columns, strict=True):
-            found = [row[name] for row in rows]
-            around = [[at.score - at.low for at in found], [at.high - at.score for at in found]]
-            axes.errorbar(millions, [at.score for at in found], around, marker="o", capsize=4, color=COLOURS[0])
-            axes.set(title=name, xscale="log", xticks=millions, xticklabels=[f"{size:g}" for size in millions])
+            estimates = [row[name] for row in rows]
+            below = [estimate.score - estimate.low for estimate in estimates]
+            above = [estimate.high - estimate.score for estimate in estimates]
+            scores = [estimate.score for estimate in estimates]
+            style: Any = {"marker": "o", "capsize": 4, "color": COLOURS[0]}
+            axes.errorbar(millions, scores, [below, above], **style)
+            labels = [f"{size:g}" for size in millions]
+            axes.set(title=name, xscale="log", xticks=millions, xticklabels=labels)
         panels[-1].set(xlabel="parameters of the language model, millions")
 
-    return picture(draw, (7, 2 * len(columns)), "svg", rows=len(columns)).decode()
+    return draw_picture(draw, (7, 2 * len(columns)), "svg", rows=len(columns)).decode()

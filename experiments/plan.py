@@ -1,28 +1,35 @@
-"""The plan of experiments, read from YAML files: dataset variants, encoders, tables and the effects to test. Pure."""
+"""The plan of experiments, read from YAML files: dataset variants, encoders, tables and the effects
+to test. Pure.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
-from hub.contract.measured import Split
-from hub.contract.recipe import Name, Positive, Strict
-from hub.contract.recipe_file import read_yaml
-from hub.errors import InputError, did_you_mean
-from hub.papers import Column, Table, find_paper
+from sts_dino.hub.contract.measured import Split
+from sts_dino.hub.contract.recipe import Name, Positive, Strict
+from sts_dino.hub.contract.recipe_file import read_yaml
+from sts_dino.hub.errors import InputError, suggest_choice
+from sts_dino.hub.papers import Column, Table, find_paper
 
-FINISHING = ("verification=", "verification.", "postprocess.", "decoding.samples=")  # settings that generate no text
+AnyPlan = TypeVar("AnyPlan", bound=Strict)
+
+# settings that generate no text
+FINISHING = ("verification=", "verification.", "postprocess.", "decoding.samples=")
 
 
 class Source(Strict):
-    """Source sentences: a file of sentences as ``generation`` reads it (.gz, too), or the language model (no path).
+    """Source sentences: a file of sentences as ``generation`` reads it (.gz, too), or the language
+    model (no path).
 
-    ``path`` is relative to the data folder or to the repository. ``pairs``: the file has the STS Benchmark's layout and
-    both sentences of a row are drawn. ``checked``: draw no sentence of STS12-16, the STS Benchmark or SICK; else none
-    of the STS Benchmark's scored splits. ``texts``: the number of sentences, in place of the plan's.
+    ``path`` is relative to the data folder or to the repository. ``pairs``: the file has the STS
+    Benchmark's layout and both sentences of a row are drawn. ``checked``: draw no sentence of
+    STS12-16, the STS Benchmark or SICK; else none of the STS Benchmark's scored splits. ``texts``:
+    the number of sentences, in place of the plan's.
     """
 
     path: str | None = None
@@ -35,7 +42,9 @@ class Source(Strict):
 
 
 class Seeds(Strict):
-    """Seeds of a plan: each data seed draws its own source sentences and has its own training seeds."""
+    """Seeds of a plan: each data seed draws its own source sentences and has its own training
+    seeds.
+    """
 
     data: Annotated[tuple[int, ...], Field(min_length=1)]
     trainings: Positive  # per data seed
@@ -43,14 +52,20 @@ class Seeds(Strict):
     def each(self) -> list[tuple[int, int]]:
         """(data seed, training seed) of every training; no training seed occurs twice."""
         numbered = enumerate(self.data)
-        return [(data, place * self.trainings + one + 1) for place, data in numbered for one in range(self.trainings)]
+        return [
+            (data, place * self.trainings + one + 1)
+            for place, data in numbered
+            for one in range(self.trainings)
+        ]
 
 
 class Variant(Strict):
-    """A dataset variant: a recipe with settings, or the texts of another variant filtered and scored again.
+    """A dataset variant: a recipe with settings, or the texts of another variant filtered and
+    scored again.
 
-    ``extends``: inherit recipe, settings and source of that variant. ``same_texts``: generate nothing; apply these
-    settings of filtering and scoring to that variant's texts. Settings are written as for ``--set``.
+    ``extends``: inherit recipe, settings and source of that variant. ``same_texts``: generate
+    nothing; apply these settings of filtering and scoring to that variant's texts. Settings are
+    written as for ``--set``.
     """
 
     name: Name
@@ -63,14 +78,17 @@ class Variant(Strict):
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
-        given = [key for key in ("recipe", "extends", "same_texts") if getattr(self, key) is not None]
+        given = [
+            key for key in ("recipe", "extends", "same_texts") if getattr(self, key) is not None
+        ]
         if len(given) != 1:
             raise ValueError(f"{self.name}: give exactly one of recipe, extends and same_texts")
         if self.same_texts and self.source:
             raise ValueError(f"{self.name}: its source sentences are those of {self.same_texts}")
         for setting in self.settings if self.same_texts else ():
             if not setting.startswith(FINISHING):
-                raise ValueError(f"{self.name}: {setting} changes the generated texts: use extends, not same_texts")
+                problem = f"{setting} changes the generated texts: use extends, not same_texts"
+                raise ValueError(f"{self.name}: {problem}")
         return self
 
     @property
@@ -100,47 +118,65 @@ class Datasets(Strict):
     @model_validator(mode="after")
     def _known_names(self) -> Self:
         names = [variant.name for variant in self.variants]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"two variants are called {name}")
+        require_unique(names, "variants")
         for variant in self.variants:
             for name in variant.based_on:
                 if name not in names:
                     raise ValueError(f"{variant.name}: unknown variant {name}")
-        places = {self.default_source: "default_source"}
-        places |= {variant.source: variant.name for variant in self.variants if variant.source}
-        for name, place in places.items():
-            if name not in self.sources:
-                raise ValueError(f"{place}: unknown source {name}; allowed: {', '.join(self.sources)}")
-        try:
-            list(TopologicalSorter({variant.name: set(variant.based_on) for variant in self.variants}).static_order())
-        except CycleError as error:
-            raise ValueError(f"variants depend on each other: {' - '.join(error.args[1])}") from None
+        self._require_source("default_source", self.default_source)
+        for variant in self.variants:
+            if variant.source:
+                self._require_source(variant.name, variant.source)
+        self._require_order()
         return self
 
-    def variant(self, name: str) -> Variant:
-        """The variant of that name."""
+    def _require_source(self, place: str, name: str) -> None:
+        """Raise ValueError for a source that the plan does not have."""
+        if name not in self.sources:
+            allowed = ", ".join(self.sources)
+            raise ValueError(f"{place}: unknown source {name}; allowed: {allowed}")
+
+    def _require_order(self) -> None:
+        """Raise ValueError for variants that depend on each other in a circle."""
+        bases = {variant.name: set(variant.based_on) for variant in self.variants}
+        try:
+            TopologicalSorter(bases).prepare()
+        except CycleError as error:
+            circle = " - ".join(error.args[1])
+            raise ValueError(f"variants depend on each other: {circle}") from None
+
+    def get_variant(self, name: str) -> Variant:
+        """Return the variant of that name."""
         return next(variant for variant in self.variants if variant.name == name)
 
-    def generation(self, name: str) -> Texts:
-        """The generation of a variant's texts: its own, or that of the variant that it shares them with."""
-        variant = self.variant(name)
+    def get_generation(self, name: str) -> Texts:
+        """Return the generation of a variant's texts, which it may share with another variant."""
+        variant = self.get_variant(name)
         if variant.same_texts:
-            return self.generation(variant.same_texts)
+            return self.get_generation(variant.same_texts)
         if variant.extends is None:
             assert variant.recipe is not None
             return Texts(variant.recipe, variant.settings, variant.source or self.default_source)
-        before = self.generation(variant.extends)
-        return Texts(before.recipe, (*before.settings, *variant.settings), variant.source or before.source)
+        base = self.get_generation(variant.extends)
+        settings = (*base.settings, *variant.settings)
+        return Texts(base.recipe, settings, variant.source or base.source)
+
+
+def require_unique(names: Sequence[str], kind: str = "") -> None:
+    """Raise ValueError for a name that stands twice."""
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"two {kind} are called {name}".replace("  ", " "))
 
 
 class Encoder(Strict):
     """An encoder in a table: trained by a recipe, untrained, or any encoder by name.
 
-    ``recipe``: a model recipe; its ``datasets`` read the variant ``dataset``, whatever path they name (None: as they
-    stand). ``trained``: false scores the base of the recipe. ``baseline``: simcse trains by unsupervised SimCSE on the
-    source sentences of ``dataset``; shuffled trains on its pairs with permuted scores. ``model``: what ``sts-dino score
-    --model`` takes, in place of a recipe.
+    ``recipe``: a model recipe; its ``datasets`` read the variant ``dataset``, whatever path they
+    name (None: as they stand). ``trained``: false scores the base of the recipe. ``baseline``:
+    simcse trains by unsupervised SimCSE on the source sentences of ``dataset``; shuffled trains on
+    its pairs with permuted scores. ``model``: what ``sts-dino score --model`` takes, in place of a
+    recipe.
     """
 
     name: Name
@@ -186,12 +222,15 @@ class Effect(Strict):
 class Experiment(Strict):
     """A table or figure of a paper, or a table of ours (``paper`` None).
 
-    ``rows``: encoder → the paper's row (None: it has none). ``columns``: the paper's columns to measure (None: all that
-    have tasks), then ``own_columns``. ``data_seeds``, ``training_seeds``: how many of the plan's. ``finished``: the git
-    revision that can repeat the kept result, where this code cannot; ``labels``: its rows; ``beside``: of a result that
-    is no table of encoders, row → the paper's row. ``repeats``: the experiment whose effects this one measures again
-    with a larger language model. ``judges``: name → encoder that measures the label agreement of the rows' datasets.
-    ``parameters``: row → parameters of its language model in millions: a plot of these rows by size.
+    ``rows``: encoder → the paper's row (None: it has none). ``columns``: the paper's columns to
+    measure (None: all that have tasks), then ``own_columns``. ``data_seeds``, ``training_seeds``:
+    how many of the plan's. ``finished``: the git revision that can repeat the kept result, where
+    this code cannot; ``labels``: its rows; ``beside``: of a result that is no table of encoders,
+    row → the paper's row. ``repeats``: the experiment whose effects this one measures again with a
+    larger language model. ``judges``: name → encoder that measures the label agreement of the rows'
+    datasets.
+    ``parameters``: row → parameters of its language model in millions: a plot of these rows by
+    size.
     """
 
     name: Name
@@ -223,28 +262,38 @@ class Experiment(Strict):
     @property
     def printed(self) -> Table | None:
         """The paper's table, where its numbers are kept. Raises InputError."""
-        return find_paper(self.paper).table(self.table) if self.paper and self.table is not None else None
+        if not self.paper or self.table is None:
+            return None
+        return find_paper(self.paper).find_table(self.table)
 
-    def measured_columns(self) -> dict[str, OwnColumn]:
-        """Column → its tasks and split. An average has the tasks of its columns. Raises InputError."""
+    def list_columns(self) -> dict[str, OwnColumn]:
+        """Return the tasks and the split of each column to measure.
+
+        An average has the tasks of its columns. Raises InputError.
+        """
         table = self.printed
-        there = {column.name: column for column in table.columns} if table else {}
-        every = tuple(name for name, column in there.items() if column.reason is None)
-        chosen = every if self.columns is None else self.columns
-        for name in chosen:
-            if name not in there:
-                raise InputError(f"{self.name}: column {name!r}", "is not in the table", allowed=list(there))
-        found = {name: OwnColumn(tasks=tuple(_tasks(there[name], there))) for name in chosen}
-        return found | dict(self.own_columns)
+        printed = {column.name: column for column in table.columns} if table else {}
+        names = self.columns
+        if names is None:
+            names = tuple(name for name, column in printed.items() if column.reason is None)
+        columns: dict[str, OwnColumn] = {}
+        for name in names:
+            if name not in printed:
+                place = f"{self.name}: column {name!r}"
+                raise InputError(place, "is not in the table", allowed=list(printed))
+            columns[name] = OwnColumn(tasks=tuple(_list_tasks(printed[name], printed)))
+        return columns | dict(self.own_columns)
 
 
-def _tasks(column: Column, there: Mapping[str, Column]) -> Iterator[str]:
+def _list_tasks(column: Column, columns: Mapping[str, Column]) -> Iterator[str]:
+    """Yield the tasks of a column; those of an average are its columns'."""
     if column.task is not None:
         yield column.task
     for part in column.mean_of:
         if not isinstance(part, str):
-            raise InputError(f"column {column.name!r}", "counts several metrics as one", hint="use own_columns")
-        yield from _tasks(there[part], there)
+            place = f"column {column.name!r}"
+            raise InputError(place, "counts several metrics as one", hint="use own_columns")
+        yield from _list_tasks(columns[part], columns)
 
 
 class Plan(Strict):
@@ -256,73 +305,99 @@ class Plan(Strict):
 
     @model_validator(mode="after")
     def _known_names(self) -> Self:
+        require_unique([encoder.name for encoder in self.encoders])
+        require_unique([experiment.name for experiment in self.experiments])
         variants = {variant.name for variant in self.datasets.variants}
-        encoders = [encoder.name for encoder in self.encoders]
-        for names in (encoders, [one.name for one in self.experiments]):
-            for name in names:
-                if names.count(name) > 1:
-                    raise ValueError(f"two are called {name}")
         for encoder in self.encoders:
             if encoder.dataset is not None and encoder.dataset not in variants:
                 raise ValueError(f"{encoder.name}: unknown variant {encoder.dataset}")
-        most = len(self.datasets.seeds.data)
-        for one in self.experiments:
-            if one.data_seeds > most:
-                raise ValueError(f"{one.name}: {one.data_seeds} data seeds, but the plan has {most}")
-            if one.repeats and one.repeats not in {other.name for other in self.experiments}:
-                raise ValueError(f"{one.name}: unknown experiment {one.repeats}")
-            for name in () if one.finished else one.rows:
-                if name not in encoders:
-                    raise ValueError(f"{one.name}: unknown encoder {name}")
+        for experiment in self.experiments:
+            self._check_experiment(experiment)
         return self
 
-    def encoder(self, name: str) -> Encoder:
-        """The encoder of that name."""
+    def _check_experiment(self, experiment: Experiment) -> None:
+        """Raise ValueError for seeds or names that the plan does not have."""
+        name, data_seeds = experiment.name, len(self.datasets.seeds.data)
+        if experiment.data_seeds > data_seeds:
+            problem = f"{experiment.data_seeds} data seeds, but the plan has {data_seeds}"
+            raise ValueError(f"{name}: {problem}")
+        experiments = {other.name for other in self.experiments}
+        if experiment.repeats and experiment.repeats not in experiments:
+            raise ValueError(f"{name}: unknown experiment {experiment.repeats}")
+        encoders = {encoder.name for encoder in self.encoders}
+        for row in experiment.rows:
+            if not experiment.finished and row not in encoders:
+                raise ValueError(f"{name}: unknown encoder {row}")
+
+    def get_encoder(self, name: str) -> Encoder:
+        """Return the encoder of that name."""
         return next(encoder for encoder in self.encoders if encoder.name == name)
 
-    def encoders_of(self, experiment: Experiment) -> list[Encoder]:
-        """The encoders that an experiment trains or scores, each once."""
-        return [self.encoder(name) for name in experiment.rows if not experiment.finished]
+    def list_encoders(self, experiment: Experiment) -> list[Encoder]:
+        """List the encoders that an experiment trains or scores, each once."""
+        if experiment.finished:
+            return []
+        return [self.get_encoder(name) for name in experiment.rows]
 
-    def chosen(self, names: Sequence[str]) -> list[Experiment]:
-        """The experiments with these names or of these papers; all without a name. Raises InputError."""
-        allowed = [
-            *(one.name for one in self.experiments),
-            *sorted({one.paper for one in self.experiments if one.paper}),
-        ]
+    def choose_experiments(self, names: Sequence[str]) -> list[Experiment]:
+        """Return the experiments with these names or of these papers; without a name, all.
+
+        Raises InputError.
+        """
+        papers = sorted({experiment.paper for experiment in self.experiments if experiment.paper})
+        allowed = [*(experiment.name for experiment in self.experiments), *papers]
         for name in names:
             if name not in allowed:
-                hint = did_you_mean(name, allowed) or "see --list"
+                hint = suggest_choice(name, allowed) or "see --list"
                 raise InputError(name, "unknown experiment or paper", hint=hint)
-        return [one for one in self.experiments if not names or one.name in names or one.paper in names]
+        if not names:
+            return list(self.experiments)
+        return [
+            experiment
+            for experiment in self.experiments
+            if experiment.name in names or experiment.paper in names
+        ]
 
 
 def read_plan(path: Path) -> Plan:
-    """The plan of a YAML file, or of all files of a folder merged. Raises InputError with the place of an error."""
+    """Read the plan of a YAML file, or of all files of a folder merged.
+
+    Raises InputError with the place of an error.
+    """
     if not path.exists():
         raise InputError(path, "no such plan", hint="run the command in the folder of a clone")
-    tree = dict[str, Any]()
-    for file in sorted(path.glob("*.yaml")) if path.is_dir() else [path]:
-        tree = merged(tree, read_yaml(file), str(file))
+    tree: dict[str, Any] = {}
+    files = sorted(path.glob("*.yaml")) if path.is_dir() else [path]
+    for file in files:
+        tree = merge_trees(tree, read_yaml(file), str(file))
+    return validate_plan(Plan, tree, path)
+
+
+def validate_plan(model: type[AnyPlan], tree: Mapping[str, Any], path: Path) -> AnyPlan:
+    """Return the plan of a tree. Raises InputError naming ``path`` and the key of an error."""
     try:
-        return Plan.model_validate(tree)
+        return model.model_validate(tree)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise InputError(f"{path}:{place}" if place else path, first["msg"].removeprefix("Value error, ")) from error
+        keys = ".".join(str(key) for key in first["loc"])
+        place = f"{path}:{keys}" if keys else path
+        raise InputError(place, first["msg"].removeprefix("Value error, ")) from error
 
 
-def merged(first: Mapping[str, Any], second: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """Two trees as one: mappings joined, lists concatenated. Raises InputError for a value that both define."""
-    found = dict(first)
+def merge_trees(first: Mapping[str, Any], second: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """Merge two trees: mappings joined, lists concatenated.
+
+    Raises InputError for a value that both define.
+    """
+    tree = dict(first)
     for key, value in second.items():
-        before = found.get(key)
-        if key not in found:
-            found[key] = value
-        elif isinstance(before, Mapping) and isinstance(value, Mapping):
-            found[key] = merged(before, value, f"{place}:{key}")
-        elif isinstance(before, list) and isinstance(value, list):
-            found[key] = [*before, *value]
+        present = tree.get(key)
+        if key not in tree:
+            tree[key] = value
+        elif isinstance(present, Mapping) and isinstance(value, Mapping):
+            tree[key] = merge_trees(present, value, f"{place}:{key}")
+        elif isinstance(present, list) and isinstance(value, list):
+            tree[key] = [*present, *value]
         else:
             raise InputError(f"{place}:{key}", "another file of the folder defines it, too")
-    return found
+    return tree

@@ -5,12 +5,15 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from hub.contract.measured import Estimate
-from hub.contract.results import Frozen
-from hub.errors import InputError
+from sts_dino.hub.contract.measured import Estimate
+from sts_dino.hub.contract.results import Frozen
+from sts_dino.hub.errors import InputError
 
 Verdict = Literal[
-    "reproduced", "same direction, not significant", "opposite direction, not significant", "contradicted"
+    "reproduced",
+    "same direction, not significant",
+    "opposite direction, not significant",
+    "contradicted",
 ]
 
 
@@ -49,8 +52,9 @@ class Measured(Frozen):
 class Result(Frozen):
     """The result of an experiment in ``experiments/results/papers/NAME.json``.
 
-    ``seconds``: CPU seconds of its steps, those shared with other experiments included. ``sizes``: variant → source
-    sentences and rows. ``commands``: in results of version 0.1, the commands of its steps.
+    ``seconds``: CPU seconds of its steps, those shared with other experiments included. ``sizes``:
+    variant → source sentences and rows. ``commands``: in results of version 0.1, the commands of
+    its steps.
     """
 
     experiment: str
@@ -71,4 +75,6 @@ def read_result(path: Path) -> Result | None:
     except FileNotFoundError:
         return None
     except ValidationError as error:
-        raise InputError(path, f"not a result of an experiment: {error.errors()[0]['msg']}") from error
+        raise InputError(
+            path, f"not a result of an experiment: {error.errors()[0]['msg']}"
+        ) from error

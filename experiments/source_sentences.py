@@ -1,11 +1,12 @@
 """Draw sentences, or the STS Benchmark's pairs, that no evaluation set contains.
 
-The sample of a file leaves out exact, normalised and near matches of STS12-16, the STS Benchmark and SICK (by
-``eval.audit.evaluation_sentences``). OUT.json beside the output counts them.
+The sample of a file leaves out exact, normalised and near matches of STS12-16, the STS Benchmark
+and SICK (by ``sts_dino.eval.audit.evaluation_sentences``). OUT.json beside the output counts them.
 """
 
 import gzip
 import json
+import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -15,119 +16,173 @@ from typing import Annotated
 
 import typer
 
-from generation.inputs.sources import file_rows
-from hub import cli
-from hub.durable import write_text
-from hub.errors import InputError
-from hub.text_files import READERS, kind_of
-from release.value import read_people
+from sts_dino.generation.inputs.sources import read_file_rows
+from sts_dino.hub.durable import write_text
+from sts_dino.hub.errors import InputError
+from sts_dino.hub.text_files import READERS, kind_of
+from sts_dino.release.value import read_human_pairs
 
-CHECKED = (*(f"sts{year}" for year in range(12, 17)), "stsb-tokenised", "sick-r-tokenised")
-BATCH = 500
-FEWEST, MOST = 4, 40  # words: a heading has fewer, a run-on line more
-STATEMENT = re.compile(r'[^"\u201c\u201d]*[a-z][^"\u201c\u201d]*')  # a quotation mark would end a text
-Item = tuple[str, ...]
-Kinds = Callable[[Sequence[str]], list[str | None]]
+logger = logging.getLogger(__name__)
+
+EVALUATION_SETS = (*(f"sts{year}" for year in range(12, 17)), "stsb-tokenised", "sick-r-tokenised")
+CHECKED_ROWS = 500
+MIN_WORDS = 4  # a heading has fewer
+MAX_WORDS = 40  # a run-on line has more
+# a quotation mark would end a text
+STATEMENT_PATTERN = re.compile(r'[^"\u201c\u201d]*[a-z][^"\u201c\u201d]*')
+Row = tuple[str, ...]
+FindKinds = Callable[[Sequence[str]], list[str | None]]
 
 
 def main(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Sentences as `sts-dino write` reads them, or .gz")],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="A .txt file, with --pairs a .jsonl file")],
-    columns: Annotated[list[str], typer.Option("--column", help="Column of a table; repeatable")] = [],  # noqa: B006
-    texts: Annotated[int, typer.Option("--texts", min=1, help="Number of sentences or pairs")] = 1000,
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="Sentences as `sts-dino write` reads them, or .gz"),
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FILE", help="A .txt file, with --pairs a .jsonl file")
+    ],
+    columns: Annotated[
+        list[str], typer.Option("--column", help="Column of a table; repeatable")
+    ] = [],  # noqa: B006
+    texts: Annotated[
+        int, typer.Option("--texts", min=1, help="Number of sentences or pairs")
+    ] = 1000,
     seed: Annotated[int, typer.Option("--seed", min=0)] = 42,
-    pairs: Annotated[bool, typer.Option("--pairs", help="FILE has the STS Benchmark's layout")] = False,
-    senteval: Annotated[Path | None, typer.Option("--senteval-data", metavar="DIR", help="SentEval's data")] = None,
+    pairs: Annotated[
+        bool, typer.Option("--pairs", help="FILE has the STS Benchmark's layout")
+    ] = False,
+    senteval: Annotated[
+        Path | None, typer.Option("--senteval-data", metavar="DIR", help="SentEval's data")
+    ] = None,
     without: Annotated[
-        list[Path], typer.Option("--without", metavar="FILE", help="Leave out its lines; repeatable")
+        list[Path],
+        typer.Option("--without", metavar="FILE", help="Leave out its lines; repeatable"),
     ] = [],  # noqa: B006
 ) -> None:
     """Draw source sentences, or human-annotated pairs, that no evaluation set contains.
 
     Examples:
 
-      sts-dino experiment source-sentences data/captions/train.1.en.gz --texts 500 --out sentences.txt
+      sts-dino experiment source-sentences captions.en.gz --texts 500 --out sentences.txt
 
-      sts-dino experiment source-sentences wikipedia.txt --texts 500 --without sentences.txt --out unseen.txt
+      sts-dino experiment source-sentences wiki.txt --without sentences.txt --out unseen.txt
     """
-    unwanted = {line for place in without for line in _lines(place)}
-    scores = dict[Item, float]()
+    excluded = set[str]()
+    for path in without:
+        excluded.update(_read_lines(path))
+    scores = dict[Row, float]()
     if pairs:
-        scored = read_people(file)
-        rows: list[Item] = list(zip(scored.firsts, scored.seconds, strict=True))
-        scores = dict(zip(rows, scored.scores, strict=True))
+        human_pairs = read_human_pairs(file)
+        rows: list[Row] = list(zip(human_pairs.firsts, human_pairs.seconds, strict=True))
+        scores = dict(zip(rows, human_pairs.scores, strict=True))
     else:
-        rows = [(text,) for text in sentences(file, columns)]
-    rows = [row for row in rows if not unwanted.intersection(row)]
-    kinds, checked = evaluation_check(senteval, scored_only=pairs)
-    found, left_out = drawn(rows, texts, seed, kinds)
-    lines = [
-        json.dumps({"sentence1": row[0], "sentence2": row[1], "score": scores[row]}) if pairs else row[0]
-        for row in found
-    ]
-    facts: dict[str, object] = {"file": file.name, "seed": seed, "without": len(unwanted), "rows": len(found)}
-    facts |= {"left_out": left_out, "checked": checked}
+        rows = [(sentence,) for sentence in read_sentences(file, columns)]
+    rows = [row for row in rows if not excluded.intersection(row)]
+    find_kinds, splits = load_evaluation_check(senteval, scored_only=pairs)
+    drawn, left_out = draw_rows(rows, texts, seed, find_kinds)
+
+    lines = []
+    for row in drawn:
+        line = row[0]
+        if pairs:
+            line = json.dumps({"sentence1": row[0], "sentence2": row[1], "score": scores[row]})
+        lines.append(line)
+    facts = {
+        "file": file.name,
+        "seed": seed,
+        "without": len(excluded),
+        "rows": len(drawn),
+        "left_out": left_out,
+        "checked": splits,
+    }
     write_text(out.with_suffix(".json"), json.dumps(facts, indent=1) + "\n")
     write_text(out, "\n".join(lines) + "\n")
-    cli.say(f"wrote {out}, {len(found):,} rows; left out: {left_out}; checked: {', '.join(checked)}")
+    counts = f"{len(drawn):,} rows; left out: {left_out}"
+    logger.info(f"wrote {out}, {counts}; checked: {', '.join(splits)}")
 
 
-def sentences(file: Path, columns: Sequence[str]) -> list[str]:
-    """The distinct sentences of a file in its order: no headings, no run-on lines, no quotation marks.
+def read_sentences(file: Path, columns: Sequence[str]) -> list[str]:
+    """Read the distinct sentences of a file: no headings, run-on lines or quotation marks.
 
     Raises InputError for a missing file or one without sentences.
     """
     if not file.is_file():
-        raise InputError(file, "no such file", hint="--data names the folder that holds it (or STS_DINO_DATA)")
-    if file.suffix == ".gz" and kind_of(file) not in READERS:  # Multi30k's captions: train.1.en.gz, one a line
+        hint = "--data names the folder that holds it (or STS_DINO_DATA)"
+        raise InputError(file, "no such file", hint=hint)
+    # Multi30k's captions: train.1.en.gz, one a line
+    if file.suffix == ".gz" and kind_of(file) not in READERS:
         cells = gzip.decompress(file.read_bytes()).decode("utf-8").split("\n")
     else:
-        cells = [cell for row in file_rows(file, tuple(columns), str(file)) for cell in row]
-    texts = [cell.strip() for cell in cells]
-    fitting = [text for text in texts if FEWEST <= len(text.split()) <= MOST and STATEMENT.fullmatch(text)]
-    if not fitting:
-        raise InputError(file, f"has no sentence of {FEWEST} to {MOST} words")
-    return list(dict.fromkeys(fitting))
+        cells = list[str]()
+        for row in read_file_rows(file, tuple(columns), str(file)):
+            cells += row
+    sentences = dict[str, None]()
+    for cell in cells:
+        text = cell.strip()
+        if MIN_WORDS <= len(text.split()) <= MAX_WORDS and STATEMENT_PATTERN.fullmatch(text):
+            sentences[text] = None
+    if not sentences:
+        raise InputError(file, f"has no sentence of {MIN_WORDS} to {MAX_WORDS} words")
+    return list(sentences)
 
 
-def _lines(file: Path) -> list[str]:
+def _read_lines(file: Path) -> list[str]:
+    """Read the lines of a file of --without. Raises InputError."""
     try:
         return file.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         raise InputError(f"--without {file}", "no such file") from None
 
 
-def evaluation_check(senteval: Path | None, scored_only: bool) -> tuple[Kinds, list[str]]:
-    """A function that returns for texts how each matches an evaluation sentence (None: no match), and its splits.
+def load_evaluation_check(senteval: Path | None, scored_only: bool) -> tuple[FindKinds, list[str]]:
+    """Return a function that finds evaluation sentences among texts, and the splits it knows.
 
-    Without SentEval's directory the splits are the STS Benchmark's validation and test, which the repository ships.
+    The function returns how each text matches an evaluation sentence (None: no match). Without
+    SentEval's directory the splits are the STS Benchmark's validation and test, which the
+    repository ships.
     """
-    from eval.audit.evaluation_sentences import Sentences, read_evaluation_sets
-    from eval.audit.ledger import DROPPED, SCORED
+    from sts_dino.eval.audit.decontaminate import DEFAULT_DROPPED_KINDS, SCORED_SPLITS
+    from sts_dino.eval.audit.evaluation_sentences import Sentences, read_evaluation_sets
 
-    evaluation = read_evaluation_sets(senteval, None, CHECKED if senteval else ())
-    sets = [one for one in evaluation.sets if not scored_only or one.split in SCORED]
-    known = Sentences(sets)
+    names = EVALUATION_SETS if senteval else ()
+    sets = list(read_evaluation_sets(senteval, None, names).sets)
+    if scored_only:
+        sets = [evaluation for evaluation in sets if evaluation.split in SCORED_SPLITS]
+    sentences = Sentences(sets)
 
-    def kinds(texts: Sequence[str]) -> list[str | None]:
-        matches = known.matches(texts)
-        return [next((match.kind for match in found if match.kind in DROPPED), None) for found in matches]
+    def find_kinds(texts: Sequence[str]) -> list[str | None]:
+        """Return the first kind of match of each text that leaves it out."""
+        kinds = list[str | None]()
+        for matches in sentences.find_matches(texts):
+            dropped = [match.kind for match in matches if match.kind in DEFAULT_DROPPED_KINDS]
+            kinds.append(dropped[0] if dropped else None)
+        return kinds
 
-    return kinds, [one.place for one in sets]
+    return find_kinds, [evaluation.name for evaluation in sets]
 
 
-def drawn(rows: Sequence[Item], wanted: int, seed: int, kinds: Kinds) -> tuple[list[Item], dict[str, int]]:
-    """The first ``wanted`` rows without a match, in an order shuffled by ``seed``; rows left out, by kind of match."""
-    order, found, left_out = list(rows), list[Item](), Counter[str]()
+def draw_rows(
+    rows: Sequence[Row], limit: int, seed: int, find_kinds: FindKinds
+) -> tuple[list[Row], dict[str, int]]:
+    """Draw the first ``limit`` rows without a match, in an order shuffled by ``seed``.
+
+    Return them, and how many were left out by kind of match.
+    """
+    order = list(rows)
     Random(seed).shuffle(order)
-    for start in range(0, len(order), BATCH):
-        batch = order[start : start + BATCH]
-        sides = [kinds(side) for side in zip(*batch, strict=True)]
-        for row, matches in zip(batch, zip(*sides, strict=True), strict=True):
-            if len(found) == wanted:
-                return found, dict(left_out)
-            if kind := next(filter(None, matches), None):
-                left_out[kind] += 1
+    drawn = list[Row]()
+    left_out = Counter[str]()
+    for start in range(0, len(order), CHECKED_ROWS):
+        batch = order[start : start + CHECKED_ROWS]
+        # kinds of match by side, then by row
+        sides = [find_kinds(side) for side in zip(*batch, strict=True)]
+        for row, row_kinds in zip(batch, zip(*sides, strict=True), strict=True):
+            if len(drawn) == limit:
+                return drawn, dict(left_out)
+            kinds = [kind for kind in row_kinds if kind]
+            if kinds:
+                left_out[kinds[0]] += 1
             else:
-                found.append(row)
-    return found, dict(left_out)
+                drawn.append(row)
+    return drawn, dict(left_out)

@@ -1,27 +1,33 @@
-"""Steps of an experiment: commands of sts-dino in child processes, each run once, with a journal and CPU seconds."""
+"""Steps of an experiment: commands of sts-dino in child processes, each run once.
+
+A journal records the command of each step and its CPU seconds.
+"""
 
 import hashlib
 import json
+import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hub import cli
-from hub.durable import make_folder, write_text
-from release.stages import named, run_stage
+from sts_dino.hub.durable import make_folder, write_text
+from sts_dino.release.stages import name_failure, run_stage
 
-HINT = "finished steps are kept: run the same command again to resume"
+logger = logging.getLogger(__name__)
+
+RESUME_HINT = "finished steps are kept: run the same command again to resume"
 
 
-def digest(*parts: Any) -> str:
-    """Twelve hexadecimal digits of the SHA-256 of anything that JSON can hold."""
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:12]
+def hash_parts(*parts: Any) -> str:
+    """Return twelve hexadecimal digits of the SHA-256 of anything that JSON can hold."""
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True)
-class Made:
-    """A file or folder that steps made, and the CPU seconds that they took, with those of its inputs."""
+class StepOutput:
+    """A file or folder that steps wrote, and the CPU seconds of these steps and of its inputs."""
 
     path: Path
     seconds: float
@@ -33,27 +39,39 @@ class Steps:
     def __init__(self, folder: Path):
         self.folder = folder
 
-    def once(self, kind: str, key: str, words: list[str], what: str, out: Path) -> float:
-        """Run ``sts-dino WORDS`` unless its step is finished and ``out`` exists. Return its CPU seconds.
+    def run_once(self, kind: str, key: str, command: list[str], title: str, out: Path) -> float:
+        """Run ``sts-dino COMMAND`` unless its step is finished. Return its CPU seconds.
 
-        ``what`` names the step in messages. Raises InputError or RunError when the command fails.
+        Raises InputError or RunError when the command fails.
+
+        Args:
+            kind: kind of the step, e.g. dataset.
+            key: digest of everything that decides the output.
+            command: a subcommand of sts-dino and its arguments.
+            title: names the step in messages.
+            out: what the step writes; the step runs again when it is missing.
         """
         path = self.folder / "steps" / f"{kind}-{key}.json"
-        notes: dict[str, Any] = json.loads(path.read_bytes()) if path.is_file() else {}
-        if notes.get("finished") and out.exists():
-            return float(sum(notes["seconds"]))
+        record: dict[str, Any] = json.loads(path.read_bytes()) if path.is_file() else {}
+        if record.get("finished") and out.exists():
+            return float(sum(record["seconds"]))
         make_folder(path.parent)
-        with named(f"{what}: {words[0]}", path, HINT):
-            seconds = self._run(words)
-        facts = {"command": ["sts-dino", *words], "seconds": [round(seconds, 2)], "finished": True}
-        write_text(path, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
-        cli.say(f"{what}: {kind} took {seconds:,.0f} CPU seconds")
+        with name_failure(f"{title}: {command[0]}", path, RESUME_HINT):
+            seconds = self._run_command(command)
+        record = {
+            "command": ["sts-dino", *command],
+            "seconds": [round(seconds, 2)],
+            "finished": True,
+        }
+        write_text(path, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+        logger.info(f"{title}: {kind} took {seconds:,.0f} CPU seconds")
         return seconds
 
-    def _run(self, words: list[str]) -> float:
-        """Run a command to its end, with one thread. Return the CPU seconds of it and its children."""
+    def _run_command(self, command: list[str]) -> float:
+        """Run a command with one thread. Return the CPU seconds of it and its children."""
         os.environ["OMP_NUM_THREADS"] = "1"
-        before = os.times()
-        run_stage(*words)
-        after = os.times()
-        return after.children_user + after.children_system - before.children_user - before.children_system
+        start = os.times()
+        run_stage(*command)
+        end = os.times()
+        user_seconds = end.children_user - start.children_user
+        return user_seconds + end.children_system - start.children_system

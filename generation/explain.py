@@ -1,12 +1,14 @@
 """How a row was generated: sts-dino explain RUN_DIR SOURCE_ID/TARGET/ATTEMPT
 
-Prints the prompts and every token's probability under each, after debiasing, and after top-k and top-p. Then the engine
-generates the row again: the text must be the same, and the statistics up to rounding.
+Prints the prompts and every token's probability under each, after debiasing, and after top-k and
+top-p. Then the engine generates the row again: the text must be the same, and the statistics up to
+rounding.
 
-A row id consists of source_id, target and attempt, e.g. 000014/0.5/1; with few-shot examples also of the config's shot
-count and example_set, e.g. 000014/entailment/0/20shot-3.
+A row id consists of source_id, target and attempt, e.g. 000014/0.5/1; with few-shot examples also
+of the config's shot count and example_set, e.g. 000014/entailment/0/20shot-3.
 """
 
+import logging
 import math
 import re
 from collections.abc import Sequence
@@ -17,34 +19,43 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pyarrow.parquet as pq
 import typer
 
-from generation.backends.protocol import Completion, Request
-from generation.inputs.prompts import load_prompts
-from generation.inputs.sources import SourceSentence
-from generation.pipeline.code_digest import versions
-from generation.rows.attempts import text_request, text_seed
-from hub import cli
-from hub.contract import run_dir
-from hub.contract.published_paths import remembered, require_inputs
-from hub.contract.recipe import DatasetRecipe, Variant, backends_that, config_name
-from hub.contract.recipe_file import load_recipe
-from hub.contract.run_dir import Manifest
-from hub.contract.schema import COMPLETION
-from hub.contract.shards import AGAIN, reading_rows
-from hub.errors import InputError, RunError
-from hub.untrusted import printable
+from sts_dino.generation.backends.protocol import Completion, Request
+from sts_dino.generation.inputs.prompts import load_prompts
+from sts_dino.generation.inputs.sources import SourceSentence
+from sts_dino.generation.pipeline.code_digest import get_versions
+from sts_dino.generation.rows.attempts import compute_text_seed, make_text_request
+from sts_dino.hub import cli
+from sts_dino.hub.contract import run_dir
+from sts_dino.hub.contract.published_paths import read_input_places, require_inputs
+from sts_dino.hub.contract.recipe import (
+    DatasetRecipe,
+    Variant,
+    format_config_name,
+    list_backends_that,
+)
+from sts_dino.hub.contract.recipe_file import load_recipe
+from sts_dino.hub.contract.run_dir import Manifest
+from sts_dino.hub.contract.schema import COMPLETION
+from sts_dino.hub.contract.shards import RERUN_HINT, convert_reader_errors
+from sts_dino.hub.errors import InputError, RunError
+from sts_dino.hub.scores import align_columns
+from sts_dino.hub.untrusted import strip_controls
 
 if TYPE_CHECKING:
-    from generation.backends.trace import Step
+    from sts_dino.generation.backends.trace import Step
 
-app = cli.new_app(__doc__)
+logger = logging.getLogger(__name__)
+
+app = cli.make_app(__doc__)
 Row = dict[str, Any]
-ROUNDING = 1e-4  # nats: rows keep float32, and another processor or bfloat16 moves sums in their last bits
-_COLUMNS = {  # heading → attribute of a step
+# Rows keep float32, and another processor or bfloat16 changes the last bits of a sum.
+TOLERANCE_NATS = 1e-4
+GUIDANCE_COLUMNS = {"p(plain)": "plain", "guided": "guided"}
+STEP_COLUMNS = {  # heading → attribute of a step
     "p": "own",
     "p(counter)": "counter",
     "δ": "delta",
-    "p(plain)": "plain",
-    "guided": "guided",
+    **GUIDANCE_COLUMNS,
     "α": "alpha",
     "debiased": "debiased",
     "sampled": "sampled",
@@ -61,13 +72,15 @@ class RowId:
     variant: Variant
 
     def __str__(self) -> str:
-        few_shot = f"/{self.variant.shots}shot-{self.variant.example_set}" if self.variant.shots is not None else ""
-        return f"{self.source_id}/{self.target}/{self.attempt}{few_shot}"
+        text = f"{self.source_id}/{self.target}/{self.attempt}"
+        if self.variant.shots is None:
+            return text
+        return f"{text}/{self.variant.shots}shot-{self.variant.example_set}"
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """A row, its request, its tokens, and what the engine generates for the same request now."""
+    """A row, its request, its tokens, and what the engine generates for the same request today."""
 
     row_id: RowId
     config: str
@@ -81,146 +94,245 @@ class Explanation:
 
     @property
     def differences(self) -> list[str]:
-        """Where the row differs from its regeneration; empty for an identical one (statistics up to ``ROUNDING``)."""
-        row, now = self.row, self.regenerated
-        problem = row.get("reason") if row.get("reason") in COMPLETION else None  # other reasons are found later
-        found = [
-            ("text2", row["text2"], now.text),
-            ("text2, token by token", row["text2"], self.traced),
-            ("problem", problem, now.problem),
-            ("log_prob", row["log_prob"], now.log_prob),
-            ("margin", row["margin"], now.margin),
+        """Differences between the row and its regeneration; statistics up to ``TOLERANCE_NATS``."""
+        problem = self.row.get("reason")
+        if problem not in COMPLETION:
+            problem = None  # the filters rejected the row later
+        regenerated = self.regenerated
+        values = [
+            ("text2", self.row["text2"], regenerated.text),
+            ("text2, token by token", self.row["text2"], self.traced),
+            ("problem", problem, regenerated.problem),
+            ("log_prob", self.row["log_prob"], regenerated.log_prob),
+            ("margin", self.row["margin"], regenerated.margin),
         ]
-        return [f"{name} was {was!r} and is {is_now!r}" for name, was, is_now in found if not _same(was, is_now)]
+        differences = list[str]()
+        for name, earlier, current in values:
+            if not is_equal(earlier, current):
+                differences.append(f"{name} was {earlier!r} and is {current!r}")
+        return differences
 
     def __str__(self) -> str:
         """The explanation for a terminal, without control characters."""
         lines = [f"row {self.row_id} of {self.config}", "--- prompt", self.request.prompt]
         lines += ["--- prompt as tokens; control tokens have no quotation marks", self.read]
-        for counter in self.request.counter_prompts:
-            lines += ["--- counter-prompt: the text must not fit", counter]
+        for counter_prompt in self.request.counter_prompts:
+            lines += ["--- counter-prompt: the text must not fit", counter_prompt]
         if self.request.plain_prompt is not None:
             lines += ["--- plain prompt: guidance leads away from it", self.request.plain_prompt]
-        lines += ["--- tokens", _table(self.steps), "--- row"]
-        return printable("\n".join([*lines, *(f"{name}: {value}" for name, value in self.row.items())]))
+        lines += ["--- tokens", format_steps(self.steps), "--- row"]
+        lines += [f"{name}: {value}" for name, value in self.row.items()]
+        return strip_controls("\n".join(lines))
 
-    def facts(self) -> dict[str, Any]:
-        """The explanation as JSON."""
-        prompts = {name: getattr(self.request, name) for name in ("prompt", "counter_prompts", "plain_prompt")}
-        now = {"tokens": [asdict(step) for step in self.steps], "regenerated": asdict(self.regenerated)}
-        result = {"identical": not self.differences, "differences": self.differences}
-        row = {"row_id": str(self.row_id), "config": self.config, "row": self.row, "prompt_as_tokens": self.read}
-        return {**row, **prompts, **now, **result}
+    def to_json(self) -> dict[str, Any]:
+        """Return the explanation as JSON."""
+        differences = self.differences
+        return {
+            "row_id": str(self.row_id),
+            "config": self.config,
+            "row": self.row,
+            "prompt_as_tokens": self.read,
+            "prompt": self.request.prompt,
+            "counter_prompts": self.request.counter_prompts,
+            "plain_prompt": self.request.plain_prompt,
+            "tokens": [asdict(step) for step in self.steps],
+            "regenerated": asdict(self.regenerated),
+            "identical": not differences,
+            "differences": differences,
+        }
+
+
+def is_equal(earlier: object, current: object) -> bool:
+    """Return whether two values are equal; numbers up to ``TOLERANCE_NATS``."""
+    if isinstance(earlier, float) and isinstance(current, float):
+        return math.isclose(earlier, current, rel_tol=TOLERANCE_NATS, abs_tol=TOLERANCE_NATS)
+    return earlier == current
+
+
+def format_steps(steps: "list[Step]") -> str:
+    """Format the steps of a text as a table, one line for each token.
+
+    δ = p - p(counter); debiasing multiplies p, or the guided probability, by α.
+    """
+    columns = dict(STEP_COLUMNS)
+    if all(step.plain is None for step in steps):
+        for heading in GUIDANCE_COLUMNS:
+            del columns[heading]
+    rows = [("token", *columns)]
+    for step in steps:
+        cells = [repr(step.token)]
+        for name in columns.values():
+            number = getattr(step, name)
+            cells.append("-" if number is None else f"{number:.4f}")
+        rows.append(tuple(cells))
+    return align_columns(rows, right=range(1, 1 + len(columns)))
 
 
 def parse_row_id(text: str, recipe: DatasetRecipe) -> RowId:
-    """A row id of a recipe. Raises InputError that shows the form of ids, and the recipe's labels and variants."""
+    """Parse a row id of a recipe.
+
+    Raises InputError that shows the form of ids, and the recipe's labels and variants.
+    """
+    has_examples = recipe.few_shot is not None
     labels = "|".join(re.escape(label.name) for label in recipe.written_labels)
-    few_shot = recipe.few_shot is not None
     pattern = rf"(?P<source>.+)/(?P<target>{labels})/(?P<attempt>\d+)"
-    found = re.fullmatch(pattern + (r"/(?P<shots>\d+)shot-(?P<set>\d+)" if few_shot else ""), text)
-    variant = Variant(int(found["shots"]), int(found["set"])) if found and few_shot else Variant(None, 0)
-    if found is None or variant not in recipe.row_variants:
-        names = " | ".join(label.name for label in recipe.written_labels)
-        allowed = f"SOURCE_ID/TARGET/ATTEMPT{'/<SHOTS>shot-<EXAMPLE_SET>' if few_shot else ''} with TARGET {names}"
-        if few_shot:
-            allowed += f" and one of {', '.join(f'{v.shots}shot-{v.example_set}' for v in recipe.row_variants)}"
-        hint = "take them from the columns source_id, target and attempt of a row of raw or rejected"
-        raise InputError(f"row id {text!r}", "not found in this run", allowed=allowed, hint=hint)
-    return RowId(found["source"], found["target"], int(found["attempt"]), variant)
+    if has_examples:
+        pattern += r"/(?P<shots>\d+)shot-(?P<set>\d+)"
+    match = re.fullmatch(pattern, text)
+    if match is None:
+        raise make_row_id_error(text, recipe)
+    variant = Variant(None, 0)
+    if has_examples:
+        variant = Variant(int(match["shots"]), int(match["set"]))
+    if variant not in recipe.row_variants:
+        raise make_row_id_error(text, recipe)
+    return RowId(match["source"], match["target"], int(match["attempt"]), variant)
+
+
+def make_row_id_error(text: str, recipe: DatasetRecipe) -> InputError:
+    """Return the InputError for a row id that a run cannot have, with the format of its row ids."""
+    labels = " | ".join(label.name for label in recipe.written_labels)
+    if recipe.few_shot is None:
+        allowed = f"SOURCE_ID/TARGET/ATTEMPT with TARGET {labels}"
+    else:
+        variants = [f"{variant.shots}shot-{variant.example_set}" for variant in recipe.row_variants]
+        allowed = (
+            f"SOURCE_ID/TARGET/ATTEMPT/<SHOTS>shot-<EXAMPLE_SET> with TARGET {labels} "
+            f"and one of {', '.join(variants)}"
+        )
+    hint = "copy source_id, target and attempt from a row of the config raw or rejected"
+    return InputError(f"row id {text!r}", "not found in this run", allowed=allowed, hint=hint)
 
 
 def find_row(directory: Path, manifest: Manifest, row_id: RowId) -> tuple[str, Row]:
-    """The config and the row of an id, from raw, else from rejected. Raises InputError for a missing row."""
-    wanted: list[Any] = [(name, "=", getattr(row_id, name)) for name in ("source_id", "target", "attempt")]
+    """Return the config and the row of an id, from raw, else from rejected.
+
+    Raises InputError for a missing row.
+    """
+    filters: list[Any] = [
+        ("source_id", "=", row_id.source_id),
+        ("target", "=", row_id.target),
+        ("attempt", "=", row_id.attempt),
+    ]
     if row_id.variant.shots is not None:
-        wanted.append(("example_set", "=", row_id.variant.example_set))
-    for config in (config_name(base, row_id.variant.shots) for base in ("raw", "rejected")):
+        filters.append(("example_set", "=", row_id.variant.example_set))
+    for base in ("raw", "rejected"):
+        config = format_config_name(base, row_id.variant.shots)
         for file in manifest.shards(config):
-            with reading_rows(directory / file.path, AGAIN):
-                rows = pq.read_table(directory / file.path, filters=wanted, partitioning=None).to_pylist()
+            path = directory / file.path
+            with convert_reader_errors(path, RERUN_HINT):
+                rows = pq.read_table(path, filters=filters, partitioning=None).to_pylist()
             if rows:
                 return config, rows[0]
-    hint = "it was not requested" if manifest.complete else "it was not requested, or its shard is not written yet"
+    hint = "it was not requested"
+    if not manifest.complete:
+        hint += ", or its shard is not written yet"
     raise InputError(f"{directory}: row {row_id}", "is neither in raw nor in rejected", hint=hint)
 
 
-def first_row_id(directory: Path) -> str:
-    """The id of the first raw row of a run directory. Raises InputError when it is missing."""
+def find_first_row_id(directory: Path) -> str:
+    """Return the id of the first raw row of a run directory.
+
+    Raises InputError when the directory has no manifest or no raw row.
+    """
     manifest = run_dir.read_manifest(directory)
     for file in manifest.files if manifest else ():
         base, _, shots = str(file.config).partition("-")
         if base == "raw":
-            row = next(pq.ParquetFile(directory / file.path).iter_batches(batch_size=1)).to_pylist()[0]
-            few_shot = f"/{shots}-{row['example_set']}" if shots else ""
-            return f"{row['source_id']}/{row['target']}/{row['attempt']}{few_shot}"
+            first_batch = next(pq.ParquetFile(directory / file.path).iter_batches(batch_size=1))
+            row = first_batch.to_pylist()[0]
+            row_id = f"{row['source_id']}/{row['target']}/{row['attempt']}"
+            return f"{row_id}/{shots}-{row['example_set']}" if shots else row_id
     raise InputError(directory, "has no raw row", allowed="the run directory of a dataset")
 
 
-def explain(directory: Path, text: str, places: Sequence[str] = ()) -> Explanation:
-    """Trace a row of a run and generate it again. ``places``: settings with the paths of unpublished inputs.
+def explain_row(directory: Path, row_id_text: str, places: Sequence[str] = ()) -> Explanation:
+    """Trace a row of a run and generate it again.
 
-    Raises InputError for no run, no such row, or a backend that reports no token probabilities; RunError when today's
-    recipe gives another seed than the row's.
+    Args:
+        directory: the run directory of a dataset.
+        row_id_text: the row id as the user gave it.
+        places: settings with the paths of unpublished inputs.
+
+    Raises InputError for a directory without a dataset, a missing row, or a backend that reports no
+    token probabilities. Raises RunError when the recipe gives another seed than the row has.
     """
+    # Read the run and find the row.
     manifest = run_dir.read_manifest(directory)
     if manifest is None or manifest.kind != "dataset":
-        raise InputError(directory, "is not a run directory of a dataset", hint="run: sts-dino write RECIPE")
-    recipe = load_recipe(directory / run_dir.RECIPE, DatasetRecipe, [*remembered(directory), *places])
-    require_inputs(
-        directory / run_dir.RECIPE, {key: path for key, path in recipe.local_paths().items() if key != "source.path"}
-    )
-    if not recipe.model.facts.can_trace:
-        problem = f"backend {recipe.model.backend!r} reports no token probabilities"
-        raise InputError(directory, problem, allowed=backends_that("can_trace"))
-    row_id = parse_row_id(text, recipe)
+        problem = "is not a run directory of a dataset"
+        raise InputError(directory, problem, hint="run: sts-dino write RECIPE")
+    recipe = load_run_recipe(directory, places)
+    row_id = parse_row_id(row_id_text, recipe)
     config, row = find_row(directory, manifest, row_id)
+
+    # Make its request as the run did.
     prompts = load_prompts(recipe)
-    label, first = prompts.labels[row_id.target], SourceSentence(row_id.source_id, row["text1"])
-    seed = text_seed(recipe, row_id.variant, first, label.name, row_id.attempt)
+    label = prompts.labels[row_id.target]
+    sentence = SourceSentence(row_id.source_id, row["text1"])
+    seed = compute_text_seed(recipe, row_id.variant, sentence, label.name, row_id.attempt)
     if seed != row["seed"]:
         problem = f"its seed was {row['seed']} and is {seed}"
-        raise RunError(f"{directory}: row {row_id}", problem, hint=_changes(manifest))
-    request, settings = text_request(prompts, label, first.text, row_id.variant, seed), recipe.decoding
+        raise RunError(f"{directory}: row {row_id}", problem, hint=describe_changes(manifest))
+    request = make_text_request(prompts, label, sentence.text, row_id.variant, seed)
 
-    from generation.backends.trace import Tracer
+    # Trace the text token by token, and have the engine generate it again.
+    from sts_dino.generation.backends.trace import Tracer
 
     tracer = Tracer(recipe.model)
-    (steps, traced), read = tracer.trace(request, settings), tracer.shown_tokens(request.prompt)
-    regenerated = tracer.regenerate(request, settings, settings.batch_size, prompts.prefixes(row_id.variant))
-    return Explanation(row_id, config, row, request, steps, traced, regenerated, _changes(manifest), read)
+    settings = recipe.decoding
+    steps, traced = tracer.trace(request, settings)
+    prefixes = prompts.list_prefixes(row_id.variant)
+    return Explanation(
+        row_id=row_id,
+        config=config,
+        row=row,
+        request=request,
+        steps=steps,
+        traced=traced,
+        regenerated=tracer.regenerate(request, settings, settings.batch_size, prefixes),
+        changes=describe_changes(manifest),
+        read=tracer.format_tokens(request.prompt),
+    )
 
 
-def _same(was: object, is_now: object) -> bool:
-    if isinstance(was, float) and isinstance(is_now, float):
-        return math.isclose(was, is_now, rel_tol=ROUNDING, abs_tol=ROUNDING)
-    return was == is_now
+def load_run_recipe(directory: Path, places: Sequence[str]) -> DatasetRecipe:
+    """Load the recipe of a run; its source need not be there.
+
+    Raises InputError for other missing inputs, and for a model that reports no token probabilities.
+    """
+    path = directory / run_dir.RECIPE
+    recipe = load_recipe(path, DatasetRecipe, [*read_input_places(directory), *places])
+    inputs = recipe.collect_local_paths()
+    inputs.pop("source.path", None)
+    require_inputs(path, inputs)
+    if not recipe.model.facts.can_trace:
+        problem = f"backend {recipe.model.backend!r} reports no token probabilities"
+        raise InputError(directory, problem, allowed=list_backends_that("can_trace"))
+    return recipe
 
 
-def _changes(manifest: Manifest) -> str:
-    now = versions()
-    changed = [f"{name} {was}, now {now.get(name)}" for name, was in manifest.versions.items() if now.get(name) != was]
-    if changed:
-        return "since the run these have changed: " + "; ".join(changed)
+def describe_changes(manifest: Manifest) -> str:
+    """Return the versions that changed since a run, or another reason for a changed text."""
+    current = get_versions()
+    changes = [
+        f"{name} {version}, now {current.get(name)}"
+        for name, version in manifest.versions.items()
+        if current.get(name) != version
+    ]
+    if changes:
+        return "since the run these have changed: " + "; ".join(changes)
     return "only float32 on a CPU makes a row independent of its batch"
-
-
-def _table(steps: "list[Step]") -> str:
-    """A line for each token. δ = p - p(counter); debiasing multiplies p, or the guided probability, by α."""
-    guided = any(step.plain is not None for step in steps)
-    columns = {head: name for head, name in _COLUMNS.items() if guided or name not in ("plain", "guided")}
-    rows = [("token", *columns)]
-    for step in steps:
-        numbers = [getattr(step, name) for name in columns.values()]
-        rows.append((repr(step.token), *("-" if number is None else f"{number:.4f}" for number in numbers)))
-    return cli.aligned(rows, right=range(1, 1 + len(columns)))
 
 
 @app.command()
 def main(
-    directory: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Run directory of a dataset")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="RUN_DIR", help="Run directory of a dataset")
+    ],
     row_id: Annotated[
-        str | None, typer.Argument(metavar="[ROW_ID]", help="e.g. 000014/0.5/1 [default: the first row]")
+        str | None,
+        typer.Argument(metavar="[ROW_ID]", help="e.g. 000014/0.5/1 [default: the first row]"),
     ] = None,
     as_json: cli.JsonOption = False,
     settings: cli.SetOption = [],  # noqa: B006 - typer reads it, nobody writes it
@@ -231,9 +343,11 @@ def main(
 
       sts-dino explain artifacts/datasets/sts-dino-x2 000014/0.5/1
     """
-    explanation = explain(directory, row_id or first_row_id(directory), settings)
-    cli.answer(str(explanation), explanation.facts(), as_json)
+    explanation = explain_row(directory, row_id or find_first_row_id(directory), settings)
+    cli.print_answer(str(explanation), explanation.to_json(), as_json)
     if explanation.differences:
-        problem = "cannot be generated again: " + printable("; ".join(explanation.differences))
-        raise RunError(f"{directory}: row {explanation.row_id}", problem, hint=explanation.changes)
-    cli.say("generated again by the engine: identical")
+        differences = strip_controls("; ".join(explanation.differences))
+        row_name = f"{directory}: row {explanation.row_id}"
+        problem = f"cannot be generated again: {differences}"
+        raise RunError(row_name, problem, hint=explanation.changes)
+    logger.info("generated again by the engine: identical")

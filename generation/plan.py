@@ -1,119 +1,203 @@
-"""What a run would do (``--dry-run``) and how long it would take (``--estimate``). Neither writes anything.
+"""What a run would do (``--dry-run``) and how long it would take (``--estimate``).
 
-The pilot of an estimate generates for 64 source sentences spread over the source, with the real settings; each shot
-count gets a share of them. A slow model's pilot keeps a small batch full and ends early.
-
-The batch is full until the queue is empty, then it drains: repeated attempts follow one another.
+A plan follows from the recipe, the source and the tokenizer; it writes nothing. An estimate comes
+from pilots, which generate the texts of some source sentences as the run would, and keeps these
+texts for the run (``pipeline.pilot_texts``).
 """
 
 import heapq
+import logging
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, count, islice
-from math import log
 from pathlib import Path
-from statistics import fmean, median
-from typing import Any, TypeVar
+from statistics import median
+from typing import Any, NamedTuple, TypeVar
 
-from generation.backends.protocol import Completion, Request, complete
-from generation.backends.registry import BACKENDS, load_preview, load_writer, with_dtype
-from generation.inputs.prompts import ContextRoom, Prompts, TokenCounter, load_prompts
-from generation.inputs.row_seeds import fraction
-from generation.inputs.sources import CountTokens, GivenTexts, IsControl, Lack, SourceSentence, what_was_read
-from generation.pipeline import tasks as layout
-from generation.pipeline.directory import BaseRun
-from generation.pipeline.tasks import WriteSourceSentences
-from generation.pipeline.worker import Worker
-from generation.rows.attempts import text_request, write_shards
-from generation.rows.filters import filtered
-from hub.cli import say
-from hub.contract.recipe import DatasetRecipe, DecodingParameters, Label, Variant
-from hub.errors import InputError
-from hub.process import peak_rss_mb, seconds_since_start
-from hub.untrusted import printable
+from sts_dino.generation.backends.protocol import Writer, complete
+from sts_dino.generation.backends.registry import (
+    BACKENDS,
+    load_preview,
+    load_writer,
+    resolve_model_dtype,
+)
+from sts_dino.generation.inputs.prompts import ContextRoom, Prompts, TokenCounter, load_prompts
+from sts_dino.generation.inputs.row_seeds import draw_fraction
+from sts_dino.generation.inputs.sources import (
+    CountExcess,
+    CountTokens,
+    GivenTexts,
+    IsControl,
+    SourceSentence,
+    describe_source,
+)
+from sts_dino.generation.pipeline import tasks as layout
+from sts_dino.generation.pipeline.code_digest import get_versions
+from sts_dino.generation.pipeline.directory import BaseRun
+from sts_dino.generation.pipeline.job import compute_run_key, hash_inputs
+from sts_dino.generation.pipeline.pilot_texts import RecordingWriter, is_exact
+from sts_dino.generation.pipeline.tasks import WriteSourceSentences
+from sts_dino.generation.pipeline.worker import Worker
+from sts_dino.generation.rows.attempts import make_text_request, write_shards
+from sts_dino.generation.rows.filters import filter_rows
+from sts_dino.hub.contract.recipe import DatasetRecipe, Label, Variant
+from sts_dino.hub.contract.recipe_file import compute_fingerprint
+from sts_dino.hub.errors import InputError
+from sts_dino.hub.process import measure_peak_rss_mb, measure_seconds_since_start
+from sts_dino.hub.progress import ProgressBar
+from sts_dino.hub.untrusted import strip_controls
 
-RENDERED = 5  # prompts shown of each label and shot count
-SAMPLE = 200  # source sentences whose prompts are counted
-FILES, FILES_OF_FOLDER = 100_000, 10_000  # fewer are recommended: huggingface.co/docs/hub/storage-limits
-BESIDE = 12  # files without data: manifest, recipe, card, plots
-NOT_YET = "a sentence that the model will write first, here one of twelve words."
-ROWS = 64  # source sentences of the pilot
-FULL = 512  # rows of a full batch on a CPU (generation.backends.load_model)
-SLOW = 0.1  # seconds of a pass of few rows: 0.2 with half a billion parameters on one thread
-BATCH, SECONDS, FEW = 64, 20.0, 40  # rows of a slow model's pilot; it ends after so many seconds and texts
-FIRST = 12  # tokens of a few texts at the start, which tell how slow a pass is
-MARGIN = 1.1  # on memory: a run of the 1.5B model took 1.03 times the prediction of its pilot
-FIRSTS = 512  # source sentences asked for to estimate the time of all: fewer would not fill a batch
+logger = logging.getLogger(__name__)
+
+SHOWN_PROMPTS = 5  # of each label and shot count
+SAMPLE_SIZE = 200  # source sentences whose prompt tokens are counted
+# limits that huggingface.co/docs/hub/storage-limits recommends for a repository and a folder
+MOST_FILES = 100_000
+MOST_FILES_OF_FOLDER = 10_000
+FILES_WITHOUT_ROWS = 12  # manifest, recipe, card, plots
+PLACEHOLDER_SENTENCE = "a sentence that the model will write first, here one of twelve words."
+# source sentences of the first, second and third pilot, at most
+PILOT_SIZES = (4, 16, 64)
+PILOT_SECONDS = 25.0  # that the pilots of an estimate may take together
+# texts requested to time the generation of source sentences: first few, then enough for a batch
+FIRST_REQUESTED_TEXTS = 32
+REQUESTED_TEXTS = 512
+SOURCE_PILOT_SECONDS = 5.0  # that they may take
 Clock = Callable[[], float]
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
-class Firsts:
-    """The number of source sentences of a run, a sample of them, and the skipped ones by reason."""
+class SourceSurvey:
+    """The source of a run, read once.
+
+    Args:
+        total: number of source sentences.
+        sample: at most ``SAMPLE_SIZE`` of them, spread over the source.
+        skipped: reason → number of skipped rows.
+        read: lines for people about the source (``describe_source``).
+    """
 
     total: int
-    sample: tuple[SourceSentence, ...]  # spread over the source, at most ``SAMPLE``
+    sample: Sequence[SourceSentence]
     skipped: dict[str, int]
-    read: list[str] = field(default_factory=list)  # ``what_was_read``
+    read: list[str] = field(default_factory=list)
 
 
-def survey(
+def survey_source(
     recipe: DatasetRecipe,
     count_tokens: CountTokens,
-    lack: Lack = lambda _: 0,
+    count_excess: CountExcess = lambda _: 0,
     base: BaseRun | None = None,
     is_control: IsControl = lambda _: False,
-) -> Firsts:
-    """Read the source once. One sentence stands for those that the model has still to write.
+) -> SourceSurvey:
+    """Read the source once; a placeholder stands for sentences that the model has yet to generate.
 
-    ``base``: the run whose source sentences are skipped, because rows are appended to it.
+    Args:
+        recipe: The recipe of the run.
+        count_tokens: Tokens of a text, by the model's tokenizer.
+        count_excess: Tokens by which a text is too long for the model's context.
+        base: The run that rows are appended to; its source sentences are left out.
+        is_control: Whether a text holds a control token of the model.
     """
+    earlier = base.source_sentences if base else 0
     if recipe.source.facts.generated:
-        total = (recipe.source.limit or 0) - (base.source_sentences if base else 0)
-        lack(NOT_YET)
-        return Firsts(total, (SourceSentence("000000", NOT_YET),), {})
-    given, places = GivenTexts(recipe, count_tokens, lack, is_control), count()
-    place = recipe.source.path or recipe.source.repo_id
-    firsts = iter(base.new_among(given, place) if base else given)
-    shown = list(islice(firsts, 3))
-    placed = ((fraction("plan", first.source_id), next(places), first) for first in chain(shown, firsts))
-    chosen = sorted(heapq.nsmallest(SAMPLE, placed), key=lambda entry: entry[1])
-    total, skipped = next(places), dict(sorted(given.skipped.items()))
-    given_before = base.source_sentences if base else 0
-    texts = tuple(first.text for first in shown)
-    read = what_was_read(place, recipe.source.columns, total + given_before, skipped, texts)
-    return Firsts(total, tuple(first for *_, first in chosen), skipped, read)
+        count_excess(PLACEHOLDER_SENTENCE)
+        total = (recipe.source.limit or 0) - earlier
+        return SourceSurvey(total, [SourceSentence("000000", PLACEHOLDER_SENTENCE)], {})
+
+    # Choose the sentences with the smallest hashes as the sample, in the order of the source.
+    texts = GivenTexts(recipe, count_tokens, count_excess, is_control)
+    source_name = recipe.source.path or recipe.source.repo_id
+    sentences = iter(base.select_new(texts, source_name) if base else texts)
+    first_three = list(islice(sentences, 3))
+    numbers = count()
+    hashed = (
+        (draw_fraction("plan", sentence.source_id), next(numbers), sentence)
+        for sentence in chain(first_three, sentences)
+    )
+    smallest = heapq.nsmallest(SAMPLE_SIZE, hashed)
+    smallest.sort(key=lambda entry: entry[1])
+    sample = [sentence for _, _, sentence in smallest]
+    total = next(numbers)
+
+    # Describe what was read.
+    skipped = dict(sorted(texts.skipped.items()))
+    columns = recipe.source.columns
+    first_sentences = tuple(sentence.text for sentence in first_three)
+    read = describe_source(source_name, columns, total + earlier, skipped, first_sentences)
+    return SourceSurvey(total, sample, skipped, read)
 
 
-def rejected_texts(recipe: DatasetRecipe, texts: Iterable[str]) -> dict[str, int]:
-    """How many texts a run would pass over, by reason: in tokens of the model, whose weights are not read."""
-    writer, _ = load_preview(recipe.model)
-    lack = ContextRoom(load_prompts(recipe), writer).lack
-    reason = GivenTexts(recipe, writer.count_tokens, lack, writer.is_control).reason
-    return dict(sorted(Counter(filter(None, map(reason, texts))).items()))
+def count_rejected_texts(recipe: DatasetRecipe, texts: Iterable[str]) -> dict[str, int]:
+    """Return how many of some texts a run would skip, by reason.
 
-
-def plan(recipe: DatasetRecipe, directory: Path, base: BaseRun | None = None) -> str:
-    """The plan of a run as text. Tries the model where its weights lie here, and reads the source; writes nothing.
-
-    ``base``: the finished run that rows are appended to; the plan then covers the rows after its own.
-    Raises InputError as a run would: an unusable source, example or model, or a prompt beyond the context.
+    The function loads the model's tokenizer, and not its weights.
     """
-    recipe = with_dtype(recipe)
-    (writer, facts), prompts = load_preview(recipe.model), load_prompts(recipe)
-    lack = ContextRoom(prompts, writer).lack
-    found = Plan(recipe, prompts, writer, survey(recipe, writer.count_tokens, lack, base, writer.is_control))
-    facts += BACKENDS[recipe.model.backend].proof(recipe.model)
-    for line in found.firsts.read:
-        say(line)
-    lines = [f"{recipe.name} v{recipe.version} -> {directory}", *facts]
+    writer, _ = load_preview(recipe.model)
+    count_excess = ContextRoom(load_prompts(recipe), writer).count_excess
+    source = GivenTexts(recipe, writer.count_tokens, count_excess, writer.is_control)
+    counts = Counter[str]()
+    for text in texts:
+        reason = source.find_reason(text)
+        if reason:
+            counts[reason] += 1
+    return dict(sorted(counts.items()))
+
+
+def describe_plan(
+    recipe: DatasetRecipe,
+    directory: Path,
+    base: BaseRun | None = None,
+    prompts_per_label: int = SHOWN_PROMPTS,
+) -> str:
+    """Return the plan of a run as text, after trying the model and reading the source.
+
+    Args:
+        recipe: The recipe of the run.
+        directory: The run directory, which the plan names.
+        base: The finished run that rows are appended to; the plan covers the rows after its own.
+        prompts_per_label: The number of prompts to show of each label and shot count.
+
+    Raises InputError as a run would: an unusable source, example or model, or a prompt beyond the
+    context.
+    """
+    # Read the tokenizer, the source and, where they are local, the weights.
+    recipe = resolve_model_dtype(recipe)
+    writer, model_facts = load_preview(recipe.model)
+    prompts = load_prompts(recipe)
+    count_excess = ContextRoom(prompts, writer).count_excess
+    survey = survey_source(recipe, writer.count_tokens, count_excess, base, writer.is_control)
+    model_facts += BACKENDS[recipe.model.backend].prove(recipe.model)
+    for line in survey.read:
+        logger.info(line)
+
+    # Describe the run, part by part.
+    lines = [f"{recipe.name} v{recipe.version} -> {directory}", *model_facts]
     if base is not None:
-        files, version = len(base.manifest.files), base.manifest.version
-        lines.append(f"appended to v{version}: its {base.source_sentences} source sentences and {files} files stay")
-    return printable("\n".join([*lines, *found.work(), *found.files(), *found.prompt_lines()]))
+        files = len(base.manifest.files)
+        lines.append(
+            f"appended to v{base.manifest.version}: its {base.source_sentences} source sentences "
+            f"and {files} files stay"
+        )
+    plan = Plan(recipe, prompts, writer, survey)
+    lines += plan.describe_source()
+    lines += plan.describe_work()
+    lines += plan.describe_label_settings()
+    lines += plan.describe_files()
+    lines += plan.describe_prompts(prompts_per_label)
+    return strip_controls("\n".join(lines))
+
+
+class SamplePrompt(NamedTuple):
+    """The prompts of one source sentence of the sample under one label."""
+
+    sentence: SourceSentence
+    variant: Variant
+    prompt: str
+    counter_prompts: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -123,233 +207,216 @@ class Plan:
     recipe: DatasetRecipe
     prompts: Prompts
     writer: TokenCounter
-    firsts: Firsts
+    survey: SourceSurvey
 
-    def work(self) -> Iterator[str]:
-        """Source sentences, texts, labels' own settings, guidance, verification and shards."""
-        recipe, total, labels = self.recipe, self.firsts.total, self.recipe.written_labels
-        if recipe.source.facts.generated:
+    def describe_source(self) -> Iterator[str]:
+        """Describe the source sentences: those that are skipped, or what generates them."""
+        total = self.survey.total
+        if self.recipe.source.facts.generated:
             yield f"source sentences: {total}, generated by the model after:"
-            yield from (f"  {self.prompts.source_sentence_prefix(label)!r}" for label in labels)
-        else:
-            skipped = ", ".join(f"{rows} {reason}" for reason, rows in self.firsts.skipped.items()) or "none"
-            yield f"source sentences: {total} (skipped: {skipped})"
-        variants = len(recipe.variants)
-        wanted = {label.name: total * recipe.texts_asked(label) * variants for label in labels}
-        each = ", ".join(f"{texts} of label {name}" for name, texts in wanted.items())
-        attempts = total * recipe.decoding.max_attempts * variants * len(labels)
-        yield f"texts: {sum(wanted.values())} wanted, {each}; at most {attempts} attempts"
-        yield from self._own_settings()
-        shards = -(-total // recipe.shard_size) * variants
-        texts = recipe.shard_size * recipe.texts_per_source_sentence
-        yield f"shards: {shards} of at most {recipe.shard_size} source sentences and {texts} wanted texts"
+            for label in self.recipe.written_labels:
+                yield f"  {self.prompts.get_source_prefix(label)!r}"
+            return
+        skipped = ", ".join(f"{rows} {reason}" for reason, rows in self.survey.skipped.items())
+        yield f"source sentences: {total} (skipped: {skipped or 'none'})"
 
-    def _own_settings(self) -> Iterator[str]:
-        """Keys that labels set for themselves, guidance, verification."""
+    def describe_work(self) -> Iterator[str]:
+        """Describe the number of texts, attempts and shards."""
+        recipe = self.recipe
+        prompts_per_label = self.survey.total * len(recipe.variants)
+        total = 0
+        by_label = list[str]()
+        for label in recipe.written_labels:
+            texts = prompts_per_label * recipe.count_texts_asked(label)
+            total += texts
+            by_label.append(f"{texts} of label {label.name}")
+        attempts = prompts_per_label * len(recipe.written_labels) * recipe.decoding.max_attempts
+        yield f"texts: {total} wanted, {', '.join(by_label)}; at most {attempts} attempts"
+
+        blocks = -(-self.survey.total // recipe.shard_size)
+        texts = recipe.shard_size * recipe.texts_per_source_sentence
+        yield (
+            f"shards: {blocks * len(recipe.variants)} of at most {recipe.shard_size} "
+            f"source sentences and {texts} wanted texts"
+        )
+
+    def describe_label_settings(self) -> Iterator[str]:
+        """Describe the keys that labels set for themselves, guidance and verification."""
         recipe = self.recipe
         for label in recipe.labels:
-            if own := label.model_dump(include={"decay_constant", "guidance", "samples"}, exclude_none=True):
-                yield f"label {label.name}: {_listed(own)}"
-        if guided := recipe.guided_labels:
-            plain = ", ".join(dict.fromkeys(repr(label.plain_prompt) for label in guided))
-            names = ", ".join(f"{label.name} (γ = {recipe.decoding_of(label).guidance:g})" for label in guided)
-            yield f"guidance: away from {plain}, in texts of label {names}: one model row more a text"
-        if asked := recipe.verification:
-            options = _listed(asked.model_dump(exclude_defaults=True)) or "scores alone"
-            yield f"verification: texts are scored under the prompts of {len(recipe.written_labels)} labels; {options}"
+            keys = {"decay_constant", "guidance", "samples"}
+            settings = label.model_dump(include=keys, exclude_none=True)
+            if settings:
+                yield f"label {label.name}: {list_settings(settings)}"
 
-    def files(self) -> Iterator[str]:
-        """Files of the repository, config by config, and the Hub's advice for that many."""
+        guided = recipe.guided_labels
+        if guided:
+            plain_prompts = ", ".join(dict.fromkeys(repr(label.plain_prompt) for label in guided))
+            strengths = [
+                f"{label.name} (γ = {recipe.get_decoding(label).guidance:g})" for label in guided
+            ]
+            yield (
+                f"guidance: away from {plain_prompts}, in texts of label {', '.join(strengths)}: "
+                "one model row more a text"
+            )
+
+        if recipe.verification:
+            options = list_settings(recipe.verification.model_dump(exclude_defaults=True))
+            yield (
+                "verification: texts are scored under the prompts of "
+                f"{len(recipe.written_labels)} labels; {options or 'scores alone'}"
+            )
+
+    def describe_files(self) -> Iterator[str]:
+        """Describe the files of the repository by config, and the Hub's advice for that many."""
         yield "files:"
-        folders = layout.folders(self.recipe, self.firsts.total)
-        yield from (f"  data/{config}/: at most {files}" for config, files in folders.items())
+        folders = layout.count_files(self.recipe, self.survey.total)
+        for config, files in folders.items():
+            yield f"  data/{config}/: at most {files}"
         fullest = max(folders, key=lambda config: folders[config])
-        whole = sum(folders.values()) + BESIDE
-        yield f"  at most {whole} files in all, {folders[fullest]} in the fullest folder, data/{fullest}/"
-        if folders[fullest] >= FILES_OF_FOLDER or whole >= FILES:
-            limits = f"fewer than {FILES} files in a repository and {FILES_OF_FOLDER} in a folder"
-            yield f"warning: the Hub recommends {limits}; raise shard_size, or divide the source among several recipes"
+        total = sum(folders.values()) + FILES_WITHOUT_ROWS
+        yield (
+            f"  at most {total} files in all, {folders[fullest]} in the fullest folder, "
+            f"data/{fullest}/"
+        )
+        if folders[fullest] >= MOST_FILES_OF_FOLDER or total >= MOST_FILES:
+            yield (
+                f"warning: the Hub recommends fewer than {MOST_FILES} files in a repository and "
+                f"{MOST_FILES_OF_FOLDER} in a folder; raise shard_size, or divide the source "
+                "among several recipes"
+            )
 
-    def prompt_lines(self) -> Iterator[str]:
-        """Token counts of all prompts of the sample, and some prompts in full, by label and shot count."""
-        recipe, context = self.recipe, self.writer.context
-        for shots in dict.fromkeys(variant.shots for variant in recipe.variants):
-            variants = [variant for variant in recipe.variants if variant.shots == shots]
-            for label in recipe.written_labels:
-                name = f"label {label.name}" + (f", {shots} examples" if shots is not None else "")
-                shown = list[tuple[SourceSentence, Variant, str, tuple[str, ...]]]()
-                for place, first in enumerate(self.firsts.sample):  # example sets take turns
-                    variant = self.prompts.variant(variants[place % len(variants)], first.text)
-                    shown.append((first, variant, *self.prompts.of(label, first.text, variant)))
-                counts = sorted(self.writer.count_tokens(text) for *_, own, others in shown for text in (own, *others))
-                room = f"; with {recipe.decoding.max_new_tokens} to write, context {context}" * bool(context)
-                numbers = f"{counts[0]} / {median(counts):g} / {counts[-1]} prompt tokens"
-                yield f"=== {name}: {numbers} (least / median / most of {len(counts)}{room})"
-                for number, (first, variant, prompt, counters) in enumerate(_spread(shown, RENDERED)):
-                    yield f"--- {first.source_id}" + (f", example set {variant.example_set}" if variant.shots else "")
-                    yield prompt
-                    if not number:
-                        yield from (f"    as tokens: {read}" for read in [self.writer.shown_tokens(prompt)] if read)
-                        yield from (f"    not also: {counter!r}" for counter in counters)
+    def describe_prompts(self, prompts_per_label: int) -> Iterator[str]:
+        """Describe the prompts by label and shot count: token counts, and some in full."""
+        for shots in dict.fromkeys(variant.shots for variant in self.recipe.variants):
+            variants = [variant for variant in self.recipe.variants if variant.shots == shots]
+            for label in self.recipe.written_labels:
+                prompts = self._sample_prompts(label, variants)
+                name = f"label {label.name}"
+                if shots is not None:
+                    name += f", {shots} examples"
+                yield f"=== {name}: {self._count_prompt_tokens(prompts)}"
+                for number, prompt in enumerate(spread(prompts, prompts_per_label)):
+                    yield from self._show_prompt(prompt, with_counters=number == 0)
+
+    def _sample_prompts(self, label: Label, variants: Sequence[Variant]) -> list[SamplePrompt]:
+        """Build a label's prompts of the sample; the example sets take turns."""
+        prompts = list[SamplePrompt]()
+        for number, sentence in enumerate(self.survey.sample):
+            variant = self.prompts.choose_variant(variants[number % len(variants)], sentence.text)
+            prompt, counter_prompts = self.prompts.make_prompts(label, sentence.text, variant)
+            prompts.append(SamplePrompt(sentence, variant, prompt, counter_prompts))
+        return prompts
+
+    def _count_prompt_tokens(self, prompts: Sequence[SamplePrompt]) -> str:
+        """Describe the token counts of prompts and counter-prompts beside the model's context."""
+        counts = list[int]()
+        for prompt in prompts:
+            counts.append(self.writer.count_tokens(prompt.prompt))
+            counts += [self.writer.count_tokens(counter) for counter in prompt.counter_prompts]
+        text = (
+            f"{min(counts)} / {median(counts):g} / {max(counts)} prompt tokens "
+            f"(least / median / most of {len(counts)}"
+        )
+        if self.writer.context:
+            new_tokens = self.recipe.decoding.max_new_tokens
+            text += f"; with {new_tokens} to write, context {self.writer.context}"
+        return text + ")"
+
+    def _show_prompt(self, prompt: SamplePrompt, with_counters: bool) -> Iterator[str]:
+        """Show a prompt in full; ``with_counters``: also its tokens and its counter-prompts."""
+        head = f"--- {prompt.sentence.source_id}"
+        if prompt.variant.shots:
+            head += f", example set {prompt.variant.example_set}"
+        yield head
+        yield prompt.prompt
+        if with_counters:
+            tokens = self.writer.format_tokens(prompt.prompt)
+            if tokens:
+                yield f"    as tokens: {tokens}"
+            for counter_prompt in prompt.counter_prompts:
+                yield f"    not also: {counter_prompt!r}"
 
 
-def _listed(values: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in values.items())
+def list_settings(settings: dict[str, Any]) -> str:
+    """List settings in one line."""
+    return ", ".join(f"{name} {value}" for name, value in settings.items())
 
 
-def _spread(items: Sequence[Item], count: int) -> list[Item]:
-    """At most ``count`` items, spread over all."""
-    return list(items[:: max(1, len(items) // count)][:count])
+def spread(items: Sequence[Item], count: int) -> list[Item]:
+    """Return at most ``count`` items at equal distances, the first item included."""
+    step = max(1, len(items) // count)
+    return list(items[::step][:count])
 
 
-@dataclass
+@dataclass(frozen=True)
 class Pilot:
-    """What a pilot on ``firsts`` source sentences measured. ``begun``: the one of few rows that came before it.
+    """The seconds of a pilot, and its texts by label.
 
-    A text is known by its model rows and by the tokens of each of them.
+    Args:
+        source_sentences: number of source sentences.
+        seconds: seconds until all texts were generated.
+        raw: label → accepted texts.
+        kept: label → accepted texts that the filters keep.
+        generated: label → all texts, rejected texts included.
     """
 
-    firsts: int
-    begun: "Pilot | None" = None
-    seconds: float = 0.0
-    raw: Counter[str] = field(default_factory=Counter)  # texts accepted, by label
-    kept: Counter[str] = field(default_factory=Counter)  # those that the filters keep
-    asked: Counter[str] = field(default_factory=Counter)  # all texts, rejected ones included
-    texts: list[tuple[int, int]] = field(default_factory=list)
-    unfinished: list[tuple[int, int]] = field(default_factory=list)  # when a slow model's pilot ended early
-    rows: int = 0  # in the batch at most
-    work: tuple[int, int] = (0, 0)  # passes of the model and their tokens; a server tells none
-    longest: int = 0  # tokens of the longest text
-    prefixes: float = 0.0  # seconds until the shared prefixes are read
+    source_sentences: int
+    seconds: float
+    raw: Counter[str]
+    kept: Counter[str]
+    generated: Counter[str]
 
-    def texts_of(self, label: Label, recipe: DatasetRecipe) -> float:
-        """Texts of a label for each source sentence, rejected ones included."""
-        if not self.unfinished:
-            return self.asked[label.name] / self.firsts
-        wanted, accepted = recipe.texts_asked(label), (self.raw[label.name] + 1) / (self.asked[label.name] + 1.5)
-        return wanted * (1 - (1 - accepted) ** (recipe.decoding.max_attempts / wanted)) / accepted
 
-    def run_rows(self, firsts: int, recipe: DatasetRecipe) -> float:
-        """Predicted rows of a run of ``firsts`` source sentences, before filters."""
-        labels = [label for label in recipe.written_labels if self.asked[label.name]]
-        share = {label.name: self.raw[label.name] / self.asked[label.name] for label in labels}
-        return firsts * sum(share[label.name] * self.texts_of(label, recipe) for label in labels)
+@dataclass(frozen=True)
+class Pilots:
+    """The pilots of one shot count, from the smallest to the largest."""
 
-    def run_seconds(self, firsts: int, recipe: DatasetRecipe) -> float:
-        """Predicted seconds of a run of ``firsts`` source sentences.
+    pilots: Sequence[Pilot]
+    prefix_seconds: float  # until the model has read the prompts' shared prefixes
 
-        A pass takes seconds for itself and for each of its tokens. At the end few rows wait for the longest text's last
-        attempt: the one that is likely among so many source sentences.
+    @property
+    def largest(self) -> Pilot:
+        """The pilot with the most source sentences."""
+        return self.pilots[-1]
+
+    def extrapolate_seconds(self, total: int) -> float:
+        """Estimate the seconds of a run of ``total`` source sentences from the pilots' seconds.
+
+        Beyond the largest pilot, a source sentence takes as long as between the two largest
+        pilots: the seconds to fill and to drain the batch cancel out. Where the largest pilot is
+        too small to fill a batch, a source sentence takes its average seconds, so that the estimate
+        of a slow model is rather too long than too short.
         """
-        from scipy.optimize import nnls
+        largest = self.largest
+        per_sentence = largest.seconds / largest.source_sentences
+        if largest.source_sentences > PILOT_SIZES[-2]:
+            smaller = self.pilots[-2]
+            more_sentences = largest.source_sentences - smaller.source_sentences
+            growth = (largest.seconds - smaller.seconds) / more_sentences
+            if growth > 0:
+                per_sentence = min(per_sentence, growth)
+        return largest.seconds + per_sentence * (total - largest.source_sentences)
 
-        texts = firsts * sum(self.texts_of(label, recipe) for label in recipe.written_labels)
-        if not self.begun or not self.work[0]:
-            return self.seconds * texts / len(self.texts)
-        per_pass, per_token = nnls([self.begun.work, self.work], [self.begun.seconds, self.seconds])[0]
-        mean, begun = mean_tokens(self.texts, self.unfinished), [*self.texts, *self.unfinished]
-        tokens = texts * (self.work[1] + sum(rows * (mean - tokens) for rows, tokens in begun)) / len(begun)
-        full = recipe.decoding.batch_size or FULL
-        drain = self.work[0] - self.work[1] / full
-        if self.unfinished:
-            rejected = max(1 - self.raw[label] / asked for label, asked in self.asked.items())
-            attempts = 1 - log(max(1, firsts)) / log(min(max(rejected, 0.01), 0.99))
-            drain = self.longest * min(attempts, recipe.decoding.max_attempts)
-        return float(per_pass * (tokens / full + drain) + per_token * tokens)
-
-    def memory_mb(self, loaded: float, peak: float, firsts: int, recipe: DatasetRecipe) -> float:
-        """Predicted most memory of a run of ``firsts``, from that of the loaded model and of this pilot."""
-        texts = firsts * recipe.texts_per_source_sentence
-        batch = min(FULL, texts * fmean(rows for rows, _ in [*self.texts, *self.unfinished]))
-        return MARGIN * (loaded + (peak - loaded) * max(1.0, batch / max(1, self.rows)))
-
-
-def mean_tokens(texts: Sequence[tuple[int, int]], unfinished: Sequence[tuple[int, int]]) -> float:
-    """The mean tokens of a row, by the estimate of Kaplan and Meier: unfinished texts are longer than they are now."""
-    begun, mean, going = [*texts, *unfinished], 0.0, 1.0
-    for length in range(max(tokens for _, tokens in begun)):
-        mean += going
-        ended = sum(rows for rows, tokens in texts if tokens == length + 1)
-        going *= 1 - ended / sum(rows for rows, tokens in begun if tokens > length)
-    return mean
-
-
-class Watched:
-    """A writer that measures pilots. In a slow model's it keeps a small batch full, and stops early."""
-
-    def __init__(self, writer: Any, clock: Clock):
-        self.writer, self.clock, self.context = writer, clock, writer.context
-        self.count_tokens, self.prompt_tokens = writer.count_tokens, writer.prompt_tokens
-        self.is_control, self.shown_tokens = writer.is_control, writer.shown_tokens
-        self.describe, self.pilot, self.slow = writer.describe, Pilot(0), False
-
-    def ahead(self, settings: DecodingParameters, batch_size: int | None) -> int:
-        """See ``Writer.ahead``."""
-        return BATCH if self.slow else self.writer.ahead(settings, batch_size)
-
-    def stream(
-        self, queue: deque[Request], settings: DecodingParameters, batch_size: int | None, prefixes: Sequence[str] = ()
-    ) -> Iterator[tuple[Request, Completion]]:
-        """See ``Writer.stream``."""
-        pilot, started, (passes, tokens) = self.pilot, self.clock(), self._work()
-        pilot.rows = min(FULL, sum(len(request.prompts) for request in queue))
-        if self.slow:
-            batch_size = pilot.rows = min(batch_size or BATCH, BATCH)
-        for request, completion in self.writer.stream(queue, settings, batch_size, prefixes):
-            length = self.count_tokens(completion.text) + 1 if any(self._work()) else 1  # a server counts none
-            pilot.texts.append((len(request.prompts), length))
-            yield request, completion
-            if self.slow and self.clock() - started > SECONDS and len(pilot.texts) >= FEW:
-                pilot.unfinished = self.writer.unfinished()
-                break
-        pilot.seconds, now = self.clock() - started, self._work()
-        pilot.work = now[0] - passes, now[1] - tokens
-
-    def _work(self) -> tuple[int, int]:
-        return getattr(self.writer, "passes", 0), getattr(self.writer, "tokens_computed", 0)
-
-    def warm_up(self, prompts: Prompts, variant: Variant) -> Pilot:
-        """Read the shared prefixes, then begin a text of each label: first calls are slow."""
-        one, settings = prompts.variant(variant, NOT_YET), prompts.recipe.decoding
-        asked = [text_request(prompts, label, NOT_YET, one, 0) for label in prompts.recipe.written_labels]
-        for tokens in (1, min(FIRST, settings.max_new_tokens)):
-            read, self.pilot = self.pilot, Pilot(1)
-            short = settings.model_copy(update={"max_new_tokens": tokens})
-            complete(self, asked, short, settings.batch_size, prompts.prefixes(variant))
-        begun, self.pilot = replace(self.pilot, prefixes=read.seconds), Pilot(0)
-        return begun
-
-    def shard(self, prompts: Prompts, firsts: Sequence[SourceSentence], variant: Variant, begun: Pilot) -> Pilot:
-        """Generate the texts of some source sentences as a run would, and discard them."""
-        found, recipe, shards = Pilot(len(firsts), begun), prompts.recipe, [firsts]
-        self.pilot, self.slow = found, begun.seconds > SLOW * begun.work[0] > 0
-        if self.slow:  # whenever it ends, it has had source sentences of all lengths
-            by_length = sorted(firsts, key=lambda first: len(first.text))
-            shards = [[by_length[place]] for place in sorted(range(len(firsts)), key=lambda place: place * 0.618 % 1)]
-        written = write_shards(self, prompts, recipe, shards, lambda _: None, variant, stops_early=True)
-        raw, failed = ([*chain.from_iterable(rows)] for rows in zip(*written, strict=True))
-        kept, dropped = filtered(raw, recipe)
-        found.raw, found.kept = (Counter(row["target"] for row in rows) for rows in (raw, kept))
-        found.asked = Counter(row["target"] for row in (*kept, *dropped, *failed))
-        lengths = [self.count_tokens(first.text) for first in firsts if found.unfinished]
-        most = max([tokens for _, tokens in found.texts] + lengths)
-        found.longest, self.slow = min(recipe.decoding.max_new_tokens, most), False
-        return found
+    def extrapolate_rows(self, total: int) -> float:
+        """Estimate the raw rows of a run of ``total`` source sentences."""
+        return self.largest.raw.total() * total / self.largest.source_sentences
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Predicted time and rows of a run. ``rows`` are accepted texts (config raw)."""
+    """Estimated time, rows and memory of a run. ``rows`` are accepted texts (config raw)."""
 
     source_sentences: int
     rows: int
     seconds: float
     keep_rate: dict[str, float]  # by label: kept of the requested ones
     pilot_seconds: float
-    texts: dict[str, int] = field(default_factory=dict)  # by label, of the pilots
-    read: list[str] = field(default_factory=list)  # ``what_was_read``
+    texts: dict[str, int] = field(default_factory=dict)  # by label, of the largest pilots
+    read: list[str] = field(default_factory=list)  # ``describe_source``
     start_seconds: float = 0.0  # until the model generates
-    memory_mb: float = 0.0  # most, with a full batch
+    memory_mb: float = 0.0  # peak of the pilots' resident memory, in MiB
+    disk: list[str] = field(default_factory=list)  # lines about weights prepared for faster loads
 
     def __str__(self) -> str:
         hours, minutes = divmod(round(self.seconds / 60), 60)
@@ -359,59 +426,225 @@ class Estimate:
             f"time: {self.seconds / 3600:.3g} hours ({hours} h {minutes:02d} min) with one worker, "
             f"and {self.start_seconds:.0f} s to load the model and read what prompts share",
             f"source sentences: {self.source_sentences}; raw rows: about {self.rows}",
-            f"memory: about {self.memory_mb / 1024:.1f} GiB",
+            f"memory: about {self.memory_mb / 1024:.1f} GiB, the pilot's peak",
+            *self.disk,
         ]
-        rates = [
-            f"keep rate of label {name}: {rate:.1%} of {self.texts[name]} texts"
-            for name, rate in self.keep_rate.items()
-        ]
-        return "\n".join([*lines, *rates])
+        for name, rate in self.keep_rate.items():
+            lines.append(f"keep rate of label {name}: {rate:.1%} of {self.texts[name]} texts")
+        return "\n".join(lines)
 
 
-def estimate(recipe: DatasetRecipe, clock: Clock = time.monotonic) -> Estimate:
-    """Run the pilot and predict the run. Leaves no file behind. Raises InputError as the run would."""
-    recipe = with_dtype(recipe)
-    writer, prompts = Watched(load_writer(recipe.model), clock), load_prompts(recipe)
-    begun = writer.warm_up(prompts, recipe.variants[0])
-    loaded, start = peak_rss_mb(), seconds_since_start()
-    total, firsts, first_seconds, read = _source_sentences(recipe, writer, prompts)
-    shots = list(dict.fromkeys(variant.shots for variant in recipe.variants))
-    pilots = dict[int | None, Pilot]()
-    for number, shown in enumerate(shots):
-        say(f"pilot{f' with {shown} examples' if shown is not None else ''} ...")
-        variant = next(variant for variant in recipe.variants if variant.shots == shown)
-        begun = writer.warm_up(prompts, variant) if number else begun
-        pilots[shown] = writer.shard(prompts, firsts[number :: len(shots)] or firsts[:1], variant, begun)
-    found = predict(recipe, total, pilots, first_seconds)
-    most = max(one.memory_mb(loaded, peak_rss_mb(), total, recipe) for one in pilots.values())
-    return replace(found, read=read, start_seconds=start, memory_mb=most)
+def estimate_run(
+    recipe: DatasetRecipe, directory: Path | None = None, clock: Clock = time.monotonic
+) -> Estimate:
+    """Run pilots and estimate the run.
+
+    Args:
+        recipe: The recipe of the run.
+        directory: The run directory, beside which the pilots' texts are kept for the run where that
+            changes no byte of it; None keeps nothing.
+        clock: Returns seconds.
+
+    Raises InputError as the run would.
+    """
+    # Load the model, read its prompts' shared prefixes, and find the pilots' source sentences.
+    recipe = resolve_model_dtype(recipe)
+    loaded_writer = load_writer(recipe.model)
+    writer: Any = RecordingWriter(loaded_writer)
+    prompts = load_prompts(recipe)
+    prefix_seconds = read_prefixes(loaded_writer, prompts, recipe.variants[0], clock)
+    start_seconds = measure_seconds_since_start()
+    source = prepare_pilot_source(recipe, writer, prompts, clock)
+
+    # Run the pilots of each shot count on its share of the source sentences.
+    shot_counts = list(dict.fromkeys(variant.shots for variant in recipe.variants))
+    by_shots = dict[int | None, Pilots]()
+    for number, shots in enumerate(shot_counts):
+        variant = next(variant for variant in recipe.variants if variant.shots == shots)
+        if number:
+            prefix_seconds = read_prefixes(loaded_writer, prompts, variant, clock)
+        sentences = source.sentences[number :: len(shot_counts)] or source.sentences[:1]
+        most_seconds = PILOT_SECONDS / len(shot_counts)
+        pilots = run_pilots(writer, prompts, variant, sentences, most_seconds, clock)
+        by_shots[shots] = Pilots(pilots, prefix_seconds)
+
+    if directory is not None and is_exact(recipe):
+        fingerprint = compute_fingerprint(recipe, hash_inputs(recipe))
+        writer.store(directory, compute_run_key(fingerprint, get_versions(recipe)))
+
+    # Add up the variants of the run.
+    seconds, rows = _add_up_variants(recipe, by_shots, source)
+    largest = [pilots_of_shots.largest for pilots_of_shots in by_shots.values()]
+    texts = sum((pilot.generated for pilot in largest), Counter[str]())
+    kept = sum((pilot.kept for pilot in largest), Counter[str]())
+    return Estimate(
+        source_sentences=source.total,
+        rows=round(rows),
+        seconds=seconds,
+        keep_rate={name: kept[name] / count for name, count in texts.items()},
+        pilot_seconds=sum(pilot.seconds for pilot in largest),
+        texts=dict(texts),
+        read=source.read,
+        start_seconds=start_seconds,
+        memory_mb=measure_peak_rss_mb(),
+        disk=BACKENDS[recipe.model.backend].describe_disk(recipe.model),
+    )
 
 
-def predict(recipe: DatasetRecipe, total: int, pilots: dict[int | None, Pilot], first_seconds: float) -> Estimate:
-    """A run of ``total`` source sentences, which take ``first_seconds`` to write, from ``pilots`` by shot count."""
-    seconds, rows, kept, asked = first_seconds, 0.0, Counter[str](), Counter[str]()
+def read_prefixes(writer: Writer, prompts: Prompts, variant: Variant, clock: Clock) -> float:
+    """Have the model read a variant's shared prefixes, and return the seconds that it takes."""
+    recipe = prompts.recipe
+    variant_of_text = prompts.choose_variant(variant, PLACEHOLDER_SENTENCE)
+    requests = [
+        make_text_request(prompts, label, PLACEHOLDER_SENTENCE, variant_of_text, seed=0)
+        for label in recipe.written_labels
+    ]
+    one_token = recipe.decoding.model_copy(update={"max_new_tokens": 1})
+    started = clock()
+    complete(
+        writer, requests, one_token, recipe.decoding.batch_size, prompts.list_prefixes(variant)
+    )
+    return clock() - started
+
+
+def run_pilots(
+    writer: Writer,
+    prompts: Prompts,
+    variant: Variant,
+    sentences: Sequence[SourceSentence],
+    most_seconds: float,
+    clock: Clock,
+) -> list[Pilot]:
+    """Run pilots of growing size, until one has all ``sentences`` or no time remains.
+
+    A larger pilot is expected to take the seconds of the pilot before it, in proportion to its
+    source sentences. It has fewer source sentences where that is longer than the remaining time.
+
+    Args:
+        writer: The model, which has read the prompts' shared prefixes.
+        prompts: The prompts of the recipe.
+        variant: Shot count and example set of the prompts.
+        sentences: Source sentences of the largest pilot, at least one.
+        most_seconds: Seconds of all pilots together; the first pilot runs in any case.
+        clock: Returns seconds.
+    """
+    pilots = list[Pilot]()
+    remaining = most_seconds
+    for most_sentences in PILOT_SIZES:
+        # Choose the size by the seconds of the pilot before.
+        size = min(most_sentences, len(sentences))
+        expected = ""
+        if pilots:
+            smaller = pilots[-1]
+            seconds_per_sentence = smaller.seconds / smaller.source_sentences
+            if size * seconds_per_sentence > remaining:
+                size = int(remaining / seconds_per_sentence)
+            if size <= smaller.source_sentences:
+                break
+            expected = f", at most about {size * seconds_per_sentence:.0f} s"
+
+        # Run the pilot.
+        examples = f", {variant.shots} examples" if variant.shots is not None else ""
+        logger.info(f"pilot of {size} source sentences{examples}{expected} ...")
+        pilots.append(run_pilot(writer, prompts, variant, spread(sentences, size), clock))
+        remaining = max(0.0, remaining - pilots[-1].seconds)
+    return pilots
+
+
+def run_pilot(
+    writer: Writer,
+    prompts: Prompts,
+    variant: Variant,
+    sentences: Sequence[SourceSentence],
+    clock: Clock,
+) -> Pilot:
+    """Generate the texts of some source sentences as a run would, and count them."""
+    recipe = prompts.recipe
+    started = clock()
+    total = len(sentences) * recipe.texts_per_source_sentence
+    with ProgressBar(total=total, desc="this pilot", unit="text", delay=1) as bar:
+        shards = write_shards(writer, prompts, recipe, [sentences], bar.update, variant)
+        ((raw, failed),) = shards
+    seconds = clock() - started
+    kept, dropped = filter_rows(raw, recipe)
+    return Pilot(
+        len(sentences),
+        seconds,
+        raw=Counter(row["target"] for row in raw),
+        kept=Counter(row["target"] for row in kept),
+        generated=Counter(row["target"] for row in [*kept, *dropped, *failed]),
+    )
+
+
+@dataclass(frozen=True)
+class PilotSource:
+    """The number of source sentences of a run, and those of its pilots."""
+
+    total: int
+    sentences: Sequence[SourceSentence]
+    seconds: float = 0.0  # to generate all source sentences
+    read: list[str] = field(default_factory=list)  # ``describe_source``
+
+
+def _add_up_variants(
+    recipe: DatasetRecipe, by_shots: Mapping[int | None, Pilots], source: PilotSource
+) -> tuple[float, float]:
+    """Return the seconds and the rows of a run, whose variants are made one after the other.
+
+    Args:
+        recipe: the recipe of the run.
+        by_shots: the pilots of each shot count.
+        source: the source sentences; reading them takes seconds, too.
+    """
+    seconds = source.seconds
+    rows = 0.0
     for number, variant in enumerate(recipe.variants):
-        found = pilots[variant.shots]
-        seconds += found.run_seconds(total, recipe)
-        seconds += found.begun.prefixes if number and found.begun else 0.0
-        rows += found.run_rows(total, recipe)
-        kept, asked = kept + found.kept, asked + found.asked
-    rates = {name: kept[name] / texts for name, texts in asked.items()}
-    return Estimate(total, round(rows), seconds, rates, sum(found.seconds for found in pilots.values()), dict(asked))
+        pilots = by_shots[variant.shots]
+        seconds += pilots.extrapolate_seconds(source.total)
+        rows += pilots.extrapolate_rows(source.total)
+        if number:
+            seconds += pilots.prefix_seconds
+    return seconds, rows
 
 
-def _source_sentences(
-    recipe: DatasetRecipe, writer: Watched, prompts: Prompts
-) -> tuple[int, list[SourceSentence], float, list[str]]:
-    """The number of source sentences, those of the pilot, the seconds to write all, and ``what_was_read``."""
+def prepare_pilot_source(
+    recipe: DatasetRecipe, writer: Writer, prompts: Prompts, clock: Clock
+) -> PilotSource:
+    """Return the source sentences of the pilots, read from the source or generated by the model.
+
+    Args:
+        recipe: The recipe of the run.
+        writer: The loaded model.
+        prompts: The prompts of the recipe.
+        clock: Returns seconds.
+
+    Raises InputError when the model generates no usable source sentence, or when the source cannot
+    be read.
+    """
+    size = PILOT_SIZES[-1]
     if not recipe.source.facts.generated:
-        lack = ContextRoom(prompts, writer).lack
-        firsts = survey(recipe, writer.count_tokens, lack, is_control=writer.is_control)
-        return firsts.total, _spread(firsts.sample, ROWS), 0.0, firsts.read
-    limit, started = recipe.source.limit or 0, writer.clock()
-    asked = range(min(FIRSTS, limit * recipe.decoding.max_attempts))
-    answers = Worker(recipe, prompts, writer).do(WriteSourceSentences(asked), Path).facts
-    firsts_written = [SourceSentence(row["source_id"], row["text"]) for row in answers if row["reason"] is None]
-    if not firsts_written:
+        count_excess = ContextRoom(prompts, writer).count_excess
+        survey = survey_source(
+            recipe, writer.count_tokens, count_excess, is_control=writer.is_control
+        )
+        return PilotSource(survey.total, spread(survey.sample, size), read=survey.read)
+
+    # Generate some sentences, and enough to fill a batch where that is quick.
+    limit = recipe.source.limit or 0
+    total = min(REQUESTED_TEXTS, limit * recipe.decoding.max_attempts)
+    first = range(min(FIRST_REQUESTED_TEXTS, total))
+    worker = Worker(recipe, prompts, writer)
+    logger.info("pilot of source sentences that the model generates ...")
+    started = clock()
+    rows = worker.do_task(WriteSourceSentences(first), Path).facts
+    seconds = clock() - started
+    if seconds * total / len(first) <= SOURCE_PILOT_SECONDS:
+        rows += worker.do_task(WriteSourceSentences(range(first.stop, total)), Path).facts
+        seconds = clock() - started
+
+    # Scale their time to the wanted number.
+    usable = [SourceSentence(row["source_id"], row["text"]) for row in rows if not row["reason"]]
+    if not usable:
         raise InputError("source", "the model generated no usable source sentence")
-    return limit, _spread(firsts_written, ROWS), (writer.clock() - started) * limit / len(firsts_written), []
+    sentences = spread(usable, min(size, limit))
+    return PilotSource(limit, sentences, seconds=seconds * limit / len(usable))

@@ -1,9 +1,11 @@
 """Generate a dataset from its recipe: sts-dino write recipes/demo/sts-dino-x2.yaml
 
-Rows are streamed to parquet shards in artifacts/datasets/<name>, which is the Hub repository. A killed run resumes at
-the first missing shard when the same command is given again, and ends in the same bytes.
+Rows are streamed to parquet shards in artifacts/datasets/<name>, which is the Hub repository. A
+killed run resumes at the first missing shard when the same command is given again, and ends in the
+same bytes.
 """
 
+import logging
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -13,39 +15,57 @@ from typing import Annotated
 
 import typer
 
-from generation.executors.options import ClusterOptions, check
-from generation.inputs.sources import passed_over, require_file
-from generation.pipeline.append import append as append_rows
-from generation.pipeline.append import appendable, appending
-from generation.pipeline.job import generate, model_files, run_key
-from generation.pipeline.worker import local_executor
-from generation.plan import estimate, plan
-from hub import cli
-from hub.assets import BRING, asset
-from hub.contract import licences, run_dir
-from hub.contract.published_paths import command_line, require_inputs
-from hub.contract.recipe import DatasetRecipe, config_columns
-from hub.contract.recipe_file import load_recipe
-from hub.contract.run_dir import Manifest
-from hub.contract.schema import PROVENANCE, base_config
-from hub.contract.shards import read_shard
-from hub.errors import InputError
-from hub.untrusted import one_line
+from sts_dino.generation.executors.options import ClusterOptions, check_options
+from sts_dino.generation.inputs.sources import describe_skipped, require_file
+from sts_dino.generation.pipeline.append import (
+    append_rows,
+    get_new_rows_directory,
+    require_appendable,
+)
+from sts_dino.generation.pipeline.job import compute_run_key, generate, list_model_files
+from sts_dino.generation.pipeline.worker import start_local_executor
+from sts_dino.generation.plan import describe_plan, estimate_run
+from sts_dino.hub import cli
+from sts_dino.hub.assets import HINT_ANOTHER_LANGUAGE_MODEL, find_asset
+from sts_dino.hub.contract import licences, run_dir
+from sts_dino.hub.contract.packaged import GENERATORS
+from sts_dino.hub.contract.published_paths import format_command, require_inputs
+from sts_dino.hub.contract.recipe import DatasetRecipe, LanguageModel, get_config_columns
+from sts_dino.hub.contract.recipe_file import load_recipe
+from sts_dino.hub.contract.run_dir import Manifest
+from sts_dino.hub.contract.schema import PROVENANCE, get_base_config
+from sts_dino.hub.contract.shards import read_shard
+from sts_dino.hub.errors import InputError
+from sts_dino.hub.scores import align_columns
+from sts_dino.hub.untrusted import join_lines
 
-PAIRS, SHARDS, SHOWN = 10, 8, 70  # shown rows of a label; shards that they are drawn from; characters of a text
-ASKED = 0.75  # least share of questions among the texts for questions, under the label of the highest score
-app = cli.new_app(__doc__)
+logger = logging.getLogger(__name__)
+
+SHOWN_ROWS = 10  # of each label
+SHOWN_CHARACTERS = 70  # of a text
+MOST_DRAWN_SHARDS = 8  # at most, from which the shown rows are drawn
+# least share of questions among the texts for questions, under the label of the highest score
+LEAST_QUESTION_SHARE = 0.75
+WEIGHT_SUFFIXES = (".gguf", ".safetensors")
+app = cli.make_app(__doc__)
 EstimateOption = Annotated[
     bool,
-    typer.Option("--estimate", help="Predict rows/s, hours and keep rates from a pilot of at most 64 source sentences"),
+    typer.Option(
+        "--estimate",
+        help="Predict rows/s, hours and keep rates from pilots of at most 84 source sentences "
+        "in about 30 seconds; the run reuses their texts",
+    ),
 ]
 AppendOption = Annotated[
-    bool, typer.Option("--append", help="Append the rows of a longer source to the finished run, as a new version")
+    bool,
+    typer.Option(
+        "--append", help="Append the rows of a longer source to the finished run, as a new version"
+    ),
 ]
 
 
 @app.command()
-@cli.option_groups
+@cli.unpack_option_groups
 def main(
     recipe_path: cli.RecipeArgument,
     options: ClusterOptions,
@@ -57,7 +77,8 @@ def main(
     append: AppendOption = False,
     as_json: cli.JsonOption = False,
 ) -> None:
-    """Generate the pairs of a dataset recipe into a run directory: raw, rejected and finished rows, with a manifest.
+    """Generate the pairs of a dataset recipe into a run directory: raw, rejected and finished rows,
+    with a manifest.
 
     Examples:
 
@@ -69,117 +90,244 @@ def main(
 
       sts-dino write recipes/demo/sts-dino-x2.yaml --append --limit 500 --set version=0.2.0
 
-      sts-dino write recipes/demo/sts-dino-x2.yaml --limit 20 --set decoding.decay_constant=0 --out /tmp/x2
+      sts-dino write recipes/demo/sts-dino-x2.yaml --limit 20 --out /tmp/x2
     """
-    recipe, directory = checked_recipe(recipe_path, out, limit, settings, options)
+    # Check the recipe and the options.
+    recipe, directory = load_checked_recipe(recipe_path, out, limit, settings, options)
     if pilot and (dry_run or append):
-        other = "--dry-run" if dry_run else "--append"
-        raise InputError(f"{other} --estimate", "do not go together", hint="give one; --append goes with --dry-run")
+        option = "--dry-run" if dry_run else "--append"
+        hint = "give one; --append goes with --dry-run"
+        raise InputError(f"{option} --estimate", "do not go together", hint=hint)
+
+    # Predict the run, if asked to.
     if pilot:
-        predicted = estimate(recipe)
-        for line in predicted.read:
-            cli.say(line)
-        cli.answer(str(predicted), asdict(predicted), as_json)
-    elif dry_run:
-        text = plan(recipe, directory, appendable(recipe, directory) if append else None)
-        cli.answer(text, {"directory": str(directory), "plan": text.splitlines()}, as_json)
-    else:
-        command = command_line("write", recipe_path, limit, settings) + " --append" * append
-        manifest = write(recipe, directory, command, options, append)
-        facts = {"directory": str(directory), **manifest.counts}
-        then, own = [f"sts-dino card {quote(str(directory))}"], recipe_path.with_suffix(".encoder.yaml")
-        if out is None and own.is_file():
-            then.append(f"sts-dino train {quote(str(own))}")
-        text = f"{summary(directory, manifest)}\n\n{random_pairs(directory, manifest, recipe)}"
-        if recipe.dataset_schema.pairs:
-            judge = "all-MiniLM-L6-v2 for English, another by --encoder"
-            text += f"\nlabel agreement: sts-dino fidelity {quote(str(directory))} measures it (judge: {judge})"
-        cli.answer(text, facts, as_json, then)
+        estimate = estimate_run(recipe, directory)
+        for line in estimate.read:
+            logger.info(line)
+        cli.print_answer(str(estimate), asdict(estimate), as_json)
+        return
+    if dry_run:
+        base = require_appendable(recipe, directory) if append else None
+        plan = describe_plan(recipe, directory, base)
+        cli.print_answer(plan, {"directory": str(directory), "plan": plan.splitlines()}, as_json)
+        return
+
+    # Generate the dataset, and name the next commands.
+    command = format_command("write", recipe_path, limit, settings)
+    if append:
+        command += " --append"
+    manifest = write_dataset(recipe, directory, command, options, append)
+    next_commands = [f"sts-dino card {quote(str(directory))}"]
+    encoder_recipe = recipe_path.with_suffix(".encoder.yaml")
+    if out is None and encoder_recipe.is_file():
+        next_commands.append(f"sts-dino train {quote(str(encoder_recipe))}")
+    facts = {"directory": str(directory), **manifest.counts}
+    cli.print_answer(describe_run(directory, manifest, recipe), facts, as_json, next_commands)
 
 
-def checked_recipe(
+def load_checked_recipe(
     path: Path, out: Path | None, limit: int | None, settings: list[str], options: ClusterOptions
 ) -> tuple[DatasetRecipe, Path]:
-    """The recipe and its run directory, after all checks that need no model."""
-    recipe = load_recipe(path, DatasetRecipe, settings + ([f"source.limit={limit}"] if limit else []))
-    licences.check(recipe)  # else the dataset could not be published
-    require_inputs(path, recipe.local_paths())
-    check(options, recipe)
-    built_in = recipe.model.path and Path(recipe.model.path).resolve() == asset("demo-lm").resolve()
-    if built_in and recipe.language != "en":
+    """Return the recipe and its run directory after all checks that need no model.
+
+    A message names the language model.
+
+    Args:
+        path: The recipe file.
+        out: The run directory; None chooses the default.
+        limit: Number of source sentences; None keeps the recipe's number.
+        settings: Overrides of recipe keys, ``KEY.KEY=VALUE``.
+        options: Ray options of the run.
+
+    Raises InputError for an invalid recipe or option, an unknown licence, a missing input or model
+    file, and the built-in model with another language than English.
+    """
+    if limit:
+        settings = [*settings, f"source.limit={limit}"]
+    recipe = load_recipe(path, DatasetRecipe, settings)
+    licences.check_dataset(recipe)  # else the dataset could not be published
+    require_inputs(path, recipe.collect_local_paths())
+    check_options(options, recipe)
+    if recipe.language != "en" and is_built_in(recipe.model):
         problem = f"is {recipe.language!r}; the built-in model writes English sentences alone"
-        raise InputError(f"{path}: language", problem, hint=BRING)
+        raise InputError(f"{path}: language", problem, hint=HINT_ANOTHER_LANGUAGE_MODEL)
     require_file(recipe.source)
-    model_files(recipe.model)
+    list_model_files(recipe.model)
+    logger.info(f"language model: {describe_model(recipe.model)}, as {path} names it")
     return recipe, out or run_dir.ARTIFACTS / "datasets" / recipe.name
 
 
-def write(
-    recipe: DatasetRecipe, directory: Path, command: str, options: ClusterOptions, append: bool = False
-) -> Manifest:
-    """Generate the dataset, or finish it; ``command``: the line that the manifest keeps.
+def is_built_in(model: LanguageModel) -> bool:
+    """Return whether a language model is the built-in demonstration model."""
+    return model.path is not None and Path(model.path).resolve() == find_asset("demo-lm").resolve()
 
-    ``append``: add the rows of further source sentences to the finished run. On several workers, the results that they
-    left in a store are removed at the end.
+
+def describe_model(model: LanguageModel) -> str:
+    """Return a phrase with the name of a language model, its place, and the size of its weights.
+
+    The size is that of the local files of weights. For a model of a Hub it is the download's size
+    where ``sts-dino lm`` lists the model. Raises InputError for a missing or unusable folder.
     """
-    run, start = append_rows if append else generate, partial(local_executor, workers=options.workers or 1)
-    if options.on_ray(recipe):
-        from generation.executors.ray_executor import ray_executor
+    if is_built_in(model):
+        return "the built-in demonstration model (4.5 million parameters)"
+    if model.server:
+        return f"{model.server.model} behind {model.server.base_url} (its size is not known here)"
+    if model.path:
+        files = list_model_files(model)
+        weights = [file for file in files if file.suffix in WEIGHT_SUFFIXES]
+        size = format_bytes(sum(file.stat().st_size for file in weights))
+        return f"{model.gguf_file or Path(model.path).name} in {model.path} ({size} of weights)"
+    name = f"{model.repo_id}@{model.revision}"
+    for packaged in GENERATORS.values():
+        if model.repo_id in (packaged.hub.partition("@")[0], packaged.upstream.partition("@")[0]):
+            return f"{name} of the Hub ({format_bytes(packaged.bytes)} to download once)"
+    return f"{name} of the Hub (its size is not known before the download)"
 
-        start = partial(ray_executor, options)
-    with run_dir.locked(directory):
-        found = run_dir.read_manifest(directory)
-        manifest = run(recipe, directory, command, start)
+
+def format_bytes(size: int) -> str:
+    """Return a number of bytes in MB, or in GB from 1 GB on (powers of 1000)."""
+    if size >= 1e9:
+        return f"{size / 1e9:.1f} GB"
+    return f"{size / 1e6:.0f} MB"
+
+
+def write_dataset(
+    recipe: DatasetRecipe,
+    directory: Path,
+    command: str,
+    options: ClusterOptions,
+    append: bool = False,
+) -> Manifest:
+    """Generate the dataset, or finish it, and return its manifest.
+
+    Args:
+        recipe: The checked recipe.
+        directory: The run directory.
+        command: The command line that the manifest keeps.
+        options: Workers and their cluster. Results that workers left in a store are removed at the
+            end.
+        append: Add the rows of further source sentences to the finished run.
+    """
+    start = partial(start_local_executor, workers=options.workers or 1)
+    if options.needs_ray(recipe):
+        from sts_dino.generation.executors.ray_executor import start_ray_executor
+
+        start = partial(start_ray_executor, options)
+    with run_dir.lock_run(directory):
+        earlier = run_dir.read_manifest(directory)
+        generate_rows = append_rows if append else generate
+        manifest = generate_rows(recipe, directory, command, start)
         if options.store is not None:
-            from generation.executors.store import ResultStore, store_folder
+            from sts_dino.generation.executors.store import ResultStore, name_store_folder
 
-            used = found is None or not found.complete or append  # else its address was never tried
-            folder = store_folder(run_key(manifest), appending(directory) if append else directory)
-            ResultStore(options.store, folder, proven=used).clear()
+            # A run that was already complete has never tried the store's address.
+            is_proven = earlier is None or not earlier.complete or append
+            run_directory = get_new_rows_directory(directory) if append else directory
+            run_key = compute_run_key(manifest.fingerprint, manifest.versions)
+            folder = name_store_folder(run_key, run_directory)
+            ResultStore(options.store, folder, proven=is_proven).clear()
     return manifest
 
 
-def random_pairs(directory: Path, manifest: Manifest, recipe: DatasetRecipe) -> str:
-    """Ten random rows of each label, from at most ``SHARDS`` random shards.
+def describe_run(directory: Path, manifest: Manifest, recipe: DatasetRecipe) -> str:
+    """Describe a finished run: its counts, some rows, and how to measure label agreement."""
+    rows = describe_random_rows(directory, manifest, recipe)
+    text = f"{describe_counts(directory, manifest)}\n\n{rows}"
+    if recipe.dataset_schema.pairs:
+        text += (
+            f"\nlabel agreement: sts-dino fidelity {quote(str(directory))} measures it "
+            "(judge: all-MiniLM-L6-v2 for English, another by --encoder)"
+        )
+    return text
 
-    A warning follows where too few texts for questions are questions (``ASKED``).
+
+def describe_counts(directory: Path, manifest: Manifest) -> str:
+    """Return a table of the kept and requested texts of each label, with the reasons of rejection.
+
+    Lines above the table name the run directory, the source sentences and the skipped rows.
     """
-    random, parts = Random(recipe.seed), list[str]()
-    shards = [one for one in manifest.files if base_config(one.config or "") == recipe.dataset_schema.labelled]
-    by_label: dict[str, list[list[str]]] = {label.name: [] for label in recipe.written_labels}
-    for shard in random.sample(shards, min(len(shards), SHARDS)):
-        columns = config_columns(shard.config or "", recipe)
-        texts = [name for name in columns if columns[name] == "string" and name not in PROVENANCE][:2]
-        for row in read_shard(directory / shard.path, [*texts, "target"]):
-            by_label.get(row["target"], []).append([row[name] for name in texts])
-    for label, rows in by_label.items():
-        chosen = random.sample(rows, min(len(rows), PAIRS))
-        shown = [f"  {' | '.join(one_line(text, SHOWN) for text in texts)}" for texts in chosen]
-        parts.append("\n".join([f"{len(shown)} random rows of label {label}:", *shown]))
+    sources = manifest.counts["sources"]
+    text = f"{directory}: {manifest.name} v{manifest.version}, {sources:,} source sentences"
+    skipped = manifest.counts.get("sources_skipped")
+    if skipped:
+        text += f"\npassed over: {describe_skipped(sources, skipped)}"
+    table = [("label", "kept", "requested", "", "rejected most often")]
+    for label, counts in manifest.counts["by_label"].items():
+        kept, requested = counts["kept"], counts["requested"]
+        share = f"{kept / requested:.0%}" if requested else ""
+        reasons = sorted(counts["reasons"].items(), key=lambda item: -item[1])
+        frequent = ", ".join(f"{reason} {count:,}" for reason, count in reasons[:3])
+        table.append((label, f"{kept:,}", f"{requested:,}", share, frequent))
+    return f"{text}\n\n{align_columns(table, right=(1, 2, 3))}"
+
+
+def describe_random_rows(directory: Path, manifest: Manifest, recipe: DatasetRecipe) -> str:
+    """Return random rows of each label as text.
+
+    A scored dataset also gets a warning where too few texts for questions are questions.
+    """
+    random = Random(recipe.seed)
+    texts_by_label = read_random_shards(directory, manifest, recipe, random)
+    parts = list[str]()
+    for label, rows in texts_by_label.items():
+        chosen = random.sample(rows, min(len(rows), SHOWN_ROWS))
+        parts.append(f"{len(chosen)} random rows of label {label}:")
+        for texts in chosen:
+            lines = [join_lines(text, SHOWN_CHARACTERS) for text in texts]
+            parts.append(f"  {' | '.join(lines)}")
     if recipe.dataset_schema.scored:
         highest = max(recipe.written_labels, key=lambda label: label.score or 0.0).name
-        asked = [second for first, second in by_label[highest] if is_question(first)]
-        if len(asked) >= PAIRS and (found := sum(map(is_question, asked))) < ASKED * len(asked):
-            hint = "give examples of questions (few_shot.examples)"
-            said = f"{len(asked)} source sentences are questions, {found} texts of label {highest}"
-            parts.append(f"warning: {said}; {hint}")
+        warning = check_questions(highest, texts_by_label[highest])
+        if warning and is_built_in(recipe.model):
+            parts.append(
+                f"{warning}; the built-in model reads no examples: take another one (--lm)"
+            )
+        elif warning:
+            parts.append(f"{warning}; give examples of questions (few_shot.examples)")
     return "\n".join(parts)
 
 
+def read_random_shards(
+    directory: Path, manifest: Manifest, recipe: DatasetRecipe, random: Random
+) -> dict[str, list[list[str]]]:
+    """Return the texts of each row by label, from at most ``MOST_DRAWN_SHARDS`` random shards.
+
+    A row has one or two texts: the leading text columns of its finished config.
+    """
+    shards = list[run_dir.File]()
+    for file in manifest.files:
+        if get_base_config(file.config or "") == recipe.dataset_schema.labelled:
+            shards.append(file)
+    by_label = {label.name: list[list[str]]() for label in recipe.written_labels}
+    for shard in random.sample(shards, min(len(shards), MOST_DRAWN_SHARDS)):
+        types = get_config_columns(shard.config or "", recipe)
+        columns = [
+            name for name, kind in types.items() if kind == "string" and name not in PROVENANCE
+        ][:2]
+        for row in read_shard(directory / shard.path, [*columns, "target"]):
+            if row["target"] in by_label:
+                by_label[row["target"]].append([row[name] for name in columns])
+    return by_label
+
+
+def check_questions(label: str, pairs: list[list[str]]) -> str | None:
+    """Return a warning if too few texts for questions are questions, else None.
+
+    Fewer than ``SHOWN_ROWS`` source sentences that are questions give no warning.
+
+    Args:
+        label: name of the label.
+        pairs: source sentence and generated text of each row of the label.
+    """
+    texts = [text for sentence, text in pairs if is_question(sentence)]
+    questions = sum(is_question(text) for text in texts)
+    if len(texts) < SHOWN_ROWS or questions >= LEAST_QUESTION_SHARE * len(texts):
+        return None
+    return (
+        f"warning: {len(texts)} source sentences are questions, {questions} texts of label {label}"
+    )
+
+
 def is_question(text: str) -> bool:
-    """Whether a text ends with a question mark."""
+    """Return whether a text ends with a question mark."""
     return text.rstrip().endswith(("?", "？", "؟"))
-
-
-def summary(directory: Path, manifest: Manifest) -> str:
-    """The finished run as a small table: texts kept and requested of each label, and the most frequent rejections."""
-    rows = [("label", "kept", "requested", "", "rejected most often")]
-    for label, of in manifest.counts["by_label"].items():
-        often = sorted(of["reasons"].items(), key=lambda item: -item[1])[:3]
-        share = f"{of['kept'] / of['requested']:.0%}" if of["requested"] else ""
-        shown = ", ".join(f"{reason} {count:,}" for reason, count in often)
-        rows.append((label, f"{of['kept']:,}", f"{of['requested']:,}", share, shown))
-    head = f"{directory}: {manifest.name} v{manifest.version}, {manifest.counts['sources']:,} source sentences"
-    if skipped := manifest.counts.get("sources_skipped"):
-        head += f"\npassed over: {passed_over(manifest.counts['sources'], skipped)}"
-    return f"{head}\n\n{cli.aligned(rows, right=(1, 2, 3))}"

@@ -1,1 +1,4 @@
-"""The contract: every form that is written to disk or to the Hub. Imports nothing of ours."""
+"""The package below all others: file formats, the Hub's client, messages, errors.
+
+It imports no other package of the project.
+"""

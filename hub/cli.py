@@ -1,20 +1,23 @@
-"""What every command line of the project shares: options, results, error handling, exit codes.
+"""Parts that all commands share: options, results, error handling, exit codes.
 
-Results go to stdout, talk and progress to stderr. Exit codes: 0 done, 1 failed run, 2 bad input, 130 interrupted,
-143 ended by SIGTERM.
+Results go to stdout, messages and progress to stderr. Exit codes: 0 done, 1 failed run, 2 bad
+input, 130 interrupted, 143 ended by SIGTERM.
 """
 
 import errno
 import io
 import json
+import logging
 import os
 import re
 import signal
 import sys
+import tempfile
 import traceback
 import warnings
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import MISSING, Field, fields, is_dataclass
+from collections.abc import Callable, Iterable
+from contextlib import redirect_stdout
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import wraps
 from importlib.metadata import version
 from inspect import Parameter, Signature, signature
@@ -24,38 +27,86 @@ from typing import Annotated, Any
 
 import typer
 
-from hub.errors import InputError, RunError, StsDinoError, did_you_mean, without_passwords
-from hub.process import INTERRUPTED, LAST_WORDS, TERMINATED, end_at_once, heed
-from hub.untrusted import first_line, printable
+from sts_dino.hub.errors import (
+    DISK_PROBLEMS,
+    InputError,
+    RunError,
+    StsDinoError,
+    suggest_choice,
+)
+from sts_dino.hub.messages import LIBRARY_LOGGER, MessageFormatter, route_messages
+from sts_dino.hub.process import (
+    EXIT_INTERRUPTED,
+    EXIT_MESSAGES,
+    EXIT_TERMINATED,
+    end_at_once,
+    set_signal_handlers,
+)
+from sts_dino.hub.untrusted import JOINING_CHARACTERS, get_first_line, strip_controls
 
-LONGEST = 10_000  # characters of an error: it may list untrusted names
-DEBUG = "STS_DINO_DEBUG"  # set by --debug, and inherited by the commands that a command starts
-UNEXPECTED = "--debug shows where"
-_NO_MEMORY = ("failed to map segment", "Cannot allocate memory", "can't allocate memory")  # a loader's words, torch's
-_NO_SPACE = "no space left on the disk; free some and run the same command again"
-_NO_ENTRY = "cannot be written or read here; choose another folder, or change its permissions"
-_UsageError: Any = typer.BadParameter.__base__  # click's, which typer brings under another name in each version
-_AGAIN = "run the same command again when that has passed"
-_TOO_LARGE = "would be larger than files may be here (ulimit -f); raise that limit and run the same command again"
-_DISK = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _NO_SPACE),
-    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST), _NO_ENTRY),
-    errno.EFBIG: _TOO_LARGE,
-}
-RecipeArgument = Annotated[Path, typer.Argument(metavar="RECIPE", help="The recipe file, e.g. recipes/demo/....yaml")]
-OutOption = Annotated[Path | None, typer.Option("--out", help="Run directory [default: artifacts/KIND/NAME]")]
-LimitOption = Annotated[int | None, typer.Option("--limit", min=1, help="Use only the first N inputs")]
+logger = logging.getLogger(__name__)
+
+MOST_ERROR_CHARACTERS = 10_000  # an error may list untrusted names
+HINT_DEBUG = "--debug shows where"
+# --debug sets this environment variable, so commands that a command starts inherit the option.
+DEBUG_VARIABLE = "STS_DINO_DEBUG"
+# Parts of messages about memory, from an operating system's loader and from torch
+_MEMORY_MESSAGES = ("failed to map segment", "Cannot allocate memory", "can't allocate memory")
+# Of ``DISK_PROBLEMS``, those of the working directory's disk when the error names no file
+_WORKING_FOLDER_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
+# click's base class of usage errors; typer imports click under a name that differs by version.
+_UsageError: Any = typer.BadParameter.__base__
+RecipeArgument = Annotated[
+    Path, typer.Argument(metavar="RECIPE", help="The recipe file, e.g. recipes/demo/....yaml")
+]
+OutOption = Annotated[
+    Path | None, typer.Option("--out", help="Run directory [default: artifacts/KIND/NAME]")
+]
+LimitOption = Annotated[
+    int | None, typer.Option("--limit", min=1, help="Use only the first N inputs")
+]
 SetOption = Annotated[
     list[str],
     typer.Option(
-        "--set", metavar="KEY.KEY=VALUE", help="Override a recipe key; @FILE: files for Hub repositories; repeatable"
+        "--set",
+        metavar="KEY.KEY=VALUE",
+        help="Override a recipe key; @FILE: files for Hub repositories; repeatable",
     ),
 ]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the plan, write nothing")]
-JsonOption = Annotated[bool, typer.Option("--json", help="The machine's form on stdout, in place of a table")]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Check everything, print the plan, write nothing")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table")]
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """Options that say how a user's own files are read."""
+
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,NAME",
+            help="Columns of your file: of the texts, and for --pairs then of the score",
+        ),
+    ] = None
+    encoding: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Encoding of files that are not UTF-8, e.g. cp1252 [default: recognised]",
+        ),
+    ] = None
+
+
 PatienceOption = Annotated[
     float,
-    typer.Option("--patience", metavar="SECONDS", min=0, help="For how long a Hub may fail before this gives up"),
+    typer.Option(
+        "--patience",
+        metavar="SECONDS",
+        min=0,
+        help="For how long a Hub may fail before this gives up",
+    ),
 ]
 RayOption = Annotated[
     str | None,
@@ -67,35 +118,65 @@ RayOption = Annotated[
 ]
 WorkersOption = Annotated[
     int | None,
-    typer.Option("--workers", min=1, help="Workers on this machine: threads, or one per GPU; with --ray: at most N"),
+    typer.Option(
+        "--workers",
+        min=1,
+        help="Workers on this machine: threads, or one per GPU; with --ray: at most N",
+    ),
 ]
 StoreOption = Annotated[
     str | None,
-    typer.Option("--store", metavar="URL", help="Where workers leave shards: a shared path or fsspec URL"),
+    typer.Option(
+        "--store", metavar="URL", help="Where workers leave shards: a shared path or fsspec URL"
+    ),
 ]
-CpusOption = Annotated[float | None, typer.Option("--cpus-per-worker", min=0.01, help="CPUs of a worker")]
+CpusOption = Annotated[
+    float | None, typer.Option("--cpus-per-worker", min=0.01, help="CPUs of a worker")
+]
 GpusOption = Annotated[
-    float | None, typer.Option("--gpus-per-worker", min=0.01, help="GPUs of a worker; 0.5: two on one")
+    float | None,
+    typer.Option("--gpus-per-worker", min=0.01, help="GPUs of a worker; 0.5: two on one"),
 ]
 
 
-def _show_usage_error(error: Any, file: object = None) -> None:
-    """Print a command line's error in one line, in place of typer's several; the exit code stays 2."""
-    name = error.ctx.command_path if error.ctx else " ".join(["sts-dino", *sys.argv[1:2]])
-    problem, _, _ = error.format_message().rstrip(".").partition(" (Possible options")
+def _print_usage_error(error: Any, file: object = None) -> None:
+    """Log a usage error in one line; typer prints several. typer exits with 2 afterwards.
+
+    Args:
+        error: a click UsageError.
+        file: ignored; click's ``show`` has this parameter.
+    """
+    # Turn click's sentence into a clause.
+    command = error.ctx.command_path if error.ctx else _name_command()
+    problem = error.format_message().rstrip(".").partition(" (Possible options")[0]
     problem = problem[:1].lower() + re.sub(r"\.? Did you mean", "; did you mean", problem[1:])
-    words = [part for word in sys.argv[1:] for part in word.split("=", 1)]
+
+    # Add the value of the bad option, which click's message lacks.
     options = getattr(getattr(error, "param", None), "opts", ())
-    problem += "".join(f" (found {after!r})" for word, after in pairwise(words) if word in options)
-    hint = did_you_mean(getattr(error, "option_name", ""), getattr(error, "possibilities", None) or ())
-    _say_error(InputError(name, problem, hint="; ".join(filter(None, (hint, f"see {name} --help")))))
+    arguments: list[str] = []
+    for argument in sys.argv[1:]:
+        arguments += argument.split("=", 1)
+    for argument, value in pairwise(arguments):
+        if argument in options:
+            problem += f" (found {value!r})"
+
+    hint = f"see {command} --help"
+    possibilities = getattr(error, "possibilities", None) or ()
+    suggestion = suggest_choice(getattr(error, "option_name", ""), possibilities)
+    if suggestion:
+        hint = f"{suggestion}; {hint}"
+    _log_error(InputError(command, problem, hint=hint))
 
 
-_UsageError.show = _show_usage_error
+_UsageError.show = _print_usage_error
 
 
-def new_app(help_text: str) -> typer.Typer:
-    """A typer app with the project's settings: no shell completion noise, no pretty tracebacks (they show locals)."""
+def _name_command() -> str:
+    return " ".join(["sts-dino", *sys.argv[1:2]])
+
+
+def make_app(help_text: str) -> typer.Typer:
+    """Return a typer app without shell completion and without tracebacks that show locals."""
     return typer.Typer(
         help=help_text,
         add_completion=False,
@@ -105,50 +186,100 @@ def new_app(help_text: str) -> typer.Typer:
     )
 
 
-def option_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorator for a typer command whose parameters are dataclasses: typer sees each of their fields as an option."""
-    given = signature(command).parameters.values()
-    groups: dict[str, Any] = {each.name: each.annotation for each in given if is_dataclass(each.annotation)}
-    parameters = list[Parameter]()
-    for each in given:
-        parameters += map(_parameter, fields(groups[each.name])) if each.name in groups else [each]
+def unpack_option_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Decorate a typer command that takes dataclasses of options.
 
+    typer gets one option for each field. The decorated command builds the dataclasses from the
+    options' values and calls ``command`` with keyword arguments alone.
+    """
+    # Replace each dataclass by a parameter for each of its fields.
+    groups: dict[str, Any] = {}
+    parameters: list[Parameter] = []
+    for parameter in signature(command).parameters.values():
+        if is_dataclass(parameter.annotation):
+            groups[parameter.name] = parameter.annotation
+            parameters += [_make_parameter(field) for field in fields(parameter.annotation)]
+        else:
+            parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY))
+
+    # Make the dataclasses from the values of the options.
     @wraps(command)
-    def called(**given: Any) -> None:
+    def call_command(**values: Any) -> None:
         for name, group in groups.items():
-            given[name] = group(**{item.name: given.pop(item.name) for item in fields(group) if item.name in given})
-        command(**given)
+            names = [field.name for field in fields(group) if field.name in values]
+            values[name] = group(**{field_name: values.pop(field_name) for field_name in names})
+        command(**values)
 
-    parameters = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in parameters]
-    called.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    called.__annotations__ = {each.name: each.annotation for each in parameters}
-    return called
-
-
-def _parameter(item: "Field[Any]") -> Parameter:
-    default = item.default if item.default_factory is MISSING else item.default_factory()
-    return Parameter(item.name, Parameter.KEYWORD_ONLY, default=default, annotation=item.type)
+    call_command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    call_command.__annotations__ = {item.name: item.annotation for item in parameters}
+    return call_command
 
 
-listeners: list[Callable[[str], object]] = []  # receive messages instead of stderr: a worker elsewhere has no terminal
+def _make_parameter(field: "Field[Any]") -> Parameter:
+    default = field.default if field.default_factory is MISSING else field.default_factory()
+    return Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=field.type)
 
 
-def say(message: str) -> None:
-    """Print a message on stderr, apart from results on stdout; it cannot drive a terminal or show a URL's password."""
-    message = without_passwords(printable(message))
-    for hear in listeners:
-        hear(message)
-    if not listeners:
+class TerminalHandler(logging.Handler):
+    """Logging handler of the command line: prints on stderr, above a running progress bar.
+
+    ``warnings``: the printed lines of warnings.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(MessageFormatter())
+        self.warnings: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a record."""
         from tqdm import tqdm
 
-        tqdm.write(message, file=sys.stderr)  # above a progress bar, if there is one
+        line = self.format(record)
+        if record.levelno == logging.WARNING:
+            self.warnings.append(line)
+        tqdm.write(line, file=sys.stderr)
 
 
-def answer(text: str, facts: object, as_json: bool, then: Iterable[str] = ()) -> None:
-    """Print a command's result on stdout, and on stderr the commands that a person may want next.
+def list_printed_warnings() -> list[str]:
+    """Return the lines of the warnings that this command has printed."""
+    lines: list[str] = []
+    for handler in logging.getLogger(LIBRARY_LOGGER).handlers:
+        if isinstance(handler, TerminalHandler):
+            lines += handler.warnings
+    return lines
 
-    text: for people, plain or Markdown; facts: the same and more for machines, printed as one line of ASCII JSON, for
-    a terminal must not heed what a model wrote.
+
+class CleanOutput:
+    """Output stream that drops escape sequences, control characters and bidi marks.
+
+    All commands print through this object, so no name of a file, a repository or a column can
+    change a terminal or reorder a line. Joiners, which emoji and some scripts need, stay. Bytes
+    that are written to ``buffer`` are not cleaned.
+    """
+
+    def __init__(self, stream: Any):
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write the cleaned ``text``; return the length of ``text``."""
+        self._stream.write(strip_controls(text, kept=JOINING_CHARACTERS))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return any other attribute of the wrapped stream."""
+        return getattr(self._stream, name)
+
+
+def print_answer(text: str, facts: object, as_json: bool, then: Iterable[str] = ()) -> None:
+    """Print a command's result on stdout, and proposed next commands on stderr.
+
+    Args:
+        text: the result for people, plain or Markdown.
+        facts: the result for programs, printed as one line of ASCII JSON. JSON's escapes keep a
+            terminal from obeying control characters that a model wrote.
+        as_json: whether to print ``facts`` in place of ``text``.
+        then: the next commands; each is logged as ``next: COMMAND``.
     """
     if as_json:
         from pydantic_core import to_jsonable_python
@@ -157,84 +288,125 @@ def answer(text: str, facts: object, as_json: bool, then: Iterable[str] = ()) ->
     else:
         print(text)
     for command in then:
-        say(f"next: {command}")
+        logger.info(f"next: {command}")
 
 
-def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
-    """Rows of one length, header first, as lines of columns; those numbered in ``right`` are flush right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    place = [str.rjust if number in right else str.ljust for number in range(len(widths))]
-    cells = ([put(cell, width) for put, cell, width in zip(place, row, widths, strict=True)] for row in rows)
-    return "\n".join("  ".join(line).rstrip() for line in cells)
+def run_app(app: Callable[[], object], ends_on_sigterm: bool = False) -> None:
+    """Call a typer app; log each failure as one line and exit with the project's exit code.
 
+    ``sts-dino --version`` prints the version and calls nothing.
 
-def run(app: Callable[[], object], ends_on_sigterm: bool = False) -> None:
-    """Call a typer app, or print the version; turn every failure into one line on stderr and an exit code.
+    Args:
+        app: the typer app, called without arguments; the app reads ``sys.argv``.
+        ends_on_sigterm: whether SIGTERM ends the command as Ctrl-C does, with ``finally`` blocks
+            and context managers run. Otherwise SIGTERM ends the process at once.
 
-    ``ends_on_sigterm``: as on Ctrl-C, everything that is held is let go. Without it the process ends at once.
+    Raises:
+        SystemExit: the command failed, was interrupted, or exited by itself.
     """
-    os.environ.setdefault("RUST_BACKTRACE", "0")  # tokenizers prints one where it gives up
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # what a terminal cannot show is no reason to stop
+    _prepare_process(ends_on_sigterm)
+    clean_output: Any = CleanOutput(sys.stdout)
     try:
-        heed(_end, _end) if ends_on_sigterm else heed(signal.default_int_handler, end_at_once)
-        with warnings.catch_warnings():
-            # in one line: where in the code it was raised is nothing to act upon
-            warnings.showwarning = lambda message, *_: say(f"warning: {' '.join(str(message).split())}")
+        with warnings.catch_warnings(), redirect_stdout(clean_output):
+            # Python's own format has two lines, with the file and the line of the code.
+            warnings.showwarning = lambda message, *_: logger.warning(
+                " ".join(str(message).split())
+            )
             if sys.argv[1:] == ["--version"]:
                 print(f"sts-dino {version('sts-dino')}")
             else:
                 app()
     except KeyboardInterrupt:
-        say(LAST_WORDS[INTERRUPTED])
-        sys.exit(INTERRUPTED)
-    except SystemExit as end:  # typer turns Ctrl-C into an exit without a word
-        if end.code in LAST_WORDS:
-            say(LAST_WORDS[end.code])
+        logger.info(EXIT_MESSAGES[EXIT_INTERRUPTED])
+        sys.exit(EXIT_INTERRUPTED)
+    except SystemExit as end:  # typer turns Ctrl-C into an exit without a message
+        if end.code in EXIT_MESSAGES:
+            logger.info(EXIT_MESSAGES[end.code])
         raise
-    except BaseException as error:  # noqa: BLE001 - tokenizers raises PanicException, which is no Exception
-        if os.environ.get(DEBUG):
-            say(traceback.format_exc())
-        known = _in_words(error)
-        _say_error(known)
-        sys.exit(known.exit_code)
+    # BaseException: PanicException of tokenizers derives from BaseException alone.
+    except BaseException as error:  # noqa: BLE001
+        if os.environ.get(DEBUG_VARIABLE):
+            logger.info(traceback.format_exc())
+        reported = _convert_error(error)
+        _log_error(reported)
+        sys.exit(reported.exit_code)
 
 
-def _in_words(error: BaseException) -> StsDinoError:
-    """The project's error for one that no stage expected: of the system, of an installation, of anything else."""
-    if isinstance(error, StsDinoError):
-        return error
-    if isinstance(error, OSError) and error.errno is not None:
-        return RunError(_of_system(error))
-    command, problem = " ".join(["sts-dino", *sys.argv[1:2]]), first_line(error)
-    if isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY):
-        return RunError(command, f"memory ran out ({problem})", hint="free some, or raise its limit (ulimit -v)")
-    if isinstance(error, ImportError):
-        return RunError(command, problem, hint="install what it names; README.md has the parts")
-    kind = type(error).__name__
-    if kind == "PanicException":
-        hint = "take a model whose tokenizer.json has simpler regular expressions"
-        return InputError(command, f"a tokenizer gives up on a text: {problem}", hint=hint)
-    return RunError(command, problem if problem == kind else f"{kind}: {problem}", hint=UNEXPECTED)
+def _prepare_process(ends_on_sigterm: bool) -> None:
+    """Set up the process of a command: logging, stdout and signal handlers."""
+    route_messages(TerminalHandler())
+    os.environ.setdefault("RUST_BACKTRACE", "0")  # tokenizers prints a backtrace when it panics
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal may lack characters of the output.
+        sys.stdout.reconfigure(errors="replace")
+    if ends_on_sigterm:
+        set_signal_handlers(_handle_signal, _handle_signal)
+    else:
+        set_signal_handlers(signal.default_int_handler, end_at_once)
 
 
-def _say_error(error: StsDinoError) -> None:
-    text = str(error)
-    say(f"error: {text[:LONGEST]}" + (f" … and {len(text) - LONGEST:,} more characters" if len(text) > LONGEST else ""))
+def _handle_signal(number: int, _: object) -> None:
+    """Raise KeyboardInterrupt on SIGINT, SystemExit on SIGTERM, and ignore SIGTERM from now on.
 
-
-def _of_system(error: OSError) -> str:
-    """What the system refused: of a file or a disk with its place, of anything else (a socket, too many open files)."""
-    if error.filename is None and error.errno == errno.ENOENT:  # of os.getcwd
-        return "the working directory: was removed; go to another one"
-    if error.filename is None and error.errno not in _DISK:
-        return f"{error.strerror}; {_AGAIN}"
-    return f"{error.filename or Path.cwd()}: {_DISK.get(error.errno or 0) or f'{error.strerror}; {_NO_ENTRY}'}"
-
-
-def _end(number: int, _: object) -> None:
-    """Begin to end. A SIGTERM from now on would cut that short, and a parent sends one after its terminal's Ctrl-C."""
+    A terminal's Ctrl-C reaches parent and child; the parent's SIGTERM, which follows, must not
+    interrupt the child's cleanup.
+    """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if number == signal.SIGINT:
         raise KeyboardInterrupt
-    sys.exit(TERMINATED)
+    sys.exit(EXIT_TERMINATED)
+
+
+def _convert_error(error: BaseException) -> StsDinoError:
+    """Return ``error`` itself when it is the project's, else the project's error in its place."""
+    if isinstance(error, StsDinoError):
+        return error
+    if isinstance(error, OSError) and error.errno is not None:
+        return RunError(_describe_system_error(error))
+    command = _name_command()
+    problem = get_first_line(error)
+    if isinstance(error, MemoryError) or any(text in str(error) for text in _MEMORY_MESSAGES):
+        return RunError(
+            command, f"memory ran out ({problem})", hint="free some, or raise its limit (ulimit -v)"
+        )
+    if isinstance(error, ImportError):
+        return RunError(command, problem, hint="install what it names; README.md has the parts")
+    # tokenizers panics over a regular expression that takes too long.
+    kind = type(error).__name__
+    if kind == "PanicException":
+        return InputError(
+            command,
+            f"a tokenizer gives up on a text: {problem}",
+            hint="take a model whose tokenizer.json has simpler regular expressions",
+        )
+    if problem != kind:
+        problem = f"{kind}: {problem}"
+    return RunError(command, problem, hint=HINT_DEBUG)
+
+
+def _describe_system_error(error: OSError) -> str:
+    """Return an error message for an operating system's error with a number (``errno``).
+
+    The message begins with the error's file. A disk problem without a file names the working
+    directory; a socket's error names no file.
+    """
+    if error.filename is None and error.errno == errno.ENOENT:  # raised by os.getcwd
+        return "the working directory: was removed; go to another one"
+    if error.filename is not None and error.errno in DISK_PROBLEMS:
+        return f"{error.filename}: {DISK_PROBLEMS[error.errno]}"
+    if error.errno in _WORKING_FOLDER_ERRORS:
+        folders = f"{Path.cwd()} or {tempfile.gettempdir()}"
+        return f"{folders}: {DISK_PROBLEMS[error.errno]}"
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return DISK_PROBLEMS[error.errno]
+    if error.filename is None:  # a socket, a process
+        return f"{error.strerror}; run the same command again when that has passed"
+    return f"{error.filename}: {error.strerror}; run the same command again when that has passed"
+
+
+def _log_error(error: StsDinoError) -> None:
+    text = str(error)
+    surplus = len(text) - MOST_ERROR_CHARACTERS
+    if surplus > 0:
+        text = f"{text[:MOST_ERROR_CHARACTERS]} … and {surplus:,} more characters"
+    logger.error(text)

@@ -1,4 +1,7 @@
-"""Durable files and folders: temporary file, fsync, rename, fsync of the folder, which the file's does not cover."""
+"""Durable files and folders: write a temporary file, fsync it, rename it, fsync its folder.
+
+The fsync of a file does not cover its name: that is part of the folder.
+"""
 
 import hashlib
 import os
@@ -8,85 +11,116 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hub.errors import InputError
+from sts_dino.hub.errors import InputError
 
-WORK = ("adapter", "appending", "base", "building", "checkpoints", "copies", "fetching", "partial", "scratch", "tmp")
+# A stage fills ``NAME.SUFFIX`` beside a run directory NAME, and renames or removes that folder.
+UNFINISHED_SUFFIXES = (
+    "adapter",
+    "appending",
+    "base",
+    "building",
+    "checkpoints",
+    "copies",
+    "fetching",
+    "partial",
+    "scratch",
+    "tmp",
+)
 
 
-def fsync(path: Path) -> None:
-    """Have a file's content, or the names in a folder, on the disk when this returns."""
-    windows = sys.platform == "win32"  # it opens no folders, and flushes what is open for writing
-    if windows and path.is_dir():
+def sync_to_disk(path: Path) -> None:
+    """Flush a file's content, or the names in a folder, to the disk (fsync).
+
+    On Windows nothing happens for a folder.
+    """
+    # Windows opens no folders, and flushes only files that are open for writing.
+    is_windows = sys.platform == "win32"
+    if is_windows and path.is_dir():
         return
-    handle = os.open(path, os.O_RDWR if windows else os.O_RDONLY)
+    handle = os.open(path, os.O_RDWR if is_windows else os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
 
 
-def regular(path: Path) -> Path:
-    """A file to read. Raises InputError for a pipe, a socket or a device, which might never end."""
+def require_regular_file(path: Path) -> Path:
+    """Return ``path`` when it is a file, a folder or absent.
+
+    Raises InputError for a pipe, a socket or a device: reading one may never end.
+    """
     if path.exists() and not (path.is_file() or path.is_dir()):
-        raise InputError(path, "is a pipe, a socket or a device", allowed="a file", hint="remove it, or name another")
+        raise InputError(
+            path,
+            "is a pipe, a socket or a device",
+            allowed="a file",
+            hint="remove it, or name another",
+        )
     return path
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those above it that are missing; their names are on the disk when this returns."""
+    """Make a folder and its missing parents, and flush the new names to the disk."""
     missing = []
     while not path.is_dir():
         missing.append(path)
         path = path.parent
     for folder in reversed(missing):
         folder.mkdir(exist_ok=True)
-        fsync(folder.parent)
+        sync_to_disk(folder.parent)
 
 
 def rename_folder(staging: Path, folder: Path) -> None:
-    """Give a folder that others filled (a client, a library) its name: its files first, so the name stands for them."""
+    """Flush every file of ``staging`` to the disk, then rename ``staging`` to ``folder``.
+
+    Raises OSError when ``folder`` exists and is not empty.
+    """
     for path in [*staging.rglob("*"), staging]:
-        fsync(path)
+        sync_to_disk(path)
     staging.replace(folder)
-    fsync(folder.parent)
+    sync_to_disk(folder.parent)
 
 
 @contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
-    """A temporary sibling of ``path`` to write to; on success fsynced and renamed, on failure removed."""
+def write_atomically(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside ``path``; the caller writes a file there.
+
+    At the end of the block the temporary file is flushed and renamed to ``path``; when the block
+    raises, the temporary file is removed and ``path`` is unchanged.
+    """
     make_folder(path.parent)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")  # machines may share the folder
+    # Several machines may write to a shared folder, so the name is random.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
-        with named_in_errors(path):
+        with name_in_errors(path):
             yield temporary
-            fsync(temporary)
+            sync_to_disk(temporary)
             temporary.replace(path)
-            fsync(path.parent)
+            sync_to_disk(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a UTF-8 text file atomically and durably."""
-    with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", newline="\n")
+    """Write ``text`` as UTF-8, atomically and durably, without changing its line breaks."""
+    write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file atomically and durably."""
-    with atomic_path(path) as temporary:
+    with write_atomically(path) as temporary:
         temporary.write_bytes(content)
 
 
-def sha256_file(path: Path) -> str:
-    """SHA-256 of a file, as hex."""
-    with regular(path).open("rb") as stream:
+def hash_file(path: Path) -> str:
+    """Return the SHA-256 of a file, as hex."""
+    with require_regular_file(path).open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @contextmanager
-def named_in_errors(path: Path) -> Iterator[None]:
-    """Make an OSError say which file: pyarrow and stream writes do not."""
+def name_in_errors(path: Path) -> Iterator[None]:
+    """Set ``filename`` of an OSError that lacks one, as errors of pyarrow and of streams do."""
     try:
         yield
     except OSError as error:

@@ -1,14 +1,15 @@
-"""How every plot of the project looks: colours and lines that people of any colour vision can tell apart."""
+"""Style of every plot: colours and lines that people of any colour vision can distinguish."""
 
 import io
 from collections.abc import Callable
 from typing import Any
 
-from hub.untrusted import visible_line
+from sts_dino.hub.untrusted import make_visible_line
 
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")  # Okabe and Ito's
+# Okabe and Ito's palette
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
 LINES = ("-", "--", "-.", ":")
-STYLE: Any = {  # matplotlib settings
+MATPLOTLIB_SETTINGS: Any = {
     "font.size": 11,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -20,35 +21,45 @@ STYLE: Any = {  # matplotlib settings
     "svg.hashsalt": "sts-dino",
     "text.parse_math": False,
 }
-NAME_LIMIT = 28  # characters of a label's name
-WIDTH = 6.5  # inches: a telephone's screen still shows legible letters
+MOST_NAME_CHARACTERS = 28  # characters of a label's name
+WIDTH = 6.5  # inches of a plot; on a telephone's screen its letters stay legible
 
 
-def picture(draw: Callable[..., None], size: tuple[float, float], kind: str = "png", rows: int = 1) -> bytes:
-    """A plot as PNG or SVG, the same bytes from the same numbers: no pyplot, no display, no style of the user's.
+def draw_picture(
+    draw: Callable[..., None], size: tuple[float, float], kind: str = "png", rows: int = 1
+) -> bytes:
+    """Return a plot as the bytes of a PNG or SVG file; equal numbers give equal bytes.
 
-    draw: called with the figure and its ``rows`` axes, one below the other; size: width and height in inches.
+    The user's matplotlib style has no effect, and no display is needed.
+
+    Args:
+        draw: the function that draws, called as ``draw(figure, *axes)``.
+        size: width and height in inches.
+        kind: ``png`` or ``svg``.
+        rows: number of axes, one below the other.
     """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context({**matplotlib.rcParamsDefault, **STYLE}):
+    with matplotlib.rc_context({**matplotlib.rcParamsDefault, **MATPLOTLIB_SETTINGS}):
         figure = Figure(figsize=size, dpi=110, layout="constrained")
         FigureCanvasAgg(figure)
         draw(figure, *figure.subplots(rows, squeeze=False).flat)
-        out = io.BytesIO()
-        undated: Any = {"Software": None} if kind == "png" else {"Date": None, "Creator": None}
-        figure.savefig(out, format=kind, metadata=undated)
-        return out.getvalue()
+        # Leave out dates and versions, which would change the bytes.
+        metadata: Any = {"Software": None} if kind == "png" else {"Date": None, "Creator": None}
+        stream = io.BytesIO()
+        figure.savefig(stream, format=kind, metadata=metadata)
+        return stream.getvalue()
 
 
-def name(text: str, limit: int = NAME_LIMIT) -> str:
-    """An untrusted name as a plot shows it: printable, on one line, shortened in the middle.
+def shorten_name(text: str, limit: int = MOST_NAME_CHARACTERS) -> str:
+    """Return an untrusted name as one printable line of at most ``limit`` characters.
 
-    A leading underscore would hide it from matplotlib's legend.
+    A longer name loses its middle. A name with a leading underscore gets a blank before it, because
+    matplotlib's legend leaves out names that begin with an underscore.
     """
-    shown = visible_line(text)
-    if len(shown) > limit:
-        shown = f"{shown[: limit // 2 - 1]}…{shown[-(limit // 2) :]}"
-    return f" {shown}" if shown.startswith("_") else shown
+    name = make_visible_line(text)
+    if len(name) > limit:
+        name = f"{name[: limit // 2 - 1]}…{name[-(limit // 2) :]}"
+    return f" {name}" if name.startswith("_") else name

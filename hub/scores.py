@@ -1,71 +1,124 @@
-"""How the project prints a score x 100: on cards, in reports, tables of the terminal and comparisons."""
+"""Scores (x 100) as text for cards, reports, comparisons and the terminal; aligned columns."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import hypot
 from statistics import fmean
 
-from hub.contract.recipe import DOWNLOADED
-from hub.contract.results import Gain, Results, TaskScore, by_task
+from sts_dino.hub.contract.recipe import START_OF_FINISHED_ENCODER
+from sts_dino.hub.contract.results import Gain, Results, TaskScore, map_by_task
 
 ABSENT = "-"
 NO_INTERVAL = "no interval"
-NAMED = 2  # tasks of a family that ``elsewhere`` names one by one
+MOST_LISTED_TASKS = 2  # of a family; ``describe_public_gains`` gives the mean of more tasks
 
 
-def number(value: float | None, signed: bool = False) -> str:
-    """A score or a difference to two decimals; a dash for none."""
-    return ABSENT if value is None else f"{value:{'+' if signed else ''}.2f}"
-
-
-def interval(low: float, high: float, signed: bool = False) -> str:
-    """A 95 % interval in brackets."""
-    return f"[{number(low, signed)}, {number(high, signed)}]"
-
-
-def score(one: TaskScore | None) -> str:
-    """A score with its interval, ``70.12 [69.12, 71.12]``; a dash where the task was not run."""
-    if one is None:
+def format_number(value: float | None, signed: bool = False) -> str:
+    """Return a score or a difference with two decimals, with ``+`` if ``signed``; None: a dash."""
+    if value is None:
         return ABSENT
-    ends = one.interval()
-    return f"{number(one.main_score)} {interval(*ends) if ends else f'[{NO_INTERVAL}]'}"
+    return f"{value:+.2f}" if signed else f"{value:.2f}"
 
 
-def difference(gain: Gain | None) -> str:
-    """A paired difference with its interval and verdict, ``+1.00 [+0.10, +1.90] better``; a dash without one."""
+def format_interval(low: float, high: float, signed: bool = False) -> str:
+    """Return a 95 % interval in brackets."""
+    return f"[{format_number(low, signed)}, {format_number(high, signed)}]"
+
+
+def format_score(task: TaskScore | None) -> str:
+    """Return a score with its interval, ``70.12 [69.12, 71.12]``; a dash without the task."""
+    if task is None:
+        return ABSENT
+    ends = task.interval()
+    interval = format_interval(*ends) if ends else f"[{NO_INTERVAL}]"
+    return f"{format_number(task.main_score)} {interval}"
+
+
+def format_difference(gain: Gain | None) -> str:
+    """Return a paired difference with interval and verdict, ``+1.00 [+0.10, +1.90] better``.
+
+    A dash without a difference.
+    """
     if gain is None:
         return ABSENT
+    difference = format_number(gain.difference, signed=True)
     verdict = f" {gain.verdict}" if gain.verdict else ""
-    return f"{number(gain.difference, signed=True)} {interval(gain.low, gain.high, signed=True)}{verdict}"
+    return f"{difference} {format_interval(gain.low, gain.high, signed=True)}{verdict}"
 
 
-def mean_gain(gains: Sequence[Gain]) -> tuple[float, float, float]:
-    """The mean gain and its 95 % interval, from the tasks' own: data sets independent, tasks of one fully dependent."""
-    mean = fmean(one.difference for one in gains)
-    below, above = defaultdict[str, float](float), defaultdict[str, float](float)
-    for one in gains:
-        name = one.task.partition("/")[0]
-        below[name] += (one.difference - one.low) / len(gains)
-        above[name] += (one.high - one.difference) / len(gains)
+def compute_mean_gain(gains: Sequence[Gain]) -> tuple[float, float, float]:
+    """Return the mean gain and the ends of its 95 % interval, from the tasks' own intervals.
+
+    Data sets are taken as independent, tasks of one data set as fully dependent.
+    """
+    mean = fmean(gain.difference for gain in gains)
+    below: dict[str, float] = defaultdict(float)
+    above: dict[str, float] = defaultdict(float)
+    for gain in gains:
+        dataset = gain.task.partition("/")[0]
+        below[dataset] += (gain.difference - gain.low) / len(gains)
+        above[dataset] += (gain.high - gain.difference) / len(gains)
     return mean, mean - hypot(*below.values()), mean + hypot(*above.values())
 
 
-def elsewhere(results: Results, start: str) -> str:
-    """What an encoder trained further from the download gains or loses on public tasks; empty without such gains.
+def describe_public_gains(results: Results, start: str) -> str:
+    """Return a sentence part with an encoder's gains over its base on public tasks.
 
-    start: what its base is called. Of many tasks of a family the mean of the differences, and where it is worse.
+    A family of at most ``MOST_LISTED_TASKS`` tasks is listed task by task. A larger family is given
+    by the mean difference and the names of the tasks with a significant loss.
+
+    Args:
+        results: the encoder's results, with its paired differences to the base.
+        start: the name of the base.
+
+    Returns:
+        The text; empty without public tasks, and when ``start`` is not
+        ``START_OF_FINISHED_ENCODER``, a published encoder.
     """
-    gains, families, found = by_task(results.gains), dict[str, list[Gain]](), list[str]()
-    for one in results.scores if start == DOWNLOADED else ():
-        gain = gains.get((one.task, one.split))
-        if gain is not None and not one.protocol.startswith("own "):  # a user's files (``eval.tasks.own``)
-            families.setdefault(one.family or "STS", []).append(gain)
-    for family, of in families.items():
-        if len(of) <= NAMED:
-            found += [f"{gain.task} {gain.split} {difference(gain)}" for gain in of]
-            continue
-        worse = ", ".join(gain.task for gain in of if gain.verdict == "worse") or "none of them"
-        middle, low, high = mean_gain(of)
-        around = f"{number(middle, signed=True)} {interval(low, high, signed=True)}"
-        found.append(f"mean of {len(of)} {family} tasks {around}, significantly worse on {worse}")
-    return f"elsewhere, over the encoder {start}: {'; '.join(found)}" if found else ""
+    if start != START_OF_FINISHED_ENCODER:
+        return ""
+    # Group the gains by family, without those on a user's own files.
+    gains_by_task = map_by_task(results.gains)
+    families: dict[str, list[Gain]] = {}
+    for score in results.scores:
+        gain = gains_by_task.get((score.task, score.split))
+        if gain is not None and not score.protocol.startswith("own "):
+            families.setdefault(score.family or "STS", []).append(gain)
+
+    # Describe a small family by its tasks, a large one by its mean.
+    parts: list[str] = []
+    for family, gains in families.items():
+        if len(gains) <= MOST_LISTED_TASKS:
+            parts += [f"{gain.task} {gain.split} {format_difference(gain)}" for gain in gains]
+        else:
+            parts.append(f"mean of {len(gains)} {family} tasks {_describe_mean(gains)}")
+    if not parts:
+        return ""
+    return f"elsewhere, over the encoder {start}: {'; '.join(parts)}"
+
+
+def _describe_mean(gains: Sequence[Gain]) -> str:
+    mean, low, high = compute_mean_gain(gains)
+    interval = format_interval(low, high, signed=True)
+    worse = ", ".join(gain.task for gain in gains if gain.verdict == "worse") or "none of them"
+    return f"{format_number(mean, signed=True)} {interval}, significantly worse on {worse}"
+
+
+def align_columns(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
+    """Return a table as text for a terminal: columns of equal width, two blanks between columns.
+
+    Args:
+        rows: the header and the rows, all with the same number of cells.
+        right: the indices of right-aligned columns, from 0; the other columns are left-aligned.
+
+    Raises:
+        ValueError: two rows differ in length.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = []
+        for number, (cell, width) in enumerate(zip(row, widths, strict=True)):
+            cells.append(cell.rjust(width) if number in right else cell.ljust(width))
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)

@@ -1,136 +1,213 @@
 """Untrusted input: text for a terminal or a page, YAML, dataset cards, model folders, store URLs.
 
-``load_yaml`` limits size, depth and the expansion of aliases: PyYAML builds values by recursion, so 30,000 nested ``[``
-are a segmentation fault, and nine lines of aliases stand for billions of values.
+``load_yaml`` limits size, depth and the expansion of aliases: PyYAML builds values by recursion, so
+30,000 nested ``[`` are a segmentation fault, and nine lines of aliases stand for billions of
+values.
 
-Markdown's special characters become numeric entities, not backslash escapes: an entity can never be structure
-(CommonMark 2.5), and parsers differ on a backslash before a table's pipe.
+Markdown's special characters become numeric entities, not backslash escapes: an entity can never be
+structure (CommonMark 2.5), and parsers differ on a backslash before a table's pipe.
 """
 
 import errno
 import json
+import logging
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from html import unescape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
+from yaml.constructor import SafeConstructor
 
-from hub.errors import InputError, StsDinoError
+from sts_dino.hub.errors import InputError, StsDinoError
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from jinja2 import BaseLoader, Environment
 
-LONGEST = 300  # characters that a server's own words may take in a line of ours
+LONGEST = 300  # characters of an untrusted message inside one line of output
+# Escape sequences of terminals (ECMA-48 and xterm)
 _SEQUENCE = re.compile(
-    r"(?:\x1b\]|\x9d)[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?"  # a title, a link, the clipboard (OSC)
+    # a title, a link, the clipboard (OSC)
+    r"(?:\x1b\]|\x9d)[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?"
     r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"  # colours, the cursor (CSI)
     r"|\x1b[PX^_][^\x1b\n]*(?:\x1b\\)?"  # strings to the device (DCS, SOS, PM, APC)
     r"|\x1b[ -/]*[0-~]?"
 )
-# Controls, invisible and direction marks (bidi), halves of pairs, line and paragraph separators.
-_DROPPED = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_LINE_BREAKS = re.compile(r"[\r\n\x85\u2028\u2029]")
+# Unicode's categories: control, format (bidi marks, zero width), surrogate, line and paragraph
+# separator
+_DROPPED_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+# Unicode's categories: control, format (bidi marks, tags, zero width), surrogate, private use
+HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co"})
+# Zero-width joiner and non-joiner: format characters that emoji and some scripts need
+JOINING_CHARACTERS = frozenset("\u200c\u200d")
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+ZERO_WIDTH_SPACE_ENTITY = "&#8203;"  # an entity, because an editor would not show the character
+MARKDOWN_ENTITIES = str.maketrans({char: f"&#{ord(char)};" for char in "&<>\\`*_[]|~$^=!#"})
+DOT_IN_ADDRESS = re.compile(r"(?i)(?<=www)\.|(?<=\w)\.(?=[^\W\d_])")  # no match in 3.14
+MOST_SAMPLE_CHARACTERS = 200
+
+MAX_MERGES = 1_000  # each ``<<`` costs PyYAML a copy of its mapping
+MAX_NUMBER_CHARACTERS = 100  # PyYAML's time for a number in base 60 is quadratic in its length
+# Limits of a dataset card's metadata, as ``load_yaml`` takes them
+CARD_LIMITS = {"max_bytes": 10 << 20, "max_depth": 50, "max_nodes": 1_000_000}
+_NUMBER_TAGS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_TEXT_TAG = "tag:yaml.org,2002:str"
+_CARD = "README.md"
+_STANDALONE_METADATA = ".huggingface.yaml"
+
+# Arguments of every ``from_pretrained``: without them transformers asks on the terminal, and the
+# answer ``y`` runs Python files of the folder.
+NO_CODE: dict[str, Any] = {"trust_remote_code": False}
+# Arguments of every call that loads weights: a saved config could ask for pickles, and for kernels
+# of any repository.
+NO_PICKLES: dict[str, Any] = {**NO_CODE, "use_safetensors": True, "allow_all_kernels": False}
+# Names the origin of a model folder's files; ``sts-dino lm`` and the built-in model have this file.
+ORIGIN = "provenance.yaml"
+ENCODER = "SentenceTransformer"  # the model_type of encoders; the default where a folder has none
+MOST_MODULES = 100  # of a SentenceTransformer; most have two or three
+_PICKLE_PATTERNS = ("pytorch_model*.bin", "adapter_model*.bin")  # transformers would load these
+_ABSENT_FILE_ERRORS = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
+_HINT_INSTALL = "install what the quantization needs, or what the message names"
+
+# A URL with user:password@, with token@, or with a query
+_URL_WITH_SECRET = re.compile(r"[^:]+://([^/@]*:.*@|[^/@]+@|[^?]*\?)")
 
 
-def printable(text: str) -> str:
-    """``text`` without escape sequences, control characters and invisible marks; its line breaks and tabs stay."""
+def strip_controls(text: str, kept: Collection[str] = ()) -> str:
+    """Return ``text`` without escape sequences, control characters and invisible marks.
+
+    Tabs and line breaks stay, and so do the characters ``kept``; ``\\r\\n`` becomes ``\\n``.
+    """
     if text.isascii() and text.isprintable():
         return text
-    bare = _SEQUENCE.sub("", text.replace("\r\n", "\n"))
-    return "".join(c for c in bare if c in "\n\t" or unicodedata.category(c) not in _DROPPED)
+    text = _SEQUENCE.sub("", text.replace("\r\n", "\n"))
+    characters = []
+    for character in text:
+        is_dropped = unicodedata.category(character) in _DROPPED_CATEGORIES
+        if not is_dropped or character in "\n\t" or character in kept:
+            characters.append(character)
+    return "".join(characters)
 
 
-def one_line(text: str, longest: int = LONGEST) -> str:
-    """``text`` as ``printable``, in one line of at most ``longest`` characters."""
-    line = " ".join(printable(re.sub(r"[\r\n\x85\u2028\u2029]", " ", text[: 20 * longest])).split())
-    return line if len(line) <= longest else f"{line[: longest - 1]}…"
+def join_lines(text: str, longest: int = LONGEST) -> str:
+    """Return ``text`` on one line of at most ``longest`` characters, without control characters.
+
+    Runs of blanks become one blank; a cut text ends in ``…``.
+    """
+    # Controls and blanks vanish, so read more characters than ``longest``.
+    text = _LINE_BREAKS.sub(" ", text[: 20 * longest])
+    line = " ".join(strip_controls(text).split())
+    if len(line) > longest:
+        line = f"{line[: longest - 1]}…"
+    return line
 
 
-def first_line(error: BaseException, longest: int = LONGEST) -> str:
-    """The first line of an error's message, as ``one_line``; its type's name when it says nothing."""
-    said = str(error).strip().splitlines()
-    return one_line(said[0] if said else "", longest) or type(error).__name__
+def get_first_line(error: BaseException, longest: int = LONGEST) -> str:
+    """Return the first line of an error's message; the name of its type for an empty message.
 
-
-HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co"})  # control, format (bidi, tags, zero width), surrogate, private use
-JOINERS = frozenset("\u200c\u200d")  # format characters that emoji and some scripts need
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-BREAK = "&#8203;"  # zero-width space, written as an entity so that it can be seen in the file
-ENTITIES = str.maketrans({char: f"&#{ord(char)};" for char in "&<>\\`*_[]|~$^=!#"})
-ADDRESS_DOT = re.compile(r"(?i)(?<=www)\.|(?<=\w)\.(?=[^\W\d_])")  # not that of 3.14
-SAMPLE_LIMIT = 200
+    The line has at most ``longest`` characters and no control characters.
+    """
+    lines = str(error).strip().splitlines()
+    return join_lines("".join(lines[:1]), longest) or type(error).__name__
 
 
 class Markdown(str):
-    """Text that is Markdown already: printed as it stands."""
+    """Markdown text; ``finalize`` does not escape a value of this type."""
 
     __slots__ = ()
 
 
-def visible(text: str) -> str:
-    """``text`` with every character that hides or reorders others shown as U+FFFD (line breaks and tabs stay)."""
-    return "".join(_shown(char) for char in text)
+def make_visible(text: str) -> str:
+    """Return ``text`` with U+FFFD for each character that hides or reorders others.
+
+    Line breaks and tabs stay.
+    """
+    return "".join(REPLACEMENT if _is_hidden(char) else char for char in text)
 
 
-def _shown(char: str) -> str:
-    keep = char in "\n\t" or char in JOINERS or unicodedata.category(char) not in HIDDEN
-    return char if keep else REPLACEMENT
+def _is_hidden(char: str) -> bool:
+    if char in "\n\t" or char in JOINING_CHARACTERS:
+        return False
+    return unicodedata.category(char) in HIDDEN_CATEGORIES
 
 
-def visible_line(text: str) -> str:
-    """``text`` on one line, without hidden characters."""
-    return visible(" ".join(text.split()))
+def make_visible_line(text: str) -> str:
+    """Return ``text`` on one line, with U+FFFD for hidden characters."""
+    return make_visible(" ".join(text.split()))
 
 
-def inline(text: str) -> Markdown:
-    """Text for a paragraph, a list item or a table cell, also at the start of a line."""
-    escaped = visible_line(text).translate(ENTITIES)
-    escaped = re.sub(r"^[+-]", lambda mark: f"&#{ord(mark[0])};", escaped)  # bullet, rule or heading underline
-    return Markdown(re.sub(r"^(\d+)([.)])", lambda mark: f"{mark[1]}&#{ord(mark[2])};", escaped))  # numbered list
+def escape_inline(text: str) -> Markdown:
+    """Return untrusted text as Markdown that renders as this very text, on one line.
+
+    The result fits a paragraph, a list item and a table cell, also at the start of a line.
+    """
+    escaped = make_visible_line(text).translate(MARKDOWN_ENTITIES)
+    # A leading + or - would begin a list, a rule or the underline of a heading.
+    escaped = re.sub(r"^[+-]", lambda mark: f"&#{ord(mark[0])};", escaped)
+    # A leading number with a dot or a bracket would begin a numbered list.
+    return Markdown(re.sub(r"^(\d+)([.)])", lambda mark: f"{mark[1]}&#{ord(mark[2])};", escaped))
 
 
-def prose(text: str) -> Markdown:
-    """Paragraphs of text, escaped line by line; only ``code`` between backticks on one line is markup."""
-    lines = (
-        re.sub("&#96;(.+?)&#96;", lambda span: code(unescape(span[1])), inline(line)) for line in text.splitlines()
-    )
+def escape_prose(text: str) -> Markdown:
+    """Return untrusted paragraphs as Markdown, escaped line by line.
+
+    The only markup that stays is ``code`` between two backticks on one line.
+    """
+    lines = []
+    for line in text.splitlines():
+        escaped = escape_inline(line)
+        lines.append(re.sub("&#96;(.+?)&#96;", lambda m: format_code(unescape(m[1])), escaped))
     return Markdown("\n".join(lines).strip())
 
 
-def sample(text: str, limit: int = SAMPLE_LIMIT) -> Markdown:
-    """A sample row's text: shortened, escaped, and with nothing left that a renderer would turn into a link.
+def escape_sample(text: str, limit: int = MOST_SAMPLE_CHARACTERS) -> Markdown:
+    """Return a sample text as escaped Markdown of which no renderer makes a link.
 
-    Renderers find bare addresses after entities are resolved, so escaping alone does not stop them: the characters that
-    make an address get an invisible break. A bare ``name.tld`` counts as an address for some.
+    The text is cut to ``limit`` characters before it is escaped. Renderers look for addresses such
+    as ``name.tld`` after they resolved entities, so escapes alone do not prevent a link. Therefore
+    a zero-width space follows each ``@`` and the first slash of ``//``, and precedes each dot of an
+    address.
     """
-    text = visible_line(text)
+    text = make_visible_line(text)
     if len(text) > limit:
         text = text[: limit - 1].rstrip() + "…"
-    escaped = re.sub("/(?=/)", f"/{BREAK}", inline(text).replace("@", f"@{BREAK}"))
-    return Markdown(ADDRESS_DOT.sub(f"{BREAK}.", escaped))
+    escaped = escape_inline(text).replace("@", f"@{ZERO_WIDTH_SPACE_ENTITY}")
+    escaped = re.sub("/(?=/)", f"/{ZERO_WIDTH_SPACE_ENTITY}", escaped)
+    return Markdown(DOT_IN_ADDRESS.sub(f"{ZERO_WIDTH_SPACE_ENTITY}.", escaped))
 
 
-def code(text: str) -> Markdown:
-    """An inline code span, safe in a table cell."""
-    text = visible_line(text)
+def format_code(text: str) -> Markdown:
+    """Return untrusted text as an inline code span that is safe in a table cell."""
+    text = make_visible_line(text)
     if text and not set(text) & set("`|\\"):
         return Markdown(f"`{text}`")
-    return Markdown(f"<code>{inline(text)}</code>")
+    return Markdown(f"<code>{escape_inline(text)}</code>")
 
 
-def fenced(text: str, language: str = "text") -> Markdown:
-    """A fenced block of ``text`` as it is; the fence is longer than any run of backticks inside."""
-    text = visible(text.replace("\r\n", "\n").replace("\r", "\n"))
+def format_fenced(text: str, language: str = "text") -> Markdown:
+    """Return untrusted text as a fenced code block with the info string ``language``.
+
+    The fence is longer than every run of backticks in the text.
+    """
+    text = make_visible(text.replace("\r\n", "\n").replace("\r", "\n"))
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return Markdown(f"{fence}{language}\n{text}\n{fence}")
 
 
 def finalize(value: Any) -> str:
-    """What a template or a table prints for ``value``: Markdown as it is, numbers formatted, all other text escaped."""
+    """Return a value as text for a Markdown template or table.
+
+    Markdown stays unchanged, numbers are formatted, and all other values are escaped as text.
+    Raises TypeError for a truth value and None, for which a template has to choose a word.
+    """
     if isinstance(value, Markdown):
         return value
     if isinstance(value, bool) or value is None:
@@ -139,14 +216,18 @@ def finalize(value: Any) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:g}"
-    return inline(str(value))
+    return escape_inline(str(value))
 
 
-def template_environment(loader: "BaseLoader") -> "Environment":
-    """Jinja templates of Markdown pages: ``finalize`` escapes all text, and an undefined variable raises."""
+def make_template_environment(loader: "BaseLoader") -> "Environment":
+    """Return a Jinja environment for Markdown pages with the templates of ``loader``.
+
+    ``finalize`` escapes every printed value. A template that uses an undefined variable raises
+    UndefinedError.
+    """
     from jinja2 import Environment, StrictUndefined
 
-    found = Environment(
+    environment = Environment(
         loader=loader,
         undefined=StrictUndefined,
         finalize=finalize,
@@ -154,288 +235,464 @@ def template_environment(loader: "BaseLoader") -> "Environment":
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.globals |= {"table": table, "zip": zip}
-    found.filters |= {"code": code, "markdown": Markdown}
-    return found
+    environment.globals |= {"table": format_table, "zip": zip}
+    environment.filters |= {"code": format_code, "markdown": Markdown}
+    return environment
 
 
-def table(header: list[Any], rows: list[list[Any]]) -> Markdown:
-    """A Markdown table; columns of numbers are aligned to the right."""
-    numeric = [bool(rows) and all(isinstance(row[i], int | float) for row in rows) for i in range(len(header))]
-    lines = [_row(header), _row([Markdown("---:" if right else "---") for right in numeric])]
-    return Markdown("\n".join(lines + [_row(row) for row in rows]))
+def format_table(header: list[Any], rows: list[list[Any]]) -> Markdown:
+    """Return a Markdown table of values that ``finalize`` formats.
+
+    A column is aligned to the right when all its values are numbers.
+    """
+    rules = []
+    for index in range(len(header)):
+        is_numeric = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
+        rules.append(Markdown("---:" if is_numeric else "---"))
+    return Markdown("\n".join(_format_row(row) for row in [header, rules, *rows]))
 
 
-def _row(cells: list[Any]) -> str:
+def _format_row(cells: list[Any]) -> str:
     return "| " + " | ".join(finalize(cell) for cell in cells) + " |"
 
 
-if TYPE_CHECKING:
-    _Base = yaml.SafeLoader
-else:
-    _Base = object
-MAX_MERGES = 1_000  # each ``<<`` costs PyYAML a copy of its mapping
-MAX_NUMBER = 100  # characters: a number in base 60 costs the square of its length
-_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
-_TEXT = "tag:yaml.org,2002:str"
-
-
 class UnsafeYaml(yaml.MarkedYAMLError):
-    """YAML that breaks a limit, or whose value its type does not allow; ``problem`` and ``problem_mark`` say where."""
+    """Untrusted YAML breaks a limit of ``load_yaml``, or has a malformed value."""
 
     def __init__(self, problem: str, mark: Any = None):
         super().__init__(problem=problem, problem_mark=mark)
 
 
-class Guard(_Base):
-    """Mixed into a loader: values that PyYAML's constructors trip over are refused with their line."""
+class Guard(SafeConstructor):
+    """Mixin of a YAML loader: raises UnsafeYaml for values that PyYAML cannot build."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """The value of ``node``. Raises UnsafeYaml."""
-        if node.tag in _NUMBERS and len(node.value) > MAX_NUMBER:
+        """Return the value of ``node``. Raises UnsafeYaml."""
+        if node.tag in _NUMBER_TAGS and len(node.value) > MAX_NUMBER_CHARACTERS:
             raise UnsafeYaml(f"a number of {len(node.value)} characters", node.start_mark)
         try:
             return super().construct_object(node, deep)
-        except (ValueError, OverflowError, KeyError, AttributeError) as error:  # 2024-13-45, !!int x, !!bool x
-            problem = f"not a value of its type ({node.tag.rpartition(':')[2]})"
-            raise UnsafeYaml(problem, node.start_mark) from error
+        # PyYAML raises these over 2024-13-45, !!int x and !!bool x.
+        except (ValueError, OverflowError, KeyError, AttributeError) as error:
+            raise UnsafeYaml(
+                f"not a value of its type ({node.tag.rpartition(':')[2]})", node.start_mark
+            ) from error
 
 
 class SafeTypes(Guard, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """The types of YAML's core schema; keys are text, as in JSON (numbers as keys can be chosen to collide)."""
+    """Loader for the types of YAML's core schema, with scalar keys as text, as in JSON.
+
+    An attacker could choose numeric keys with colliding hashes, which make a dict slow.
+    """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """The mapping of ``node``, its scalar keys as text."""
+        """Return the mapping of ``node``, its scalar keys as text."""
         self.flatten_mapping(node)
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
-                key.tag = _TEXT
+                key.tag = _TEXT_TAG
         return super().construct_mapping(node, deep)
 
 
-def load_yaml(text: str, *, max_bytes: int, max_depth: int, max_nodes: int, loader: Any = SafeTypes) -> Any:
-    """The one document in ``text``, as plain Python values.
+def load_yaml(
+    text: str, *, max_bytes: int, max_depth: int, max_nodes: int, loader: Any = SafeTypes
+) -> Any:
+    """Return the one document in ``text``, as plain Python values.
 
-    ``max_bytes`` bounds the text in UTF-8 and the characters its aliases unfold to, ``max_depth`` the levels of
-    collections, ``max_nodes`` the keys and values, both with aliases and merges unfolded. A ``loader`` of one's own
-    mixes in ``Guard``. Raises UnsafeYaml for what breaks a limit, another yaml.YAMLError for what is not YAML.
+    Args:
+        text: the YAML.
+        max_bytes: the most bytes of the text in UTF-8, and the most characters of all scalars
+            after every alias is replaced by its content.
+        max_depth: the most levels of nested collections, with aliases replaced.
+        max_nodes: the most keys and values, with aliases and merges replaced.
+        loader: the loader's class, which has the mixin ``Guard``.
+
+    Raises:
+        UnsafeYaml: the text breaks a limit.
+        yaml.YAMLError: the text is not YAML.
     """
     size = len(text.encode("utf-8", "replace"))
     if size > max_bytes:
         raise UnsafeYaml(f"{size} bytes of YAML; at most {max_bytes} are read")
     try:
-        kinds = yaml.NodeEvent | yaml.CollectionEndEvent
-        events = (event for event in yaml.parse(text, loader) if isinstance(event, kinds))
-        _require_limits(events, max_nodes, max_bytes, max_depth)
+        _require_limits(yaml.parse(text, loader), max_nodes, max_bytes, max_depth)
         return yaml.load(text, loader)  # noqa: S506 - a SafeLoader
     except UnicodeEncodeError as error:
         raise UnsafeYaml("half a surrogate pair, which is not a character") from error
 
 
-def _require_limits(events: Iterator[yaml.Event], max_nodes: int, max_characters: int, max_depth: int) -> None:
-    """Raise UnsafeYaml where a document with its aliases unfolded breaks a limit, and for an alias to nothing."""
-    unfolded = list[tuple[int, int]]()  # of every event: change of depth, characters of text
-    named, opened = dict[str | None, slice](), list[tuple[str | None, int]]()  # by anchor, places in ``unfolded``
+def _require_limits(
+    events: Iterable[yaml.Event], max_nodes: int, max_characters: int, max_depth: int
+) -> None:
+    """Raise UnsafeYaml when a document breaks a limit after its aliases are replaced.
+
+    Raise UnsafeYaml, too, for an alias without an earlier anchor. Every key, value, begin and end
+    of a collection is a *step*; an alias repeats the steps of its anchor.
+    """
+    steps: list[tuple[int, int]] = []  # (change of depth, characters of text)
+    slices: dict[str | None, slice] = {}  # anchor → the steps of its content
+    collections: list[tuple[str | None, int]] = []  # (anchor, first step) of open collections
     depth = deepest = nodes = characters = merges = 0
     for event in events:
-        start, steps = len(unfolded), [(-1, 0)]
+        # Convert the event to steps.
+        start = len(steps)
         if isinstance(event, yaml.AliasEvent):
-            if event.anchor not in named:
-                problem = f"alias *{event.anchor} stands for nothing before it, or for what it is in"
-                raise UnsafeYaml(problem, event.start_mark)
-            steps = unfolded[named[event.anchor]]
+            if event.anchor not in slices:
+                raise UnsafeYaml(
+                    f"alias *{event.anchor} stands for nothing before it, or for what it is in",
+                    event.start_mark,
+                )
+            steps += steps[slices[event.anchor]]
         elif isinstance(event, yaml.ScalarEvent):
-            steps, merges = [(0, len(event.value))], merges + (event.value == "<<")
+            steps.append((0, len(event.value)))
+            slices[event.anchor] = slice(start, start + 1)
+            merges += event.value == "<<"
         elif isinstance(event, yaml.CollectionStartEvent):
-            steps = [(1, 0)]
-            named.pop(event.anchor, None)
-            opened.append((event.anchor, start))
-        for change, length in steps:
-            depth, nodes, characters = depth + change, nodes + (change >= 0), characters + length
-            deepest = max(deepest, depth)
-        unfolded += steps
-        if isinstance(event, yaml.ScalarEvent):
-            named[event.anchor] = slice(start, len(unfolded))
+            steps.append((1, 0))
+            slices.pop(event.anchor, None)
+            collections.append((event.anchor, start))
         elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, start = opened.pop()
-            named[anchor] = slice(start, len(unfolded))
+            steps.append((-1, 0))
+            anchor, first = collections.pop()
+            slices[anchor] = slice(first, start + 1)
+
+        # Count the steps.
+        for change, length in steps[start:]:
+            depth += change
+            nodes += change >= 0
+            characters += length
+            deepest = max(deepest, depth)
         limits = {
             "levels": (deepest, max_depth),
             "keys and values": (nodes, max_nodes),
             "characters": (characters, max_characters),
             "merges": (merges, MAX_MERGES),
         }
-        for what, (number, most) in limits.items():
-            if number > most:
-                problem = f"more than {most} {what} (an alias counts as what it stands for)"
-                raise UnsafeYaml(problem, event.start_mark)
-
-
-CARD_LIMITS = {"max_bytes": 10 << 20, "max_depth": 50, "max_nodes": 1_000_000}
-_STANDALONE = ".huggingface.yaml"
+        for kind, (count, most) in limits.items():
+            if count > most:
+                raise UnsafeYaml(
+                    f"more than {most} {kind} (an alias counts as what it stands for)",
+                    event.start_mark,
+                )
 
 
 def check_dataset_card(repo_id: str, revision: str) -> None:
-    """InputError when the metadata of a Hub's dataset breaks a limit; what is wrong otherwise, ``datasets`` says."""
+    """Raise InputError when the metadata of a Hub's dataset breaks ``CARD_LIMITS``.
+
+    The metadata are the card's front matter and ``.huggingface.yaml``, which this function
+    downloads. Metadata that are no YAML pass: ``datasets`` reports these.
+    """
     from huggingface_hub import constants, hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
     from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
-    for name in ("README.md", _STANDALONE):
+    for name in (_CARD, _STANDALONE_METADATA):
         try:
             path = hf_hub_download(repo_id, name, repo_type="dataset", revision=revision)
         except LocalEntryNotFoundError:
-            if constants.HF_HUB_OFFLINE:  # then ``datasets`` takes rows that it prepared before
+            if constants.HF_HUB_OFFLINE:  # ``datasets`` reads no card, but rows it prepared before
                 continue
             raise
         except EntryNotFoundError:
             continue
         text = Path(path).read_text(encoding="utf-8", errors="replace")
-        found = REGEX_YAML_BLOCK.search(text)
+        if name == _CARD:
+            block = REGEX_YAML_BLOCK.search(text)
+            text = block.group(2) if block else ""
         try:
-            load_yaml(text if name == _STANDALONE else found.group(2) if found else "", **CARD_LIMITS)
+            load_yaml(text, **CARD_LIMITS)
         except UnsafeYaml as error:
-            hint = "it would stop the library that reads it: use another revision, or download its files and name them"
-            raise InputError(f"dataset {repo_id}: {name}", f"its metadata has {error.problem}", hint=hint) from None
+            raise InputError(
+                f"dataset {repo_id}: {name}",
+                f"its metadata has {error.problem}",
+                hint="it would stop the library that reads it: use another revision, "
+                "or download its files and name them",
+            ) from None
         except yaml.YAMLError:
             pass
 
 
-NO_CODE: dict[str, Any] = {"trust_remote_code": False}
-"""For every ``from_pretrained``: left out, transformers asks on the terminal, and a ``y`` runs the folder's files."""
-NO_PICKLES: dict[str, Any] = {**NO_CODE, "use_safetensors": True, "allow_all_kernels": False}
-"""For everything that loads weights; a saved config could ask for pickles and for kernels from any repository."""
-ORIGIN = "provenance.yaml"  # what a folder was made from: those of generation.fetch_lm, and the built-in model's
-ENCODER = "SentenceTransformer"  # the model_type of encoders, also where a folder names none
-MOST_MODULES = 100  # of a SentenceTransformer; most have two or three
-_PICKLES = ("pytorch_model*.bin", "adapter_model*.bin")  # the ones that would be loaded
-_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
-_INSTALL = "install what the quantization needs, or what the message names"
-
-
 @contextmanager
-def reading_model(
-    place: object,
+def convert_model_errors(
+    model: object,
     problem: str = "cannot be loaded",
     *,
     allowed: object = None,
     hint: str | None = None,
     passes: Callable[[Exception], object] = lambda error: False,
 ) -> Iterator[None]:
-    """Turn what the libraries raise over a model's files into InputError: ``place: problem: their first line``.
+    """Turn a library's exception over a model's files into InputError, with its first line.
 
-    They raise anything: tokenizers ``Exception`` itself, and a BaseException for a regular expression that takes too
-    long; architectures AttributeError. A disk or memory that fails, and
-    what ``passes`` says is not the model's fault, is not translated.
+    Libraries raise anything: tokenizers ``Exception`` itself, and a BaseException for a regular
+    expression that takes too long; architectures AttributeError. A failing disk or memory is not
+    converted.
+
+    Args:
+        model: the model, for the message.
+        problem: the problem, for the message.
+        allowed: the allowed values, for the message.
+        hint: the remedy, for the message.
+        passes: returns whether an exception is not the model's fault, and passes unchanged.
     """
     try:
         yield
     except (StsDinoError, MemoryError):
         raise
     except BaseException as error:
-        number = error.errno if isinstance(error, OSError) else None
-        has_no_memory = type(error).__name__ == "OutOfMemoryError"  # of torch, which this package does not import
-        if not isinstance(error, Exception):
-            if type(error).__name__ != "PanicException":  # of tokenizers
-                raise
-        elif has_no_memory or (number is not None and number not in _ABSENT) or passes(error):
+        if not _is_about_a_model(error) or (isinstance(error, Exception) and passes(error)):
             raise
-        needs = _INSTALL if isinstance(error, ImportError) else hint
-        raise InputError(place, f"{problem}: {first_line(error)}", allowed=allowed, hint=needs) from error
+        raise InputError(
+            model,
+            f"{problem}: {get_first_line(error)}",
+            allowed=allowed,
+            hint=_HINT_INSTALL if isinstance(error, ImportError) else hint,
+        ) from error
 
 
-def read_object(path: Path, model: object) -> dict[str, Any]:
-    """A JSON file of a model. Raises InputError when it is not an object."""
-    return _read_json(path, model, dict, "a JSON object")
+def _is_about_a_model(error: BaseException) -> bool:
+    """Return whether a model's files caused an error.
 
-
-def no_cross_encoder(folder: Path, model: object) -> str:
-    """The kind of model that a folder states. Raises InputError for a cross-encoder."""
-    transformer, own = folder / "config.json", folder / "config_sentence_transformers.json"
-    kind: str = read_object(own, model).get("model_type", ENCODER) if own.is_file() else ENCODER
-    heads = read_object(transformer, model).get("architectures") if transformer.is_file() else None
-    is_classifier = "ForSequenceClassification" in str(heads) and not (folder / "modules.json").is_file()
-    if kind == "CrossEncoder" or is_classifier:
-        problem = "is a cross-encoder: it scores pairs and gives no embeddings"
-        raise InputError(model, problem, allowed=f"a {ENCODER}")
-    return kind
-
-
-def require_modules(folder: Path, model: object) -> None:
-    """Raise InputError unless a folder holds a SentenceTransformer of at most ``MOST_MODULES`` modules.
-
-    sentence-transformers would convert another kind to something that its author did not mean.
+    Other causes are the user (Ctrl-C), a failing disk and the memory of a GPU.
     """
-    path, allowed = folder / "modules.json", f"a list of at most {MOST_MODULES} modules"
-    kind = no_cross_encoder(folder, model)
-    if not path.is_file():
-        hint = "name a folder that sts-dino train or sentence-transformers saved; a plain transformer is a base alone"
-        raise InputError(model, f"is not a {ENCODER} model (no modules.json)", hint=hint)
-    if kind != ENCODER:
-        raise InputError(model, f"is a {kind}", allowed=f"a {ENCODER}")
-    if (count := len(_read_json(path, model, list, allowed))) > MOST_MODULES:
-        raise InputError(model, f"its modules.json lists {count:,} modules", allowed=allowed)
+    name = type(error).__name__
+    if not isinstance(error, Exception):
+        return name == "PanicException"  # raised by tokenizers
+    if name == "OutOfMemoryError":  # raised by torch, which this package does not import
+        return False
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in _ABSENT_FILE_ERRORS
+    return True
+
+
+def read_json_object(path: Path, model: object) -> dict[str, Any]:
+    """Return the JSON object in a file of a model.
+
+    model: the model's name for the message. Raises InputError for other content.
+    """
+    return _read_json(path, model, dict, "a JSON object")
 
 
 def _read_json(path: Path, model: object, kind: type, allowed: str) -> Any:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise InputError(model, f"its {path.name} is not JSON: {first_line(error)}") from error
-    if not isinstance(found, kind):
-        raise InputError(model, f"its {path.name} is a {type(found).__name__}", allowed=allowed)
-    return found
+        raise InputError(model, f"its {path.name} is not JSON: {get_first_line(error)}") from error
+    if not isinstance(value, kind):
+        raise InputError(model, f"its {path.name} is a {type(value).__name__}", allowed=allowed)
+    return value
 
 
-def require_safetensors(folder: Path, model: object, loaded_by: str = "sentence-transformers") -> None:
-    """Raise InputError when there are no safetensors, or naming a pickle that would be loaded for the lack of them."""
-    hint = f"convert it: load it with {loaded_by} where you trust its author, and save_pretrained(FOLDER)"
-    for pattern in _PICKLES:
+def require_no_cross_encoder(folder: Path, model: object) -> str:
+    """Return the ``model_type`` of a model's folder; ``ENCODER`` where the folder names none.
+
+    ``model``: the model's name, for the error. Raises InputError for a cross-encoder.
+    """
+    kind: str = ENCODER
+    encoder_config = folder / "config_sentence_transformers.json"
+    if encoder_config.is_file():
+        kind = read_json_object(encoder_config, model).get("model_type", ENCODER)
+
+    # A classification head without modules is a cross-encoder, too.
+    architectures = None
+    config = folder / "config.json"
+    if config.is_file():
+        architectures = read_json_object(config, model).get("architectures")
+    is_classifier = "ForSequenceClassification" in str(architectures)
+    has_modules = (folder / "modules.json").is_file()
+    if kind == "CrossEncoder" or (is_classifier and not has_modules):
+        raise InputError(
+            model,
+            "is a cross-encoder: it scores pairs and gives no embeddings",
+            allowed=f"a {ENCODER}",
+        )
+    return kind
+
+
+def require_modules(folder: Path, model: object) -> None:
+    """Raise InputError unless a folder holds a SentenceTransformer.
+
+    It may have at most ``MOST_MODULES`` modules.
+    sentence-transformers would silently build an encoder from another kind of model.
+    """
+    # Check the kind of model first: a cross-encoder gets its own message.
+    path = folder / "modules.json"
+    kind = require_no_cross_encoder(folder, model)
+    if not path.is_file():
+        raise InputError(
+            model,
+            f"is not a {ENCODER} model (no modules.json)",
+            hint="name a folder that sts-dino train or sentence-transformers saved; "
+            "a plain transformer is a base alone",
+        )
+    if kind != ENCODER:
+        raise InputError(model, f"is a {kind}", allowed=f"a {ENCODER}")
+    allowed = f"a list of at most {MOST_MODULES} modules"
+    count = len(_read_json(path, model, list, allowed))
+    if count > MOST_MODULES:
+        raise InputError(model, f"its modules.json lists {count:,} modules", allowed=allowed)
+
+
+def require_safetensors(
+    folder: Path, model: object, loaded_by: str = "sentence-transformers"
+) -> None:
+    """Raise InputError when a model's folder has weights only as pickles, or has none.
+
+    Args:
+        folder: the model's folder.
+        model: the model's name for the message.
+        loaded_by: the library that converts the model, for the hint.
+    """
+    # The libraries load a pickle when the same folder has no safetensors file.
+    problem = None
+    for pattern in _PICKLE_PATTERNS:
         for path in sorted(folder.rglob(pattern)):
-            if not list(path.parent.glob("*.safetensors")):
-                problem = f"its weights are a pickle ({path.relative_to(folder).as_posix()}), which can run code"
-                raise InputError(model, problem, allowed="*.safetensors", hint=hint)
-    if not list(folder.rglob("*.safetensors")):
-        raise InputError(model, "has no weights in safetensors", allowed="*.safetensors", hint=hint)
+            if problem is None and not list(path.parent.glob("*.safetensors")):
+                name = path.relative_to(folder).as_posix()
+                problem = f"its weights are a pickle ({name}), which can run code"
+    if problem is None and not list(folder.rglob("*.safetensors")):
+        problem = "has no weights in safetensors"
+    if problem:
+        raise InputError(
+            model,
+            problem,
+            allowed="*.safetensors",
+            hint=f"convert it: load it with {loaded_by} where you trust its author, "
+            "and save_pretrained(FOLDER)",
+        )
 
 
 def require_all_weights(network: Any, folder: Path, model: object, **settings: Any) -> None:
-    """Raise InputError for weights that the files lack: transformers makes them at random, and only warns.
+    """Raise InputError when the files of a loaded model lack weights.
 
-    Names are compared again on the meta device, which reads no weights. A pooler is not part of an embedding.
+    transformers fills missing weights at random, and only warns. This function loads the model
+    again on the meta device, which reads no weights, and looks at the missing names. Weights of a
+    pooler may be missing: an embedding does not use these. Quantized models are not checked.
+
+    Args:
+        network: the loaded model.
+        folder: the model's folder.
+        model: the model's name for the message.
+        settings: the arguments that ``from_pretrained`` loaded the model with.
     """
     if getattr(network, "is_quantized", False):
         return
     settings |= {"device_map": "meta", "output_loading_info": True}
-    _, found = type(network).from_pretrained(folder, **settings, **NO_PICKLES)
-    missing = sorted(name for name in found["missing_keys"] if "pooler" not in name)
+    _, info = type(network).from_pretrained(folder, **settings, **NO_PICKLES)
+    missing = sorted(name for name in info["missing_keys"] if "pooler" not in name)
     if missing:
-        raise InputError(model, f"its weights lack {missing[0]} ({len(missing)} in all), which its config asks for")
+        raise InputError(
+            model,
+            f"its weights lack {missing[0]} ({len(missing)} in all), which its config asks for",
+        )
 
 
-def upstream_of(folder: str | Path | None) -> dict[str, Any]:
-    """``{"upstream": {"model", "made_by", "packages"}}``; empty where the folder says nothing that can be read.
+def require_ids(tokenizer: Any, rows: int, model: object, used: Iterable[int | None]) -> None:
+    """Raise InputError for a token whose id is beyond the rows of an embedding.
 
-    The folders of ``sts-dino lm`` add "license", "sha256" of the published weights and, from a Hub, "revision".
+    Args:
+        tokenizer: the tokenizer.
+        rows: the number of rows of the embedding.
+        model: the model's name for the message.
+        used: the ids of special tokens that occur in texts; None stands for an absent token. Other
+            special tokens are not checked: Gemma's tokenizer has an id for images that is beyond
+            the rows of the embedding.
     """
-    place = Path(folder or "") / ORIGIN
-    if folder is None or not place.is_file():
+    added_tokens = tokenizer.added_tokens_decoder.items()
+    special = {token for token, added in added_tokens if added.special}
+    ids = set(tokenizer.get_vocab().values()) - special
+    ids |= {token for token in used if token is not None}
+    beyond = sorted(token for token in ids if token >= rows)
+    if beyond:
+        tokens = ", ".join(tokenizer.convert_ids_to_tokens(beyond[:3]))
+        raise InputError(
+            model,
+            f"its tokenizer gives ids beyond the {rows} rows of its embedding: "
+            f"{beyond[0]} ({tokens})",
+            allowed=f"ids below {rows}",
+            hint="resize the embedding (resize_token_embeddings) and save the model again, "
+            "or remove the added tokens",
+        )
+
+
+def count_usable_positions(transformer: Any) -> int | None:
+    """Return how many tokens a transformer's table of learned positions serves.
+
+    Return None for a transformer without such a table. RoBERTa's table reserves the rows up to the
+    row of padding, so these do not count.
+    """
+    layers = getattr(transformer, "embeddings", transformer)
+    table: Any = getattr(layers, "position_embeddings", None) or getattr(layers, "wpe", None)
+    if not hasattr(table, "num_embeddings"):
+        return None
+    first = 0 if table.padding_idx is None else table.padding_idx + 1
+    return int(table.num_embeddings) - first
+
+
+# tokens of a text at most, beyond its bytes: special tokens and a mark at the start
+_MORE_TOKENS = 8
+_TEXTS_AT_ONCE = 1_000  # that are tokenised together
+
+
+def warn_of_cut_texts(encoder: Any, texts: Sequence[str], name: str, unit: str) -> None:
+    """Warn how many texts are longer than an encoder reads: "38 of 40 documents are cut".
+
+    An encoder without a limit, or without a tokenizer that can be called, is not checked.
+
+    Args:
+        encoder: a SentenceTransformer.
+        texts: the texts.
+        name: the encoder or data that the warning names.
+        unit: the texts in a word, e.g. documents.
+    """
+    limit = encoder.max_seq_length
+    tokenizer = encoder.tokenizer
+    if not limit or limit == float("inf") or not callable(tokenizer):
+        return
+    # a token has a byte or more
+    long_texts = [
+        text for text in texts if len(text.encode(errors="replace")) + _MORE_TOKENS > limit
+    ]
+    cut = 0
+    for start in range(0, len(long_texts), _TEXTS_AT_ONCE):
+        batch = long_texts[start : start + _TEXTS_AT_ONCE]
+        encoded = tokenizer(batch, truncation=False, verbose=False)["input_ids"]
+        cut += sum(len(ids) > limit for ids in encoded)
+    if cut:
+        logger.warning(f"{name}: {cut:,} of {len(texts):,} {unit} are cut at {limit} tokens")
+
+
+def read_upstream(folder: str | Path | None) -> dict[str, Any]:
+    """Return ``{"upstream": {"model", "made_by", "packages"}}`` from a model folder's ``ORIGIN``.
+
+    Return ``{}`` for None as folder, and when the file is absent or malformed. Folders of
+    ``sts-dino lm`` add "license", "sha256" of the published weights, from a Hub "revision", and for
+    converted weights "converted_from".
+    """
+    path = Path(folder or "") / ORIGIN
+    if folder is None or not path.is_file():
         return {}
     try:
-        found = load_yaml(place.read_text(encoding="utf-8"), max_bytes=1 << 16, max_depth=5, max_nodes=1_000)
-        packages = {str(name): str(version) for name, version in found["packages"].items()}
-        keys = ("model", "made_by", *(key for key in ("license", "sha256", "revision") if found.get(key)))
-        return {"upstream": {**{key: str(found[key]) for key in keys}, "packages": packages}}
-    except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError, AttributeError):  # somebody else's file
+        origin = load_yaml(
+            path.read_text(encoding="utf-8"), max_bytes=1 << 16, max_depth=5, max_nodes=1_000
+        )
+        upstream: dict[str, Any] = {key: str(origin[key]) for key in ("model", "made_by")}
+        for key in ("license", "sha256", "revision", "converted_from"):
+            if origin.get(key):
+                upstream[key] = str(origin[key])
+        packages = origin["packages"].items()
+        upstream["packages"] = {str(name): str(version) for name, version in packages}
+    # The file may come from another program.
+    except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError, AttributeError):
         return {}
-
-
-_SECRET = re.compile(r"[^:]+://([^/@]*:.*@|[^/@]+@|[^?]*\?)")  # user:password@, token@, a query
+    return {"upstream": upstream}
 
 
 def require_no_secret(url: str) -> None:
-    """Raise InputError for a URL with a user, a password or a query in it."""
-    if _SECRET.match(url):
-        hint = "give them the way its package reads them: environment variables, a file in the home folder, a login"
-        place = f"store {url.partition(':')[0]}://…"
-        raise InputError(place, "the URL must not hold users, passwords or keys", hint=hint)
+    """Raise InputError for a store's URL that holds a user, a password or a query."""
+    if _URL_WITH_SECRET.match(url):
+        raise InputError(
+            f"store {url.partition(':')[0]}://…",
+            "the URL must not hold users, passwords or keys",
+            hint="give them the way its package reads them: environment variables, "
+            "a file in the home folder, a login",
+        )

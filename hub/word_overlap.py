@@ -1,28 +1,40 @@
-"""How many words two texts share: one measure for what a recipe filters by and for what is measured of a dataset."""
+"""Word overlap of two texts: one measure for a recipe's filters and for dataset measurements."""
 
 import re
 import unicodedata
 from collections import Counter
 
 Words = tuple[str, ...]
-_ALONE = re.compile("([\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])")  # kana, Han
+_WITHOUT_SPACES = re.compile(
+    "([\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])"  # kana, Han
+)
 
 
-def word_overlap(one: str, other: str) -> float:
-    """The share of their words, 0 to 1, that two texts have in common: Jaccard's index of the two bags of ``words``.
+def compute_word_overlap(text1: str, text2: str) -> float:
+    """Return the share of common words of two texts, from 0.0 to 1.0.
 
-    A word that stands twice in both counts twice; order, case and punctuation do not count. 1 for the same words in any
-    order, and for two texts without any word; 0 where no word is shared.
+    The share is Jaccard's index of the two bags of ``split_words``: a word that both texts hold
+    twice counts twice; order, case and punctuation do not count. Two texts without any word have
+    the share 1.0.
     """
-    ours, theirs = Counter(words(one)), Counter(words(other))
-    whole = (ours | theirs).total()
-    return (ours & theirs).total() / whole if whole else 1.0
+    words1 = Counter(split_words(text1))
+    words2 = Counter(split_words(text2))
+    total = (words1 | words2).total()
+    if total == 0:
+        return 1.0
+    return (words1 & words2).total() / total
 
 
-def words(text: str) -> Words:
-    """The words of a text, without case, punctuation and width. Marks stay: vowels are marks in Indic scripts.
+def split_words(text: str) -> Words:
+    """Return the words of a text, NFKC-normalized, case-folded and without punctuation.
 
-    Chinese and Japanese have no spaces between words, so each of their characters counts as a word.
+    Combining marks stay, because Indic scripts write vowels as marks. Each Chinese and Japanese
+    character is a word by itself, because these scripts have no spaces between words.
     """
-    plain = _ALONE.sub(r" \1 ", unicodedata.normalize("NFKC", text).casefold())
-    return tuple("".join(c if c.isalnum() or unicodedata.category(c)[0] == "M" else " " for c in plain).split())
+    plain = unicodedata.normalize("NFKC", text).casefold()
+    plain = _WITHOUT_SPACES.sub(r" \1 ", plain)
+    return tuple("".join(char if _is_of_a_word(char) else " " for char in plain).split())
+
+
+def _is_of_a_word(char: str) -> bool:
+    return char.isalnum() or unicodedata.category(char)[0] == "M"

@@ -1,1 +1,1 @@
-"""Cards: the README.md of a published dataset or model, written from what earlier stages recorded."""
+"""Cards: the README.md of a published dataset or model, from the facts of earlier stages."""

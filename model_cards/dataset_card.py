@@ -5,154 +5,239 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import chain
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
 import yaml
 
-from hub.client.plan import DETAILS
-from hub.contract.measured import KINDS, NEAR_COPY
-from hub.contract.recipe import DatasetRecipe, Label, config_features, finished_schema
-from hub.contract.run_dir import Manifest
-from hub.contract.schema import EXAMPLE_SET, PROVENANCE, base_config, features
-from hub.untrusted import Markdown, code, fenced, sample, table
-from model_cards.facts import DatasetFacts
-from model_cards.manifest import GenerationProgress, TextLengths, check_files
-from model_cards.metadata import PAGE, WORDS, dataset_data, front_matter
-from model_cards.provenance import change_table, cited, reproduction
-from model_cards.renderer import DATA, fill
-from model_cards.rows import (
-    GROWING_SHARDS,
+from sts_dino.hub.client.plan import CARD, DETAILS
+from sts_dino.hub.contract.measured import MATCH_KINDS, NEAR_COPY_OVERLAP
+from sts_dino.hub.contract.recipe import (
+    DatasetRecipe,
+    Label,
+    build_config_features,
+    get_finished_schema,
+)
+from sts_dino.hub.contract.run_dir import Manifest
+from sts_dino.hub.contract.schema import EXAMPLE_SET, PROVENANCE, build_features, get_base_config
+from sts_dino.hub.contract.shards import choose_default_config, describe_configs
+from sts_dino.hub.untrusted import Markdown, escape_sample, format_code, format_fenced, format_table
+from sts_dino.model_cards.facts import DatasetFacts, GenerationProgress, TextLengths
+from sts_dino.model_cards.metadata import (
+    HUB_URL,
+    WORDS,
+    build_dataset_metadata,
+    format_front_matter,
+)
+from sts_dino.model_cards.provenance import describe_reproduction, format_changes, format_citations
+from sts_dino.model_cards.renderer import DATA, fill_template
+from sts_dino.model_cards.rows import (
+    MOST_SAMPLED_SHARDS,
     Split,
-    default_config,
-    existing_configs,
-    first_rows,
-    measure,
-    ordered_shards,
-    rows_by_label,
-    sample_config,
-    targets_of,
+    choose_sample_config,
+    count_rows_by_label,
+    list_existing_configs,
+    list_targets,
+    measure_splits,
+    read_first_rows,
+    sort_shards,
 )
 
-NOTES = WORDS["columns"]
-REASONS, SOURCE_REASONS = WORDS["reasons"], WORDS["source_reasons"]
-GENERATORS = DATA / "generators.yaml"
-BENCHMARKS = {"stsb-train": "STS Benchmark", "stsb-captions-and-headlines": "STS Benchmark"}  # by the source's licence
-SMALL_GENERATOR = 100_000_000  # parameters; the smallest GPT-2 has 124 million
-LABELS, LENGTHS = "assets/labels.png", "assets/lengths.png"
-QUANTILES = (0.05, 0.5, 0.95)
-PER_TARGET, PER_REASON = 3, 2  # sample rows
-RAW_COLUMNS = ["text1", "text2"]
+COLUMN_MEANINGS = WORDS["columns"]
+REASON_MEANINGS = WORDS["reasons"]
+SOURCE_REASON_MEANINGS = WORDS["source_reasons"]
+GENERATOR_LIMITS = DATA / "generators.yaml"
+# licence of the source sentences → the benchmark whose train part they are
+BENCHMARK_OF_LICENCE = {
+    "stsb-train": "STS Benchmark",
+    "stsb-captions-and-headlines": "STS Benchmark",
+}
+SMALL_GENERATOR_PARAMETERS = 100_000_000  # the smallest GPT-2 has 124 million
+LABEL_PLOT = "assets/labels.png"
+LENGTH_PLOT = "assets/lengths.png"
+LENGTH_QUANTILES = (0.05, 0.5, 0.95)
+SAMPLES_PER_TARGET = 3
+SAMPLES_PER_REASON = 2
+RAW_TEXT_COLUMNS = ["text1", "text2"]
 
 
-def dataset_files(facts: DatasetFacts, repo_id: str, now: datetime) -> dict[str, bytes]:
-    """README.md of a dataset and its plots, path → content. Raises InputError for damaged files."""
-    check_files(facts.directory, facts.manifest)
-    recipe, manifest = facts.recipe, facts.manifest
-    names = existing_configs(recipe, manifest)
-    configs = {name: measure(facts.directory, manifest, name) for name in names}  # config → its splits
-    head = front_matter(dataset_data(recipe, configs, f"{PAGE}datasets/{repo_id}"))
-    context = recipe_context(facts) | rows_context(facts, configs) | counts_context(facts) | measured_context(facts)
-    context |= {
-        "repo_id": Markdown(repo_id),  # the caller checks that it is a Hub id
+def make_dataset_files(facts: DatasetFacts, repo_id: str, now: datetime) -> dict[str, bytes]:
+    """Return the files of a dataset's card, path → content: README.md, DETAILS.md, plots.
+
+    Args:
+        facts: the checked facts of the run; the sample rows are read from its directory.
+        repo_id: the Hub id on the card, which the caller has checked.
+        now: the time (UTC) from which the card of a growing run estimates its end.
+
+    Raises InputError when a shard cannot be read or has other rows than the manifest says.
+    """
+    recipe = facts.recipe
+    manifest = facts.manifest
+    configs = {
+        config: measure_splits(facts.directory, manifest, config)
+        for config in list_existing_configs(recipe, manifest)
+    }
+
+    # the templates' variables
+    context = {
+        **_build_recipe_context(facts),
+        **_build_rows_context(facts, configs),
+        **build_counts_context(facts),
+        **build_measured_context(facts),
+        "repo_id": Markdown(repo_id),
         "verdict": facts.verdict,
-        "changes": change_table(recipe.name, recipe.version, manifest.complete),
+        "changes": format_changes(recipe.name, recipe.version, manifest.complete),
         "provenance": facts.provenance,
         "complete": manifest.complete,
-        "progress": Markdown(f"{done_so_far(manifest, facts.progress)} {time_left(facts, facts.progress, now)}")
-        if facts.progress
-        else None,
-        "script": manifest.complete and recipe.has_script and not facts.dropped,  # a release publishes it
+        "progress": _describe_growth(facts, facts.progress, now) if facts.progress else None,
+        # the loading script, which a release publishes
+        "script": manifest.complete and recipe.has_script and not facts.dropped,
         "removed": facts.dropped,
         "report": facts.report,
-        "history": facts.provenance.history if facts.provenance and not facts.dropped else (),
-        "pictures": {"labels": LABELS, "lengths": LENGTHS},
+        "history": (),
+        "pictures": {"labels": LABEL_PLOT, "lengths": LENGTH_PLOT},
     }
     if facts.provenance:
-        context |= reproduction(manifest, recipe, facts.provenance, repo_id)
-    card = head + "\n" + fill("dataset_card.md.jinja", context)
-    details = fill("dataset_details.md.jinja", context)
-    return {"README.md": card.encode(), DETAILS: details.encode(), **(pictures(facts) if facts.counts else {})}
+        context |= describe_reproduction(manifest, recipe, facts.provenance, repo_id)
+        if not facts.dropped:
+            context["history"] = facts.provenance.history
+
+    # the files
+    metadata = build_dataset_metadata(
+        recipe,
+        facts.verdict.licence,
+        configs,
+        describe_configs(manifest, recipe.configs),
+        f"{HUB_URL}datasets/{repo_id}",
+    )
+    card = format_front_matter(metadata) + "\n" + fill_template("dataset_card.md.jinja", context)
+    details = fill_template("dataset_details.md.jinja", context)
+    files = {CARD: card.encode(), DETAILS: details.encode()}
+    if facts.counts:
+        files |= draw_pictures(facts)
+    return files
 
 
-def pictures(facts: DatasetFacts) -> dict[str, bytes]:
-    """The plots of a finished dataset, path → PNG; that of the lengths only where the manifest has them."""
-    from model_cards.plots import label_plot, length_plot  # matplotlib takes a second to import
+def draw_pictures(facts: DatasetFacts) -> dict[str, bytes]:
+    """Draw the plots of a finished dataset, path → PNG.
+
+    The plot of text lengths needs lengths in the manifest.
+    """
+    # matplotlib takes a second to import
+    from sts_dino.model_cards.plots import draw_label_plot, draw_length_plot
 
     assert facts.counts is not None
-    by_label, lengths = facts.counts.by_label, facts.counts.token_lengths
-    outcomes = {name: {"kept": by_label[name].kept, "rejected": by_label[name].rejected} for name in facts.label_names}
-    rows = rows_by_label(facts.directory, facts.manifest, facts.recipe)
-    found = {LABELS: label_plot(outcomes, rows, facts.recipe.dataset_schema.labelled)}
+    outcomes = {
+        name: facts.counts.by_label[name].model_dump(include={"kept", "rejected"})
+        for name in facts.label_names
+    }
+    rows = count_rows_by_label(facts.directory, facts.manifest, facts.recipe)
+    pictures = {LABEL_PLOT: draw_label_plot(outcomes, rows, facts.recipe.dataset_schema.labelled)}
+    lengths = facts.counts.token_lengths
     if lengths:
         unit = f"{lengths.unit} of {lengths.tokenizer}" if lengths.tokenizer else lengths.unit
-        found[LENGTHS] = length_plot(_in_order(facts.recipe, lengths), unit)
-    return found
+        pictures[LENGTH_PLOT] = draw_length_plot(_sort_lengths(facts.recipe, lengths), unit)
+    return pictures
 
 
-def recipe_context(facts: DatasetFacts) -> dict[str, Any]:
-    """Template variables from the recipe, and the papers behind it and its measured downstream gain."""
+def _build_recipe_context(facts: DatasetFacts) -> dict[str, Any]:
+    """Return the template variables from the recipe, and the papers to cite."""
     recipe = facts.recipe
-    model, guided = recipe.model, bool(recipe.guided_labels)
+    model = recipe.model
+    guided = bool(recipe.guided_labels)
     countered = [label for label in recipe.labels if label.counter_labels]
-    against = {label.name for label in countered if recipe.decoding_of(label).decay_constant > 0}  # self-debiased
+    debiased_names = {
+        label.name for label in countered if recipe.get_decoding(label).decay_constant > 0
+    }
     on_cpu = model.device == "cpu" and model.device_map is None and model.quantization is None
     words = WORDS["schemas"][recipe.schema_name]
-    methods = {words["method"]} | ({"simcse"} if facts.value else set())
+    methods = {words["method"]}
+    if facts.value:
+        methods.add("simcse")
+    generator_limits = yaml.safe_load(GENERATOR_LIMITS.read_text(encoding="utf-8"))
+    plain_prompts = dict.fromkeys(label.plain_prompt or "" for label in recipe.guided_labels)
+    citation = format_citations(methods, bool(debiased_names), guided=guided)
     return {
         "recipe": recipe,
         "form": recipe.dataset_schema,
         "words": words,
         "tag": Markdown(f"v{recipe.version}"),
-        "against": against,
-        "debiased": bool(against),
+        "debiased_names": debiased_names,
+        "debiased": bool(debiased_names),
         "guided": guided,
-        "plain_prompts": list(dict.fromkeys(label.plain_prompt or "" for label in recipe.guided_labels)),
-        "settings": partial(settings, recipe),
+        "plain_prompts": list(plain_prompts),
+        "settings": partial(_list_settings, recipe),
         "countered": countered,
-        "exact": model.facts.local and model.dtype == "float32" and on_cpu,  # fp32 on a CPU
-        "citation": fenced(cited(methods, bool(against), guided=guided), "bibtex"),
-        "benchmark": BENCHMARKS.get(recipe.source.license),
-        "limits": yaml.safe_load(GENERATORS.read_text(encoding="utf-8")).get(model.repo_id or model.path),
-        "small_generator": SMALL_GENERATOR,
+        # float32 on a CPU gives bit-identical files on other machines, too
+        "exact": model.facts.local and model.dtype == "float32" and on_cpu,
+        "citation": format_fenced(citation, "bibtex"),
+        "benchmark": BENCHMARK_OF_LICENCE.get(recipe.source.license),
+        "limits": generator_limits.get(model.repo_id or PurePath(model.path or "").name),
+        "small_generator": SMALL_GENERATOR_PARAMETERS,
         "kinds": WORDS["matches"],
     }
 
 
-def settings(recipe: DatasetRecipe, key: str, labels: Sequence[Label]) -> list[tuple[str, Any]]:
-    """(", label NAME" or nothing, value) of a decoding key that labels may override; the common value first."""
-    own = [label for label in labels if getattr(label, key) is not None]
-    common = [("", getattr(recipe.decoding, key))] if len(own) < len(labels) else []
-    return [*common, *((f", label {label.name}", getattr(label, key)) for label in own)]
+def _list_settings(
+    recipe: DatasetRecipe, key: str, labels: Sequence[Label]
+) -> list[tuple[str, Any]]:
+    """List the values of a decoding key as (suffix of the table row's title, value).
+
+    Args:
+        recipe: has the common value.
+        key: a key of the recipe's ``decoding`` that labels may override, e.g. samples.
+        labels: the labels that the table is about.
+
+    The common value comes first, with an empty suffix, unless every label overrides the key.
+    """
+    overrides = [
+        (f", label {label.name}", getattr(label, key))
+        for label in labels
+        if getattr(label, key) is not None
+    ]
+    if len(overrides) < len(labels):
+        return [("", getattr(recipe.decoding, key)), *overrides]
+    return overrides
 
 
-def rows_context(facts: DatasetFacts, configs: dict[str, list[Split]]) -> dict[str, Any]:
-    """Template variables of the existing configs: columns, splits, sample rows."""
-    recipe, names = facts.recipe, list(configs)
-    shown = sample_config(facts.manifest, recipe)
-    columns = {**PROVENANCE, **(EXAMPLE_SET if recipe.few_shot else {})}
+def _build_rows_context(facts: DatasetFacts, configs: dict[str, list[Split]]) -> dict[str, Any]:
+    """Return the template variables of the configs that have rows: columns, splits, sample rows.
+
+    ``configs``: config → its splits.
+    """
+    recipe = facts.recipe
+    names = list(configs)
+    sample_config = choose_sample_config(facts.manifest, recipe)
+    finished = get_finished_schema(recipe.configs[0], recipe)
+    provenance = {**PROVENANCE, **(EXAMPLE_SET if recipe.few_shot else {})}
     sampled = WORDS["target_of_sampled"] if recipe.dataset_schema.sampled_negatives else ""
     return {
         "configs": names,
-        "to_train": Markdown(json.dumps([*finished_schema(recipe.configs[0], recipe).columns])),
-        "default": default_config(configs, recipe) if configs else None,
-        "config_note": config_note,
-        "provenance_columns": _columns(features(columns), more={"target": sampled}),
-        "columns": column_tables(names, recipe),
+        "to_train": Markdown(json.dumps(list(finished.columns))),
+        "default": choose_default_config(names, recipe.configs),
+        "config_note": describe_config,
+        "provenance_columns": _format_columns(
+            build_features(provenance), suffixes={"target": sampled}
+        ),
+        "columns": _format_config_columns(names, recipe),
         "splits": configs,
-        "samples": sample_table(facts, shown) if shown else None,
-        "sample_config": shown,
+        "samples": _format_samples(facts, sample_config) if sample_config else None,
+        "sample_config": sample_config,
     }
 
 
-def config_note(config: str, recipe: DatasetRecipe) -> str:
-    """The contents of a config, with the number and kind of the examples in its prompts."""
-    base = base_config(config)
+def describe_config(config: str, recipe: DatasetRecipe) -> str:
+    """Describe the rows of a config, and the number and kind of the examples in its prompts."""
+    base = get_base_config(config)
     finished = recipe.dataset_schema.finished
     note = finished[base].holds if base in finished else WORDS["configs"][base]
     if base in finished and recipe.dataset_schema.scored:
-        after = recipe.postprocess
-        note += ", smoothed" * bool(after.smoothing) + ", with sampled negatives" * bool(after.sampled_negatives)
+        if recipe.postprocess.smoothing:
+            note += ", smoothed"
+        if recipe.postprocess.sampled_negatives:
+            note += ", with sampled negatives"
     if base == config:
         return note
     shots = int(config.removeprefix(f"{base}-").removesuffix("shot"))
@@ -161,157 +246,233 @@ def config_note(config: str, recipe: DatasetRecipe) -> str:
     return f"{note}; {examples} in the prompt"
 
 
-def column_tables(configs: list[str], recipe: DatasetRecipe) -> list[tuple[list[str], Markdown]]:
-    """Configs that differ in their shot count alone → the table of their columns, without provenance columns."""
-    alike: dict[str, list[str]] = {}
+def _format_config_columns(
+    configs: list[str], recipe: DatasetRecipe
+) -> list[tuple[list[str], Markdown]]:
+    """Group configs that differ in their shot count alone: return (configs, table of columns).
+
+    The tables leave out provenance columns, which all of these configs share.
+    """
+    groups: dict[str, list[str]] = {}
     for config in configs:
-        alike.setdefault(base_config(config), []).append(config)
-    found = []
-    for base, group in alike.items():
-        columns = dict(config_features(group[0], recipe))
-        if set(PROVENANCE) <= set(columns):
-            columns = {name: one for name, one in columns.items() if name not in {*PROVENANCE, *EXAMPLE_SET}}
-        found.append((group, _columns(columns, base)))
-    return found
+        groups.setdefault(get_base_config(config), []).append(config)
+    tables = []
+    for base, group in groups.items():
+        columns = dict(build_config_features(group[0], recipe))
+        if PROVENANCE.keys() <= columns.keys():
+            for name in (*PROVENANCE, *EXAMPLE_SET):
+                columns.pop(name, None)
+        tables.append((group, _format_columns(columns, base)))
+    return tables
 
 
-def _columns(columns: Mapping[str, Any], base: str = "", more: Mapping[str, str] | None = None) -> Markdown:
-    own = {**NOTES, **WORDS["columns_of"].get(base, {})}
-    notes = {name: own[name] + (more or {}).get(name, "") for name in columns}
-    rows = [[code(name), code(_type(feature)), Markdown(notes[name])] for name, feature in columns.items()]
-    return table(["column", "type", "meaning"], rows)
+def _format_columns(
+    columns: Mapping[str, Any], base: str = "", suffixes: Mapping[str, str] | None = None
+) -> Markdown:
+    """Format a table of columns: name, type and meaning.
+
+    Args:
+        columns: name → feature of ``datasets``.
+        base: the config without its shot count; some columns have another meaning in it.
+        suffixes: name → text to add to the column's meaning.
+    """
+    notes = {**COLUMN_MEANINGS, **WORDS["columns_of"].get(base, {})}
+    rows = []
+    for name, feature in columns.items():
+        note = notes[name] + (suffixes or {}).get(name, "")
+        rows.append([format_code(name), format_code(_format_type(feature)), Markdown(note)])
+    return format_table(["column", "type", "meaning"], rows)
 
 
-def _type(feature: object) -> str:
+def _format_type(feature: object) -> str:
+    """Format a feature of ``datasets``: a dtype, the names of classes, or a struct's fields."""
     if isinstance(feature, dict):
-        return "struct: " + ", ".join(f"{name} {_type(one)}" for name, one in feature.items())
+        fields = [f"{name} {_format_type(field)}" for name, field in feature.items()]
+        return "struct: " + ", ".join(fields)
     names = getattr(feature, "names", None)
     if names:
         return "class: " + ", ".join(f"{index} {name}" for index, name in enumerate(names))
     return str(getattr(feature, "dtype", feature))
 
 
-def sample_table(facts: DatasetFacts, config: str) -> Markdown | None:
-    """The first rows of each label of ``config``; None while there are none."""
-    raw, recipe = base_config(config) == "raw", facts.recipe
-    types = {} if raw else finished_schema(config, recipe).columns
-    targets = [label.name for label in recipe.written_labels] if raw else targets_of(recipe)
-    shards = ordered_shards(facts.manifest, config)[: None if facts.manifest.complete else GROWING_SHARDS]
-    found = first_rows(facts.directory, shards, "target", targets, PER_TARGET)
-    return _samples(found, ["target"], types or dict.fromkeys(RAW_COLUMNS))
+def _format_samples(facts: DatasetFacts, config: str) -> Markdown | None:
+    """Format the first rows of each label of ``config``; None without rows."""
+    recipe = facts.recipe
+    if get_base_config(config) == "raw":
+        columns: Mapping[str, Any] = dict.fromkeys(RAW_TEXT_COLUMNS)
+        targets = [label.name for label in recipe.written_labels]
+    else:
+        columns = get_finished_schema(config, recipe).columns
+        targets = list_targets(recipe)
+    shards = sort_shards(facts.manifest, config)
+    if not facts.manifest.complete:
+        shards = shards[:MOST_SAMPLED_SHARDS]
+    rows = read_first_rows(facts.directory, shards, "target", targets, SAMPLES_PER_TARGET)
+    return _format_sample_rows(rows, ["target"], columns)
 
 
-def rejected_samples(facts: DatasetFacts, reasons: list[str]) -> Markdown | None:
-    """The first rejected rows of every reason; None without any."""
-    configs = [config for config in facts.recipe.configs if base_config(config) == "rejected"]
-    shards = [file for config in configs for file in ordered_shards(facts.manifest, config)]
-    found = first_rows(facts.directory, shards, "reason", reasons, PER_REASON)
-    return _samples(found, ["reason", "target"], dict.fromkeys(RAW_COLUMNS))
+def _format_rejected_samples(facts: DatasetFacts, reasons: list[str]) -> Markdown | None:
+    """Format a table of the first rejected rows of each of ``reasons``; None without rows."""
+    shards = []
+    for config in facts.recipe.configs:
+        if get_base_config(config) == "rejected":
+            shards += sort_shards(facts.manifest, config)
+    rows = read_first_rows(facts.directory, shards, "reason", reasons, SAMPLES_PER_REASON)
+    return _format_sample_rows(rows, ["reason", "target"], dict.fromkeys(RAW_TEXT_COLUMNS))
 
 
-def _samples(found: Mapping[str, list[dict[str, Any]]], keys: list[str], columns: Mapping[str, Any]) -> Markdown | None:
-    """A table of rows: their ``keys`` as code, the cells of ``columns`` escaped, classes by name."""
+def _format_sample_rows(
+    groups: Mapping[str, list[dict[str, Any]]], keys: list[str], columns: Mapping[str, Any]
+) -> Markdown | None:
+    """Format a table of rows; None without rows.
 
-    def cell(kind: Any, value: Any) -> Any:
-        shown = kind[value] if isinstance(kind, tuple) else value
-        return sample(shown) if isinstance(value, str) else shown
-
-    rows = [
-        [*(code(row[key]) for key in keys), *(cell(kind, row[name]) for name, kind in columns.items())]
-        for some in found.values()
-        for row in some
-    ]
+    Args:
+        groups: target or reason → rows.
+        keys: the columns that come first, as code.
+        columns: the other columns: name → type; a tuple has the names of classes.
+    """
+    rows = []
+    for row in chain.from_iterable(groups.values()):
+        cells = [format_code(row[key]) for key in keys]
+        cells += [_format_cell(row[name], kind) for name, kind in columns.items()]
+        rows.append(cells)
     header = ["requested label" if key == "target" else key for key in keys]
-    return table([*header, *columns], rows) if rows else None
+    return format_table([*header, *columns], rows) if rows else None
 
 
-def counts_context(facts: DatasetFacts) -> dict[str, Any]:
-    """Template variables of the counts of a finished run."""
-    counts, recipe = facts.counts, facts.recipe
+def _format_cell(value: Any, kind: Any) -> Any:
+    """Return a class's name where ``kind`` has names, an escaped text, or the value itself."""
+    if isinstance(kind, tuple):
+        return kind[value]
+    return escape_sample(value) if isinstance(value, str) else value
+
+
+def build_counts_context(facts: DatasetFacts) -> dict[str, Any]:
+    """Return the template variables of the counts; of a growing run, only an empty ``counts``."""
+    counts = facts.counts
     if counts is None:
         return {"counts": None}
-    passed_over = {**counts.sources_skipped, **counts.sources_rejected}
-    lengths, meanings = counts.token_lengths, REASONS | WORDS["reasons_at"].get(recipe.decoding.text_end, {})
-    by_label = {name: counts.by_label[name].reasons for name in facts.label_names}
+    recipe = facts.recipe
+    lengths = counts.token_lengths
+    labels = {name: counts.by_label[name] for name in facts.label_names}
+    reasons = {name: label.reasons for name, label in labels.items()}
+    if not any(reasons.values()):
+        reasons = {}
+    meanings = REASON_MEANINGS | WORDS["reasons_at"].get(recipe.decoding.text_end, {})
+    skipped = {**counts.sources_skipped, **counts.sources_rejected}
     return {
         "counts": counts,
         "rejected_texts": sum(counts.rejected.values()),
-        "labels": {name: counts.by_label[name] for name in facts.label_names},
+        "labels": labels,
         "likeliest": [label.name for label in recipe.labels if label.name in counts.likeliest],
-        "rejected": reason_table(counts.rejected, meanings, by_label if any(by_label.values()) else {}),
-        "rejects": rejected_samples(facts, ordered_reasons(counts.rejected, REASONS)),
-        "lengths": _in_order(recipe, lengths) if lengths else {},
-        "quantiles": QUANTILES,
-        "quantile": quantile,
-        "passed_over": reason_table(passed_over, SOURCE_REASONS, {}),
+        "rejected": _format_reasons(counts.rejected, meanings, reasons),
+        "rejects": _format_rejected_samples(facts, _sort_reasons(counts.rejected, REASON_MEANINGS)),
+        "lengths": _sort_lengths(recipe, lengths) if lengths else {},
+        "quantiles": LENGTH_QUANTILES,
+        "quantile": compute_quantile,
+        "passed_over": _format_reasons(skipped, SOURCE_REASON_MEANINGS, {}),
     }
 
 
-def ordered_reasons(counts: Mapping[str, int], meanings: Mapping[str, str]) -> list[str]:
-    """The reasons that occurred: the known ones in the order of ``meanings``, then any other."""
-    names = [*(name for name in meanings if name in counts), *sorted(set(counts) - set(meanings))]
-    return [name for name in names if counts[name]]
+def _sort_reasons(counts: Mapping[str, int], meanings: Mapping[str, str]) -> list[str]:
+    """Sort the reasons with a count above 0: in the order of ``meanings``, then by name."""
+    reasons = [*meanings, *sorted(counts.keys() - meanings.keys())]
+    return [reason for reason in reasons if counts.get(reason)]
 
 
-def reason_table(
+def _format_reasons(
     counts: Mapping[str, int], meanings: Mapping[str, str], labels: Mapping[str, Mapping[str, int]]
 ) -> Markdown | None:
-    """Every reason with its count, after those of the ``labels``. None without any."""
+    """Format a table of rejection reasons with their counts; None without any.
+
+    Args:
+        counts: reason → texts.
+        meanings: reason → its meaning, in Markdown.
+        labels: label → reason → texts; each label gets a column.
+    """
     rows: list[list[Any]] = []
-    for name in ordered_reasons(counts, meanings):
-        per_label = [found.get(name, 0) for found in labels.values()]
-        rows.append([code(name), Markdown(meanings.get(name, "")), *per_label, counts[name]])
-    return table(["reason", "meaning", *map(code, labels), "all" if labels else "texts"], rows) if rows else None
+    for reason in _sort_reasons(counts, meanings):
+        by_label = [label_counts.get(reason, 0) for label_counts in labels.values()]
+        meaning = Markdown(meanings.get(reason, ""))
+        rows.append([format_code(reason), meaning, *by_label, counts[reason]])
+    if not rows:
+        return None
+    label_headers = [format_code(label) for label in labels]
+    return format_table(["reason", "meaning", *label_headers, "all" if labels else "texts"], rows)
 
 
-def _in_order(recipe: DatasetRecipe, lengths: TextLengths) -> dict[str, dict[int, int]]:
-    """The lengths of the labels that have any, in the recipe's order (the manifest's is alphabetical)."""
+def _sort_lengths(recipe: DatasetRecipe, lengths: TextLengths) -> dict[str, dict[int, int]]:
+    """Return label → length → texts in the recipe's order, without labels that have no lengths."""
     names = [label.name for label in recipe.written_labels]
     return {name: lengths.by_label[name] for name in names if lengths.by_label.get(name)}
 
 
-def quantile(counts: Mapping[int, int], share: float) -> int:
-    """The smallest length that at least ``share`` of the texts do not exceed."""
-    return int(np.quantile(list(counts), share, weights=list(counts.values()), method="inverted_cdf"))
+def compute_quantile(counts: Mapping[int, int], share: float) -> int:
+    """Return the smallest length that at least ``share`` (0 to 1) of the texts do not exceed.
+
+    ``counts``: length → texts.
+    """
+    weights = list(counts.values())
+    return int(np.quantile(list(counts), share, weights=weights, method="inverted_cdf"))
 
 
-def measured_context(facts: DatasetFacts) -> dict[str, Any]:
-    """Template variables of the measurements; None for those not taken."""
+def build_measured_context(facts: DatasetFacts) -> dict[str, Any]:
+    """Return the template variables of the measurements; a missing measurement is None."""
     fidelity = facts.fidelity
+    nli_classes: list[str] = []
+    if fidelity:
+        nli_classes = list(next(iter(fidelity.labels.values())).nli or {})
     return {
         "value": facts.value,
         "fidelity": fidelity,
-        "nli_classes": list(next(iter(fidelity.labels.values())).nli or {}) if fidelity else [],
-        "near_copy": NEAR_COPY,
+        "nli_classes": nli_classes,
+        "near_copy": NEAR_COPY_OVERLAP,
         "ledger": facts.ledger,
-        "ledger_kinds": KINDS,
+        "ledger_kinds": MATCH_KINDS,
     }
 
 
-def done_so_far(manifest: Manifest, progress: GenerationProgress) -> str:
-    """Finished shards and rows."""
+def describe_progress(manifest: Manifest, progress: GenerationProgress) -> str:
+    """Describe the finished shards of a growing run, and its rows by config, in a sentence."""
     if progress.shards_total is None:
         return "No shard is done yet."
-    share = f" ({progress.shards_done / progress.shards_total:.0%})" if progress.shards_total else ""
     rows = Counter[str]()
     for file in manifest.files:
-        rows[file.config or ""] += (file.rows or 0) if file.config else 0
-    counted = ", ".join(f"{count:,} in `{config}`" for config, count in sorted(rows.items()) if count)
-    shards = f"{progress.shards_done:,} of {progress.shards_total:,} shards are done{share}"
-    return f"{shards}; rows so far: {counted}." if counted else f"{shards}."
+        if file.config and file.rows:
+            rows[file.config] += file.rows
+    counts = ", ".join(f"{count:,} in `{config}`" for config, count in sorted(rows.items()))
+    shards = f"{progress.shards_done:,} of {progress.shards_total:,} shards are done"
+    if progress.shards_total:
+        shards += f" ({progress.shards_done / progress.shards_total:.0%})"
+    return f"{shards}; rows so far: {counts}." if counts else f"{shards}."
 
 
-def time_left(facts: DatasetFacts, progress: GenerationProgress, now: datetime) -> str:
-    """The estimated end (UTC) at the rate recorded beside the run directory."""
-    done, total = progress.shards_done, progress.shards_total
-    if total is not None and done >= total:
-        return "All shards are written; the finished configs and all counts follow."
+def _describe_growth(facts: DatasetFacts, progress: GenerationProgress, now: datetime) -> Markdown:
+    """Describe the progress, and estimate the end of the run.
+
+    The estimate needs rows and seconds of the timing file beside the run directory.
+    """
+    finished = describe_progress(facts.manifest, progress)
+    shards = progress.shards_done
+    total = progress.shards_total
+    if total is not None and shards >= total:
+        return Markdown(
+            f"{finished} All shards are written; the finished configs and all counts follow."
+        )
+
     path = facts.directory.with_name(f"{facts.directory.name}.timing.json")
     timing = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    rows = sum(file.rows or 0 for file in facts.manifest.files if base_config(file.config or "") == "raw")
-    if total is None or not (rows and done and timing.get("rows") and timing.get("seconds")):
-        return "The remaining time is not known yet."
+    raw_files = [
+        file for file in facts.manifest.files if get_base_config(file.config or "") == "raw"
+    ]
+    rows = sum(file.rows or 0 for file in raw_files)
+    if total is None or not (rows and shards and timing.get("rows") and timing.get("seconds")):
+        return Markdown(f"{finished} The remaining time is not known yet.")
+
     rate = timing["rows"] / timing["seconds"]
-    left = timedelta(seconds=(total - done) * rows / done / rate)
-    hours = f"At {rate:,.3g} rows a second, {left.total_seconds() / 3600:,.1f} h of work remain"
-    return f"{hours}: it will finish around {now + left:%Y-%m-%d %H:%M} UTC (estimated {now:%Y-%m-%d %H:%M} UTC)."
+    remaining = timedelta(seconds=(total - shards) * rows / shards / rate)
+    hours = remaining.total_seconds() / 3600
+    return Markdown(
+        f"{finished} At {rate:,.3g} rows a second, {hours:,.1f} h of work remain: it will finish "
+        f"around {now + remaining:%Y-%m-%d %H:%M} UTC (estimated {now:%Y-%m-%d %H:%M} UTC)."
+    )

@@ -1,36 +1,451 @@
-"""The facts of a run that its card and its report print: recipe, manifest, results and measurements."""
+"""The facts of a run for its card and report, read from its directory and checked once.
+
+``DatasetFacts`` and ``ModelFacts`` collect recipe, manifest, verdict on the licence, results and
+measurements. ``Manifest.counts`` and ``Manifest.provenance`` are free mappings; the sections here
+name and type the keys that a page prints, and ignore all others. Numbers that disagree stop the
+page:
+
+requested = kept + rejected             in total, for every label and for every shot count
+totals    = the sums over the labels, and over the shot counts
+reasons   = the rejected of a label     and their sums over the labels, where they are recorded
+lengths   = the kept of a label         where they are recorded
+splits    = the rows of the shards that the manifest names
+versions  = source sentences, texts and rows of the whole, where rows were appended
+shards    = the bytes the manifest names
+dropped   = the digest in the fingerprint, and kept = the rows of the files
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from hub.contract.licences import Verdict, check, check_model
-from hub.contract.measured import REPEATS, Dropped, Fidelity, Ledger, Repeats, TrainingValue, has_report, read_repeats
-from hub.contract.published_paths import origin_name
-from hub.contract.recipe import DatasetRecipe, ModelRecipe
-from hub.contract.recipe_file import load_recipe
-from hub.contract.results import Results, read_results
-from hub.contract.run_dir import RECIPE, Manifest
-from hub.errors import InputError
-from model_cards import manifest as checks
-from model_cards.manifest import (
-    DatasetCounts,
-    DatasetProvenance,
-    GenerationProgress,
-    ModelProvenance,
-    TrainingFacts,
-    read_facts,
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from sts_dino.hub.client.plan import MEASURED, hash_facts
+from sts_dino.hub.contract.licences import Verdict, check_dataset, check_model
+from sts_dino.hub.contract.measured import (
+    DROPPED_ROWS_INPUT,
+    DROPPED_ROWS_PROVENANCE,
+    REPEATS,
+    Dropped,
+    Fidelity,
+    Ledger,
+    Repeats,
+    TrainingValue,
+    has_report,
+    read_repeats,
 )
+from sts_dino.hub.contract.published_paths import name_origin
+from sts_dino.hub.contract.recipe import DatasetRecipe, ModelRecipe
+from sts_dino.hub.contract.recipe_file import load_recipe
+from sts_dino.hub.contract.results import Results, read_results
+from sts_dino.hub.contract.run_dir import (
+    MANIFEST,
+    RECIPE,
+    Manifest,
+    find_changed_files,
+    format_manifest,
+    require_manifest,
+)
+from sts_dino.hub.errors import InputError
 
 RESULTS = "results.json"
-EVALUATE = "run: sts-dino score RECIPE"
+SCORE_HINT = "run: sts-dino score RECIPE"
+
+
+class ManifestSection(BaseModel):
+    """Base of the typed sections of a manifest: immutable; other keys are ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
+
+
+class Counts(ManifestSection):
+    """Texts of one shot count."""
+
+    requested: int
+    kept: int
+    rejected: int
+
+
+class LabelCounts(Counts):
+    """Texts of one label; ``reasons`` says why its rejected ones were (empty: not recorded)."""
+
+    reasons: dict[str, int] = {}
+
+
+class GenerationProgress(ManifestSection):
+    """Counts of a generation that is still running."""
+
+    shards_done: int = 0
+    shards_total: int | None = None  # not known before the source sentences are
+
+
+class TextLengths(ManifestSection):
+    """Label → length in ``unit`` → kept texts; units: tokens of ``tokenizer``, or words."""
+
+    unit: str
+    tokenizer: str | None = None
+    by_label: dict[str, dict[int, int]]
+
+
+class DatasetCounts(ManifestSection):
+    """Counts of a finished generation."""
+
+    sources: int
+    sources_skipped: dict[str, int] = {}  # given texts passed over
+    sources_rejected: dict[str, int] = {}  # generated source sentences that the filters rejected
+    requested: int
+    kept: int
+    rejected: dict[str, int]
+    sampled_negatives: int = 0
+    by_label: dict[str, LabelCounts]
+    # label asked for → label that fits best → raw texts; {}: not scored
+    likeliest: dict[str, dict[str, int]] = {}
+    variants: dict[str, Counts] = {}  # shot count (e.g. 5shot) → texts of all its example sets
+    splits: dict[str, dict[str, int]]  # config → split → rows
+    token_lengths: TextLengths | None = None  # None: made before lengths were counted
+
+
+class Upstream(ManifestSection):
+    """The origin that a language model's folder records (``untrusted.read_upstream``)."""
+
+    model: str
+    made_by: str
+    packages: dict[str, str]
+    license: str | None = None
+    sha256: str | None = None  # of the weights as published
+    revision: str | None = None  # None: from packages
+    converted_from: str | None = None  # e.g. weights of 4 bits; None: the published weights
+
+
+class CodeFacts(ManifestSection):
+    """The clone that a run was made in."""
+
+    commit: str
+    url: str | None = None
+
+
+class Generator(ManifestSection):
+    """The language model that wrote the texts."""
+
+    id: str
+    revision: str | None = None
+    sha256: str | None = None  # None: a Hub model, pinned by its revision
+    parameters: int | None = None  # None: a server does not say
+    upstream: Upstream | None = None  # None: a Hub model, or nothing says where a folder is from
+
+
+class Origin(ManifestSection):
+    """The origin of the source sentences, or of the pretrained model before training."""
+
+    sha256: str | None = None
+    upstream: Upstream | None = None
+
+
+class ExampleFacts(ManifestSection):
+    """The origin of the few-shot examples; the recipe has that of a dataset on the Hub."""
+
+    sha256: str | None = None
+
+
+class VersionFacts(ManifestSection):
+    """One version of a dataset: its own source sentences, texts and rows, and its command."""
+
+    version: str
+    source_sentences: int
+    requested: int
+    kept: int
+    rows: dict[str, int]  # by config
+    command: str
+
+
+class DatasetProvenance(ManifestSection):
+    """How a dataset was made."""
+
+    model: Generator
+    source: Origin
+    examples: ExampleFacts | None = None
+    # of a dataset without another's rows that occur in evaluation data
+    decontamination: Dropped | None = None
+    code: CodeFacts | None = None  # None: made outside of a clone
+    command: str
+    history: tuple[VersionFacts, ...] = ()  # the oldest first; (): no rows were appended
+
+
+class TrainingDataFacts(ManifestSection):
+    """One dataset a model was trained on."""
+
+    repo_id: str | None = None
+    path: str | None = None
+    revision: str | None = None
+    commit: str | None = None
+    config: str
+    # form: before version 0.2
+    example_type: str
+    loss: str
+    example_set: int | None = None  # None: all rows
+    splits: dict[str, int | None]  # split → rows; None: streamed, and not counted
+    license: str | None = None  # what its own card or recipe says; None: the model's recipe does
+
+
+Curve = tuple[tuple[int, float], ...]  # (step, value)
+
+
+class MergeFacts(ManifestSection):
+    """The share of the trained weights after a merge with the base's.
+
+    ``validation_scores``: share → score, where the share was chosen by validation.
+    """
+
+    share: float
+    validation_scores: dict[str, float] = {}
+
+
+class TrainingFacts(ManifestSection):
+    """Length, outcome and arguments of a training."""
+
+    steps: int
+    epochs: float
+    best_step: int | None = None  # the step kept; None: the last one
+    validation_metric: str | None = None  # what the checkpoint was chosen by, in words
+    validation_score: float | None = None  # at the step kept
+    loss_curve: Curve = ()
+    loss_parts: dict[str, Curve] = {}  # of a loss that is a sum: its parts by name
+    validation_curve: Curve = ()
+    arguments: dict[str, Any] = {}
+    batch_size: int  # of one optimiser step
+    processes: int
+    seed: int
+    merge: MergeFacts | None = None  # None: the trained weights as they are
+
+
+class ModelProvenance(ManifestSection):
+    """How an encoder was made."""
+
+    datasets: tuple[TrainingDataFacts, ...]
+    base: Origin
+    training: TrainingFacts | None  # None: a baseline
+    code: CodeFacts | None = None  # None: made outside of a clone
+    command: str
+
+
+Section = TypeVar("Section", bound=ManifestSection)
+
+
+def read_section(
+    directory: Path, key: str, mapping: dict[str, Any], section: type[Section]
+) -> Section:
+    """Read ``mapping``, the value of the manifest's ``key``, as ``section``.
+
+    Raises InputError that names the first key that is missing or has a wrong value.
+    """
+    try:
+        return section.model_validate(mapping)
+    except ValidationError as error:
+        first = error.errors()[0]
+        full_key = ".".join([key, *(str(part) for part in first["loc"])])
+        hint = "the card needs it: run the stage that made the directory again"
+        raise InputError(
+            directory / MANIFEST, f"{full_key}: {first['msg'].lower()}", hint=hint
+        ) from error
+
+
+def _check_identity(directory: Path, manifest: Manifest, name: str, version: str) -> None:
+    """Raise InputError when the manifest has another name or version than the recipe.
+
+    Args:
+        directory: the run directory, for the message.
+        manifest: the manifest of the run directory.
+        name: the recipe's name.
+        version: the recipe's version.
+    """
+    if (manifest.name, manifest.version) != (name, version):
+        recorded = f"{manifest.name} v{manifest.version}"
+        problem = f"is the recipe of {name} v{version}, but the manifest is of {recorded}"
+        raise InputError(directory / RECIPE, problem)
+
+
+def _check_files(directory: Path, manifest: Manifest) -> None:
+    """Raise InputError when a file of a finished run is missing or has another SHA-256.
+
+    The files of a growing run are not read; they must exist and have the manifest's sizes.
+    """
+    if manifest.complete:
+        changed = find_changed_files(directory, manifest)
+    else:
+        changed = []
+        for file in manifest.files:
+            path = directory / file.path
+            if not path.is_file() or path.stat().st_size != file.bytes:
+                changed.append(file.path)
+    if changed:
+        problem = "is missing or is not the file the manifest names"
+        raise InputError(directory / changed[0], problem, hint="run the stage again")
+
+
+def _check_training(directory: Path, is_trained: bool, recipe: ModelRecipe) -> None:
+    """Raise InputError when only one of manifest and recipe has a training.
+
+    ``is_trained``: whether the manifest records one.
+    """
+    if is_trained != recipe.is_baseline:
+        return
+    if is_trained:
+        problem = "records a training, but the recipe is of a baseline"
+    else:
+        problem = "records no training, but the recipe is of a model to train"
+    raise InputError(directory / MANIFEST, problem, hint="run the stage again")
+
+
+def _check_sums(directory: Path, counts: DatasetCounts) -> None:
+    """Raise InputError for the first sum of ``counts`` that fails, with both of its sides."""
+    path = directory / MANIFEST
+    processed = counts.kept + sum(counts.rejected.values())
+    _require_equal(path, "requested", counts.requested, "kept + rejected", processed)
+
+    # labels and shot counts, each a partition of the texts
+    _check_partition(path, "by_label", counts.by_label, counts)
+    if counts.variants:
+        _check_partition(path, "variants", counts.variants, counts)
+
+    # each label's lengths are of its kept texts
+    lengths = counts.token_lengths.by_label if counts.token_lengths else {}
+    for label, texts_by_length in lengths.items():
+        kept = counts.by_label[label].kept if label in counts.by_label else 0
+        summed = sum(texts_by_length.values())
+        sum_name = f"the sum of token_lengths.by_label.{label}"
+        _require_equal(path, f"by_label.{label}.kept", kept, sum_name, summed)
+    _check_reasons(path, counts)
+
+
+def _check_partition(
+    path: Path, name: str, parts: Mapping[str, Counts], counts: DatasetCounts
+) -> None:
+    """Raise InputError when ``parts`` do not add up, each by itself and together to ``counts``.
+
+    Args:
+        path: the manifest, for the message.
+        name: the manifest's key of the parts: by_label or variants.
+        parts: label or shot count → its texts.
+        counts: the texts of all parts.
+    """
+    for key, part in parts.items():
+        processed = part.kept + part.rejected
+        _require_equal(
+            path, f"{name}.{key}.requested", part.requested, "its kept + rejected", processed
+        )
+    totals = {
+        "requested": counts.requested,
+        "kept": counts.kept,
+        "rejected": sum(counts.rejected.values()),
+    }
+    for key, total in totals.items():
+        summed = sum(getattr(part, key) for part in parts.values())
+        _require_equal(path, key, total, f"the sum over {name}", summed)
+
+
+def _check_reasons(path: Path, counts: DatasetCounts) -> None:
+    """Raise InputError when rejection reasons by label do not add up to the rejected texts.
+
+    Manifests without reasons by label, which earlier versions wrote, pass.
+    """
+    totals: Counter[str] = Counter()
+    for label_counts in counts.by_label.values():
+        totals.update(label_counts.reasons)
+    if not totals:
+        return
+    for label, label_counts in counts.by_label.items():
+        summed = sum(label_counts.reasons.values())
+        key = f"by_label.{label}.rejected"
+        _require_equal(path, key, label_counts.rejected, "the sum of its reasons", summed)
+    for reason in sorted({*totals, *counts.rejected}):
+        rejected = counts.rejected.get(reason, 0)
+        key = f"rejected.{reason}"
+        _require_equal(path, key, rejected, "the sum over by_label", totals[reason])
+
+
+def _check_history(directory: Path, counts: DatasetCounts, history: Sequence[VersionFacts]) -> None:
+    """Raise InputError when the versions of a dataset do not add up to ``counts``.
+
+    An empty ``history`` passes: no rows were appended.
+    """
+    if not history:
+        return
+    path = directory / MANIFEST
+    totals = {
+        "source_sentences": counts.sources,
+        "requested": counts.requested,
+        "kept": counts.kept,
+    }
+    for key, total in totals.items():
+        summed = sum(getattr(version, key) for version in history)
+        _require_equal(path, f"history.{key}", summed, "that of the whole", total)
+    for config, splits in counts.splits.items():
+        summed = sum(version.rows.get(config, 0) for version in history)
+        total = sum(splits.values())
+        _require_equal(path, f"history.rows.{config}", summed, "the rows of the whole", total)
+
+
+def _check_dropped(directory: Path, dropped: Dropped, manifest: Manifest) -> None:
+    """Raise InputError when the record of dropped rows does not fit the manifest.
+
+    Its digest must be that of the manifest's inputs, its kept rows those of the manifest's files.
+    """
+    path = directory / MANIFEST
+    if manifest.inputs.get(DROPPED_ROWS_INPUT) != dropped.compute_digest():
+        problem = f"provenance.{DROPPED_ROWS_PROVENANCE} differs from the digest in inputs"
+        raise InputError(path, problem, hint="drop again: sts-dino decontaminate RUN --drop DIR")
+    kept_rows = {
+        config: {split: rows.kept for split, rows in splits.items()}
+        for config, splits in dropped.rows.items()
+    }
+    _require_equal_rows(path, DROPPED_ROWS_PROVENANCE, kept_rows, manifest)
+
+
+def _require_equal_rows(
+    path: Path, key: str, claimed_rows: Mapping[str, Mapping[str, int]], manifest: Manifest
+) -> None:
+    """Raise InputError when claimed rows are not those of the shards that the manifest names.
+
+    Args:
+        path: the manifest, for the message.
+        key: the manifest's key of the claim.
+        claimed_rows: config → split → rows.
+        manifest: names the shards and their rows.
+    """
+    claimed: dict[tuple[str, str], int] = {}
+    for config, splits in claimed_rows.items():
+        for split, rows in splits.items():
+            claimed[config, split] = rows
+    counted: Counter[tuple[str, str]] = Counter()
+    for file in manifest.files:
+        if file.config is not None and file.split is not None:
+            counted[file.config, file.split] += file.rows or 0
+    for config, split in sorted({*claimed, *counted}):
+        rows = claimed.get((config, split), 0)
+        full_key = f"{key}.{config}.{split}"
+        _require_equal(path, full_key, rows, "the rows of its files", counted[config, split])
+
+
+def _require_equal(path: Path, name: str, number: int, other_name: str, other_number: int) -> None:
+    """Raise InputError at ``path``, with both names, when two numbers differ."""
+    if number != other_number:
+        problem = f"{name} is {number}, but {other_name} is {other_number}"
+        hint = "numbers that disagree stop the card: run the stage again"
+        raise InputError(path, problem, hint=hint)
 
 
 @dataclass(frozen=True)
 class DatasetFacts:
-    """A dataset's run, as its card and its report print it. A growing run has ``progress`` and no counts."""
+    """The facts of a dataset's run.
+
+    A growing run has ``progress`` instead of ``counts``, and a ``provenance`` once the generator is
+    loaded. Only a finished run has measurements: ``value``, ``fidelity``, ``ledger``, ``report``.
+    """
 
     directory: Path
     manifest: Manifest
@@ -39,48 +454,69 @@ class DatasetFacts:
     provenance: DatasetProvenance | None
     counts: DatasetCounts | None
     progress: GenerationProgress | None
+    is_snapshot: bool = False  # the manifest is a snapshot of a growing run: no measurements
     value: TrainingValue | None = None
     fidelity: Fidelity | None = None
     ledger: Ledger | None = None
-    report: bool = False
+    report: bool = False  # whether report.html shows this run
 
     @classmethod
-    def read(cls, directory: Path, manifest: Manifest, measured: bool = True) -> DatasetFacts:
-        """The facts of a run directory; ``manifest`` may be a snapshot, of which nothing else is ``measured``.
+    def read(cls, directory: Path, manifest: Manifest, is_snapshot: bool = False) -> DatasetFacts:
+        """Read the facts of a run directory.
 
-        Raises InputError for a licence that does not follow, damaged files and numbers that disagree.
+        Args:
+            directory: the run directory.
+            manifest: its manifest, or a snapshot of a growing run's.
+            is_snapshot: leaves the measurements out.
+
+        Raises InputError for a licence that does not follow from the parts, and for numbers that
+        disagree.
         """
         recipe = load_recipe(directory / RECIPE, DatasetRecipe)
-        checks.check_identity(directory, manifest, recipe.name, recipe.version)
-        verdict = check(recipe)
-        counts = progress = provenance = None
+        _check_identity(directory, manifest, recipe.name, recipe.version)
+        verdict = check_dataset(recipe)
+        provenance = None
         if manifest.complete or manifest.provenance:
-            provenance = read_facts(directory, "provenance", manifest.provenance, DatasetProvenance)
-        if not manifest.complete:
-            progress = read_facts(directory, "counts", manifest.counts, GenerationProgress)
+            provenance = read_section(
+                directory, "provenance", manifest.provenance, DatasetProvenance
+            )
+        counts = None
+        progress = None
+        if manifest.complete:
+            counts = read_section(directory, "counts", manifest.counts, DatasetCounts)
         else:
-            counts = read_facts(directory, "counts", manifest.counts, DatasetCounts)
-            checks.check_counts(directory, counts)
-            checks.check_splits(directory, counts, manifest)
-            if provenance and provenance.decontamination:
-                checks.check_dropped(directory, provenance.decontamination, manifest)
-            elif provenance:
-                checks.check_history(directory, counts, provenance.history)
-        found = cls(directory, manifest, recipe, verdict, provenance, counts, progress)
-        if not (measured and manifest.complete):
-            return found
-        of_rows: dict[str, Any] = {"value": TrainingValue, "fidelity": Fidelity, "ledger": Ledger}
-        measurements = {name: kind.read(directory, manifest) for name, kind in of_rows.items()}
-        return replace(found, **measurements, report=has_report(directory, manifest))
+            progress = read_section(directory, "counts", manifest.counts, GenerationProgress)
+        facts = cls(directory, manifest, recipe, verdict, provenance, counts, progress, is_snapshot)
+        facts._check_counts()
+        if is_snapshot or not manifest.complete:
+            return facts
+        return replace(
+            facts,
+            value=TrainingValue.read(directory, manifest),
+            fidelity=Fidelity.read(directory, manifest),
+            ledger=Ledger.read(directory, manifest),
+            report=has_report(directory, manifest),
+        )
+
+    def _check_counts(self) -> None:
+        """Raise InputError when the counts of a finished run disagree with its other facts."""
+        if self.counts is None:
+            return
+        _check_sums(self.directory, self.counts)
+        _require_equal_rows(self.directory / MANIFEST, "splits", self.counts.splits, self.manifest)
+        if self.dropped:
+            _check_dropped(self.directory, self.dropped, self.manifest)
+        elif self.provenance:
+            _check_history(self.directory, self.counts, self.provenance.history)
 
     @property
     def dropped(self) -> Dropped | None:
-        """The rows of another dataset that were dropped to make this one."""
+        """The record of rows that ``sts-dino decontaminate --drop`` removed; None: it did not."""
         return self.provenance.decontamination if self.provenance else None
 
     @property
     def label_names(self) -> list[str]:
-        """The counted labels: the recipe's in its order, then any it does not name."""
+        """The names of the labels that have counts: the recipe's in its order, then all others."""
         counted = self.counts.by_label if self.counts else {}
         names = [label.name for label in self.recipe.labels if label.name in counted]
         return names + sorted(counted.keys() - set(names))
@@ -88,7 +524,7 @@ class DatasetFacts:
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """A model's run: everything that its card and its report print. A run that trains has no verdict, no provenance."""
+    """The facts of a model's run; an unfinished run has recipe and manifest alone."""
 
     directory: Path
     manifest: Manifest
@@ -97,29 +533,40 @@ class ModelFacts:
     provenance: ModelProvenance | None = None
     results: Results | None = None
     repeats: Repeats | None = None
-    report: bool = False
+    report: bool = False  # whether report.html shows this run
 
     @classmethod
-    def read(cls, directory: Path, manifest: Manifest, evaluation: Path | None = None) -> ModelFacts:
-        """The facts of a run directory; results in the folder ``evaluation`` come first.
+    def read(
+        cls, directory: Path, manifest: Manifest, evaluation: Path | None = None
+    ) -> ModelFacts:
+        """Read the facts of a run directory.
 
-        Raises InputError for a licence that does not follow, and for results of other weights or of part of the data.
+        Args:
+            directory: the run directory.
+            manifest: its manifest.
+            evaluation: a folder whose results.json, if it has one, is read instead of the run
+                directory's.
+
+        Raises InputError for a licence that does not follow from the parts, and for results of
+        other weights or of part of the data.
         """
         recipe = load_recipe(directory / RECIPE, ModelRecipe)
-        checks.check_identity(directory, manifest, recipe.name, recipe.version)
+        _check_identity(directory, manifest, recipe.name, recipe.version)
         if not manifest.complete:
             return cls(directory, manifest, recipe)
-        provenance = read_facts(directory, "provenance", manifest.provenance, ModelProvenance)
-        checks.check_training(directory, provenance.training is not None, recipe)
-        results = read_own_results(evaluation, manifest) if evaluation else None
+        provenance = read_section(directory, "provenance", manifest.provenance, ModelProvenance)
+        _check_training(directory, provenance.training is not None, recipe)
+        results = None
+        if evaluation:
+            results = _read_run_results(evaluation, manifest)
         return cls(
             directory,
             manifest,
             recipe,
-            check_model(recipe, licensed(recipe, provenance)),
+            check_model(recipe, list_dataset_licences(recipe, provenance)),
             provenance,
-            results or read_own_results(directory, manifest),
-            read_own_repeats(directory, manifest),
+            results or _read_run_results(directory, manifest),
+            _read_run_repeats(directory, manifest),
             has_report(directory, manifest),
         )
 
@@ -128,33 +575,111 @@ class ModelFacts:
         """The training; None of a baseline and of an unfinished run."""
         return self.provenance.training if self.provenance else None
 
+    def list_unscored_tasks(self) -> list[str]:
+        """List the recipe's evaluation tasks that the results lack, each as "TASK SPLIT".
 
-def licensed(recipe: ModelRecipe, provenance: ModelProvenance) -> list[tuple[str, str]]:
-    """The datasets with their licences: those of their own cards, else those of the recipe."""
+        Groups of tasks, which have no / in their names, are left out. Without results the list is
+        empty.
+        """
+        if self.results is None:
+            return []
+        scored = set()
+        for score in self.results.scores:
+            scored.add((score.task, score.split))
+            if score.split not in ("train", "validation"):  # a task with folds of its own
+                scored.add((score.task, "test"))
+        return [
+            f"{item.task} {item.split}"
+            for item in self.recipe.evaluation
+            if "/" in item.task and (item.task, item.split) not in scored
+        ]
+
+
+def read_run(directory: Path, manifest: Manifest | None = None) -> DatasetFacts | ModelFacts:
+    """Read and check all facts of a run directory, its files included.
+
+    Args:
+        directory: a run directory.
+        manifest: a snapshot of a growing run (default: the manifest on disk).
+
+    Raises InputError when the directory is not a run directory, when a file is not the manifest's,
+    when facts disagree, and for an unfinished model.
+    """
+    is_snapshot = manifest is not None
+    manifest = manifest or require_manifest(directory)
+    facts: DatasetFacts | ModelFacts
+    if manifest.kind == "dataset":
+        facts = DatasetFacts.read(directory, manifest, is_snapshot)
+    elif manifest.complete:
+        facts = ModelFacts.read(directory, manifest)
+    else:
+        hint = "run the same stage again: it resumes"
+        raise InputError(directory, "the run is not finished", hint=hint)
+    _check_files(directory, manifest)
+    return facts
+
+
+def compute_facts_digest(facts: DatasetFacts | ModelFacts) -> str:
+    """Return the SHA-256 of the manifest and, but for a snapshot, of the measured files.
+
+    A card's stamp has the digest, so that a publication finds the card of earlier facts.
+    """
+    contents: list[bytes | None] = []
+    if not (isinstance(facts, DatasetFacts) and facts.is_snapshot):
+        for name in MEASURED:
+            path = facts.directory / name
+            contents.append(path.read_bytes() if path.exists() else None)
+    return hash_facts(format_manifest(facts.manifest).encode(), *contents)
+
+
+def list_dataset_licences(
+    recipe: ModelRecipe, provenance: ModelProvenance
+) -> list[tuple[str, str]]:
+    """List name and licence id of each training dataset; the id is empty where none is recorded.
+
+    The licence that the manifest records comes first, then the recipe's.
+    """
     pairs = zip(provenance.datasets, recipe.datasets, strict=True)
-    return [(origin_name(item.repo_id, item.path), item.license or spec.license or "") for item, spec in pairs]
+    return [
+        (name_origin(recorded.repo_id, recorded.path), recorded.license or data.license or "")
+        for recorded, data in pairs
+    ]
 
 
-def read_own_results(directory: Path, manifest: Manifest) -> Results | None:
-    """results.json, or None without one. Raises InputError when it is of other weights or part of the data."""
-    if not (directory / RESULTS).exists():
+def _read_run_results(directory: Path, manifest: Manifest) -> Results | None:
+    """Read results.json of ``directory``, or return None without one.
+
+    Raises InputError for results of other weights than the manifest's, or of part of the data.
+    """
+    path = directory / RESULTS
+    if not path.exists():
         return None
-    results = read_results(directory / RESULTS)
+    results = read_results(path)
     if results.limit is not None:
-        raise InputError(directory / RESULTS, f"is a trial: {results.limit}", hint=f"{EVALUATE}, without --limit")
+        raise InputError(
+            path, f"is a trial: {results.limit}", hint=f"{SCORE_HINT}, without --limit"
+        )
     if results.fingerprint not in (None, manifest.fingerprint):
-        raise InputError(directory / RESULTS, "was measured on another version of this model", hint=EVALUATE)
+        raise InputError(path, "was measured on another version of this model", hint=SCORE_HINT)
     return results
 
 
-def read_own_repeats(directory: Path, manifest: Manifest) -> Repeats | None:
-    """repeats.json, or None without one. Raises InputError when it is of another model or version."""
-    if not (directory / REPEATS).exists():
+def _read_run_repeats(directory: Path, manifest: Manifest) -> Repeats | None:
+    """Read repeats.json of ``directory``, or return None without one.
+
+    Raises InputError when its trainings are of another model or version, and none is the
+    manifest's run.
+    """
+    path = directory / REPEATS
+    if not path.exists():
         return None
-    repeats = read_repeats(directory / REPEATS)
-    others = {(repeats.model, run.version) for run in repeats.runs} - {(manifest.name, manifest.version)}
-    if others and manifest.fingerprint not in {run.fingerprint for run in repeats.runs}:
-        model, version = min(others)
-        found = f"has trainings of {model} v{version}, this is {manifest.name} v{manifest.version}"
-        raise InputError(directory / REPEATS, found, hint="run: sts-dino repeat RECIPE")
+    repeats = read_repeats(path)
+    foreign = {(repeats.model, run.version) for run in repeats.runs}
+    foreign -= {(manifest.name, manifest.version)}
+    if foreign and manifest.fingerprint not in {run.fingerprint for run in repeats.runs}:
+        model, version = min(foreign)
+        problem = (
+            f"has trainings of {model} v{version}, this is {manifest.name} v{manifest.version}"
+        )
+        raise InputError(path, problem, hint="run: sts-dino repeat RECIPE")
     return repeats

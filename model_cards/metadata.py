@@ -1,7 +1,7 @@
 """The metadata that the Hub reads: front matter, ``model-index`` and ``.eval_results/*.yaml``.
 
-It is built as data and dumped by PyYAML, never by a template. Only scores on a task's whole test set become an entry of
-``.eval_results``: the Hub ranks those against other models.
+It is built as data and dumped by PyYAML, never by a template. Only scores on a task's whole test
+set become an entry of ``.eval_results``: the Hub ranks those against other models.
 """
 
 from dataclasses import dataclass
@@ -9,27 +9,37 @@ from typing import Any
 
 import yaml
 
-from hub.contract.licences import Licence, known
-from hub.contract.recipe import DatasetRecipe, ModelRecipe, config_features
-from hub.contract.results import Results, TaskScore
-from hub.untrusted import visible_line
-from model_cards.manifest import ModelProvenance
-from model_cards.renderer import DATA
-from model_cards.rows import Split, default_config
+from sts_dino.hub.contract.licences import Licence
+from sts_dino.hub.contract.recipe import DatasetRecipe, ModelRecipe, build_config_features
+from sts_dino.hub.contract.results import Results, TaskScore
+from sts_dino.hub.untrusted import make_visible_line
+from sts_dino.model_cards.facts import ModelProvenance
+from sts_dino.model_cards.renderer import DATA
+from sts_dino.model_cards.rows import Split
 
-# example type of training data → tag of the paper
-METHODS = {
-    **{"sts": "dino", "pair": "dino", "triplet": "auto-nli", "pair-class": "auto-nli", "documents": "declutr"},
-    **{"self-pair": "simcse", "graded-pair": "dino", "graded-triplet": "dino"},
+# example type of training data → tag of the method's paper
+METHOD_TAGS = {
+    "sts": "dino",
+    "pair": "dino",
+    "triplet": "auto-nli",
+    "pair-class": "auto-nli",
+    "documents": "declutr",
+    "self-pair": "simcse",
+    "graded-pair": "dino",
+    "graded-triplet": "dino",
 }
-PAGE = "https://huggingface.co/"
+YAML_WIDTH = 120  # characters of a line
+HUB_URL = "https://huggingface.co/"
 WORDS = yaml.safe_load((DATA / "words.yaml").read_text(encoding="utf-8"))
-FOLDER = ".eval_results"
-SIMILARITY = ("sentence-similarity", "Semantic textual similarity")
-OTHER = ("other", "Evaluation of sentence embeddings")
+EVAL_RESULTS_FOLDER = ".eval_results"
+SIMILARITY_TASK = ("sentence-similarity", "Semantic textual similarity")
+OTHER_TASK = ("other", "Evaluation of sentence embeddings")
 TASK_TYPES = {  # main metric → task type of the Hub, name
-    **dict.fromkeys(("spearman", "pearson", "cosine_spearman"), SIMILARITY),
-    "accuracy": ("text-classification", "Classification of texts or pairs by a probe on the embeddings"),
+    **dict.fromkeys(("spearman", "pearson", "cosine_spearman"), SIMILARITY_TASK),
+    "accuracy": (
+        "text-classification",
+        "Classification of texts or pairs by a probe on the embeddings",
+    ),
 }
 
 
@@ -45,64 +55,113 @@ class Benchmark:
 
 
 _TABLE = DATA / "benchmarks.yaml"
-_KNOWN = {task: Benchmark(**keys) for task, keys in yaml.safe_load(_TABLE.read_text(encoding="utf-8")).items()}
+_KNOWN = {
+    task: Benchmark(**keys)
+    for task, keys in yaml.safe_load(_TABLE.read_text(encoding="utf-8")).items()
+}
 BENCHMARKS = _KNOWN | {f"mteb/{known.task_id}": known for known in _KNOWN.values()}
-"""Task name → benchmark: our tasks with the protocol and rows of MTEB, and MTEB's own; not ``sts12/mean``."""
+"""Task → benchmark: our tasks with MTEB's protocol and rows (not ``sts12/mean``), and MTEB's."""
 
 
-def front_matter(data: dict[str, Any]) -> str:
-    """``data`` between the two lines that mark front matter."""
-    body = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
+# the Hub's size classes: upper bound in rows → its name
+SIZE_BOUNDS = {
+    1_000: "1K",
+    10_000: "10K",
+    100_000: "100K",
+    10**6: "1M",
+    10**7: "10M",
+    10**8: "100M",
+    10**9: "1B",
+}
+
+
+def format_front_matter(data: dict[str, Any]) -> str:
+    """Format ``data`` as YAML between the two lines that mark front matter.
+
+    Its texts become single lines without hidden characters, except the features of datasets, which
+    have to be those of the shards.
+    """
+    visible = {
+        key: value if key == "dataset_info" else make_visible_tree(value)
+        for key, value in data.items()
+    }
+    body = yaml.safe_dump(visible, sort_keys=False, allow_unicode=True, width=YAML_WIDTH)
     return f"---\n{body}---\n"
 
 
-def dataset_data(recipe: DatasetRecipe, configs: dict[str, list[Split]], page: str) -> dict[str, Any]:
-    """Front matter of a dataset card. ``configs``: existing ones in the recipe's order; ``page``: the card's URL."""
+def make_visible_tree(value: Any) -> Any:
+    """Return a YAML value with every text in it on one line, without hidden characters."""
+    if isinstance(value, str):
+        return make_visible_line(value)
+    if isinstance(value, dict):
+        return {key: make_visible_tree(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [make_visible_tree(item) for item in value]
+    return value
+
+
+def build_dataset_metadata(
+    recipe: DatasetRecipe,
+    licence: Licence,
+    configs: dict[str, list[Split]],
+    data_files: list[dict[str, Any]],
+    page: str,
+) -> dict[str, Any]:
+    """Return the front matter of a dataset card.
+
+    Args:
+        recipe: the dataset's recipe.
+        licence: the dataset's licence.
+        configs: the splits of each config that has rows, in the recipe's order of configs.
+        data_files: the files of the same configs (``sts_dino.hub.contract.shards``).
+        page: the card's URL.
+    """
     words = WORDS["schemas"][recipe.schema_name]
     data: dict[str, Any] = {
-        "pretty_name": visible_line(recipe.pretty_name),
+        "pretty_name": recipe.pretty_name,
         "language": [recipe.language],
-        **license_fields(known("recipe: license", recipe.license), page),
+        **make_license_fields(licence, page),
         "task_categories": words["task_categories"],
-        **({"task_ids": words["task_ids"]} if words["task_ids"] else {}),
+        "task_ids": words["task_ids"],
         "annotations_creators": ["machine-generated"],
-        "language_creators": ["machine-generated"] + (["found"] if not recipe.source.facts.generated else []),
+        "language_creators": ["machine-generated"],
         "tags": ["synthetic", "sts-dino", words["method"], *words["tags"]],
     }
-    if configs:
-        default = default_config(configs, recipe)
-        data["size_categories"] = [size_category(sum(split.rows for split in configs[default]))]
-        data["configs"] = [
-            {
-                "config_name": config,
-                "data_files": [{"split": one.name, "path": _path(config, one)} for one in splits],
-                **({"default": True} if config == default else {}),
-            }
-            for config, splits in configs.items()
-        ]
-        data["dataset_info"] = [dataset_info(config, splits, recipe) for config, splits in configs.items()]
+    if not words["task_ids"]:
+        del data["task_ids"]
+    if not recipe.source.facts.generated:
+        data["language_creators"].append("found")
+    if not configs:
+        return data
+
+    # what load_dataset reads
+    (default,) = [entry["config_name"] for entry in data_files if entry.get("default")]
+    data["size_categories"] = [find_size_category(sum(split.rows for split in configs[default]))]
+    data["configs"] = data_files
+    data["dataset_info"] = [
+        build_dataset_info(config, splits, recipe) for config, splits in configs.items()
+    ]
     return data
 
 
-def _path(config: str, split: Split) -> str | list[str]:
-    """A pattern, or the files beside empty shards: datasets 5.2 cannot read a parquet file without rows."""
-    return split.paths if split.gaps else f"data/{config}/{split.name}-*.parquet"
+def build_dataset_info(config: str, splits: list[Split], recipe: DatasetRecipe) -> dict[str, Any]:
+    """Return the ``dataset_info`` entry of a config, in the Hub's own YAML form.
 
-
-def dataset_info(config: str, splits: list[Split], recipe: DatasetRecipe) -> dict[str, Any]:
-    """The ``dataset_info`` entry of a config, in the Hub's own YAML form.
-
-    ``load_dataset`` refuses other numbers of rows than these, so a commit holds the card and the shards it counts.
+    ``load_dataset`` refuses other numbers of rows than these, so a commit holds the card and the
+    shards it counts.
     """
     import datasets
     from datasets.info import DatasetInfosDict
     from datasets.splits import SplitDict, SplitInfo
     from huggingface_hub import DatasetCardData
 
-    infos = [SplitInfo(split.name, num_bytes=split.data_bytes, num_examples=split.rows) for split in splits]
+    infos = {
+        split.name: SplitInfo(split.name, num_bytes=split.data_bytes, num_examples=split.rows)
+        for split in splits
+    }
     info = datasets.DatasetInfo(
-        features=config_features(config, recipe),
-        splits=SplitDict({split.name: split for split in infos}),
+        features=build_config_features(config, recipe),
+        splits=SplitDict(infos),
         download_size=sum(split.file_bytes for split in splits),
         dataset_size=sum(split.data_bytes for split in splits),
     )
@@ -112,100 +171,167 @@ def dataset_info(config: str, splits: list[Split], recipe: DatasetRecipe) -> dic
     return {key: card["dataset_info"][key] for key in keys}
 
 
-def size_category(rows: int) -> str:
-    """The Hub's size class of so many rows."""
-    bounds = {1_000: "1K", 10_000: "10K", 100_000: "100K", 10**6: "1M", 10**7: "10M", 10**8: "100M", 10**9: "1B"}
-    below = next((name for bound, name in bounds.items() if rows < bound), None)
-    above = "".join([name for bound, name in bounds.items() if rows >= bound][-1:])
-    return f"{above}<n<{below}".removeprefix("<") if below else f"n>{above}"
+def find_size_category(rows: int) -> str:
+    """Return the Hub's size class of a number of rows, e.g. 1K<n<10K."""
+    lower = ""
+    for bound, name in SIZE_BOUNDS.items():
+        if rows < bound:
+            return f"{lower}<n<{name}" if lower else f"n<{name}"
+        lower = name
+    return f"n>{lower}"
 
 
-def license_fields(licence: Licence, page: str = "") -> dict[str, str]:
-    """A licence in the Hub's fields: one of its ids, or ``other`` with a name and a link (to a section of ``page``)."""
+def make_license_fields(licence: Licence, page: str = "") -> dict[str, str]:
+    """Return the front matter's licence: an id that the Hub knows, or ``other``, name and link.
+
+    ``page``: the card's URL, for a licence that the card itself explains.
+    """
     if licence.hub:
         return {"license": licence.id}
     link = f"{page}{licence.link}" if licence.link.startswith("#") else licence.link
     return {"license": "other", "license_name": licence.id, "license_link": link}
 
 
-def methods(recipe: ModelRecipe) -> tuple[str, ...]:
-    """Tags of the papers that the training follows, in the order of its datasets."""
-    types = ("pair" if item.config.startswith("query-triplet") else item.example_type for item in recipe.datasets)
-    found = [METHODS[one] for one in types]  # triplets of search pairs are DINO's, not Auto-NLI's
-    found += ["simcse" for item in recipe.datasets if item.grades and item.grades.positives == "itself"]
-    return tuple(dict.fromkeys(found))
+def list_methods(recipe: ModelRecipe) -> tuple[str, ...]:
+    """List the tags of the papers that the training follows, in the order of its datasets."""
+    tags = []
+    for item in recipe.datasets:
+        if item.config.startswith("query-triplet"):
+            tags.append("dino")  # not Auto-NLI's, as other triplets
+        else:
+            tags.append(METHOD_TAGS[item.example_type])
+    if any(item.grades and item.grades.positives == "itself" for item in recipe.datasets):
+        tags.append("simcse")
+    return tuple(dict.fromkeys(tags))
 
 
-def model_data(recipe: ModelRecipe, provenance: ModelProvenance, model_index: list[dict[str, Any]]) -> dict[str, Any]:
-    """Front matter of a model card, without empty keys."""
-    adapter = recipe.lora is not None and recipe.lora.release == "adapter"
+def build_model_metadata(
+    recipe: ModelRecipe,
+    licence: Licence,
+    provenance: ModelProvenance,
+    entries: list[dict[str, Any]],
+) -> dict[str, Any]:
+    """Return the front matter of a model card, without empty keys.
+
+    Args:
+        recipe: the model's recipe.
+        licence: the model's licence.
+        provenance: names the training datasets.
+        entries: the value of ``model-index``.
+    """
     tags = ["sentence-transformers", "sentence-similarity", "feature-extraction", "sts-dino"]
+    if recipe.lora:
+        tags += ["peft", "lora"]
+
+    # the Hub links a model to its base
+    base_id = find_base_repo(recipe, provenance)
+    relation = None
+    if base_id and not recipe.is_baseline:
+        is_adapter = recipe.lora is not None and recipe.lora.release == "adapter"
+        relation = "adapter" if is_adapter else "finetune"
+    dataset_ids = set()
+    for item in provenance.datasets:
+        if item.repo_id and is_repo_id(item.repo_id):
+            dataset_ids.add(item.repo_id)
     data: dict[str, Any] = {
         "language": [recipe.language],
-        **license_fields(known("recipe: license", recipe.license)),
+        **make_license_fields(licence),
         "library_name": "sentence-transformers",
         "pipeline_tag": "sentence-similarity",
-        "tags": [*tags, *(["peft", "lora"] if recipe.lora else []), *methods(recipe)],
-        "base_model": recipe.base.repo_id,
-        "base_model_relation": ("adapter" if adapter else "finetune")
-        if recipe.base.repo_id and not recipe.is_baseline
-        else None,
-        "datasets": sorted({item.repo_id for item in provenance.datasets if item.repo_id}),
-        "model-index": model_index,
+        "tags": [*tags, *list_methods(recipe)],
+        "base_model": base_id,
+        "base_model_relation": relation,
+        "datasets": sorted(dataset_ids),
+        "model-index": entries,
     }
     return {key: value for key, value in data.items() if value}
 
 
-def model_index(name: str, results: Results) -> list[dict[str, Any]]:
-    """The scores after training as ``model-index`` data."""
+def is_repo_id(text: str) -> bool:
+    """Return whether a text is the id of a Hub repository with its owner: ORG/NAME."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(text)
+    except HFValidationError:
+        return False
+    return text.count("/") == 1
+
+
+def find_base_repo(recipe: ModelRecipe, provenance: ModelProvenance) -> str | None:
+    """Return the Hub repository of the base encoder: the recipe's, else the one its folder names.
+
+    None for a local base whose folder names no repository.
+    """
+    if recipe.base.repo_id:
+        return recipe.base.repo_id
+    upstream = provenance.base.upstream
+    if upstream and is_repo_id(upstream.model):  # a folder may be untrusted
+        return upstream.model
+    return None
+
+
+def build_model_index(name: str, results: Results) -> list[dict[str, Any]]:
+    """Return the scores after training as ``model-index`` data."""
     from huggingface_hub import EvalResult, ModelCardData  # takes half a second
 
     entries = []
     for score in results.scores:
-        known = BENCHMARKS.get(score.task)
-        task_type, task_name = TASK_TYPES.get(score.main_metric, OTHER)
+        benchmark = BENCHMARKS.get(score.task)
+        task_type, task_name = TASK_TYPES.get(score.main_metric, OTHER_TASK)
         entry = EvalResult(
             task_type=task_type,
             task_name=task_name,
-            dataset_type=known.dataset_id if known else score.task,
-            dataset_name=f"{known.name if known else score.task} ({score.split})",
+            dataset_type=benchmark.dataset_id if benchmark else score.task,
+            dataset_name=f"{benchmark.name if benchmark else score.task} ({score.split})",
             dataset_split=score.split,
-            dataset_revision=_revision(score, known),
+            dataset_revision=_find_dataset_revision(score, benchmark),
             metric_type=score.main_metric,
             metric_name=f"{score.main_metric} x 100",
             metric_value=round(score.main_score, 2),
         )
         entries.append(entry)
-    return list(ModelCardData(model_name=name, eval_results=entries).to_dict()["model-index"]) if entries else []
+    if not entries:
+        return []
+    return list(ModelCardData(model_name=name, eval_results=entries).to_dict()["model-index"])
 
 
-def _revision(score: TaskScore, known: Benchmark | None) -> str | None:
-    """The commit of the Hub's dataset, where the score records it."""
+def _find_dataset_revision(score: TaskScore, benchmark: Benchmark | None) -> str | None:
+    """Return the commit of the Hub's dataset, where the score records it."""
     repo_id, _, commit = (score.data_revision or "").partition("@")
-    return commit if known and repo_id == known.dataset_id else None
+    return commit if benchmark and repo_id == benchmark.dataset_id else None
 
 
-def eval_result_files(results: Results) -> dict[str, str]:
-    """``.eval_results/<benchmark>.yaml`` for every known benchmark with a score on its whole test set.
+def make_eval_result_files(results: Results) -> dict[str, str]:
+    """Return ``.eval_results/BENCHMARK.yaml`` → content, for scores on a whole test set.
 
-    Of our task and MTEB's own, which agree up to rounding, the one with the dataset's revision becomes the entry.
+    Of our task and MTEB's own, which agree up to rounding, the one with the dataset's revision
+    becomes the entry.
     """
     from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
 
-    found: dict[str, EvalResultEntry] = {}
+    entries: dict[str, EvalResultEntry] = {}
     for score in results.scores:
-        known = BENCHMARKS.get(score.task)
-        if not known or score.split != "test" or score.n != known.test_pairs:
+        benchmark = BENCHMARKS.get(score.task)
+        if not benchmark or score.split != "test" or score.n != benchmark.test_pairs:
             continue
-        if known.file not in found or found[known.file].dataset_revision is None:
-            data = f"rows with SHA-256 {score.data_sha256}" if score.data_sha256 else score.data_revision
-            found[known.file] = EvalResultEntry(
-                dataset_id=known.dataset_id,
-                task_id=known.task_id,
-                value=round(score.main_score, 2),
-                dataset_revision=_revision(score, known),
-                notes=f"{score.main_metric} x 100; {data}",
-            )
-    form: Any = {"sort_keys": False, "allow_unicode": True, "width": 120}
-    entries = {name: eval_result_entries_to_yaml([entry]) for name, entry in found.items()}
-    return {f"{FOLDER}/{name}.yaml": yaml.safe_dump(entry, **form) for name, entry in entries.items()}
+        earlier = entries.get(benchmark.file)
+        if earlier and earlier.dataset_revision is not None:
+            continue
+        data = score.data_revision
+        if score.data_sha256:
+            data = f"rows with SHA-256 {score.data_sha256}"
+        entries[benchmark.file] = EvalResultEntry(
+            dataset_id=benchmark.dataset_id,
+            task_id=benchmark.task_id,
+            value=round(score.main_score, 2),
+            dataset_revision=_find_dataset_revision(score, benchmark),
+            notes=f"{score.main_metric} x 100; {data}",
+        )
+    files = {}
+    for name, entry in entries.items():
+        tree = make_visible_tree(eval_result_entries_to_yaml([entry]))
+        text = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=YAML_WIDTH)
+        files[f"{EVAL_RESULTS_FOLDER}/{name}.yaml"] = text
+    return files

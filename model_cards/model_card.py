@@ -1,32 +1,41 @@
-"""A model's card and its evaluation entries: the facts of its run as variables of ``model_card.md.jinja``."""
+"""A model's card and evaluation entries: a run's facts as variables of ``model_card.md.jinja``."""
 
 from typing import Any
 
-from hub.client.plan import DETAILS
-from hub.contract.licences import known
-from hub.contract.published_paths import origin_name
-from hub.contract.recipe import Grades, ModelRecipe, Spans
-from hub.untrusted import Markdown, fenced
-from model_cards.facts import ModelFacts
-from model_cards.manifest import TrainingFacts, check_files
-from model_cards.metadata import eval_result_files, front_matter, methods, model_data, model_index
-from model_cards.papers import reproduced
-from model_cards.provenance import change_table, cited, reproduction
-from model_cards.renderer import fill
-from model_cards.scores import repeated_scores, score_context
+from sts_dino.hub.client.plan import CARD, DETAILS
+from sts_dino.hub.contract.published_paths import name_origin
+from sts_dino.hub.contract.recipe import Grades, ModelRecipe, Spans
+from sts_dino.hub.untrusted import Markdown, format_fenced
+from sts_dino.model_cards.facts import Curve, ModelFacts, ModelProvenance, TrainingFacts
+from sts_dino.model_cards.metadata import (
+    build_model_index,
+    build_model_metadata,
+    format_front_matter,
+    list_methods,
+    make_eval_result_files,
+)
+from sts_dino.model_cards.provenance import describe_reproduction, format_changes, format_citations
+from sts_dino.model_cards.renderer import fill_template
+from sts_dino.model_cards.scores import (
+    build_score_context,
+    find_reproduced_row,
+    group_repeated_scores,
+)
 
-PICTURE = "assets/training.png"
-CURVE_POINTS = 10  # of the loss, on the card; manifest.json has all
-USED = {  # base.modules → the part of the base that makes an embedding
+TRAINING_PLOT = "assets/training.png"
+MOST_CURVE_POINTS = 10  # of the loss, on the card; manifest.json has all
+USED_PARTS = {  # base.modules → the part of the base that makes an embedding
     "static": "its input embeddings alone, averaged",
     "word-vectors": "its word vectors, averaged",
     "sentence-transformer": "with its own pooling",
 }
-ANCHORS = {
-    "blocks": "each in a block of its own, as long as the longest span; neighbouring blocks are not used",
+ANCHOR_MEANINGS = {  # spans.anchors → where the anchors of a document lie
+    "blocks": (
+        "each in a block of its own, as long as the longest span; neighbouring blocks are not used"
+    ),
     "apart": "at least twice the longest span apart",
 }
-STRATEGIES = {
+STRATEGY_MEANINGS = {  # spans.strategy → where a positive lies
     "any": "positives lie beside, across or inside their anchor",
     "adjacent": "positives lie beside their anchor",
     "overlapping": "positives lie partly in their anchor",
@@ -34,83 +43,130 @@ STRATEGIES = {
 }
 
 
-def model_files(facts: ModelFacts, repo_id: str) -> dict[str, bytes]:
-    """README.md, the plot and the evaluation entries of a finished model, path → content."""
-    assert facts.provenance is not None
-    check_files(facts.directory, facts.manifest)
-    results, training = facts.results, facts.training
-    head = model_data(facts.recipe, facts.provenance, model_index(facts.manifest.name, results) if results else [])
-    context = model_context(facts) | reproduction(facts.manifest, facts.recipe, facts.provenance, repo_id)
-    template = "model_card.md.jinja" if training else "baseline_card.md.jinja"
-    body = fill(template, context | {"repo_id": Markdown(repo_id), "picture": PICTURE})
-    files = {"README.md": (front_matter(head) + "\n" + body).encode()}
-    if training:
-        files[DETAILS] = fill("model_details.md.jinja", context | {"picture": PICTURE}).encode()
-    files |= {path: text.encode() for path, text in (eval_result_files(results) if results else {}).items()}
-    if training and training.loss_curve:
-        from model_cards.plots import training_plot  # matplotlib takes a second to import
+def make_model_files(facts: ModelFacts, repo_id: str) -> dict[str, bytes]:
+    """Return the files of a finished model's card, path → content.
 
-        files[PICTURE] = training_plot(training)
+    README.md and, for a trained model, DETAILS.md and the plot of its training; with results, the
+    evaluation entries that the Hub reads.
+
+    Args:
+        facts: the checked facts of a finished run.
+        repo_id: the Hub id on the card, which the caller has checked.
+    """
+    assert facts.provenance is not None
+    assert facts.verdict is not None
+    training = facts.training
+
+    # the card
+    results = facts.results
+    entries = build_model_index(facts.manifest.name, results) if results else []
+    metadata = build_model_metadata(facts.recipe, facts.verdict.licence, facts.provenance, entries)
+    context = {
+        **build_model_context(facts),
+        **describe_reproduction(facts.manifest, facts.recipe, facts.provenance, repo_id),
+        "repo_id": Markdown(repo_id),
+        "picture": TRAINING_PLOT,
+    }
+    template = "model_card.md.jinja" if training else "baseline_card.md.jinja"
+    card = format_front_matter(metadata) + "\n" + fill_template(template, context)
+    files = {CARD: card.encode()}
+
+    # the files beside it
+    if training:
+        files[DETAILS] = fill_template("model_details.md.jinja", context).encode()
+    if results:
+        for path, text in make_eval_result_files(results).items():
+            files[path] = text.encode()
+    if training and training.loss_curve:
+        # matplotlib takes a second to import
+        from sts_dino.model_cards.plots import draw_training_plot
+
+        files[TRAINING_PLOT] = draw_training_plot(training)
     return files
 
 
-def model_context(facts: ModelFacts) -> dict[str, Any]:
-    """Template variables of a finished model."""
+def build_model_context(facts: ModelFacts) -> dict[str, Any]:
+    """Return the template variables of a finished model."""
     assert facts.provenance is not None
-    recipe, provenance, results, training = facts.recipe, facts.provenance, facts.results, facts.training
-    row, base = reproduced(recipe), recipe.base
-    row = row.beside(results.scores) if row and results else row
+    recipe = facts.recipe
+    base = recipe.base
+    results = facts.results
+    paper_row = find_reproduced_row(recipe)
+    if paper_row and results:
+        paper_row = paper_row.select_tables(results.scores)
     layers = "all layers" if base.layers is None else f"its first {base.layers} layers"
-    context = {
+    context: dict[str, Any] = {
         "recipe": recipe,
-        "provenance": provenance,
+        "provenance": facts.provenance,
         "verdict": facts.verdict,
-        "used": USED.get(base.modules, f"{layers}, {base.pooling} pooling"),
-        "paper": row,
+        "used": USED_PARTS.get(base.modules, f"{layers}, {base.pooling} pooling"),
+        "paper": paper_row,
         "report": facts.report,
         "removed": None,
         "history": None,
         "reproducible": None,
         "start": base.start,
-        **(
-            score_context(results, row, base.start, training is not None)
-            if results
-            else {"results": None, "scores": {}}
-        ),
+        "results": None,
+        "scores": {},
     }
-    return context | (training_context(recipe, facts, training) if training else {})
+    if results:
+        context |= build_score_context(results, paper_row, base.start, facts.training is not None)
+    if facts.training:
+        context |= _build_training_context(facts, facts.provenance, facts.training)
+    return context
 
 
-def training_context(recipe: ModelRecipe, facts: ModelFacts, training: TrainingFacts) -> dict[str, Any]:
-    """Template variables of a trained model alone."""
-    assert facts.provenance is not None
-    types = {item.example_type for item in facts.provenance.datasets}
-    selection = [f"{origin_name(item.repo_id, item.path)} ({item.split})" for item in recipe.validation]
-    curve, points = training.loss_curve, min(CURVE_POINTS, len(training.loss_curve))
+def _build_training_context(
+    facts: ModelFacts, provenance: ModelProvenance, training: TrainingFacts
+) -> dict[str, Any]:
+    """Return the template variables that only a trained model's card has."""
+    recipe = facts.recipe
+    types = {item.example_type for item in provenance.datasets}
+    documents = [item for item in recipe.datasets if item.example_type == "documents"]
+    grades = [item.grades for item in recipe.datasets if item.grades]
+    validation = " and ".join(
+        f"{name_origin(item.repo_id, item.path)} ({item.split})" for item in recipe.validation
+    )
+    citation = format_citations(
+        list_methods(recipe), debiased=False, prompted=recipe.base.prompt is not None
+    )
+    assert facts.verdict is not None
+    base_licence = facts.verdict.parts[0].licence
     return {
         "tag": Markdown(f"v{recipe.version}"),
         "documents": "documents" in types,
         "simcse_alone": types == {"self-pair"},
         "simcse_too": "self-pair" in types,
-        "own_positives": any(item.grades and item.grades.positives == "itself" for item in recipe.datasets),
-        "licence_terms": known("recipe: base.license", recipe.base.license).terms,
+        "own_positives": any(grade.positives == "itself" for grade in grades),
+        "licence_terms": base_licence.terms,
         "grades": Grades(),
-        "spans": [item.spans or Spans() for item in recipe.datasets if item.example_type == "documents"],
-        "anchors": ANCHORS,
-        "strategies": STRATEGIES,
+        "spans": [item.spans or Spans() for item in documents],
+        "anchors": ANCHOR_MEANINGS,
+        "strategies": STRATEGY_MEANINGS,
         "training": training,
         "counts": facts.manifest.counts,
-        "selected_on": " and ".join(selection) or "the training data's own validation splits",
+        "selected_on": validation or "the training data's own validation splits",
         "metric": training.validation_metric or "score",
-        "curve": [curve[round(i * (len(curve) - 1) / max(1, points - 1))] for i in range(points)],  # and both ends
-        "repeats": repeated_scores(facts.repeats, facts.results) if facts.repeats else {},
+        "curve": _select_points(training.loss_curve),
+        "repeats": group_repeated_scores(facts.repeats, facts.results) if facts.repeats else {},
         "repeated": facts.repeats,
-        "changes": change_table(release_name(recipe), recipe.version, complete=True),
-        "citation": fenced(cited(methods(recipe), debiased=False, prompted=recipe.base.prompt is not None), "bibtex"),
+        "changes": format_changes(get_release_name(recipe), recipe.version, complete=True),
+        "citation": format_fenced(citation, "bibtex"),
     }
 
 
-def release_name(recipe: ModelRecipe) -> str:
-    """The name in ``changes.yaml``: an adapter's name also for the model with the adapter merged into its base."""
-    merged = recipe.lora is not None and recipe.lora.release == "merged"
-    return recipe.name.removesuffix("-merged") if merged else recipe.name
+def _select_points(curve: Curve) -> list[tuple[int, float]]:
+    """Select at most ``MOST_CURVE_POINTS`` points at equal distances, first and last included."""
+    count = min(MOST_CURVE_POINTS, len(curve))
+    step = (len(curve) - 1) / max(1, count - 1)
+    return [curve[round(index * step)] for index in range(count)]
+
+
+def get_release_name(recipe: ModelRecipe) -> str:
+    """Return the name under which ``changes.yaml`` has a model's versions: its own.
+
+    An adapter that was merged into its base has the adapter's name there.
+    """
+    if recipe.lora is not None and recipe.lora.release == "merged":
+        return recipe.name.removesuffix("-merged")
+    return recipe.name

@@ -1,147 +1,242 @@
-"""The plots of cards and reports, as PNG: readable without colour vision, and the same bytes from the same numbers.
+"""The plots of cards and reports, as PNG: readable without colour vision, and reproducible.
 
-They are drawn without pyplot, independent of the user's display and style. The names of labels are plain text:
-matplotlib's mathematics between dollar signs is off.
+They are drawn without pyplot, independent of the user's display and style. The names of labels are
+plain text: matplotlib's mathematics between dollar signs is off.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from hub.contract.results import Results, TaskScore, by_task
-from hub.plot_style import COLOURS, LINES, WIDTH, name, picture
-from model_cards.manifest import Curve, TrainingFacts
+from sts_dino.hub.contract.results import Results, TaskScore, map_by_task
+from sts_dino.hub.plot_style import COLOURS, LINES, WIDTH, draw_picture, shorten_name
+from sts_dino.model_cards.facts import Curve, TrainingFacts
 
-Counted = Mapping[str, Mapping[str, int]]
-BINS = 20
-MARKERS = ("o", "D", "s")
-
-
-def label_plot(outcomes: Counted, rows: Counted, config: str) -> bytes:
-    """Two bar charts: label → outcome (kept, rejected) → texts; below, label → split → rows of ``config``."""
-
-    def draw(_: Figure, upper: Axes, lower: Axes) -> None:
-        _bars(upper, outcomes, "texts", "Texts requested")
-        _bars(lower, rows, "rows", f"Rows in {config}")
-
-    return picture(draw, (WIDTH, 2 * (1.4 + 0.4 * max(len(outcomes), len(rows)))), rows=2)
+NestedCounts = Mapping[str, Mapping[str, int]]
+HISTOGRAM_BINS = 20
+SIDE_MARKERS = ("o", "D", "s")  # of matplotlib
+# a bar writes its number inside from this share of the longest bar on
+LEAST_LABELLED_SHARE = 0.12
+MOST_MARKED_POINTS = 29  # a longer curve has no marker at each point
+_WITH_THOUSANDS_COMMAS = FuncFormatter(lambda value, _: f"{value:,.0f}")
 
 
-def length_plot(lengths: Mapping[str, Mapping[int, int]], unit: str) -> bytes:
-    """The distribution of text lengths, one line for each label (label → length → texts)."""
+def draw_label_plot(outcomes: NestedCounts, rows: NestedCounts, config: str) -> bytes:
+    """Draw two bar charts: texts by label and outcome; below, rows by label and split.
 
-    def draw(_: Figure, axes: Axes) -> None:
+    Args:
+        outcomes: label → outcome (kept, rejected) → texts.
+        rows: label → split → rows of ``config``.
+        config: the name of the config.
+    """
+    bars = max(len(outcomes), len(rows))
+
+    def draw_bars(_: Figure, upper: Axes, lower: Axes) -> None:
+        _draw_bars(upper, outcomes, "texts", "Texts requested")
+        _draw_bars(lower, rows, "rows", f"Rows in {config}")
+
+    return draw_picture(draw_bars, (WIDTH, 2 * (1.4 + 0.4 * bars)), rows=2)
+
+
+def draw_length_plot(lengths: Mapping[str, Mapping[int, int]], unit: str) -> bytes:
+    """Draw the distribution of text lengths, a line for each label.
+
+    Args:
+        lengths: label → length → texts; every label has texts.
+        unit: of the lengths, in words.
+    """
+
+    def draw_lines(_: Figure, axes: Axes) -> None:
         for index, (label, counts) in enumerate(lengths.items()):
-            total, sizes = sum(counts.values()), range(min(counts), max(counts) + 1)
+            total = sum(counts.values())
+            sizes = range(min(counts), max(counts) + 1)
             shares = [100 * counts.get(size, 0) / total for size in sizes]
-            axes.plot(sizes, shares, LINES[index % len(LINES)], color=_colour(index), linewidth=2, label=name(label))
-        axes.set(xlabel=f"length of a text, in {unit}", ylabel="texts of the label, %", ylim=(0, None))
+            axes.plot(
+                sizes,
+                shares,
+                LINES[index % len(LINES)],
+                color=_choose_colour(index),
+                linewidth=2,
+                label=shorten_name(label),
+            )
+        axes.set(
+            xlabel=f"length of a text, in {unit}", ylabel="texts of the label, %", ylim=(0, None)
+        )
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.legend(title="label", frameon=False)
 
-    return picture(draw, (WIDTH, 3.5))
+    return draw_picture(draw_lines, (WIDTH, 3.5))
 
 
-def training_plot(training: TrainingFacts) -> bytes:
-    """The training loss with its parts, and the validation score, by step; a line marks the selected step."""
-    best_step, metric = training.best_step, training.validation_metric or "Score"
+def draw_training_plot(training: TrainingFacts) -> bytes:
+    """Draw the training loss with its parts, and the validation score, by step.
+
+    A vertical line marks the selected step.
+    """
+    best_step = training.best_step
+
+    # panel title → curves
     panels: list[tuple[str, Mapping[str, Curve]]] = [
         ("Training loss", {"loss": training.loss_curve, **training.loss_parts})
     ]
     if training.validation_curve:
-        panels.append((f"{metric[:1].upper()}{metric[1:]} on validation", {"": training.validation_curve}))
-    last = max(step for _, curves in panels for curve in curves.values() for step, _ in curve)
+        metric = training.validation_metric or "Score"
+        title = f"{metric[:1].upper()}{metric[1:]} on validation"
+        panels.append((title, {"": training.validation_curve}))
+    last_step = 0
+    for _, curves in panels:
+        for curve in curves.values():
+            last_step = max([last_step, *(step for step, _ in curve)])
 
-    def draw(_: Figure, *drawn: Axes) -> None:
-        for position, (axes, (title, curves)) in enumerate(zip(drawn, panels, strict=True)):
-            _curves(axes, curves, first_colour=2 * position)
-            axes.set(xlabel="step", title=title, xlim=(0, 1.02 * last or 1))
+    def draw_panels(_: Figure, *panel_axes: Axes) -> None:
+        for index, (axes, (title, curves)) in enumerate(zip(panel_axes, panels, strict=True)):
+            _draw_curves(axes, curves, first_colour=2 * index)
+            axes.set(xlabel="step", title=title, xlim=(0, 1.02 * last_step or 1))
             axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-            axes.xaxis.set_major_formatter(_THOUSANDS)
+            axes.xaxis.set_major_formatter(_WITH_THOUSANDS_COMMAS)
             if best_step is not None:
-                axes.axvline(best_step, color=COLOURS[5], linestyle="--", label=f"step kept ({best_step:,})")
+                axes.axvline(
+                    best_step, color=COLOURS[5], linestyle="--", label=f"step kept ({best_step:,})"
+                )
             if best_step is not None or len(curves) > 1:
                 axes.legend(frameon=False)
 
-    return picture(draw, (WIDTH, 3 * len(panels)), rows=len(panels))
+    return draw_picture(draw_panels, (WIDTH, 3 * len(panels)), rows=len(panels))
 
 
-def similarity_plot(cosines: Mapping[str, Mapping[str, Sequence[float]]]) -> bytes:
-    """The distribution of cosines, a panel for each label (encoder → label → cosines); the last encoder is filled."""
+def draw_similarity_plot(cosines: Mapping[str, Mapping[str, Sequence[float]]]) -> bytes:
+    """Draw histograms of cosines, a panel for each label.
+
+    ``cosines``: encoder → label → cosines of pairs. All encoders have the same labels; the bars of
+    the last encoder are filled.
+    """
     labels = list(next(iter(cosines.values())))
-    low = min([0.0, *(value for of in cosines.values() for values in of.values() for value in values)])
+    lowest = 0.0
+    for by_label in cosines.values():
+        for values in by_label.values():
+            lowest = min([lowest, *values])
+    bins = np.linspace(lowest, 1, HISTOGRAM_BINS + 1).tolist()
 
-    def draw(_: Figure, *drawn: Axes) -> None:
-        for axes, label in zip(drawn, labels, strict=True):
-            for index, (encoder, of) in enumerate(cosines.items()):
-                kind: Any = "stepfilled" if index == len(cosines) - 1 else "step"
-                shares = np.full(len(of[label]), 100 / max(1, len(of[label])))
-                bins = np.linspace(low, 1, BINS + 1).tolist()
-                axes.hist(of[label], bins, weights=shares, histtype=kind, color=_colour(index), label=encoder, lw=2)
-            axes.set(title=name(label), ylabel="pairs, %")
-        drawn[-1].set(xlabel="cosine similarity")
-        drawn[0].legend(frameon=False)
+    def draw_histograms(_: Figure, *panel_axes: Axes) -> None:
+        for axes, label in zip(panel_axes, labels, strict=True):
+            for index, (encoder, by_label) in enumerate(cosines.items()):
+                values = by_label[label]
+                axes.hist(
+                    values,
+                    bins,
+                    weights=np.full(len(values), 100 / max(1, len(values))),
+                    histtype="stepfilled" if index == len(cosines) - 1 else "step",
+                    color=_choose_colour(index),
+                    label=encoder,
+                    lw=2,
+                )
+            axes.set(title=shorten_name(label), ylabel="pairs, %")
+        panel_axes[-1].set(xlabel="cosine similarity")
+        panel_axes[0].legend(frameon=False)
 
-    return picture(draw, (WIDTH, 0.4 + 2.2 * len(labels)), rows=len(labels))
+    return draw_picture(draw_histograms, (WIDTH, 0.4 + 2.2 * len(labels)), rows=len(labels))
 
 
-def score_plot(results: Results, sides: Mapping[str, Sequence[TaskScore]], most: int) -> bytes:
-    """The scores of the first ``most`` tasks with their 95 % intervals; each side has a marker and a colour."""
-    names = [name(f"{score.task} {score.split}", 40) for score in results.scores[:most]]
+def draw_score_plot(
+    results: Results, sides: Mapping[str, Sequence[TaskScore]], limit: int
+) -> bytes:
+    """Draw the scores of encoders with their 95 % intervals, a row for each task.
 
-    def draw(figure: Figure, axes: Axes) -> None:
+    Args:
+        results: names the tasks and their order.
+        sides: encoder → scores; each encoder has a marker and a colour.
+        limit: tasks to draw, from the first.
+    """
+    tasks = [(score.task, score.split) for score in results.scores[:limit]]
+    names = [shorten_name(f"{task} {split}", 40) for task, split in tasks]
+
+    def draw_scores(figure: Figure, axes: Axes) -> None:
         for index, (side, scores) in enumerate(sides.items()):
-            found, shift = by_task(scores), 0.2 * (index - (len(sides) - 1) / 2)
-            for place, score in enumerate(results.scores[:most]):
-                one = found.get((score.task, score.split))
-                if one is not None:
-                    axes.plot(
-                        one.interval() or (), [place + shift] * (2 if one.interval() else 0), color=_colour(index)
-                    )
-                    axes.plot(one.main_score, place + shift, MARKERS[index % len(MARKERS)], color=_colour(index))
-            axes.plot([], [], MARKERS[index % len(MARKERS)], color=_colour(index), label=side)
+            scores_by_task = map_by_task(scores)
+            offset = 0.2 * (index - (len(sides) - 1) / 2)
+            colour = _choose_colour(index)
+            marker = SIDE_MARKERS[index % len(SIDE_MARKERS)]
+            for row, key in enumerate(tasks):
+                score = scores_by_task.get(key)
+                if score is None:
+                    continue
+                height = row + offset
+                interval = score.interval() or ()
+                axes.plot(interval, [height] * len(interval), color=colour)
+                axes.plot(score.main_score, height, marker, color=colour)
+            axes.plot([], [], marker, color=colour, label=side)
         axes.set_yticks(range(len(names)), names)
         axes.set(xlabel="score x 100, with its 95 % interval", ylim=(len(names) - 0.5, -0.5))
         figure.legend(loc="outside lower center", ncols=len(sides), frameon=False)
 
-    return picture(draw, (WIDTH, 1.8 + 0.6 * len(names)))
+    return draw_picture(draw_scores, (WIDTH, 1.8 + 0.6 * len(names)))
 
 
-def _curves(axes: Axes, curves: Mapping[str, Curve], first_colour: int) -> None:
-    """The curves of one panel, each with its colour and line; several curves have a legend."""
+def _draw_curves(axes: Axes, curves: Mapping[str, Curve], first_colour: int) -> None:
+    """Draw the curves of a panel: name → (step, value); several curves get names for a legend.
+
+    ``first_colour``: the index of the first curve's colour.
+    """
     for index, (part, curve) in enumerate(curves.items()):
-        marker = "o" if len(curve) < 30 else ""
-        label = name(part) if len(curves) > 1 else None
-        colour, line = _colour(first_colour + index), LINES[index % len(LINES)]
-        axes.plot(*zip(*curve, strict=True), line, color=colour, linewidth=2, marker=marker, label=label)
+        axes.plot(
+            [step for step, _ in curve],
+            [value for _, value in curve],
+            LINES[index % len(LINES)],
+            color=_choose_colour(first_colour + index),
+            linewidth=2,
+            marker="o" if len(curve) <= MOST_MARKED_POINTS else "",
+            label=shorten_name(part) if len(curves) > 1 else None,
+        )
 
 
-_THOUSANDS = FuncFormatter(lambda value, _: f"{value:,.0f}")
+def _draw_bars(axes: Axes, counts: NestedCounts, unit: str, title: str) -> None:
+    """Draw horizontal bars, stacked by part, with the larger numbers inside.
 
-
-def _bars(axes: Axes, counts: Counted, unit: str, title: str) -> None:
-    """Horizontal bars, stacked by part, with the larger numbers inside."""
-    parts = list(dict.fromkeys(part for row in counts.values() for part in row))
-    names, ends = [name(label) for label in counts], [0] * len(counts)
+    Args:
+        axes: to draw on.
+        counts: bar → part → number.
+        unit: of the numbers.
+        title: of the panel.
+    """
+    names = [shorten_name(label) for label in counts]
     largest = max((sum(row.values()) for row in counts.values()), default=0)
+    parts: dict[str, None] = {}
+    for row in counts.values():
+        parts |= dict.fromkeys(row)
+
+    # the bars of each part, beginning where those of the part before end
+    ends = [0] * len(counts)
     for index, part in enumerate(parts):
         sizes = [row.get(part, 0) for row in counts.values()]
-        bars = axes.barh(range(len(names)), sizes, left=ends, color=_colour(index), label=part)
-        shown = [f"{size:,}" if size > 0.12 * largest else "" for size in sizes]
-        axes.bar_label(bars, labels=shown, label_type="center", color="white" if index == 0 else "black")
+        bars = axes.barh(
+            range(len(names)), sizes, left=ends, color=_choose_colour(index), label=part
+        )
+        axes.bar_label(
+            bars,
+            labels=[f"{size:,}" if size > LEAST_LABELLED_SHARE * largest else "" for size in sizes],
+            label_type="center",
+            color="white" if index == 0 else "black",
+        )
         ends = [end + size for end, size in zip(ends, sizes, strict=True)]
+
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
     axes.set(xlabel=unit, title=title)
     axes.grid(visible=False, axis="y")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
-    axes.xaxis.set_major_formatter(_THOUSANDS)
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0), borderaxespad=3.3, ncols=len(parts) or 1, frameon=False)
+    axes.xaxis.set_major_formatter(_WITH_THOUSANDS_COMMAS)
+    axes.legend(
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0),
+        borderaxespad=3.3,
+        ncols=len(parts) or 1,
+        frameon=False,
+    )
 
 
-def _colour(index: int) -> str:
+def _choose_colour(index: int) -> str:
+    """Return the colour of the series ``index``; colours repeat after the last."""
     return COLOURS[index % len(COLOURS)]

@@ -1,4 +1,4 @@
-"""The origin of a run on its page: papers to cite, changes of each version, and the way to reproduce it."""
+"""The origin of a run on its page: papers to cite, changes of versions, how to reproduce it."""
 
 import re
 from collections.abc import Collection
@@ -8,29 +8,40 @@ from typing import Any
 
 import yaml
 
-from hub.contract.published_paths import is_of, published_path
-from hub.contract.recipe import DatasetRecipe, ModelRecipe
-from hub.contract.run_dir import MANIFEST, RECIPE, Manifest
-from hub.errors import InputError
-from hub.untrusted import Markdown, code, table
-from model_cards import renderer
-from model_cards.manifest import CodeFacts, DatasetProvenance, ModelProvenance, Upstream
+from sts_dino.hub.client.publish import parse_version
+from sts_dino.hub.contract.published_paths import hide_folders, is_input_of
+from sts_dino.hub.contract.recipe import DatasetRecipe, ModelRecipe
+from sts_dino.hub.contract.run_dir import MANIFEST, RECIPE, Manifest
+from sts_dino.hub.errors import InputError
+from sts_dino.hub.untrusted import Markdown, format_code, format_table
+from sts_dino.model_cards import renderer
+from sts_dino.model_cards.facts import CodeFacts, DatasetProvenance, ModelProvenance, Upstream
 
-ENTRIES = (renderer.DATA / "citations.bib").read_text(encoding="utf-8").strip().split("\n\n")
-DINO, AUTO_NLI, PROMPT_EOL, DECLUTR, SIMCSE, GUIDANCE = ENTRIES
-CHANGES = "changes.yaml"
-IN_THE_CLONE = "assets/"  # the project's own files
-RUN_DIRECTORY = re.compile(r"datasets\.\d+\.path|base\.vocabulary\.path")  # a file of rows has a suffix
-FOLDER = "published"
-WEIGHTS = (".safetensors", ".gguf")
-MOST_PACKAGES = 5  # that a card lists one by one
-STAGES = {"dataset": "write", "model": "train"}  # by kind of run
-UNKNOWN = Markdown("not recorded; ask the publisher")
+BIBTEX_ENTRIES = (renderer.DATA / "citations.bib").read_text(encoding="utf-8").strip().split("\n\n")
+DINO, AUTO_NLI, PROMPT_EOL, DECLUTR, SIMCSE, GUIDANCE = BIBTEX_ENTRIES
+CHANGES_FILE = "changes.yaml"
+CLONE_FOLDER = "assets/"  # of files that a clone of the project has
+# keys of a model recipe whose path is a run directory or, with a suffix, a file of rows
+RUN_DIRECTORY_KEY = re.compile(r"datasets\.\d+\.path|base\.vocabulary\.path")
+DOWNLOAD_FOLDER = "published"  # of a published recipe, in the printed commands
+WEIGHT_SUFFIXES = (".safetensors", ".gguf")
+MOST_LISTED_PACKAGES = 5  # a card counts more of them
+COMMAND_OF_KIND = {"dataset": "write", "model": "train"}
+UNKNOWN_ORIGIN = Markdown("not recorded; ask the publisher")
 
 
-def cited(methods: Collection[str], debiased: bool, prompted: bool = False, guided: bool = False) -> str:
-    """BibTeX of these methods (dino, auto-nli, declutr, simcse), of self-debiasing, a prompt and guidance."""
-    wanted = {
+def format_citations(
+    methods: Collection[str], debiased: bool, prompted: bool = False, guided: bool = False
+) -> str:
+    """Format the BibTeX entries of the papers behind a dataset or model.
+
+    Args:
+        methods: of dino, auto-nli, declutr and simcse.
+        debiased: whether texts were generated with self-debiasing (DINO).
+        prompted: whether the encoder reads sentences in a prompt (PromptEOL).
+        guided: whether texts were generated with guidance.
+    """
+    conditions = {
         DINO: "dino" in methods or debiased,
         AUTO_NLI: "auto-nli" in methods,
         PROMPT_EOL: prompted,
@@ -38,102 +49,174 @@ def cited(methods: Collection[str], debiased: bool, prompted: bool = False, guid
         SIMCSE: "simcse" in methods,
         GUIDANCE: guided,
     }
-    return "\n\n".join(entry for entry, is_cited in wanted.items() if is_cited)
+    return "\n\n".join(entry for entry, is_cited in conditions.items() if is_cited)
 
 
-def change_table(name: str, version: str, complete: bool) -> Markdown | None:
-    """The changes of the versions up to ``version``; None for an artefact without entries in ``data/changes.yaml``.
+def format_changes(name: str, version: str, complete: bool) -> Markdown | None:
+    """Format the changes up to ``version`` as a table; None without any in ``changes.yaml``.
 
-    Raises InputError when a complete version has none.
+    Raises InputError when a complete version has no entry and earlier ones have.
     """
     changes = read_changes(name)
     if not changes:
         return None
     if complete and version not in changes:
         hint = "add one line on top: what is new in it"
-        raise InputError(f"{renderer.DATA / CHANGES}: {name}", f"has no entry for version {version}", hint=hint)
-    older = [(key, line) for key, line in changes.items() if _order(key) <= _order(version)]
-    return table(["version", "what is new"], [[code(f"v{key}"), line] for key, line in older]) if older else None
+        raise InputError(
+            f"{renderer.DATA / CHANGES_FILE}: {name}",
+            f"has no entry for version {version}",
+            hint=hint,
+        )
+    rows: list[list[Any]] = []
+    for key, line in changes.items():
+        if parse_version(key) <= parse_version(version):
+            rows.append([format_code(f"v{key}"), line])
+    return format_table(["version", "what is new"], rows) if rows else None
 
 
 def read_changes(name: str) -> dict[str, str]:
-    """Version → line of one artefact, newest first; empty where the file has none."""
-    tree = yaml.load((renderer.DATA / CHANGES).read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
-    return {name: {}, **tree}[name]
+    """Read the changes of an artefact, version → line, newest first; empty without an entry."""
+    tree = yaml.load(
+        (renderer.DATA / CHANGES_FILE).read_text(encoding="utf-8"), Loader=yaml.BaseLoader
+    )
+    return tree.get(name, {})
 
 
-def _order(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split("."))
-
-
-def reproduction(
-    manifest: Manifest, recipe: DatasetRecipe | ModelRecipe, provenance: DatasetProvenance | ModelProvenance, repo: str
+def describe_reproduction(
+    manifest: Manifest,
+    recipe: DatasetRecipe | ModelRecipe,
+    provenance: DatasetProvenance | ModelProvenance,
+    repo_id: str,
 ) -> dict[str, Any]:
-    """Template variables of ``reproduce.md.jinja``: the run's own command, and the commands on another machine."""
+    """Return the variables of ``reproduce.md.jinja``.
+
+    They are the run's command and commit, the commands that repeat it on another machine, and the
+    table of inputs that are not published. A growing run has no tag.
+    """
     tag = f"v{recipe.version}" if manifest.complete else None
     return {
         "command": provenance.command,
         "commit": provenance.code.commit if provenance.code else None,
-        "commands": commands(repo, tag, manifest, provenance.code),
-        "local_inputs": local_inputs(recipe, manifest, provenance, repo.partition("/")[0]),
+        "commands": format_commands(repo_id, tag, manifest, provenance.code),
+        "local_inputs": format_local_inputs(
+            recipe, manifest, provenance, repo_id.partition("/")[0]
+        ),
     }
 
 
-def commands(repo_id: str, tag: str | None, manifest: Manifest, made_in: CodeFacts | None) -> str:
-    """Shell lines from an empty machine to the run. ``tag``: of the finished run; None while it grows."""
-    clone: tuple[str, ...] = ()
-    if made_in and made_in.url:
-        checkout = f"git checkout {quote(made_in.commit.removesuffix('-dirty'))}"
-        clone = (f"git clone {quote(made_in.url)} sts-dino && cd sts-dino", checkout)
-        clone += ("pip install -e . -c constraints.txt",)
+def format_commands(
+    repo_id: str, tag: str | None, manifest: Manifest, code: CodeFacts | None
+) -> str:
+    """Format the shell commands that repeat a run on an empty machine.
+
+    Args:
+        repo_id: the Hub repository of the published run.
+        tag: the tag of the finished run; None while the run grows.
+        manifest: tells a dataset from a model.
+        code: the clone of the run; without its URL, no command clones the project.
+    """
+    # the clone, at the run's commit
+    lines = []
+    if code and code.url:
+        lines += [
+            f"git clone {quote(code.url)} sts-dino && cd sts-dino",
+            f"git checkout {quote(code.commit.removesuffix('-dirty'))}",
+            "pip install -e . -c constraints.txt",
+        ]
+
+    # the published recipe, and the stage that reads it
     kind = "--repo-type dataset " if manifest.kind == "dataset" else ""
     revision = f"--revision {tag} " if tag else ""
-    download = f"hf download {repo_id} {RECIPE} {MANIFEST} {kind}{revision}--local-dir {FOLDER}"
-    return "\n".join((*clone, download, f"sts-dino {STAGES[manifest.kind]} {FOLDER}/{RECIPE}"))
+    lines.append(
+        f"hf download {repo_id} {RECIPE} {MANIFEST} {kind}{revision}--local-dir {DOWNLOAD_FOLDER}"
+    )
+    lines.append(f"sts-dino {COMMAND_OF_KIND[manifest.kind]} {DOWNLOAD_FOLDER}/{RECIPE}")
+    return "\n".join(lines)
 
 
-def local_inputs(
-    recipe: DatasetRecipe | ModelRecipe, manifest: Manifest, provenance: DatasetProvenance | ModelProvenance, owner: str
+def format_local_inputs(
+    recipe: DatasetRecipe | ModelRecipe,
+    manifest: Manifest,
+    provenance: DatasetProvenance | ModelProvenance,
+    owner: str,
 ) -> Markdown | None:
-    """The unpublished files and folders of a run: key, name, SHA-256, origin. None without any."""
+    """Format a table of the local files and folders that a run reads; None without any.
+
+    Args:
+        recipe: names the local paths.
+        manifest: has the SHA-256 of each; a path without one is left out.
+        provenance: has the origin of the language model's or base encoder's folder.
+        owner: the Hub user or organisation of the published run.
+    """
+    origins = _describe_origins(recipe, provenance)
+    published = {}
+    if isinstance(provenance, ModelProvenance):
+        published = {item.path: item for item in provenance.datasets if item.repo_id}
+    rows = []
+    for key, path in recipe.collect_local_paths().items():
+        digest = find_input_digest(path, manifest)
+        if digest is None:
+            continue
+        name = hide_folders(path)
+        if path.startswith(CLONE_FOLDER):
+            origin = Markdown("in the clone")
+        elif name in published:
+            dataset = published[name]
+            repo_id = format_code(f"{dataset.repo_id}@{dataset.revision}")
+            origin = Markdown(f"the published dataset {repo_id}")
+        elif RUN_DIRECTORY_KEY.fullmatch(key) and not PurePath(path).suffix:
+            repo_id = format_code(f"{owner}/{PurePath(name).name}")
+            origin = Markdown(f"a dataset; if it was published with the encoder, {repo_id}")
+        else:
+            origin = origins.get(key) or UNKNOWN_ORIGIN
+        rows.append([format_code(key), format_code(name), format_code(digest), origin])
+    return format_table(["key", "name", "SHA-256", "origin"], rows) if rows else None
+
+
+def _describe_origins(
+    recipe: DatasetRecipe | ModelRecipe, provenance: DatasetProvenance | ModelProvenance
+) -> dict[str, Any]:
+    """Return the recorded origins: key of the recipe → description of its file or folder."""
     origins: dict[str, Any] = {}
     if isinstance(recipe, DatasetRecipe):
         origins["source.path"] = recipe.source.description
-        origins["few_shot.examples.path"] = recipe.few_shot.examples.description if recipe.few_shot else None
-    upstream = provenance.base if isinstance(provenance, ModelProvenance) else provenance.model
-    origins |= dict.fromkeys(("model.path", "base.path"), made_from(upstream.upstream))
-
-    def origin(key: str, path: str) -> Any:
-        if path.startswith(IN_THE_CLONE):
-            return Markdown("in the clone")
-        if RUN_DIRECTORY.fullmatch(key) and not PurePath(path).suffix:
-            name = code(f"{owner}/{PurePath(published_path(path)).name}")
-            return Markdown(f"a dataset; if it was published with the encoder, {name}")
-        return origins.get(key) or UNKNOWN
-
-    rows = [
-        [code(key), code(published_path(path)), code(digest), origin(key, path)]
-        for key, path in recipe.local_paths().items()
-        if (digest := input_digest(path, manifest)) is not None
-    ]
-    return table(["key", "name", "SHA-256", "origin"], rows) if rows else None
+        if recipe.few_shot:
+            origins["few_shot.examples.path"] = recipe.few_shot.examples.description
+    if isinstance(provenance, ModelProvenance):
+        upstream = provenance.base.upstream
+    else:
+        upstream = provenance.model.upstream
+    if upstream:
+        origins["model.path"] = describe_upstream(upstream)
+        origins["base.path"] = origins["model.path"]
+    return origins
 
 
-def input_digest(path: str, manifest: Manifest) -> str | None:
-    """SHA-256 of a recipe's local path: of the file, or of the weights in a folder; None: unknown."""
-    found = {name: digest for name, digest in sorted(manifest.inputs.items()) if is_of(name, path)}
-    inside = [name for name in found if not name.startswith(f"{path}/") or name.endswith(WEIGHTS)]
-    return found[inside[0]] if inside else None
+def find_input_digest(path: str, manifest: Manifest) -> str | None:
+    """Find the SHA-256 of a local file, or of the first weights in a local folder.
+
+    ``path``: as the recipe has it. Returns None when the manifest does not record it.
+    """
+    for name, digest in sorted(manifest.inputs.items()):
+        is_in_folder = name.startswith(f"{path}/")
+        if is_input_of(name, path) and (not is_in_folder or name.endswith(WEIGHT_SUFFIXES)):
+            return digest
+    return None
 
 
-def made_from(upstream: Upstream | None) -> Markdown | None:
-    """The origin of a language model's folder; None where it is not recorded."""
-    if upstream is None:
-        return None
-    packages = [code(f"{name} {version}") for name, version in upstream.packages.items()]
-    if len(packages) > MOST_PACKAGES:
+def describe_upstream(upstream: Upstream) -> Markdown:
+    """Describe the origin of a language model's folder: model, facts, packages, maker."""
+    packages = [format_code(f"{name} {version}") for name, version in upstream.packages.items()]
+    if len(packages) > MOST_LISTED_PACKAGES:
         packages = [Markdown(f"{len(packages)} packages such as {packages[0]}")]
     origin = f" from {', '.join(packages)}" if packages else ""
-    facts = (("licence", upstream.license), ("SHA-256", upstream.sha256), ("revision", upstream.revision))
-    more = ", ".join(f"{name} {code(value)}" for name, value in facts if value)
-    return Markdown(f"{code(upstream.model)}{f' ({more})' if more else ''}, made{origin} by {code(upstream.made_by)}")
+    facts = {
+        "licence": upstream.license,
+        "SHA-256": upstream.sha256,
+        "revision": upstream.revision,
+        "weights": upstream.converted_from,
+    }
+    details = ", ".join(f"{name} {format_code(value)}" for name, value in facts.items() if value)
+    suffix = f" ({details})" if details else ""
+    maker = format_code(upstream.made_by)
+    return Markdown(f"{format_code(upstream.model)}{suffix}, made{origin} by {maker}")

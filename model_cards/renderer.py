@@ -1,52 +1,73 @@
 """The renderer of cards and reports: templates to Markdown, and Markdown to the HTML of a report.
 
-Undefined variables raise. Templates print escaped text, except values of class ``Markdown``; so a page's structure
-comes from its template alone, whatever the texts of a dataset say.
+Undefined variables raise. Templates print escaped text, except values of class ``Markdown``; so a
+page's structure comes from its template alone, whatever the texts of a dataset say.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader
 
-from hub import scores
-from hub.contract.licences import Licence
-from hub.contract.published_paths import origin_name
-from hub.untrusted import Markdown, code, fenced, inline, prose, template_environment
+from sts_dino.hub import scores
+from sts_dino.hub.contract.licences import Licence
+from sts_dino.hub.contract.published_paths import name_origin
+from sts_dino.hub.untrusted import (
+    Markdown,
+    escape_inline,
+    escape_prose,
+    format_code,
+    format_fenced,
+    make_template_environment,
+)
 
-HERE = Path(__file__).parent
-DATA = HERE / "data"
-FOREIGN = re.compile(r"""<(?!/?(?:code|details|summary|section)>|section lang="[a-z]+">)""")
-CELLS = {"td_open", "th_open", "paragraph_open", "list_item_open"}
-
-
-def fill(template: str, context: Mapping[str, Any]) -> str:
-    """A template of ``templates/`` filled with ``context``; the result ends with one newline."""
-    return _environment(HERE / "templates").get_template(template).render(context).strip() + "\n"
-
-
-def licence_link(licence: Licence) -> Markdown:
-    """The licence's name, linked unless the card itself explains it."""
-    name = inline(licence.name)
-    return name if licence.link.startswith("#") else Markdown(f"[{name}]({licence.link})")
+DATA = Path(__file__).with_name("data")
+TEMPLATES = Path(__file__).with_name("templates")
+# the beginning of a tag that no card has
+FOREIGN_TAG = re.compile(r"""<(?!/?(?:code|details|summary|section)>|section lang="[a-z]+">)""")
+# tokens of markdown-it whose elements hold text of any script
+TEXT_TOKENS = {"td_open", "th_open", "paragraph_open", "list_item_open"}
 
 
-def html(markdown: str) -> str:
-    """Markdown as HTML that loads nothing; its own tags but ``code``, ``details`` and ``section`` appear as text."""
+def fill_template(template: str, context: Mapping[str, Any]) -> str:
+    """Fill the file ``template`` of ``templates/`` with the variables of ``context``.
+
+    The result ends with one newline. Raises jinja2.UndefinedError for a missing variable.
+    """
+    page = _make_environment(TEMPLATES).get_template(template)
+    return page.render(context).strip() + "\n"
+
+
+def link_licence(licence: Licence) -> Markdown:
+    """Return the licence's name, linked unless the card itself explains it."""
+    name = escape_inline(licence.name)
+    if licence.link.startswith("#"):
+        return name
+    return Markdown(f"[{name}]({licence.link})")
+
+
+def convert_to_html(markdown: str) -> str:
+    """Convert Markdown to HTML that loads nothing.
+
+    Its own tags, except ``code``, ``details``, ``summary`` and ``section``, appear as text.
+    """
     from markdown_it import MarkdownIt
 
-    def tag(renderer: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
-        return FOREIGN.sub("&lt;", tokens[index].content)
+    def escape_tag(renderer: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
+        return FOREIGN_TAG.sub("&lt;", tokens[index].content)
 
+    # HTML in the Markdown: the cards' own tags alone
     parser = MarkdownIt("commonmark").enable("table")
-    parser.add_render_rule("html_inline", tag)
-    parser.add_render_rule("html_block", tag)
+    parser.add_render_rule("html_inline", escape_tag)
+    parser.add_render_rule("html_block", escape_tag)
+
+    # attributes: the direction of each text, and links that send no referrer
     tokens = parser.parse(markdown)
     for token in tokens:
-        if token.type in CELLS:
+        if token.type in TEXT_TOKENS:
             token.attrSet("dir", "auto")
         for child in token.children or []:
             if child.type == "link_open":
@@ -54,17 +75,26 @@ def html(markdown: str) -> str:
     return parser.renderer.render(tokens, parser.options, {})
 
 
+def _list_as_code(names: Iterable[str]) -> Markdown:
+    """Format names as code, separated by commas."""
+    return Markdown(", ".join(format_code(name) for name in names))
+
+
 @cache
-def _environment(folder: Path) -> Environment:
-    """Cached with its compiled templates: a growing dataset gets a card with every commit."""
-    environment = template_environment(FileSystemLoader(folder))
+def _make_environment(folder: Path) -> Environment:
+    """Make the template environment of a folder, with the filters of cards.
+
+    It is cached with its compiled templates: a growing dataset gets a card with every commit.
+    """
+    environment = make_template_environment(FileSystemLoader(folder))
     environment.filters |= {
-        "fenced": fenced,
-        "licence": licence_link,
-        "prose": prose,
-        "listed": lambda names: Markdown(", ".join(map(code, names))),
-        "origin": lambda place, otherwise="": origin_name(place.repo_id, place.path) or otherwise,  # of a section
+        "fenced": format_fenced,
+        "licence": link_licence,
+        "prose": escape_prose,
+        "listed": _list_as_code,
+        # of a section of a recipe or manifest
+        "origin": lambda item, otherwise="": name_origin(item.repo_id, item.path) or otherwise,
         "percent": lambda share: Markdown(f"{100 * share:.1f} %"),
-        "score": lambda value: Markdown(scores.number(value)),
+        "score": lambda value: Markdown(scores.format_number(value)),
     }
     return environment

@@ -1,129 +1,428 @@
-"""The score tables of cards and reports: encoder, base encoder, SimCSE baseline, paper, and several trainings.
+"""The score tables of cards and reports: encoder, base encoder, SimCSE baseline, paper, repeats.
 
-A table holds one family of scores: those with the same aggregation, head and metric. A task's name carries its protocol
-(``sts12/mean``); a classifier's score says whether it transfers or probes.
+A table holds one family of scores: those with the same aggregation, head and metric. A task's name
+carries its protocol (``sts12/mean``); a classifier's score says whether it transfers or probes.
+
+A paper's numbers stand beside a model's only where data, encoder and protocol agree. Which recipe a
+paper's row belongs to is in ``papers.yaml``; the numbers are in ``sts_dino.hub.papers``.
 """
 
-from collections.abc import Iterable
-from typing import Any
+from __future__ import annotations
 
-from hub import scores as formats
-from hub.contract.measured import Repeats, Summary
-from hub.contract.results import RULE, Gain, Method, Part, Results, TaskScore, by_task
-from hub.untrusted import Markdown, code, table
-from model_cards.papers import PaperRow
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain
+from typing import Any, NamedTuple
 
-EARLIER_PROBING = ["sentlen", "wc", "treedepth", "topconst", "bshift", "tense", "subjnum", "objnum", "somo", "coordinv"]
-"""Data sets of probing tasks in results from before a score recorded its family."""
+import yaml
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+from sts_dino.hub import scores as formats
+from sts_dino.hub.contract.measured import Repeats, Summary
+from sts_dino.hub.contract.recipe import START_OF_FINISHED_ENCODER, ModelRecipe, TrainingData
+from sts_dino.hub.contract.results import (
+    VERDICT_RULE,
+    Gain,
+    Method,
+    Part,
+    Results,
+    TaskScore,
+    VerdictWord,
+    map_by_task,
+)
+from sts_dino.hub.papers import Paper, Table, find_paper
+from sts_dino.hub.untrusted import Markdown, format_code, format_table
+from sts_dino.model_cards.renderer import DATA
+
+# data sets of probing tasks in results from before a score recorded its family
+EARLIER_PROBING = [
+    "sentlen",
+    "wc",
+    "treedepth",
+    "topconst",
+    "bshift",
+    "tense",
+    "subjnum",
+    "objnum",
+    "somo",
+    "coordinv",
+]
 STS = "Semantic textual similarity"
 OPTIMISERS = {"senteval": "SentEval's own optimiser", "lbfgs": "optimum by L-BFGS"}
-CHOOSING = "validation accuracy, by which the regularisation is chosen"
-PROBES = {**OPTIMISERS, **{f"{mode}-validation": f"{words}; {CHOOSING}" for mode, words in OPTIMISERS.items()}}
+VALIDATION_SCORE = "validation accuracy, by which the regularisation is chosen"
+PROBES = {
+    **OPTIMISERS,
+    **{f"{mode}-validation": f"{words}; {VALIDATION_SCORE}" for mode, words in OPTIMISERS.items()},
+}
 TITLES = {  # protocol → title, in the order of a card
     "all": f"{STS}: one correlation over all pairs",
     "mean": f"{STS}: mean over subsets",
     "wmean": f"{STS}: mean over subsets, weighted by pairs",
     "regression": "Relatedness with a trained head",
-    **{f"transfer/{mode}": f"Transfer tasks: classifiers on the embeddings, {words}" for mode, words in PROBES.items()},
-    **{f"probing/{mode}": f"Probing tasks: classifiers on the embeddings, {words}" for mode, words in PROBES.items()},
+    **{
+        f"transfer/{mode}": f"Transfer tasks: classifiers on the embeddings, {words}"
+        for mode, words in PROBES.items()
+    },
+    **{
+        f"probing/{mode}": f"Probing tasks: classifiers on the embeddings, {words}"
+        for mode, words in PROBES.items()
+    },
 }
 MTEB, OTHER = "MTEB", "Other tasks"
-INTERVALS: dict[Method, str] = {
+INTERVAL_NAMES: dict[Method, str] = {
     "percentile": "95 % percentile bootstrap intervals",
     "bca": "95 % bootstrap intervals, bias-corrected and accelerated (BCa),",
 }
-OPEN_PROTOCOLS = 6  # a card folds more of them away
+MOST_OPEN_PROTOCOLS = 6  # a card folds a longer list away
+VERDICT_PHRASES: dict[VerdictWord, str] = {
+    "better": "better than",
+    "worse": "worse than",
+    "not significant": "not significantly different from",
+}
 SIMCSE, TRAINED = "SimCSE baseline", "trained"  # the encoder before training: ``Encoder.start``
 
 
-def families(scores: Iterable[TaskScore]) -> dict[str, list[TaskScore]]:
-    """Title → scores of one table: families in the order of a card, scores in the given order."""
-    found: dict[str, list[TaskScore]] = {}
+class PaperRow(BaseModel):
+    """One row of a paper's table; the keys are explained in ``papers.yaml``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tables: tuple[str, ...]
+    row: str
+    dataset: str | None = None
+    config: str | None = None
+    loss: str | None = None
+    limit: int | None = None
+    base: tuple[str, ...]
+    pooling: str
+    prompt: str | None = None
+    mean_of: str | None = None
+
+    @property
+    def source(self) -> str:
+        """Paper, section and table of every table that has the row."""
+        return "; ".join(paper.name_source(table) for paper, table in self._find_tables())
+
+    @property
+    def scores(self) -> dict[tuple[str, str], float]:
+        """The paper's numbers by (our task, metric); columns of other protocols are left out."""
+        scores: dict[tuple[str, str], float] = {}
+        for _, table in self._find_tables():
+            scores |= table.get_task_scores(table.find_row(self.row))
+        return scores
+
+    @property
+    def averages(self) -> dict[str, float]:
+        """The paper's averages by their names in ``sts_dino.eval.tasks.registry``."""
+        averages: dict[str, float] = {}
+        for _, table in self._find_tables():
+            values = table.find_row(self.row).values
+            for column, value in zip(table.columns, values, strict=True):
+                if column.average is not None and value is not None:
+                    averages[column.average] = value
+        return averages
+
+    def _find_tables(self) -> list[tuple[Paper, Table]]:
+        """Find the tables of the row's references, e.g. dino/1, each with its paper."""
+        tables = []
+        for reference in self.tables:
+            key, _, number = reference.partition("/")
+            paper = find_paper(key)
+            tables.append((paper, paper.find_table(int(number))))
+        return tables
+
+    def get_score(self, score: TaskScore) -> float | None:
+        """Return the paper's number for the same measurement as ``score``; None without one."""
+        if score.split not in ("test", "all"):
+            return None
+        return self.scores.get((score.task, score.main_metric))
+
+    def select_tables(self, scores: Sequence[TaskScore]) -> PaperRow | None:
+        """Return the row with the tables that have a number for one of ``scores`` alone.
+
+        None when no table has one.
+        """
+        rows = [self.model_copy(update={"tables": (table,)}) for table in self.tables]
+        tables = [
+            row.tables[0]
+            for row in rows
+            if any(row.get_score(score) is not None for score in scores)
+        ]
+        return self.model_copy(update={"tables": tuple(tables)}) if tables else None
+
+    def is_reproduced_by(self, recipe: ModelRecipe) -> bool:
+        """Return whether ``recipe`` has the row's encoder and exactly its data and loss."""
+        base = recipe.base
+        if base.repo_id not in self.base or base.modules != "transformer":
+            return False
+        if base.pooling != self.pooling or base.prompt != self.prompt:
+            return False
+        expected = []
+        if self.dataset:
+            expected.append((self.dataset, self.config, self.loss, self.limit))
+        return expected == [
+            (_name_full_version(data), data.config, data.loss, recipe.limit)
+            for data in recipe.datasets
+        ]
+
+
+def _name_full_version(data: TrainingData) -> str:
+    """Return the dataset's name without its owner; empty unless it is tagged v1 or later.
+
+    Versions below 1 are parts of the paper's data.
+    """
+    revision = data.revision or ""
+    if not revision.startswith("v") or revision.startswith("v0."):
+        return ""
+    return (data.repo_id or "").rpartition("/")[2]
+
+
+@cache
+def load_paper_rows() -> tuple[PaperRow, ...]:
+    """Read all rows of ``papers.yaml``."""
+    tree = yaml.safe_load((DATA / "papers.yaml").read_text(encoding="utf-8"))
+    return TypeAdapter(tuple[PaperRow, ...]).validate_python(tree)
+
+
+def find_reproduced_row(recipe: ModelRecipe) -> PaperRow | None:
+    """Return the paper's row that a recipe reproduces; None without one.
+
+    The recipe trains the row's encoder on the row's data alone, in a full version.
+    """
+    return next((row for row in load_paper_rows() if row.is_reproduced_by(recipe)), None)
+
+
+class TaskPart(NamedTuple):
+    """The score of a part of a task, e.g. of a subset of STS12."""
+
+    dataset: str
+    split: str
+    name: str
+    part: Part
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A baseline's scores, and the encoder's gains over it, both by (task, split).
+
+    ``header`` and ``gain_header`` name their columns in a score table.
+    """
+
+    header: str
+    gain_header: str
+    scores: Mapping[tuple[str, str], TaskScore]
+    gains: Mapping[tuple[str, str], Gain]
+
+
+def group_by_title(scores: Iterable[TaskScore]) -> dict[str, list[TaskScore]]:
+    """Group scores by the table that shows them: title → scores.
+
+    The titles have a card's order, the scores of a title keep theirs.
+    """
+    groups: dict[str, list[TaskScore]] = {}
     for score in scores:
-        found.setdefault(title(score.task, score.main_metric, score.family), []).append(score)
-    return {name: found[name] for name in in_order(found)}
+        groups.setdefault(make_title(score.task, score.main_metric, score.family), []).append(score)
+    return {title: groups[title] for title in sort_titles(groups)}
 
 
-def in_order(titles: Iterable[str]) -> list[str]:
-    """Each title once: those of ``TITLES`` in that order, then MTEB's and others."""
-    order = {name: place for place, name in enumerate(TITLES.values())}
-    last = len(order)
-    return sorted(set(titles), key=lambda name: (order.get(name, last + (not name.startswith(MTEB))), name))
+def sort_titles(titles: Iterable[str]) -> list[str]:
+    """Sort the distinct titles: those of ``TITLES`` in that order, then MTEB's and others."""
+    order = {title: index for index, title in enumerate(TITLES.values())}
+    return sorted(
+        set(titles),
+        key=lambda title: (order.get(title, len(order)), not title.startswith(MTEB), title),
+    )
 
 
-def title(task: str, metric: str, family: str | None = None) -> str:
-    """The title of a task's scores under a metric; ``family`` is the recorded one, None in earlier results."""
+def make_title(task: str, metric: str, family: str | None = None) -> str:
+    """Return the title of the table that has a task's scores.
+
+    Args:
+        task: DATASET/PROTOCOL, or mteb/TASK.
+        metric: the main metric of the score.
+        family: transfer or probing, of a classifier's score; None in earlier results.
+    """
     dataset, _, protocol = task.partition("/")
     if dataset == "mteb":
         return f"{MTEB}: {metric}"
     if protocol in PROBES:
-        protocol = f"{family or ('probing' if dataset in EARLIER_PROBING else 'transfer')}/{protocol}"
-    known = TITLES.get("all" if protocol == "cosine" else protocol)
-    return known or f"{OTHER}: {protocol}, {metric}"
+        if family is None:
+            family = "probing" if dataset in EARLIER_PROBING else "transfer"
+        protocol = f"{family}/{protocol}"
+    if protocol == "cosine":
+        protocol = "all"
+    return TITLES.get(protocol) or f"{OTHER}: {protocol}, {metric}"
 
 
-def score_context(results: Results, row: PaperRow | None, start: str, trained: bool) -> dict[str, Any]:
-    """Template variables of ``scores.md.jinja``; ``start``: what the encoder before training is called."""
-    scores = [*results.scores, *results.base_scores, *results.control_scores]
-    named = {"": results.scores, f"{start}, ": results.base_scores, f"{SIMCSE}, ": results.control_scores}
-    sides = [(side, one) for side, found in named.items() for one in found]
+def build_score_context(
+    results: Results, row: PaperRow | None, start: str, trained: bool
+) -> dict[str, Any]:
+    """Return the template variables of ``scores.md.jinja``.
+
+    Args:
+        results: scores of the encoder and its baselines.
+        row: the paper's row that the recipe reproduces; None without one.
+        start: the name of the encoder before training.
+        trained: whether the encoder was trained here.
+    """
+    sides = {
+        "": results.scores,
+        f"{start}, ": results.base_scores,
+        f"{SIMCSE}, ": results.control_scores,
+    }
+    other_versions = []
+    for side, scores in sides.items():
+        for score in scores:
+            if score.versions:
+                other_versions.append((f"{side}{score.task} {score.split}", score.versions))
+    baselines = _list_baselines(results, start, trained)
+    gains = (*results.gains, *results.over_control)
+    protocols = {(score.task, score.protocol): score for score in results.scores}
     return {
         "results": results,
+        "verdicts": describe_verdicts(results, start),
         "scores": {
-            name: _table(found, results, row, start, trained) for name, found in families(results.scores).items()
+            title: _format_scores(scores, baselines, row, TRAINED if trained else "score")
+            for title, scores in group_by_title(results.scores).items()
         },
-        "elsewhere": formats.elsewhere(results, start) if trained else "",
+        "elsewhere": formats.describe_public_gains(results, start) if trained else "",
         "paper_averages": row.averages if row else {},
-        "parts": parts_of(results),
-        "no_interval": any(score.interval() is None for score in scores),
-        "interval": INTERVALS[results.interval],
-        "rule": RULE if any(gain.verdict for gain in (*results.gains, *results.over_control)) else None,
-        "protocols": list({(score.task, score.protocol): score for score in results.scores}.values()),
-        "open_protocols": OPEN_PROTOCOLS,
-        "other_versions": [(f"{side}{one.task} {one.split}", one.versions) for side, one in sides if one.versions],
+        "parts": list_task_parts(results),
+        "no_interval": any(score.interval() is None for score in chain(*sides.values())),
+        "interval": INTERVAL_NAMES[results.interval],
+        "rule": VERDICT_RULE if any(gain.verdict for gain in gains) else None,
+        "protocols": list(protocols.values()),
+        "open_protocols": MOST_OPEN_PROTOCOLS,
+        "other_versions": other_versions,
     }
 
 
-def _table(scores: list[TaskScore], results: Results, row: PaperRow | None, start: str, trained: bool) -> Markdown:
-    """The scores of a family, those of a trained encoder beside its baselines, and the paper's numbers."""
-    before, gains = by_task(results.base_scores), by_task(results.gains)
-    control, over = by_task(results.control_scores), by_task(results.over_control)
-    units = {score.unit for score in scores}
-    papers = [row.score(score) if row else None for score in scores]
+def describe_verdicts(results: Results, start: str) -> list[Markdown]:
+    """Describe on which tasks the encoder is better or worse than its baselines, a sentence each.
+
+    ``start``: the name of the encoder before training. A baseline without tested gains has no
+    sentence.
+    """
+    sentences = []
+    baselines = {f"the encoder {start}": results.gains, f"the {SIMCSE}": results.over_control}
+    for name, gains in baselines.items():
+        phrases = []
+        for word, phrase in VERDICT_PHRASES.items():
+            tasks = [f"{gain.task} {gain.split}" for gain in gains if gain.verdict == word]
+            if tasks:
+                phrases.append(f"on {', '.join(map(format_code, tasks))} {phrase} {name}")
+        if not phrases:
+            continue
+        sentence = "; ".join(phrases)
+        if not any(gain.verdict == "better" for gain in gains):
+            sentence += f". No gain over {name} is shown"
+            if start == START_OF_FINISHED_ENCODER and name.endswith(start):
+                sentence += ": keep that one"
+        sentences.append(Markdown(f"Verdict: {sentence}."))
+    return sentences
+
+
+def _list_baselines(results: Results, start: str, trained: bool) -> list[Baseline]:
+    """List the base encoder, if ``trained``, and the SimCSE baseline, if it has scores."""
+    baselines = []
+    if trained:
+        baselines.append(
+            Baseline(start, "gain", map_by_task(results.base_scores), map_by_task(results.gains))
+        )
+    if results.control_scores:
+        baselines.append(
+            Baseline(
+                SIMCSE,
+                "gain over SimCSE",
+                map_by_task(results.control_scores),
+                map_by_task(results.over_control),
+            )
+        )
+    return baselines
+
+
+def _format_scores(
+    scores: list[TaskScore], baselines: list[Baseline], row: PaperRow | None, score_header: str
+) -> Markdown:
+    """Format a table of scores with the baselines' and the paper's numbers.
+
+    Args:
+        scores: the scores of one table, at least one.
+        baselines: each gets a column of scores and a column of gains.
+        row: the paper's row; None, or a row without these tasks, leaves the column out.
+        score_header: of the encoder's own column.
+    """
+    papers = [row.get_score(score) if row else None for score in scores]
     in_paper = any(paper is not None for paper in papers)
-    header = ["task", "split", *(units if len(units) == 1 else ["rows"])]
-    header += [*([start] if trained else []), *([SIMCSE] if control else []), TRAINED if trained else "score"]
-    header += [*(["gain"] if trained else []), *(["gain over SimCSE"] if control else [])]
-    rows: list[list[Any]] = []
+    has_one_unit = len({score.unit for score in scores}) == 1
+
+    # the headers
+    header = ["task", "split", scores[0].unit if has_one_unit else "rows"]
+    header += [baseline.header for baseline in baselines]
+    header.append(score_header)
+    header += [baseline.gain_header for baseline in baselines]
+    if in_paper:
+        header.append("paper")
+
+    # a row for each task and split
+    rows = []
     for score, paper in zip(scores, papers, strict=True):
-        counted = score.n if len(units) == 1 else f"{score.n:,} {score.unit}"
-        key = score.task, score.split
-        sides = [*([(before, gains)] if trained else []), *([(control, over)] if control else [])]
-        cells = [*(formats.score(found.get(key)) for found, _ in sides), formats.score(score)]
-        cells += [_gain(found.get(key), score, gain.get(key)) for found, gain in sides]
-        cells += ["" if paper is None else formats.number(paper)] if in_paper else []
-        rows.append([code(score.task), score.split, counted, *map(Markdown, cells)])
-    return table([*header, *(["paper"] if in_paper else [])], rows)
+        count = score.n if has_one_unit else f"{score.n:,} {score.unit}"
+        cells = _format_numbers(score, baselines)
+        if in_paper:
+            cells.append(Markdown("" if paper is None else formats.format_number(paper)))
+        rows.append([format_code(score.task), score.split, count, *cells])
+    return format_table(header, rows)
 
 
-def _gain(before: TaskScore | None, after: TaskScore, gain: Gain | None) -> str:
-    if gain is not None or before is None:
-        return formats.difference(gain)
-    return f"{formats.number(after.main_score - before.main_score, signed=True)} [{formats.NO_INTERVAL}]"
+def _format_numbers(score: TaskScore, baselines: list[Baseline]) -> list[Markdown]:
+    """Format the cells of a score: baselines' scores, the score, gains over the baselines."""
+    key = (score.task, score.split)
+    texts = [formats.format_score(baseline.scores.get(key)) for baseline in baselines]
+    texts.append(formats.format_score(score))
+    texts += [_format_gain(score, baseline) for baseline in baselines]
+    return [Markdown(text) for text in texts]
 
 
-def parts_of(results: Results) -> list[tuple[str, str, str, Part]]:
-    """(data set, split, name, part) of every task with parts, e.g. STS subsets, once a data set."""
-    parts = {
-        (score.task if score.task.startswith("mteb/") else score.task.partition("/")[0], score.split, name, part)
-        for score in results.scores
-        for name, part in score.parts.items()
-    }
-    return sorted(parts, key=lambda found: found[:3])
+def _format_gain(score: TaskScore, baseline: Baseline) -> str:
+    """Format the gain over a baseline; without a tested gain, the difference of both scores."""
+    key = (score.task, score.split)
+    gain = baseline.gains.get(key)
+    reference = baseline.scores.get(key)
+    if gain is not None or reference is None:
+        return formats.format_difference(gain)
+    difference = formats.format_number(score.main_score - reference.main_score, signed=True)
+    return f"{difference} [{formats.NO_INTERVAL}]"
 
 
-def repeated_scores(repeats: Repeats, results: Results | None = None) -> dict[str, list[Summary]]:
-    """Title → summaries of several trainings; ``results`` have the metrics."""
-    known = {score.task: (score.main_metric, score.family) for score in results.scores} if results else {}
-    found = {one.task: title(one.task, *known.get(one.task, ("other metric", None))) for one in repeats.summaries}
-    return {name: [one for one in repeats.summaries if found[one.task] == name] for name in in_order(found.values())}
+def list_task_parts(results: Results) -> list[TaskPart]:
+    """List the scores of the subsets of tasks, e.g. of STS12.
+
+    Tasks of one data set (``DATASET/VARIANT``) have equal scores of subsets: they count once.
+    """
+    parts = set()
+    for score in results.scores:
+        dataset = score.task
+        if not dataset.startswith("mteb/"):
+            dataset = dataset.partition("/")[0]
+        for name, part in score.parts.items():
+            parts.add(TaskPart(dataset, score.split, name, part))
+    return sorted(parts, key=lambda part: part[:3])
+
+
+def group_repeated_scores(
+    repeats: Repeats, results: Results | None = None
+) -> dict[str, list[Summary]]:
+    """Group the summaries of repeated trainings by the title of their score table.
+
+    ``results`` name each task's metric and family; None: all tasks come under one title.
+    """
+    metrics: dict[str, tuple[str, str | None]] = {}
+    if results:
+        metrics = {score.task: (score.main_metric, score.family) for score in results.scores}
+    groups: dict[str, list[Summary]] = {}
+    for summary in repeats.summaries:
+        metric, family = metrics.get(summary.task, ("other metric", None))
+        groups.setdefault(make_title(summary.task, metric, family), []).append(summary)
+    return {title: groups[title] for title in sort_titles(groups)}

@@ -1,1 +1,3 @@
-"""Releases: a recipe to a published artefact in one command. The one package that may call every stage."""
+"""Releases: a recipe to a published artefact in one command. The one package that may call every
+stage.
+"""

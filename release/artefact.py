@@ -1,8 +1,8 @@
-"""The artefact of a recipe: its stages run as child processes, its card is written, and it is published."""
+"""The artefact of a recipe: run its stages as child processes, write its card, publish it."""
 
+import logging
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -11,49 +11,55 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import OfflineModeIsEnabled
 from huggingface_hub.utils import disable_progress_bars
 
-from eval.runs.job import EvaluationOptions
-from hub import cli
-from hub.client.connection import hub_errors
-from hub.client.fetch import fetch
-from hub.client.plan import Plan
-from hub.client.publish import BASELINE, Options, publish
-from hub.client.repository import Repository
-from hub.contract import run_dir
-from hub.contract.measured import require_value
-from hub.contract.recipe import DatasetRecipe, ModelRecipe
-from hub.contract.recipe_file import load_recipe, resolved
-from hub.errors import InputError
-from release.grow import IncrementalPublisher
-from release.options import (
+from sts_dino.eval.runs.job import EvaluationOptions
+from sts_dino.hub.client.connection import convert_hub_errors
+from sts_dino.hub.client.fetch import fetch_run
+from sts_dino.hub.client.plan import Plan
+from sts_dino.hub.client.publish import BASELINE_PROBLEM, Options, publish_run
+from sts_dino.hub.client.repository import Repository
+from sts_dino.hub.contract import run_dir
+from sts_dino.hub.contract.measured import require_value
+from sts_dino.hub.contract.recipe import DatasetRecipe, ModelRecipe
+from sts_dino.hub.contract.recipe_file import format_recipe, load_recipe
+from sts_dino.hub.errors import InputError
+from sts_dino.release.grow import IncrementalPublisher
+from sts_dino.release.options import (
     ClusterWorkers,
     RecipeOverrides,
     ReleaseOptions,
-    patient,
-    set_words,
-    words_of,
+    format_options,
+    format_settings,
+    set_patience,
 )
-from release.preflight import (
+from sts_dino.release.preflight import (
     Target,
     check_base,
     check_dtype,
     check_pins,
     check_run,
-    namespace,
-    publication_target,
-    published_base,
+    find_published_base,
+    find_target,
+    require_namespace,
 )
-from release.publish import loading_script
-from release.simcse import train_baseline
-from release.stages import StageProcess, run_stage
+from sts_dino.release.publish import (
+    build_loading_script,
+    record_published_datasets,
+    warn_of_unlicensed_parts,
+)
+from sts_dino.release.simcse import train_baseline
+from sts_dino.release.stages import StageProcess, run_stage
+
+logger = logging.getLogger(__name__)
 
 Recipe = TypeVar("Recipe", DatasetRecipe, ModelRecipe)
 
 
 @dataclass
 class Request:
-    """The options of a release, and its ``owner`` on the Hub, as the Hub spells it.
+    """The options of a release; ``owner`` is the Hub's user or organisation to publish to.
 
-    Raises InputError or RunError when the token may not publish there.
+    Creating a request asks the Hub for the owner. That raises InputError or RunError when the token
+    may not publish there.
     """
 
     options: ReleaseOptions
@@ -62,21 +68,26 @@ class Request:
     workers: ClusterWorkers
 
     def __post_init__(self) -> None:
-        """Ask the Hub whose the token is."""
-        self.publication = Options(self.options.public, self.options.force, patience=patient(self.options.longest))
-        disable_progress_bars()  # the stages have their own
-        with hub_errors("ask who the token belongs to"):
-            self.owner = namespace(HfApi(), self.options.org, self.options.yes, self.publication.patience)
+        """Set ``publication`` and, after asking the Hub, ``owner``."""
+        self.publication = Options(
+            self.options.public, self.options.force, patience=set_patience(self.options.longest)
+        )
+        disable_progress_bars()  # of huggingface_hub: the stages show progress
+        with convert_hub_errors("ask who the token belongs to"):
+            patience = self.publication.patience
+            self.owner = require_namespace(HfApi(), self.options.org, self.options.yes, patience)
 
 
 class Artefact(ABC, Generic[Recipe]):
-    """The dataset or model that a recipe stands for: its run directory and its repository."""
+    """The dataset or model of a recipe, with its run directory and its Hub repository."""
 
     kind: str
 
     def __init__(self, path: Path, recipe: Recipe, request: Request):
         self.recipe: Recipe = recipe
-        self.path, self.request, self.options = path, request, request.options
+        self.path = path
+        self.request = request
+        self.options = request.options
         self.directory = self.options.artifacts / f"{self.kind}s" / recipe.name
         self.repo_id = f"{request.owner}/{recipe.name}"
         self.repository = Repository(HfApi(), self.repo_id, self.kind)
@@ -84,52 +95,78 @@ class Artefact(ABC, Generic[Recipe]):
 
     @abstractmethod
     def make(self) -> None:
-        """Run the stages that are not done; with ``--yes``, only for a run that may be published."""
+        """Run the unfinished stages.
+
+        With ``--yes``, RunError is raised before any stage when the Hub would refuse the result.
+        """
 
     def check(self) -> None:
-        """Raise InputError for a recipe or a run directory that could not be published in the end."""
-        from model_cards.render import require_card
+        """Raise InputError for a recipe or a run directory that could not be published."""
+        from sts_dino.model_cards.render import require_card
 
         require_card(self.recipe, self.repo_id)
-        if not self.options.append:  # what rows may be appended to, the stage itself checks
+        if not self.options.append:  # sts-dino write checks which run rows are appended to
             check_run(self.directory, self.recipe)
 
     def release(self) -> Plan | None:
-        """Run the stages and publish the result; without ``--yes``, and for a baseline, publish nothing."""
+        """Run the stages, unless ``--again`` is given, and publish the result.
+
+        Returns the plan of the publication, which only ``--yes`` carries out; None without a plan.
+        """
         self.check()
         if not self.options.again:
             self.make()
         return self.publish()
 
     def publish(self) -> Plan | None:
-        """The publication or its plan; None for a plan when the Hub cannot be reached."""
+        """Write the card and publish the finished run; without ``--yes``, only plan that.
+
+        Returns the plan; without ``--yes``, None when the Hub cannot be reached.
+        """
         if self.options.again:
-            with run_dir.locked(self.directory):  # update it in keys that affect no row or weight
-                manifest = run_dir.require_complete(self.directory)
-                run_dir.rewrite_recipe(self.directory, manifest, self.recipe.version, resolved(self.recipe))
+            self.update_recipe()
         self.write_card()
-        publication = replace(self.request.publication, script=loading_script(self.directory))
-        with hub_errors(f"publish {self.repo_id}"):
+        script = build_loading_script(self.directory)
+        publication = replace(self.request.publication, script=script)
+        with convert_hub_errors(f"publish {self.repo_id}"):
             try:
-                return publish(HfApi(), self.directory, self.request.owner, self.options.yes, publication)
+                return publish_run(
+                    HfApi(), self.directory, self.request.owner, self.options.yes, publication
+                )
             except (httpx2.ConnectError, OfflineModeIsEnabled):
                 if self.options.yes:
                     raise
-                cli.say(f"warning: {self.directory} is made, but no Hub says what its publication would change")
+                problem = "is made, but no Hub says what its publication would change"
+                logger.warning(f"{self.directory} {problem}")
                 return None
+
+    def update_recipe(self) -> None:
+        """Write the recipe into the finished run, for changed keys that decide no row or weight."""
+        with run_dir.lock_run(self.directory):
+            manifest = run_dir.require_complete(self.directory)
+            text = format_recipe(self.recipe)
+            run_dir.rewrite_recipe(self.directory, manifest, self.recipe.version, text)
 
     def write_card(self) -> None:
         """Write the card of the finished run into its directory."""
-        from model_cards.render import render, write
+        from sts_dino.model_cards.render import render, write
 
+        warn_of_unlicensed_parts(self.directory)
         write(self.directory, render(self.directory, self.repo_id))
 
     def find_target(self) -> Target:
-        """The branch to publish to. Raises RunError when the release would be refused."""
-        look, force = partial(self.patience.until_done, "look at the Hub"), self.options.force
-        with hub_errors(f"publish {self.repo_id}"):
-            look(lambda: self.repository.require_visibility(self.options.public))
-            return look(lambda: publication_target(self.repository, self.recipe, force))
+        """Return the branch to publish to.
+
+        Raises RunError when the Hub's repository would refuse the release.
+        """
+
+        def look_at_hub() -> Target:
+            """Check the repository's visibility, and find the branch."""
+            self.repository.require_visibility(self.options.public)
+            return find_target(self.repository, self.recipe, self.options.force)
+
+        with convert_hub_errors(f"publish {self.repo_id}"):
+            return self.patience.call_until_done("look at the Hub", look_at_hub)
 
 
 class ModelArtefact(Artefact[ModelRecipe]):
@@ -138,10 +175,11 @@ class ModelArtefact(Artefact[ModelRecipe]):
     kind = "model"
 
     def __init__(self, path: Path, request: Request):
-        super().__init__(path, load_recipe(path, ModelRecipe, request.overrides.keys("limit")), request)
+        settings = request.overrides.list_settings("limit")
+        super().__init__(path, load_recipe(path, ModelRecipe, settings), request)
 
     def check(self) -> None:
-        """Refuse data without a fixed revision, too."""
+        """Raise InputError, too, for training data without a fixed revision."""
         check_pins(self.path, self.recipe)
         super().check()
 
@@ -149,20 +187,26 @@ class ModelArtefact(Artefact[ModelRecipe]):
         """Train the encoder and the SimCSE baseline that the recipe names, and score both."""
         if self.options.yes and not self.recipe.is_baseline:
             self.find_target()
-        overrides, evaluation = self.request.overrides, words_of(self.request.evaluation)
+        overrides = self.request.overrides
         run_stage("train", str(self.path), "--out", str(self.directory), *overrides.words)
         train_baseline(self.directory, self.recipe)
-        settings = set_words(overrides.settings)
-        run_stage("score", str(self.path), "--model", str(self.directory), *evaluation, *settings)
+        words = [*format_options(self.request.evaluation), *format_settings(overrides.settings)]
+        run_stage("score", str(self.path), "--model", str(self.directory), *words)
 
     def publish(self) -> Plan | None:
-        """Publish; of a baseline, only write the card."""
+        """Publish the model; for a baseline, only write the card and return None."""
         if not self.recipe.is_baseline:
             return super().publish()
         if not self.options.again:
             self.write_card()
-        cli.say(f"{self.recipe.name}: {BASELINE}")
+        logger.info(f"{self.recipe.name}: {BASELINE_PROBLEM}")
         return None
+
+    def write_card(self) -> None:
+        """Write the card; with ``--yes`` it names the published datasets of the training."""
+        if self.options.yes and not self.recipe.is_baseline:
+            record_published_datasets(self.directory, self.request.owner, self.patience)
+        super().write_card()
 
 
 class DatasetArtefact(Artefact[DatasetRecipe]):
@@ -171,54 +215,70 @@ class DatasetArtefact(Artefact[DatasetRecipe]):
     kind = "dataset"
 
     def __init__(self, path: Path, request: Request):
-        recipe = load_recipe(path, DatasetRecipe, request.overrides.keys("source.limit"))
+        recipe = load_recipe(path, DatasetRecipe, request.overrides.list_settings("source.limit"))
         check_dtype(path, recipe)
         super().__init__(path, recipe, request)
 
     def check(self) -> None:
-        """With ``--yes``, refuse a dataset without the required gain, too: it would be published while it grows."""
+        """Raise InputError, with ``--yes``, also for a dataset without the required gain.
+
+        Such a dataset may not even grow on the Hub.
+        """
         super().check()
         if self.options.yes:
             self._require_value()
 
     def publish(self) -> Plan | None:
-        """The publication or its plan, for a dataset with the required gain."""
+        """Publish the dataset, or plan that, if it has the required gain."""
         self._require_value()
         return super().publish()
 
     def _require_value(self) -> None:
-        if self.options.min_value is not None:
-            try:
-                manifest = run_dir.require_complete(self.directory)
-                check_run(self.directory, self.recipe)
-            except InputError as error:
-                hint = f"make it without --yes, measure it (sts-dino value {self.directory}), then publish it"
-                raise InputError(self.directory, "is not made, so its value is not known", hint=hint) from error
-            require_value(self.directory, manifest, self.options.min_value)
+        """Raise InputError without a measured gain of at least ``--min-value``."""
+        if self.options.min_value is None:
+            return
+        try:
+            manifest = run_dir.require_complete(self.directory)
+            check_run(self.directory, self.recipe)
+        except InputError as error:
+            problem = "is not made, so its value is not known"
+            measure = f"measure it (sts-dino value {self.directory})"
+            hint = f"make it without --yes, {measure}, then publish it"
+            raise InputError(self.directory, problem, hint=hint) from error
+        require_value(self.directory, manifest, self.options.min_value)
 
     def make(self) -> None:
-        """Generate the dataset; with ``--yes``, resume from the Hub and publish it while it grows."""
+        """Generate the dataset.
+
+        With ``--yes`` the run resumes from its published part, unless ``--fresh`` is given, and is
+        published while it grows. A run with ``--append`` is published when it is finished.
+        """
         words = ["write", str(self.path), "--out", str(self.directory)]
-        words += [*self.request.overrides.words, *words_of(self.request.workers)]
+        words += [*self.request.overrides.words, *format_options(self.request.workers)]
         words += ["--append"] if self.options.append else []
         if not self.options.yes:
             run_stage(*words)
             return
         target = self.find_target()
         if self.options.append:  # published whole: until then users load the earlier version
-            self._find_base()
+            self._fetch_base()
             run_stage(*words)
             return
         if not self.options.fresh:
             self._resume(target, self.recipe)
         with StageProcess(*words) as generation:
-            self._publisher(target).follow(generation.running)
+            self._make_publisher(target).follow(generation.is_running)
             generation.wait()
 
-    def _find_base(self) -> None:
-        """Fetch the published version into an empty run directory. Raises RunError for another run."""
-        with hub_errors(f"append to {self.repo_id}"):
-            base = self.patience.until_done("look at the Hub", lambda: published_base(self.repository))
+    def _fetch_base(self) -> None:
+        """Fetch the published version, to which rows are appended, into an empty run directory.
+
+        Raises RunError when the run directory holds a run that does not continue that version.
+        """
+        with convert_hub_errors(f"append to {self.repo_id}"):
+            base = self.patience.call_until_done(
+                "look at the Hub", lambda: find_published_base(self.repository)
+            )
         local = run_dir.read_manifest(self.directory)
         if base is not None and local is None:
             self._resume(base, None)
@@ -226,22 +286,33 @@ class DatasetArtefact(Artefact[DatasetRecipe]):
             check_base(self.repo_id, local, base.manifest)
 
     def _resume(self, target: Target, recipe: DatasetRecipe | None) -> None:
-        """Fetch the published part of a run into an empty run directory; ``recipe``: as for ``fetch``."""
-        if target.remote is None or target.manifest is None:
-            return
-        what, found = f"fetch {self.repo_id}", (target.remote, target.manifest)
-        with hub_errors(what), run_dir.locked(self.directory):
-            if not self.directory.exists() or not any(self.directory.iterdir()):
-                self.patience.until_done(what, lambda: fetch(self.repository, *found, recipe, self.directory))
+        """Fetch the published part of a run; a run directory with files stays as it is.
 
-    def _publisher(self, target: Target) -> IncrementalPublisher:
-        from model_cards.render import render
+        Args:
+            target: the branch with the published part; nothing is fetched when it has none.
+            recipe: the run's recipe; None: the published one.
+        """
+        remote, manifest = target.remote, target.manifest
+        if remote is None or manifest is None:
+            return
+        action = f"fetch {self.repo_id}"
+        with convert_hub_errors(action), run_dir.lock_run(self.directory):
+            if self.directory.exists() and any(self.directory.iterdir()):
+                return
+            self.patience.call_until_done(
+                action,
+                lambda: fetch_run(self.repository, remote, manifest, recipe, self.directory),
+            )
+
+    def _make_publisher(self, target: Target) -> IncrementalPublisher:
+        """Make the publisher of the growing run to the target's branch."""
+        from sts_dino.model_cards.render import render
 
         return IncrementalPublisher(
             self.repository,
             self.directory,
             target.branch,
-            lambda manifest, at: render(self.directory, self.repo_id, manifest=manifest, now=at),
+            lambda manifest, now: render(self.directory, self.repo_id, manifest=manifest, now=now),
             self.request.publication,
             self.options.commits_per_hour,
         )

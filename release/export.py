@@ -1,7 +1,8 @@
 """A copy of an encoder with ONNX files: ``sts-dino export ENCODER [--int8] [--out DIR]``.
 
-torch.onnx converts the network; tokenizer, pooling and prompts stay the encoder's. The files are where
-``backend="onnx"`` of sentence-transformers looks. ``onnx/equality.json`` compares them with the torch encoder.
+torch.onnx converts the network; the copy keeps the encoder's tokenizer, pooling and prompts. The
+files are where ``backend="onnx"`` of sentence-transformers looks. ``onnx/equality.json`` compares
+them with the torch encoder.
 """
 
 import json
@@ -19,46 +20,87 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from eval.encoders.embeddings import paired
-from eval.encoders.load import Encoder, checked, download, load_encoder, named, require_model
-from eval.scoring.sts import spearman
-from eval.tasks.rows import Rows
-from eval.tasks.sources import Source
-from hub.cli import aligned, new_app, say
-from hub.contract.run_dir import MANIFEST, RECIPE
-from hub.errors import InputError, RunError
-from hub.untrusted import reading_model
+from sts_dino.eval.encoders.embeddings import compute_cosines
+from sts_dino.eval.encoders.load import (
+    Encoder,
+    check_embeddings,
+    download,
+    load_encoder,
+    require_model,
+    resolve_encoder,
+)
+from sts_dino.eval.scoring.cosines import compute_spearman
+from sts_dino.eval.tasks.rows import Rows
+from sts_dino.eval.tasks.sources import Source
+from sts_dino.hub.cli import make_app
+from sts_dino.hub.contract.run_dir import MANIFEST, RECIPE
+from sts_dino.hub.errors import InputError, RunError
+from sts_dino.hub.scores import align_columns
+from sts_dino.hub.untrusted import convert_model_errors
+
+logger = logging.getLogger(__name__)
 
 Vectors = NDArray[np.float32]
-FOLDER, EQUALITY = "onnx", "equality.json"
-FILES = {"float32": "model.onnx", "int8": "model_qint8_dynamic.onnx"}
+ONNX_FOLDER = "onnx"
+EQUALITY_FILE = "equality.json"
+NETWORK_FILES = {"float32": "model.onnx", "int8": "model_qint8_dynamic.onnx"}
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
-LEFT_OUT = (FOLDER, MANIFEST, RECIPE, ".*")  # of a run: the copy is an encoder alone
-LEAST = 0.999  # cosine of float32 ONNX and torch: rounding leaves 0.999999
+# of a run directory; the copy holds the encoder alone
+LEFT_OUT_PATTERNS = (ONNX_FOLDER, MANIFEST, RECIPE, ".*")
+LEAST_COSINE = 0.999  # of float32 ONNX and torch: rounding leaves 0.999999
+# two lengths, so that the exporter sees a padded batch
+EXAMPLE_BATCH = ["Two texts of words.", "One."]
 
-app = new_app("Export an encoder to ONNX.")
+app = make_app("Export an encoder to ONNX.")
 
 
-def convert(encoder: Encoder, folder: Path, int8: bool) -> None:
-    """Write the files of ``FILES`` into a folder. Raises InputError when torch.onnx cannot convert the network."""
+def convert_to_onnx(encoder: Encoder, folder: Path, int8: bool) -> None:
+    """Write ``model.onnx`` (float32) and, with ``int8``, its quantized form into ``folder``.
+
+    Raises InputError when torch.onnx cannot convert the network.
+    """
     import torch
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    logging.disable(logging.WARNING)  # of the exporter, about packages that it does not need
+    # the exporter warns about packages that it does not need
+    logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
-    model, made = cast(Any, encoder.model), folder / FILES["float32"]
-    model.transformers_model.config.use_cache = False
-    read = dict(model.tokenizer(["Two texts of words.", "One."], padding=True, return_tensors="pt"))
-    more: Any = {"input_names": list(read), "output_names": ["last_hidden_state"], "external_data": False}
-    more["dynamic_shapes"] = {name: {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC} for name in read}
-    with reading_model(encoder.name, "cannot be converted to ONNX", hint="serve it with torch"):
-        torch.onnx.export(model.transformers_model, (), made, kwargs=read, dynamo=True, verbose=False, **more)
-    if int8:  # 7 bits of a weight: sums of 8 saturate on CPUs without VNNI
-        quantize_dynamic(made, folder / FILES["int8"], weight_type=QuantType.QInt8, per_channel=True, reduce_range=True)
+
+    # the float32 network; batch size and length stay variable
+    model = cast(Any, encoder.model)
+    network = model.transformers_model
+    network.config.use_cache = False
+    features = dict(model.tokenizer(EXAMPLE_BATCH, padding=True, return_tensors="pt"))
+    variable = torch.export.Dim.DYNAMIC
+    options: Any = {
+        "input_names": list(features),
+        "output_names": ["last_hidden_state"],
+        "external_data": False,
+        "dynamic_shapes": {name: {0: variable, 1: variable} for name in features},
+    }
+    float32_path = folder / NETWORK_FILES["float32"]
+    hint = "serve it with torch"
+    with convert_model_errors(encoder.name, "cannot be converted to ONNX", hint=hint):
+        torch.onnx.export(
+            network, (), float32_path, kwargs=features, dynamo=True, verbose=False, **options
+        )
+
+    # reduce_range quantizes to 7 bits: sums of 8-bit products saturate on CPUs without VNNI
+    if int8:
+        quantize_dynamic(
+            float32_path,
+            folder / NETWORK_FILES["int8"],
+            weight_type=QuantType.QInt8,
+            per_channel=True,
+            reduce_range=True,
+        )
 
 
-def served(encoder: Encoder, path: Path) -> Callable[[list[str]], Any]:
-    """The encoder's ``embed``, from now on with an ONNX file as its network."""
+def replace_network(encoder: Encoder, path: Path) -> Callable[[list[str]], Any]:
+    """Replace the encoder's network by the ONNX file ``path``, and return its ``embed``.
+
+    The replacement changes ``encoder``: its torch network no longer runs.
+    """
     import torch
     from onnxruntime import InferenceSession, SessionOptions
     from transformers.modeling_outputs import BaseModelOutput
@@ -66,51 +108,89 @@ def served(encoder: Encoder, path: Path) -> Callable[[list[str]], Any]:
     options = SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     session = InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    names = [one.name for one in session.get_inputs()]
+    input_names = [session_input.name for session_input in session.get_inputs()]
 
     def forward(**features: Any) -> Any:
-        (hidden,) = session.run(["last_hidden_state"], {name: features[name].numpy() for name in names})
-        return BaseModelOutput(torch.from_numpy(hidden))
+        inputs = {name: features[name].numpy() for name in input_names}
+        (hidden_states,) = session.run(["last_hidden_state"], inputs)
+        return BaseModelOutput(torch.from_numpy(hidden_states))
 
     cast(Any, encoder.model).transformers_model.forward = forward
     return encoder.embed
 
 
-def agreement(pairs: Rows, texts: Sequence[str], torch: Vectors, onnx: Vectors) -> dict[str, float]:
-    """Mean and minimum cosine of two encoders' vectors of ``texts``, and Spearman x 100 of the second on ``pairs``."""
-    row = {text: number for number, text in enumerate(texts)}
-    first, second = ([row[text] for text in side] for side in (pairs.first, pairs.second))
-    cosines, of_pairs = np.array(paired(torch, onnx)), np.array(paired(onnx[first], onnx[second]))
-    facts = {
+def measure_agreement(
+    pairs: Rows, texts: Sequence[str], torch_vectors: Vectors, onnx_vectors: Vectors
+) -> dict[str, float]:
+    """Compare two encoders by their embeddings of the same texts.
+
+    Args:
+        pairs: sentence pairs with human scores; every sentence is one of ``texts``.
+        texts: distinct texts.
+        torch_vectors: the torch encoder's embeddings of ``texts``, (texts, dimension).
+        onnx_vectors: the ONNX encoder's embeddings of ``texts``, (texts, dimension).
+
+    Returns mean and minimum cosine of both embeddings of a text, and Spearman x 100 of the ONNX
+    encoder on ``pairs``, rounded to six digits.
+    """
+    row_of_text = {text: row for row, text in enumerate(texts)}
+    first_rows = [row_of_text[text] for text in pairs.first]
+    second_rows = [row_of_text[text] for text in pairs.second]
+    pair_cosines = np.array(compute_cosines(onnx_vectors[first_rows], onnx_vectors[second_rows]))
+    cosines = np.array(compute_cosines(torch_vectors, onnx_vectors))
+    agreement = {
         "mean_cosine": cosines.mean(),
         "minimum_cosine": cosines.min(),
-        "spearman": 100 * spearman(of_pairs, pairs.target),
+        "spearman": 100 * compute_spearman(pair_cosines, pairs.target),
     }
-    return {name: round(float(value), 6) for name, value in facts.items()}
+    return {name: round(float(value), 6) for name, value in agreement.items()}
 
 
-def compared(encoder: Encoder, folder: Path) -> dict[str, dict[str, float]]:
-    """Network → bytes and agreement on STSb dev. Raises RunError for float32 vectors below ``LEAST``."""
-    pairs, model = Source().load("stsb", ["validation"])["validation"], cast(Any, encoder.model)
+def compare_networks(encoder: Encoder, folder: Path) -> dict[str, dict[str, float]]:
+    """Compare the ONNX files in ``folder`` with the torch encoder on the sentences of STSb dev.
+
+    Returns network (torch, float32, int8) → its bytes and the keys of ``measure_agreement``. Raises
+    RunError when a float32 vector has a cosine below ``LEAST_COSINE`` to torch's.
+    """
+    pairs = Source().load("stsb", ["validation"])["validation"]
     texts = sorted({*pairs.first, *pairs.second})
-    say(f"encoding {len(texts):,} sentences of STSb dev with each network")
-    torch = checked(encoder.embed(texts), texts, encoder.name)
-    size = sum(one.nbytes for one in model.parameters())
-    facts = {"torch": {"bytes": size, **agreement(pairs, texts, torch, torch)}}
-    for kind, path in ((kind, folder / name) for kind, name in FILES.items() if (folder / name).is_file()):
-        found = checked(served(encoder, path)(texts), texts, f"{encoder.name} ({kind})")
-        facts[kind] = {"bytes": path.stat().st_size, **agreement(pairs, texts, torch, found)}
-        if kind == "float32" and (least := facts[kind]["minimum_cosine"]) < LEAST:
-            problem = f"its ONNX network differs: minimum cosine {least:.4f} to torch's vectors"
-            raise RunError(encoder.name, problem, hint=f"nothing is written below {LEAST}; serve it with torch")
-    return facts
+    logger.info(f"encoding {len(texts):,} sentences of STSb dev with each network")
+    parameters = cast(Any, encoder.model).parameters()
+    torch_vectors = check_embeddings(encoder.embed(texts), texts, encoder.name)
+    networks = {
+        "torch": {
+            "bytes": sum(parameter.nbytes for parameter in parameters),
+            **measure_agreement(pairs, texts, torch_vectors, torch_vectors),
+        }
+    }
+    for name, file_name in NETWORK_FILES.items():
+        path = folder / file_name
+        if not path.is_file():
+            continue
+        vectors = replace_network(encoder, path)(texts)
+        vectors = check_embeddings(vectors, texts, f"{encoder.name} ({name})")
+        agreement = measure_agreement(pairs, texts, torch_vectors, vectors)
+        networks[name] = {"bytes": path.stat().st_size, **agreement}
+
+    least = networks["float32"]["minimum_cosine"]
+    if least < LEAST_COSINE:
+        problem = f"its ONNX network differs: minimum cosine {least:.4f} to torch's vectors"
+        hint = f"nothing is written below {LEAST_COSINE}; serve it with torch"
+        raise RunError(encoder.name, problem, hint=hint)
+    return networks
 
 
 @app.command()
 def main(
-    encoder: Annotated[str, typer.Argument(metavar="ENCODER", help="Run directory, folder, ORG/NAME or bare name")],
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="The copy [default: NAME-onnx]")] = None,
-    int8: Annotated[bool, typer.Option("--int8", help="Also int8 weights, quantized dynamically")] = False,
+    encoder: Annotated[
+        str, typer.Argument(metavar="ENCODER", help="Run directory, folder, ORG/NAME or bare name")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The copy [default: NAME-onnx]")
+    ] = None,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="Also int8 weights, quantized dynamically")
+    ] = False,
 ) -> None:
     """Copy an encoder with its network as ONNX, and compare the vectors of STSb dev's sentences.
 
@@ -118,37 +198,83 @@ def main(
 
       sts-dino export artifacts/models/my-encoder --int8
     """
-    require_model(place := named(encoder))
+    place = resolve_encoder(encoder)
+    require_model(place)
     out = out or Path(f"{Path(encoder.partition('@')[0]).resolve().name}-onnx")
     if out.exists():
         raise InputError("--out", f"{out} exists already", allowed="a new folder")
-    if missing := [name for name in PACKAGES if find_spec(name) is None]:
-        raise InputError("sts-dino export", f"{missing[0]} is not installed", hint='pip install "sts-dino[onnx]"')
+    require_packages()
+
+    folder = Path(place) if Path(place).exists() else download(place)[0]
+    loaded = load_transformer(folder, encoder)
+
+    # a copy beside ``out``, which becomes ``out`` once it is whole
+    with TemporaryDirectory(dir=out.parent) as temporary:
+        copy = copy_encoder(folder, Path(temporary) / "copy")
+        convert_to_onnx(loaded, copy / ONNX_FOLDER, int8)
+        networks = compare_networks(loaded, copy / ONNX_FOLDER)
+        table = format_networks(networks)
+        facts = {"revision": loaded.revision, "networks": networks}
+        facts |= {package: version(package) for package in PACKAGES}
+        text = json.dumps(facts, indent=2) + "\n"
+        (copy / ONNX_FOLDER / EQUALITY_FILE).write_text(text, encoding="utf-8")
+        with (copy / "README.md").open("a", encoding="utf-8") as card:
+            card.write("\n\n## ONNX\n\nSentences of STSb dev, cosine to torch:\n\n")
+            card.write(f"```\n{table}\n```\n")
+        copy.replace(out)
+    print(f"{out}\n{table}")
+
+
+def require_packages() -> None:
+    """Raise InputError that names the first package of ``PACKAGES`` that is not installed."""
+    for package in PACKAGES:
+        if find_spec(package) is None:
+            hint = 'pip install "sts-dino[onnx]"'
+            raise InputError("sts-dino export", f"{package} is not installed", hint=hint)
+
+
+def load_transformer(folder: Path, name: str) -> Encoder:
+    """Load the encoder in ``folder`` in float32. ``name``: of the encoder, for messages.
+
+    Raises InputError for an adapter, and for an encoder without a transformer.
+    """
     import transformers
 
     transformers.logging.disable_progress_bar()
-    folder = Path(place) if Path(place).exists() else download(place)[0]
     if any(folder.rglob("adapter_config.json")):
-        raise InputError(encoder, "is an adapter", hint="export its merged form: sts-dino merge RUN_DIR")
-    loaded = load_encoder(str(folder), dtype="float32")
-    if cast(Any, loaded.model).transformers_model is None:
-        raise InputError(encoder, "has no transformer to export", hint="static embeddings are fast without ONNX")
-    with TemporaryDirectory(dir=out.parent) as temporary:
-        copy = Path(shutil.copytree(folder, f"{temporary}/copy", ignore=shutil.ignore_patterns(*LEFT_OUT)))
-        (copy / FOLDER).mkdir()
-        modules = json.loads((copy / "modules.json").read_text(encoding="utf-8"))
-        for module in modules:  # names that sentence-transformers 5 knows, too: it has the ONNX backend
-            module["type"] = f"sentence_transformers.models.{module['type'].rpartition('.')[2]}"
-        (copy / "modules.json").write_text(json.dumps(modules, indent=2) + "\n", encoding="utf-8")
-        convert(loaded, copy / FOLDER, int8)
-        found = compared(loaded, copy / FOLDER)
-        rows = [("network", "MB", "mean cosine", "minimum", "Spearman x 100")]
-        for kind, one in found.items():
-            cosines = f"{one['mean_cosine']:.5f}", f"{one['minimum_cosine']:.5f}"
-            rows.append((kind, f"{one['bytes'] / 1e6:.1f}", *cosines, f"{one['spearman']:.2f}"))
-        facts = {"revision": loaded.revision, "networks": found} | {name: version(name) for name in PACKAGES}
-        (copy / FOLDER / EQUALITY).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-        with (copy / "README.md").open("a", encoding="utf-8") as card:
-            card.write(f"\n\n## ONNX\n\nSentences of STSb dev, cosine to torch:\n\n```\n{aligned(rows)}\n```\n")
-        copy.replace(out)
-    print(f"{out}\n{aligned(rows, {1, 2, 3, 4})}")
+        hint = "export its merged form: sts-dino merge RUN_DIR"
+        raise InputError(name, "is an adapter", hint=hint)
+    encoder = load_encoder(str(folder), dtype="float32")
+    if cast(Any, encoder.model).transformers_model is None:
+        hint = "static embeddings are fast without ONNX"
+        raise InputError(name, "has no transformer to export", hint=hint)
+    return encoder
+
+
+def copy_encoder(folder: Path, copy: Path) -> Path:
+    """Copy an encoder's folder to ``copy``, with an empty folder for ONNX files; return ``copy``.
+
+    ``modules.json`` of the copy has the class names of sentence-transformers 5, the first version
+    with the ONNX backend; later versions know them, too.
+    """
+    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns(*LEFT_OUT_PATTERNS))
+    (copy / ONNX_FOLDER).mkdir()
+    path = copy / "modules.json"
+    modules = json.loads(path.read_text(encoding="utf-8"))
+    for module in modules:
+        class_name = module["type"].rpartition(".")[2]
+        module["type"] = f"sentence_transformers.models.{class_name}"
+    path.write_text(json.dumps(modules, indent=2) + "\n", encoding="utf-8")
+    return copy
+
+
+def format_networks(networks: dict[str, dict[str, float]]) -> str:
+    """Format a line per network: size in MB, cosines to torch and Spearman x 100 on STSb dev."""
+    rows = [("network", "MB", "mean cosine", "minimum", "Spearman x 100")]
+    for name, facts in networks.items():
+        megabytes = f"{facts['bytes'] / 1e6:.1f}"
+        mean_cosine = f"{facts['mean_cosine']:.5f}"
+        minimum_cosine = f"{facts['minimum_cosine']:.5f}"
+        spearman = f"{facts['spearman']:.2f}"
+        rows.append((name, megabytes, mean_cosine, minimum_cosine, spearman))
+    return align_columns(rows, {1, 2, 3, 4})

@@ -1,10 +1,12 @@
-"""Incremental publication of a dataset while it is generated: one atomic commit for each batch of finished shards.
+"""Incremental publication of a dataset while it is generated, in atomic commits of finished shards.
 
-The generator writes shards and then names them in manifest.json. The publisher reads the manifest, a whole state of the
-dataset: its files exist and never change. The generation continues whatever the Hub answers, and finished shards are
-published once the Hub accepts them again. ``hub.client.publish`` does the release at the end, on the same repository.
+The generator writes shards and then names them in manifest.json. The publisher reads the manifest,
+a whole state of the dataset: its files exist and never change. The generation continues whatever
+the Hub answers, and finished shards are published once the Hub accepts them again.
+``sts_dino.hub.client.publish`` does the release at the end, on the same repository.
 """
 
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -12,26 +14,44 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
-from hub import cli
-from hub.client import plan as batches
-from hub.client.connection import in_words, reason
-from hub.client.plan import CARD, Changes, Content, Remote, Snapshot, compare
-from hub.client.publish import Options, remote_manifest
-from hub.client.repository import MAIN, Repository
-from hub.client.retry import CommitBudget
-from hub.contract.run_dir import MANIFEST, RECIPE, Manifest, holds_recipe, manifest_text, read_manifest
-from hub.contract.schema import base_config
-from hub.errors import RunError, StsDinoError
-from release.preflight import refuse_edits
+from sts_dino.hub.client import plan as batches
+from sts_dino.hub.client.connection import convert_error, describe_failure
+from sts_dino.hub.client.plan import CARD, Changes, Content, Remote, Snapshot, find_changes
+from sts_dino.hub.client.publish import Options, read_remote_manifest
+from sts_dino.hub.client.repository import MAIN, Repository
+from sts_dino.hub.client.retry import CommitBudget
+from sts_dino.hub.contract.run_dir import (
+    MANIFEST,
+    RECIPE,
+    Manifest,
+    format_manifest,
+    has_current_recipe,
+    read_manifest,
+)
+from sts_dino.hub.contract.schema import get_base_config
+from sts_dino.hub.errors import RunError, StsDinoError
+from sts_dino.release.preflight import refuse_edits
+
+logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
-REFUSED_SECONDS = 600.0  # until a lasting refusal is tried again: somebody may have fixed its cause
+RETRY_AFTER_REFUSAL_SECONDS = 600.0  # somebody may have fixed the cause by then
 Render = Callable[[Manifest, datetime], dict[str, bytes]]
 
 
 @dataclass
 class IncrementalPublisher:
-    """Commits new files of a run directory to a branch of a repository, within a budget of commits per hour."""
+    """Commits new files of a run directory to a branch, within a budget of commits per hour.
+
+    Args:
+        repository: the dataset's repository; it and the branch are created where missing.
+        directory: the run directory that grows.
+        branch: the branch to commit to.
+        render: returns the card's files for a manifest and a time (UTC).
+        options: of the publication.
+        per_hour: the most commits per hour.
+        clock: returns the time (UTC).
+    """
 
     repository: Repository
     directory: Path
@@ -44,148 +64,196 @@ class IncrementalPublisher:
     def __post_init__(self) -> None:
         self._budget: CommitBudget | None = None  # read from the repository when it is first needed
         self._published: tuple[str, ...] = ()  # paths in the newest commit
-        self._own = ""  # our newest commit
-        self._looked_at: tuple[int, int] | None = None  # stamp of a manifest without new files
-        self._failures = 0  # in a row
+        self._last_commit = ""  # of this process
+        # stamp of the last manifest that was read and had no new files
+        self._last_stamp: tuple[int, int] | None = None
+        self._failures = 0  # since the last success
         self._logged = set[str]()  # messages since the last success
 
-    def follow(self, running: Callable[[], bool]) -> None:
-        """Publish the growing run while ``running``; the pauses grow with consecutive failures."""
-        while running():
-            left = self.attempt()
-            while left > 0 and running():
-                step = min(left, POLL_SECONDS * self.options.patience.scale)
-                time.sleep(step)
-                left -= step
+    def follow(self, is_running: Callable[[], bool]) -> None:
+        """Publish the growing run until ``is_running()`` is False.
 
-    def attempt(self) -> float:
-        """``tick``, and the seconds until the next. A failure or refusal of the Hub is logged once."""
+        Between two tries are pauses, which grow with consecutive failures.
+        """
+        poll_seconds = POLL_SECONDS * self.options.patience.scale
+        while is_running():
+            pause = self.try_publish()
+            while pause > 0 and is_running():
+                step = min(pause, poll_seconds)
+                time.sleep(step)
+                pause -= step
+
+    def try_publish(self) -> float:
+        """Publish new files, and return the seconds until the next try.
+
+        A failure or refusal of the Hub is logged once; so is an unreadable file. Other errors are
+        raised.
+        """
         try:
-            self.tick()
+            self.publish_new_files()
         except Exception as error:
-            known = in_words(f"publish {self.repository.repo_id}", error)
-            if known is None and isinstance(error, OSError) and error.errno is not None:  # of the local disk
-                known = RunError(error.filename or self.directory, os.strerror(error.errno))
-            if known is None:
+            problem = convert_error(f"publish {self.repository.repo_id}", error)
+            if problem is None and isinstance(error, OSError) and error.errno is not None:
+                problem = RunError(error.filename or self.directory, os.strerror(error.errno))
+            if problem is None:
                 raise
             self._failures += 1
-            return self._seconds_until_retry(error, known)
+            return self._compute_retry_seconds(error, problem)
         return POLL_SECONDS * self.options.patience.scale
 
-    def _seconds_until_retry(self, error: Exception, known: StsDinoError) -> float:
-        """Log the failure, unless it was logged since the last success; the seconds to wait."""
+    def _compute_retry_seconds(self, error: Exception, problem: StsDinoError) -> float:
+        """Log the failure, once since the last success, and return the seconds to wait."""
         patience = self.options.patience
-        passes = not isinstance(error, StsDinoError) and patience.passes(error)
-        if passes:
-            message = f"publish {self.repository.repo_id}: {reason(error)}; the generation continues, published later"
+        is_temporary = not isinstance(error, StsDinoError) and patience.should_retry(error)
+        if is_temporary:
+            failure = f"publish {self.repository.repo_id}: {describe_failure(error)}"
+            message = f"{failure}; the generation continues, published later"
+            pause = patience.compute_pause(error, self._failures)
         else:
-            message = f"warning: not published while it grows: {known}"
+            message = f"warning: not published while it grows: {problem}"
             message += "; the generation continues, and the commit is retried"
+            pause = RETRY_AFTER_REFUSAL_SECONDS * patience.scale
         if message not in self._logged:
             self._logged.add(message)
-            cli.say(message)
-        return patience.pause(error, self._failures) if passes else REFUSED_SECONDS * patience.scale
+            logger.info(message)
+        return pause
 
-    def tick(self) -> bool:
-        """Commit new files when the budget allows; return whether it did.
+    def publish_new_files(self) -> bool:
+        """Commit new files when the budget allows; return whether a commit was made.
 
-        Called every second. A manifest may name very many files, so it is read only when it changed and the budget
-        allows a commit.
+        ``follow`` calls it every second. A manifest may name very many files, so it is read only
+        when it changed and the budget allows a commit.
         """
-        if self._budget and self._budget.next_time(self.clock()) > self.clock():
+        if self._budget and self._budget.compute_next_time(self.clock()) > self.clock():
             return False
-        stamp = _stamp(self.directory / MANIFEST)
-        if stamp == self._looked_at:
+
+        # Read the manifest unless it is the one that was read last.
+        stamp = _read_stamp(self.directory / MANIFEST)
+        if stamp == self._last_stamp:
             return False
         manifest = read_manifest(self.directory)
         paths = tuple(file.path for file in manifest.files) if manifest else ()
-        if manifest is None or not _loads(manifest) or paths == self._published:
-            self._looked_at = stamp
+        if manifest is None or not _is_loadable(manifest) or paths == self._published:
+            self._last_stamp = stamp
             return False
-        if not holds_recipe(self.directory, manifest):  # its start is just writing both anew
+        # The start of a run writes recipe and manifest, one after the other.
+        if not has_current_recipe(self.directory, manifest):
             return False
-        news = self._commit(manifest, paths)
+
+        has_committed = self._commit(manifest, paths)
         self._failures = 0
         self._logged.clear()
-        self.options.patience.done()
-        return news
+        self.options.patience.record_success()
+        return has_committed
 
     def _commit(self, manifest: Manifest, paths: tuple[str, ...]) -> bool:
-        remote = self._head()
-        at = self.clock()
-        if self._budget is None:
-            self._budget = CommitBudget(self.per_hour, [c.created_at for c in self.repository.commits(remote.sha)[:-1]])
-        if self._budget.next_time(at) > at:
-            return False
-        shown = first_batch(manifest, remote)
-        snapshot = self._snapshot(shown, at)
-        if remote.sha != self._own:
-            self._check(remote, manifest, snapshot)
-        changes = compare(snapshot, remote)
-        news = bool(changes) and changes != Changes(replaced=(CARD,))  # of a card alone, only the time is new
-        if news:
-            progress = "{shards_done} of {shards_total} shards".format(**shown.counts)
-            message = f"{manifest.name} v{manifest.version}: {progress}"
-            self._own = self.repository.commit(remote, self.branch, changes, snapshot, message)
-            self._budget.spend(at)
-            cli.say(f"{self.repository.repo_id}: {progress} published")
-        self._published = paths if shown is manifest else ()  # the rest with the next commit
-        return news
+        """Commit the first batch of new files, and return whether a commit was made.
 
-    def _head(self) -> Remote:
-        remote = self.repository.branch(self.branch)
+        No commit is made when the budget forbids one or nothing is new.
+
+        Args:
+            manifest: names the files of the run.
+            paths: the paths of these files.
+        """
+        remote = self._require_branch()
+        now = self.clock()
+        if self._budget is None:
+            commits = self.repository.list_commits(remote.sha)[:-1]
+            self._budget = CommitBudget(self.per_hour, [commit.created_at for commit in commits])
+        if self._budget.compute_next_time(now) > now:
+            return False
+
+        batch = cut_to_batch(manifest, remote)
+        snapshot = self._make_snapshot(batch, now)
+        if remote.sha != self._last_commit:
+            self._refuse_losses(remote, manifest, snapshot)
+        changes = find_changes(snapshot, remote)
+        # A replaced card alone differs only in its time.
+        is_new = bool(changes) and changes != Changes(replaced=(CARD,))
+        if is_new:
+            progress = "{shards_done} of {shards_total} shards".format(**batch.counts)
+            message = f"{manifest.name} v{manifest.version}: {progress}"
+            self._last_commit = self.repository.commit(
+                remote, self.branch, changes, snapshot, message
+            )
+            self._budget.count_commit(now)
+            logger.info(f"{self.repository.repo_id}: {progress} published")
+        self._published = paths if batch is manifest else ()  # the rest with the next commit
+        return is_new
+
+    def _require_branch(self) -> Remote:
+        """Return the newest commit of the branch; create repository and branch where missing."""
+        remote = self.repository.get_branch(self.branch)
         if remote is not None:
             return remote
         if self.branch == MAIN:
             return self.repository.create(self.options.public)
-        return self.repository.make_branch(self.branch, self.repository.seen(MAIN).sha)
+        return self.repository.make_branch(self.branch, self.repository.require_branch(MAIN).sha)
 
-    def _snapshot(self, manifest: Manifest, at: datetime) -> Snapshot:
-        files = {file.path: Content(self.directory / file.path, file.sha256) for file in manifest.files}
-        card = {path: Content(content) for path, content in self.render(manifest, at).items()}
-        recipe = Content((self.directory / RECIPE).read_bytes())
-        return {**files, **card, RECIPE: recipe, MANIFEST: Content(manifest_text(manifest).encode())}
+    def _make_snapshot(self, manifest: Manifest, now: datetime) -> Snapshot:
+        """Return the content of the branch after a commit: data files, card, recipe, manifest."""
+        snapshot = {
+            file.path: Content(self.directory / file.path, file.sha256) for file in manifest.files
+        }
+        for path, content in self.render(manifest, now).items():
+            snapshot[path] = Content(content)
+        snapshot[RECIPE] = Content((self.directory / RECIPE).read_bytes())
+        snapshot[MANIFEST] = Content(format_manifest(manifest).encode())
+        return snapshot
 
-    def _check(self, remote: Remote, manifest: Manifest, snapshot: Snapshot) -> None:
-        """Raise RunError when a person or another process put something there that this commit would take away."""
+    def _refuse_losses(self, remote: Remote, manifest: Manifest, snapshot: Snapshot) -> None:
+        """Raise RunError when this commit would remove what a person or another process added."""
         if self.options.force:
             return
-        there = remote_manifest(self.repository, remote)
-        refuse_edits(self.repository, remote, there, snapshot, self.branch)
-        if there is None or there.fingerprint != manifest.fingerprint:
+        published = read_remote_manifest(self.repository, remote)
+        refuse_edits(self.repository, remote, published, snapshot, self.branch)
+        if published is None or published.fingerprint != manifest.fingerprint:
             return
-        if not there.complete or there.version == manifest.version:  # else another version with the same rows
-            ahead = {file.path for file in there.files} - {file.path for file in manifest.files}
-            if ahead:
-                raise RunError(
-                    f"{self.repository.repo_id}: {self.branch}",
-                    f"holds {len(ahead)} files of this run that are not here: another process publishes it",
-                    hint="stop one of the two; an empty run directory goes on from what is published",
-                )
+        if published.complete and published.version != manifest.version:
+            return  # another version with the same rows
+        missing = {file.path for file in published.files} - {file.path for file in manifest.files}
+        if missing:
+            problem = (
+                f"holds {len(missing)} files of this run that are not here: "
+                "another process publishes it"
+            )
+            hint = "stop one of the two; an empty run directory goes on from what is published"
+            raise RunError(f"{self.repository.repo_id}: {self.branch}", problem, hint=hint)
 
 
-def first_batch(manifest: Manifest, remote: Remote) -> Manifest:
-    """The manifest of a growing run, cut to the shards that one commit can bring (``hub.client.plan``)."""
+def cut_to_batch(manifest: Manifest, remote: Remote) -> Manifest:
+    """Cut the manifest of a growing run to the published shards and one batch of new ones.
+
+    A batch has at most ``MOST_FILES_PER_COMMIT`` files. A manifest with fewer new files is
+    returned as it is.
+    """
     new = [file for file in manifest.files if file.path not in remote.files]
-    if len(new) <= batches.FILES:
+    if len(new) <= batches.MOST_FILES_PER_COMMIT:
         return manifest
-    new.sort(key=lambda file: (PurePosixPath(file.path).name, file.path))  # raw and rejected rows of a shard together
-    left = {file.path for file in new[batches.FILES :]}
-    undone = sum(base_config(file.config or "") == "raw" for file in new[batches.FILES :])
-    files = tuple(file for file in manifest.files if file.path not in left)
+    # Raw and rejected rows of a shard stay together.
+    new.sort(key=lambda file: (PurePosixPath(file.path).name, file.path))
+    later = new[batches.MOST_FILES_PER_COMMIT :]
+    later_paths = {file.path for file in later}
+    undone = sum(get_base_config(file.config or "") == "raw" for file in later)
+    files = tuple(file for file in manifest.files if file.path not in later_paths)
     counts = {**manifest.counts, "shards_done": manifest.counts["shards_done"] - undone}
     return manifest.model_copy(update={"files": files, "counts": counts})
 
 
-def _stamp(path: Path) -> tuple[int, int] | None:
-    """Inode and modification time, which tell a file from the one that replaces it; None when it is missing."""
+def _read_stamp(path: Path) -> tuple[int, int] | None:
+    """Return a file's inode and modification time (ns), which change with every replacement.
+
+    None for a missing file.
+    """
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return None
-    return found.st_ino, found.st_mtime_ns
+    return status.st_ino, status.st_mtime_ns
 
 
-def _loads(manifest: Manifest) -> bool:
-    """Whether an unfinished run can be loaded: not before its first shard, nor between the last counts and the end."""
-    return not manifest.complete and "shards_done" in manifest.counts and any(file.rows for file in manifest.files)
+def _is_loadable(manifest: Manifest) -> bool:
+    """Return whether a run is unfinished and has rows and counts for a card."""
+    if manifest.complete or "shards_done" not in manifest.counts:
+        return False
+    return any(file.rows for file in manifest.files)

@@ -1,7 +1,10 @@
-"""Checks before any work: may this token publish this run there? Everything that a release would refuse is refused now.
+"""Checks before any work: whether the Hub would accept a run, and on which branch.
 
-A growing version is on ``main``. Where ``main`` holds a finished version, users load that: the new one grows on the
-branch ``next``, and the release moves it to ``main`` in one commit that sends no shard again.
+Everything that a release would refuse at its end is refused at its start.
+
+A growing version is on ``main``. Where ``main`` holds a finished version, users load that: the new
+one grows on the branch ``next``, and the release moves it to ``main`` in one commit that sends no
+shard again.
 """
 
 import re
@@ -10,67 +13,103 @@ from pathlib import Path
 
 from huggingface_hub import HfApi
 
-from hub.client.connection import account
-from hub.client.fetch import is_run_of
-from hub.client.plan import Remote, Snapshot
-from hub.client.publish import NEXT, check_place, edits_since, is_later, remote_manifest
-from hub.client.repository import MAIN, Repository
-from hub.client.retry import RetryPolicy
-from hub.contract import run_dir
-from hub.contract.recipe import DatasetRecipe, ModelRecipe
-from hub.contract.recipe_file import resolved
-from hub.contract.run_dir import Manifest
-from hub.errors import InputError, RunError
+from sts_dino.hub.client.connection import fetch_account
+from sts_dino.hub.client.fetch import is_run_of
+from sts_dino.hub.client.plan import Remote, Snapshot
+from sts_dino.hub.client.publish import (
+    GROWING_BRANCH,
+    find_edits,
+    is_later,
+    read_remote_manifest,
+    require_replaceable,
+)
+from sts_dino.hub.client.repository import MAIN, Repository
+from sts_dino.hub.client.retry import RetryPolicy
+from sts_dino.hub.contract import run_dir
+from sts_dino.hub.contract.recipe import DatasetRecipe, ModelRecipe
+from sts_dino.hub.contract.recipe_file import format_recipe
+from sts_dino.hub.contract.run_dir import Manifest
+from sts_dino.hub.errors import InputError, RunError
 
-PIN = re.compile(r"v\d+\.\d+\.\d+|[0-9a-f]{40}")  # a tag or a commit: a branch moves
+FIXED_REVISION = re.compile(r"v\d+\.\d+\.\d+|[0-9a-f]{40}")  # a version's tag or a commit
 
 
-def namespace(api: HfApi, org: str | None, yes: bool, patience: RetryPolicy) -> str:
-    """Where to publish, as the Hub spells it. Before anything is made, raises when the token may not write there."""
+def require_namespace(api: HfApi, org: str | None, yes: bool, patience: RetryPolicy) -> str:
+    """Return the user or organisation to publish to, as the Hub spells it.
+
+    Args:
+        api: the Hub's client.
+        org: of the command line; None: the token's user.
+        yes: whether to publish; without it an ``org`` is returned unchecked.
+        patience: the retry policy.
+
+    Raises InputError when ``org`` is not the token's, RunError when the token may only read.
+    """
     if org and not yes:
         return org
-    user = patience.until_done("ask who the token belongs to", lambda: account(api))
+    user = patience.call_until_done("ask who the token belongs to", lambda: fetch_account(api))
     if yes and user.role == "read":
-        raise RunError(f"{api.endpoint}", "the token may only read", hint="use a token with the role write")
-    found = [name for name in user.names if name.lower() == (org or user.name).lower()]
-    if not found:
-        raise InputError(f"--org {org}", "is not the token's user or organisation", allowed=", ".join(user.names))
-    return found[0]
+        hint = "use a token with the role write"
+        raise RunError(f"{api.endpoint}", "the token may only read", hint=hint)
+    for name in user.names:
+        if name.lower() == (org or user.name).lower():
+            return name
+    problem = "is not the token's user or organisation"
+    raise InputError(f"--org {org}", problem, allowed=", ".join(user.names))
 
 
 def check_pins(path: Path, recipe: ModelRecipe) -> None:
-    """Raise InputError when data are pinned by something that moves, such as a branch."""
-    data = {f"datasets.{index}": item for index, item in enumerate(recipe.datasets)}
-    chosen_by = {f"validation.{index}": item for index, item in enumerate(recipe.validation)}
-    for key, item in {**data, **chosen_by}.items():
-        if item.repo_id is not None and not PIN.fullmatch(item.revision or ""):
-            problem = f"{item.revision!r} can move: a released model names what it was trained on and chosen by"
+    """Raise InputError when data of the Hub have a revision that can move, such as a branch.
+
+    ``path``: the recipe's file, for the message.
+    """
+    for section in ("datasets", "validation"):
+        for index, item in enumerate(getattr(recipe, section)):
+            if item.repo_id is None or FIXED_REVISION.fullmatch(item.revision or ""):
+                continue
+            problem = (
+                f"{item.revision!r} can move: a released model names what it was trained on "
+                "and chosen by"
+            )
             allowed = "a tag such as v1.0.0, or a commit of 40 digits"
-            raise InputError(f"{path}:{key}.revision", problem, allowed=allowed)
+            raise InputError(f"{path}:{section}.{index}.revision", problem, allowed=allowed)
 
 
 def check_dtype(path: Path, recipe: DatasetRecipe) -> None:
-    """Raise InputError for a dtype that another machine reads otherwise: a release goes on wherever it is asked to."""
+    """Raise InputError for a local generator's dtype that depends on the machine.
+
+    Another machine may resume the release. ``path``: the recipe's file, for the message.
+    """
     if recipe.model.dtype in ("auto", "int8") and recipe.model.facts.local:
         hint = "name it: --set model.dtype=bfloat16"
         problem = f"{recipe.model.dtype!r} depends on the CPU, so it names no dataset"
-        raise InputError(f"{path}:model.dtype", problem, allowed="float32, bfloat16, float16", hint=hint)
+        allowed = "float32, bfloat16, float16"
+        raise InputError(f"{path}:model.dtype", problem, allowed=allowed, hint=hint)
 
 
 def check_run(directory: Path, recipe: DatasetRecipe | ModelRecipe) -> None:
-    """Raise InputError when a directory holds a run of another recipe: it must not be published under this one."""
-    found = run_dir.read_manifest(directory)
-    if found is not None and run_dir.has_work(directory, found) and not is_run_of(found, recipe):
-        problem = f"holds a run of another recipe ({found.name} v{found.version}), or one with other --limit or --set"
-        hint = "give the same options, choose another --artifacts, or remove the directory to start again"
-        raise InputError(directory, problem, hint=hint)
+    """Raise InputError when a directory holds a run of another recipe."""
+    manifest = run_dir.read_manifest(directory)
+    if manifest is None or not run_dir.has_work(directory, manifest):
+        return
+    if is_run_of(manifest, recipe):
+        return
+    problem = (
+        f"holds a run of another recipe ({manifest.name} v{manifest.version}), "
+        "or one with other --limit or --set"
+    )
+    hint = (
+        "give the same options, choose another --artifacts, or remove the directory to start again"
+    )
+    raise InputError(directory, problem, hint=hint)
 
 
 @dataclass(frozen=True)
 class Target:
-    """The branch to publish a run to, and the published part of its rows (None: nothing yet).
+    """The branch to publish a run to, and the published part of the run.
 
-    That part may be another finished version on ``main`` with the same rows: then only the card is new.
+    ``remote`` and ``manifest`` are the commit that has that part; None when nothing is published.
+    The commit may be of another finished version with the same rows: then only the card is new.
     """
 
     branch: str
@@ -78,93 +117,141 @@ class Target:
     manifest: Manifest | None = None
 
 
-def publication_target(repository: Repository, recipe: DatasetRecipe | ModelRecipe, force: bool) -> Target:
-    """Where to publish a run of ``recipe``.
+def find_target(repository: Repository, recipe: DatasetRecipe | ModelRecipe, force: bool) -> Target:
+    """Return the branch to publish a run of ``recipe`` to.
 
-    Raises RunError when its release would be refused: the version's tag marks another run or another recipe.yaml of
-    this one, another unfinished run, a later version or something that is not ours stands in its place (but for
-    ``force``).
+    Raises RunError when the release would be refused: when the version's tag marks another run, or
+    this run with another recipe.yaml. Without ``force``, also when a person edited the branch, or
+    when the branch holds another unfinished run, a later version or files of another program.
     """
-    main = repository.branch(MAIN)
-    found = _target_on(repository, main, recipe, force, MAIN)
+    main = repository.get_branch(MAIN)
+    target = _find_target_on(repository, main, recipe, force, MAIN)
     if main is None:
         return Target(MAIN)
     _check_tag(repository, recipe)
-    if found is not None:
-        return found
-    ahead = _target_on(repository, repository.branch(NEXT), recipe, force, NEXT) or Target(NEXT)
-    manifest = remote_manifest(repository, main)
-    same_rows = ahead.manifest is None and manifest is not None and is_run_of(manifest, recipe)
-    return Target(NEXT, main, manifest) if same_rows else ahead
+    if target is not None:
+        return target
+
+    # ``main`` holds a finished version: this one grows on the branch ``next``.
+    next_branch = repository.get_branch(GROWING_BRANCH)
+    target = _find_target_on(repository, next_branch, recipe, force, GROWING_BRANCH)
+    target = target or Target(GROWING_BRANCH)
+    manifest = read_remote_manifest(repository, main)
+    if target.manifest is None and manifest is not None and is_run_of(manifest, recipe):
+        return Target(GROWING_BRANCH, main, manifest)
+    return target
 
 
-def published_base(repository: Repository) -> Target | None:
-    """The finished version that rows can be appended to; None when nothing is published.
+def find_published_base(repository: Repository) -> Target | None:
+    """Return the finished version that rows can be appended to; None when nothing is published.
 
-    It is what ``main`` holds; where a release was cut off between its commits, what the earlier version's tag marks.
+    The version is on ``main``. After a release that broke off between its commits ``main`` is
+    unfinished, and the earlier version's tag marks it.
     """
-    remote = repository.branch(MAIN)
-    manifest = remote_manifest(repository, remote) if remote else None
+    remote = repository.get_branch(MAIN)
+    manifest = read_remote_manifest(repository, remote) if remote else None
     if manifest is not None and not manifest.complete:
-        tags = repository.tags()
-        earlier = [f"v{name.removeprefix(run_dir.APPENDED)}" for name in run_dir.base_inputs(manifest)]
-        remote = next((repository.at(tags[tag]) for tag in earlier if tag in tags), None)
-        manifest = remote_manifest(repository, remote) if remote else None
+        remote = _find_earlier_version(repository, manifest)
+        manifest = read_remote_manifest(repository, remote) if remote else None
     return Target(MAIN, remote, manifest) if manifest else None
 
 
-def check_base(repo_id: str, local: Manifest, there: Manifest) -> None:
-    """Raise RunError when a run is not the published version or one that goes on from it: that one's rows would go."""
-    known = {local.fingerprint, *(entry["fingerprint"] for entry in local.provenance.get("history", ()))}
-    if there.fingerprint not in known:
-        raise RunError(
-            f"{repo_id}: {MAIN}",
-            f"holds v{there.version}, whose rows the run directory (v{local.version}) has not",
-            hint="move the run directory away: the same command then appends to what is published",
+def _find_earlier_version(repository: Repository, manifest: Manifest) -> Remote | None:
+    """Return the tagged commit of the version to which an unfinished run appends rows.
+
+    None without such a version or tag.
+    """
+    tags = repository.list_tags()
+    for name in run_dir.get_base_inputs(manifest):
+        tag = f"v{name.removeprefix(run_dir.APPENDED_INPUT)}"
+        if tag in tags:
+            return repository.get_commit(tags[tag])
+    return None
+
+
+def check_base(repo_id: str, local: Manifest, published: Manifest) -> None:
+    """Raise RunError when a local run does not continue the published version.
+
+    Publishing the local run would remove that version's rows.
+    """
+    history = local.provenance.get("history", ())
+    fingerprints = {local.fingerprint, *(entry["fingerprint"] for entry in history)}
+    if published.fingerprint not in fingerprints:
+        problem = (
+            f"holds v{published.version}, whose rows the run directory (v{local.version}) has not"
         )
+        hint = "move the run directory away: the same command then appends to what is published"
+        raise RunError(f"{repo_id}: {MAIN}", problem, hint=hint)
 
 
-def _target_on(
-    repository: Repository, remote: Remote | None, recipe: DatasetRecipe | ModelRecipe, force: bool, branch: str
+def _find_target_on(
+    repository: Repository,
+    remote: Remote | None,
+    recipe: DatasetRecipe | ModelRecipe,
+    force: bool,
+    branch: str,
 ) -> Target | None:
-    """This branch as the target; None when it holds a finished version of something else, or another one of this."""
+    """Return ``branch`` as the target; None when the branch holds another finished version.
+
+    ``remote``: its newest commit; None without one. Without ``force``, RunError is raised for edits
+    of a person and for content that must not be replaced.
+    """
     if remote is None:
         return Target(branch)
-    manifest = remote_manifest(repository, remote)
+    manifest = read_remote_manifest(repository, remote)
     if not force:
         refuse_edits(repository, remote, manifest, {}, branch)
-    if manifest is not None and is_run_of(manifest, recipe) and _goes_on(manifest, recipe.version):
+    is_ours = manifest is not None and is_run_of(manifest, recipe)
+    if manifest is not None and is_ours and _can_become(manifest, recipe.version):
         return Target(branch, remote, manifest)
     if not force:
-        check_place(repository, branch, manifest, recipe.version)
+        require_replaceable(repository, branch, manifest, recipe.version)
     return None if manifest is not None and manifest.complete else Target(branch)
 
 
-def _goes_on(manifest: Manifest, version: str) -> bool:
-    """Whether a run of these rows is this version, or may still become it."""
-    return manifest.version == version if manifest.complete else not is_later(manifest.version, version)
+def _can_become(manifest: Manifest, version: str) -> bool:
+    """Return whether a published run is ``version``, or is unfinished and not of a later one."""
+    if manifest.complete:
+        return manifest.version == version
+    return not is_later(manifest.version, version)
 
 
 def _check_tag(repository: Repository, recipe: DatasetRecipe | ModelRecipe) -> None:
+    """Raise RunError when the version's tag marks another run or another recipe.yaml."""
     tag = f"v{recipe.version}"
-    tagged = repository.tags().get(tag)
+    tagged = repository.list_tags().get(tag)
     if tagged is None:
         return
-    there = remote_manifest(repository, repository.at(tagged))
-    what = None if there and is_run_of(there, recipe) else "the run of another recipe"
-    if there and there.recipe_sha256 != run_dir.text_sha256(resolved(recipe)):
-        what = what or "this run under another recipe.yaml, such as another licence or description"
-    if what:
-        hint = "raise `version` in the recipe"
-        raise RunError(f"{repository.repo_id}: tag {tag}", f"exists and marks {what}", hint=hint)
+    manifest = read_remote_manifest(repository, repository.get_commit(tagged))
+    if manifest is None or not is_run_of(manifest, recipe):
+        marked = "the run of another recipe"
+    elif manifest.recipe_sha256 != run_dir.hash_text(format_recipe(recipe)):
+        marked = "this run under another recipe.yaml, such as another licence or description"
+    else:
+        return
+    hint = "raise `version` in the recipe"
+    raise RunError(f"{repository.repo_id}: tag {tag}", f"exists and marks {marked}", hint=hint)
 
 
 def refuse_edits(
-    repository: Repository, remote: Remote, manifest: Manifest | None, snapshot: Snapshot, branch: str
+    repository: Repository,
+    remote: Remote,
+    manifest: Manifest | None,
+    snapshot: Snapshot,
+    branch: str,
 ) -> None:
-    """Raise RunError when a person changed the branch since it was published: what."""
-    edits = edits_since(repository, remote, manifest, snapshot)
+    """Raise RunError that names the changes a person made to a branch since its publication.
+
+    Args:
+        repository: the repository.
+        remote: the branch's newest commit.
+        manifest: the manifest in that commit; None without one.
+        snapshot: the files of the next commit; an equal file is not an edit.
+        branch: its name, for the message.
+    """
+    edits = find_edits(repository, remote, manifest, snapshot)
     if edits:
-        said = "; ".join(f"{path}: {what}" for path, what in edits.items())
+        changes = "; ".join(f"{path}: {change}" for path, change in edits.items())
+        problem = f"was changed by hand ({changes})"
         hint = "look at it, then use --force to replace it"
-        raise RunError(f"{repository.repo_id}: {branch}", f"was changed by hand ({said})", hint=hint)
+        raise RunError(f"{repository.repo_id}: {branch}", problem, hint=hint)

@@ -1,115 +1,297 @@
 """Publish a run directory: sts-dino publish artifacts/datasets/sts-dino-x2 --org ORG --yes
 
-One atomic commit on the parent it was planned on, and the tag v<version>. A dataset's loading script, for old versions
-of ``datasets``, goes to the branch ``script``.
+One atomic commit on the parent it was planned on, and the tag v<version>. A dataset's loading
+script, for old versions of ``datasets``, goes to the branch ``script``.
 """
 
+import logging
+import re
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from pprint import pformat
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hub import cli
-from hub.assets import dataset_scripts
-from hub.client.connection import hub_errors
-from hub.contract.measured import PROVENANCE
-from hub.contract.recipe import DatasetRecipe, config_columns
-from hub.contract.recipe_file import load_recipe
-from hub.contract.run_dir import RECIPE, require_complete
-from release.options import PublishOptions, patient
+from sts_dino.hub import cli
+from sts_dino.hub.assets import find_dataset_scripts
+from sts_dino.hub.client.connection import convert_hub_errors
+from sts_dino.hub.contract.licences import describe_unlicensed_parts
+from sts_dino.hub.contract.measured import DROPPED_ROWS_PROVENANCE
+from sts_dino.hub.contract.published_paths import name_inputs
+from sts_dino.hub.contract.recipe import NAME, DatasetRecipe, get_config_columns
+from sts_dino.hub.contract.recipe_file import load_recipe
+from sts_dino.hub.contract.run_dir import (
+    RECIPE,
+    Manifest,
+    lock_run,
+    require_complete,
+    write_manifest,
+)
+from sts_dino.release.options import PublishOptions, set_patience
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
-    from hub.client.plan import Plan
+    from huggingface_hub import HfApi
 
-app = cli.new_app(__doc__)
+    from sts_dino.hub.client.plan import Plan
+    from sts_dino.hub.client.retry import RetryPolicy
+    from sts_dino.model_cards.facts import DatasetFacts, ModelFacts
+
+TABLE_WIDTH = 120  # characters of a line in published_configs.py
+VERSION_TAG = re.compile(r"v\d+\.\d+\.\d+", re.ASCII)
+
+app = cli.make_app(__doc__)
 
 
 @app.command()
-@cli.option_groups
+@cli.unpack_option_groups
 def main(
-    directories: Annotated[list[Path], typer.Argument(metavar="RUN_DIR...", help="Finished run directories")],
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="RUN_DIR...", help="Finished run directories")
+    ],
     options: PublishOptions,
     as_json: cli.JsonOption = False,
 ) -> None:
-    """Publish finished runs to the Hub that HF_ENDPOINT names. Without --yes only the plan is printed.
+    """Publish finished runs to the Hub that HF_ENDPOINT names.
 
-    New repositories are private; --public makes them public. Files that the Hub has are not sent again, a tag never
-    moves, and changes made by hand stay. A run without a card for this owner gets it first.
+    Without --yes only the plan is printed.
+
+    New repositories are private; --public makes them public. Files that the Hub has are not sent
+    again, a tag never moves, and changes made by hand stay. A run without a card for this owner, or
+    with a card of earlier facts, gets it first. An encoder's card names the datasets of this owner
+    that it was trained on.
 
     Examples:
 
       sts-dino publish artifacts/datasets/sts-dino-x2 --org my-org
 
-      sts-dino publish artifacts/datasets/sts-dino-x2 artifacts/models/demo-sts-dino --org my-org --yes
+      sts-dino publish artifacts/datasets/sts-dino-x2 --org my-org --yes
     """
-    for directory in directories:
-        require_complete(directory)
+    # datasets first ("dataset" < "model"): a model's card names the commits of its datasets
+    manifests = {directory: require_complete(directory) for directory in directories}
+    dataset_names = [item.name for item in manifests.values() if item.kind == "dataset"]
     plans = []
-    for directory in directories:
-        write_card(directory, options)
+    for directory in sorted(directories, key=lambda directory: manifests[directory].kind):
+        write_card(directory, options, dataset_names=dataset_names)
         plans.append(publish_run(directory, options))
-    org = ["--org", options.org] if options.org else []
-    again = [] if options.public is None else ["--public" if options.public else "--private"]
-    then = [] if options.yes else [shlex.join(["sts-dino", "publish", *map(str, directories), *org, *again, "--yes"])]
-    facts, shown = [plan.facts() for plan in plans], "\n\n".join(plan.shown(options.yes) for plan in plans)
-    cli.answer(shown, facts if len(facts) > 1 else facts[0], as_json, then)
+
+    text = "\n\n".join(plan.format_text(options.yes) for plan in plans)
+    facts = [plan.describe() for plan in plans]
+    next_commands = [] if options.yes else [format_command(directories, options)]
+    cli.print_answer(text, facts if len(facts) > 1 else facts[0], as_json, next_commands)
 
 
-def write_card(directory: Path, options: PublishOptions, anew: bool = False) -> None:
-    """Write the card of a finished run for the place it goes to, unless it is there; with ``anew``, in any case.
+def format_command(directories: list[Path], options: PublishOptions) -> str:
+    """Format the command that publishes the run directories of a printed plan."""
+    words = ["sts-dino", "publish", *(str(directory) for directory in directories)]
+    if options.org:
+        words += ["--org", options.org]
+    if options.public is not None:
+        words.append("--public" if options.public else "--private")
+    return shlex.join([*words, "--yes"])
 
-    One that a person edited stays: the publication refuses it. Raises RunError where the Hub does not say whose the
-    token is.
+
+def write_card(
+    directory: Path,
+    options: PublishOptions,
+    anew: bool = False,
+    dataset_names: Sequence[str] = (),
+) -> None:
+    """Write the card of a finished run for the Hub repository of the publication.
+
+    Args:
+        directory: the run directory.
+        options: of the publication; ``org`` names the repository's owner.
+        anew: also replace a card of that repository and of these facts.
+        dataset_names: the datasets of the same publication.
+
+    A card that a person edited stays: the publication refuses it. Raises RunError when ``org`` is
+    missing and the Hub does not name the token's user.
     """
     from huggingface_hub import HfApi
 
-    from hub.client.connection import account
-    from hub.client.plan import read_stamp
-    from model_cards.render import CARD, render, write
+    from sts_dino.hub.client.connection import fetch_account
+    from sts_dino.hub.client.plan import CARD, Stamp, read_stamp
+    from sts_dino.model_cards.facts import compute_facts_digest
+    from sts_dino.model_cards.render import render, write
 
-    with hub_errors("ask who the token belongs to"):
-        owner = options.org or account(HfApi()).name
-    card, repo_id = directory / CARD, f"{owner}/{require_complete(directory).name}"
-    stamp = read_stamp(card.read_text(encoding="utf-8")) if card.is_file() else None
-    if not card.is_file() or (stamp is not None and (anew or stamp.repo_id != repo_id)):
+    with convert_hub_errors("ask who the token belongs to"):
+        owner = options.org or fetch_account(HfApi()).name
+    repo_id = f"{owner}/{require_complete(directory).name}"
+    card = directory / CARD
+    stamp = None
+    if card.is_file():
+        stamp = read_stamp(card.read_text(encoding="utf-8"))
+        if stamp is None:  # a person edited the card
+            return
+    if options.yes:
+        record_published_datasets(directory, owner, set_patience(options.longest), dataset_names)
+    facts = warn_of_unlicensed_parts(directory)
+    if anew or stamp != Stamp(repo_id, compute_facts_digest(facts)):
         write(directory, render(directory, repo_id))
+
+
+def warn_of_unlicensed_parts(directory: Path) -> "DatasetFacts | ModelFacts":
+    """Warn, with their names, of parts of a finished run that have no licence.
+
+    Returns the facts of the run, whose files are not checked.
+    """
+    from sts_dino.model_cards.facts import DatasetFacts, ModelFacts
+
+    manifest = require_complete(directory)
+    kind = DatasetFacts if manifest.kind == "dataset" else ModelFacts
+    facts = kind.read(directory, manifest)
+    assert facts.verdict is not None
+    note = describe_unlicensed_parts(facts.verdict.parts)
+    if note:
+        logger.warning(f"{directory}: {note}")
+    return facts
+
+
+def record_published_datasets(
+    directory: Path, owner: str, patience: "RetryPolicy", dataset_names: Sequence[str] = ()
+) -> None:
+    """Record where the Hub has the local datasets of a finished model.
+
+    The manifest's ``provenance.datasets`` get repository, tag and commit. A dataset's manifest
+    stays.
+
+    Args:
+        directory: a finished run directory.
+        owner: the user or organisation to publish under.
+        patience: the retry policy.
+        dataset_names: the owner's datasets to look at, beside those named as the folders are.
+
+    Raises RunError when the Hub cannot be read.
+    """
+    manifest = require_complete(directory)
+    if manifest.kind == "dataset" or not manifest.provenance["datasets"]:
+        return
+    action = f"find the datasets of {manifest.name}"
+    with convert_hub_errors(action):
+        datasets = patience.call_until_done(
+            action, lambda: find_published_datasets(manifest, owner, dataset_names)
+        )
+    if datasets != manifest.provenance["datasets"]:
+        provenance = {**manifest.provenance, "datasets": datasets}
+        with lock_run(directory):
+            write_manifest(directory, manifest.model_copy(update={"provenance": provenance}))
+
+
+def find_published_datasets(
+    manifest: Manifest, owner: str, dataset_names: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Return a model's ``provenance.datasets``, with the owner's datasets that have the same rows.
+
+    A model whose version is published already gets what the published manifest records, because
+    its tag does not move.
+    """
+    from huggingface_hub import HfApi
+
+    from sts_dino.hub.client.publish import read_remote_manifest
+    from sts_dino.hub.client.repository import Repository
+    from sts_dino.hub.text_files import READERS, kind_of
+
+    api = HfApi()
+    recorded: list[dict[str, Any]] = manifest.provenance["datasets"]
+
+    # a published version of the model
+    model = Repository(api, f"{owner}/{manifest.name}", "model")
+    tags = model.list_tags() if model.get_branch() is not None else {}
+    tag = f"v{manifest.version}"
+    if tag in tags:
+        published = read_remote_manifest(model, model.get_commit(tags[tag]))
+        if published is None or published.fingerprint != manifest.fingerprint:
+            return recorded
+        datasets = published.provenance.get("datasets")
+        if isinstance(datasets, list) and len(datasets) == len(recorded):
+            return datasets
+        return recorded
+
+    # the published datasets, by the rows of the config that the model was trained on
+    input_names = name_inputs(
+        f"dataset:{entry.get('path', entry.get('repo_id'))}:{entry['config']}" for entry in recorded
+    )
+    entries = []
+    for entry, input_name in zip(recorded, input_names, strict=True):
+        path = Path(entry.get("path") or "")
+        digest = manifest.inputs.get(input_name)
+        location: dict[str, str] = {}
+        if digest is not None and path.name and kind_of(path) not in READERS:  # no file of rows
+            names = [name for name in (path.name, *dataset_names) if re.fullmatch(NAME, name)]
+            location = find_published_rows(api, owner, names, entry["config"], digest)
+        entries.append({**entry, **location})
+    return entries
+
+
+def find_published_rows(
+    api: "HfApi", owner: str, names: Sequence[str], config: str, digest: str
+) -> dict[str, str]:
+    """Find the latest version of a published dataset whose config has given rows.
+
+    Args:
+        api: the Hub.
+        owner: the user or organisation of the datasets.
+        names: of the datasets to look at, in this order.
+        config: the config.
+        digest: of the config's rows (``Manifest.hash_shards``).
+
+    Returns repo_id, revision (the version's tag) and commit; {} without such a version.
+    """
+    from sts_dino.hub.client.publish import parse_version, read_remote_manifest
+    from sts_dino.hub.client.repository import Repository
+
+    for name in dict.fromkeys(names):
+        repository = Repository(api, f"{owner}/{name}", "dataset")
+        commits = repository.list_tags() if repository.get_branch() is not None else {}
+        versions = filter(VERSION_TAG.fullmatch, commits)
+        for tag in sorted(versions, key=parse_version, reverse=True):
+            published = read_remote_manifest(repository, repository.get_commit(commits[tag]))
+            if published is not None and published.hash_shards(config) == digest:
+                return {"repo_id": repository.repo_id, "revision": tag, "commit": commits[tag]}
+    return {}
 
 
 def publish_run(directory: Path, options: PublishOptions) -> "Plan":
     """Plan the publication of a finished run and, with ``options.yes``, carry it out."""
     from huggingface_hub import HfApi
 
-    from hub.client.publish import Options, publish
+    from sts_dino.hub.client.publish import Options, publish_run
 
     require_complete(directory)
-    patience = patient(options.longest)
-    with hub_errors(f"publish {directory}"):
-        publication = Options(options.public, options.force, loading_script(directory), patience)
-        return publish(HfApi(), directory, options.org, options.yes, publication)
+    patience = set_patience(options.longest)
+    with convert_hub_errors(f"publish {directory}"):
+        script = build_loading_script(directory)
+        publication = Options(options.public, options.force, script, patience)
+        return publish_run(HfApi(), directory, options.org, options.yes, publication)
 
 
-def loading_script(directory: Path) -> dict[str, str]:
-    """Name → text of the files that a finished run adds to the branch ``script``.
+def build_loading_script(directory: Path) -> dict[str, str]:
+    """Return the files of the branch ``script`` that load a finished dataset: name → text.
 
-    None for a model, for a decontaminated dataset, and for a dataset whose name no Python module can have.
+    The result is empty for a model, for a decontaminated dataset, and for a dataset whose name
+    cannot be a Python module's, which a warning says.
     """
     manifest = require_complete(directory)
-    if manifest.kind == "model" or PROVENANCE in manifest.provenance:
+    if manifest.kind == "model" or DROPPED_ROWS_PROVENANCE in manifest.provenance:
         return {}
     recipe = load_recipe(directory / RECIPE, DatasetRecipe)
     if not recipe.has_script:
-        cli.say(f"warning: no loading script for datasets below 4: {recipe.name!r} has a dot, which no module can have")
+        logger.warning(
+            f"no loading script for datasets below 4: {recipe.name!r} has a dot, "
+            "which no module can have"
+        )
         return {}
-    return script_files(recipe)
+    return format_script_files(recipe)
 
 
-def script_files(recipe: DatasetRecipe) -> dict[str, str]:
-    """Name → text of the loading script of a recipe's dataset and the table of its configs beside it."""
-    configs = {config: config_columns(config, recipe) for config in recipe.configs}
-    table = f"CONFIGS = {pformat(configs, width=120, sort_dicts=False)}\n"
-    return {
-        f"{recipe.name}.py": (dataset_scripts() / "loading_script.py").read_text(encoding="utf-8"),
-        "published_configs.py": f'"""Config → column → type; the first config is the default."""\n\n{table}',
-    }
+def format_script_files(recipe: DatasetRecipe) -> dict[str, str]:
+    """Return the loading script of a dataset and the table of its configs: file name → text."""
+    script = (find_dataset_scripts() / "loading_script.py").read_text(encoding="utf-8")
+    configs = {config: get_config_columns(config, recipe) for config in recipe.configs}
+    docstring = '"""Config → column → type; the first config is the default."""'
+    table = f"CONFIGS = {pformat(configs, width=TABLE_WIDTH, sort_dicts=False)}\n"
+    return {f"{recipe.name}.py": script, "published_configs.py": f"{docstring}\n\n{table}"}

@@ -1,10 +1,12 @@
-"""Several trainings of one recipe, by seeds or by sets of few-shot examples, and the spread of their scores.
+"""Repeated trainings of one recipe, by seed or by set of few-shot examples, and their spread.
 
-Each training and its evaluation are child processes with a run directory under ``NAME.repeats``. Means and spread go to
-``NAME.repeats.json`` and, where the recipe's own run is finished, to ``repeats.json`` in its run directory. The same
-command resumes. Runs count that ``torchrun`` made with ``--set seed=43 --out artifacts/models/NAME.repeats/seed-43``.
+Each training and its evaluation are child processes with a run directory under ``NAME.repeats``.
+Means and spread go to ``NAME.repeats.json`` and, where the recipe's own run is finished, to
+``repeats.json`` in its run directory. The same command resumes. A run that ``torchrun`` made with
+``--set seed=43 --out artifacts/models/NAME.repeats/seed-43`` counts, too.
 """
 
+import logging
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,37 +14,45 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from eval.runs.job import EvaluationOptions
-from hub import cli
-from hub.contract import run_dir
-from hub.contract.measured import REPEATS, Repeats, Run, run_of, write_json
-from hub.contract.recipe import ModelRecipe
-from hub.contract.recipe_file import deciding, load_recipe
-from hub.contract.results import read_results
-from hub.errors import InputError
-from release.options import RecipeOverrides, set_words, words_of
-from release.stages import named, run_stage
+from sts_dino.eval.runs.job import EvaluationOptions
+from sts_dino.hub import cli
+from sts_dino.hub.contract import run_dir
+from sts_dino.hub.contract.measured import REPEATS, Repeats, Run, make_run, write_json
+from sts_dino.hub.contract.recipe import ModelRecipe
+from sts_dino.hub.contract.recipe_file import get_deciding_values, load_recipe
+from sts_dino.hub.contract.results import read_results
+from sts_dino.hub.errors import InputError
+from sts_dino.hub.scores import align_columns
+from sts_dino.release.options import RecipeOverrides, format_options, format_settings
+from sts_dino.release.stages import name_failure, run_stage
 
-app = cli.new_app(__doc__)
+logger = logging.getLogger(__name__)
+
+app = cli.make_app(__doc__)
 
 Over = Literal["seed", "example_set"]
-OPTIONS = {"seed": "--seeds", "example_set": "--example-sets"}
+OPTION_NAMES = {"seed": "--seeds", "example_set": "--example-sets"}
 
 
 @dataclass(frozen=True)
 class RepeatOptions:
     """What differs between the trainings, and where they are."""
 
-    seeds: Annotated[str | None, typer.Option(metavar="42,43,44", help="Seeds; 42-44 is the same")] = None
-    example_sets: Annotated[str | None, typer.Option(metavar="0-9", help="Sets of few-shot examples")] = None
+    seeds: Annotated[
+        str | None, typer.Option(metavar="42,43,44", help="Seeds; 42-44 is the same")
+    ] = None
+    example_sets: Annotated[
+        str | None, typer.Option(metavar="0-9", help="Sets of few-shot examples")
+    ] = None
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the run directories [default: artifacts/models/NAME.repeats]")
+        Path | None,
+        typer.Option(help="Folder of the run directories [default: artifacts/models/NAME.repeats]"),
     ] = None
 
 
 @dataclass(frozen=True)
 class Series:
-    """Repeated trainings of a recipe, one for each of ``values``, which is written to the recipe's ``keys``."""
+    """Repeated trainings of a recipe, one per value; the recipe's ``keys`` get the value."""
 
     path: Path
     recipe: ModelRecipe
@@ -53,17 +63,18 @@ class Series:
     overrides: RecipeOverrides
     evaluation: EvaluationOptions
 
-    def directory(self, value: int) -> Path:
-        """The run directory of one value, e.g. ``seed-42``."""
+    def locate_run(self, value: int) -> Path:
+        """Return the run directory of one value, e.g. ``seed-42``."""
         return self.out / f"{self.over.replace('_', '-')}-{value}"
 
-    def words(self, value: int) -> list[str]:
-        """The settings of one value, as the words of both stages."""
-        return set_words([*self.overrides.settings, *(f"{key}={value}" for key in self.keys)])
+    def format_words(self, value: int) -> list[str]:
+        """Format the settings of one value as words of train and score, the two stages."""
+        varied = [f"{key}={value}" for key in self.keys]
+        return format_settings([*self.overrides.settings, *varied])
 
 
 @app.command()
-@cli.option_groups
+@cli.unpack_option_groups
 def main(
     recipe: cli.RecipeArgument,
     overrides: RecipeOverrides,
@@ -71,7 +82,9 @@ def main(
     options: RepeatOptions,
     as_json: cli.JsonOption = False,
 ) -> None:
-    """Train and score the encoder of RECIPE several times; print mean ± sample standard deviation of every task.
+    """Train and score the encoder of RECIPE several times.
+
+    Print mean ± sample standard deviation of every task.
 
     Examples:
 
@@ -79,125 +92,184 @@ def main(
 
       sts-dino repeat recipes/models/prompteol-auto-nli-20shot.yaml --example-sets 0-9
 
-      sts-dino repeat recipes/models/sroberta-sts-dino-x2.yaml --seeds 0-4 --tasks papers --senteval-data DIR
+      sts-dino repeat recipes/my-encoder.yaml --seeds 0-4 --tasks papers --senteval-data DIR
     """
-    series = planned(recipe, options, overrides, evaluation)
-    with run_dir.locked(series.out):
-        runs = comparable([run_once(series, value) for value in series.values])
+    series = plan_series(recipe, options, overrides, evaluation)
+    with run_dir.lock_run(series.out):
+        runs = keep_shared_scores([run_once(series, value) for value in series.values])
         repeats = Repeats(model=series.recipe.name, over=series.over, runs=tuple(runs))
         path = series.out.with_name(f"{series.out.name}.json")
         write_json(path, repeats)
-    cli.say(f"written: {path}")
+    logger.info(f"written: {path}")
     write_for_card(series, repeats)
-    cli.answer(table(repeats), repeats, as_json)
+    cli.print_answer(format_repeats(repeats), repeats, as_json)
 
 
-def planned(path: Path, options: RepeatOptions, overrides: RecipeOverrides, evaluation: EvaluationOptions) -> Series:
-    """The series that the command line describes. Raises InputError before any training."""
+def plan_series(
+    path: Path, options: RepeatOptions, overrides: RecipeOverrides, evaluation: EvaluationOptions
+) -> Series:
+    """Return the series that the command line describes.
+
+    Raises InputError, before any training, for options that contradict one another or the recipe,
+    and for a recipe without datasets or evaluation tasks.
+    """
     if (options.seeds is None) == (options.example_sets is None):
-        raise InputError("--seeds, --example-sets", "give one of them", allowed="e.g. --seeds 42,43,44")
+        allowed = "e.g. --seeds 42,43,44"
+        raise InputError("--seeds, --example-sets", "give one of them", allowed=allowed)
     over: Over = "seed" if options.seeds is not None else "example_set"
-    values = parsed_range(getattr(options, f"{over}s"), OPTIONS[over])
-    recipe = load_recipe(path, ModelRecipe, overrides.keys("limit"))
+    values = parse_range(getattr(options, f"{over}s"), OPTION_NAMES[over])
+
+    recipe = load_recipe(path, ModelRecipe, overrides.list_settings("limit"))
     if recipe.is_baseline:
-        raise InputError(f"{path}:datasets", "the recipe trains nothing, so every run would be the same")
+        problem = "the recipe trains nothing, so every run would be the same"
+        raise InputError(f"{path}:datasets", problem)
     if not recipe.evaluation:
         raise InputError(f"{path}:evaluation", "names no task", hint="add e.g. task: stsb/cosine")
-    keys = varied(recipe, over, path)
+
+    keys = find_varied_keys(recipe, over, path)
     for setting in overrides.settings:
         if setting.partition("=")[0] in keys:
-            raise InputError(f"--set {setting}", f"is what {OPTIONS[over]} sets", hint="leave one of the two out")
+            problem = f"is what {OPTION_NAMES[over]} sets"
+            raise InputError(f"--set {setting}", problem, hint="leave one of the two out")
     out = (options.out or run_dir.ARTIFACTS / "models" / f"{recipe.name}.repeats").resolve()
     return Series(path, recipe, over, values, keys, out, overrides, evaluation)
 
 
-def parsed_range(text: str, option: str) -> tuple[int, ...]:
-    """Parse ``42,43,44``, ``0-9`` or a mix. Raises InputError for anything else and for a number given twice."""
+def parse_range(text: str, option: str) -> tuple[int, ...]:
+    """Parse ``42,43,44``, ``0-9`` or a mix.
+
+    ``option``: its name, for messages. Raises InputError for another text, a descending range and a
+    number that stands twice.
+    """
+    place = f"{option} {text!r}"
     values: list[int] = []
     for part in text.split(","):
-        found = re.fullmatch(r"\s*(\d{1,9})(?:-(\d{1,9}))?\s*", part, re.ASCII)
-        if found is None or int(found[2] or found[1]) < int(found[1]):
-            raise InputError(f"{option} {text!r}", f"{part!r} is not a number or range", allowed="e.g. 42,43,44 or 0-9")
-        values += range(int(found[1]), int(found[2] or found[1]) + 1)
-    twice = next((value for value in values if values.count(value) > 1), None)
-    if twice is not None:
-        raise InputError(f"{option} {text!r}", f"{twice} stands twice", hint="a run counts once")
+        match = re.fullmatch(r"\s*(\d{1,9})(?:-(\d{1,9}))?\s*", part, re.ASCII)
+        if match is None or int(match[2] or match[1]) < int(match[1]):
+            problem = f"{part!r} is not a number or range"
+            raise InputError(place, problem, allowed="e.g. 42,43,44 or 0-9")
+        values += range(int(match[1]), int(match[2] or match[1]) + 1)
+    for value in values:
+        if values.count(value) > 1:
+            raise InputError(place, f"{value} stands twice", hint="a run counts once")
     return tuple(values)
 
 
-def varied(recipe: ModelRecipe, over: Over, path: Path) -> tuple[str, ...]:
-    """The recipe's keys that differ between the runs. Raises InputError when its data have no example sets."""
+def find_varied_keys(recipe: ModelRecipe, over: Over, path: Path) -> tuple[str, ...]:
+    """Return the recipe's keys that differ between the runs.
+
+    Args:
+        recipe: the recipe of all runs.
+        over: seed, or example_set of every dataset that has one.
+        path: the recipe's file, for messages.
+
+    Raises InputError for example_set when no dataset of the recipe has one.
+    """
     if over == "seed":
         return ("seed",)
-    keys = [f"datasets.{i}.example_set" for i, item in enumerate(recipe.datasets) if item.example_set is not None]
+    keys = [
+        f"datasets.{number}.example_set"
+        for number, data in enumerate(recipe.datasets)
+        if data.example_set is not None
+    ]
     if not keys:
+        problem = "none of them is restricted to an example_set"
         hint = "write example_set: 0 to the few-shot dataset of the recipe, or use --seeds"
-        raise InputError(f"{path}:datasets", "none of them is restricted to an example_set", hint=hint)
+        raise InputError(f"{path}:datasets", problem, hint=hint)
     return tuple(keys)
 
 
 def run_once(series: Series, value: int) -> Run:
-    """Train and score one run, unless that is done; its scores. Raises InputError or RunError that names the run."""
-    directory, settings = series.directory(value), series.words(value)
-    limit = ["--limit", str(series.overrides.limit)] if series.overrides.limit is not None else []
-    hint = "finished runs are kept: run the same command again to resume, or leave this run out and report that"
+    """Train and score the run of one value, unless it is scored already; return its scores.
 
-    def stage(command: str, *words: str) -> None:
-        with named(f"{series.over.replace('_', ' ')} {value}: {command}", directory, hint):
+    Raises InputError or RunError, which names the value, when a stage fails.
+    """
+    directory = series.locate_run(value)
+    settings = series.format_words(value)
+    hint = (
+        "finished runs are kept: run the same command again to resume, "
+        "or leave this run out and report that"
+    )
+
+    def run_named(command: str, *words: str) -> None:
+        """Run a stage with the settings of this value; its failure names the value."""
+        what = f"{series.over.replace('_', ' ')} {value}: {command}"
+        with name_failure(what, directory, hint):
             run_stage(command, str(series.path), *words, *settings)
 
-    stage("train", "--out", str(directory), *limit)
+    limit: list[str] = []
+    if series.overrides.limit is not None:
+        limit = ["--limit", str(series.overrides.limit)]
+    run_named("train", "--out", str(directory), *limit)
     manifest = run_dir.require_complete(directory)
     if series.evaluation.tasks or not is_scored(directory, manifest, series.recipe):
-        stage("score", "--model", str(directory), *words_of(series.evaluation))
-    return run_of(value, manifest, read_results(directory / "results.json"))
+        run_named("score", "--model", str(directory), *format_options(series.evaluation))
+    return make_run(value, manifest, read_results(directory / "results.json"))
 
 
 def is_scored(directory: Path, manifest: run_dir.Manifest, recipe: ModelRecipe) -> bool:
-    """Whether results.json holds every task of the recipe, scored on these weights and on all data.
+    """Return whether results.json has every task of the recipe, of these weights and all data.
 
-    A task that cuts its own folds has the split ``all``, whatever the recipe names. A recipe with a group of tasks is
-    not scored: the evaluation resolves groups and keeps valid scores.
+    A task that cuts its own folds has the split ``all``, whatever the recipe names. For a recipe
+    with a group of tasks the answer is False: ``sts-dino score`` resolves groups.
     """
     path = directory / "results.json"
     if not path.is_file():
         return False
     results = read_results(path)
-    found = {(score.task, score.split) for score in results.scores}
-    wanted = [{(entry.task, entry.split), (entry.task, "all")} for entry in recipe.evaluation]
-    is_whole = results.fingerprint == manifest.fingerprint and results.limit is None
-    return is_whole and all(found & either for either in wanted)
+    if results.fingerprint != manifest.fingerprint or results.limit is not None:
+        return False
+    scored = {(score.task, score.split) for score in results.scores}
+    for entry in recipe.evaluation:
+        if (entry.task, entry.split) not in scored and (entry.task, "all") not in scored:
+            return False
+    return True
 
 
-def comparable(runs: list[Run]) -> list[Run]:
-    """The runs with the scores that all of them have, in the order of the first; a warning names the others."""
-    scored = [{(score.task, score.split): score for score in run.scores} for run in runs]
-    shared = [key for key in scored[0] if all(key in one for one in scored)]
-    left_out = sorted({" ".join(key) for one in scored for key in one if key not in shared})
-    if left_out:
-        cli.say(f"warning: no spread for scores that not every run has: {', '.join(left_out)}")
-    each = [tuple(one[key] for key in shared) for one in scored]
-    return [run.model_copy(update={"scores": scores}) for run, scores in zip(runs, each, strict=True)]
+def keep_shared_scores(runs: list[Run]) -> list[Run]:
+    """Return the runs with the scores that all of them have, in the order of the first run.
+
+    A warning names the scores that are left out. ``runs`` has at least one run.
+    """
+    scores_of_run = [{(score.task, score.split): score for score in run.scores} for run in runs]
+    shared = [key for key in scores_of_run[0] if all(key in scores for scores in scores_of_run)]
+    partial = set[str]()
+    for scores in scores_of_run:
+        partial.update(" ".join(key) for key in scores if key not in shared)
+    if partial:
+        names = ", ".join(sorted(partial))
+        logger.warning(f"no spread for scores that not every run has: {names}")
+
+    comparable_runs = []
+    for run, scores in zip(runs, scores_of_run, strict=True):
+        kept_scores = tuple(scores[key] for key in shared)
+        comparable_runs.append(run.model_copy(update={"scores": kept_scores}))
+    return comparable_runs
 
 
 def write_for_card(series: Series, repeats: Repeats) -> None:
-    """Write repeats.json into the recipe's own run directory, if that is a finished run of the same recipe."""
+    """Write repeats.json into the run directory of the recipe, beside the series.
+
+    Nothing is written when that directory has no finished run, or a run of another recipe, which a
+    warning names.
+    """
     directory = series.out.with_name(series.recipe.name)
     manifest = run_dir.read_manifest(directory)
     if manifest is None or not manifest.complete:
         return
-    own = load_recipe(directory / run_dir.RECIPE, ModelRecipe)
-    if without(own, series.keys) != without(series.recipe, series.keys):
-        cli.say(f"warning: {directory} is a run of another recipe or of other settings: no {REPEATS} for its card")
+    recipe = load_recipe(directory / run_dir.RECIPE, ModelRecipe)
+    if remove_keys(recipe, series.keys) != remove_keys(series.recipe, series.keys):
+        problem = "is a run of another recipe or of other settings"
+        logger.warning(f"{directory} {problem}: no {REPEATS} for its card")
         return
-    with run_dir.locked(directory):
+    with run_dir.lock_run(directory):
         write_json(directory / REPEATS, repeats)
-    cli.say(f"written: {directory / REPEATS}")
+    logger.info(f"written: {directory / REPEATS}")
 
 
-def without(recipe: ModelRecipe, keys: tuple[str, ...]) -> dict[str, Any]:
-    """The recipe keys that affect the weights, as plain values, without those that differ between the runs."""
-    tree = deciding(recipe)
+def remove_keys(recipe: ModelRecipe, keys: tuple[str, ...]) -> dict[str, Any]:
+    """Return the recipe's values that decide the weights, without those of the dotted ``keys``."""
+    tree = get_deciding_values(recipe)
     for key in keys:
         *parents, last = key.split(".")
         node: Any = tree
@@ -207,11 +279,13 @@ def without(recipe: ModelRecipe, keys: tuple[str, ...]) -> dict[str, Any]:
     return tree
 
 
-def table(repeats: Repeats) -> str:
-    """A line per task: runs, mean ± sample standard deviation, worst and best run; x 100."""
+def format_repeats(repeats: Repeats) -> str:
+    """Format a line per task: runs, mean ± sample standard deviation, lowest and highest, x 100."""
     rows = [("task", "split", "runs", "mean ± sd", "min - max")]
     for item in repeats.summaries:
-        spread = f" ± {item.sd:.2f}" if item.sd is not None else ""
-        scores = f"{item.mean:.2f}{spread}", f"{item.low:.2f} - {item.high:.2f}"
-        rows.append((item.task, item.split, str(item.runs), *scores))
-    return cli.aligned(rows)
+        mean = f"{item.mean:.2f}"
+        if item.sd is not None:
+            mean += f" ± {item.sd:.2f}"
+        extremes = f"{item.low:.2f} - {item.high:.2f}"
+        rows.append((item.task, item.split, str(item.runs), mean, extremes))
+    return align_columns(rows)

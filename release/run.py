@@ -1,9 +1,9 @@
-"""Recipes to published artefacts: sts-dino release recipes/datasets/sts-dino-x2.yaml --org ORG --yes
+"""Recipes to published artefacts: sts-dino release RECIPE --org ORG --yes
 
-A dataset is generated and published while it grows; a model is trained and scored; each gets its card, one atomic
-commit and its version's tag. A folder stands for its recipes, datasets before models; baselines in a folder are scored
-and not published, because others own their weights. The same command resumes after any interruption, on an empty disk
-too.
+A dataset is generated and published while it grows; a model is trained and scored; each gets its
+card, one atomic commit and its version's tag. A folder stands for its recipes, datasets before
+models; baselines in a folder are scored and not published, because others own their weights. The
+same command resumes after any interruption, on an empty disk too.
 """
 
 from collections.abc import Iterable
@@ -12,20 +12,22 @@ from typing import Annotated
 
 import typer
 
-from eval.runs.job import EvaluationOptions
-from hub import cli
-from hub.contract.recipe import ModelRecipe
-from hub.contract.recipe_file import load_recipe, read_yaml
-from hub.errors import InputError
-from release.options import ClusterWorkers, RecipeOverrides, ReleaseOptions
+from sts_dino.eval.runs.job import EvaluationOptions
+from sts_dino.hub import cli
+from sts_dino.hub.contract.recipe import ModelRecipe
+from sts_dino.hub.contract.recipe_file import load_recipe, read_yaml
+from sts_dino.hub.errors import InputError
+from sts_dino.release.options import ClusterWorkers, RecipeOverrides, ReleaseOptions
 
-app = cli.new_app(__doc__)
+app = cli.make_app(__doc__)
 
 
 @app.command()
-@cli.option_groups
+@cli.unpack_option_groups
 def main(
-    recipes: Annotated[list[Path], typer.Argument(metavar="RECIPE...", help="Recipe files, or folders of them")],
+    recipes: Annotated[
+        list[Path], typer.Argument(metavar="RECIPE...", help="Recipe files, or folders of them")
+    ],
     options: ReleaseOptions,
     overrides: RecipeOverrides,
     evaluation: EvaluationOptions,
@@ -50,56 +52,90 @@ def main(
 
       sts-dino release recipes/models --org my-org --tasks papers --senteval-data DIR --yes
     """
-    paths = expanded(recipes)
+    paths = list_recipes(recipes)
     refuse_baselines(path for path in paths if path in recipes)
-    if len(paths) > 1 and overrides != RecipeOverrides():
-        raise InputError("--limit and --set", f"are of one recipe, but {len(paths)} are given", hint="give one recipe")
-    if options.again and evaluation != EvaluationOptions():
-        raise InputError("--again", "scores nothing", hint="leave out either it, or --tasks and the evaluation data")
-    if options.min_value is not None and any(map(is_model, paths)):
-        raise InputError("--min-value", "is of datasets, but a model's recipe is given", hint="give it alone")
-    if options.append and (len(paths) > 1 or is_model(paths[0])):
-        raise InputError("--append", "is of one dataset", hint="give its recipe alone")
-    if options.append and (options.again or options.fresh):
-        other = "--again" if options.again else "--fresh"
-        raise InputError(f"--append {other}", "contradict each other", hint=f"leave out {other}")
+    check_options(paths, options, overrides, evaluation)
     workers.require_datasets(sum(not is_model(path) for path in paths))
-    from release.artefact import DatasetArtefact, ModelArtefact, Request  # here, for it takes long
+
+    # These imports take seconds, so bad options are refused first.
+    from sts_dino.release.artefact import DatasetArtefact, ModelArtefact, Request
 
     request = Request(options, overrides, evaluation, workers)
     plans = []
     for path in paths:
-        artefact = ModelArtefact(path, request) if is_model(path) else DatasetArtefact(path, request)
-        plan = artefact.release()
-        if plan is not None:
-            plans.append(plan)
-            if not as_json:
-                print(plan.shown(options.yes))
+        kind = ModelArtefact if is_model(path) else DatasetArtefact
+        plan = kind(path, request).release()
+        if plan is None:
+            continue
+        plans.append(plan)
+        if not as_json:
+            print(plan.format_text(options.yes))
     if as_json:
-        cli.answer("", [plan.facts() for plan in plans], as_json)
+        cli.print_answer("", [plan.describe() for plan in plans], as_json)
 
 
-def expanded(given: list[Path]) -> list[Path]:
-    """The recipe files that ``given`` files and folders stand for, datasets first, each part in the order of names."""
-    paths = [path for item in given for path in (sorted(item.rglob("*.yaml")) if item.is_dir() else [item])]
+def check_options(
+    paths: list[Path],
+    options: ReleaseOptions,
+    overrides: RecipeOverrides,
+    evaluation: EvaluationOptions,
+) -> None:
+    """Raise InputError for options that contradict one another or the recipes."""
+    if len(paths) > 1 and overrides != RecipeOverrides():
+        problem = f"are of one recipe, but {len(paths)} are given"
+        raise InputError("--limit and --set", problem, hint="give one recipe")
+    if options.again and evaluation != EvaluationOptions():
+        hint = "leave out either it, or --tasks and the evaluation data"
+        raise InputError("--again", "scores nothing", hint=hint)
+    if options.min_value is not None and any(is_model(path) for path in paths):
+        problem = "is of datasets, but a model's recipe is given"
+        raise InputError("--min-value", problem, hint="give it alone")
+    if not options.append:
+        return
+    if len(paths) > 1 or is_model(paths[0]):
+        raise InputError("--append", "is of one dataset", hint="give its recipe alone")
+    for option in ("again", "fresh"):
+        if getattr(options, option):
+            problem = "contradict each other"
+            raise InputError(f"--append --{option}", problem, hint=f"leave out --{option}")
+
+
+def list_recipes(files_and_folders: list[Path]) -> list[Path]:
+    """List the recipe files of files and folders: datasets before models, both in the given order.
+
+    A folder stands for all *.yaml files below it, sorted by path.
+
+    Raises InputError when there is no recipe.
+    """
+    paths: list[Path] = []
+    for path in files_and_folders:
+        if path.is_dir():
+            paths += sorted(path.rglob("*.yaml"))
+        else:
+            paths.append(path)
     if not paths:
-        raise InputError(", ".join(map(str, given)), "no recipe (*.yaml) is there")
+        places = ", ".join(str(path) for path in files_and_folders)
+        raise InputError(places, "no recipe (*.yaml) is there")
     return sorted(paths, key=is_model)
 
 
 def is_model(path: Path) -> bool:
-    """Whether a recipe is a model's, else a dataset's. Raises InputError when it is neither."""
+    """Return whether a recipe file has the kind model; False for the kind dataset.
+
+    Raises InputError for another kind.
+    """
     kind = read_yaml(path).get("kind")
     if kind not in ("dataset", "model"):
-        raise InputError(f"{path}:kind", f"unknown kind of recipe {kind!r}", allowed="dataset, model")
+        problem = f"unknown kind of recipe {kind!r}"
+        raise InputError(f"{path}:kind", problem, allowed="dataset, model")
     return bool(kind == "model")
 
 
 def refuse_baselines(paths: Iterable[Path]) -> None:
-    """Raise InputError for a recipe that stands for nothing to publish; one that a folder has is made all the same."""
+    """Raise InputError for the first recipe of a baseline: baselines are not published."""
     for path in paths:
         if is_model(path) and load_recipe(path, ModelRecipe).is_baseline:
-            from hub.client.publish import BASELINE
+            from sts_dino.hub.client.publish import BASELINE_PROBLEM
 
             hint = f"sts-dino train {path} and sts-dino score {path} make and score it"
-            raise InputError(path, BASELINE, hint=hint)
+            raise InputError(path, BASELINE_PROBLEM, hint=hint)

@@ -1,36 +1,62 @@
-"""The unsupervised SimCSE baseline of an encoder: the same base and steps on the source sentences, without labels.
+"""The unsupervised SimCSE baseline of an encoder: the same base and steps, without labels.
 
-Each source sentence is its own positive, the others of its batch are negatives (Gao et al. 2021). The gain over this
-baseline comes from the generated texts and their labels. The baseline's run directory, ``NAME.copies``, lies beside the
-model, is scored with it, and is not published.
+Each source sentence is its own positive, the others of its batch are negatives (Gao et al. 2021).
+The gain over this baseline comes from the generated texts and their labels. The baseline's run
+directory, ``NAME.copies``, lies beside the model, is scored with it, and is not published.
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 import yaml
 
-from hub import cli
-from hub.contract.recipe import ModelRecipe, TrainingData
-from hub.contract.recipe_file import load_recipe
-from hub.contract.run_dir import Manifest, require_complete
-from hub.durable import write_text
-from hub.errors import InputError
-from release.stages import run_stage
+from sts_dino.hub import cli
+from sts_dino.hub.contract.recipe import ModelRecipe, TrainingData
+from sts_dino.hub.contract.recipe_file import load_recipe
+from sts_dino.hub.contract.run_dir import Manifest, require_complete
+from sts_dino.hub.durable import write_text
+from sts_dino.hub.errors import InputError
+from sts_dino.release.stages import run_stage
 
-LOSS = "MultipleNegativesRankingLoss"  # InfoNCE
-OF_EPOCHS = ("num_train_epochs", "eval_strategy", "eval_steps", "save_strategy", "save_steps", "save_total_limit")
-OF_CHOICE = ("load_best_model_at_end", "metric_for_best_model", "greater_is_better")  # of a checkpoint, by labels
+SIMCSE_LOSS = "MultipleNegativesRankingLoss"  # InfoNCE
+# arguments that decide how long a training takes and when it saves and evaluates
+SCHEDULE_ARGUMENTS = (
+    "num_train_epochs",
+    "eval_strategy",
+    "eval_steps",
+    "save_strategy",
+    "save_steps",
+    "save_total_limit",
+)
+# arguments that choose a checkpoint by labels
+CHOICE_ARGUMENTS = ("load_best_model_at_end", "metric_for_best_model", "greater_is_better")
 
-app = cli.new_app(__doc__)
+# keys of training data that say which rows are read
+SOURCE_KEYS = (
+    "repo_id",
+    "revision",
+    "path",
+    "config",
+    "split",
+    "license",
+    "example_set",
+    "columns",
+)
+
+app = cli.make_app(__doc__)
 
 
 @app.command()
 def main(
     recipe_path: cli.RecipeArgument,
     directory: Annotated[
-        Path, typer.Option("--model", metavar="MODEL_DIR", help="Run directory of the encoder trained from the recipe")
+        Path,
+        typer.Option(
+            "--model",
+            metavar="MODEL_DIR",
+            help="Run directory of the encoder trained from the recipe",
+        ),
     ],
     settings: cli.SetOption = [],  # noqa: B006 - typer copies it
 ) -> None:
@@ -38,7 +64,7 @@ def main(
 
     Example:
 
-      sts-dino simcse-baseline recipes/demo/demo-sts-dino.yaml --model artifacts/models/demo-sts-dino
+      sts-dino simcse-baseline recipes/my-encoder.yaml --model artifacts/models/my-encoder
     """
     recipe = load_recipe(recipe_path, ModelRecipe, settings)
     if recipe.control is None:
@@ -47,40 +73,71 @@ def main(
 
 
 def train_baseline(directory: Path, recipe: ModelRecipe) -> None:
-    """Train the baseline of the model in ``directory`` beside it; nothing for a recipe without ``control``.
+    """Train the SimCSE baseline of a trained model, if its recipe asks for one.
 
-    Raises what ``release.stages.run_stage`` does when the training fails.
+    Args:
+        directory: the model's finished run directory; the baseline's lies beside it.
+        recipe: the model's recipe.
+
+    Raises InputError for an unfinished model, typer.Exit or RunError when the training fails.
     """
-    if recipe.control is not None:
-        path, place = places(directory)
-        found = baseline_recipe(recipe, steps_of(require_complete(directory), directory))
-        write_text(path, yaml.safe_dump(found.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
-        run_stage("train", str(path), "--out", str(place))
+    if recipe.control is None:
+        return
+    baseline = locate_baseline(directory)
+    steps = read_steps(require_complete(directory), directory)
+    tree = make_baseline_recipe(recipe, steps).model_dump(mode="json")
+    write_text(baseline.recipe, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
+    run_stage("train", str(baseline.recipe), "--out", str(baseline.directory))
 
 
-def places(directory: Path) -> tuple[Path, Path]:
-    """The recipe and the run directory of a model's baseline."""
-    place = directory.with_name(f"{directory.name}.copies")
-    return place.with_name(f"{place.name}.yaml"), place
+class BaselinePaths(NamedTuple):
+    """The recipe file and the run directory of a model's SimCSE baseline."""
+
+    recipe: Path
+    directory: Path
 
 
-def steps_of(manifest: Manifest, directory: Path) -> int:
-    """Optimiser steps of a finished training. Raises InputError when its manifest lacks them."""
+def locate_baseline(directory: Path) -> BaselinePaths:
+    """Return the paths of the baseline beside the model in ``directory``."""
+    baseline = directory.with_name(f"{directory.name}.copies")
+    return BaselinePaths(baseline.with_name(f"{baseline.name}.yaml"), baseline)
+
+
+def read_steps(manifest: Manifest, directory: Path) -> int:
+    """Read the optimiser steps of a finished training from its manifest.
+
+    Raises InputError, which names ``directory``, when the manifest has none.
+    """
     steps = (manifest.provenance.get("training") or {}).get("steps")
     if not isinstance(steps, int):
-        raise InputError(directory, "its manifest does not say how many steps it was trained", hint="train it again")
+        problem = "its manifest does not say how many steps it was trained"
+        raise InputError(directory, problem, hint="train it again")
     return steps
 
 
-def baseline_recipe(recipe: ModelRecipe, steps: int) -> ModelRecipe:
-    """The baseline's recipe: the model's with other training data, ``steps``, and no choice of a checkpoint."""
+def make_baseline_recipe(recipe: ModelRecipe, steps: int) -> ModelRecipe:
+    """Make the baseline's recipe: SimCSE on the same source sentences.
+
+    Args:
+        recipe: the model's recipe.
+        steps: optimiser steps of the model, and so of the baseline.
+
+    The last checkpoint is kept, because choosing one needs labels.
+    """
+    # The same rows in two datasets, e.g. under two losses, count once. A teacher's pairs repeat the
+    # texts of the dataset beside them.
+    untaught = [item for item in recipe.datasets if item.teacher is None]
     datasets: list[TrainingData] = []
-    for item in recipe.datasets:
-        kept = {name: getattr(item, name) for name in ("repo_id", "revision", "path", "config", "split", "license")}
-        kept |= {"example_set": item.example_set, "columns": item.columns}
-        one = TrainingData(**kept, example_type="self-pair", loss=LOSS)
-        datasets += [one] if one not in datasets else []
-    kept_arguments = {key: value for key, value in recipe.arguments.items() if key not in (*OF_EPOCHS, *OF_CHOICE)}
+    for item in untaught or recipe.datasets:
+        keys = {name: getattr(item, name) for name in SOURCE_KEYS}
+        data = TrainingData(**keys, example_type="self-pair", loss=SIMCSE_LOSS)
+        if data not in datasets:
+            datasets.append(data)
+
+    replaced_arguments = (*SCHEDULE_ARGUMENTS, *CHOICE_ARGUMENTS)
+    kept_arguments = {
+        key: value for key, value in recipe.arguments.items() if key not in replaced_arguments
+    }
     changes = {
         "name": f"{recipe.name}-copies",
         "pretty_name": f"{recipe.pretty_name}: SimCSE baseline",
@@ -88,6 +145,7 @@ def baseline_recipe(recipe: ModelRecipe, steps: int) -> ModelRecipe:
         "validation": (),
         "arguments": {**kept_arguments, "max_steps": str(steps)},
         "control": None,
-        "merge": None if recipe.merge == "auto" else recipe.merge,  # there are no pairs to choose it on
+        # a share chosen by validation needs labelled pairs
+        "merge": None if recipe.merge == "auto" else recipe.merge,
     }
     return recipe.model_copy(update=changes)

@@ -1,17 +1,20 @@
 """Stages as child processes: ``sts-dino COMMAND WORDS``, each of which ends with this process.
 
-``run_stage`` runs one stage; ``run_steps`` runs a chain with one progress bar and a log, and skips what is done;
-``run_parallel`` runs independent calls in threads; ``answer_of`` returns the JSON that a stage prints.
+``run_stage`` runs one stage; ``run_steps`` runs a chain with one progress bar and a log, and skips
+what is done; ``run_parallel`` runs independent calls in threads; ``read_answer`` returns the
+JSON that a stage prints.
 """
 
 import ctypes
 import json
+import logging
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -22,58 +25,77 @@ from threading import Event, Thread
 from typing import IO, Any, TypeVar
 
 import typer
-from tqdm import tqdm
 
-from hub import cli
-from hub.errors import InputError, RunError
-from hub.process import INTERRUPTED, tree_rss_mb
+from sts_dino.hub.errors import InputError, RunError
+from sts_dino.hub.process import EXIT_INTERRUPTED, measure_tree_rss_mb
+from sts_dino.hub.progress import ProgressBar
+
+logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-POLL = 0.1  # seconds between two looks at a stage that a thread waits for
-SHOWN = 3  # last lines of a failed stage that are searched for its error
-AGAIN = "run the same command again"
-TICK = 1.0  # seconds between two looks at a step
+STOP_CHECK_SECONDS = 0.1  # between two looks at a stage that a thread waits for
+SEARCHED_LINES = 3  # the last of a failed step, which have its error
+RERUN_HINT = "run the same command again"
+TICK_SECONDS = 1.0  # between two looks at a step
+READ_BYTES = 65536  # the most of a stage's messages that are read at a time
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # opened before any fork
-_SET_PARENT_DEATH_SIGNAL = 1
-_BAR = re.compile(r"\d%\|")  # a line of tqdm's
+_SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
+_PROGRESS_BAR = re.compile(r"\d%\|")  # a line of tqdm
 
 
-def command_line(command: str, *words: str) -> list[str]:
-    """The words that start ``sts-dino command words`` with this Python."""
+def build_command_line(command: str, *words: str) -> list[str]:
+    """Return the words that start ``sts-dino COMMAND WORDS`` with this Python."""
     return [sys.executable, "-m", "sts_dino", command, *words]
 
 
 class StageProcess:
-    """A started stage. Its results (stdout) are not shown, its messages (stderr) are, unless ``streams`` are given.
+    """A started stage, ``sts-dino COMMAND WORDS``, as a child process.
 
-    As a context manager it ends with its block, however that ends: only Linux ends it when this process is killed.
+    The terminal shows its messages (stderr) and not its results (stdout). As a context manager the
+    stage ends with its block. When this process is killed, Linux ends the stage, too.
+
+    Args:
+        command: the command of ``sts-dino``.
+        words: its arguments and options.
+        environment: of the stage (default: this process's).
+        streams: ``stdout`` and ``stderr`` of subprocess.Popen, instead of the above.
     """
 
-    def __init__(self, command: str, *words: str, environment: Mapping[str, str] | None = None, **streams: Any):
+    def __init__(
+        self,
+        command: str,
+        *words: str,
+        environment: Mapping[str, str] | None = None,
+        **streams: Any,
+    ):
         self.name = f"sts-dino {command} {' '.join(words)}"
         if streams.get("stderr") is None:
-            cli.say(f"== {self.name}")
+            logger.info(f"== {self.name}")
         options: dict[str, Any] = {"env": environment, "stdout": subprocess.DEVNULL, **streams}
         end = die_with_parent if sys.platform == "linux" else None
-        self._process = subprocess.Popen(command_line(command, *words), preexec_fn=end, **options)  # noqa: S603 - ours
+        line = build_command_line(command, *words)
+        self._process = subprocess.Popen(line, preexec_fn=end, **options)  # noqa: S603 - ours
 
     def __enter__(self) -> "StageProcess":
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.running():
+        if self.is_running():
             self.stop()
 
-    def running(self) -> bool:
-        """Whether the process has not ended yet."""
+    def is_running(self) -> bool:
+        """Return whether the process is still running."""
         return self._process.poll() is None
 
     def wait(self) -> None:
-        """Wait for the end. Raises typer.Exit with the stage's code when it failed, RunError when it was killed."""
+        """Wait until the stage ends.
+
+        Raises typer.Exit with the stage's code when it failed, RunError when it was killed.
+        """
         code = self._process.wait()
         if code < 0:
-            hint = f"is the memory enough? {AGAIN} to resume"
+            hint = f"is the memory enough? {RERUN_HINT} to resume"
             raise RunError(self.name, f"was killed ({signal.Signals(-code).name})", hint=hint)
         if code:
             raise typer.Exit(code)
@@ -85,69 +107,117 @@ class StageProcess:
 
 
 def die_with_parent() -> None:
-    """Ask Linux to kill this process when its parent is killed, so that no orphan holds a run directory (prctl(2))."""
+    """Ask Linux to kill this process with its parent (prctl(2)): no orphan keeps a lock."""
     assert _LIBC is not None
     _LIBC.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def run_stage(command: str, *words: str, stop: Event | None = None, **options: Any) -> None:
-    """Run a stage to its end. In a thread, end it and raise KeyboardInterrupt when ``stop`` is set.
+    """Run a stage to its end.
 
-    options: those of ``StageProcess``. Raises what ``StageProcess.wait`` does.
+    Args:
+        command: the command of ``sts-dino``.
+        words: its arguments and options.
+        stop: an event that another thread sets to end the stage; None: the stage is not ended.
+        options: environment and streams of ``StageProcess``.
+
+    Raises KeyboardInterrupt once ``stop`` is set, typer.Exit with the stage's code when the stage
+    failed, and RunError when it was killed.
     """
     with StageProcess(command, *words, **options) as stage:
-        while stop is not None and stage.running():
-            if stop.wait(POLL):
+        while stop is not None and stage.is_running():
+            if stop.wait(STOP_CHECK_SECONDS):
                 raise KeyboardInterrupt
         stage.wait()
 
 
 @contextmanager
-def named(what: str, place: Path, hint: str) -> Iterator[None]:
-    """Turn the failure of one of many stages into InputError or RunError at ``place``; an interruption passes."""
+def name_failure(what: str, place: Path, hint: str) -> Iterator[None]:
+    """Turn the failure of a stage in this block into an error that names it.
+
+    Args:
+        what: the stage, in words.
+        place: the folder or file that the error names.
+        hint: what the user can do.
+
+    Raises InputError when the stage ended with the exit code of bad input, RunError for another
+    code. An interruption (typer.Exit with ``EXIT_INTERRUPTED``) passes unchanged.
+    """
     try:
         yield
     except typer.Exit as end:
-        if end.exit_code == INTERRUPTED:
+        if end.exit_code == EXIT_INTERRUPTED:
             raise
         kind = InputError if end.exit_code == InputError.exit_code else RunError
         raise kind(place, f"{what} failed; its error is above", hint=hint) from None
 
 
 def run_parallel(calls: Sequence[Callable[[Event], Result]], workers: int) -> list[Result]:
-    """Results of ``calls`` in order, ``workers`` at a time in threads.
+    """Run ``calls`` in threads, ``workers`` at a time, and return their results in order.
 
-    Each call gets an event. After the first failure, waiting calls are dropped and the event is set for running ones.
+    All calls get the same event. After the first failure the event is set, so that running calls
+    end early; waiting calls do not start, and the failure is raised.
     """
-    stop, pool = Event(), ThreadPoolExecutor(workers)
+    stop = Event()
+    pool = ThreadPoolExecutor(workers)
     try:
-        return [one.result() for one in [pool.submit(call, stop) for call in calls]]
+        futures = [pool.submit(call, stop) for call in calls]
+        return [future.result() for future in futures]
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         stop.set()
         pool.shutdown()
 
 
-def answer_of(command: str, *words: str, environment: Mapping[str, str] | None = None) -> Any:
-    """Run a stage whose words make it print JSON, and return its answer.
+def read_answer(
+    command: str,
+    *words: str,
+    environment: Mapping[str, str] | None = None,
+    shown_prefix: str | None = None,
+) -> Any:
+    """Run a stage that prints JSON, and return the parsed last line of its output.
 
-    Raises InputError or RunError, as the stage ended, with the last line of its messages.
+    Args:
+        command: the command of ``sts-dino``.
+        words: its arguments and options.
+        environment: of the stage (default: this process's).
+        shown_prefix: messages of the stage that begin with this text are shown as they come; None
+            shows none.
+
+    Raises InputError when the stage ended with the exit code of bad input, RunError when it failed
+    otherwise, both with the last line of its messages.
     """
+    lines = list[str]()
+
+    def read_messages() -> None:
+        """Collect the messages of the stage, and show those that begin with the prefix."""
+        for line in _read_lines(stage._process.stderr):
+            if line.strip():
+                lines.append(line)
+            if shown_prefix is not None and line.startswith(shown_prefix):
+                logger.info(line)
+
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with StageProcess(command, *words, environment=environment, **pipes) as stage:
-        printed, messages = (stream.decode("utf-8", "replace") for stream in stage._process.communicate())
-        code = stage._process.returncode
+        reader = Thread(target=read_messages, daemon=True)
+        reader.start()
+        assert stage._process.stdout is not None
+        stdout = stage._process.stdout.read()
+        code = stage._process.wait()
+        reader.join()
     if code:
-        lines = [line for line in messages.splitlines() if line.strip()]
         problem = lines[-1].removeprefix("error: ") if lines else f"failed (exit code {code})"
         kind = InputError if code == InputError.exit_code else RunError
         raise kind(f"sts-dino {command}", problem)
-    return json.loads(printed.splitlines()[-1])
+    return json.loads(stdout.decode("utf-8", "replace").splitlines()[-1])
 
 
 @dataclass(frozen=True)
 class Step:
-    """A stage of a chain: its command line, the seconds that it is expected to take, and whether it is done already."""
+    """A stage of a chain.
+
+    ``seconds`` is the expected duration; ``is_done`` tells whether the step's results exist.
+    """
 
     name: str
     command: str
@@ -157,8 +227,8 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Taken:
-    """What a step took: seconds, and the most resident memory of this process and its children together, in MiB."""
+class StepUsage:
+    """What a step used: seconds, and the peak memory of this process and its children in MiB."""
 
     seconds: float
     memory_mb: float
@@ -167,60 +237,91 @@ class Taken:
 def run_steps(
     steps: Sequence[Step],
     log: Path,
-    after: Callable[[Step, Taken | None], object] | None = None,
-    said: Sequence[str] = (),
+    after: Callable[[Step, StepUsage | None], object] | None = None,
+    known_warnings: Sequence[str] = (),
 ) -> None:
-    """Run the steps that are not done, in order, under one progress bar in seconds; their messages go to ``log``.
+    """Run the steps that are not done, in order, under one progress bar in seconds.
 
-    The bar's total is what the steps are expected to take; it changes where a step takes longer, ends early or is done.
-    after: called after every step; None: the step was done. said: warnings that are not shown again. Raises RunError
-    for the first step that fails, with its error. Results stay, so the next call resumes there.
+    The bar's total is the sum of the expected seconds; it changes when a step takes longer, ends
+    early or is done already. The results of finished steps stay, so the next call resumes there.
+
+    Args:
+        steps: the chain.
+        log: the file that the steps' messages are appended to.
+        after: called after every step with the step and its usage; the usage is None when the step
+            was done already.
+        known_warnings: lines of warnings that are not shown again.
+
+    Raises RunError for the first step that fails, with the error of that step.
     """
-    started, left = time.monotonic(), sum(step.seconds for step in steps)
-    bar = tqdm(total=left, unit="s", file=sys.stderr, bar_format="{l_bar}{bar}| {elapsed}<{remaining}{postfix}")
+    started = time.monotonic()
+    remaining = sum(step.seconds for step in steps)
+    bar = ProgressBar(
+        total=remaining,
+        unit="s",
+        bar_format="{l_bar}{bar}| {elapsed}<{remaining}{postfix}",
+        line_format="{desc}: {percentage:.0f} % of all steps, {remaining} left",
+    )
     with bar:
         for step in steps:
             bar.set_description_str(step.name)
-            before, left = time.monotonic() - started, left - step.seconds
-            taken: Taken | None = None
+            step_start = time.monotonic() - started
+            remaining -= step.seconds
+            usage: StepUsage | None = None
             if not step.is_done():
-                for taken in progress(step, log, said):
-                    bar.total = before + max(step.seconds, taken.seconds) + left
-                    bar.update(before + taken.seconds - bar.n)
-            bar.total = time.monotonic() - started + left
+                for usage in follow_step(step, log, known_warnings):
+                    bar.total = step_start + max(step.seconds, usage.seconds) + remaining
+                    bar.update(step_start + usage.seconds - bar.n)
+            bar.total = time.monotonic() - started + remaining
             if after is not None:
                 bar.clear()
-                after(step, taken)
+                after(step, usage)
             bar.refresh()
 
 
-def progress(step: Step, log: Path, said: Sequence[str] = ()) -> Iterator[Taken]:
-    """Run a step and yield, every second, what it has taken. Raises RunError when the stage fails."""
+def follow_step(step: Step, log: Path, known_warnings: Sequence[str] = ()) -> Iterator[StepUsage]:
+    """Run a step and yield its usage so far, once for each message and at least every second.
+
+    Args:
+        step: the step to run.
+        log: the file that its messages are appended to, without progress bars.
+        known_warnings: lines of warnings that are not shown again.
+
+    Raises RunError with the step's error when it fails.
+    """
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
-    started, last, memory, looked = time.monotonic(), list[str](), 0.0, 0.0
-    with log.open("ab", buffering=0) as kept:
-        _keep(kept, f"== {step.name}: sts-dino {step.command} {' '.join(step.words)}")
-        with StageProcess(step.command, *step.words, environment=environment, stderr=subprocess.PIPE) as child:
-            for line in _lines(child._process.stderr):
+    started = time.monotonic()
+    last_lines: deque[str] = deque(maxlen=SEARCHED_LINES)
+    memory_mb = 0.0
+    next_look = 0.0
+    with log.open("ab", buffering=0) as log_file:
+        _append_line(log_file, f"== {step.name}: sts-dino {step.command} {' '.join(step.words)}")
+        with StageProcess(
+            step.command, *step.words, environment=environment, stderr=subprocess.PIPE
+        ) as child:
+            for line in _read_lines(child._process.stderr):
+                if line.strip() and not _PROGRESS_BAR.search(line):
+                    _append_line(log_file, line)
+                    last_lines.append(line)
+                    if line.startswith("warning:") and line.strip() not in known_warnings:
+                        logger.info(line)
                 elapsed = time.monotonic() - started
-                if line.strip() and not _BAR.search(line):
-                    _keep(kept, line)
-                    last = [*last, line][-SHOWN:]
-                    if line.startswith("warning:") and line.strip() not in said:
-                        cli.say(line)
-                if elapsed >= looked:
-                    memory, looked = max(memory, tree_rss_mb()), elapsed + TICK
-                yield Taken(elapsed, memory)
+                if elapsed >= next_look:
+                    memory_mb = max(memory_mb, measure_tree_rss_mb())
+                    next_look = elapsed + TICK_SECONDS
+                yield StepUsage(elapsed, memory_mb)
             code = child._process.wait()
     if code:
-        errors = [line.removeprefix("error: ") for line in last if line.startswith("error: ")]
-        problem = errors[-1] if errors else f"failed (exit code {code})"
-        again = "" if AGAIN in problem else f"; {AGAIN} to resume"
+        problem = f"failed (exit code {code})"
+        for line in last_lines:
+            if line.startswith("error: "):
+                problem = line.removeprefix("error: ")
+        again = "" if RERUN_HINT in problem else f"; {RERUN_HINT} to resume"
         raise RunError(step.name, problem, hint=f"all messages are in {log}{again}")
 
 
-def _keep(log: IO[bytes], line: str) -> None:
-    """Append a message. Raises OSError that names the log, so that a full disk is reported with its file."""
+def _append_line(log: IO[bytes], line: str) -> None:
+    """Append a line to the log. An OSError, e.g. of a full disk, names the log as its file."""
     try:
         log.write(f"{line}\n".encode())
     except OSError as error:
@@ -228,23 +329,27 @@ def _keep(log: IO[bytes], line: str) -> None:
         raise
 
 
-def _lines(stream: Any) -> Iterator[str]:
-    """Lines as they come, also those that a progress bar overwrites (ended by a carriage return); "" after a second."""
+def _read_lines(stream: Any) -> Iterator[str]:
+    """Yield the lines of a stream as they come, and "" after a second without a line.
+
+    A carriage return ends a line, too: a progress bar overwrites its line with the next one.
+    """
     lines = Queue[str | None]()
 
-    def read() -> None:
-        held = b""
-        while block := stream.read1(65536):
-            *whole, held = re.split(rb"[\r\n]", held + block)
-            for line in whole:
+    def read_stream() -> None:
+        """Put the lines of the stream into the queue, and None at its end."""
+        unfinished = b""
+        while block := stream.read1(READ_BYTES):
+            *finished, unfinished = re.split(rb"[\r\n]", unfinished + block)
+            for line in finished:
                 lines.put(line.decode("utf-8", "replace"))
-        lines.put(held.decode("utf-8", "replace"))
+        lines.put(unfinished.decode("utf-8", "replace"))
         lines.put(None)
 
-    Thread(target=read, daemon=True).start()
+    Thread(target=read_stream, daemon=True).start()
     while True:
         try:
-            line = lines.get(timeout=TICK)
+            line = lines.get(timeout=TICK_SECONDS)
         except Empty:
             line = ""
         if line is None:

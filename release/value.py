@@ -1,16 +1,18 @@
-"""Downstream gain of a dataset: a small fixed evaluation encoder trained on it and on baselines of as many pairs.
+"""Downstream gain of a dataset: a small fixed encoder trained on it and on baselines.
 
-The baselines: the untrained encoder; ``copies``, unsupervised SimCSE on the source sentences (Gao et al. 2021), which
-needs no generated data; ``shuffled``, the dataset's pairs with permuted scores; ``people``, human-annotated pairs of
-the STS Benchmark's train part. Every seed draws its own pairs. Each training and each evaluation is a child process and
-a folder named by what decides it, so the same command resumes after a kill.
+All trainings have the same number of pairs. The baselines: the untrained encoder; ``copies``,
+unsupervised SimCSE on the source sentences (Gao et al. 2021), which needs no generated data;
+``shuffled``, the dataset's pairs with permuted scores; ``people``, human-annotated pairs of the STS
+Benchmark's train part. Every seed draws its own pairs. Each training and each evaluation is a child
+process and a folder named by what decides it, so the same command resumes after a kill.
 """
 
 import hashlib
 import json
+import logging
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
@@ -18,42 +20,67 @@ from pathlib import Path
 from random import Random
 from shlex import quote
 from threading import Event
-from typing import Annotated, Any, cast, get_args
+from typing import Annotated, Any, NamedTuple, cast, get_args
 
 import typer
 import yaml
 
-from eval.audit.source import find_rows
-from hub import cli
-from hub.assets import shipped, student_recipe
-from hub.contract.measured import Split, TrainedOn, TrainingValue, VariantPlan, write_json
-from hub.contract.published_paths import origin_name
-from hub.contract.recipe import OF_TRAINING, ModelRecipe, ValidationData
-from hub.contract.recipe_file import apply_overrides, checked, deciding, read_yaml
-from hub.contract.run_dir import ARTIFACTS, Manifest, describe, locked, read_manifest, require_complete, write_manifest
-from hub.contract.schema import ROW_SCHEMAS, features
-from hub.contract.shards import shard_path, write_shard
-from hub.durable import sha256_file, write_text
-from hub.errors import InputError
-from release.repeats import is_scored, parsed_range
-from release.stages import named, run_parallel, run_stage
+from sts_dino.eval.audit.source import find_rows
+from sts_dino.hub import cli
+from sts_dino.hub.assets import find_student_recipe, resolve_shipped_path
+from sts_dino.hub.contract.measured import Split, TrainedOn, TrainingValue, VariantPlan, write_json
+from sts_dino.hub.contract.published_paths import name_origin
+from sts_dino.hub.contract.recipe import TRAINING_KEYS, ModelRecipe, ValidationData
+from sts_dino.hub.contract.recipe_file import (
+    apply_overrides,
+    get_deciding_values,
+    read_yaml,
+    validate_recipe,
+)
+from sts_dino.hub.contract.run_dir import (
+    ARTIFACTS,
+    Manifest,
+    describe_file,
+    lock_run,
+    read_manifest,
+    require_complete,
+    write_manifest,
+)
+from sts_dino.hub.contract.schema import ROW_SCHEMAS, build_features
+from sts_dino.hub.contract.shards import format_shard_path, write_shard
+from sts_dino.hub.durable import hash_file, write_text
+from sts_dino.hub.errors import InputError
+from sts_dino.hub.scores import align_columns
+from sts_dino.release.repeats import is_scored, parse_range
+from sts_dino.release.stages import name_failure, run_parallel, run_stage
+
+logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
 
-STUDENT = student_recipe("value-student.yaml")
+STUDENT = find_student_recipe("value-student.yaml")
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "datasets", "sts-dino")
-FINAL = (*(f"sts{year}/all" for year in range(12, 17)), "stsb-tokenised/cosine", "sick-r-tokenised/cosine")
-TASKS: dict[Split, tuple[str, ...]] = {"validation": ("stsb/cosine",), "test": FINAL}
-OF_COPIES = {"example_type": "triplet", "loss": "MultipleNegativesRankingLoss"}  # InfoNCE at temperature 0.05
-OF_PEOPLE = {"example_type": "sts", "loss": "CoSENTLoss"}  # few of their pairs share a source sentence: no triplets
-UNIQUE = {"batch_sampler": "no_duplicates"}  # a sentence twice in a batch would be its own negative
+TEST_TASKS = (
+    *(f"sts{year}/all" for year in range(12, 17)),
+    "stsb-tokenised/cosine",
+    "sick-r-tokenised/cosine",
+)
+TASKS: dict[Split, tuple[str, ...]] = {"validation": ("stsb/cosine",), "test": TEST_TASKS}
+# InfoNCE at temperature 0.05
+SIMCSE_DATA = {"example_type": "triplet", "loss": "MultipleNegativesRankingLoss"}
+# few of their pairs share a source sentence: no triplets
+HUMAN_DATA = {"example_type": "sts", "loss": "CoSENTLoss"}
+# a sentence that stands twice in a batch would be its own negative
+SIMCSE_ARGUMENTS = {"batch_sampler": "no_duplicates"}
 STSB_TRAIN = "STSBenchmark/sts-train.csv"
-TRAINING_KEYS = ("datasets", *OF_TRAINING)  # keys that a baseline lacks
-STS, TRIPLET = ROW_SCHEMAS["sts"], ROW_SCHEMAS["triplet"]
-CONFIG = "pairs"  # of a variant's run directory
-HIGHEST = 5  # human score in the STS Benchmark
+REMOVED_KEYS = ("datasets", *TRAINING_KEYS)  # keys that a baseline lacks
+SCORED_PAIR = ROW_SCHEMAS["sts"]
+TRIPLET = ROW_SCHEMAS["triplet"]
+VARIANT_CONFIG = "pairs"  # of the run directory that has a variant's pairs
+VARIANT_BOOTSTRAP_SAMPLES = "100"  # few, because the comparison of variants resamples anew
+HIGHEST_HUMAN_SCORE = 5  # in the STS Benchmark
 
-app = cli.new_app(__doc__)
+app = cli.make_app(__doc__)
 
 
 @dataclass(frozen=True)
@@ -61,33 +88,54 @@ class ValueOptions:
     """Options of ``sts-dino value``."""
 
     senteval_data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="SentEval's directory, for the seven test tasks")
+        Path | None,
+        typer.Option(metavar="DIR", help="SentEval's directory, for the seven test tasks"),
     ] = None
     split: Annotated[
-        str, typer.Option(metavar="test|validation", help="validation: the STS Benchmark's only, to choose")
+        str,
+        typer.Option(
+            metavar="test|validation", help="validation: the STS Benchmark's only, to choose"
+        ),
     ] = "test"
     pairs: Annotated[int, typer.Option(min=2, help="Training pairs of every variant")] = 2000
-    seeds: Annotated[str, typer.Option(metavar="1,2,3", help="Seeds of draws and trainings; 1-3 is the same")] = "1-3"
+    seeds: Annotated[
+        str, typer.Option(metavar="1,2,3", help="Seeds of draws and trainings; 1-3 is the same")
+    ] = "1-3"
     people: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Human-annotated pairs [default: STSb-train in SentEval's directory]"),
+        typer.Option(
+            metavar="FILE",
+            help="Human-annotated pairs [default: STSb-train in SentEval's directory]",
+        ),
     ] = None
-    config: Annotated[str | None, typer.Option(help="Config of the datasets that have several")] = None
-    student: Annotated[Path, typer.Option(metavar="RECIPE", help="Recipe of another evaluation encoder")] = STUDENT
+    config: Annotated[str | None, typer.Option(help="Config of the datasets that have several")] = (
+        None
+    )
+    student: Annotated[
+        Path, typer.Option(metavar="RECIPE", help="Recipe of another evaluation encoder")
+    ] = STUDENT
     settings: cli.SetOption = field(default_factory=list)
     with_shuffled: Annotated[
-        bool, typer.Option("--shuffled/--no-shuffled", help="Train the shuffled-label baseline, or save its time")
+        bool,
+        typer.Option(
+            "--shuffled/--no-shuffled", help="Train the shuffled-label baseline, or save its time"
+        ),
     ] = True
     workers: Annotated[int, typer.Option(min=1, help="Trainings at a time, each a process")] = 1
-    samples: Annotated[int, typer.Option("--bootstrap-samples", min=1, help="Resamples for the intervals")] = 1000
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the variants and their scores")] = (
-        ARTIFACTS / "value"
-    )
+    samples: Annotated[
+        int, typer.Option("--bootstrap-samples", min=1, help="Resamples for the intervals")
+    ] = 1000
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder of the variants and their scores")
+    ] = ARTIFACTS / "value"
 
 
 @dataclass(frozen=True)
 class Student:
-    """The evaluation encoder's recipe as a tree, checked; ``sha256`` covers what decides a training but the seed."""
+    """The evaluation encoder's recipe, as written and checked.
+
+    ``sha256`` covers everything that decides a training except the seed.
+    """
 
     tree: Mapping[str, Any]
     recipe: ModelRecipe
@@ -96,7 +144,12 @@ class Student:
 
 @dataclass(frozen=True)
 class Experiment:
-    """What all variants share. ``data``: the words of ``sts-dino score`` that name evaluation data."""
+    """The settings of all variants.
+
+    ``pairs`` counts the training pairs of each variant; ``samples`` counts bootstrap resamples.
+    ``folder`` has the variants and their scores. ``data`` are words of ``sts-dino score`` that name
+    the evaluation data.
+    """
 
     student: Student
     pairs: int
@@ -124,25 +177,37 @@ class ScoredPairs:
 
     def __post_init__(self) -> None:
         """Raise InputError for a missing text or score and for a score outside 0 to 1."""
-        for number, row in enumerate(zip(self.firsts, self.seconds, self.scores, strict=True)):
-            if not row[0] or not row[1]:
+        rows = zip(self.firsts, self.seconds, self.scores, strict=True)
+        for number, (first, second, score) in enumerate(rows):
+            if not first or not second:
                 raise InputError(self.place, f"row {number} has an empty text")
-            if row[2] is None or not (math.isfinite(row[2]) and 0 <= row[2] <= 1):
-                raise InputError(self.place, f"row {number} has the score {row[2]}", allowed="0 to 1")
+            if score is None or not (math.isfinite(score) and 0 <= score <= 1):
+                problem = f"row {number} has the score {score}"
+                raise InputError(self.place, problem, allowed="0 to 1")
 
     def draw(self, pairs: int, seed: int) -> list[Row]:
-        """Draw ``pairs`` different rows in random order. Raises InputError when there are fewer."""
-        if len(self.firsts) < pairs:
-            found = f"has {len(self.firsts):,} scored pairs, fewer than the {pairs:,} of every variant"
-            raise InputError(self.place, found, hint=f"give --pairs {len(self.firsts)} or fewer")
-        drawn = Random(seed).sample(range(len(self.firsts)), pairs)
-        return [dict(zip(STS.columns, (self.firsts[i], self.seconds[i], self.scores[i]), strict=True)) for i in drawn]
+        """Draw ``pairs`` different rows in an order that ``seed`` decides.
+
+        Raises InputError when there are fewer.
+        """
+        count = len(self.firsts)
+        if count < pairs:
+            problem = f"has {count:,} scored pairs, fewer than the {pairs:,} of every variant"
+            raise InputError(self.place, problem, hint=f"give --pairs {count} or fewer")
+        rows = []
+        for number in Random(seed).sample(range(count), pairs):
+            cells = (self.firsts[number], self.seconds[number], self.scores[number])
+            rows.append(dict(zip(SCORED_PAIR.columns, cells, strict=True)))
+        return rows
 
 
 @dataclass(frozen=True)
 class MeasuredDataset:
-    """A dataset to measure; ``directory`` is its run directory, None for a dataset of a Hub, whose commit is its
-    ``fingerprint``."""
+    """A dataset whose gain is measured, with all pairs of its train split.
+
+    ``directory`` is the run directory and ``fingerprint`` the run's. For a dataset of a Hub,
+    ``directory`` is None and ``fingerprint`` the commit.
+    """
 
     name: str
     config: str
@@ -152,9 +217,12 @@ class MeasuredDataset:
 
 
 @app.command()
-@cli.option_groups
+@cli.unpack_option_groups
 def main(
-    datasets: Annotated[list[str], typer.Argument(metavar="DATASET...", help="Run directories, or ORG/NAME@REVISION")],
+    datasets: Annotated[
+        list[str],
+        typer.Argument(metavar="DATASET...", help="Run directories, or ORG/NAME@REVISION"),
+    ],
     options: ValueOptions,
     as_json: cli.JsonOption = False,
 ) -> None:
@@ -168,39 +236,43 @@ def main(
 
       sts-dino value my-org/sts-dino-x2@v1.0.0 --senteval-data DIR --pairs 5000 --seeds 1-5
     """
-    experiment = planned(options)
-    found = [read_dataset(place, options.config) for place in datasets]
-    people, why = find_people(options.people, options.senteval_data, options.pairs)
-    skipped: dict[TrainedOn, str] = {} if why is None else {"people": why}
+    experiment = plan_experiment(options)
+    measured = [read_dataset(place, options.config) for place in datasets]
+    human = find_human_pairs(options.people, options.senteval_data, options.pairs)
+    skipped: dict[TrainedOn, str] = {}
+    if human.problem is not None:
+        skipped["people"] = human.problem
     if not options.with_shuffled:
         skipped["shuffled"] = "left out (--no-shuffled)"
-    for dataset in found:
+    for dataset in measured:
         dataset.pairs.draw(options.pairs, 0)  # refuse too few pairs before any training
-    with locked(experiment.folder):
-        values = [measured(experiment, dataset, people, skipped) for dataset in found]
-    for dataset, value in zip(found, values, strict=True):
+
+    with lock_run(experiment.folder):
+        values = [
+            measure_dataset(experiment, dataset, human.pairs, skipped) for dataset in measured
+        ]
+    for dataset, value in zip(measured, values, strict=True):
         write_value(experiment, dataset, value)
-    cli.answer("\n\n".join(map(table, values)), values, as_json)
+    text = "\n\n".join(format_value(value) for value in values)
+    cli.print_answer(text, values, as_json)
 
 
-def planned(options: ValueOptions) -> Experiment:
-    """The experiment that the options describe. Raises InputError."""
-    split = next((name for name in TASKS if name == options.split), None)
-    if split is None:
+def plan_experiment(options: ValueOptions) -> Experiment:
+    """Return the experiment that the options describe.
+
+    Raises InputError for an unknown split, for missing evaluation data, and for a recipe that is
+    not an evaluation encoder's.
+    """
+    if options.split not in TASKS:
         raise InputError("--split", f"unknown split {options.split!r}", allowed="test, validation")
-    senteval, data = options.senteval_data, tuple[str, ...]()
+    split: Split = options.split
+    data: tuple[str, ...] = ()
     if split == "test":
-        if senteval is None:
-            hint = "or choose on the STS Benchmark's validation split, which is in assets: --split validation"
-            raise InputError("--senteval-data", f"is needed for {', '.join(FINAL)}", hint=hint)
-        if not (senteval / "downstream").is_dir():
-            allowed = "SentEval's data directory"
-            raise InputError(f"--senteval-data {senteval}", "has no folder downstream", allowed=allowed)
-        data = ("--senteval-data", str(senteval))
+        data = ("--senteval-data", str(require_senteval(options.senteval_data)))
     return Experiment(
         student=read_student(options.student, options.settings),
         pairs=options.pairs,
-        seeds=parsed_range(options.seeds, "--seeds"),
+        seeds=parse_range(options.seeds, "--seeds"),
         split=split,
         samples=options.samples,
         folder=options.out.resolve(),
@@ -209,134 +281,258 @@ def planned(options: ValueOptions) -> Experiment:
     )
 
 
-def read_student(path: Path, settings: Sequence[str] = ()) -> Student:
-    """Read the recipe of an evaluation encoder, whose datasets name a place that every variant replaces.
+def require_senteval(folder: Path | None) -> Path:
+    """Return SentEval's data directory.
 
-    Raises InputError for a recipe without such datasets or ``max_steps``, and for one with validation or a limit.
+    Raises InputError for None and for a folder without SentEval's layout.
+    """
+    if folder is None:
+        hint = (
+            "or choose on the STS Benchmark's validation split, which is in assets: "
+            "--split validation"
+        )
+        raise InputError("--senteval-data", f"is needed for {', '.join(TEST_TASKS)}", hint=hint)
+    if not (folder / "downstream").is_dir():
+        place = f"--senteval-data {folder}"
+        raise InputError(place, "has no folder downstream", allowed="SentEval's data directory")
+    return folder
+
+
+def read_student(path: Path, settings: Sequence[str] = ()) -> Student:
+    """Read the recipe of an evaluation encoder.
+
+    ``settings`` are overrides KEY=VALUE. Every variant replaces the path of the recipe's datasets.
+
+    Raises InputError for a recipe without datasets by path or ``max_steps``, and for one with
+    validation or a limit.
     """
     tree = apply_overrides(read_yaml(path), list(settings))
-    if isinstance(base := tree.get("base"), dict) and isinstance(base.get("path"), str):
-        base["path"] = shipped(base["path"])
-    recipe = checked(path, ModelRecipe, tree)
-    if not recipe.datasets or any(one.path is None for one in recipe.datasets):
+    base = tree.get("base")
+    if isinstance(base, dict) and isinstance(base.get("path"), str):
+        base["path"] = resolve_shipped_path(base["path"])
+
+    recipe = validate_recipe(path, ModelRecipe, tree)
+    if not recipe.datasets or any(data.path is None for data in recipe.datasets):
+        problem = "an evaluation encoder has one or several, by path"
         hint = "they say how scored pairs are trained on; each variant replaces their path"
-        raise InputError(f"{path}:datasets", "an evaluation encoder has one or several, by path", hint=hint)
+        raise InputError(f"{path}:datasets", problem, hint=hint)
     if recipe.validation or recipe.limit is not None:
-        raise InputError(path, "an evaluation encoder has no validation and no limit: all variants train alike")
+        problem = "an evaluation encoder has no validation and no limit: all variants train alike"
+        raise InputError(path, problem)
     if "max_steps" not in recipe.arguments:
-        raise InputError(f"{path}:arguments", "an evaluation encoder states its max_steps, equal for all variants")
-    return Student(tree, recipe, training_sha256(recipe))
+        problem = "an evaluation encoder states its max_steps, equal for all variants"
+        raise InputError(f"{path}:arguments", problem)
+    return Student(tree, recipe, hash_training(recipe))
 
 
-def training_sha256(recipe: ModelRecipe) -> str:
-    """A digest of all that decides a training, but the seed."""
-    plain = deciding(recipe)
-    plain.pop("seed")
+def hash_training(recipe: ModelRecipe) -> str:
+    """Return a digest of everything that decides a training except the seed."""
+    values = get_deciding_values(recipe)
+    values.pop("seed")
     base = recipe.base.path
-    files = sorted(Path(base).glob("*.safetensors")) if base is not None else []
-    digests = [sha256_file(file) for file in files]
-    text = json.dumps([plain, digests, {name: version(name) for name in LIBRARIES}], sort_keys=True)
+    weights = sorted(Path(base).glob("*.safetensors")) if base is not None else []
+    digests = [hash_file(file) for file in weights]
+    text = json.dumps([values, digests, read_versions()], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def read_versions() -> dict[str, str]:
+    """Return the versions of the libraries that decide a training."""
+    return {name: version(name) for name in LIBRARIES}
+
+
 def read_dataset(place: str, config: str | None = None) -> MeasuredDataset:
-    """Read the train split of scored pairs of a run directory, or of ORG/NAME[@REVISION] of a Hub.
+    """Read the scored pairs of a dataset's train split.
+
+    Args:
+        place: a run directory, or ORG/NAME[@REVISION] of a Hub.
+        config: a name; None: the dataset's only config of scored pairs.
 
     Raises InputError for a missing run or config, and for rows without scores.
     """
     rows = find_rows(place, config, "train")
     if not rows.is_scored:
         hint = "the gain is measured on scored sentence pairs"
-        raise InputError(rows.place, "has no scores", allowed=list(STS.columns), hint=hint)
-    batches = list(rows.batches())
-    firsts, seconds = ([text for batch in batches for text in batch.texts[column]] for column in rows.columns)
-    pairs = ScoredPairs(rows.place, firsts, seconds, [score for batch in batches for score in batch.scores])
+        raise InputError(
+            rows.location, "has no scores", allowed=list(SCORED_PAIR.columns), hint=hint
+        )
+    first_column, second_column = rows.columns
+    firsts: list[str] = []
+    seconds: list[str] = []
+    scores: list[float] = []
+    for batch in rows.read_batches():
+        firsts += batch.texts[first_column]
+        seconds += batch.texts[second_column]
+        scores += batch.scores
+    pairs = ScoredPairs(rows.location, firsts, seconds, scores)
     directory = Path(place) if Path(place).is_dir() else None
     return MeasuredDataset(rows.name, rows.config, rows.revision, directory, pairs)
 
 
-def find_people(path: Path | None, senteval: Path | None, pairs: int) -> tuple[ScoredPairs | None, str | None]:
-    """Human-annotated pairs, or the reason for their absence. Raises InputError for a named file that is unusable."""
+class HumanPairs(NamedTuple):
+    """Human-annotated pairs, or the reason why there are none."""
+
+    pairs: ScoredPairs | None
+    problem: str | None
+
+
+def find_human_pairs(path: Path | None, senteval: Path | None, pairs: int) -> HumanPairs:
+    """Find human-annotated pairs, of which a variant needs ``pairs``.
+
+    Args:
+        path: the file of ``--people``; None: STSb-train in SentEval's directory.
+        senteval: SentEval's directory; None without one.
+        pairs: the pairs of each variant.
+
+    Returns the reason instead of pairs when no file is there or the file has too few pairs. Raises
+    InputError when ``path`` is missing or malformed.
+    """
     if path is not None and not path.is_file():
-        raise InputError(f"--people {path}", "no such file", allowed="a file in the STS Benchmark's layout")
-    place = path or (senteval / "downstream/STS" / STSB_TRAIN if senteval is not None else None)
-    if place is None or not place.is_file():
-        return None, "no human-annotated pairs available locally (--people FILE)"
-    found = read_people(place)
-    if len(found.firsts) < pairs:
-        return None, f"{place.name} has {len(found.firsts):,} pairs, fewer than {pairs:,}"
-    return found, None
+        allowed = "a file in the STS Benchmark's layout"
+        raise InputError(f"--people {path}", "no such file", allowed=allowed)
+    file = path
+    if file is None and senteval is not None:
+        file = senteval / "downstream/STS" / STSB_TRAIN
+    if file is None or not file.is_file():
+        return HumanPairs(None, "no human-annotated pairs available locally (--people FILE)")
+    scored = read_human_pairs(file)
+    if len(scored.firsts) < pairs:
+        problem = f"{file.name} has {len(scored.firsts):,} pairs, fewer than {pairs:,}"
+        return HumanPairs(None, problem)
+    return HumanPairs(scored, None)
 
 
-def read_people(path: Path) -> ScoredPairs:
-    """Read human-annotated pairs in the STS Benchmark's layout. Raises InputError that names the malformed line."""
-    from training.loop.validation import read_pairs  # its libraries take seconds
+def read_human_pairs(path: Path) -> ScoredPairs:
+    """Read human-annotated pairs in the STS Benchmark's layout, their scores divided by 5.
 
-    found = read_pairs(ValidationData(path=str(path)), "--people")
-    return ScoredPairs(str(path), found.first, found.second, [score / HIGHEST for score in found.scores])
+    Raises InputError that names the malformed line.
+    """
+    from sts_dino.training.loop.validation import read_pairs  # its libraries take seconds
+
+    option = "--people"  # which errors name
+    pairs = read_pairs(ValidationData(path=str(path)), option)
+    scores = [score / HIGHEST_HUMAN_SCORE for score in pairs.scores]
+    return ScoredPairs(str(path), pairs.first, pairs.second, scores)
 
 
-def shuffled(rows: Sequence[Row], seed: int) -> list[Row]:
-    """The same pairs with permuted scores: texts and the distribution of scores stay."""
+def shuffle_scores(rows: Sequence[Row], seed: int) -> list[Row]:
+    """Return the pairs in their order, with their scores permuted by ``seed``."""
     scores = [row["score"] for row in rows]
     Random(seed).shuffle(scores)
     return [{**row, "score": score} for row, score in zip(rows, scores, strict=True)]
 
 
-def copies(rows: Sequence[Row], seed: int, place: str) -> list[Row]:
-    """Triplets of unsupervised SimCSE: each row's source sentence twice, and another one as the negative.
+def make_simcse_triplets(rows: Sequence[Row], seed: int, place: str) -> list[Row]:
+    """Make triplets for unsupervised SimCSE: a source sentence twice, and a different one.
+
+    Args:
+        rows: scored pairs; their first sentences are the source sentences.
+        seed: decides the negatives.
+        place: of the rows, for the message.
 
     Raises InputError when all source sentences are equal.
     """
-    firsts = [row["sentence1"] for row in rows]
-    if len(set(firsts)) < 2:
-        raise InputError(place, "has one source sentence only: the SimCSE baseline needs others as negatives")
+    sentences = [row["sentence1"] for row in rows]
+    if len(set(sentences)) < 2:
+        problem = "has one source sentence only: the SimCSE baseline needs others as negatives"
+        raise InputError(place, problem)
     random = Random(seed)
-    found = []
-    for first in firsts:
-        other = random.choice(firsts)
-        while other == first:
-            other = random.choice(firsts)
-        found.append(dict(zip(TRIPLET.columns, (first, first, other), strict=True)))
-    return found
+    triplets = []
+    for sentence in sentences:
+        negative = random.choice(sentences)
+        while negative == sentence:
+            negative = random.choice(sentences)
+        cells = (sentence, sentence, negative)
+        triplets.append(dict(zip(TRIPLET.columns, cells, strict=True)))
+    return triplets
 
 
 def write_pairs(folder: Path, rows: Sequence[Row]) -> Path:
-    """Write scored pairs or triplets as a run directory in ``folder``, named by its content; once."""
+    """Write scored pairs or triplets as a run directory, and return its path.
+
+    A hash of the rows names the directory in ``folder``; an existing one is not written again.
+    """
     digest = hashlib.sha256(repr([list(row.values()) for row in rows]).encode()).hexdigest()
     directory = folder / digest[:16]
     if read_manifest(directory) is None:
-        path = shard_path(CONFIG, "train", 0, 1)
-        schema = STS if "score" in rows[0] else TRIPLET
-        write_shard(directory / path, rows, features(schema.columns))
-        entry = describe(directory, path, config=CONFIG, split="train", rows=len(rows))
-        manifest = Manifest(kind="dataset", name=CONFIG, version="0.0.0", fingerprint=digest, complete=True)
+        path = format_shard_path(VARIANT_CONFIG, "train", 0, 1)
+        schema = SCORED_PAIR if "score" in rows[0] else TRIPLET
+        write_shard(directory / path, rows, build_features(schema.columns))
+        entry = describe_file(directory, path, config=VARIANT_CONFIG, split="train", rows=len(rows))
+        manifest = Manifest(
+            kind="dataset", name=VARIANT_CONFIG, version="0.0.0", fingerprint=digest, complete=True
+        )
         write_manifest(directory, manifest.with_files([entry]))
     return directory
 
 
-def measured(
-    experiment: Experiment, dataset: MeasuredDataset, people: ScoredPairs | None, skipped: dict[TrainedOn, str]
-) -> TrainingValue:
-    """Train and score what is missing of a dataset's variants, and compare all of them.
+class Training(NamedTuple):
+    """A training of the experiment: its variant, its seed and the run directory of its pairs.
 
-    skipped: variants that are left out, with the reasons.
+    ``pairs`` is None for the untrained encoder.
     """
-    from eval.compare.seeds import compared
 
-    wanted: list[tuple[TrainedOn, int, Path | None]] = [("untrained", experiment.seeds[0], None)]
+    variant: TrainedOn
+    seed: int
+    pairs: Path | None
+
+
+def list_trainings(
+    experiment: Experiment,
+    dataset: MeasuredDataset,
+    people: ScoredPairs | None,
+    skipped: Collection[TrainedOn],
+) -> list[Training]:
+    """List the trainings of a dataset's variants, and write the pairs of each.
+
+    Args:
+        experiment: the settings of all variants.
+        dataset: the dataset to measure; every seed draws its own pairs of it.
+        people: human-annotated pairs; None: no variant on them.
+        skipped: variants to leave out.
+
+    The first training is the untrained encoder, without pairs.
+    """
+    trainings = [Training("untrained", experiment.seeds[0], None)]
     for seed in experiment.seeds:
         rows = dataset.pairs.draw(experiment.pairs, seed)
-        variants: dict[TrainedOn, list[Row]] = {"copies": copies(rows, seed, dataset.pairs.place), "dataset": rows}
+        variants: dict[TrainedOn, list[Row]] = {
+            "copies": make_simcse_triplets(rows, seed, dataset.pairs.place),
+            "dataset": rows,
+        }
         if "shuffled" not in skipped:
-            variants["shuffled"] = shuffled(rows, seed)
+            variants["shuffled"] = shuffle_scores(rows, seed)
         if people is not None:
             variants["people"] = people.draw(experiment.pairs, seed)
-        wanted += [(name, seed, write_pairs(experiment.folder / "pairs", one)) for name, one in variants.items()]
-    trained = run_parallel([partial(train, experiment, *one) for one in wanted], experiment.workers)
+        for name, variant_rows in variants.items():
+            pairs = write_pairs(experiment.folder / "pairs", variant_rows)
+            trainings.append(Training(name, seed, pairs))
+    return trainings
+
+
+def measure_dataset(
+    experiment: Experiment,
+    dataset: MeasuredDataset,
+    people: ScoredPairs | None,
+    skipped: dict[TrainedOn, str],
+) -> TrainingValue:
+    """Train and score the missing variants of a dataset, and compare all variants.
+
+    Args:
+        experiment: the settings of all variants.
+        dataset: the dataset to measure.
+        people: human-annotated pairs; None trains no variant on them.
+        skipped: variants that are left out, with the reasons.
+    """
+    from sts_dino.eval.compare.seeds import compare_variants
+
+    trainings = list_trainings(experiment, dataset, people, skipped)
+    calls = [partial(train_encoder, experiment, training) for training in trainings]
+    encoders = run_parallel(calls, experiment.workers)
     folders: dict[TrainedOn, tuple[str, ...]] = {}
-    for (name, *_), folder in zip(wanted, trained, strict=True):
-        folders[name] = (*folders.get(name, ()), str(folder))
+    for training, encoder in zip(trainings, encoders, strict=True):
+        folders[training.variant] = (*folders.get(training.variant, ()), str(encoder))
+
     plan = VariantPlan(
         tasks=experiment.tasks,
         split=experiment.split,
@@ -345,14 +541,16 @@ def measured(
         control="copies",
         differences=tuple(("dataset", name) for name in ("shuffled", "people") if name in folders),
     )
-    scores = compared(plan)
+    scores = compare_variants(plan)
     return TrainingValue(
         dataset=dataset.name,
         config=dataset.config,
         fingerprint=dataset.fingerprint,
         student=experiment.student.recipe.name,
         student_sha256=experiment.student.sha256,
-        base=origin_name(experiment.student.recipe.base.repo_id, experiment.student.recipe.base.path),
+        base=name_origin(
+            experiment.student.recipe.base.repo_id, experiment.student.recipe.base.path
+        ),
         pairs=experiment.pairs,
         seeds=experiment.seeds,
         tasks=experiment.tasks,
@@ -360,81 +558,141 @@ def measured(
         samples=experiment.samples,
         start=experiment.student.recipe.base.start,
         variants={cast(TrainedOn, name): scores.variants[name] for name in plan.variants},
-        over={cast(TrainedOn, name): one for (_, name), one in zip(scores.pairs, scores.differences, strict=True)},
+        over={
+            cast(TrainedOn, name): difference
+            for (_, name), difference in zip(scores.pairs, scores.differences, strict=True)
+        },
         skipped=skipped,
-        versions={name: version(name) for name in LIBRARIES},
+        versions=read_versions(),
     )
 
 
-def train(experiment: Experiment, variant: TrainedOn, seed: int, pairs: Path | None, stop: Event) -> Path:
-    """Train the encoder on a variant's pairs (None: not at all) and score it, unless that is done; its run directory.
+def train_encoder(experiment: Experiment, training: Training, stop: Event) -> Path:
+    """Train the encoder on a variant's pairs and score it, unless it is scored already.
 
-    Raises InputError or RunError that names variant and seed when a stage fails, KeyboardInterrupt on ``stop``.
+    Returns the encoder's run directory. Raises InputError or RunError, which names variant and
+    seed, when a stage fails, and KeyboardInterrupt once ``stop`` is set.
     """
-    tree = variant_recipe(experiment, variant, seed, pairs)
-    recipe = checked(Path(experiment.split), ModelRecipe, tree)
-    by_content = tuple(one.model_copy(update={"path": Path(one.path or "").name}) for one in recipe.datasets)
-    decides = [training_sha256(recipe.model_copy(update={"datasets": by_content})), recipe.seed]
-    key = hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:12]
-    folder = experiment.folder / "variants" / (f"{variant}-{seed}-{key}" if pairs else f"{variant}-{key}")
-    model, path = folder / "encoder", folder / f"{experiment.split}.yaml"
-    if not (model / "results.json").is_file() or not is_scored(model, require_complete(model), recipe):
-        write_text(path, yaml.safe_dump(tree, sort_keys=False))
-        hint = "finished results are kept: run the same command again to resume"
-        for command, option, words in (("train", "--out", ()), ("score", "--model", ("--no-cache", *experiment.data))):
-            with named(f"{variant}, seed {seed}: {command}", folder, hint):
-                run_stage(command, str(path), option, str(model), *words, stop=stop)
-            shutil.rmtree(folder / "encoder.base", ignore_errors=True)  # else it would be scored with every variant
+    tree = make_variant_recipe(experiment, training)
+    recipe = validate_recipe(Path(experiment.split), ModelRecipe, tree)
+    folder = locate_variant(experiment, training, recipe)
+    model = folder / "encoder"
+    has_results = (model / "results.json").is_file()
+    if has_results and is_scored(model, require_complete(model), recipe):
+        return model
+
+    path = folder / f"{experiment.split}.yaml"
+    write_text(path, yaml.safe_dump(tree, sort_keys=False))
+    hint = "finished results are kept: run the same command again to resume"
+    what = f"{training.variant}, seed {training.seed}"
+    with name_failure(f"{what}: train", folder, hint):
+        run_stage("train", str(path), "--out", str(model), stop=stop)
+    # The base encoder would be scored with every variant.
+    shutil.rmtree(folder / "encoder.base", ignore_errors=True)
+    with name_failure(f"{what}: score", folder, hint):
+        words = ("--model", str(model), "--no-cache", *experiment.data)
+        run_stage("score", str(path), *words, stop=stop)
     return model
 
 
-def variant_recipe(experiment: Experiment, variant: TrainedOn, seed: int, pairs: Path | None) -> dict[str, Any]:
-    """The encoder's recipe for a variant's run directory; without one, that of the untrained encoder, a baseline."""
+def locate_variant(experiment: Experiment, training: Training, recipe: ModelRecipe) -> Path:
+    """Return the folder of a training; its name has a hash of everything that decides the training.
+
+    ``recipe``: of the training's variant.
+    """
+    # Pairs are known by their content, which names their folder.
+    datasets = tuple(
+        data.model_copy(update={"path": Path(data.path or "").name}) for data in recipe.datasets
+    )
+    digest = hash_training(recipe.model_copy(update={"datasets": datasets}))
+    key = hashlib.sha256(json.dumps([digest, recipe.seed]).encode()).hexdigest()[:12]
+    if training.pairs:
+        name = f"{training.variant}-{training.seed}-{key}"
+    else:
+        name = f"{training.variant}-{key}"
+    return experiment.folder / "variants" / name
+
+
+def make_variant_recipe(experiment: Experiment, training: Training) -> dict[str, Any]:
+    """Make the recipe of a variant's encoder; without pairs, of the untrained encoder."""
     tasks = [{"task": task, "split": experiment.split} for task in experiment.tasks]
-    tree = {**experiment.student.tree, "evaluation": tasks, "bootstrap_samples": "100"}  # eval.compare.seeds resamples
-    if pairs is None:
-        return untrained(tree) | {"seed": str(experiment.student.recipe.seed)}
-    return trained_on(tree, variant, pairs, CONFIG, seed)
+    tree = {
+        **experiment.student.tree,
+        "evaluation": tasks,
+        "bootstrap_samples": VARIANT_BOOTSTRAP_SAMPLES,
+    }
+    if training.pairs is None:
+        return remove_training(tree) | {"seed": str(experiment.student.recipe.seed)}
+    return point_recipe_at(tree, training.variant, training.pairs, VARIANT_CONFIG, training.seed)
 
 
-def untrained(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The baseline of a model recipe: its base encoder, not trained."""
-    return {key: value for key, value in tree.items() if key not in TRAINING_KEYS}
+def remove_training(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a model recipe without its training: the recipe of the base encoder."""
+    return {key: value for key, value in tree.items() if key not in REMOVED_KEYS}
 
 
-def trained_on(tree: Mapping[str, Any], variant: TrainedOn, directory: Path, config: str, seed: int) -> dict[str, Any]:
-    """A model recipe whose datasets read one config of a run directory, with the variant's example type and loss."""
-    data, arguments = tree["datasets"], dict(tree.get("arguments", {}))
-    licence = {"license": data[0].get("license") or tree["license"]}  # pairs that a baseline draws name none
-    data = [licence | {key: value for key, value in one.items() if key not in ("repo_id", "revision")} for one in data]
+def point_recipe_at(
+    tree: Mapping[str, Any], variant: TrainedOn, directory: Path, config: str, seed: int
+) -> dict[str, Any]:
+    """Return a model recipe that reads one config of a run directory.
+
+    Args:
+        tree: the model recipe; its datasets and arguments are adapted to the variant.
+        variant: decides the example type and the loss.
+        directory: the run directory of the pairs.
+        config: the config to read.
+        seed: of the training.
+    """
+    # Pairs that a baseline draws name no licence.
+    licence = {"license": tree["datasets"][0].get("license") or tree["license"]}
+    datasets = []
+    for data in tree["datasets"]:
+        local = {key: value for key, value in data.items() if key not in ("repo_id", "revision")}
+        datasets.append(licence | local)
+
+    arguments = dict(tree.get("arguments", {}))
     if variant == "copies":
-        data = [licence | OF_COPIES]
-        arguments |= UNIQUE
+        datasets = [licence | SIMCSE_DATA]
+        arguments |= SIMCSE_ARGUMENTS
     elif variant == "people":
-        data = [one for one in data if one["example_type"] == "sts"] or [licence | OF_PEOPLE]
-    place = {"path": str(directory), "config": config}
-    return {**tree, "datasets": [{**one, **place} for one in data], "arguments": arguments, "seed": str(seed)}
+        scored = [data for data in datasets if data["example_type"] == "sts"]
+        datasets = scored or [licence | HUMAN_DATA]
+    pairs = {"path": str(directory), "config": config}
+    datasets = [data | pairs for data in datasets]
+    return {**tree, "datasets": datasets, "arguments": arguments, "seed": str(seed)}
 
 
 def write_value(experiment: Experiment, dataset: MeasuredDataset, value: TrainingValue) -> None:
-    """Write value.json into the run directory for its card, or beside the variants for a dataset of a Hub."""
+    """Write the measured gain: value.json in the run directory, for its card.
+
+    The gain of a dataset of a Hub goes to a file in the experiment's folder.
+    """
     if dataset.directory is None:
         name = dataset.name.rpartition("/")[2]
         path = experiment.folder / f"{name}-{dataset.fingerprint[:12]}.{value.split}.json"
         write_json(path, value)
     else:
         path = value.write(dataset.directory)
-        cli.say(f"next: sts-dino card {quote(str(dataset.directory))}")
-    cli.say(f"written: {path}")
+        logger.info(f"next: sts-dino card {quote(str(dataset.directory))}")
+    logger.info(f"written: {path}")
 
 
-def table(value: TrainingValue) -> str:
-    """A line per variant: mean over tasks, difference to the SimCSE baseline, and the dataset's difference to it."""
-    several = f"{len(value.seeds)} seeds" if len(value.seeds) > 1 else "1 seed: intervals over sentence pairs alone"
+def format_value(value: TrainingValue) -> str:
+    """Format a table with a line per variant: its mean score, and two differences.
+
+    The differences are the variant's to the SimCSE baseline, and the dataset's to the variant.
+    """
     rows = [("trained on", f"mean of {len(value.tasks)}", "over SimCSE", "dataset over it")]
     for name, words in value.names.items():
-        if found := value.variants.get(name):
-            rows.append((words, str(found.average), str(found.over_simcse or ""), str(value.over.get(name, ""))))
-    rows += [(value.names[name], f"not trained: {why}", "", "") for name, why in value.skipped.items()]
-    head = f"{value.dataset} ({value.config}): {value.pairs:,} pairs, {several}, {value.split}, Spearman x 100"
-    return f"{head}\n{cli.aligned(rows)}"
+        variant = value.variants.get(name)
+        if variant is not None:
+            over_simcse = str(variant.over_simcse or "")
+            rows.append((words, str(variant.average), over_simcse, str(value.over.get(name, ""))))
+    for name, reason in value.skipped.items():
+        rows.append((value.names[name], f"not trained: {reason}", "", ""))
+
+    seeds = f"{len(value.seeds)} seeds"
+    if len(value.seeds) == 1:
+        seeds = "1 seed: intervals over sentence pairs alone"
+    head = f"{value.dataset} ({value.config}): {value.pairs:,} pairs, {seeds}, {value.split}"
+    return f"{head}, Spearman x 100\n{align_columns(rows)}"

@@ -1,47 +1,76 @@
-"""``python -m sts_dino`` and the console script ``sts-dino``: see whose packages Python finds, then run the command."""
+"""``python -m sts_dino`` and the script ``sts-dino``: check the installation, run the command."""
 
 import os
 import sys
+from pathlib import Path
 
 PACKAGES = ("hub", "generation", "training", "eval", "model_cards", "release")
+REINSTALL = "run pip uninstall sts-dino, then install it again (README.md)"
 
 
 def main() -> None:
-    """Run ``sts-dino``. Exit code 2, with one line, when another project's package stands before one of ours."""
-    try:
-        from hub.process import end_at_once, heed  # first: other imports take a while, which Ctrl-C would interrupt
+    """Run ``sts-dino``.
 
-        heed(end_at_once, end_at_once)
-    except ImportError:  # from another project's package; the next line says so
-        pass
-    from pathlib import Path
-
-    problem = foreign_package(Path(__file__).parents[1])
+    Exit with code 2 and one line if parts of the package come from elsewhere.
+    """
+    # Refuse an installation that is mixed from several copies.
+    problem = find_install_problem()
     if problem:
         print(f"error: {problem}", file=sys.stderr)
         sys.exit(2)
-    from hub.environment import set_aside
 
-    set_aside()
+    # Threads that wait for each other sleep. Beside other processes, spinning threads would take
+    # several times the CPU seconds. OpenMP reads this variable when torch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+    # Other imports take a while, which Ctrl-C would interrupt with a traceback.
+    from sts_dino.hub.process import end_at_once, set_signal_handlers
+
+    set_signal_handlers(end_at_once, end_at_once)
+
+    # Warn about the environment before anything reads it.
+    old_install = find_old_install()
+    if old_install:
+        print(f"warning: {old_install}", file=sys.stderr)
+    from sts_dino.hub.environment import remove_unusable_values
+
+    for warning in remove_unusable_values():
+        print(f"warning: {warning}", file=sys.stderr)
+
     from sts_dino.cli import run_command
 
     run_command()
 
 
-def foreign_package(home: os.PathLike[str]) -> str | None:
-    """What to say when Python finds another package under a name of ours than the one in the folder ``home``."""
+def find_install_problem() -> str | None:
+    """Describe a subpackage that is missing or belongs to another copy of sts-dino, if any."""
     from importlib.util import find_spec
-    from pathlib import Path
 
+    package = Path(__file__).resolve().parent
     for name in PACKAGES:
-        spec = find_spec(name)
-        if spec is None:
-            return f"{name}: a package of sts-dino that is not installed; install sts-dino again"
-        if spec.origin is None or Path(spec.origin).resolve().parent != Path(home, name).resolve():
-            found = spec.origin or ", ".join(spec.submodule_search_locations or [])
-            advice = "uninstall or rename it, or install sts-dino in an environment of its own"
-            return f"{found}: Python finds this under the name {name}, which sts-dino needs; {advice}"
+        spec = find_spec(f"sts_dino.{name}")
+        if spec is None or spec.origin is None:
+            return f"{package}: has no package sts_dino.{name}; {REINSTALL}"
+        folder = Path(spec.origin).resolve().parent
+        own_folders = [(package / name).resolve(), (package.parent / name).resolve()]
+        if folder not in own_folders:
+            return f"{folder}: is of another copy of sts-dino than {package}; {REINSTALL}"
     return None
+
+
+def find_old_install() -> str | None:
+    """Describe an old editable install that puts ``generation`` on Python's path, if any."""
+    from importlib.util import find_spec
+
+    spec = find_spec("generation")
+    if spec is None or spec.origin is None:
+        return None
+    checkout = Path(spec.origin).resolve().parents[1]
+    is_ours = (checkout / "sts_dino" / "__main__.py").is_file()
+    is_this_one = checkout == Path(__file__).resolve().parents[1]
+    if not is_ours or is_this_one:
+        return None
+    return f"{checkout}: an old editable install of sts-dino is in this environment; {REINSTALL}"
 
 
 if __name__ == "__main__":

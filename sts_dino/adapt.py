@@ -1,67 +1,106 @@
 """From a corpus to a compared encoder: sts-dino adapt CORPUS --out DIR
 
-DIR/NAME.yaml, DIR/NAME.encoder.yaml    the recipes, proposed from the corpus
-DIR/datasets/NAME-pairs/                the dataset's run directory
-DIR/models/NAME-encoder/                the encoder's; beside it the base, the SimCSE baseline and the scores
-DIR/annotations/                        human answers
-DIR/report.html                         the report
-DIR/estimate.json, steps.log            the estimate, and the messages of the stages
+DIR/NAME.yaml, DIR/NAME.encoder.yaml  the recipes, proposed from the corpus
+DIR/datasets/NAME-pairs/              the dataset's run directory
+DIR/datasets/NAME-taught/             with a teacher: its pairs and embeddings
+DIR/models/NAME-encoder/              the encoder's; beside it the base, the SimCSE baseline
+                                      and the scores
+DIR/annotations/                      human answers
+DIR/report.html                       the report
+DIR/estimate.json, DIR/steps.log      the estimate, and the messages of the stages
 """
 
 import json
-from collections.abc import Callable, Sequence
+import logging
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from shlex import join, quote
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
 
-from eval.tasks.own import OwnData, OwnFiles, read_own
-from generation.executors.options import ClusterOptions
-from hub import cli
-from hub.assets import asset
-from hub.contract.measured import Fidelity
-from hub.contract.recipe import DatasetRecipe, ModelRecipe
-from hub.contract.recipe_file import load_recipe
-from hub.contract.run_dir import ARTIFACTS, locked, read_manifest, require_complete
-from hub.durable import sha256_file, write_text
-from hub.errors import InputError
-from hub.process import peak_rss_mb
-from release.options import words_of
-from release.stages import Step, Taken, answer_of, run_steps
-from sts_dino.new import CorpusChoices, propose, propose_encoder, stem_of
-from training.run import usage
+from sts_dino.eval.tasks.own import OwnData, OwnFiles, read_own
+from sts_dino.generation.executors.options import ClusterOptions
+from sts_dino.generation.run import describe_model, is_built_in
+from sts_dino.hub import cli
+from sts_dino.hub.assets import find_asset
+from sts_dino.hub.contract.measured import Fidelity
+from sts_dino.hub.contract.recipe import TAUGHT_PAIRS, DatasetRecipe, Grades, ModelRecipe
+from sts_dino.hub.contract.recipe_file import load_recipe
+from sts_dino.hub.contract.run_dir import ARTIFACTS, lock_run, read_manifest, require_complete
+from sts_dino.hub.durable import hash_file, write_text
+from sts_dino.hub.errors import InputError
+from sts_dino.hub.process import measure_peak_rss_mb
+from sts_dino.hub.scores import align_columns
+from sts_dino.hub.untrusted import read_json_object
+from sts_dino.new import (
+    FEWEST_TO_TRAIN,
+    CorpusChoices,
+    choose_columns,
+    is_on_hub,
+    make_corpus_name,
+    propose,
+    propose_encoder,
+)
+from sts_dino.proposals.recipes import assign_label_roles, choose_teacher, find_taught_folder
+from sts_dino.release.options import format_options
+from sts_dino.release.stages import Step, StepUsage, read_answer, run_steps
+from sts_dino.training.run import describe_usage
 
-TRIAL = 600  # fewest source sentences whose pairs gained over the SimCSE baseline (docs/better_pairs.md)
-DATA = ("write", "verify")  # steps whose result is shown before the training
-FEWEST = 40  # source sentences: fewer train no encoder
-TIMED = 512  # texts that the encoder is timed on
-STAGE = 300  # MiB beside a pilot's: libraries that finish a dataset, simcse-baseline that waits for its training
-JUDGED_PER_SECOND = 60.0  # texts that all-MiniLM-L6-v2 embeds on one core, roughly
+logger = logging.getLogger(__name__)
+
+# fewest source sentences whose pairs gained over the SimCSE baseline (docs/better_pairs.md)
+FEWEST_WITH_GAIN = 600
+TEACHER_PILOT_TEXTS = 64  # texts that the teacher is timed on
+DATA_STEPS = ("write", "verify")  # steps whose result is shown before the training
+TIMED_TEXTS = 512  # texts that the encoder is timed on
+# MiB beside a pilot's: libraries that finish a dataset, simcse-baseline that waits for its training
+OTHER_PROCESSES_MB = 300
+JUDGED_TEXTS_PER_SECOND = 60.0  # texts that all-MiniLM-L6-v2 embeds on one core, roughly
 SCORED_TEXTS = 2_900  # distinct sentences of the STS Benchmark's validation part
-CHOICES, ESTIMATE, LOG = "choices.json", "estimate.json", "steps.log"
+UNPREDICTED_STEP_SECONDS = 60.0  # of a step on the progress bar under --no-estimate
+CHOICES_FILE = "choices.json"
+ESTIMATE_FILE = "estimate.json"
+LOG_FILE = "steps.log"
 
-app = cli.new_app(__doc__)
+app = cli.make_app(__doc__)
 
 
 @dataclass(frozen=True)
 class EncoderChoices:
-    """What to train, and how many workers generate."""
+    """The user's choices for the encoder, and for the number of workers that generate."""
 
     encoder: Annotated[
-        str | None, typer.Option(help="Base encoder: prompteol, static, NAME of sts-dino lm, folder, ORG/NAME@REVISION")
+        str | None,
+        typer.Option(
+            help="Base encoder: prompteol, static, NAME of sts-dino lm, folder, ORG/NAME@REVISION"
+        ),
     ] = None
     encoder_license: Annotated[
         str | None, typer.Option(help="Licence of another base encoder [default: its card's]")
     ] = None
-    workers: Annotated[int | None, typer.Option(min=1, help="Workers that generate: threads, or one per GPU")] = None
+    teacher: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Larger encoder that teaches: NAME of sts-dino lm, folder, ORG/NAME@REVISION",
+        ),
+    ] = None
+    teacher_license: Annotated[
+        str | None, typer.Option(help="Licence of another teacher [default: its card's]")
+    ] = None
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Workers that generate: threads, or one per GPU")
+    ] = None
 
     @property
     def base(self) -> tuple[str | None, str | None]:
-        """The base encoder and its licence."""
+        """The base encoder and its licence, each None without the user's choice."""
         return self.encoder, self.encoder_license
 
 
@@ -69,7 +108,11 @@ class EncoderChoices:
 class Adaptation:
     """A dataset recipe, the model recipe that trains on its pairs, and the folder of their results.
 
-    settings: of the model recipe, the place of its dataset. own, own_words: the user's files, read and as options.
+    out: the folder of all results.
+    dataset_recipe, model_recipe: the files of ``dataset`` and ``model``.
+    workers: the number of workers that generate; None: one.
+    settings: ``KEY=VALUE`` overrides of the model recipe: the place of its dataset.
+    own, own_words: the user's evaluation data, and the command-line options that name their files.
     """
 
     out: Path
@@ -83,18 +126,42 @@ class Adaptation:
     own_words: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, out: Path, dataset_recipe: Path, model_recipe: Path, workers: int | None) -> "Adaptation":
-        """Read both recipes; the model's dataset of that name is the run directory in ``out``. Raises InputError."""
+    def load(
+        cls, out: Path, dataset_recipe: Path, model_recipe: Path, workers: int | None
+    ) -> "Adaptation":
+        """Load both recipes; the model trains on the dataset's run directory in ``out``.
+
+        Args:
+            out: the folder of all results.
+            dataset_recipe, model_recipe: the recipe files.
+            workers: the number of workers that generate; None: one.
+
+        Raises InputError for a limit of too few source sentences, and for a model recipe whose
+        ``datasets`` do not name the dataset.
+        """
         dataset = load_recipe(dataset_recipe, DatasetRecipe)
-        if (dataset.source.limit or FEWEST) < FEWEST:
-            allowed = f"at least {FEWEST} source sentences"
-            raise InputError(f"{dataset_recipe}:source.limit", f"is {dataset.source.limit}", allowed=allowed)
+        limit = dataset.source.limit
+        if limit and limit < FEWEST_TO_TRAIN:
+            raise InputError(
+                f"{dataset_recipe}:source.limit",
+                f"is {limit}",
+                allowed=f"at least {FEWEST_TO_TRAIN} source sentences",
+            )
         pairs = out / "datasets" / dataset.name
-        paths = load_recipe(model_recipe, ModelRecipe).local_paths()
-        settings = [f"{key}={json.dumps(str(pairs))}" for key, path in paths.items() if Path(path).name == pairs.name]
-        if not any(setting.startswith("datasets.") for setting in settings):
-            hint = f"path: datasets/{dataset.name}"
-            raise InputError(f"{model_recipe}:datasets", f"does not name {dataset.name}", hint=hint)
+        proposed = load_recipe(model_recipe, ModelRecipe)
+        paths = proposed.collect_local_paths()
+        keys = [key for key, path in paths.items() if Path(path).name == pairs.name]
+        settings = [f"{key}={json.dumps(str(pairs))}" for key in keys]
+        if not any(key.startswith("datasets.") for key in keys):
+            raise InputError(
+                f"{model_recipe}:datasets",
+                f"does not name {dataset.name}",
+                hint=f"path: datasets/{dataset.name}",
+            )
+        for index, data in enumerate(proposed.datasets):
+            if data.teacher is not None:
+                taught = find_taught_folder(pairs) / TAUGHT_PAIRS
+                settings.append(f"datasets.{index}.path={json.dumps(str(taught))}")
         model = load_recipe(model_recipe, ModelRecipe, settings)
         return cls(out, dataset_recipe, model_recipe, dataset, model, workers, tuple(settings))
 
@@ -109,77 +176,129 @@ class Adaptation:
         return self.out / "models" / self.model.name
 
     @property
+    def teacher(self) -> str | None:
+        """The encoder that teaches, as ``sts-dino teach`` takes it; None without one."""
+        for data in self.model.datasets:
+            if data.teacher is not None:
+                return data.teacher.location
+        return None
+
+    @property
+    def teacher_name(self) -> str:
+        """The name of the encoder that teaches, without its folder."""
+        return Path(self.teacher or "").name
+
+    @property
+    def taught(self) -> Path:
+        """The folder of the pairs that the teacher scores."""
+        return find_taught_folder(self.pairs)
+
+    @property
     def answers(self) -> Path:
         """The folder of human answers."""
         return self.out / "annotations"
 
     @property
     def model_words(self) -> list[str]:
-        """The model recipe as the words of a command line."""
-        return [str(self.model_recipe), *(word for setting in self.settings for word in ("--set", setting))]
+        """The model recipe and its settings as the words of a command line."""
+        settings = [word for setting in self.settings for word in ("--set", setting)]
+        return [str(self.model_recipe), *settings]
 
     @property
     def downloads(self) -> dict[str, str]:
-        """What the encoder is tested against on the user's files: the side of its evaluation, and its name."""
-        from eval.encoders.load import MINILM, minilm_here
-        from eval.runs.records import BASE, COMPARED
+        """The downloaded encoders that the trained encoder is compared with on the user's files.
+
+        The keys are the sides of an evaluation (``BASE``, ``COMPARED``), the values the encoders'
+        names in a verdict.
+        """
+        from sts_dino.eval.encoders.load import MINILM, find_minilm
+        from sts_dino.eval.runs.records import BASE_FOLDER, COMPARED_FOLDER
 
         base = self.model.base
-        name = base.repo_id or Path(base.path or "").name
         is_minilm = MINILM.lower() in str(base.repo_id or base.path).lower().replace("_", "-")
-        found = {COMPARED: f"{MINILM} as downloaded"} if minilm_here() and not is_minilm else {}
+        downloads: dict[str, str] = {}
         if base.modules == "sentence-transformer":
-            return {BASE: f"{MINILM if is_minilm else name} as downloaded", **found}
-        return found or {BASE: f"the encoder {base.start}"}
+            name = base.repo_id or Path(base.path or "").name
+            downloads[BASE_FOLDER] = f"{MINILM if is_minilm else name} as downloaded"
+        if find_minilm() and not is_minilm:
+            downloads[COMPARED_FOLDER] = f"{MINILM} as downloaded"
+        return downloads or {BASE_FOLDER: f"the encoder {base.start}"}
 
     @property
     def is_judged(self) -> bool:
-        """Whether label agreement is measured: by all-MiniLM-L6-v2, for English, where it is on this machine."""
-        from eval.encoders.load import minilm_here
+        """Whether label agreement is measured: the judge of the texts' language is local."""
+        from sts_dino.eval.encoders.load import has_judge
 
-        return self.dataset.language == "en" and minilm_here() is not None
+        return has_judge(self.dataset.language)
 
 
 @dataclass(frozen=True)
 class AdaptationEstimate:
-    """Predicted seconds of each step, bytes on the disk, and the most memory of all processes together, in MiB."""
+    """The prediction: seconds of each step (0: the step is left out), texts, disk and memory."""
 
     write: float
     verify: float
     train: float
     control: float
     score: float
-    rows: int
-    disk: int
-    memory_mb: float
-    read: Sequence[str] = ()  # ``generation.inputs.sources.what_was_read``
+    rows: int  # texts before the filters
+    disk: int  # bytes
+    memory_mb: float  # peak of all processes together, in MiB
+    read: Sequence[str] = ()  # ``sts_dino.generation.inputs.sources.describe_source``
+    label_seconds: Mapping[str, float] = field(default_factory=dict)  # to generate and to judge
+    teach: float = 0.0
 
     @property
     def seconds(self) -> float:
-        """Of all steps."""
-        return self.write + self.verify + self.train + self.control + self.score
+        """The seconds of all steps."""
+        data = self.write + self.verify + self.teach
+        return data + self.train + self.control + self.score
+
+
+@dataclass(frozen=True)
+class OwnVerdict:
+    """The verdict on the user's files: lines for people, and whether the encoder is better.
+
+    ``is_better``: better than each downloaded encoder on every task of the user's files.
+    """
+
+    lines: tuple[str, ...]
+    is_better: bool
 
 
 @app.command()
-@cli.option_groups
+@cli.unpack_option_groups
 def main(
     source: Annotated[
         str,
         typer.Argument(
-            metavar="CORPUS", help="A file of texts, ORG/NAME@REVISION of a Hub, or a recipe of sts-dino new (.yaml)"
+            metavar="CORPUS",
+            help="A file of texts, ORG/NAME@REVISION of a Hub, or a recipe of sts-dino new (.yaml)",
         ),
     ],
     choices: CorpusChoices,
     encoder: EncoderChoices,
     files: OwnFiles,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="[default: artifacts/adapted/CORPUS's name]")] = None,
-    only_estimate: Annotated[bool, typer.Option("--estimate", help="Predict time, disk and memory, and stop")] = False,
+    reading: cli.FileOptions,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="[default: artifacts/adapted/CORPUS's name]")
+    ] = None,
+    estimating: Annotated[
+        bool | None,
+        typer.Option(
+            "--estimate/--no-estimate",
+            help="Predict time, disk and memory, and stop; or begin without a prediction "
+            "[default: predict, then begin]",
+            show_default=False,
+        ),
+    ] = None,
     as_json: cli.JsonOption = False,
 ) -> None:
-    """Generate pairs for a corpus, measure them, train an encoder on them, score it, and report all of it on one page.
+    """Generate pairs for a corpus, train an encoder on them, score it, and report it on one page.
 
-    The command first predicts its time. Stop it at any time; the same command resumes. The proposed recipes are in DIR:
-    edit them and give the same command, or begin with sts-dino new.
+    The command first predicts its time; --no-estimate skips that. Stop it at any time; the same
+    command resumes. The proposed recipes are in DIR: edit them and give the same command, or begin
+    with sts-dino new.
 
     Examples:
 
@@ -187,260 +306,679 @@ def main(
 
       sts-dino adapt questions.csv --out questions --estimate
 
-      sts-dino adapt questions.csv --out questions --pairs judged.csv
+      sts-dino adapt questions.csv --out questions --pairs judged.csv --columns q1,q2,score
 
       sts-dino adapt notizen.txt --lm gemma-3-270m --encoder static --limit 300
     """
-    out = out or ARTIFACTS / "adapted" / stem_of(source)
-    own = read_own(files)
-    found = replace(proposed(source, out, choices, encoder), own=own, own_words=tuple(words_of(files)))
-    with locked(out / ".adapt"):
-        predicted = estimated(found)
-        for line in predicted.read:
-            cli.say(line)
-        if only_estimate:
-            cli.answer(shown(found, predicted), {"out": out, **asdict(predicted)}, as_json)
-            return
-        cli.say(shown(found, predicted))
-        chain, took = steps(found, predicted), dict[str, Taken]()
-        last_of_data = [step for step in chain if step.name in DATA][-1]
+    # Take or propose the recipes.
+    out = out or ARTIFACTS / "adapted" / make_corpus_name(source)
+    own = read_own(files, reading if files.pairs else replace(reading, columns=None))
+    own_words = format_options(files)
+    if files.pairs:
+        own_words += format_options(reading)
+    else:
+        choices = choose_columns(choices, reading.columns)
+    adaptation = propose_adaptation(source, out, choices, encoder, reading.encoding)
+    adaptation = replace(adaptation, own=own, own_words=tuple(own_words))
 
-        def after(step: Step, taken: Taken | None) -> None:
-            took.update({step.name: taken} if taken else {})
-            if step == last_of_data:
-                cli.say(quality(found))
+    require_rising_pairs(adaptation)
 
-        run_steps(chain, out / LOG, after, predicted.read)
-        cli.say(compared(predicted, took))
-        page = report_of(found)
-    facts = {"out": out, "dataset": found.pairs, "encoder": found.encoder, "report": page}
-    cli.answer(summary(found, page), facts, as_json, following(found))
-    cli.say(usage(found.encoder))
+    with lock_run(out / ".adapt"):
+        # Predict time, disk and memory.
+        if estimating is False:
+            estimate = assume_equal_steps(adaptation)
+            for line in describe_labels(adaptation, estimate):
+                logger.info(line)
+        else:
+            estimate = estimate_adaptation(adaptation)
+            for line in estimate.read:
+                logger.info(line)
+            table = format_estimate(adaptation, estimate)
+            if estimating:
+                cli.print_answer(table, {"out": out, **asdict(estimate)}, as_json)
+                return
+            logger.info(table)
+
+        # Run the stages; show the pairs before the training.
+        steps = plan_steps(adaptation, estimate)
+        last_data_step = [step for step in steps if step.name in DATA_STEPS][-1]
+        costs: dict[str, StepUsage] = {}
+
+        def report_step(step: Step, cost: StepUsage | None) -> None:
+            if cost:
+                costs[step.name] = cost
+            if step == last_data_step:
+                logger.info(describe_pairs(adaptation))
+
+        known_warnings = [*estimate.read, *cli.list_printed_warnings()]
+        run_steps(steps, out / LOG_FILE, report_step, known_warnings)
+        if estimating is None:
+            logger.info(compare_with_estimate(estimate, costs))
+        page = write_report(adaptation)
+
+    facts = {
+        "out": out,
+        "dataset": adaptation.pairs,
+        "encoder": adaptation.encoder,
+        "report": page,
+    }
+    verdict = compare_with_downloads(adaptation)
+    summary = describe_results(adaptation, page, verdict)
+    next_commands = list_next_commands(adaptation, verdict.is_better)
+    cli.print_answer(summary, facts, as_json, next_commands)
+    if verdict.is_better:
+        logger.info(describe_usage(adaptation.encoder))
 
 
-def following(found: Adaptation) -> list[str]:
-    """The commands that a person may want next; the second one prints the plan of a publication."""
-    annotate = ["sts-dino", "annotate", str(found.pairs), "--out", str(found.answers)]
-    return [join(annotate), join(["sts-dino", "publish", str(found.pairs), str(found.encoder)])]
+def require_rising_pairs(adaptation: Adaptation) -> None:
+    """Score the user's pairs by the start encoder, before anything is generated.
 
-
-def proposed(corpus: str, out: Path, choices: CorpusChoices, encoder: EncoderChoices) -> Adaptation:
-    """The recipes in ``out``: those that exist, else proposed ones.
-
-    Raises InputError for recipes that were proposed for another corpus or other options, and for what no recipe can be
-    proposed for.
+    A teacher scores them, too. Raises InputError when their scores fall as the start's cosines
+    rise. A start that is no finished encoder is not asked.
     """
-    given = Path(corpus) if Path(corpus).suffix in (".yaml", ".yml") else None
-    name = given.stem if given else stem_of(corpus)
-    recipe = given or out / f"{name}.yaml"
-    kept, chosen = out / CHOICES, {"corpus": Path(corpus).name, **asdict(choices), "encoder": encoder.base}
-    before = {"kind": None, **json.loads(kept.read_text(encoding="utf-8"))} if kept.is_file() else None
-    if before and before != json.loads(json.dumps(chosen)):
-        hint = f"give another --out, edit {recipe}, or remove {out}"
-        raise InputError(out, "was begun with another corpus or other options", hint=hint)
-    if given and choices != CorpusChoices():
-        raise InputError(corpus, "is a recipe, and these options are for a corpus", hint="edit the recipe")
-    if choices.limit is not None and choices.limit < FEWEST:
-        raise InputError("--limit", f"is {choices.limit}", allowed=f"{FEWEST} or more: fewer train no encoder")
-    if not given and not recipe.exists():
-        cli.say(propose(corpus, recipe, f"{name}-pairs", choices, FEWEST)["instructions"])
-    own = recipe.with_name(f"{name}.encoder.yaml")
-    asked = encoder.base != (None, None)
-    model_recipe = own if given and own.exists() and not asked else out / own.name
-    if model_recipe.exists() and asked and not kept.is_file():
-        raise InputError("--encoder", f"{model_recipe} names the base encoder", hint="edit it, or give another --out")
-    if not model_recipe.exists():
-        dataset = load_recipe(recipe, DatasetRecipe)
-        propose_encoder(dataset, model_recipe, f"datasets/{dataset.name}", *encoder.base)
-    found = Adaptation.of(out, recipe, model_recipe, encoder.workers)
-    write_text(kept, json.dumps(chosen) + "\n")  # after everything that may be refused
-    return found
+    from sts_dino.eval.runs.score import score_encoder
+    from sts_dino.eval.tasks.sources import Source
+
+    base = adaptation.model.base
+    own = adaptation.own
+    pair_tasks = tuple(task for task in own.tasks if task.family == "sts")
+    if not pair_tasks or base.modules != "sentence-transformer":
+        return
+    source = Source(own=replace(own, tasks=pair_tasks))
+    start_score = score_encoder(base.location, [], source).scores[0].main_score
+    if adaptation.teacher is not None:
+        teacher_score = score_encoder(adaptation.teacher, [], source).scores[0].main_score
+        compare_teacher(adaptation.teacher_name, teacher_score, start_score)
 
 
-def estimated(found: Adaptation) -> AdaptationEstimate:
-    """Predict all steps by pilots, or read the prediction for these recipes. Raises the error of a pilot."""
-    path = found.out / ESTIMATE
-    key = [sha256_file(one) for one in (found.dataset_recipe, found.model_recipe)]
-    key += [f"{found.own.texts} own texts"] if found.own.texts else []
-    if path.is_file():
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        if kept["recipes"] == key:
-            return AdaptationEstimate(**kept["estimate"])
-    sample = found.out / "estimate.txt"
-    write_text(sample, "".join(f"{' '.join(text.split())}\n" for text in sample_of(found)))
+def compare_teacher(name: str, teacher_score: float, start_score: float) -> None:
+    """Log the scores of a teacher and of the start encoder; warn when the teacher is not better."""
+    scores = f"{teacher_score:.1f} on your pairs, the base encoder has {start_score:.1f}"
+    if teacher_score > start_score:
+        logger.info(f"the teacher {name} has {scores}")
+    else:
+        logger.warning(
+            f"the teacher {name} is not better here: it has {scores}; "
+            "try another --teacher, or none"
+        )
+
+
+def list_next_commands(adaptation: Adaptation, is_better: bool = True) -> list[str]:
+    """List the next commands: one to judge pairs, and one that only plans a publication.
+
+    is_better: False after a verdict against the encoder; then no publication is proposed.
+    """
+    pairs = str(adaptation.pairs)
+    commands = [join(["sts-dino", "annotate", pairs, "--out", str(adaptation.answers)])]
+    if is_better:
+        commands.append(join(["sts-dino", "publish", pairs, str(adaptation.encoder)]))
+    return commands
+
+
+def propose_adaptation(
+    corpus: str,
+    out: Path,
+    choices: CorpusChoices,
+    encoder: EncoderChoices,
+    encoding: str | None = None,
+) -> Adaptation:
+    """Load the dataset's and the encoder's recipe; propose those that do not exist yet.
+
+    Args:
+        corpus: a file of texts, ORG/NAME@REVISION of a Hub, or a dataset recipe (.yaml).
+        out: the folder of all results; the proposed recipes and ``CHOICES_FILE`` are written there.
+        choices: the user's choices for the dataset recipe.
+        encoder: the user's choices for the encoder.
+
+    Raises InputError for a folder that was begun with another corpus or other choices, for choices
+    beside a recipe that has them, and for a corpus that cannot be used.
+    """
+    # Refuse options that do not fit.
+    path = Path(corpus)
+    is_recipe = path.suffix in (".yaml", ".yml")
+    name = path.stem if is_recipe else make_corpus_name(corpus)
+    dataset_recipe = path if is_recipe else out / f"{name}.yaml"
+    chosen = json.dumps(
+        {
+            "corpus": path.name,
+            **asdict(choices),
+            "encoder": encoder.base,
+            "teacher": encoder.teacher,
+            "teacher_license": encoder.teacher_license,
+        }
+    )
+    if encoder.teacher_license is not None and encoder.teacher is None:
+        raise InputError("--teacher-license", "is given without --teacher", hint="name the teacher")
+    choices_file = out / CHOICES_FILE
+    is_begun = choices_file.is_file()
+    if is_begun:
+        _require_same_choices(choices_file, chosen, dataset_recipe)
+    _require_fitting_choices(corpus, is_recipe, choices)
+
+    # The dataset's recipe
+    is_proposed_now = not dataset_recipe.exists() and not is_recipe
+    if is_proposed_now:
+        proposal = propose(
+            corpus, dataset_recipe, f"{name}-pairs", choices, trains_encoder=True, encoding=encoding
+        )
+        logger.info(proposal.instructions)
+    else:
+        recipe = load_recipe(dataset_recipe, DatasetRecipe)
+        if not is_recipe:
+            _require_same_corpus(corpus, recipe, out)
+        demonstrates = is_built_in(recipe.model) and choices.lm != "builtin"
+        logger.info(
+            f"language model: {describe_model(recipe.model)}, as {dataset_recipe} names it"
+            + ("; its pairs train no useful encoder" if demonstrates else "")
+        )
+
     try:
-        cli.say("pilots on this machine: generating some texts, training some steps; half a minute if small ...")
-        writing = answer_of("write", str(found.dataset_recipe), "--estimate", "--json")
-        longest = ["--longest", str(found.dataset.decoding.max_new_tokens)]
-        training = answer_of("estimate-training", *found.model_words, "--texts", str(sample), *longest, "--json")
+        model_recipe = _choose_encoder_recipe(
+            dataset_recipe, out / f"{name}.encoder.yaml", encoder, is_begun
+        )
+    except BaseException:  # also a Hub that cannot be reached, and Ctrl-C
+        if is_proposed_now:  # else the next call would take it in place of its own choices
+            dataset_recipe.unlink()
+        raise
+    adaptation = Adaptation.load(out, dataset_recipe, model_recipe, encoder.workers)
+    write_text(choices_file, f"{chosen}\n")  # after everything that may be refused
+    return adaptation
+
+
+def _require_fitting_choices(corpus: str, is_recipe: bool, choices: CorpusChoices) -> None:
+    """Raise InputError for choices beside a recipe, and for a limit that trains no encoder."""
+    if is_recipe and choices != CorpusChoices():
+        raise InputError(
+            corpus, "is a recipe, and these options are for a corpus", hint="edit the recipe"
+        )
+    if choices.limit is not None and choices.limit < FEWEST_TO_TRAIN:
+        raise InputError(
+            "--limit",
+            f"is {choices.limit}",
+            allowed=f"{FEWEST_TO_TRAIN} or more: fewer train no encoder",
+        )
+
+
+def _choose_encoder_recipe(
+    dataset_recipe: Path, proposed: Path, encoder: EncoderChoices, is_begun: bool
+) -> Path:
+    """Return the path of the encoder's recipe, which is proposed if it does not exist yet.
+
+    Args:
+        dataset_recipe: the dataset's recipe; an encoder's recipe beside it is taken.
+        proposed: where a recipe is proposed.
+        encoder: the user's choices; a base encoder makes a recipe of its own.
+        is_begun: whether an earlier call proposed the recipe by the same choices.
+
+    Raises InputError for a base encoder beside a recipe that names one, and for one that cannot
+    be trained.
+    """
+    has_base = encoder.base != (None, None) or encoder.teacher is not None
+    beside = dataset_recipe.with_name(proposed.name)
+    path = beside if beside.exists() and not has_base else proposed
+    if not path.exists():
+        dataset = load_recipe(dataset_recipe, DatasetRecipe)
+        teacher = None
+        if encoder.teacher is not None:
+            teacher = choose_teacher(encoder.teacher, encoder.teacher_license)
+        propose_encoder(dataset, path, f"datasets/{dataset.name}", *encoder.base, teacher)
+    elif has_base and not is_begun:
+        raise InputError(
+            "--encoder" if encoder.teacher is None else "--teacher",
+            f"{path} names the encoders",
+            hint="edit it, or give another --out",
+        )
+    return path
+
+
+def _require_same_corpus(corpus: str, recipe: DatasetRecipe, out: Path) -> None:
+    """Raise InputError if the recipe in ``out`` was proposed for another corpus of the same name.
+
+    A copy of the same file at another place is the same corpus.
+    """
+    source = recipe.source
+    if source.kind == "hub":
+        is_same = is_on_hub(corpus) and corpus.partition("@")[0] == source.repo_id
+    else:
+        path = Path(corpus)
+        recipe_path = Path(source.path or "")
+        is_same = not path.is_file() or not recipe_path.is_file()
+        is_same = is_same or hash_file(path) == hash_file(recipe_path)
+    if not is_same:
+        raise InputError(
+            out,
+            f"was begun with {source.path or source.repo_id}, not with {corpus}",
+            hint=f"give another --out, or remove {out}",
+        )
+
+
+def _require_same_choices(path: Path, chosen: str, dataset_recipe: Path) -> None:
+    """Raise InputError if an earlier call for the same folder had other choices.
+
+    Args:
+        path: choices.json, the choices of the earlier call. An earlier version wrote fewer keys.
+        chosen: the choices of this call, as JSON.
+        dataset_recipe: the proposed recipe, for the error.
+    """
+    saved = read_json_object(path, path.parent)
+    current = json.loads(chosen)
+    absent = {"teacher": None, "teacher_license": current["teacher_license"]}
+    if current != {**asdict(CorpusChoices()), **absent, **saved}:
+        raise InputError(
+            path.parent,
+            "was begun with another corpus or other options",
+            hint=f"give another --out, edit {dataset_recipe}, or remove {path.parent}",
+        )
+
+
+def estimate_adaptation(adaptation: Adaptation) -> AdaptationEstimate:
+    """Predict seconds, disk and memory of all steps by pilots.
+
+    The prediction of an earlier call for the same recipes is read from ``ESTIMATE_FILE``. Raises
+    InputError or RunError when a pilot fails.
+    """
+    # Read the prediction of an earlier call.
+    path = adaptation.out / ESTIMATE_FILE
+    key = [hash_file(adaptation.dataset_recipe), hash_file(adaptation.model_recipe)]
+    if adaptation.own.text_count:
+        key.append(f"{adaptation.own.text_count} own texts")
+    if path.is_file():
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        if saved["recipes"] == key:
+            return AdaptationEstimate(**saved["estimate"])
+
+    # Run the pilots.
+    sample = adaptation.out / "estimate.txt"
+    texts = [" ".join(text.split()) for text in sample_texts(adaptation)]
+    write_text(sample, "".join(f"{text}\n" for text in texts))
+    longest = str(adaptation.dataset.decoding.max_new_tokens)
+    options = ["--texts", str(sample), "--longest", longest, "--json"]
+    try:
+        logger.info(
+            "pilots on this machine: generating some texts and training some steps; about a minute "
+            "(--no-estimate skips them) ..."
+        )
+        words = [str(adaptation.dataset_recipe), "--out", str(adaptation.pairs)]
+        writing = read_answer("write", *words, "--estimate", "--json", shown_prefix="pilot of ")
+        teaching = 0.0
+        if adaptation.teacher is not None:
+            logger.info("pilot of the teacher ...")
+            teaching = estimate_teaching(adaptation, texts, writing["rows"])
+        logger.info("pilot of the training ...")
+        training = read_answer("estimate-training", *adaptation.model_words, *options)
     finally:
         sample.unlink()
-    result = predicted_by(found, writing, training)
-    write_text(path, json.dumps({"recipes": key, "estimate": asdict(result)}, indent=2) + "\n")
-    return result
+
+    estimate = replace(compute_estimate(adaptation, writing, training), teach=teaching)
+    write_text(path, json.dumps({"recipes": key, "estimate": asdict(estimate)}, indent=2) + "\n")
+    return estimate
 
 
-def predicted_by(found: Adaptation, writing: dict[str, Any], training: dict[str, Any]) -> AdaptationEstimate:
-    """The estimate from the answers of both pilots. All processes that are alive together count for the memory.
+def estimate_teaching(adaptation: Adaptation, texts: Sequence[str], generated: int) -> float:
+    """Return the seconds of the step ``teach``, from ``TEACHER_PILOT_TEXTS`` texts.
 
-    Workers in one process share the model, and without ``threads`` the cores that the pilot had.
+    Args:
+        adaptation: the recipes.
+        texts: texts of the corpus.
+        generated: the number of texts that are generated.
     """
-    start, load, workers = training["start_seconds"], training["load_seconds"], found.workers or 1
-    apart = ClusterOptions(workers=found.workers).on_ray(found.dataset)
-    scored = (SCORED_TEXTS if found.model.evaluation else 0) + found.own.texts
-    embedding = 3 * scored / training["texts_per_second"]  # by the encoder, its base and its baseline
-    released = start + 4 * load  # the untrained and the trained encoder are merged and written
-    stages = max((workers if apart else 1) * writing["memory_mb"], training["memory"] / 2**20) + STAGE
+    from sts_dino.teach import read_sentences
+
+    with TemporaryDirectory() as folder:
+        sample = Path(folder, "sample.txt")
+        distinct = list(dict.fromkeys(texts))[:TEACHER_PILOT_TEXTS]
+        write_text(sample, "".join(f"{text}\n" for text in distinct))
+        words = [str(sample), "--teacher", str(adaptation.teacher), "--out", f"{folder}/taught"]
+        started = time.monotonic()
+        facts = read_answer("teach", *words, "--json", shown_prefix="encoding with ")
+        seconds = time.monotonic() - started
+    count = generated + len(read_sentences(adaptation.dataset_recipe))
+    return float(seconds + facts["seconds"] * (count / facts["texts"] - 1))
+
+
+def assume_equal_steps(adaptation: Adaptation) -> AdaptationEstimate:
+    """Return the seconds of steps that nobody predicts: a minute each, for the progress bar.
+
+    A step that the adaptation does not have takes 0 seconds.
+    """
+    has_scores = bool(adaptation.own.text_count or adaptation.model.evaluation)
     return AdaptationEstimate(
-        write=writing["start_seconds"] + writing["seconds"] / (workers if apart or found.dataset.model.threads else 1),
-        verify=start + 2 * writing["rows"] / JUDGED_PER_SECOND if found.is_judged else 0.0,
-        train=released + training["training_seconds"],
-        control=released + training["control_seconds"] if found.model.control else 0.0,
-        score=start + 2 * load + embedding if scored else 0.0,
-        rows=writing["rows"],
-        disk=training["disk"],
-        memory_mb=peak_rss_mb() + stages,
-        read=writing["read"],
+        write=UNPREDICTED_STEP_SECONDS,
+        verify=UNPREDICTED_STEP_SECONDS * adaptation.is_judged,
+        train=UNPREDICTED_STEP_SECONDS,
+        control=UNPREDICTED_STEP_SECONDS * (adaptation.model.control is not None),
+        score=UNPREDICTED_STEP_SECONDS * has_scores,
+        teach=UNPREDICTED_STEP_SECONDS * (adaptation.teacher is not None),
+        rows=0,
+        disk=0,
+        memory_mb=0.0,
     )
 
 
-def sample_of(found: Adaptation) -> list[str]:
-    """Some texts of the corpus; for a corpus of a Hub, sentences of the examples."""
-    from generation.inputs.sources import file_rows
+def compute_estimate(
+    adaptation: Adaptation, writing: dict[str, Any], training: dict[str, Any]
+) -> AdaptationEstimate:
+    """Compute the estimate from the answers of both pilots.
 
-    source = found.dataset.source
+    The memory counts all processes that are alive together. Workers in one process share the model;
+    without ``model.threads`` they also share the cores that the pilot had, and are not faster.
+
+    Args:
+        adaptation: the recipes and the number of workers.
+        writing: the JSON of ``sts-dino write --estimate``.
+        training: the JSON of ``sts-dino estimate-training``.
+    """
+    # Workers that share seconds, and those whose memory adds up
+    workers = adaptation.workers or 1
+    has_processes = ClusterOptions(workers=adaptation.workers).needs_ray(adaptation.dataset)
+    is_faster = has_processes or adaptation.dataset.model.threads
+    generating_mb = writing["memory_mb"] * (workers if has_processes else 1)
+
+    # Seconds of each label's texts, by their share in the pilot
+    generating = writing["seconds"] / (workers if is_faster else 1)
+    judging = 2 * writing["rows"] / JUDGED_TEXTS_PER_SECOND if adaptation.is_judged else 0.0
+    pilot_texts = sum(writing["texts"].values())
+    label_seconds = {
+        name: (generating + judging) * count / pilot_texts
+        for name, count in writing["texts"].items()
+    }
+
+    # Loading, and for a training writing the merged untrained and trained encoder
+    start = training["start_seconds"]
+    load = training["load_seconds"]
+    released = start + 4 * load
+
+    # The encoder, its base and its baseline embed the evaluation's texts.
+    texts = adaptation.own.text_count + (SCORED_TEXTS if adaptation.model.evaluation else 0)
+    embedding = 3 * texts / training["texts_per_second"]
+    return AdaptationEstimate(
+        write=writing["start_seconds"] + generating,
+        verify=start + judging if judging else 0.0,
+        train=released + training["training_seconds"],
+        control=released + training["control_seconds"] if adaptation.model.control else 0.0,
+        score=start + 2 * load + embedding if texts else 0.0,
+        rows=writing["rows"],
+        disk=training["disk"],
+        memory_mb=measure_peak_rss_mb()
+        + max(generating_mb, training["memory"] / 2**20)
+        + OTHER_PROCESSES_MB,
+        read=writing["read"],
+        label_seconds=label_seconds,
+    )
+
+
+def sample_texts(adaptation: Adaptation) -> list[str]:
+    """Return ``TIMED_TEXTS`` texts of a corpus file, or the shipped examples for a Hub corpus."""
+    from sts_dino.generation.inputs.sources import read_file_rows
+
+    source = adaptation.dataset.source
     if source.kind == "file" and source.path:
-        texts = (cells[0] for cells in file_rows(Path(source.path), source.columns, source.path))
-        return list(islice((text for text in texts if text.strip()), TIMED))
-    return [cells[0] for cells in file_rows(asset("examples/sts.tsv"), ("text1",), "examples")]
+        rows = read_file_rows(Path(source.path), source.columns, source.path, source.encoding)
+        return list(islice((row[0] for row in rows if row[0].strip()), TIMED_TEXTS))
+    rows = read_file_rows(find_asset("examples/sts.tsv"), ("text1",), "examples")
+    return [row[0] for row in rows]
 
 
-def steps(found: Adaptation, predicted: AdaptationEstimate) -> list[Step]:
-    """The stages in order. A stage is done when its run directory says so, so an edited recipe runs it again."""
-    from eval.encoders.load import MINILM
-    from eval.runs.records import COMPARED
+def plan_steps(adaptation: Adaptation, estimate: AdaptationEstimate) -> list[Step]:
+    """Return the steps in order, without those that have no predicted seconds.
 
-    workers = ["--workers", str(found.workers)] if found.workers else []
-    own = [*found.own_words, *(["--compare", MINILM] if COMPARED in found.downloads and found.own_words else [])]
-    model, encoder = found.model_words, str(found.encoder)
-    written = partial(_is_finished, found.pairs, found.dataset)
-    trained = partial(_is_finished, found.encoder, found.model)
-    chain: list[tuple[str, str, list[str], Callable[[], bool]]] = [
-        ("write", "write", [str(found.dataset_recipe), "--out", str(found.pairs), *workers], written),
-        ("verify", "fidelity", [str(found.pairs)], partial(_is_judged, found)),
-        ("train", "train", [*model, "--out", encoder], trained),
-        ("control", "simcse-baseline", [*model, "--model", encoder], partial(_has_baseline, found)),
-        ("score", "score", [*model, "--model", encoder, *own], partial(_is_scored, found)),
+    A step is done when its run directory says so; with an edited recipe it runs again.
+    """
+    from sts_dino.eval.encoders.load import MINILM
+    from sts_dino.eval.runs.records import COMPARED_FOLDER
+
+    # The words of each command
+    pairs = str(adaptation.pairs)
+    encoder = str(adaptation.encoder)
+    model = adaptation.model_words
+    write = [str(adaptation.dataset_recipe), "--out", pairs]
+    if adaptation.workers:
+        write += ["--workers", str(adaptation.workers)]
+    score = [*model, "--model", encoder, *adaptation.own_words]
+    if adaptation.own_words and COMPARED_FOLDER in adaptation.downloads:
+        score += ["--compare", MINILM]
+
+    teacher = str(adaptation.teacher)
+    teach = [pairs, "--teacher", teacher, "--out", str(adaptation.taught)]
+    teach += ["--sentences", str(adaptation.dataset_recipe)]
+
+    # Each step with its predicted seconds, and a function that says whether it is done
+    steps = [
+        Step(
+            "write",
+            "write",
+            tuple(write),
+            estimate.write,
+            partial(_is_finished, adaptation.pairs, adaptation.dataset),
+        ),
+        Step("verify", "fidelity", (pairs,), estimate.verify, partial(_is_verified, adaptation)),
+        Step("teach", "teach", tuple(teach), estimate.teach, partial(_is_taught, adaptation)),
+        Step(
+            "train",
+            "train",
+            (*model, "--out", encoder),
+            estimate.train,
+            partial(_is_finished, adaptation.encoder, adaptation.model),
+        ),
+        Step(
+            "control",
+            "simcse-baseline",
+            (*model, "--model", encoder),
+            estimate.control,
+            partial(_has_baseline, adaptation),
+        ),
+        Step("score", "score", tuple(score), estimate.score, partial(_is_scored, adaptation)),
     ]
-    every = [Step(name, command, tuple(words), getattr(predicted, name), done) for name, command, words, done in chain]
-    return [step for step in every if step.seconds]
+    return [step for step in steps if step.seconds]
 
 
 def _is_finished(directory: Path, recipe: DatasetRecipe | ModelRecipe) -> bool:
-    from hub.client.fetch import is_run_of
+    """Return whether a run directory has the complete results of a recipe."""
+    from sts_dino.hub.client.fetch import is_run_of
 
     manifest = read_manifest(directory)
     return manifest is not None and manifest.complete and is_run_of(manifest, recipe)
 
 
-def _is_judged(found: Adaptation) -> bool:
+def _is_verified(adaptation: Adaptation) -> bool:
+    """Return whether label agreement was measured on the dataset's present rows."""
     try:
-        return Fidelity.read(found.pairs, require_complete(found.pairs)) is not None
+        return Fidelity.read(adaptation.pairs, require_complete(adaptation.pairs)) is not None
     except InputError:  # measured on other rows
         return False
 
 
-def _has_baseline(found: Adaptation) -> bool:
-    from release.simcse import baseline_recipe, places, steps_of
+def _is_taught(adaptation: Adaptation) -> bool:
+    """Return whether the teacher scored pairs of the dataset's present texts."""
+    from sts_dino.teach import is_taught
 
-    steps = steps_of(require_complete(found.encoder), found.encoder)
-    return _is_finished(places(found.encoder)[1], baseline_recipe(found.model, steps))
-
-
-def _is_scored(found: Adaptation) -> bool:
-    """Whether every score is there; of a user's files the stage itself knows."""
-    from release.repeats import is_scored
-
-    return not found.own.tasks and is_scored(found.encoder, require_complete(found.encoder), found.model)
+    pairs = str(adaptation.pairs)
+    return is_taught(adaptation.taught, pairs, str(adaptation.teacher), adaptation.dataset_recipe)
 
 
-def shown(found: Adaptation, predicted: AdaptationEstimate) -> str:
-    """The estimate as a table in minutes."""
-    limit = found.dataset.source.limit
-    what = {
-        "write": f"about {predicted.rows:,} texts before filters, {limit or 'all'} source sentences",
+def _has_baseline(adaptation: Adaptation) -> bool:
+    """Return whether the SimCSE baseline is trained, for as many steps as the encoder."""
+    from sts_dino.release.simcse import locate_baseline, make_baseline_recipe, read_steps
+
+    steps = read_steps(require_complete(adaptation.encoder), adaptation.encoder)
+    recipe = make_baseline_recipe(adaptation.model, steps)
+    return _is_finished(locate_baseline(adaptation.encoder).directory, recipe)
+
+
+def _is_scored(adaptation: Adaptation) -> bool:
+    """Return whether every score of the recipe exists.
+
+    With a user's files the answer is False: the step itself finds scores that exist.
+    """
+    from sts_dino.release.repeats import is_scored
+
+    if adaptation.own.tasks:
+        return False
+    manifest = require_complete(adaptation.encoder)
+    return is_scored(adaptation.encoder, manifest, adaptation.model)
+
+
+def format_estimate(adaptation: Adaptation, estimate: AdaptationEstimate) -> str:
+    """Format the estimate: a table in minutes, then disk, memory and the labels that train."""
+    limit = adaptation.dataset.source.limit
+    start = adaptation.model.base.start
+    descriptions = {
+        "write": f"about {estimate.rows:,} texts before filters, {limit or 'all'} source sentences",
         "verify": "label agreement",
-        "train": f"{found.model.arguments.get('max_steps', '?')} steps",
+        "teach": f"the texts' embeddings by {adaptation.teacher_name}",
+        "train": f"{adaptation.model.arguments.get('max_steps', '?')} steps",
         "control": "as many of the SimCSE baseline, on the source sentences alone",
-        "score": f"the encoder {found.model.base.start}, the SimCSE baseline and the trained encoder",
+        "score": f"the encoder {start}, the SimCSE baseline and the trained encoder",
     }
-    minutes = {name: f"{getattr(predicted, name) / 60:.1f}" for name in [*what, "seconds"]}
-    rows = [("step", "minutes", ""), *((name, minutes[name], what[name]) for name in what if minutes[name] != "0.0")]
-    table = cli.aligned([*rows, ("all", minutes["seconds"], "")], right=(1,))
-    room = f"disk {predicted.disk / 2**30:.1f} GiB in {found.out}, memory {predicted.memory_mb / 1024:.1f} GiB"
-    few = f"a trial: generated pairs gained over the SimCSE baseline from {TRIAL} source sentences on\n"
-    return f"estimate, by pilots on this machine:\n\n{table}\n\n{room}\n{few if (limit or TRIAL) < TRIAL else ''}"
+    rows = [("step", "minutes", "")]
+    for name, description in descriptions.items():
+        minutes = _format_minutes(getattr(estimate, name))
+        if minutes != "0.0":
+            rows.append((name, minutes, description))
+    rows.append(("all", _format_minutes(estimate.seconds), ""))
+    lines = [
+        "estimate, by pilots on this machine:",
+        "",
+        align_columns(rows, right=(1,)),
+        "",
+        f"disk {estimate.disk / 2**30:.1f} GiB in {adaptation.out}, "
+        f"memory {estimate.memory_mb / 1024:.1f} GiB",
+        *describe_labels(adaptation, estimate),
+    ]
+    if limit and limit < FEWEST_WITH_GAIN:
+        lines.append(
+            "a trial: generated pairs gained over the SimCSE baseline "
+            f"from {FEWEST_WITH_GAIN} source sentences on"
+        )
+    return "\n".join([*lines, ""])
 
 
-def compared(predicted: AdaptationEstimate, took: dict[str, Taken]) -> str:
-    """A line per step that ran: minutes and memory, predicted and taken; shared pages count once a process."""
+def describe_labels(adaptation: Adaptation, estimate: AdaptationEstimate) -> list[str]:
+    """Describe which labels' texts train the encoder, and why the others are generated, in a line.
+
+    The line names the minutes that ``--labels`` saves. Returns an empty list for a training on
+    another example type than graded triplets, and where every label trains.
+    """
+    name = adaptation.pairs.name
+    pairs = [data for data in adaptation.model.datasets if Path(data.path or "").name == name]
+    if not pairs or pairs[0].example_type != "graded-triplet":
+        return []
+    roles = assign_label_roles(adaptation.dataset, pairs[0].grades or Grades())
+    if not roles.spare:
+        return []
+    line = (
+        f"labels: {roles.describe()}. Texts of label {' and '.join(roles.spare)} are rows of the "
+        "dataset, and label agreement compares the labels"
+    )
+    saved = sum(estimate.label_seconds.get(label, 0.0) for label in roles.spare)
+    if saved >= 6:
+        line += (
+            f"; without them (another --out, --labels {','.join(roles.needed)}) the command takes "
+            f"about {_format_minutes(saved)} minutes less"
+        )
+    return [line]
+
+
+def _format_minutes(seconds: float) -> str:
+    return f"{seconds / 60:.1f}"
+
+
+def compare_with_estimate(estimate: AdaptationEstimate, costs: dict[str, StepUsage]) -> str:
+    """Format a table of the steps that ran: minutes taken and predicted, then the peak memory.
+
+    costs: name of a step → its usage. Memory that processes share counts in each of them.
+    """
     rows = [("step", "minutes", "predicted")]
-    rows += [(name, f"{of.seconds / 60:.1f}", f"{getattr(predicted, name) / 60:.1f}") for name, of in took.items()]
-    most = max((of.memory_mb for of in took.values()), default=0.0)
-    memory = f"memory {most / 1024:.1f} GiB, predicted: at most {predicted.memory_mb / 1024:.1f} GiB"
-    return f"{cli.aligned(rows, right=(1, 2))}\n{memory}"
+    for name, cost in costs.items():
+        predicted = _format_minutes(getattr(estimate, name))
+        rows.append((name, _format_minutes(cost.seconds), predicted))
+    peak_mb = max((cost.memory_mb for cost in costs.values()), default=0.0)
+    memory = (
+        f"memory {peak_mb / 1024:.1f} GiB, predicted: at most {estimate.memory_mb / 1024:.1f} GiB"
+    )
+    return f"{align_columns(rows, right=(1, 2))}\n{memory}"
 
 
-def quality(found: Adaptation) -> str:
-    """Random pairs of each label and the label agreement, with a warning when it is low."""
-    from generation.run import random_pairs
+def describe_pairs(adaptation: Adaptation) -> str:
+    """Return random pairs of each label and the label agreement, with a warning when it is low."""
+    from sts_dino.eval.encoders.load import name_judge
+    from sts_dino.generation.run import describe_random_rows
 
-    manifest = require_complete(found.pairs)
-    lines = [random_pairs(found.pairs, manifest, found.dataset)]
-    measured = Fidelity.read(found.pairs, manifest) if found.is_judged else None
-    if measured is None:
-        judge = "it needs English texts and all-MiniLM-L6-v2 (sts-dino lm all-minilm-l6-v2)"
-        return "\n".join([*lines, f"label agreement is not measured: {judge}; read the pairs"])
-    cosines = ", ".join(f"label {label} {of.cosine}" for label, of in measured.labels.items())
-    lines.append(f"label agreement by {measured.judge.name}: mean cosine of {cosines}")
-    if rank := measured.spearman:
-        lines[-1] += f"; Spearman of score and cosine {rank}"
-    return "\n".join([*lines, *filter(None, [measured.doubt()])])
+    manifest = require_complete(adaptation.pairs)
+    lines = [describe_random_rows(adaptation.pairs, manifest, adaptation.dataset)]
+    fidelity = Fidelity.read(adaptation.pairs, manifest) if adaptation.is_judged else None
+    if fidelity is None:
+        judge = name_judge(adaptation.dataset.language).lower()
+        needs = f"it needs {judge} (sts-dino lm {judge})"
+        lines.append(f"label agreement is not measured: {needs}; read the pairs")
+        return "\n".join(lines)
+    lines.append(fidelity.describe_agreement())
+    doubt = fidelity.describe_doubt()
+    if doubt:
+        lines.append(doubt)
+    return "\n".join(lines)
 
 
-def report_of(found: Adaptation) -> Path:
-    """Write the report's page, with the human answers if there are some."""
-    from sts_dino.report.run import report
+def write_report(adaptation: Adaptation) -> Path:
+    """Write report.html, with the human answers if there are any, and return its path."""
+    from sts_dino.eval.audit.command import silence_transformers
+    from sts_dino.report.run import make_report
 
-    page = found.out / "report.html"
-    answered = [found.answers] if (found.answers / "answers.sqlite").is_file() else []
-    command = f"sts-dino adapt {quote(found.dataset_recipe.name)} --out {quote(found.out.name)}"  # may be published
-    report([found.pairs, found.encoder], page, [command], annotations=answered)
+    silence_transformers()  # the report loads encoders
+    page = adaptation.out / "report.html"
+    has_answers = (adaptation.answers / "answers.sqlite").is_file()
+    annotations = [adaptation.answers] if has_answers else []
+    # Names alone: the page may be published.
+    recipe = quote(adaptation.dataset_recipe.name)
+    command = f"sts-dino adapt {recipe} --out {quote(adaptation.out.name)}"
+    make_report([adaptation.pairs, adaptation.encoder], page, [command], annotations=annotations)
     return page
 
 
-def summary(found: Adaptation, page: Path) -> str:
-    """Counts of each label, the scores before and after, and the place of the page."""
-    from eval.runs.table import table
-    from generation.run import summary as of_dataset
-    from hub.contract.results import read_results
+def describe_results(adaptation: Adaptation, page: Path, verdict: OwnVerdict) -> str:
+    """Describe the texts of each label, the scores before and after training, and the report.
 
-    parts = [of_dataset(found.pairs, require_complete(found.pairs))]
-    if found.model.evaluation or found.own.tasks:
-        parts.append(table(read_results(found.encoder / "results.json"), found.model.base.start))
+    With a user's files the text ends with the verdict. page: the report's path.
+    """
+    from sts_dino.eval.compare.tables import format_results
+    from sts_dino.generation.run import describe_counts
+    from sts_dino.hub.contract.results import read_results
+
+    parts = [describe_counts(adaptation.pairs, require_complete(adaptation.pairs))]
+    if adaptation.model.evaluation or adaptation.own.tasks:
+        results = read_results(adaptation.encoder / "results.json")
+        parts.append(format_results(results, adaptation.model.base.start))
     else:
-        parts.append(f"the project has no evaluation data in {found.dataset.language!r}: judge some pairs yourself")
-    return "\n\n".join([*parts, f"report: {page}", *filter(None, ["\n".join(verdicts(found))])])
+        problem = f"the project has no evaluation data in {adaptation.dataset.language!r}"
+        parts.append(f"{problem}: judge some pairs yourself")
+    parts.append(f"report: {page}")
+    if verdict.lines:
+        parts.append("\n".join(verdict.lines))
+    return "\n\n".join(parts)
 
 
-def verdicts(found: Adaptation) -> list[str]:
-    """Whether the encoder is better than the download on the user's files; nothing without such files."""
-    from eval.compare.tables import compared as comparison_of
-    from eval.compare.tables import own_words
-    from eval.runs.records import beside, read_evaluation
+def compare_with_downloads(adaptation: Adaptation) -> OwnVerdict:
+    """Compare the encoder with each downloaded encoder on the user's files.
 
-    lines, folder = list[str](), beside(found.encoder)
-    for side, name in found.downloads.items() if found.own.tasks else ():
-        judged = comparison_of([read_evaluation(folder), read_evaluation(folder / side)]).verdicts
-        lines += own_words(found.own.tasks, read_evaluation(folder).results.scores, judged, name)
-    return lines
+    Without such files the verdict has no lines, and ``is_better`` is True.
+    """
+    from sts_dino.eval.compare.run import compare_evaluations
+    from sts_dino.eval.compare.tables import describe_own_scores
+    from sts_dino.eval.runs.records import get_records_folder, read_evaluation
+
+    own_tasks = adaptation.own.tasks
+    if not own_tasks:
+        return OwnVerdict((), True)
+    folder = get_records_folder(adaptation.encoder)
+    evaluation = read_evaluation(folder)
+    scores = evaluation.results.scores
+    own_names = {task.name for task in own_tasks}
+    lines: list[str] = []
+    is_better = True
+    for side, name in adaptation.downloads.items():
+        verdicts = compare_evaluations([evaluation, read_evaluation(folder / side)]).verdicts
+        lines += describe_own_scores(own_tasks, scores, verdicts, name)
+        for verdict in verdicts:
+            if verdict.measurement.task in own_names and verdict.word != "better":
+                is_better = False
+    return OwnVerdict(tuple(lines), is_better)

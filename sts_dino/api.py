@@ -1,14 +1,20 @@
-"""The stages as functions, for notebooks and scripts: generate pairs, train on them, score, compare, publish.
+"""The stages as functions: generate pairs, train on them, score, compare and publish.
 
-Each function does what its command does. The same call resumes an interrupted one, by ``name`` and arguments:
+Each function does what its command does. The same call resumes an interrupted one, by ``name`` and
+arguments:
 
     from sts_dino import api
 
-    pairs = api.write_pairs(texts, name="support")              # a datasets.Dataset: sentence1, sentence2, score
-    encoder = api.train(pairs, base="artifacts/lm/gemma-3-270m", base_license="gemma", name="support-encoder")
-    scores = api.evaluate("artifacts/models/support-encoder", ["stsb/cosine"]).to_pandas()
+    # a datasets.Dataset: sentence1, sentence2, score
+    pairs = api.write_pairs(texts, name="support")
 
-``InputError`` means that an argument has to change, ``RunError`` that a Hub, disk or process failed (``hub.errors``).
+    base = "gemma-3-270m"  # after: sts-dino lm gemma-3-270m
+    encoder = api.train(pairs, base, base_license="gemma", name="support-encoder")
+    scores = api.evaluate("artifacts/models/support-encoder", ["stsb/cosine"])
+    print(scores.to_pandas())
+
+``InputError`` means that an argument has to change, ``RunError`` that a Hub, disk or process failed
+(``sts_dino.hub.errors``).
 """
 
 from __future__ import annotations
@@ -22,24 +28,26 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
-from hub.contract import licences
-from hub.contract.published_paths import command_line
-from hub.contract.recipe import NAME, DatasetRecipe, ModelRecipe
-from hub.contract.recipe_file import checked, load_recipe
-from hub.contract.results import Results
-from hub.contract.run_dir import ARTIFACTS, RECIPE, require_complete
-from hub.durable import write_text
-from hub.errors import InputError
+from sts_dino.hub.contract import licences
+from sts_dino.hub.contract.packaged import find_downloaded_model, find_moved_folder
+from sts_dino.hub.contract.published_paths import format_command
+from sts_dino.hub.contract.recipe import NAME, DatasetRecipe, ModelRecipe
+from sts_dino.hub.contract.recipe_file import load_recipe, validate_recipe
+from sts_dino.hub.contract.results import Results
+from sts_dino.hub.contract.run_dir import ARTIFACTS, RECIPE, require_complete
+from sts_dino.hub.durable import write_text
+from sts_dino.hub.errors import InputError
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from sentence_transformers import SentenceTransformer
 
-    from eval.compare.tables import Comparison
-    from eval.tasks.sources import Source
-    from hub.client.plan import Plan
+    from sts_dino.eval.compare.tables import Comparison
+    from sts_dino.eval.tasks.sources import Source
+    from sts_dino.hub.client.plan import Plan
 
-RATES = {"static": 1e-3, "transformer": 5e-5, "sentence-transformer": 2e-5}
+# the default peak learning rate of each kind of modules
+LEARNING_RATES = {"static": 1e-3, "transformer": 5e-5, "sentence-transformer": 2e-5}
 
 
 def write_pairs(
@@ -48,89 +56,132 @@ def write_pairs(
     *,
     labels: Mapping[float, str] | None = None,
     name: str = "pairs",
-    lm: str | None = None,
+    lm: str | Path | None = None,
     lm_license: str | None = None,
     license: str = "unlicensed",
     language: str | None = None,
     settings: Sequence[str] = (),
 ) -> Dataset:
-    """Generate pairs for source sentences with a language model: ``sts-dino new`` and ``write`` in one.
+    """Generate pairs for source sentences: ``sts-dino new`` and ``sts-dino write`` in one call.
 
-    recipe: a dataset recipe; the texts replace its source, and the licence follows from its parts. Without one,
-    ``sts-dino new`` proposes it (``lm``, ``lm_license``, ``license``, ``language`` as there). labels: similarity (0 to
-    1) → instruction, with ``<X1>`` for the source sentence and an open quotation mark at its end. The labels of higher
-    similarity are counter-labels of each, and the prompt has no examples. name: of the run directory
-    ``artifacts/datasets/NAME``; texts and recipe lie beside it. settings: ``KEY=VALUE`` as with ``--set``.
+    Returns the rows of the training split: sentence1, sentence2, score for the schema sts, then
+    provenance. Raises InputError when that name exists with other texts or another recipe, and for
+    what ``sts-dino new`` and ``write`` refuse.
 
-    Returns the rows of the training split: sentence1, sentence2, score for the schema sts, then provenance. Raises
-    InputError when that name exists with other texts or another recipe, and for what ``sts-dino new`` and ``write``
-    refuse.
+    Args:
+        texts: the source sentences.
+        recipe: a dataset recipe; the texts replace its source, and the licence follows from its
+            parts. Without one, ``sts-dino new`` proposes it.
+        labels: similarity (0 to 1) → instruction, with ``<X1>`` for the source sentence and an open
+            quotation mark at its end. The labels of higher similarity are counter-labels of each,
+            and the prompt has no examples.
+        name: of the run directory ``artifacts/datasets/NAME``; texts and recipe lie beside it.
+        lm, lm_license, license, language: as with ``sts-dino new``.
+        settings: ``KEY=VALUE`` as with ``--set``.
     """
-    from generation.executors.options import ClusterOptions
-    from generation.run import checked_recipe, write
+    from sts_dino.generation.executors.options import ClusterOptions
+    from sts_dino.generation.run import load_checked_recipe, write_dataset
     from sts_dino.new import CorpusChoices, propose
 
-    directory = _directory("datasets", name)
-    sentences, settings = _strings("texts", texts), _strings("settings", settings)
-    corpus, path = directory.with_name(f"{name}.texts.jsonl"), directory.with_name(f"{name}.yaml")
-    content = "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in sentences)
-    if not corpus.is_file():
-        write_text(corpus, content)
-    elif corpus.read_text(encoding="utf-8") != content:
-        raise InputError(corpus, "holds other texts than these", hint="give another name=, or remove the file")
-    given = [*(_labels(labels) if labels is not None else ()), *settings]
+    # Write the source sentences beside the run directory.
+    directory = _get_run_directory("datasets", name)
+    sentences = _require_strings("texts", texts)
+    overrides = _require_strings("settings", settings)
+    corpus = directory.with_name(f"{name}.texts.jsonl")
+    _write_texts(corpus, sentences)
+
+    # Take the recipe, or propose one.
+    if labels is not None:
+        overrides = [*_format_label_settings(labels), *overrides]
     if recipe is not None:
-        source = {"kind": "file", "path": str(corpus.resolve()), "columns": ["text"], "license": license}
-        source["description"] = f"texts of {name}"
-        given = [f"source={json.dumps(source)}", *given]
         path = Path(recipe)
-        given.append(f"license={licences.possible(load_recipe(path, DatasetRecipe, given))[0]}")
+        source = {
+            "kind": "file",
+            "path": str(corpus.resolve()),
+            "columns": ["text"],
+            "license": license,
+            "description": f"texts of {name}",
+        }
+        overrides = [f"source={json.dumps(source)}", *overrides]
+        changed_recipe = load_recipe(path, DatasetRecipe, overrides)
+        overrides.append(f"license={licences.list_possible_licences(changed_recipe)[0]}")
     else:
-        choices = CorpusChoices("text", language, lm=lm, lm_license=lm_license, corpus_license=license)
+        path = directory.with_name(f"{name}.yaml")
+        choices = CorpusChoices(
+            "text",
+            language,
+            lm=str(lm) if lm else None,
+            lm_license=lm_license,
+            corpus_license=license,
+        )
         propose(corpus, path, name, choices)
+
+    # Generate the pairs.
     options = ClusterOptions()
-    found, _ = checked_recipe(path, directory, None, given, options)
-    write(found, directory, command_line("write", path, None, given), options)
+    checked, _ = load_checked_recipe(path, directory, None, overrides, options)
+    write_dataset(checked, directory, format_command("write", path, None, overrides), options)
     return read_pairs(directory)
 
 
-def _labels(instructions: Mapping[float, str]) -> list[str]:
-    """The settings that replace a recipe's labels; the counter-labels follow DINO, section 4."""
-    order = sorted(instructions, reverse=True)
-    if any(isinstance(score, str) for score in order):
-        raise InputError("labels", "has text for a similarity", allowed="numbers from 0 to 1, e.g. {1: ..., 0: ...}")
+def _write_texts(corpus: Path, sentences: list[str]) -> None:
+    """Write a file of texts. Raises InputError if it exists with other texts."""
+    rows = [json.dumps({"text": sentence}, ensure_ascii=False) for sentence in sentences]
+    content = "".join(f"{row}\n" for row in rows)
+    if not corpus.is_file():
+        write_text(corpus, content)
+    elif corpus.read_text(encoding="utf-8") != content:
+        raise InputError(
+            corpus, "holds other texts than these", hint="give another name=, or remove the file"
+        )
+
+
+def _format_label_settings(instructions: Mapping[float, str]) -> list[str]:
+    """Return the settings that replace a recipe's labels; counter-labels follow DINO, section 4."""
+    scores = sorted(instructions, reverse=True)
+    if any(isinstance(score, str) for score in scores):
+        raise InputError(
+            "labels",
+            "has text for a similarity",
+            allowed="numbers from 0 to 1, e.g. {1: ..., 0: ...}",
+        )
+    names = [f"{score:g}" for score in scores]
     labels = [
         {
-            "name": f"{score:g}",
-            "score": f"{score:g}",
-            "counter_labels": [f"{higher:g}" for higher in order[:place]],
+            "name": names[index],
+            "score": names[index],
+            "counter_labels": names[:index],
             "instruction": instructions[score],
         }
-        for place, score in enumerate(order)
+        for index, score in enumerate(scores)
     ]
     return [f"labels={json.dumps(labels)}", "few_shot=null"]
 
 
 def read_pairs(directory: str | Path, config: str | None = None, split: str = "train") -> Dataset:
-    """The rows of a finished run directory, in memory. Raises InputError for an unfinished or damaged one.
+    """Read the rows of a finished run directory into memory.
 
-    config: where the run has several, e.g. ``triplet`` and ``pair-class``; by default the dataset's own default.
+    config: where the run has several, e.g. ``triplet`` and ``pair-class``; by default the dataset's
+    own default. ``.info.license`` of the result is the dataset's licence. Raises InputError for an
+    unfinished or damaged run.
     """
     import pyarrow as pa
-    from datasets import Dataset
+    from datasets import Dataset, DatasetInfo
 
-    from hub.client.fetch import local_run
-    from hub.contract.shards import read_table
+    from sts_dino.hub.client.fetch import open_local_run
+    from sts_dino.hub.contract.shards import read_table
 
-    run = local_run(_folder(directory), str(directory))
-    chosen = config or _config_of(directory)
-    if chosen not in run.configs:
-        raise InputError(f"{directory}: config {chosen!r}", "not in the run", allowed=", ".join(run.configs))
-    folder, shards = run.shards(chosen)
-    parts = [read_table(folder / shard.path) for shard in shards if shard.split == split]
-    if not parts:
-        raise InputError(f"{directory}: split {split!r}", f"has no rows in {chosen}")
-    return Dataset(pa.concat_tables(parts))
+    run = open_local_run(_require_path(directory), str(directory))
+    config = config or _get_default_config(directory)
+    if config not in run.configs:
+        raise InputError(
+            f"{directory}: config {config!r}", "not in the run", allowed=", ".join(run.configs)
+        )
+    folder, shards = run.fetch_shards(config)
+    tables = [read_table(folder / shard.path) for shard in shards if shard.split == split]
+    if not tables:
+        raise InputError(f"{directory}: split {split!r}", f"has no rows in {config}")
+    licence = load_recipe(Path(directory) / RECIPE, DatasetRecipe).license
+    return Dataset(pa.concat_tables(tables), info=DatasetInfo(license=licence))
 
 
 def train(
@@ -149,70 +200,136 @@ def train(
     merge: float | Literal["auto"] | None = None,
     settings: Sequence[str] = (),
 ) -> SentenceTransformer:
-    """Train an encoder on pairs, in ``artifacts/models/NAME``, with its base and its recipe beside it.
-
-    dataset: what ``write_pairs`` returned or any ``Dataset`` with its columns, a finished run directory, or
-    ``ORG/NAME@REVISION``. base: a folder or ``ORG/NAME@REVISION``; modules: ``sentence-transformer`` (a finished
-    encoder with its own modules; the default for one), ``transformer`` (all layers, the mean of the tokens),
-    ``static`` (its token embeddings alone, small and fast) or ``prompteol`` (a causal language model under PromptEOL's
-    prompt, with LoRA, the slowest). merge: the share of the trained weights in the result, the rest is the base's
-    (``auto``: chosen on validation pairs). settings: more keys of the recipe.
+    """Train an encoder on pairs, in ``artifacts/models/NAME``; its base and recipe lie beside it.
 
     Raises InputError and RunError as ``sts-dino train`` does.
+
+    Args:
+        dataset: what ``write_pairs`` returned or any ``Dataset`` with its columns, a finished run
+            directory, or ``ORG/NAME@REVISION``.
+        base: a folder, a model of ``sts-dino lm``, or ``ORG/NAME@REVISION``.
+        base_license, dataset_license: their licences (SPDX ids). By default a run directory has its
+            recipe's, and a dataset in memory has ``dataset.info.license``, which ``write_pairs``
+            and ``read_pairs`` set, else ``unlicensed``. The encoder's licence follows from both: it
+            is the base's where the data allow that.
+        name: of the encoder.
+        modules: ``sentence-transformer`` (a finished encoder with its own modules; the default for
+            one), ``transformer`` (all layers, the mean of the tokens), ``static`` (its token
+            embeddings alone, small and fast) or ``prompteol`` (a causal language model under
+            PromptEOL's prompt, with LoRA, the slowest).
+        example_type, loss: as in a model recipe.
+        steps, batch_size: optimiser steps, and the rows of one.
+        learning_rate: the peak; by default one that suits the modules.
+        merge: the share of the trained weights in the result, the rest is the base's (``auto``:
+            chosen on validation pairs).
+        settings: more keys of the recipe, ``KEY=VALUE``.
     """
     from sentence_transformers import SentenceTransformer
 
-    from sts_dino.proposals.recipes import LORA, PROMPTEOL_RATE, is_finished, own_length, prompteol
-    from training.loop.job import prepare
-    from training.loop.train import work
+    from sts_dino.proposals.recipes import (
+        LORA,
+        PROMPTEOL_RATE,
+        is_finished_encoder,
+        make_prompteol_base,
+        read_max_seq_length,
+    )
+    from sts_dino.training.loop.job import prepare
+    from sts_dino.training.loop.train import run_training
 
-    directory, settings = _directory("models", name), _strings("settings", settings)
+    directory = _get_run_directory("models", name)
+    overrides = _require_strings("settings", settings)
+
+    # The section of the dataset
     data: dict[str, Any] = {"config": "default", "example_type": example_type, "loss": loss}
     if isinstance(dataset, str | Path):
-        data |= _place(dataset)
-        data |= {"config": _config_of(data["path"])} if "path" in data else {}
+        data |= _resolve_location(dataset)
+        if "path" in data:
+            pairs_recipe = load_recipe(Path(data["path"]) / RECIPE, DatasetRecipe)
+            data |= {"config": pairs_recipe.configs[0], "license": pairs_recipe.license}
     else:
-        if not hasattr(dataset, "to_parquet") or not hasattr(dataset, "column_names"):
-            hint = "datasets.Dataset.from_pandas makes one of a table" if hasattr(dataset, "columns") else None
-            found = f"is a {type(dataset).__name__}"
-            raise InputError("dataset", found, allowed="a Dataset, folder or name", hint=hint)
         rows = directory.with_name(f"{name}.pairs.parquet")
-        rows.parent.mkdir(parents=True, exist_ok=True)
-        dataset.to_parquet(str(rows))
-        data |= {"path": str(rows.resolve()), "license": dataset_license or base_license}
-    data |= {"license": dataset_license} if dataset_license else {}
-    named: dict[str, Any] = {**_place(base), "license": base_license}
-    modules = modules or ("sentence-transformer" if is_finished(_place(base)) else "transformer")
-    finished = modules == "sentence-transformer"
+        _write_rows(dataset, rows)
+        data |= {
+            "path": str(rows.resolve()),
+            "license": dataset.info.license or licences.UNLICENSED,
+        }
+    if dataset_license:
+        data["license"] = dataset_license
+
+    # The section of the base, and what its modules need
+    location = _resolve_location(base)
+    section: dict[str, Any] = {**location, "license": base_license}
+    if modules is None:
+        modules = "sentence-transformer" if is_finished_encoder(location) else "transformer"
+    is_finished = modules == "sentence-transformer"
+    rate = learning_rate or LEARNING_RATES.get(modules, LEARNING_RATES["transformer"])
+    extra_arguments: dict[str, str] = {}
+    extra_sections: dict[str, Any] = {}
     if modules == "prompteol":
-        section, more = prompteol(named)
-        rate, special = learning_rate or float(PROMPTEOL_RATE), {"lora": LORA}
+        section, extra_arguments = make_prompteol_base(section)
+        rate = learning_rate or float(PROMPTEOL_RATE)
+        extra_sections["lora"] = LORA
     else:
-        length = {"max_seq_length": own_length(named)} if finished else {}
-        section, more, special = {**named, "modules": modules, **length}, {}, {}
-        rate = learning_rate or RATES.get(modules, RATES["transformer"])
-    arguments = {"max_steps": steps, "learning_rate": rate, "warmup_steps": 0.1, "report_to": "none"}
-    arguments |= {"batch_sampler": "no_duplicates", "save_strategy": "steps", "save_steps": steps, **more}
+        section["modules"] = modules
+    if is_finished:
+        section["max_seq_length"] = read_max_seq_length(section)
+
+    # The licence of the encoder; that of a Hub dataset is checked when the dataset is read
+    base_terms = licences.require_licence("base_license", base_license)
+    data_terms = []
+    if "license" in data:
+        data_terms.append(licences.require_licence("dataset_license", data["license"]))
+    licence = licences.choose_model_licence(base_terms, data_terms, name)
+
+    # The recipe
+    arguments = {
+        "max_steps": steps,
+        "learning_rate": rate,
+        "warmup_steps": 0.1,
+        "report_to": "none",
+        "batch_sampler": "no_duplicates",
+        "save_strategy": "steps",
+        "save_steps": steps,
+        **extra_arguments,
+    }
     tree = {
         "kind": "model",
         "name": name,
         "version": "0.1.0",
         "pretty_name": name,
-        "license": base_license,
+        "license": licence,
         "base": section,
-        **special,
+        **extra_sections,
         "datasets": [data],
-        "token_dropout": 0.0 if finished else 0.1,
+        "token_dropout": 0.0 if is_finished else 0.1,
         "batch_size": batch_size,
-        **({} if merge is None else {"merge": merge}),
-        "arguments": {key: str(value) for key, value in arguments.items()},
     }
+    if merge is not None:
+        tree["merge"] = merge
+    tree["arguments"] = {key: str(value) for key, value in arguments.items()}
     path = directory.with_name(f"{name}.yaml")
-    checked(path, ModelRecipe, tree)
+    validate_recipe(path, ModelRecipe, tree)
     write_text(path, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
-    given = list(settings)
-    work(prepare(path, directory, None, given), command_line("train", path, None, given))
+
+    # Train.
+    command = format_command("train", path, None, overrides)
+    run_training(prepare(path, directory, None, overrides), command)
     return SentenceTransformer(str(directory), trust_remote_code=False)
+
+
+def _write_rows(dataset: Dataset, path: Path) -> None:
+    """Write a dataset in memory as Parquet. Raises InputError for another object."""
+    if not hasattr(dataset, "to_parquet") or not hasattr(dataset, "column_names"):
+        is_table = hasattr(dataset, "columns")
+        hint = "datasets.Dataset.from_pandas makes one of a table" if is_table else None
+        raise InputError(
+            "dataset",
+            f"is a {type(dataset).__name__}",
+            allowed="a Dataset, folder or name",
+            hint=hint,
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    dataset.to_parquet(str(path))
 
 
 def evaluate(
@@ -222,89 +339,131 @@ def evaluate(
     limit: int | None = None,
     out: str | Path | None = None,
 ) -> Results:
-    """Score an encoder on tasks and groups, with 95 % bootstrap intervals; ``.to_pandas()`` is the table.
+    """Score an encoder on tasks and groups, with 95 % bootstrap intervals.
 
-    model: a folder, ``ORG/NAME[@REVISION]``, or a loaded encoder. source: where evaluation data are
-    (``eval.tasks.sources.Source``); without it those that come with the project. limit: a trial on so many rows of each
-    split, drawn by the seed. out: a folder that keeps the records, so that an interrupted call goes on.
+    ``.to_pandas()`` of the result is the table.
+
+    Args:
+        model: a folder, ``ORG/NAME[@REVISION]``, or a loaded encoder.
+        tasks: names of tasks and groups.
+        source: where evaluation data are (``sts_dino.eval.tasks.sources.Source``); without it those
+            that come with the project.
+        limit: a trial on so many rows of each split, drawn by the seed.
+        out: a folder that keeps the records, so that an interrupted call resumes.
     """
-    from eval.encoders.load import PROBE, wrap
-    from eval.runs.score import score_encoder
-    from eval.statistics.bootstrap import EvaluationSettings
+    from sts_dino.eval.encoders.load import PROBE_TEXTS, wrap
+    from sts_dino.eval.runs.score import score_encoder
+    from sts_dino.eval.statistics.bootstrap import EvaluationSettings
 
     if isinstance(model, str | Path):
         encoder: Any = str(model)
     elif not hasattr(model, "encode"):
-        raise InputError("model", f"is a {type(model).__name__}", allowed="a folder, name or loaded encoder")
-    else:  # its revision is a digest of its embeddings of some texts, so records of another encoder do not count
-        encoder = wrap(model.encode, "model", hashlib.sha256(model.encode(PROBE).tobytes()).hexdigest())
-    settings = EvaluationSettings(limit=limit)
-    return score_encoder(encoder, _strings("tasks", tasks), source, settings, Path(out) if out is not None else None)
+        raise InputError(
+            "model", f"is a {type(model).__name__}", allowed="a folder, name or loaded encoder"
+        )
+    else:
+        # The revision is a digest of embeddings, so records of another encoder do not count.
+        revision = hashlib.sha256(model.encode(PROBE_TEXTS).tobytes()).hexdigest()
+        encoder = wrap(model.encode, "model", revision)
+    names = _require_strings("tasks", tasks)
+    folder = Path(out) if out is not None else None
+    return score_encoder(encoder, names, source, EvaluationSettings(limit=limit), folder)
 
 
 def compare(*evaluations: str | Path, out: str | Path | None = None) -> Comparison:
     """Compare evaluations with paired tests; write Markdown, CSV and plots, and print the table."""
-    from eval.compare.run import compare as side_by_side
+    from sts_dino.eval.compare.run import compare as compare_folders
 
-    return side_by_side(tuple(map(_folder, evaluations)), Path(out) if out is not None else None)
+    folders = tuple(map(_require_path, evaluations))
+    return compare_folders(folders, Path(out) if out is not None else None)
 
 
-def publish(directory: str | Path, org: str | None = None, yes: bool = False, public: bool = False) -> Plan:
-    """Publish a finished run with its card on the Hub of ``HF_ENDPOINT``; without ``yes`` only plan it.
+def publish(
+    directory: str | Path, org: str | None = None, yes: bool = False, public: bool = False
+) -> Plan:
+    """Publish a finished run with its card on the Hub of ``HF_ENDPOINT``.
 
-    org: a user or an organisation; left out, the token's user. public: whether anyone may read a new repository; an
-    existing one stays as it is. The card is written first, for that place.
+    Without ``yes`` the publication is only planned. org: a user or an organisation; left out, the
+    token's user. public: whether anyone may read a new repository; an existing one stays as it is.
+    The card is written first, for that repository.
 
     Raises InputError for a run that may not be published, RunError where the Hub fails.
     """
-    from release.options import PublishOptions
-    from release.publish import publish_run, write_card
+    from sts_dino.release.options import PublishOptions
+    from sts_dino.release.publish import publish_run, write_card
 
-    require_complete(_folder(directory))
+    run = _require_path(directory)
+    require_complete(run)
     options = PublishOptions(org=org, yes=yes, public=public or None)
-    write_card(Path(directory), options, anew=True)
-    return publish_run(Path(directory), options)
+    write_card(run, options, anew=True)
+    return publish_run(run, options)
 
 
-def _strings(argument: str, values: Iterable[Any]) -> list[str]:
-    """An argument that is a list of texts. Raises InputError for a single one, a table, and what UTF-8 cannot hold."""
-    if isinstance(values, str | bytes | Mapping) or hasattr(values, "columns") or not isinstance(values, Iterable):
-        hint = "name a column: table['text']" if hasattr(values, "columns") else None
-        raise InputError(argument, f"is a {type(values).__name__}", allowed="a list of strings", hint=hint)
-    found = list(values)
-    for number, text in enumerate(found):
+def _require_strings(argument: str, values: Iterable[Any]) -> list[str]:
+    """Return an argument as a list of strings.
+
+    Raises InputError for a single string, a table, and strings that UTF-8 cannot hold.
+    """
+    is_table = hasattr(values, "columns")
+    is_list = isinstance(values, Iterable) and not isinstance(values, str | bytes | Mapping)
+    if is_table or not is_list:
+        raise InputError(
+            argument,
+            f"is a {type(values).__name__}",
+            allowed="a list of strings",
+            hint="name a column: table['text']" if is_table else None,
+        )
+    strings = list(values)
+    for number, text in enumerate(strings):
+        place = f"{argument}[{number}]"
+        if not isinstance(text, str):
+            raise InputError(place, f"is a {type(text).__name__}", allowed="a string")
         try:
-            is_text = isinstance(text, str) and text.encode() is not None
+            text.encode()
         except UnicodeEncodeError as error:
-            raise InputError(f"{argument}[{number}]", f"cannot be UTF-8: {error.reason}", hint="remove it") from None
-        if not is_text:
-            raise InputError(f"{argument}[{number}]", f"is a {type(text).__name__}", allowed="a string")
-    return found
+            raise InputError(place, f"cannot be UTF-8: {error.reason}", hint="remove it") from None
+    return strings
 
 
-def _folder(place: str | Path) -> Path:
-    if not isinstance(place, str | Path):
-        raise InputError("directory", f"is a {type(place).__name__}", allowed="the name of a folder")
-    return Path(place)
+def _require_path(directory: str | Path) -> Path:
+    if not isinstance(directory, str | Path):
+        raise InputError(
+            "directory", f"is a {type(directory).__name__}", allowed="the name of a folder"
+        )
+    return Path(directory)
 
 
-def _directory(kind: str, name: str) -> Path:
-    """The run directory of a name. Raises InputError for a name that no artefact can have."""
+def _get_run_directory(kind: str, name: str) -> Path:
+    """Return the run directory of a name. Raises InputError if no artefact can have it."""
     if not isinstance(name, str) or not re.fullmatch(NAME, name):
-        raise InputError("name", f"{name!r} cannot be a name", allowed="lower-case letters, digits, dots and hyphens")
+        raise InputError(
+            "name",
+            f"{name!r} cannot be a name",
+            allowed="lower-case letters, digits, dots and hyphens",
+        )
     return ARTIFACTS / kind / name
 
 
-def _place(place: str | Path) -> dict[str, Any]:
-    """A folder as ``path``, anything else as a Hub id with its revision."""
-    if Path(place).exists():
-        return {"path": str(Path(place).resolve())}
-    repo_id, _, revision = str(place).partition("@")
+def _resolve_location(location: str | Path) -> dict[str, Any]:
+    """Return a folder or a model of ``sts-dino lm`` as ``path``, a Hub id with its revision.
+
+    Raises InputError for anything else.
+    """
+    if Path(location).exists():
+        return {"path": str(Path(location).resolve())}
+    folder = find_moved_folder(str(location)) or find_downloaded_model(str(location))
+    if folder is not None:
+        return {"path": str(folder.resolve())}
+    repo_id, _, revision = str(location).partition("@")
     if repo_id.count("/") != 1 or not revision:
-        raise InputError(place, "is not a folder or pinned repository", allowed="a folder, ORG/NAME@REVISION")
+        raise InputError(
+            location,
+            "is not a folder, a model of sts-dino lm or a pinned repository",
+            allowed="a folder, NAME of sts-dino lm, ORG/NAME@REVISION",
+        )
     return {"repo_id": repo_id, "revision": revision}
 
 
-def _config_of(directory: str | Path) -> str:
-    """The default config of a run directory: the finished one that encoders are trained on."""
+def _get_default_config(directory: str | Path) -> str:
+    """Return the default config of a run directory: the finished rows that encoders train on."""
     return load_recipe(Path(directory) / RECIPE, DatasetRecipe).configs[0]

@@ -1,25 +1,39 @@
-"""Check recipes without writing: the plans of ``sts-dino write --dry-run`` and ``sts-dino train --dry-run``."""
+"""Check recipes and show what each would make; nothing is written."""
 
 from pathlib import Path
+from shlex import join
 from typing import Annotated
 
 import typer
 
-from generation.run import main as write
-from hub import cli
-from release.run import expanded, is_model
-from training.run import main as train
+from sts_dino.generation.executors.options import ClusterOptions
+from sts_dino.generation.plan import SHOWN_PROMPTS, describe_plan
+from sts_dino.generation.run import load_checked_recipe
+from sts_dino.hub import cli
+from sts_dino.release.run import is_model, list_recipes
+from sts_dino.training.loop.job import prepare
+from sts_dino.training.run import describe_plan as describe_training
 
-app = cli.new_app(__doc__)
+app = cli.make_app(__doc__)
 
 
 @app.command()
 def main(
-    recipes: Annotated[list[Path], typer.Argument(metavar="RECIPE...", help="Recipe files, or folders of them")],
+    recipes: Annotated[
+        list[Path], typer.Argument(metavar="RECIPE...", help="Recipe files, or folders of them")
+    ],
     settings: cli.SetOption = [],  # noqa: B006 - typer reads it, nobody writes it
+    all_prompts: Annotated[
+        bool,
+        typer.Option(
+            "--all-prompts", help=f"Show {SHOWN_PROMPTS} prompts of each label [default: one]"
+        ),
+    ] = False,
     as_json: cli.JsonOption = False,
 ) -> None:
-    """Check recipes and show what each would make; nothing is written. With --json, a line for each recipe.
+    """Check recipes and show what each would make; nothing is written.
+
+    With --json, a line for each recipe. The plans are those of write --dry-run and train --dry-run.
 
     Examples:
 
@@ -27,8 +41,20 @@ def main(
 
       sts-dino check recipes/demo/demo-sts-dino.yaml --set batch_size=64
     """
-    for recipe in expanded(recipes):
-        if is_model(recipe):
-            train(recipe, settings=settings, dry_run=True, as_json=as_json)
+    for recipe_path in list_recipes(recipes):
+        if is_model(recipe_path):
+            command = "train"
+            job = prepare(recipe_path, None, None, settings)
+            directory = job.out
+            lines = describe_training(job)
         else:
-            write(recipe_path=recipe, settings=settings, dry_run=True, as_json=as_json)
+            command = "write"
+            options = ClusterOptions()
+            recipe, directory = load_checked_recipe(recipe_path, None, None, settings, options)
+            prompts_per_label = SHOWN_PROMPTS if all_prompts else 1
+            plan = describe_plan(recipe, directory, prompts_per_label=prompts_per_label)
+            lines = plan.splitlines()
+        words = [word for setting in settings for word in ("--set", setting)]
+        next_command = join(["sts-dino", command, str(recipe_path), *words])
+        facts = {"directory": str(directory), "plan": lines}
+        cli.print_answer("\n".join(lines), facts, as_json, [next_command])

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -9,120 +10,322 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from hub import cli
-from hub.errors import InputError, did_you_mean
-from sts_dino.commands import COMMANDS, Stage
+from sts_dino.hub import cli
+from sts_dino.hub.errors import InputError, suggest_choice
 
-ARTIFACTS, RECIPE, MANIFEST = Path("artifacts"), "recipe.yaml", "manifest.json"  # as in hub.contract.run_dir: imports
+# As in sts_dino.hub.contract.run_dir, whose import would slow down the help.
+ARTIFACTS = Path("artifacts")
+RECIPE = "recipe.yaml"
+MANIFEST = "manifest.json"
+
+# Stages that resume a run directory when they are called with it.
+RESUMING_MODULES = ("sts_dino.generation.run", "sts_dino.training.run")
+# Options of ``score`` that choose the tasks; without any, STSb is scored.
+TASK_OPTIONS = {"--tasks", "--pairs", "--queries", "--corpus", "--qrels"}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A subcommand of ``sts-dino``.
+
+    module: the module with the typer app ``app``; it is imported only when the command is called.
+    help: the line of ``sts-dino --help``.
+    words: options that this subcommand adds to each call.
+    ends_on_sigterm: whether SIGTERM ends the command in order, as in ``sts_dino.hub.cli.run_app``.
+    clone: whether the command needs a clone of the repository; ``sts-dino --help`` hides it then.
+    takes: the kind of the first argument: recipe, run (directory), encoder, or "" for any other;
+        ``convert_first_argument`` converts an argument of another kind.
+    """
+
+    module: str
+    help: str
+    words: tuple[str, ...] = ()
+    ends_on_sigterm: bool = False
+    clone: bool = False
+    takes: str = ""
+
+
+COMMANDS = {
+    "new": Stage("sts_dino.new", "Write a recipe for a corpus of your own"),
+    "adapt": Stage(
+        "sts_dino.adapt", "From a corpus to a compared encoder, with a report", ends_on_sigterm=True
+    ),
+    "check": Stage(
+        "sts_dino.check", "Check a recipe and show its plan; writes nothing", takes="recipe"
+    ),
+    "estimate": Stage(
+        "sts_dino.generation.run",
+        "Estimate time and memory of a dataset recipe",
+        ("--estimate",),
+        True,
+        takes="recipe",
+    ),
+    "write": Stage(
+        "sts_dino.generation.run",
+        "Generate the dataset of a recipe",
+        ends_on_sigterm=True,
+        takes="recipe",
+    ),
+    "explain": Stage(
+        "sts_dino.generation.explain", "Show how a text was generated, token by token", takes="run"
+    ),
+    "teach": Stage(
+        "sts_dino.teach",
+        "Draw pairs with a teacher encoder's similarities",
+        ends_on_sigterm=True,
+        takes="run",
+    ),
+    "train": Stage("sts_dino.training.run", "Train the encoder of a model recipe", takes="recipe"),
+    "merge": Stage("sts_dino.training.merge", "Merge a trained LoRA adapter into its base model"),
+    "export": Stage("sts_dino.release.export", "Export an encoder to ONNX and int8", takes="run"),
+    "estimate-training": Stage(
+        "sts_dino.training.estimate", "Estimate time, memory and disk of a training", takes="recipe"
+    ),
+    "score": Stage(
+        "sts_dino.eval.run",
+        "Score an encoder on your pairs, STS, SentEval and MTEB",
+        takes="encoder",
+    ),
+    "report": Stage("sts_dino.report.run", "Write a report of runs as one HTML file", takes="run"),
+    "compare": Stage(
+        "sts_dino.eval.compare.run", "Compare evaluations: which differences are significant"
+    ),
+    "fidelity": Stage(
+        "sts_dino.eval.audit.fidelity", "Measure label agreement of a dataset", takes="run"
+    ),
+    "quality": Stage(
+        "sts_dino.eval.audit.quality", "Measure labels, overlap, repeats and lengths", takes="run"
+    ),
+    "decontaminate": Stage(
+        "sts_dino.eval.audit.decontaminate", "Find evaluation sentences in a dataset", takes="run"
+    ),
+    "annotate": Stage(
+        "sts_dino.eval.audit.annotate", "Label pairs blind and compare with the labels", takes="run"
+    ),
+    "value": Stage(
+        "sts_dino.release.value",
+        "Measure the downstream gain of a dataset",
+        ends_on_sigterm=True,
+        takes="run",
+    ),
+    "repeat": Stage(
+        "sts_dino.release.repeats",
+        "Train a recipe with several seeds or example sets",
+        takes="recipe",
+    ),
+    "simcse-baseline": Stage(
+        "sts_dino.release.simcse",
+        "Train the unsupervised SimCSE baseline of an encoder",
+        ends_on_sigterm=True,
+        takes="recipe",
+    ),
+    "card": Stage(
+        "sts_dino.model_cards.render", "Write the card of a dataset or an encoder", takes="run"
+    ),
+    "publish": Stage("sts_dino.release.publish", "Publish a finished run on the Hub", takes="run"),
+    "release": Stage(
+        "sts_dino.release.run",
+        "Run recipes and publish the results",
+        ends_on_sigterm=True,
+        takes="recipe",
+    ),
+    "hub": Stage(
+        "hub_server.server", "Serve the embedded Hub on this machine", ends_on_sigterm=True
+    ),
+    "lm": Stage(
+        "sts_dino.generation.fetch_lm",
+        "List or download language models and encoders",
+        ends_on_sigterm=True,
+    ),
+    "demo": Stage("sts_dino.experiments.demo.chain", "The whole chain, offline", clone=True),
+    "real": Stage(
+        "sts_dino.experiments.demo.real",
+        "Pairs of a language model and a better encoder, offline",
+        clone=True,
+    ),
+    "verify": Stage(
+        "sts_dino.experiments.demo.verify",
+        "Load published artefacts, empty cache",
+        ends_on_sigterm=True,
+        clone=True,
+    ),
+    "reference": Stage(
+        "sts_dino.reference", "Write the references of recipes and of the API", clone=True
+    ),
+    "experiment": Stage(
+        "sts_dino.experiments.command",
+        "Run a declared experiment",
+        ends_on_sigterm=True,
+        clone=True,
+    ),
+    "benchmark": Stage(
+        "sts_dino.experiments.speed.throughput", "Measure speed and memory", clone=True
+    ),
+}
 
 
 class StageGroup(TyperGroup):
-    """A group that knows its subcommands' names and help by a table, and imports the one that is called."""
+    """A group that lists its subcommands from ``COMMANDS`` and imports the one that is called."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """The subcommand that the words name, imported, and the words that are its own."""
+        """Return the name of the subcommand, the imported command, and its own arguments."""
         if args[:1] == ["help"]:
             args = [*args[1:2], "--help"]
-        name, command, rest = super().resolve_command(ctx, args)
-        return name, load(name, COMMANDS[name]) if name else command, rest
+        name, command, arguments = super().resolve_command(ctx, args)
+        if name:
+            command = load_command(name, COMMANDS[name])
+        return name, command, arguments
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options' help without typer's two options of shell completion."""
+        options: list[Any] = self.params  # of typer; --help is not among them
+        for option in options:
+            option.hidden = True
+        super().format_options(ctx, formatter)
 
 
-def load(name: str, stage: Stage) -> Any:
-    """A stage's command under its name here. Raises InputError where it needs a clone."""
-    if stage.clone:
-        sys.path.append(str(Path(__file__).parents[1]))  # an editable install finds only the published packages
+def load_command(name: str, stage: Stage) -> Any:
+    """Import a stage's module and return its click command under ``name``.
+
+    The command's first argument is converted when it is parsed. Raises InputError for a package
+    that is not installed, and for a command that needs a clone of the repository.
+    """
     try:
         module = import_module(stage.module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{stage.module}.".startswith(f"{error.name}."):
             raise
-        if not stage.clone:
-            raise InputError(f"sts-dino {name}", f"{error.name} is not installed", hint="see README.md") from None
-        raise InputError(f"sts-dino {name}", "needs a clone of the repository", hint="run it there") from None
+        problem = f"{error.name} is not installed"
+        hint = "see README.md"
+        if stage.clone:
+            problem = "needs a clone of the repository"
+            hint = "run it there"
+        raise InputError(f"sts-dino {name}", problem, hint=hint) from None
     command: Any = typer.main.get_command(module.app)
     command.name = name
-    parse = command.parse_args
-    command.parse_args = lambda ctx, args: parse(ctx, [*stage.words, *accepted(stage, args)])
+    parse_args = command.parse_args
+    command.parse_args = lambda ctx, args: parse_args(
+        ctx, [*stage.words, *convert_first_argument(stage, args)]
+    )
     return command
 
 
-def accepted(stage: Stage, words: list[str]) -> list[str]:
-    """The words of a stage, its first place converted to what the stage takes.
+def convert_first_argument(stage: Stage, arguments: list[str]) -> list[str]:
+    """Return the arguments of a stage with the first one converted to the kind that it takes.
 
-    A run directory stands for its recipe, a recipe for its run directory, a folder or a name for the encoder to score.
-    Raises InputError for a recipe without a run directory, and for a missing file whose name is close to another one.
+    A stage that takes a recipe accepts a run directory and reads its recipe. A stage that takes a
+    run directory accepts a recipe and finds its run directory. ``score`` accepts an encoder's
+    folder or name. Arguments without such a first one are returned unchanged.
+
+    Raises InputError for a recipe without a run directory, and for a missing file whose name is
+    close to another file's.
     """
-    if not stage.takes or not words or words[0].startswith("-"):
-        return words
-    first, rest = words[0], words[1:]
-    place, is_recipe = Path(first), first.endswith((".yaml", ".yml"))
-    own_recipe = place / RECIPE if (place / RECIPE).is_file() else None
+    if not stage.takes or not arguments or arguments[0].startswith("-"):
+        return arguments
+    first, *options = arguments
+    path = Path(first)
+    is_recipe = path.suffix in (".yaml", ".yml")
     if stage.takes == "encoder" and not is_recipe:
-        return encoder_words(first, rest)
-    if not place.exists() and (is_recipe or place.parent.is_dir()):
-        near = [*place.parent.glob("*"), *Path("recipes").rglob("*.yaml")]
-        hint = did_you_mean(first, map(str, near))
-        if hint:
-            raise InputError(first, "no such file or folder", hint=hint)
-    if stage.takes == "recipe" and own_recipe and (place / MANIFEST).is_file():
-        given = _options([*stage.words, *rest])
-        resumes = stage.module in ("generation.run", "training.run") and not {"--out", "--estimate"} & given
-        return [str(own_recipe), *rest, *(["--out", first] if resumes else [])]
-    if stage.takes == "run" and is_recipe and place.is_file():
-        return [str(run_of(place)), *rest]
-    return words
+        return convert_encoder(first, options)
+    if not path.exists() and (is_recipe or path.parent.is_dir()):
+        refuse_misspelt_path(first)
+    if stage.takes == "recipe" and (path / RECIPE).is_file() and (path / MANIFEST).is_file():
+        return convert_run_directory(stage, first, options)
+    if stage.takes == "run" and is_recipe and path.is_file():
+        return [str(find_run_directory(path)), *options]
+    return arguments
 
 
-def run_of(recipe: Path) -> Path:
-    """The run directory of a recipe, at its default place. Raises InputError when it does not exist."""
-    from hub.contract.recipe_file import read_yaml
+def convert_encoder(encoder: str, options: list[str]) -> list[str]:
+    """Return the arguments of ``score`` for an encoder's folder or name.
+
+    A run directory is scored on its recipe's tasks. Any other encoder is scored on the tasks that
+    ``options`` choose, else on STSb.
+    """
+    from sts_dino.eval.encoders.load import resolve_encoder
+
+    encoder = resolve_encoder(encoder)
+    recipe = Path(encoder) / RECIPE
+    if recipe.is_file() and (Path(encoder) / MANIFEST).is_file():
+        return [str(recipe), "--model", encoder, *options]
+    arguments = ["--model", encoder, *options]
+    if not TASK_OPTIONS & _get_option_names(options):
+        arguments += ["--tasks", "stsb/cosine"]
+    return arguments
+
+
+def refuse_misspelt_path(path: str) -> None:
+    """Raise InputError for a missing path if a file beside it or a recipe has a similar name."""
+    candidates = [*Path(path).parent.glob("*"), *Path("recipes").rglob("*.yaml")]
+    hint = suggest_choice(path, map(str, candidates))
+    if hint:
+        raise InputError(path, "no such file or folder", hint=hint)
+
+
+def convert_run_directory(stage: Stage, directory: str, options: list[str]) -> list[str]:
+    """Return the arguments of a stage with the recipe of a run directory in place of the directory.
+
+    A stage that can resume also gets ``--out directory``, unless the user gave --out or --estimate.
+    """
+    arguments = [str(Path(directory) / RECIPE), *options]
+    is_redirected = {"--out", "--estimate"} & _get_option_names([*stage.words, *options])
+    if stage.module in RESUMING_MODULES and not is_redirected:
+        arguments += ["--out", directory]
+    return arguments
+
+
+def find_run_directory(recipe: Path) -> Path:
+    """Return the default run directory of a recipe, ``artifacts/KINDs/NAME``.
+
+    Raises InputError, which names the command that makes it, when it does not exist.
+    """
+    from sts_dino.hub.contract.recipe_file import read_yaml
 
     tree = read_yaml(recipe)
     kind = tree.get("kind")
     directory = ARTIFACTS / f"{kind}s" / str(tree.get("name"))
     if not directory.is_dir():
-        hint = f"run sts-dino {'train' if kind == 'model' else 'write'} {recipe}, or name its run directory"
-        raise InputError(recipe, f"has no run directory {directory}", hint=hint)
+        command = "train" if kind == "model" else "write"
+        raise InputError(
+            recipe,
+            f"has no run directory {directory}",
+            hint=f"run sts-dino {command} {recipe}, or name its run directory",
+        )
     return directory
 
 
-def encoder_words(encoder: str, rest: list[str]) -> list[str]:
-    """The words that score an encoder: a run directory by its recipe, any other on the user's files or STSb."""
-    from eval.encoders.load import named
-
-    encoder = named(encoder)
-    recipe = Path(encoder) / RECIPE
-    if recipe.is_file() and (Path(encoder) / MANIFEST).is_file():
-        return [str(recipe), "--model", encoder, *rest]
-    has_tasks = {"--tasks", "--pairs", "--queries", "--corpus", "--qrels"} & _options(rest)
-    return ["--model", encoder, *rest, *([] if has_tasks else ["--tasks", "stsb/cosine"])]
+def _get_option_names(arguments: list[str]) -> set[str]:
+    return {argument.partition("=")[0] for argument in arguments}
 
 
-def _options(words: list[str]) -> set[str]:
-    return {word.partition("=")[0] for word in words}
-
-
-def new_app() -> typer.Typer:
-    """The typer app: a name and a line of help for each subcommand."""
+def make_app() -> typer.Typer:
+    """Make the typer app with a name and a line of help for each subcommand."""
     app = typer.Typer(
         cls=StageGroup,
-        help="Labelled sentence pairs generated by language models, and the sentence encoders trained on them.",
-        epilog="Help on a command: sts-dino COMMAND --help. The version: --version. An error's traceback: --debug.",
+        help="Labelled sentence pairs generated by language models, "
+        "and the sentence encoders trained on them.",
+        epilog="Help on a command: sts-dino COMMAND --help. The version: --version. "
+        "An error's traceback: --debug.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     for name, stage in COMMANDS.items():
-        app.command(name, help=stage.help, hidden=stage.clone)(lambda: None)  # imported when it is called
+        # The group replaces this function by the stage's command when it is called.
+        app.command(name, help=stage.help, hidden=stage.clone)(lambda: None)
     return app
 
 
 def run_command() -> None:
-    """Run the subcommand of ``sys.argv``, with the project's exit codes and error lines; --debug may stand anywhere."""
+    """Run the subcommand of ``sys.argv`` with the project's exit codes and error lines.
+
+    The option --debug may stand anywhere; it turns on tracebacks.
+    """
     if "--debug" in sys.argv:
-        sys.argv = [word for word in sys.argv if word != "--debug"]
-        os.environ[cli.DEBUG] = "1"
-    given = next((COMMANDS[word] for word in sys.argv[1:2] if word in COMMANDS), None)
-    app = new_app()
-    cli.run(lambda: app(prog_name="sts-dino"), ends_on_sigterm=given is not None and given.ends_on_sigterm)
+        sys.argv = [argument for argument in sys.argv if argument != "--debug"]
+        os.environ[cli.DEBUG_VARIABLE] = "1"
+    name = sys.argv[1] if sys.argv[1:] else ""
+    ends_on_sigterm = name in COMMANDS and COMMANDS[name].ends_on_sigterm
+    app = make_app()
+    cli.run_app(lambda: app(prog_name="sts-dino"), ends_on_sigterm=ends_on_sigterm)

@@ -1,10 +1,11 @@
 """Propose a recipe for a corpus, a file or a dataset of a Hub: sts-dino new CORPUS"""
 
+import logging
 import os
 import re
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,71 +13,129 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import yaml
 
-from hub import cli
-from hub.contract.recipe import DatasetRecipe, ModelRecipe
-from hub.contract.recipe_file import checked, load_recipe
-from hub.contract.run_dir import ARTIFACTS
-from hub.durable import write_bytes, write_text
-from hub.errors import InputError
+from sts_dino.hub import cli
+from sts_dino.hub.contract.licences import UNLICENSED
+from sts_dino.hub.contract.recipe import DatasetRecipe, ModelRecipe
+from sts_dino.hub.contract.recipe_file import load_recipe, validate_recipe
+from sts_dino.hub.contract.run_dir import ARTIFACTS
+from sts_dino.hub.durable import write_bytes, write_text
+from sts_dino.hub.errors import InputError
+from sts_dino.hub.text_files import find_encoding
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
-    from sts_dino.proposals.corpus import Corpus
+    from sts_dino.proposals.corpus import Corpus, Profile
+    from sts_dino.proposals.recipes import Generator
 
+FEWEST_TO_TRAIN = 40  # source sentences: fewer train no encoder
 HUB_ID = re.compile(r"(?!\.)[\w.-]+/[\w.-]+(@[^@]+)?")
-UNLICENSED = "unlicensed"
-_LETTERS = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "ı": "i", "æ": "ae", "œ": "oe"})  # that have no accent to lose
+# letters without an accent to lose
+_PLAIN_LETTERS = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "ı": "i", "æ": "ae", "œ": "oe"})
 
-app = cli.new_app(__doc__)
+app = cli.make_app(__doc__)
 
 
 @dataclass(frozen=True)
 class CorpusChoices:
-    """Choices for a dataset recipe; None: as the corpus and the machine suggest."""
+    """The user's choices for a dataset recipe; None: the corpus or the machine decides."""
 
-    column: Annotated[str | None, typer.Option(help="Column of the texts [default: guessed]")] = None
+    column: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Column of the texts [default: guessed]")
+    ] = None
     language: Annotated[
-        str | None, typer.Option(metavar="CODE", help="Language of the corpus [default: recognised]")
+        str | None,
+        typer.Option(metavar="CODE", help="Language of the corpus [default: recognised]"),
     ] = None
     kind: Annotated[
-        str | None, typer.Option(help="statements, questions, titles or tickets [default: recognised; tickets never]")
+        str | None,
+        typer.Option(
+            help="statements, questions, titles or tickets [default: recognised; tickets never]"
+        ),
     ] = None
     lm: Annotated[
         str | None,
         typer.Option(
-            help="Language model: NAME of sts-dino lm, builtin, folder, FILE.gguf, ORG/NAME@REVISION, NAME@URL [local]"
+            help="Language model: NAME of sts-dino lm, builtin, folder, FILE.gguf, "
+            "ORG/NAME@REVISION, NAME@URL [default: the best of sts-dino lm on this machine]"
         ),
     ] = None
     lm_license: Annotated[str | None, typer.Option(help="Licence of another language model")] = None
     corpus_license: Annotated[
         str | None,
-        typer.Option("--license", help="Licence of the corpus [default: its card's on a Hub, else unlicensed]"),
+        typer.Option(
+            "--license",
+            help="Licence of the corpus [default: its card's on a Hub, else unlicensed]",
+        ),
     ] = None
-    limit: Annotated[int | None, typer.Option(min=1, help="Maximal number of source sentences")] = None
-    config: Annotated[str | None, typer.Option(help="Config of a Hub dataset that has several")] = None
-    split: Annotated[str | None, typer.Option(help="Split of a Hub dataset [default: train, or its only]")] = None
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            metavar="1,0.5,0", help="Labels to generate texts for: similarities [default: all]"
+        ),
+    ] = None
+    limit: Annotated[int | None, typer.Option(min=1, help="Maximal number of source sentences")] = (
+        None
+    )
+    config: Annotated[str | None, typer.Option(help="Config of a Hub dataset that has several")] = (
+        None
+    )
+    split: Annotated[
+        str | None, typer.Option(help="Split of a Hub dataset [default: train, or its only]")
+    ] = None
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A proposed dataset recipe, with the choices in it."""
+
+    recipe: Path
+    corpus: "Corpus"
+    license: str  # of the corpus
+    generator: "Generator"
+    examples: Path | None  # the file of the prompt's examples
+    instructions: str  # a line that describes instructions and examples
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The statistics of the corpus and the choices in the recipe, for --json."""
+        profile = self.corpus.profile
+        facts = {name: value for name, value in vars(profile).items() if name != "texts"}
+        facts["first"] = profile.texts[:3]
+        facts["recipe"] = self.recipe
+        facts["instructions"] = self.instructions
+        facts["source"] = {**self.corpus.source, "license": self.license}
+        facts["examples"] = self.examples
+        facts["lm"] = self.generator.section
+        return facts
 
 
 @app.command()
-@cli.option_groups
+@cli.unpack_option_groups
 def main(
     corpus: Annotated[
         str,
         typer.Argument(
             metavar="CORPUS",
-            help="A file of texts (.txt, .csv, .tsv, .jsonl, .json, .parquet, .xlsx), or ORG/NAME@REVISION of a Hub",
+            help="A file of texts (.txt, .csv, .tsv, .jsonl, .json, .parquet, .xlsx), "
+            "or ORG/NAME@REVISION of a Hub",
         ),
     ],
     choices: CorpusChoices,
+    reading: cli.FileOptions,
     out: Annotated[
-        Path | None, typer.Option(metavar="RECIPE", help="The recipe to write [default: CORPUS's name.yaml]")
+        Path | None,
+        typer.Option(metavar="RECIPE", help="The recipe to write [default: CORPUS's name.yaml]"),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the dataset [default: CORPUS-pairs]")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the dataset [default: CORPUS-pairs]")
+    ] = None,
     as_json: cli.JsonOption = False,
 ) -> None:
-    """Write a commented recipe for pairs from a corpus; beside it prompt examples and an encoder's recipe.
+    """Write a commented recipe for pairs from a corpus.
 
-    Existing files stay. No language model runs. The first rows of a Hub dataset are streamed, and the recipe pins its
-    commit.
+    Prompt examples and an encoder's recipe are written beside it. Existing files stay. No language
+    model runs. The first rows of a Hub dataset are streamed, and the recipe pins its commit.
 
     Examples:
 
@@ -86,142 +145,292 @@ def main(
 
       sts-dino new notes.txt --lm qwen2.5-coder-1.5b-instruct --license cc-by-4.0
     """
-    stem = stem_of(corpus)
-    recipe = out or Path(f"{stem}.yaml")
+    from sts_dino.proposals.recipes import MissingEncoder, UntrainableLabels
+
+    # Propose both recipes.
+    corpus_name = make_corpus_name(corpus)
+    recipe = out or Path(f"{corpus_name}.yaml")
     if recipe.suffix not in (".yaml", ".yml"):
         raise InputError(recipe, "is not a recipe's name", allowed="NAME.yaml")
     if recipe.exists():
         raise InputError(recipe, "exists already", hint="edit it, remove it, or give another --out")
-    chosen = name or f"{stem}-pairs"
-    facts = propose(corpus, recipe, chosen, choices)
-    found, encoder = facts.pop("profile"), recipe.with_name(f"{recipe.stem}.encoder.yaml")
-    dataset, rejected = load_recipe(recipe, DatasetRecipe), dict[str, int]()
+    dataset_name = name or f"{corpus_name}-pairs"
+    choices = choose_columns(choices, reading.columns)
+    proposal = propose(corpus, recipe, dataset_name, choices, encoding=reading.encoding)
+    profile = proposal.corpus.profile
+    dataset = load_recipe(recipe, DatasetRecipe)
+    rejected: dict[str, int] = {}
     if dataset.model.path:
-        rejected = _rejected(dataset, recipe, found.texts)
+        rejected = _count_rejected(dataset, recipe, profile.texts)
+    encoder = recipe.with_name(f"{recipe.stem}.encoder.yaml")
     if not encoder.exists():
-        propose_encoder(dataset, encoder, (ARTIFACTS / "datasets" / chosen).as_posix(), None, None)
+        run = (ARTIFACTS / "datasets" / dataset_name).as_posix()
+        try:
+            propose_encoder(dataset, encoder, run, None, None)
+        except (MissingEncoder, UntrainableLabels) as error:
+            logger.info(f"no recipe of an encoder is written: {error}")
+
+    # Describe them.
+    for line in profile.describe(proposal.corpus.title, rejected):
+        logger.info(line)
+    logger.info(proposal.instructions)
+    limit = dataset.source.limit
+    if limit and limit < profile.usable - profile.quoted:
+        logger.info(f"the recipe takes the first {limit:,} of them: source.limit")
     text = recipe.read_text(encoding="utf-8")
-    beside = f"; examples in {facts['examples']}" if facts["examples"] else ""
-    beside += f"; an encoder to train on the pairs in {encoder}"
-    for line in found.read(facts.pop("title"), rejected):
-        cli.say(line)
-    cli.say(facts["instructions"])
-    if (limit := dataset.source.limit or found.usable) < found.usable - found.quoted:
-        cli.say(f"the recipe takes the first {limit:,} of them: source.limit")
-    shown = f"{text}\n{recipe}: {len(text.splitlines())} lines{beside}"
-    cli.answer(shown, {**facts, "encoder": encoder}, as_json, [f"sts-dino check {quote(str(recipe))}"])
+    summary = f"{text}\n{recipe}: {len(text.splitlines())} lines"
+    if proposal.examples:
+        summary += f"; examples in {proposal.examples}"
+    if encoder.exists():
+        summary += f"; an encoder to train on the pairs in {encoder}"
+    facts = {**proposal.facts, "encoder": encoder if encoder.exists() else None}
+    cli.print_answer(summary, facts, as_json, [f"sts-dino check {quote(str(recipe))}"])
 
 
-def _rejected(dataset: DatasetRecipe, recipe: Path, texts: Sequence[str]) -> dict[str, int]:
-    """How many texts a run would pass over, by reason. Raises InputError, the ``recipe`` removed, when all are."""
-    from generation.plan import rejected_texts
+def choose_columns(choices: CorpusChoices, columns: str | None) -> CorpusChoices:
+    """Return the choices with the columns of ``--columns``.
+
+    Raises InputError for both ``--column`` and ``--columns``.
+    """
+    if columns is None:
+        return choices
+    if choices.column is not None:
+        raise InputError("--column", "is given, and --columns, too", hint="give one of them")
+    return replace(choices, column=columns)
+
+
+def _count_rejected(dataset: DatasetRecipe, recipe: Path, texts: Sequence[str]) -> dict[str, int]:
+    """Count the texts that a run of a dataset recipe would pass over, by reason.
+
+    Raises InputError and removes the file ``recipe`` when the run would pass over all texts.
+    """
+    from sts_dino.generation.plan import count_rejected_texts
 
     try:
-        found = rejected_texts(dataset, texts)
-        if sum(found.values()) == len(texts):
-            raise InputError(dataset.source.path or recipe, f"has no usable text: {found}", allowed="at least one")
+        counts = count_rejected_texts(dataset, texts)
+        if sum(counts.values()) == len(texts):
+            raise InputError(
+                dataset.source.path or recipe,
+                f"has no usable text: {counts}",
+                allowed="at least one",
+            )
     except InputError:
         recipe.unlink()
         raise
-    return found
+    return counts
 
 
 def propose(
-    corpus: str | Path, recipe: Path, name: str, choices: CorpusChoices = CorpusChoices(), least: int = 1
-) -> dict[str, Any]:
-    """Write the proposed recipe and its examples; return the statistics of the corpus and the choices.
+    location: str | Path,
+    recipe: Path,
+    name: str,
+    choices: CorpusChoices = CorpusChoices(),
+    trains_encoder: bool = False,
+    encoding: str | None = None,
+) -> Proposal:
+    """Write the proposed recipe and its examples, and print the language model in a line.
 
-    An equal recipe may exist already. Raises InputError for another one, and for fewer than ``least`` usable texts.
+    An equal recipe may exist already.
+
+    Args:
+        location: the corpus, a file or ORG/NAME@REVISION of a Hub.
+        recipe: the file to write.
+        name: the name of the dataset.
+        choices: the user's choices.
+        trains_encoder: whether an encoder is trained on the pairs. It needs ``FEWEST_TO_TRAIN``
+            usable texts, and a language model other than the built-in one unless the user chose it.
+        encoding: the encoding of a corpus file that is not UTF-8; None: it is recognised.
+
+    Raises InputError for another recipe in the file, too few usable texts, choices that do not fit
+    the corpus, and without a language model.
     """
-    from hub.assets import asset
+    from sts_dino.hub.assets import find_asset
     from sts_dino.proposals.recipes import (
-        SHIPPED,
+        SHIPPED_EXAMPLES,
         choose_generator,
-        dataset_recipe,
-        instructions,
+        choose_instructions,
+        format_dataset_recipe,
+        parse_labels,
         require_known_language,
     )
 
-    seen = _looked_at(corpus, recipe, choices)
-    found = seen.profile
-    generator = choose_generator(choices.lm, choices.lm_license, found)
-    require_known_language(corpus, generator, found, choices.language)
-    if found.usable - found.quoted < least:
-        without = f" without a quotation mark, {found.quoted} with one" if found.quoted else ""
-        problem = f"has {found.usable - found.quoted} usable texts{without}"
-        pairs = f"for pairs without an encoder: sts-dino new {quote(str(corpus))}" if least > 1 else None
-        raise InputError(corpus, problem, allowed=f"{least} or more", hint=pairs)
-    (kind, words), licence = instructions(found, generator), choices.corpus_license or seen.license or UNLICENSED
-    beside = recipe.with_name(f"{recipe.stem}.examples.tsv")
-    shipped = [file.read_bytes() for file in asset("examples").glob("*.tsv")]
-    own = beside.exists() and beside.read_bytes() not in shipped
-    examples = beside if generator.reads_examples and (kind or own) else None
-    described, terms = ("examples of the corpus's owner", licence) if own else SHIPPED
-    section = {"kind": "hand", "path": beside.name, "description": described, "license": terms} if examples else {}
-    text = dataset_recipe(seen, generator, name, licence, section, choices.limit)
+    # Look at the corpus; choose a language model and instructions for it.
+    labels = parse_labels(choices.labels)
+    corpus = _read_corpus(location, recipe, choices, encoding)
+    profile = corpus.profile
+    generator = choose_generator(choices.lm, choices.lm_license, profile, not trains_encoder)
+    require_known_language(location, generator, profile, choices.language)
+    _require_usable_texts(location, profile, FEWEST_TO_TRAIN if trains_encoder else 1)
+    logger.info(generator.describe())
+    kind, words = choose_instructions(profile, generator)
+    licence = choices.corpus_license or corpus.license or UNLICENSED
+
+    # Choose examples: the user's own if there are some, else those of the project.
+    examples_path = recipe.with_name(f"{recipe.stem}.examples.tsv")
+    shipped = [file.read_bytes() for file in find_asset("examples").glob("*.tsv")]
+    has_own = examples_path.exists() and examples_path.read_bytes() not in shipped
+    examples = None
+    section: dict[str, str] = {}
+    if generator.reads_examples and (kind or has_own):
+        examples = examples_path
+        section = {"kind": "hand", "path": examples.name, **SHIPPED_EXAMPLES}
+        if has_own:
+            section |= {"description": "examples of the corpus's owner", "license": licence}
+
+    # Write the recipe and its examples.
+    text = format_dataset_recipe(corpus, generator, name, licence, section, choices.limit, labels)
+    _write_recipe(recipe, text)
+    if examples and not has_own:
+        write_bytes(examples, find_asset(f"examples/{words['examples']}").read_bytes())
+    instructions = _describe_instructions(profile, kind, words["name"], examples, has_own)
+    return Proposal(recipe, corpus, licence, generator, examples, instructions)
+
+
+def _require_usable_texts(location: str | Path, profile: "Profile", least: int) -> None:
+    """Raise InputError for fewer than ``least`` usable texts without a quotation mark."""
+    usable = profile.usable - profile.quoted
+    if usable >= least:
+        return
+    problem = f"has {usable} usable texts"
+    if profile.quoted:
+        problem += f" without a quotation mark, {profile.quoted} with one"
+    hint = None
+    if least > 1:
+        hint = f"for pairs without an encoder: sts-dino new {quote(str(location))}"
+    raise InputError(location, problem, allowed=f"{least} or more", hint=hint)
+
+
+def _write_recipe(recipe: Path, text: str) -> None:
+    """Write a dataset recipe. Raises InputError if another one exists."""
     tree = yaml.load(text, yaml.BaseLoader)  # makes texts only
-    checked(recipe, DatasetRecipe, tree)
+    validate_recipe(recipe, DatasetRecipe, tree)
     if not recipe.exists():
         write_text(recipe, text)
     elif yaml.load(recipe.read_text(encoding="utf-8"), yaml.BaseLoader) != tree:
-        raise InputError(recipe, "is another recipe than these arguments give", hint="give another name, or remove it")
-    if examples and not own:
-        write_bytes(examples, asset(f"examples/{words['examples']}").read_bytes())
-    language = words["name"] if kind else found.language
-    line = f"{found.usable:,} texts, {language}, {found.kind} ({found.sign}; another kind: --kind): "
-    line += "instructions and examples" if examples and not own else "instructions"
-    line += f" are those for {language} {kind}" if kind else " are the English ones, to translate"
-    line += "" if kind == found.kind else f" (none for {found.kind if kind else language})"
-    line += f"; your examples in {examples} stay" if examples and own else ""
-    facts = {"source": {**seen.source, "license": licence}, "examples": examples, "lm": generator.section}
-    counted = {name: value for name, value in vars(found).items() if name != "texts"} | {"first": found.texts[:3]}
-    return {**counted, "recipe": recipe, "instructions": line, **facts, "title": seen.title, "profile": found}
+        raise InputError(
+            recipe,
+            "is another recipe than these arguments give",
+            hint="give another name, or remove it",
+        )
 
 
-def _looked_at(corpus: str | Path, recipe: Path, choices: CorpusChoices) -> "Corpus":
-    """The corpus, with its place seen from the recipe's folder."""
-    column, language, kind = choices.column, choices.language, choices.kind
-    if is_on_hub(str(corpus)):
-        from sts_dino.proposals.corpus import hub_corpus
+def _describe_instructions(
+    profile: "Profile", kind: str | None, language_name: str, examples: Path | None, has_own: bool
+) -> str:
+    """Describe instructions and examples in a line; a second line tells of passages.
 
-        return hub_corpus(str(corpus), choices.config, choices.split, column, language, kind)
-    for option, value in (("--config", choices.config), ("--split", choices.split)):
+    Args:
+        profile: the statistics of the corpus.
+        kind: the kind of text that the instructions are for; None: the language has none.
+        language_name: the English name of the corpus's language.
+        examples: the file of the prompt's examples, or None.
+        has_own: whether the examples are the user's.
+    """
+    from sts_dino.proposals.corpus import (
+        LEAST_PASSAGE_SHARE,
+        LEAST_WORDS_IN_PASSAGE,
+        SEARCH_PAGE,
+    )
+
+    language = language_name if kind else profile.language
+    line = f"{profile.usable:,} texts, {language}, "
+    line += f"{profile.kind} ({profile.sign}; another kind: --kind): instructions"
+    if examples and not has_own:
+        line += " and examples"
+    if kind is None:
+        line += f" are the English ones, to translate (none for {language})"
+    else:
+        line += f" are those for {language} {kind}"
+        if kind != profile.kind:
+            line += f" (none for {profile.kind})"
+    if examples and has_own:
+        line += f"; your examples in {examples} stay"
+    if profile.passages >= LEAST_PASSAGE_SHARE:
+        line += (
+            f"\nwarning: {profile.passages:.0%} of the texts are passages (several sentences, "
+            f"{LEAST_WORDS_IN_PASSAGE} words or more). This recipe is for the similarity of single "
+            f"sentences; {SEARCH_PAGE}"
+        )
+    return line
+
+
+def _read_corpus(
+    location: str | Path, recipe: Path, choices: CorpusChoices, encoding: str | None
+) -> "Corpus":
+    """Read a corpus: a file's statistics, or those of a Hub dataset's first rows.
+
+    The corpus's ``source`` has a file's path relative to the folder of ``recipe``, and the encoding
+    of a file that is not UTF-8. Raises InputError for --config and --split with a file, and for a
+    corpus that cannot be read.
+    """
+    from sts_dino.proposals.corpus import Corpus, measure_file, read_hub_corpus
+
+    text_choices = (choices.column, choices.language, choices.kind)
+    if is_on_hub(str(location)):
+        return read_hub_corpus(str(location), choices.config, choices.split, *text_choices)
+    options = (("--config", choices.config), ("--split", choices.split))
+    for option, value in options:
         if value is not None:
-            allowed = "only with a corpus ORG/NAME@REVISION"
-            raise InputError(option, f"{value!r} has no meaning for a file", allowed=allowed)
-    from sts_dino.proposals.corpus import Corpus, profile
+            raise InputError(
+                option,
+                f"{value!r} has no meaning for a file",
+                allowed="only with a corpus ORG/NAME@REVISION",
+            )
+    path = Path(location)
+    relative_path = Path(os.path.relpath(path, recipe.parent)).as_posix()
+    source = {"kind": "file", "path": relative_path}
+    profile = measure_file(path, *text_choices, encoding)
+    found_encoding = find_encoding(path, path, encoding)
+    if found_encoding is not None:
+        source["encoding"] = found_encoding
+    return Corpus(path.name, source, profile)
 
-    path = Path(corpus)
-    place = Path(os.path.relpath(path, recipe.parent)).as_posix()
-    return Corpus(path.name, {"kind": "file", "path": place}, profile(path, column, language, kind))
 
+def is_on_hub(location: str) -> bool:
+    """Return whether a corpus is a dataset of a Hub: ORG/NAME[@REVISION], and not a local file.
 
-def is_on_hub(place: str) -> bool:
-    """Whether a corpus is a dataset of a Hub: no local file has that name, and it does not look like a file."""
-    return not Path(place).exists() and bool(HUB_ID.fullmatch(place)) and ("@" in place or not Path(place).suffix)
+    Without ``@`` a name with a suffix, such as data/questions.csv, counts as a missing file.
+    """
+    if Path(location).exists() or not HUB_ID.fullmatch(location):
+        return False
+    return "@" in location or not Path(location).suffix
 
 
 def propose_encoder(
-    dataset: DatasetRecipe, recipe: Path, place: str, encoder: str | None, license_id: str | None
+    dataset: DatasetRecipe,
+    recipe: Path,
+    location: str,
+    encoder: str | None,
+    license_id: str | None,
+    teacher: dict[str, Any] | None = None,
 ) -> None:
-    """Write the proposed model recipe for a dataset with the run directory ``place``. Raises InputError."""
-    from sts_dino.proposals.recipes import choose_base, model_recipe
+    """Write the proposed model recipe for a dataset; an existing file is replaced.
+
+    Args:
+        dataset: the dataset's recipe.
+        recipe: the file to write.
+        location: the dataset's run directory, relative to the recipe's folder.
+        encoder: the base encoder as ``choose_base`` takes it; None: the default of the language.
+        license_id: the licence of the base encoder; None: its card's.
+        teacher: the section ``teacher`` of a larger encoder; None: no teacher.
+
+    Raises InputError for an encoder or licence that cannot be used, and for a dataset without a
+    label that the training needs.
+    """
+    from sts_dino.proposals.recipes import choose_base, format_model_recipe
 
     generator = dataset.model.model_dump(mode="json", exclude_none=True)
     base = choose_base(encoder, license_id, generator, dataset.language)
     name = f"{dataset.name.removesuffix('-pairs')}-encoder"
-    text = model_recipe(dataset, place, base, name)
-    checked(recipe, ModelRecipe, yaml.load(text, yaml.BaseLoader))
+    text = format_model_recipe(dataset, location, base, name, teacher)
+    validate_recipe(recipe, ModelRecipe, yaml.load(text, yaml.BaseLoader))
     write_text(recipe, text)
 
 
-def stem_of(corpus: str) -> str:
-    """The name of a corpus's files and artefacts, from its file or repository."""
-    return slug(Path(corpus.partition("@")[0] if is_on_hub(corpus) else corpus).stem)
-
-
-def slug(name: str) -> str:
-    """``name`` as a valid name of a dataset: ``marz`` for März."""
-    parts = unicodedata.normalize("NFKD", name.casefold()).translate(_LETTERS)
-    plain = "".join(char for char in parts if not unicodedata.combining(char))
-    return re.sub(r"[^a-z0-9]+", "-", plain).strip("-") or "corpus"
+def make_corpus_name(corpus: str) -> str:
+    """Make a valid name of a corpus's artefacts from its file or repository: ``marz`` for März."""
+    path = corpus.partition("@")[0] if is_on_hub(corpus) else corpus
+    stem = Path(path).stem
+    decomposed = unicodedata.normalize("NFKD", stem.casefold()).translate(_PLAIN_LETTERS)
+    letters = "".join(char for char in decomposed if not unicodedata.combining(char))
+    return re.sub(r"[^a-z0-9]+", "-", letters).strip("-") or "corpus"

@@ -1,127 +1,171 @@
-"""Every key of a recipe and every function of the Python API, for people and for editors: sts-dino reference
+"""Every key of a recipe and every function of the Python API, for people and for editors.
 
-``docs/recipe_reference.md`` and ``assets/recipe.schema.json`` come from the models that read recipes: a key's meaning
-is the comment beside it in the source (``hub.contract``). ``docs/api.md`` comes from signatures and docstrings.
+``docs/recipe_reference.md`` and ``assets/recipe.schema.json`` come from the models that read
+recipes: a key's meaning is the comment beside it in the source (``sts_dino.hub.contract``).
+``docs/api.md`` comes from signatures and docstrings. ``sts-dino reference`` writes all three.
 """
 
 import ast
 import inspect
 import io
 import json
+import re
 import textwrap
 import tokenize
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from hub import cli
-from hub.assets import asset
-from hub.contract.recipe import DatasetRecipe, ModelRecipe
-from hub.contract.recipe_file import EXTENDS
-from hub.untrusted import code, table
 from sts_dino import api
+from sts_dino.hub import cli
+from sts_dino.hub.assets import find_asset
+from sts_dino.hub.contract.recipe import DatasetRecipe, ModelRecipe
+from sts_dino.hub.contract.recipe_file import EXTENDS
+from sts_dino.hub.untrusted import format_code, format_table
 
-PAGE, SCHEMA = Path("docs/recipe_reference.md"), asset("recipe.schema.json")
+RECIPE_PAGE = Path("docs/recipe_reference.md")
 API_PAGE = Path("docs/api.md")
+SCHEMA = find_asset("recipe.schema.json")
 RECIPES: tuple[type[BaseModel], ...] = (DatasetRecipe, ModelRecipe)
-HEAD = """# Recipe reference
+RECIPE_HEAD = """# Recipe reference
 
 Every key of a recipe, drawn from the models that read it by `sts-dino reference`; a test holds
-the page to them. What the sections are for: [recipes.md](recipes.md) for datasets, [training.md](training.md) and
-[training_data.md](training_data.md) for models. An editor with a YAML language server completes keys and shows these
-words: a recipe that `sts-dino new` writes names `recipe.schema.json` in its first line.
+the page to them. What the sections are for: [recipes.md](recipes.md) for datasets,
+[training.md](training.md) and [training_data.md](training_data.md) for models. An editor with a
+YAML language server completes keys and shows these words: a recipe that `sts-dino new` writes names
+`recipe.schema.json` in its first line.
 
-A recipe may extend another one: `extends: FILE.yaml`, relative to its own folder. It then names only the keys that
-differ. Sections are merged key by key, except a section of another `kind`; a list replaces the other list. A published
-recipe is whole.
+A recipe may extend another one: `extends: FILE.yaml`, relative to its own folder. It then names
+only the keys that differ. Sections are merged key by key, except a section of another `kind`; a
+list replaces the other list. A published recipe is whole.
 """
 API_HEAD = """# Python API
 
-Drawn from the signatures and docstrings of `sts_dino/api.py` by `sts-dino reference`; a test
-holds the page to them. All of it at work: [notebooks/first_encoder.ipynb](notebooks/first_encoder.ipynb).
+Drawn from the signatures and docstrings of `sts_dino/api.py` by `sts-dino reference`; a test holds
+the page to them. All of it at work:
+[notebooks/first_encoder.ipynb](notebooks/first_encoder.ipynb). Messages are records of
+`logging.getLogger("sts_dino")`: set its level, or add a handler to it.
 """
-
-_EXTENDING = {
+EXTENDING_RECIPE = {
     "type": "object",
     "required": [EXTENDS],
-    "properties": {EXTENDS: {"type": "string", "description": "the recipe file whose values hold for all other keys"}},
+    "properties": {
+        EXTENDS: {
+            "type": "string",
+            "description": "the recipe file whose values hold for all other keys",
+        }
+    },
 }
-app = cli.new_app(__doc__)
+TYPE_NAMES = {str: "text", int: "number", float: "number", bool: "true or false"}
+
+app = cli.make_app(__doc__)
+
+
+class Section(NamedTuple):
+    """A section of a recipe: its key, as ``few_shot.examples`` or ``labels.N``, and its model."""
+
+    key: str
+    model: type[BaseModel]
 
 
 @app.command(no_args_is_help=False)
 def main() -> None:
     """Write the references of recipes and of the Python API to the clone."""
-    for path, text in texts().items():
+    for path, text in make_files().items():
         path.write_text(text, encoding="utf-8", newline="\n")
         print(path)
 
 
-def texts() -> dict[Path, str]:
-    """Each file and its text."""
-    return {PAGE: page(), SCHEMA: schema(), API_PAGE: api_page()}
+def make_files() -> dict[Path, str]:
+    """Return path → text of the three files."""
+    return {RECIPE_PAGE: make_recipe_page(), SCHEMA: make_schema(), API_PAGE: make_api_page()}
 
 
-def page() -> str:
-    """The reference as Markdown: a section for each section of a recipe, a row for each key."""
-    parts, seen = [HEAD], set[type[BaseModel]]()
+def make_recipe_page() -> str:
+    """Make the recipes' reference in Markdown: a part for each section, a row for each key."""
+    parts = [RECIPE_HEAD]
+    described: set[type[BaseModel]] = set()
     for recipe in RECIPES:
         kind = recipe.__name__.removesuffix("Recipe").lower()
-        parts.append(f"## {kind.capitalize()} recipes\n\n{_section(recipe)}")
-        for place, model in _sections(recipe, ""):
-            again = model in seen
-            seen.add(model)
-            body = "As above.\n" if again else _section(model)
-            parts.append(f"### {kind}: {code(place)}\n\n{body}")
+        parts.append(f"## {kind.capitalize()} recipes\n\n{_describe_section(recipe)}")
+        for section in _list_sections(recipe):
+            body = "As above.\n"
+            if section.model not in described:
+                described.add(section.model)
+                body = _describe_section(section.model)
+            parts.append(f"### {kind}: {format_code(section.key)}\n\n{body}")
     return "\n".join(parts)
 
 
-def _section(model: type[BaseModel]) -> str:
-    said = inspect.cleandoc(model.__doc__ or "").replace("``", "`")
+def _describe_section(model: type[BaseModel]) -> str:
+    """Return a model's docstring and a Markdown table of its keys."""
+    comments = read_key_comments(model)
     rows = []
     for name, field in model.model_fields.items():
-        default = "needed" if field.is_required() else code(_plain(field.get_default(call_default_factory=True)))
-        rows.append([code(field.alias or name), _type(field.annotation), default, comments(model).get(name, "")])
-    return f"{said}\n\n{table(['key', 'value', 'default', 'meaning'], rows)}\n"
+        default = "needed"
+        if not field.is_required():
+            default = format_code(_format_default(field.get_default(call_default_factory=True)))
+        key = format_code(field.alias or name)
+        rows.append([key, _describe_type(field.annotation), default, comments.get(name, "")])
+    table = format_table(["key", "value", "default", "meaning"], rows)
+    return f"{_read_docstring(model)}\n\n{table}\n"
 
 
-def _sections(model: type[BaseModel], above: str) -> Iterator[tuple[str, type[BaseModel]]]:
+def _list_sections(model: type[BaseModel], prefix: str = "") -> list[Section]:
+    """List the sections of a model, each followed by those within it."""
+    sections: list[Section] = []
     for name, field in model.model_fields.items():
-        for inner, many in _models(field.annotation):
-            place = f"{above}{field.alias or name}{'.N' if many else ''}"
-            yield place, inner
-            yield from _sections(inner, f"{place}.")
+        for inner, is_repeated in _find_models(field.annotation):
+            key = f"{prefix}{field.alias or name}"
+            if is_repeated:
+                key += ".N"
+            sections.append(Section(key, inner))
+            sections += _list_sections(inner, f"{key}.")
+    return sections
 
 
-def _models(annotation: Any, many: bool = False) -> Iterator[tuple[type[BaseModel], bool]]:
+def _find_models(
+    annotation: Any, is_repeated: bool = False
+) -> Iterator[tuple[type[BaseModel], bool]]:
+    """Yield each model that an annotation names, and whether it is an item of a list."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation, many
-    for inner in get_args(annotation) if get_origin(annotation) is not Annotated else get_args(annotation)[:1]:
-        yield from _models(inner, many or get_origin(annotation) is tuple)
-
-
-def _type(annotation: Any) -> str:
-    """An annotation in words."""
-    origin, inner = get_origin(annotation), get_args(annotation)
+        yield annotation, is_repeated
+    origin = get_origin(annotation)
+    arguments = get_args(annotation)
     if origin is Annotated:
-        return _type(inner[0])
+        arguments = arguments[:1]
+    for argument in arguments:
+        yield from _find_models(argument, is_repeated or origin is tuple)
+
+
+def _describe_type(annotation: Any) -> str:
+    """Return the type of a key in words: ``list of text`` for ``tuple[str, ...]``."""
+    origin = get_origin(annotation)
+    arguments = get_args(annotation)
+    if origin is Annotated:
+        return _describe_type(arguments[0])
     if origin in (Union, UnionType):
-        return " or ".join(_type(one) for one in inner if one is not type(None))
+        types = [argument for argument in arguments if argument is not type(None)]
+        return " or ".join(map(_describe_type, types))
+    if origin is tuple and arguments[-1] is Ellipsis:
+        return f"list of {_describe_type(arguments[0])}"
     if origin is tuple:
-        return f"list of {_type(inner[0])}" if inner[-1] is Ellipsis else f"[{', '.join(map(_type, inner))}]"
+        return f"[{', '.join(map(_describe_type, arguments))}]"
     if origin is dict:
-        return f"mapping to {_type(inner[1])}"
-    if inner:  # Literal
-        return ", ".join(map(str, inner))
-    words = {str: "text", int: "number", float: "number", bool: "true or false"}
-    return words.get(annotation, "section" if isinstance(annotation, type) else "any")
+        return f"mapping to {_describe_type(arguments[1])}"
+    if origin is Literal:
+        return ", ".join(map(str, arguments))
+    if annotation in TYPE_NAMES:
+        return TYPE_NAMES[annotation]
+    return "section" if isinstance(annotation, type) else "any"
 
 
-def _plain(value: Any) -> str:
+def _format_default(value: Any) -> str:
+    """Return a key's default in words: JSON, none, or a hint at the keys of a section."""
     if isinstance(value, BaseModel):
         return "its keys' own"
     if value is None:
@@ -130,63 +174,103 @@ def _plain(value: Any) -> str:
 
 
 @cache
-def comments(model: type[BaseModel]) -> dict[str, str]:
-    """Key → the comment that stands beside it in the source, those of the classes it is built on included."""
-    found = dict[str, str]()
-    for one in reversed([each for each in model.__mro__ if issubclass(each, BaseModel) and each is not BaseModel]):
-        source = textwrap.dedent(inspect.getsource(one))
-        beside = {
-            token.start[0]: token.string.removeprefix("#").strip()
-            for token in tokenize.generate_tokens(io.StringIO(source).readline)
-            if token.type == tokenize.COMMENT
-        }
+def read_key_comments(model: type[BaseModel]) -> dict[str, str]:
+    """Return the comment of each key, also of those that the model inherits.
+
+    The comment stands beside the key in the source, or in whole lines right above it.
+    """
+    comments: dict[str, str] = {}
+    for base in reversed(model.__mro__):
+        if not issubclass(base, BaseModel) or base is BaseModel:
+            continue
+        source = textwrap.dedent(inspect.getsource(base))
+        source_lines = source.splitlines()
+        comment_at = _find_comments(source)
         body = ast.parse(source).body[0]
         assert isinstance(body, ast.ClassDef)
         for node in body.body:
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
-                said = " ".join(beside[line] for line in lines if line in beside and "type: ignore" not in beside[line])
-                found[node.target.id] = said
-    return found
+            if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+                continue
+            first = node.lineno
+            while source_lines[first - 2].lstrip().startswith("#"):
+                first -= 1
+            lines = range(first, (node.end_lineno or node.lineno) + 1)
+            texts = [comment_at[line] for line in lines if line in comment_at]
+            comments[node.target.id] = " ".join(texts)
+    return comments
 
 
-def schema() -> str:
-    """JSON schema of both kinds of recipe; unknown keys are errors in it, as they are in a recipe."""
-    kinds = []
-    definitions = dict[str, Any]()
+def _find_comments(source: str) -> dict[int, str]:
+    """Return line number → comment of a source, without the comments for type checkers."""
+    comment_at: dict[int, str] = {}
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT and "type: ignore" not in token.string:
+            comment_at[token.start[0]] = token.string.removeprefix("#").strip()
+    return comment_at
+
+
+def make_schema() -> str:
+    """Make the JSON schema of both kinds of recipe; unknown keys are errors, as in a recipe."""
+    # The schemas of both recipes, and of the sections by name
+    definitions: dict[str, Any] = {}
     for recipe in RECIPES:
-        tree = recipe.model_json_schema(ref_template="#/$defs/{model}")
-        definitions |= tree.pop("$defs", {})
-        definitions[recipe.__name__] = tree
-        kinds.append({"$ref": f"#/$defs/{recipe.__name__}"})
-    for model in {*RECIPES, *(inner for recipe in RECIPES for _, inner in _sections(recipe, ""))}:
-        for name, said in comments(model).items():
-            key = (model.model_fields[name].alias if name in model.model_fields else None) or name
-            if said and key in definitions[model.__name__]["properties"]:
-                definitions[model.__name__]["properties"][key]["description"] = said
+        schema = recipe.model_json_schema(ref_template="#/$defs/{model}")
+        definitions |= schema.pop("$defs", {})
+        definitions[recipe.__name__] = schema
+
+    # A key's comment is its description.
+    sections = [section for recipe in RECIPES for section in _list_sections(recipe)]
+    for model in {*RECIPES, *(section.model for section in sections)}:
+        properties = definitions[model.__name__]["properties"]
+        comments = read_key_comments(model)
+        for name, field in model.model_fields.items():
+            key = field.alias or name
+            if key in properties and comments.get(name):
+                properties[key]["description"] = comments[name]
+
     for definition in definitions.values():
         for field in definition["properties"].values():
-            for one in (field, *field.get("anyOf", ())):
-                if one.get("additionalProperties") == {"type": "string"}:  # any scalar: it is read as text
-                    one["additionalProperties"] = {"type": ["string", "number", "boolean"]}
-    whole = {
+            _allow_scalars(field)
+    schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "sts-dino recipe",
-        "oneOf": [*kinds, _EXTENDING],  # which then names the keys that differ, in sections that are not whole
+        # An extending recipe names only the keys that differ, also within sections.
+        "oneOf": [
+            *({"$ref": f"#/$defs/{recipe.__name__}"} for recipe in RECIPES),
+            EXTENDING_RECIPE,
+        ],
         "$defs": dict(sorted(definitions.items())),
     }
-    return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
 
 
-def api_page() -> str:
-    """The Python API as Markdown: what the module says, then every public function in its order."""
-    own = [one for name, one in vars(api).items() if inspect.isfunction(one) and not name.startswith("_")]
-    parts = [API_HEAD, f"{_prose(api)}\n"]
-    for one in (one for one in own if one.__module__ == api.__name__):
-        signature = inspect.getsource(one).partition(':\n    """')[0].replace("def ", "api.", 1)
-        parts.append(f"## {one.__name__}\n\n```python\n{signature}\n```\n\n{_prose(one)}\n")
+def _allow_scalars(field: dict[str, Any]) -> None:
+    """Allow every scalar in a mapping to text: a recipe reads it as text."""
+    for alternative in [field, *field.get("anyOf", ())]:
+        if alternative.get("additionalProperties") == {"type": "string"}:
+            alternative["additionalProperties"] = {"type": ["string", "number", "boolean"]}
+
+
+def make_api_page() -> str:
+    """Make the Python API's reference in Markdown: the module, then each public function."""
+    parts = [API_HEAD, f"{_read_docstring(api)}\n"]
+    for name, function in vars(api).items():
+        is_own = inspect.isfunction(function) and function.__module__ == api.__name__
+        if not is_own or name.startswith("_"):
+            continue
+        source = inspect.getsource(function)
+        signature = source.partition(':\n    """')[0].replace("def ", "api.", 1)
+        prose = _read_docstring(function)
+        parts.append(f"## {name}\n\n```python\n{signature}\n```\n\n{prose}\n")
     return "\n".join(parts)
 
 
-def _prose(documented: object) -> str:
-    return (inspect.getdoc(documented) or "").replace("``", "`")
+def _read_docstring(documented: object) -> str:
+    """Return a docstring as Markdown, its arguments as a list."""
+    text = (inspect.getdoc(documented) or "").replace("``", "`")
+    text, title, arguments = text.partition("\nArgs:\n")
+    if not title:
+        return text
+    arguments = re.sub(r"^ {4}(?=\S)", "- ", arguments, flags=re.MULTILINE)
+    arguments = re.sub(r"^ {8}", "  ", arguments, flags=re.MULTILINE)
+    return f"{text}\nArguments:\n\n{arguments}"

@@ -1,22 +1,106 @@
-"""Set before anything imports a Hub client: nothing in the suite may leave this machine."""
+"""No test may leave this machine, nor see what its user set, downloaded or made."""
 
+import ipaddress
+import logging
 import os
+import socket
 import sys
 from pathlib import Path
 
+import pytest
+
 HERE = Path(__file__).parent
+ROOT = HERE.parent
+LOCAL_NAMES = (None, "", "localhost", socket.gethostname())
+NO_MACHINES = (".invalid", ".test", ".example")  # names that never have an address (RFC 2606)
 sys.path[:0] = [
     str(HERE),
-    str(HERE.parent / "hub_server" / "tests"),
+    str(ROOT / "hub_server" / "tests"),
     *(str(folder) for folder in sorted(HERE.iterdir()) if folder.is_dir()),
 ]
-os.environ |= {
-    "HF_HUB_DISABLE_XET": "1",  # in this process only, see local_hub.py
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-    "HF_HUB_DISABLE_UPDATE_CHECK": "1",
-    "HF_UPDATE_DOWNLOAD_COUNTS": "0",
-    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    "NO_PROXY": "127.0.0.1,localhost",
-    "OMP_NUM_THREADS": "1",  # tiny models: threads that wait for one another cost more than they bring
-}
+
+from isolation import isolate_environment  # noqa: E402 - its folder is on the path now
+
+isolate_environment()
+if "STS_DINO_DATA" in os.environ:
+    os.environ["STS_DINO_DATA"] = str(Path(os.environ["STS_DINO_DATA"]).absolute())
+os.chdir(ROOT)  # tests name recipes and assets from here
+
+
+LONGEST_FILE = (
+    "test_readme.py"  # its route takes minutes: begun last, it would run alone at the end
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest file; the others keep their order."""
+    items.sort(key=lambda item: item.path.name != LONGEST_FILE)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def names_of_other_machines():
+    """Names of other machines that a test looked up: none has an address, as without a network."""
+    names: list[str] = []
+    find_addresses = socket.getaddrinfo
+
+    def find_local_addresses(host, *arguments, **options):
+        name = host.decode() if isinstance(host, bytes) else host
+        if name in LOCAL_NAMES or _is_address(name):
+            return find_addresses(host, *arguments, **options)
+        names.append(name)
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket, "getaddrinfo", find_local_addresses)
+        yield names
+
+
+@pytest.fixture(autouse=True)
+def stay_on_this_machine(request, names_of_other_machines):
+    """Fail a fast test that asks another machine: without a network it waits for minutes."""
+    names_of_other_machines.clear()
+    yield
+    asked = [name for name in names_of_other_machines if not name.endswith(NO_MACHINES)]
+    if asked and request.node.get_closest_marker("slow") is None:
+        pytest.fail(f"the test asks {asked[0]}; give it the fixture 'offline' or 'local_hub'")
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    """Let the Hub client read its cache alone, as with HF_HUB_OFFLINE=1."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+
+def _is_address(name: str) -> bool:
+    """Return whether a host is given as an IP address."""
+    try:
+        ipaddress.ip_address(name.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+@pytest.fixture(scope="session", autouse=True)
+def hide_downloaded_models():
+    """Hide the models that ``sts-dino lm`` put into the clone; a test's own folder has its own."""
+    from sts_dino.hub.contract.packaged import PackagedModel
+
+    find_model = PackagedModel.is_here.fget
+
+    def is_in_a_tests_folder(model: PackagedModel) -> bool:
+        return find_model(model) and not model.folder.resolve().is_relative_to(ROOT / "artifacts")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PackagedModel, "is_here", property(is_in_a_tests_folder))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def print_messages(monkeypatch):
+    """Print the library's messages as the command line does, so that a test reads them on stderr."""
+    from sts_dino.hub.cli import TerminalHandler
+
+    library = logging.getLogger("sts_dino")
+    monkeypatch.setattr(library, "handlers", [TerminalHandler()])
+    monkeypatch.setattr(library, "level", logging.INFO)
+    monkeypatch.setattr(library, "propagate", False)

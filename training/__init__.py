@@ -1,1 +1,3 @@
-"""Sentence encoders trained from a recipe with sentence-transformers, in plain modules any reader can load."""
+"""Sentence encoders trained from a recipe with sentence-transformers, in plain modules any reader
+can load.
+"""

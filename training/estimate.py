@@ -1,131 +1,73 @@
-"""What a training takes: the plan of ``--dry-run``, and time, memory and disk for a dataset that does not exist yet.
+"""Estimate what a training takes on this machine, by a short pilot: ``sts-dino estimate-training``.
 
-The plan reads recipe and configs and loads no weights. The estimate times training steps on source sentences, as
-triplets of the recipe's batch or of a part of it, and the embedding of sentences that are scored. Nothing is written.
+The pilot is the real training, stopped after some optimiser steps: same base, batch, loss and
+trainer. It reads the recipe's rows or, for a dataset that does not exist yet, rows made of the
+lines of a text file. It writes to a temporary folder and leaves nothing.
 """
 
-import math
+import json
+import statistics
 import time
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from itertools import cycle, islice
 from pathlib import Path
 from random import Random
-from statistics import fmean
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
 
-from hub import cli
-from hub.assets import asset
-from hub.contract.recipe import PROMPT_TEXT, ModelRecipe
-from hub.contract.recipe_file import load_recipe
-from hub.errors import InputError
-from hub.process import peak_rss_mb, seconds_since_start
-from hub.untrusted import NO_CODE, reading_model
-from training.data.example_types import DOCUMENTS
-from training.loop.distributed import process_count
-from training.loop.job import TrainingJob
+from sts_dino.hub import cli
+from sts_dino.hub.assets import find_asset
+from sts_dino.hub.contract.recipe import ModelRecipe
+from sts_dino.hub.contract.recipe_file import load_recipe
+from sts_dino.hub.errors import InputError
+from sts_dino.hub.process import measure_peak_rss_mb, measure_seconds_since_start
+from sts_dino.training.data.objectives import (
+    DOCUMENTS,
+    EXAMPLE_TYPES,
+    GRADED_TRIPLET,
+    QUERY_PAIR,
+    SELF_PAIR,
+    TRIPLET,
+    ExampleType,
+    check_losses,
+)
+from sts_dino.training.loop.job import TrainingJob, prepare
+from sts_dino.training.run import count_steps
 
-STEPS, MOST_STEPS, PROBE = 2, 50, 6.0  # timed after a slow first one: at least, at most; seconds that they may take
-SCORED = 64  # texts that the encoder is timed on
-SMALLEST = 8  # rows of the first step, and of all where a whole batch takes longer than the probe
-TEXTS, BASELINE_TEXTS = 3, 2  # of a triplet; of the SimCSE baseline: a text and itself
-ENCODERS, ALLOCATOR = 3, 1.4  # that scoring holds; resident memory of batches of many lengths, over that of tensors
+PILOT_STEPS = 4  # optimiser steps of a pilot, at least
+TIMED_TEXTS = 64  # texts that the encoder embeds to time scoring
+SCORED_ENCODERS = 3  # encoders in memory while their scores are compared
+MOMENTS = 2  # Adam's values for each trained weight, which a checkpoint holds, too
+FLOAT_BYTES = 4  # of a float32
+STSB_TEXT_COLUMN = 5  # of a row of the STS Benchmark
 MIB, GIB = 1 << 20, 1 << 30
+# a pilot chooses no checkpoint and reports nothing
+PILOT_SETTINGS = ["validation=[]", "merge=null", "arguments.report_to=none"]
 
-app = cli.new_app(__doc__)
-
-
-def plan(job: TrainingJob) -> list[str]:
-    """The plan of a training, line by line: base, prompt in tokens, data, batch, steps, checkpoint choice, memory."""
-    recipe = job.recipe
-    shape: str = recipe.base.modules
-    if shape in ("transformer", "static"):
-        shape += f", {recipe.base.pooling} pooling, at most {recipe.base.max_seq_length} tokens"
-    lines = [f"model      {recipe.name} v{recipe.version} -> {job.out}"]
-    lines.append(f"base       {recipe.base.repo_id or recipe.base.path}, {shape}")
-    if recipe.base.prompt is not None:
-        lines.append(f"prompt     {_prompt_tokens(job)}")
-    if recipe.is_baseline:
-        return [*lines, "training   none: a baseline is the base as it is"]
-    from training.memory import build_meta_encoder, memory_estimate
-
-    if lora := recipe.lora:
-        encoder = build_meta_encoder(recipe, job.base, job.arguments)
-        paths = [path for path, module in encoder.named_modules() if hasattr(module, "lora_A")]
-        names = ", ".join(sorted({path.rsplit(".", 1)[-1] for path in paths}))
-        lines.append(f"adapter    rank {lora.r} on {len(paths)} layers ({names}); released: {lora.release}")
-    for item in job.sets:
-        origin = f"{item.spec.repo_id or item.spec.path} {item.spec.revision or ''}".strip()
-        rows = "streamed" if item.rows is None else f"{item.rows:,} train"
-        held_out = "" if item.validation is None else f", {len(item.validation):,} validation"
-        lines.append(f"dataset    {origin} {item.spec.config}: {rows}{held_out}; {item.spec.loss}")
-    size, accumulated = job.arguments.per_device_train_batch_size, job.arguments.gradient_accumulation_steps
-    parts = [f"{size} a device", *([f"{accumulated} accumulated"] if accumulated > 1 else [])]
-    parts += [f"{process_count()} processes"] if process_count() > 1 else []
-    lines.append(f"batch      {recipe.batch_size} rows a step: {' x '.join(parts)}")
-    passed_over = any(item.spec.example_type == DOCUMENTS.name for item in job.sets) and job.arguments.max_steps <= 0
-    at_most = "at most " if passed_over else ""  # documents that are too short
-    lines.append(f"steps      {at_most}{planned_steps(job):,} of {recipe.batch_size} rows")
-    lines.append(f"checkpoint {_choice(job)}")
-    found = memory_estimate(recipe, job.base, size, job.arguments)
-    share = found.trainable / found.parameters
-    kinds = ("weights", "gradients", "optimizer", "activations")
-    listed = ", ".join(f"{name} {_size(getattr(found, name))}" for name in kinds)
-    lines.append(f"parameters {found.parameters:,}, of which {found.trainable:,} are trained ({share:.1%})")
-    lines.append(f"memory     about {_size(found.total)} a device ({listed}), and what the libraries take")
-    return lines
-
-
-def planned_steps(job: TrainingJob) -> int:
-    """Optimiser steps of the whole run. Datasets take turns by their sizes, or until the first one is used up."""
-    from sentence_transformers.base.training_args import MultiDatasetBatchSamplers
-
-    if job.arguments.max_steps > 0:
-        return job.arguments.max_steps
-    size, drops = job.recipe.batch_size, job.arguments.dataloader_drop_last
-    rows = [item.rows or 0 for item in job.sets]
-    batches = [count // size if drops else math.ceil(count / size) for count in rows]
-    in_turn = job.arguments.multi_dataset_batch_sampler == MultiDatasetBatchSamplers.ROUND_ROBIN
-    per_epoch = min(batches) * len(batches) if in_turn else sum(batches)
-    return math.ceil(max(1, per_epoch) * job.arguments.num_train_epochs)
-
-
-def _prompt_tokens(job: TrainingJob) -> str:
-    """The prompt with [X] in the sentence's place, as tokens: they show how spaces and quotation marks are read."""
-    from transformers import AutoTokenizer
-
-    from training.encoder.encoder import whole_ids
-
-    spec = job.recipe.base
-    with reading_model(f"base: {spec.repo_id or spec.path}", "its tokenizer cannot be loaded"):
-        tokenizer = AutoTokenizer.from_pretrained(job.base.folder, **NO_CODE)
-    return " | ".join(tokenizer.convert_ids_to_tokens(whole_ids(tokenizer, spec.prompt or "", PROMPT_TEXT)))
-
-
-def _choice(job: TrainingJob) -> str:
-    if job.evaluator is None:
-        return "the last one: there are no validation data"
-    steps = f"every {job.arguments.eval_steps} steps and at the last"
-    cadence = steps if job.arguments.eval_strategy == "steps" else "after every epoch"
-    return f"the best by {job.evaluator.metric} on {len(job.evaluator.evaluators)} set(s), evaluated {cadence}"
-
-
-def _size(count: int) -> str:
-    unit, name = (GIB, "GiB") if count >= GIB else (MIB, "MiB")
-    return f"{count / unit:,.1f} {name}"
+app = cli.make_app(__doc__)
 
 
 @dataclass(frozen=True)
 class TrainingEstimate:
     """Predicted cost of a training on this machine; memory and disk in bytes.
 
-    start_seconds: until the encoder is there. load_seconds: to load it once libraries are imported.
-    step_seconds: an optimiser step on a batch of triplets. control_seconds: of the SimCSE baseline, 0.0 without one.
-    texts_per_second: embedded, as in scoring. disk: of both encoders, the baseline and a checkpoint.
+    steps: optimiser steps of the whole run. batch_size: rows of a step.
+    pilot_steps: the steps that the pilot trained.
+    start_seconds: from the start of the process until the encoder is built.
+    load_seconds: the part of start_seconds that builds the encoder.
+    step_seconds: the median of the pilot's steps. training_seconds: all steps of the run.
+    control_seconds: all steps of the SimCSE baseline, 0.0 without one.
+    texts_per_second: texts that the encoder embeds in a second.
+    memory: the pilot's peak, on the device that trains. Every step of the pilot has a whole batch.
+    disk: the trained and the untrained encoder, the baseline and a checkpoint.
     """
 
     steps: int
+    batch_size: int
+    pilot_steps: int
     start_seconds: float
     load_seconds: float
     step_seconds: float
@@ -137,113 +79,236 @@ class TrainingEstimate:
 
     def __str__(self) -> str:
         return (
-            f"{self.steps} steps of {self.step_seconds:.2f} s: {self.training_seconds / 60:.1f} min, SimCSE baseline "
-            f"{self.control_seconds / 60:.1f} min; scoring: {self.texts_per_second:.0f} texts/s; "
-            f"memory {self.memory / GIB:.1f} GiB, disk {self.disk / GIB:.1f} GiB"
+            f"{self.steps} steps of {self.step_seconds:.2f} s: "
+            f"{self.training_seconds / 60:.1f} min, "
+            f"SimCSE baseline {self.control_seconds / 60:.1f} min; "
+            f"scoring: {self.texts_per_second:.0f} texts/s; "
+            f"memory {self.memory / GIB:.1f} GiB, disk {self.disk / GIB:.1f} GiB\n"
+            f"memory is the peak of {self.pilot_steps} steps with whole batches "
+            f"of {self.batch_size} rows; a batch of longer texts takes more"
         )
 
 
 @app.command()
 def main(
     recipe: cli.RecipeArgument,
-    texts: Annotated[Path, typer.Option(metavar="FILE", help="Texts to time it on, one a line")],
+    texts: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Texts to train on, one a line [default: the datasets]"),
+    ] = None,
     longest: Annotated[int, typer.Option(help="Tokens of the longest generated text")] = 0,
     settings: cli.SetOption = [],  # noqa: B006 - typer copies it
     as_json: cli.JsonOption = False,
 ) -> None:
-    """Time training steps of RECIPE's encoder on the texts of FILE, and predict the run from them.
+    """Train RECIPE's encoder for some steps, and predict time, memory and disk of the run.
+
+    With --texts, rows are made of the lines of FILE: for a dataset that does not exist yet.
 
     Example:
 
-      sts-dino estimate-training recipes/small/prompteol-gemma-sts-dino.yaml --texts assets/demo-data/premises.txt
+      sts-dino estimate-training recipes/my-encoder.yaml --texts sentences.txt
+    """
+    with TemporaryDirectory() as folder:
+        if texts is not None:
+            rows = make_pilot_data(recipe, settings, texts, longest, Path(folder))
+            settings = [*settings, *rows]
+        estimate = run_pilot(recipe, settings, Path(folder))
+    cli.print_answer(str(estimate), asdict(estimate), as_json)
+
+
+def make_pilot_data(
+    recipe_path: Path, settings: list[str], file: Path, longest: int, folder: Path
+) -> list[str]:
+    """Write training data made of a text file, for a pilot before the recipe's data exist.
+
+    Returns the settings (``KEY=VALUE``) that make the recipe read them.
+
+    Args:
+        recipe_path: the recipe file.
+        settings: overrides of the recipe, ``KEY=VALUE``.
+        file: texts, one a line.
+        longest: tokens that one row of the first batches has at least; 0: no such row.
+        folder: where the data are written.
+
+    Raises InputError for a file without a text, and for a recipe without ``arguments.max_steps``:
+    the steps of an epoch follow from data that do not exist yet.
+    """
+    recipe = load_recipe(recipe_path, ModelRecipe, settings)
+    _require_datasets(recipe, recipe_path)
+    check_losses(recipe, str(recipe_path))
+    texts = _read_texts(file)
+    if int(recipe.arguments.get("max_steps", 0)) <= 0:
+        raise InputError(
+            f"{recipe_path}:arguments.max_steps",
+            "is not given",
+            allowed="a number of steps",
+            hint="its dataset is not there to count; sts-dino check RECIPE counts it later",
+        )
+
+    path = folder / "texts.txt"
+    path.write_text("\n".join(texts) + "\n", encoding="utf-8")
+
+    # The rows imitate the first dataset alone. Rows that a training derives from rows of another
+    # type are written as derived. The licence is a placeholder: nobody publishes these rows.
+    spec = recipe.datasets[0]
+    examples = EXAMPLE_TYPES[spec.example_type]
+    entry = spec.model_dump(mode="json", include={"loss", "loss_arguments", "spans"})
+    entry |= {"config": "default", "license": "cc0-1.0", "path": str(path)}
+    if examples not in (DOCUMENTS, SELF_PAIR):
+        if examples.made_from is not None:
+            examples = TRIPLET if examples == GRADED_TRIPLET else QUERY_PAIR
+        row_count = PILOT_STEPS * recipe.batch_size
+        rows = _make_rows(texts, row_count, longest, examples, Random(recipe.seed))
+        entry["path"] = str(folder / "rows.jsonl")
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        Path(entry["path"]).write_text(lines, encoding="utf-8")
+    entry["example_type"] = examples.name
+    changes = [f"datasets={json.dumps([entry])}"]
+    if recipe.base.vocabulary is not None:
+        included = {"size", "dimensions", "sif"}
+        vocabulary = recipe.base.vocabulary.model_dump(mode="json", include=included)
+        changes.append(f"base.vocabulary={json.dumps(vocabulary | {'path': str(path)})}")
+    return changes
+
+
+def _read_texts(file: Path) -> list[str]:
+    """Read the lines of a file that are not blank.
+
+    Raises InputError for a missing file and for one without text.
     """
     try:
-        lines = [line for line in texts.read_text(encoding="utf-8").splitlines() if line.strip()]
+        content = file.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise InputError(texts, "no such file", hint="give a file of texts, one a line") from error
-    if not lines:
-        raise InputError(texts, "holds no text", allowed="at least one line")
-    found = estimate(load_recipe(recipe, ModelRecipe, settings), texts, lines, str(recipe), longest)
-    cli.answer(str(found), asdict(found), as_json)
+        raise InputError(file, "no such file", hint="give a file of texts, one a line") from error
+    texts = [line for line in content.splitlines() if line.strip()]
+    if not texts:
+        raise InputError(file, "holds no text", allowed="at least one line")
+    return texts
 
 
-def estimate(recipe: ModelRecipe, file: Path, texts: list[str], place: str, longest: int = 0) -> TrainingEstimate:
-    """Time some steps of a recipe with ``arguments.max_steps`` on the ``texts`` of a file, repeated if few.
+def _make_rows(
+    texts: list[str], row_count: int, longest: int, examples: ExampleType, random: Random
+) -> Iterator[dict[str, Any]]:
+    """Yield ``row_count`` rows of random texts; the target is low and high in turn.
 
-    ``longest``: tokens of a generated text, for the memory. A vocabulary is cut to these texts. Raises InputError
-    without that key and where the base cannot be loaded.
+    The last text of the first row has ``longest`` tokens or more; 0: it is like the others.
     """
-    steps = int(recipe.arguments.get("max_steps", 0))
-    if steps <= 0:
-        hint = "its dataset is not there to count; sts-dino check RECIPE counts it later"
-        raise InputError(f"{place}:arguments.max_steps", "is not given", allowed="a number of steps", hint=hint)
+    target = examples.target
+    for number in range(row_count):
+        row: dict[str, Any] = {column: random.choice(texts) for column in examples.texts}
+        if number == 0 and longest:
+            # a word has at least one token
+            long_text = islice(cycle(" ".join(texts).split()), longest)
+            row[examples.texts[-1]] = " ".join(long_text)
+        if target is not None:
+            row[target.column] = target.high if number % 2 else target.low
+        yield row
+
+
+def _require_datasets(recipe: ModelRecipe, path: Path) -> None:
+    """Raise InputError naming ``path`` for a baseline, whose recipe has no datasets."""
+    if recipe.is_baseline:
+        raise InputError(
+            path, "is a baseline, which is not trained", hint="estimate a recipe with datasets"
+        )
+
+
+def run_pilot(path: Path, settings: list[str], folder: Path) -> TrainingEstimate:
+    """Train a recipe's encoder for some steps, and predict time, memory and disk of the run.
+
+    Args:
+        path: the recipe file.
+        settings: overrides of the recipe, ``KEY=VALUE``.
+        folder: an existing folder that the pilot writes to.
+
+    Raises InputError for a baseline, and InputError and RunError as the training does.
+    """
     import torch
-    from sentence_transformers.util import batch_to_device
 
-    from training.encoder.bases import find_base
-    from training.encoder.encoder import build_encoder
-    from training.loop.arguments import check_together, trainer_arguments, typed_arguments
-    from training.memory import memory_estimate
+    from sts_dino.training.encoder.encoder import save_release
+    from sts_dino.training.loop.train import (
+        ProgressReporter,
+        StepTimer,
+        build_untrained_encoder,
+        make_trainer,
+    )
 
-    if recipe.threads is not None:
-        torch.set_num_threads(recipe.threads)
-    spec = recipe.base
-    if spec.vocabulary is not None:
-        origin = {"path": str(file), "repo_id": None, "revision": None, "config": "default", "columns": None}
-        spec = spec.model_copy(update={"vocabulary": spec.vocabulary.model_copy(update=origin)})
-    base, loaded = find_base(spec), int(peak_rss_mb() * MIB)
-    given = typed_arguments(recipe.arguments, place)
-    given |= {"per_device_train_batch_size": check_together(recipe, given, place)}
-    arguments, _ = trainer_arguments(given, Path("checkpoints"), 1, False, place)
-    loading = time.monotonic()
-    encoder: Any = build_encoder(spec, base, recipe.lora)
-    load, start = time.monotonic() - loading, seconds_since_start()
-    random, trained = Random(recipe.seed), [one for one in encoder.parameters() if one.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=0.0)
-    half = torch.autocast(encoder.device.type, torch.bfloat16) if arguments.bf16 else nullcontext()
+    # The recipe's job without a checkpoint to choose.
+    _require_datasets(load_recipe(path, ModelRecipe, settings), path)
+    job = prepare(path, folder / "pilot", None, [*settings, *PILOT_SETTINGS])
+    job = replace(job, evaluator=None)
+    job.arguments.set_evaluate("no")
+    job.arguments.set_save("no")
+    job.arguments.load_best_model_at_end = False
 
-    def step(rows: int) -> float:
-        """Seconds of a step on a whole batch, from one of ``rows``."""
-        started = time.monotonic()
-        with half:
-            batches = (random.choices(texts, k=rows) for _ in range(TEXTS))  # lengths as in the corpus
-            read = (dict(batch_to_device(encoder.preprocess(batch), encoder.device)) for batch in batches)
-            torch.cat([encoder(features)["sentence_embedding"] for features in read]).float().pow(2).sum().backward()
-        passes = time.monotonic() - started
-        optimizer.step()
-        encoder.zero_grad()
-        return passes * recipe.batch_size / rows + time.monotonic() - started - passes
-
-    few = min(SMALLEST, recipe.batch_size)
-    step(few)
-    size = recipe.batch_size if step(few) < PROBE / STEPS else few
-    if size > few:
-        step(size)
-    took = list[float]()
-    while len(took) < STEPS or (sum(took) < PROBE and len(took) < min(steps, MOST_STEPS)):
-        took.append(step(size))
-    rows = asset("stsb/sts-dev.csv").read_text(encoding="utf-8").splitlines()  # what is scored
-    batch = [row.split("\t")[5] for row in random.choices(rows, k=SCORED)]
+    # The encoder, written once as the run writes it.
+    if job.recipe.threads is not None:
+        torch.set_num_threads(job.recipe.threads)
+    libraries_mb = measure_peak_rss_mb()
     started = time.monotonic()
-    encoder.encode(batch, show_progress_bar=False)
-    embedded = len(batch) / max(time.monotonic() - started, 1e-9)
-    weights = list(encoder.parameters())
-    whole = sum(parameter.numel() * parameter.element_size() for parameter in weights)
-    if spec.modules != "static":  # batches are padded to their longest text
-        frame, own = (max(map(len, encoder.preprocess(some)["input_ids"])) for some in ([""], texts))
-        length = min(spec.max_seq_length, max(own, frame + longest))
-        spec = spec.model_copy(update={"max_seq_length": length})
-    needed = memory_estimate(recipe.model_copy(update={"base": spec}), base, recipe.batch_size, arguments).total
-    needed = max(int(ALLOCATOR * needed), ENCODERS * whole)
-    state = sum(3 * 4 * parameter.numel() for parameter in weights if parameter.requires_grad)  # and two moments
+    encoder = build_untrained_encoder(job)
+    load_seconds = time.monotonic() - started
+    start_seconds = measure_seconds_since_start()
+    released = job.get_path("base")
+    save_release(encoder, released, job.recipe.base, job.base, job.recipe.lora)
+
+    # Some steps of the trainer.
+    trainer = make_trainer(job, encoder, "pilot")
+    trainer.remove_callback(ProgressReporter)
+    timer = StepTimer(PILOT_STEPS)
+    trainer.add_callback(timer)
+    trainer.train()
+    # the first step also fills caches
+    step_seconds = statistics.median(timer.seconds[1:] or timer.seconds)
+    texts_per_second = _time_encoding(encoder, job.recipe.seed)
+
+    # Peak memory of the device that trains; scoring holds several encoders.
+    weights = sum(weight.numel() * weight.element_size() for weight in encoder.parameters())
+    scoring_mb = libraries_mb + SCORED_ENCODERS * weights / MIB
+    memory = int(max(measure_peak_rss_mb(), scoring_mb) * MIB)
+    if encoder.device.type == "cuda":
+        memory = max(torch.cuda.max_memory_allocated(), SCORED_ENCODERS * weights)
+
+    # Files of the trained and the untrained encoder, the baseline and a checkpoint.
+    encoder_bytes = sum(file.stat().st_size for file in released.rglob("*") if file.is_file())
+    encoder_count = 3 if job.recipe.control else 2
+    trained = [*trainer.encoder_parameters.values(), *trainer.loss_parameters.values()]
+    trained_weights = sum(weight.numel() for weight in trained)
+    checkpoint_bytes = (1 + MOMENTS) * FLOAT_BYTES * trained_weights
+
+    steps = count_steps(job)
+    training_seconds = step_seconds * steps
     return TrainingEstimate(
         steps=steps,
-        start_seconds=start,
-        load_seconds=load,
-        step_seconds=fmean(took),
-        training_seconds=fmean(took) * steps,
-        control_seconds=fmean(took) * BASELINE_TEXTS / TEXTS * steps if recipe.control else 0.0,
-        texts_per_second=embedded,
-        memory=needed + (loaded if encoder.device.type == "cpu" else 0),
-        disk=(3 if recipe.control else 2) * whole + state,
+        batch_size=job.recipe.batch_size,
+        pilot_steps=len(timer.seconds),
+        start_seconds=start_seconds,
+        load_seconds=load_seconds,
+        step_seconds=step_seconds,
+        training_seconds=training_seconds,
+        control_seconds=training_seconds * _get_baseline_share(job),
+        texts_per_second=texts_per_second,
+        memory=memory,
+        disk=encoder_count * encoder_bytes + checkpoint_bytes,
     )
+
+
+def _get_baseline_share(job: TrainingJob) -> float:
+    """Return the SimCSE baseline's seconds for one second of training, from 0 to 1.
+
+    A row of the baseline has two texts, a row of the recipe two or more. 0: no baseline.
+    """
+    if not job.recipe.control:
+        return 0.0
+    return 2 / max(2, len(EXAMPLE_TYPES[job.sets[0].spec.example_type].texts))
+
+
+def _time_encoding(encoder: Any, seed: int) -> float:
+    """Return how many sentences of the STS Benchmark the encoder embeds in a second."""
+    rows = find_asset("stsb/sts-dev.csv").read_text(encoding="utf-8").splitlines()
+    sampled_rows = Random(seed).choices(rows, k=TIMED_TEXTS)
+    texts = [row.split("\t")[STSB_TEXT_COLUMN] for row in sampled_rows]
+    started = time.monotonic()
+    encoder.encode(texts, show_progress_bar=False)
+    shortest_seconds = 1e-9  # a clock may not advance
+    return len(texts) / max(time.monotonic() - started, shortest_seconds)

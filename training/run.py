@@ -1,20 +1,42 @@
-"""Train one sentence encoder: ``sts-dino train RECIPE [--out --limit --set KEY.KEY=VALUE --dry-run]``.
+"""Train one sentence encoder: ``sts-dino train RECIPE [--out --limit --set --dry-run]``.
 
-Reads the recipe's pinned datasets and base, writes ``artifacts/models/NAME``: the model as plain SentenceTransformer
-files, ``recipe.yaml`` and, last, ``manifest.json``. Beside it lie ``NAME.base`` (the untrained encoder, for the score
-before training), ``NAME.logs`` (TensorBoard), ``NAME.timing.json`` and, while it runs, ``NAME.checkpoints``.
+Reads the recipe's pinned datasets and base, writes ``artifacts/models/NAME``: the model as plain
+SentenceTransformer files, ``recipe.yaml`` and, last, ``manifest.json``. Beside it lie ``NAME.base``
+(the untrained encoder, for the score before training), ``NAME.logs`` (TensorBoard),
+``NAME.timing.json`` and, while it runs, ``NAME.checkpoints``.
 """
 
+import logging
+import math
 from pathlib import Path
 from shlex import join
 
-from hub.cli import DryRunOption, JsonOption, LimitOption, OutOption, RecipeArgument, SetOption, answer, new_app, say
-from hub.contract.published_paths import command_line
-from hub.contract.run_dir import Manifest
-from training.loop.distributed import is_main, leave_group, report_once
-from training.loop.job import prepare
+from sts_dino.hub.cli import (
+    DryRunOption,
+    JsonOption,
+    LimitOption,
+    OutOption,
+    RecipeArgument,
+    SetOption,
+    make_app,
+    print_answer,
+)
+from sts_dino.hub.contract.published_paths import format_command
+from sts_dino.hub.contract.recipe import PROMPT_TEXT
+from sts_dino.hub.contract.run_dir import Manifest
+from sts_dino.hub.untrusted import NO_CODE, convert_model_errors
+from sts_dino.training.data.objectives import DOCUMENTS
+from sts_dino.training.loop.distributed import (
+    get_process_count,
+    is_main,
+    leave_group,
+    report_once,
+)
+from sts_dino.training.loop.job import TrainingJob, prepare
 
-app = new_app("Train a sentence encoder from a model recipe.")
+logger = logging.getLogger(__name__)
+
+app = make_app("Train a sentence encoder from a model recipe.")
 
 
 @app.command()
@@ -26,68 +48,186 @@ def main(
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Train the encoder of RECIPE on its pinned datasets; the untrained one is kept beside its run directory.
+    """Train the encoder of RECIPE on its pinned datasets; the untrained one is kept beside its run
+    directory.
 
-    A killed run resumes from its last whole checkpoint. Datasets named by repo id come from the Hub of HF_ENDPOINT. On
-    several devices, start it with torchrun or accelerate launch: the batch of a step stays the recipe's.
+    A killed run resumes from its last whole checkpoint. Datasets named by repo id come from the Hub
+    of HF_ENDPOINT. On several devices, start it with torchrun or accelerate launch: the batch of a
+    step stays the recipe's.
 
     Examples:
 
       sts-dino train recipes/demo/demo-sts-dino.yaml --dry-run
 
-      sts-dino train recipes/demo/demo-sts-dino.yaml --limit 500 --set arguments.learning_rate=1e-3 --out /tmp/m
+      sts-dino train recipes/demo/demo-sts-dino.yaml --limit 500 --out /tmp/m
 
       torchrun --nproc-per-node 4 -m sts_dino train recipes/models/sroberta-sts-dino-x2.yaml
     """
     with report_once():
         job = prepare(recipe, out, limit, settings)
         if dry_run:
-            from training.estimate import plan
-
             if is_main():
-                lines = plan(job)
-                answer("\n".join(lines), {"directory": job.out, "plan": lines}, as_json)
+                lines = describe_plan(job)
+                print_answer("\n".join(lines), {"directory": job.out, "plan": lines}, as_json)
             return
-        from training.loop.train import work  # its libraries take seconds
+        from sts_dino.training.loop.train import run_training  # its libraries take seconds
 
-        manifest = work(job, command_line("train", recipe, limit, settings))
+        manifest = run_training(job, format_command("train", recipe, limit, settings))
     leave_group()
-    if is_main():
-        words = ["sts-dino", "score", str(recipe), "--model", str(job.out)]
-        words += [word for setting in settings for word in ("--set", setting)]
-        then = [join(words if job.recipe.evaluation else ["sts-dino", "card", str(job.out)])]
-        facts = {"directory": job.out, "training": manifest.provenance["training"], **manifest.counts}
-        answer("\n".join(summary(job.out, manifest)), facts, as_json, then)
-        say(usage(job.out))
+    if not is_main():
+        return
+
+    # What was made, and the command that comes next.
+    training = manifest.provenance["training"]
+    facts = {"directory": job.out, "training": training, **manifest.counts}
+    then = ["sts-dino", "card", str(job.out)]
+    if job.recipe.evaluation:
+        then = ["sts-dino", "score", str(recipe), "--model", str(job.out)]
+        for setting in settings:
+            then += ["--set", setting]
+    print_answer("\n".join(describe_run(job.out, manifest)), facts, as_json, [join(then)])
+    logger.info(describe_usage(job.out))
 
 
-def usage(encoder: Path) -> str:
-    """Three lines of Python that encode sentences with an encoder."""
-    load = f"encoder = SentenceTransformer({str(encoder)!r})"
-    use = 'embeddings = encoder.encode(["A sentence.", "Another one."])'
-    return f"from sentence_transformers import SentenceTransformer\n{load}\n{use}"
+def describe_usage(encoder: Path) -> str:
+    """Return three lines of Python that encode sentences with an encoder."""
+    lines = [
+        "from sentence_transformers import SentenceTransformer",
+        f"encoder = SentenceTransformer({str(encoder)!r})",
+        'embeddings = encoder.encode(["A sentence.", "Another one."])',
+    ]
+    return "\n".join(lines)
 
 
-def summary(out: Path, manifest: Manifest) -> list[str]:
-    """Where the model lies and how it was chosen, as lines."""
-    training, counts = manifest.provenance["training"], manifest.counts
-    rows, seen = counts.get("training_rows"), counts.get("seen_rows")
+def describe_run(out: Path, manifest: Manifest) -> list[str]:
+    """Return where the model lies and how it was chosen, as lines."""
+    training = manifest.provenance["training"]
     if training is None:
         return [f"{out}: a baseline, the base as it is"]
-    chosen = "last step" if training["best_step"] is None else f"step {training['best_step']}"
-    read = "a stream" if rows is None else f"{rows:,} rows"
-    distinct = "" if seen is None else f", {seen:,} distinct rows seen"
-    lines = [f"{out}: {read}, {training['steps']} steps{distinct}, kept {chosen}"]
+
+    # Rows, steps and the chosen checkpoint.
+    rows = manifest.counts.get("training_rows")
+    distinct_rows = manifest.counts.get("seen_rows")
+    best = training["best_step"]
+    size = "a stream" if rows is None else f"{rows:,} rows"
+    distinct = "" if distinct_rows is None else f", {distinct_rows:,} distinct rows seen"
+    chosen = "last step" if best is None else f"step {best}"
+    lines = [f"{out}: {size}, {training['steps']} steps{distinct}, kept {chosen}"]
     if merge := training.get("merge"):
-        scores = "".join(f", {share}: {100 * score:.2f}" for share, score in merge.get("validation_scores", {}).items())
-        lines += [f"merged: {merge['share']:g} of the trained weights, the rest of the base's{scores}"]
+        line = f"merged: {merge['share']:g} of the trained weights, the rest of the base's"
+        for share, score in merge.get("validation_scores", {}).items():
+            line += f", {share}: {100 * score:.2f}"
+        lines.append(line)
+
+    # Data that were not used in full.
+    batch_size = training["batch_size"]
     for item in manifest.provenance["datasets"]:
         trained = next(iter(item["splits"].values()))  # None: a stream
-        if trained is not None and trained < training["batch_size"]:
-            place = item.get("path") or item["repo_id"]
-            lines += [f"{place}: a batch has at most {trained:,} rows, fewer than batch_size {training['batch_size']}"]
-    for name, without in counts.get("passed_over", {}).items():
-        lines += [f"{name}: {without:,} source sentences or documents are passed over: no row can be made of them"]
+        if trained is not None and trained < batch_size:
+            name = item.get("path") or item["repo_id"]
+            problem = f"a batch has at most {trained:,} rows, fewer than batch_size {batch_size}"
+            lines.append(f"{name}: {problem}")
+    for name, count in manifest.counts.get("passed_over", {}).items():
+        problem = "source sentences or documents are passed over: no row can be made of them"
+        lines.append(f"{name}: {count:,} {problem}")
     if training["validation_score"] is not None:
-        lines += [f"validation: {training['validation_metric']} {100 * training['validation_score']:.2f}"]
+        score = 100 * training["validation_score"]
+        lines.append(f"validation: {training['validation_metric']} {score:.2f}")
     return lines
+
+
+def describe_plan(job: TrainingJob) -> list[str]:
+    """Return the plan of a training, line by line: base, prompt in tokens, data, batch, steps.
+
+    It reads recipe and configs and loads no weights.
+    """
+    # The encoder.
+    recipe = job.recipe
+    base = recipe.base
+    modules: str = base.modules
+    if modules in ("transformer", "static"):
+        modules += f", {base.pooling} pooling, at most {base.max_seq_length} tokens"
+    lines = [f"model      {recipe.name} v{recipe.version} -> {job.out}"]
+    lines.append(f"base       {base.repo_id or base.path}, {modules}")
+    if base.prompt is not None:
+        lines.append(f"prompt     {_show_prompt_tokens(job, base.prompt)}")
+    if recipe.is_baseline:
+        return [*lines, "training   none: a baseline is the base as it is"]
+    if recipe.lora:
+        layers = ", ".join(recipe.lora.target_modules) or "all linear layers"
+        form = recipe.lora.release
+        lines.append(f"adapter    rank {recipe.lora.r} on {layers}; released: {form}")
+
+    # The data.
+    for item in job.sets:
+        spec = item.spec
+        origin = f"{spec.repo_id or spec.path} {spec.revision or ''}".strip()
+        rows = "streamed" if item.rows is None else f"{item.rows:,} train"
+        if item.validation is not None:
+            rows += f", {len(item.validation):,} validation"
+        lines.append(f"dataset    {origin} {spec.config}: {rows}; {spec.loss}")
+
+    # Batches, steps and the choice of the checkpoint.
+    lines.append(f"batch      {recipe.batch_size} rows a step: {_describe_batch(job)}")
+    # documents that are too short are passed over
+    has_documents = job.sets[0].spec.example_type == DOCUMENTS.name
+    at_most = "at most " if has_documents and job.arguments.max_steps <= 0 else ""
+    lines.append(f"steps      {at_most}{count_steps(job):,} of {recipe.batch_size} rows")
+    lines.append(f"checkpoint {_describe_choice(job)}")
+    return lines
+
+
+def count_steps(job: TrainingJob) -> int:
+    """Count the optimiser steps of the whole run.
+
+    Datasets take turns by their sizes, or until the first one is used up.
+    """
+    from sentence_transformers.base.training_args import MultiDatasetBatchSamplers
+
+    if job.arguments.max_steps > 0:
+        return job.arguments.max_steps
+    batches = [(item.rows or 0) / job.recipe.batch_size for item in job.sets]
+    if job.arguments.dataloader_drop_last:
+        counts = [math.floor(count) for count in batches]
+    else:
+        counts = [math.ceil(count) for count in batches]
+    per_epoch = sum(counts)
+    if job.arguments.multi_dataset_batch_sampler == MultiDatasetBatchSamplers.ROUND_ROBIN:
+        per_epoch = min(counts) * len(counts)
+    return math.ceil(max(1, per_epoch) * job.arguments.num_train_epochs)
+
+
+def _show_prompt_tokens(job: TrainingJob, prompt: str) -> str:
+    """Return the prompt around [X] as tokens: they show how spaces and quotation marks are read."""
+    from transformers import AutoTokenizer
+
+    from sts_dino.training.encoder.encoder import tokenize_prompted
+
+    base = job.recipe.base
+    with convert_model_errors(
+        f"base: {base.repo_id or base.path}", "its tokenizer cannot be loaded"
+    ):
+        tokenizer = AutoTokenizer.from_pretrained(job.base.folder, **NO_CODE)
+    ids = tokenize_prompted(tokenizer, prompt, PROMPT_TEXT)
+    return " | ".join(tokenizer.convert_ids_to_tokens(ids))
+
+
+def _describe_batch(job: TrainingJob) -> str:
+    """Return how the rows of a step are shared out."""
+    parts = [f"{job.arguments.per_device_train_batch_size} a device"]
+    if job.arguments.gradient_accumulation_steps > 1:
+        parts.append(f"{job.arguments.gradient_accumulation_steps} accumulated")
+    if get_process_count() > 1:
+        parts.append(f"{get_process_count()} processes")
+    return " x ".join(parts)
+
+
+def _describe_choice(job: TrainingJob) -> str:
+    """Return how the checkpoint is chosen."""
+    if job.evaluator is None:
+        return "the last one: there are no validation data"
+    cadence = "after every epoch"
+    if job.arguments.eval_strategy == "steps":
+        cadence = f"every {job.arguments.eval_steps} steps and at the last"
+    count = len(job.evaluator.evaluators)
+    return f"the best by {job.evaluator.metric} on {count} set(s), evaluated {cadence}"

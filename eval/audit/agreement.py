@@ -1,7 +1,11 @@
-"""Agreement of human labels with a dataset's labels, with each other, and of encoders with human scores.
+"""Agreement of labels and of scores, with 95 % intervals.
 
-κ = 1 - Σ w·observed / Σ w·expected over the cells of the confusion table (Cohen 1960; weighted: Cohen 1968). Weights w
-are 1 off the diagonal, the distance of two labels in the scale's order (linear), or its square (quadratic).
+Human labels against a dataset's labels and against each other (Cohen's κ), and cosines against
+human scores (Spearman's correlation).
+
+κ = 1 - Σ w·observed / Σ w·expected over the cells of the confusion table (Cohen 1960; weighted:
+Cohen 1968). Weights w are 1 off the diagonal, the distance of two labels in the scale's order
+(linear), or its square (quadratic).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,29 +14,34 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from eval.audit.command import fill
-from eval.audit.survey import Scale, Survey
-from hub.contract.measured import Interval
-from hub.contract.results import Frozen
-from hub.errors import InputError
-from hub.untrusted import Markdown, code, table
+from sts_dino.eval.audit.command import fill_template
+from sts_dino.eval.audit.survey import Scale, Survey
+from sts_dino.hub.contract.measured import Interval
+from sts_dino.hub.contract.results import Frozen
+from sts_dino.hub.errors import InputError
+from sts_dino.hub.untrusted import Markdown, format_code, format_table
 
-WEIGHTS = ("linear", "quadratic")
-KAPPAS = {"kappa": "Cohen's κ", **{f"kappa_{kind}": f"κ, {kind} weights" for kind in WEIGHTS}}
-SAMPLES = 2_000
-FEWEST = 10  # pairs that a correlation needs
-DRAWS = 2000  # resamples of source sentences
-Counts = NDArray[np.int64]
-Rows = NDArray[np.int64]
+KAPPA_WEIGHTS = ("linear", "quadratic")
+KAPPA_NAMES = {
+    "kappa": "Cohen's κ",
+    **{f"kappa_{kind}": f"κ, {kind} weights" for kind in KAPPA_WEIGHTS},
+}
+RESAMPLED_TABLES = 2_000  # confusion tables that the bootstrap of a κ draws
+MIN_CORRELATION_PAIRS = 10  # a correlation of fewer pairs is refused
+SOURCE_RESAMPLES = 2000  # bootstrap resamples of the source sentences
+INTERVAL_PERCENTILES = [2.5, 97.5]  # the ends of a 95 % interval
+Counts = NDArray[np.int64]  # confusion tables: (labels, labels), or (tables, labels, labels)
+Rows = NDArray[np.int64]  # (n,) numbers of rows, repeated where a row was drawn twice
 Statistic = Callable[[Rows], float]
 
 
 class Agreement(Frozen):
-    """Two raters on the same ``n`` items. A κ is None where it is undefined: both gave one and the same label only.
+    """Agreement of two raters on the same ``n`` items.
 
-    ``counts``: a row for each label of the first rater, a column for each of the second. ``same``: percent, with
-    Wilson's interval. ``kappas``: those of ``KAPPAS``, weighted on an ordered scale only, with bootstrap intervals over
-    items.
+    ``counts`` has a row for each label of the first rater and a column for each of the second.
+    ``same`` is the share of equal labels in percent, with Wilson's interval. ``kappas`` has the
+    keys of ``KAPPA_NAMES`` and bootstrap intervals over items; weighted κ needs an ordered scale.
+    A κ is None where it is undefined: both raters gave one and the same label to every item.
     """
 
     n: int
@@ -46,166 +55,301 @@ class Agreement(Frozen):
         return self.kappas["kappa"]
 
 
-def rounded(value: float, low: float, high: float) -> Interval:
-    """A value and its interval, with four decimals."""
-    return Interval(value=round(float(value), 4), low=round(float(low), 4), high=round(float(high), 4))
-
-
-def wilson(count: int, n: int, unit: float = 1.0) -> Interval:
-    """``count`` of ``n`` in ``unit`` (100: percent) with Wilson's 95 % interval; of nothing, 0 in [0, 1]."""
-    from scipy.stats import binomtest  # costs most of a second
-
-    if n == 0:
-        return rounded(0, 0, unit)
-    around = binomtest(count, n).proportion_ci(0.95, method="wilson")
-    return rounded(unit * count / n, unit * around.low, unit * around.high)
-
-
-def agreement(first: Sequence[str], second: Sequence[str], scale: Scale, seed: int = 0) -> Agreement:
-    """Agreement of two raters' labels, item by item; at least one item.
-
-    κ depends on the table alone, so the bootstrap draws whole tables: from the multinomial of the observed cells.
-    """
-    from sklearn.metrics import confusion_matrix
-
-    n, counts = len(first), confusion_matrix(first, second, labels=list(scale.labels))
-    drawn = np.random.default_rng(seed).multinomial(n, counts.ravel() / n, size=SAMPLES).reshape(-1, *counts.shape)
-
-    def kappa(weights: str | None) -> Interval | None:
-        (value,) = kappas(counts[None], weights)
-        return rounded(value, *np.nanpercentile(kappas(drawn, weights), [2.5, 97.5])) if np.isfinite(value) else None
-
-    return Agreement(
-        n=n,
-        counts=counts.tolist(),
-        same=wilson(int(np.trace(counts)), n, 100),
-        kappas={"kappa": kappa(None), **{f"kappa_{kind}": kappa(kind) for kind in WEIGHTS if scale.ordered}},
+def make_interval(value: float, low: float, high: float) -> Interval:
+    """Return a value and the ends of its interval, rounded to four decimals."""
+    return Interval(
+        value=round(float(value), 4), low=round(float(low), 4), high=round(float(high), 4)
     )
 
 
-def kappas(tables: Counts, weights: str | None = None) -> NDArray[np.float64]:
-    """Cohen's κ of many confusion tables (tables, labels, labels) → (tables,); NaN where it is undefined."""
-    places = np.arange(tables.shape[-1])
-    distance = np.abs(places[:, None] - places).astype(float)
+def compute_wilson_interval(count: int, n: int, unit: float = 1.0) -> Interval:
+    """Return the share ``count / n`` with Wilson's 95 % interval.
+
+    Args:
+        count: the number of hits, 0 to ``n``.
+        n: the number of items; for 0 items the share is 0 and the interval is [0, ``unit``].
+        unit: the value that stands for all items: 1 for a fraction, 100 for percent.
+    """
+    from scipy.stats import binomtest  # costs most of a second
+
+    if n == 0:
+        return make_interval(0, 0, unit)
+    bounds = binomtest(count, n).proportion_ci(0.95, method="wilson")
+    return make_interval(unit * count / n, unit * bounds.low, unit * bounds.high)
+
+
+def measure_agreement(
+    first: Sequence[str], second: Sequence[str], scale: Scale, seed: int = 0
+) -> Agreement:
+    """Measure the agreement of two raters' labels.
+
+    κ depends on the confusion table alone. So the bootstrap draws whole tables from the multinomial
+    distribution of the observed cells.
+
+    Args:
+        first: the first rater's label of each item, (n,) with n ≥ 1.
+        second: the second rater's label of each item, (n,).
+        scale: the possible labels; an ordered scale adds the weighted κ.
+        seed: seed of the bootstrap.
+    """
+    from sklearn.metrics import confusion_matrix
+
+    n = len(first)
+    counts = confusion_matrix(first, second, labels=list(scale.labels))
+    generator = np.random.default_rng(seed)
+    cells = generator.multinomial(n, counts.ravel() / n, size=RESAMPLED_TABLES)
+    resampled_tables = cells.reshape(-1, *counts.shape)
+    kappas: dict[str, Interval | None] = {"kappa": _make_kappa_interval(counts, resampled_tables)}
+    if scale.ordered:
+        for kind in KAPPA_WEIGHTS:
+            kappas[f"kappa_{kind}"] = _make_kappa_interval(counts, resampled_tables, kind)
+    same = compute_wilson_interval(int(np.trace(counts)), n, 100)
+    return Agreement(n=n, counts=counts.tolist(), same=same, kappas=kappas)
+
+
+def _make_kappa_interval(
+    counts: Counts, resampled_tables: Counts, weights: str | None = None
+) -> Interval | None:
+    """Return κ of a confusion table with its bootstrap interval; None where κ is undefined."""
+    kappa = compute_kappas(counts[None], weights)[0]
+    if not np.isfinite(kappa):
+        return None
+    resampled = compute_kappas(resampled_tables, weights)
+    return make_interval(kappa, *np.nanpercentile(resampled, INTERVAL_PERCENTILES))
+
+
+def compute_kappas(tables: Counts, weights: str | None = None) -> NDArray[np.float64]:
+    """Return Cohen's κ of each confusion table, (tables,); NaN where it is undefined.
+
+    Args:
+        tables: counts of label pairs, (tables, labels, labels).
+        weights: the cost of a disagreement: None (1), "linear" (the distance of the labels) or
+            "quadratic" (the squared distance).
+    """
+    ranks = np.arange(tables.shape[-1])
+    distance = np.abs(ranks[:, None] - ranks).astype(float)
     cost = {None: distance > 0, "linear": distance, "quadratic": distance**2}[weights]
-    expected = tables.sum(axis=2)[:, :, None] * tables.sum(axis=1)[:, None, :] / tables.sum(axis=(1, 2))[:, None, None]
-    observed_cost, expected_cost = (cost * tables).sum(axis=(1, 2)), (cost * expected).sum(axis=(1, 2))
+    expected = (
+        tables.sum(axis=2)[:, :, None]
+        * tables.sum(axis=1)[:, None, :]
+        / tables.sum(axis=(1, 2))[:, None, None]
+    )
+    observed_cost = (cost * tables).sum(axis=(1, 2))
+    expected_cost = (cost * expected).sum(axis=(1, 2))
     ratio = np.full(len(tables), np.nan)
     return 1 - np.divide(observed_cost, expected_cost, out=ratio, where=expected_cost > 0)
 
 
 class Report(Frozen):
-    """Agreement of every annotator with the generator (first rater: the annotator), and of every two with each other.
+    """Agreement of every annotator with the generator, and of every two annotators.
 
-    Annotators without an answer in the sample, and pairs of annotators without a common one, are left out.
-    ``pooled``: all answers of all annotators beside the generator's labels. ``answers``: annotator → row → label.
+    In ``annotators`` the annotator is the first rater and the generator the second. Annotators
+    without an answer in the sample are left out, and so are two annotators without a common row.
+    ``between`` has the keys "NAME, NAME". ``pooled`` compares all answers of all annotators with
+    the generator's labels. ``answers``: annotator → row → label. ``generated``: row → label.
+    ``meanings``: label → the words that the page shows for the label.
     """
 
     dataset: dict[str, str]
     language: str
     seed: int
     rows: tuple[int, ...]
-    meanings: dict[str, str]  # label → its words
+    meanings: dict[str, str]
     annotators: dict[str, Agreement]
     between: dict[str, Agreement]
     pooled: Agreement | None
     answers: dict[str, dict[int, str]]
     generated: dict[int, str]
 
-    def markdown(self) -> str:
-        """The report as Markdown; confusion tables in percent of each column, as in DINO's Table 3."""
-        return fill("agreement.md.jinja", report=self, percents=self._percents, values=_values)
+    def to_markdown(self) -> str:
+        """Return the report as Markdown.
 
-    def _percents(self, found: Agreement) -> Markdown:
-        sums = [sum(column) for column in zip(*found.counts, strict=True)]
-        rows = [
-            [code(label), *(f"{100 * n / of:.0f} %" if of else "–" for n, of in zip(row, sums, strict=True))]
-            for label, row in zip(self.meanings, found.counts, strict=True)
-        ]
-        return table(["human ↓ generator →", *map(code, self.meanings)], [*rows, ["rows", *sums]])
+        Confusion tables are in percent of a column, as in DINO's Table 3.
+        """
+        return fill_template(
+            "agreement.md.jinja",
+            report=self,
+            percents=self._format_percentages,
+            values=_format_values,
+        )
+
+    def _format_percentages(self, agreement: Agreement) -> Markdown:
+        """Return a confusion table in percent of a column, with the number of rows below."""
+        counts = np.array(agreement.counts)
+        totals = counts.sum(axis=0).tolist()
+        rows: list[list[object]] = []
+        for label, row in zip(self.meanings, agreement.counts, strict=True):
+            rows.append([format_code(label), *map(_format_percentage, row, totals)])
+        header = ["human ↓ generator →", *map(format_code, self.meanings)]
+        return format_table(header, [*rows, ["rows", *totals]])
 
 
-def compared(scale: Scale, *both: tuple[Mapping[int, str], Mapping[int, str]]) -> Agreement | None:
-    """Agreement on the rows that two raters (row → label) have in common, of all pairs of raters; None without one."""
-    common = [(one[row], other[row]) for one, other in both for row in one if row in other]
-    return agreement([one for one, _ in common], [other for _, other in common], scale) if common else None
+def _format_percentage(count: int, total: int) -> str:
+    return f"{100 * count / total:.0f} %" if total else "–"
+
+
+def compare_raters(
+    scale: Scale, *raters: tuple[Mapping[int, str], Mapping[int, str]]
+) -> Agreement | None:
+    """Return the agreement of pairs of raters, all pairs pooled; None without a common row.
+
+    Args:
+        scale: the possible labels.
+        raters: pairs of a first and a second rater; a rater is a mapping row → label. Only rows
+            that both raters of a pair have labelled count.
+    """
+    first_labels: list[str] = []
+    second_labels: list[str] = []
+    for first, second in raters:
+        common = [row for row in first if row in second]
+        first_labels += [first[row] for row in common]
+        second_labels += [second[row] for row in common]
+    return measure_agreement(first_labels, second_labels, scale) if first_labels else None
 
 
 def make_report(survey: Survey) -> Report:
-    """Compare a survey's answers with the generator's labels."""
-    examples, scale = survey.examples, survey.examples.scale
+    """Compare a survey's answers with the generator's labels, and annotators with each other."""
+    # The generator's labels, and the labels of every annotator with an answer
+    examples = survey.examples
+    scale = examples.scale
     generated = {row: examples.labels[row] for row in survey.rows}
-    given = {name: rows for name, rows in survey.answers().items() if rows}
-    between = {f"{a}, {b}": compared(scale, (given[a], given[b])) for a, b in combinations(given, 2)}
+    answers = {name: labels for name, labels in survey.read_answers().items() if labels}
+
+    # Each annotator beside the generator, and each two annotators
+    annotators: dict[str, Agreement] = {}
+    for name, labels in answers.items():
+        if agreement := compare_raters(scale, (labels, generated)):
+            annotators[name] = agreement
+    between: dict[str, Agreement] = {}
+    for first, second in combinations(answers, 2):
+        if agreement := compare_raters(scale, (answers[first], answers[second])):
+            between[f"{first}, {second}"] = agreement
     return Report(
         dataset={key: getattr(examples, key) for key in ("name", "config", "split", "sha256")},
         language=examples.language,
         seed=survey.seed,
         rows=survey.rows,
         meanings=dict(zip(scale.labels, scale.meanings, strict=True)),
-        annotators={name: found for name, rows in given.items() if (found := compared(scale, (rows, generated)))},
-        between={names: found for names, found in between.items() if found},
-        pooled=compared(scale, *((rows, generated) for rows in given.values())),
-        answers=given,
+        annotators=annotators,
+        between=between,
+        pooled=compare_raters(scale, *((labels, generated) for labels in answers.values())),
+        answers=answers,
         generated=generated,
     )
 
 
-def _values(found: Agreement, heading: str) -> Markdown:
-    same = f"{found.same.value:.0f} % [{found.same.low:.0f}, {found.same.high:.0f}]"
-    shown = [[KAPPAS[name], Markdown(one or "undefined (one label only)")] for name, one in found.kappas.items()]
-    return table(["", heading], [["rows", str(found.n)], ["equal labels", Markdown(same)], *shown])
+def _format_values(agreement: Agreement, heading: str) -> Markdown:
+    """Return the rows, equal labels and κ of an agreement as a table of one column."""
+    same = agreement.same
+    rows = [
+        ["rows", str(agreement.n)],
+        ["equal labels", Markdown(f"{same.value:.0f} % [{same.low:.0f}, {same.high:.0f}]")],
+    ]
+    for name, kappa in agreement.kappas.items():
+        rows.append([KAPPA_NAMES[name], Markdown(kappa or "undefined (one label only)")])
+    return format_table(["", heading], rows)
 
 
-def correlation_interval(scores: ArrayLike, values: ArrayLike, resamples: Sequence[Rows]) -> Interval | None:
-    """Spearman's correlation of scores and values, from -1 to 1, with its interval.
+def compute_correlation_interval(
+    scores: ArrayLike, values: ArrayLike, resamples: Sequence[Rows]
+) -> Interval | None:
+    """Return Spearman's correlation of scores and values (-1 to 1) with its 95 % interval.
 
-    None where it is undefined: scores or values that are all the same.
+    Args:
+        scores: one number for each pair, (n,).
+        values: another number for each pair, (n,).
+        resamples: the rows of each bootstrap resample.
+
+    Returns None where the correlation is undefined: all scores, or all values, are the same.
     """
     from scipy.stats import spearmanr
 
-    both = np.asarray(scores), np.asarray(values)
+    all_scores = np.asarray(scores)
+    all_values = np.asarray(values)
 
-    def correlation(rows: Rows) -> float:
-        first, second = (one[rows] for one in both)
-        return float("nan") if 0 in (np.ptp(first), np.ptp(second)) else float(spearmanr(first, second).statistic)
+    def correlate_rows(rows: Rows) -> float:
+        first = all_scores[rows]
+        second = all_values[rows]
+        if np.ptp(first) == 0 or np.ptp(second) == 0:
+            return float("nan")
+        return float(spearmanr(first, second).statistic)
 
-    whole = np.arange(len(both[0]))
-    return None if np.isnan(correlation(whole)) else bootstrap_interval(correlation, resamples, len(whole))
+    rows = len(all_scores)
+    if np.isnan(correlate_rows(np.arange(rows))):
+        return None
+    return compute_bootstrap_interval(correlate_rows, resamples, rows)
 
 
-def resampled(first: Sequence[str]) -> list[Rows]:
-    """The rows of as many source sentences as there are, drawn with replacement, ``DRAWS`` times."""
+def resample_source_sentences(first: Sequence[str]) -> list[Rows]:
+    """Draw bootstrap resamples of source sentences: ``SOURCE_RESAMPLES`` arrays of row numbers.
+
+    A resample draws as many source sentences as there are, with replacement, and has all rows of
+    each drawn source sentence. The draws are the same in every call.
+
+    Args:
+        first: the source sentence of each row.
+    """
     numbers = {text: number for number, text in enumerate(dict.fromkeys(first))}
-    of_rows = np.array([numbers[text] for text in first])
-    order, counts = np.argsort(of_rows, kind="stable"), np.bincount(of_rows)
-    members = np.split(order.astype(np.int32), np.cumsum(counts)[:-1])
-    draws = np.random.default_rng(0).integers(0, len(members), (DRAWS, len(members)))
-    return [np.concatenate([members[number] for number in drawn]) for drawn in draws]
+    sentence_of_row = np.array([numbers[text] for text in first])
+    order = np.argsort(sentence_of_row, kind="stable").astype(np.int32)
+    rows_of_sentence = np.split(order, np.cumsum(np.bincount(sentence_of_row))[:-1])
+    sentences = len(rows_of_sentence)
+    draws = np.random.default_rng(0).integers(0, sentences, (SOURCE_RESAMPLES, sentences))
+    resamples = []
+    for drawn in draws:
+        resamples.append(np.concatenate([rows_of_sentence[number] for number in drawn]))
+    return resamples
 
 
-def bootstrap_interval(value: Statistic, resamples: Sequence[Rows], rows: int) -> Interval:
-    """A statistic of all rows, and its 95 % percentile interval; resamples that leave it undefined are passed over."""
-    whole = value(np.arange(rows))
+def compute_bootstrap_interval(
+    statistic: Statistic, resamples: Sequence[Rows], rows: int
+) -> Interval:
+    """Return the statistic of all rows and its 95 % percentile interval.
+
+    Resamples for which the statistic is NaN are passed over. Where all are, the interval is the
+    value itself.
+
+    Args:
+        statistic: a function of row numbers.
+        resamples: the row numbers of each bootstrap resample.
+        rows: the number of all rows.
+    """
+    value = statistic(np.arange(rows))
     with np.errstate(invalid="ignore"):
-        low, high = np.nanpercentile([value(drawn) for drawn in resamples], [2.5, 97.5])
-    low, high = (end if np.isfinite(end) else whole for end in (low, high))
-    return rounded(whole, low, high)
+        ends = np.nanpercentile([statistic(drawn) for drawn in resamples], INTERVAL_PERCENTILES)
+    low, high = np.where(np.isfinite(ends), ends, value)
+    return make_interval(value, low, high)
 
 
-def agreements(
+def correlate_cosines(
     scores: Sequence[float], first: Sequence[str], cosines: Mapping[str, Sequence[float]]
 ) -> dict[str, Interval]:
-    """Encoder → Spearman's correlation of its cosines with human scores, all on the same resamples.
+    """Return encoder → Spearman's correlation of the encoder's cosines with human scores.
 
-    scores, first: human score and source sentence of each pair. Intervals are 95 % percentile bootstrap intervals over
-    source sentences. Raises InputError for too few pairs, and for scores or cosines that are all the same.
+    All encoders share the same resamples. Intervals are 95 % percentile bootstrap intervals over
+    source sentences.
+
+    Args:
+        scores: the human score of each pair.
+        first: the source sentence of each pair.
+        cosines: encoder → the cosine of each pair.
+
+    Raises InputError for fewer than ``MIN_CORRELATION_PAIRS`` pairs, and for scores or cosines that
+    are all the same.
     """
-    if len(scores) < FEWEST:
-        raise InputError("judgements", f"{len(scores)} pairs are answered", allowed=f"at least {FEWEST}")
-    resamples = resampled(first)
-    found = {name: correlation_interval(scores, values, resamples) for name, values in cosines.items()}
-    for name, interval in found.items():
+    if len(scores) < MIN_CORRELATION_PAIRS:
+        raise InputError(
+            "judgements",
+            f"{len(scores)} pairs are answered",
+            allowed=f"at least {MIN_CORRELATION_PAIRS}",
+        )
+    resamples = resample_source_sentences(first)
+    correlations = {}
+    for name, values in cosines.items():
+        interval = compute_correlation_interval(scores, values, resamples)
         if interval is None:
-            raise InputError(name, "has no correlation with answers that are all the same, or cosines that are")
-    return {name: interval for name, interval in found.items() if interval}
+            raise InputError(
+                name, "has no correlation with answers that are all the same, or cosines that are"
+            )
+        correlations[name] = interval
+    return correlations

@@ -1,16 +1,21 @@
-"""Label a dataset by people, blind: ``sts-dino annotate RUN [--sample --seed --port --out --report]``.
+"""Label a dataset by people, blind: ``sts-dino annotate RUN [--sample --seed --port --report]``.
 
-DINO's human evaluation (Table 3). A page of plain HTML forms on the loopback shows random pairs without their labels;
-several people can answer, each under a name. Answers are on disk at once, and a later start resumes.
+The command repeats DINO's human evaluation (Table 3). A page of plain HTML forms on the loopback
+address shows random pairs without their labels. Several people can answer, each under a name. Every
+answer is on disk at once, and a later start resumes.
 
-The page loads nothing from elsewhere. Its address holds a token: other users, programs and sites do not know it.
-Requests under another host or port are refused, and so are forms of other sites.
+The page loads nothing from elsewhere. Its address holds a token that other users, programs and
+sites do not know. The page refuses requests under another host or port and forms of other sites.
 """
 
+import logging
 import secrets
+import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import ThreadingTCPServer
@@ -20,136 +25,222 @@ from urllib.parse import parse_qs, urlencode
 import typer
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from eval.audit import command
-from eval.audit.agreement import make_report
-from eval.audit.source import find_rows
-from eval.audit.survey import (
-    FILE,
-    LONGEST_NAME,
+from sts_dino.eval.audit import command
+from sts_dino.eval.audit.agreement import make_report
+from sts_dino.eval.audit.source import find_rows
+from sts_dino.eval.audit.survey import (
+    ANSWERS_FILE,
+    MAX_NAME_CHARACTERS,
     AnswerStore,
     Survey,
-    clean_name,
-    draw,
-    page_words,
+    draw_rows,
+    get_words,
+    load_page_words,
+    normalize_name,
     read_examples,
-    words_in,
 )
-from hub.cli import JsonOption, new_app, say
-from hub.errors import InputError, RunError, StsDinoError
+from sts_dino.hub.cli import JsonOption, make_app
+from sts_dino.hub.errors import InputError, RunError, StsDinoError
 
-HOST = "127.0.0.1"
-SAMPLE = 100  # rows
+logger = logging.getLogger(__name__)
+
+LOOPBACK_HOST = "127.0.0.1"
+DEFAULT_SAMPLE_ROWS = 100
 _TEMPLATES = Environment(
-    loader=PackageLoader("eval.audit"), undefined=StrictUndefined, autoescape=True, trim_blocks=True, lstrip_blocks=True
+    loader=PackageLoader("sts_dino.eval.audit"),
+    undefined=StrictUndefined,
+    autoescape=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
 )
-MOST_BYTES, MOST_READ = 10_000, 1 << 20  # of a form: accepted, read
-UNREAD_SECONDS = 0.4  # an answer sooner than that after its texts came is the second click on the pair before
+MAX_FORM_BYTES = 10_000
+REQUEST_TIMEOUT_SECONDS = 60.0  # for a whole request, however slowly its bytes come
+# An answer that comes sooner after its texts is a second click on the pair before
+MIN_READING_SECONDS = 0.4
 
 
 class Page(ThreadingTCPServer):
-    """The page of a survey on a port of the loopback; port 0 takes a free one. Raises RunError for a taken port."""
+    """Web server of a survey's page on a port of the loopback address; port 0 takes a free port.
 
-    daemon_threads = allow_reuse_address = True
+    ``url`` is the page's address. ``hosts`` are the values of the Host header that are served, and
+    ``root`` is the path of the page with its token. Raises RunError for a port that cannot be used.
+    """
+
+    daemon_threads = True
+    allow_reuse_address = True
 
     def __init__(self, survey: Survey, port: int):
         self.survey = survey
         try:
-            super().__init__((HOST, port), _Handler)
+            super().__init__((LOOPBACK_HOST, port), _Handler)
         except OSError as error:
-            raise RunError(f"port {port}", f"cannot be used: {error.strerror}", hint="give another: --port") from error
+            raise RunError(
+                f"port {port}", f"cannot be used: {error.strerror}", hint="give another: --port"
+            ) from error
         port = self.server_address[1]
-        self.hosts, self.root = (f"{HOST}:{port}", f"localhost:{port}"), f"/{secrets.token_urlsafe()}/"
+        self.hosts = (f"{LOOPBACK_HOST}:{port}", f"localhost:{port}")
+        self.root = f"/{secrets.token_urlsafe()}/"
         self.url = f"http://{self.hosts[0]}{self.root}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Report an exception of a handler, except that a browser went away."""
+        """Print the traceback of a handler's exception; a connection that broke is no error."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: Page
-    timeout = 60  # seconds
+
+    def setup(self) -> None:
+        """Begin a request; a timer cuts the connection after ``REQUEST_TIMEOUT_SECONDS``."""
+        super().setup()
+        self.deadline = threading.Timer(REQUEST_TIMEOUT_SECONDS, self._cut_connection)
+        self.deadline.daemon = True
+        self.deadline.start()
+
+    def finish(self) -> None:
+        """End a request and its timer."""
+        self.deadline.cancel()
+        super().finish()
+
+    def _cut_connection(self) -> None:
+        """Shut the connection down, which ends a read that waits; ignore a closed connection."""
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
 
     def do_GET(self) -> None:
-        if self._is_allowed():
-            self._try(self._show, self.path.partition("?")[2])
+        """Send the start page, a question, or the page after the last question."""
+        if self._check_request():
+            self._handle_form(self._show_position, self.path.partition("?")[2])
 
     def do_POST(self) -> None:
-        length = self.headers.get("Content-Length", "0")
-        is_number = length.isdecimal() and len(length) < 10
-        body = self.rfile.read(min(int(length), MOST_READ)) if is_number else b""  # unread, a refusal would be a reset
-        if not self._is_allowed():
+        """Store an answer and redirect to the next question.
+
+        The headers are checked before the form is read: host, address, origin and length. A form
+        that ends before its length is dropped without a response.
+        """
+        if not self._check_request():
             return
-        here = f"http://{self.headers['Host']}"
-        if self.headers.get("Origin", here) != here:
+        site = f"http://{self.headers['Host']}"
+        length = self.headers.get("Content-Length", "")
+        if self.headers.get("Origin", site) != site:
             self._send(403, "a form of another site")
-        elif len(body) > MOST_BYTES:
+        elif not (length.isascii() and length.isdecimal()):
+            self._send(411, "a form without its length")
+        elif len(length) > len(str(MAX_FORM_BYTES)) or int(length) > MAX_FORM_BYTES:
             self._send(413, "a form that is too long")
         else:
-            self._try(self._store, body.decode("utf-8", "replace"))
+            body = self.rfile.read(int(length))
+            if len(body) == int(length):
+                self._handle_form(self._store_answer, body.decode("utf-8", "replace"))
 
-    def _is_allowed(self) -> bool:
-        is_here = self.headers.get("Host", "") in self.server.hosts  # else DNS rebinding
-        is_page = secrets.compare_digest(self.path.partition("?")[0].encode(), self.server.root.encode())
-        if not (is_here and is_page):
-            self._send(404 if is_here else 400, "no such page")
-        return is_here and is_page
+    def _check_request(self) -> bool:
+        """Return whether the request names this host and the page's path; else send a refusal."""
+        # Another site's name that leads to this address would be DNS rebinding
+        is_host = self.headers.get("Host", "") in self.server.hosts
+        path = self.path.partition("?")[0]
+        is_page = secrets.compare_digest(path.encode(), self.server.root.encode())
+        if not is_host:
+            self._send(400, "no such page")
+        elif not is_page:
+            self._send(404, "no such page")
+        return is_host and is_page
 
-    def _try(self, act: Callable[[dict[str, str]], None], query: str) -> None:
+    def _handle_form(self, handler: Callable[[dict[str, str]], None], query: str) -> None:
+        """Call ``handler`` with the fields of a form, or send a page that names the error.
+
+        Args:
+            handler: the method that answers the request; it gets field → last value.
+            query: the form as a query string.
+        """
         form = {name: values[-1] for name, values in parse_qs(query).items()}
         try:
-            act(form)
+            handler(form)
         except (StsDinoError, KeyError, ValueError) as error:
             status = 500 if isinstance(error, RunError) else 400
             self._render(status, name=form.get("annotator", ""), problem=str(error))
 
-    def _show(self, form: dict[str, str]) -> None:
+    def _show_position(self, form: dict[str, str]) -> None:
+        """Send the question at the form's ``place``, by default the annotator's first open one.
+
+        A form without an annotator gets the start page. Raises InputError for a name that cannot
+        be stored, ValueError for a place that is not a number.
+        """
         if "annotator" not in form:
             self._render(200)
             return
-        name, survey = clean_name(form["annotator"]), self.server.survey
-        place = int(form.get("place", survey.next_open(name)))
-        place, rows = min(max(place, 0), len(survey.rows)), survey.rows
-        given, examples = survey.answers().get(name, {}), survey.examples
-        shown = {"name": name, "place": place, "answered": len(given)}
-        if place < len(rows):
-            texts = list(zip(examples.headings, examples.texts[rows[place]], strict=True))
-            shown |= {"texts": texts, "chosen": given.get(rows[place])}
-        self._render(200, **shown)
+        survey = self.server.survey
+        name = normalize_name(form["annotator"])
+        position = int(form.get("place", survey.find_next_open(name)))
+        position = min(max(position, 0), len(survey.rows))
+        answers = survey.read_answers().get(name, {})
+        context = {"name": name, "place": position, "answered": len(answers)}
+        if position < len(survey.rows):
+            row = survey.rows[position]
+            examples = survey.examples
+            context["texts"] = list(zip(examples.headings, examples.texts[row], strict=True))
+            context["chosen"] = answers.get(row)
+        self._render(200, **context)
 
-    def _store(self, form: dict[str, str]) -> None:
-        name, place = clean_name(form["annotator"]), int(form["place"])
-        if time.time() - float(form["shown"]) >= UNREAD_SECONDS:
-            place = self.server.survey.answer(name, place, form["label"])
-        self._send(303, "", Location=f"?{urlencode({'annotator': name, 'place': place})}")
+    def _store_answer(self, form: dict[str, str]) -> None:
+        """Store the form's answer, unless it came too soon, and redirect to the next question."""
+        name = normalize_name(form["annotator"])
+        position = int(form["place"])
+        if time.time() - float(form["shown"]) >= MIN_READING_SECONDS:
+            position = self.server.survey.store_answer(name, position, form["label"])
+        self._send(303, "", Location=_format_query(name, position))
 
-    def _render(self, status: int, **shown: Any) -> None:
-        survey, nonce = self.server.survey, secrets.token_urlsafe()
-        examples, scale = survey.examples, survey.examples.scale
-        context = {
-            **{"name": "", "place": None, "texts": [], "chosen": None, "problem": ""},
-            **{"words": words_in(examples.language), "language": examples.language, "total": len(survey.rows)},
-            **{"scale": scale, "choices": list(zip(scale.labels, scale.meanings, strict=True))},
-            **{"longest": LONGEST_NAME, "shown": time.time(), "nonce": nonce},
-            "here": lambda place: f"?{urlencode({'annotator': shown['name'], 'place': place})}",
+    def _render(self, status: int, **context: Any) -> None:
+        """Send the page with an HTTP status; ``context`` replaces values of the start page."""
+        survey = self.server.survey
+        examples = survey.examples
+        scale = examples.scale
+        nonce = secrets.token_urlsafe()
+        start_page: dict[str, Any] = {
+            "name": "",
+            "place": None,
+            "texts": [],
+            "chosen": None,
+            "problem": "",
+            "words": get_words(examples.language),
+            "language": examples.language,
+            "total": len(survey.rows),
+            "scale": scale,
+            "choices": list(zip(scale.labels, scale.meanings, strict=True)),
+            "longest": MAX_NAME_CHARACTERS,
+            "shown": time.time(),
+            "nonce": nonce,
+            "here": lambda position: _format_query(context["name"], position),
         }
         page = _TEMPLATES.get_template("page.html.jinja")
-        self._send(status, page.render(context | shown), nonce)
+        self._send(status, page.render(start_page | context), nonce)
 
     def _send(self, status: int, body: str, nonce: str = "", **headers: str) -> None:
+        """Send a response.
+
+        Args:
+            status: HTTP status.
+            body: the page, or a message of one line.
+            nonce: the nonce of the page's style and script; empty: the body is plain text.
+            headers: further headers, name → value.
+        """
         content = body.encode("utf-8", "replace")
-        own = f"style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; form-action 'self'" if nonce else ""
-        self.send_response(status)
-        for name, value in {
-            "Content-Type": f"text/{'html' if nonce else 'plain'}; charset=utf-8",
+        kind = "plain"
+        policy = "default-src 'none'; base-uri 'none'; frame-ancestors 'none'; "
+        if nonce:
+            kind = "html"
+            policy += f"style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; form-action 'self'"
+        all_headers = {
+            "Content-Type": f"text/{kind}; charset=utf-8",
             "Content-Length": str(len(content)),
-            "Content-Security-Policy": f"default-src 'none'; base-uri 'none'; frame-ancestors 'none'; {own}",
+            "Content-Security-Policy": policy,
             "Referrer-Policy": "same-origin",  # a form's Origin header stays
             "X-Content-Type-Options": "nosniff",
             "Cache-Control": "no-store",
             **headers,
-        }.items():
+        }
+        self.send_response(status)
+        for name, value in all_headers.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)
@@ -158,27 +249,41 @@ class _Handler(BaseHTTPRequestHandler):
         """Log no request: it holds the name of an annotator."""
 
 
-app = new_app("Label a dataset by people, blind, and compare their labels with the generator's.")
+def _format_query(annotator: str, position: int) -> str:
+    return f"?{urlencode({'annotator': annotator, 'place': position})}"
+
+
+app = make_app("Label a dataset by people, blind, and compare their labels with the generator's.")
 
 
 @app.command()
 def main(
-    place: command.PlaceArgument,
+    run: command.DatasetArgument,
     sample: Annotated[
-        int | None, typer.Option(min=1, help=f"How many random rows are shown [default: {SAMPLE}, or all of fewer]")
+        int | None,
+        typer.Option(
+            min=1,
+            help=f"Number of random rows [default: {DEFAULT_SAMPLE_ROWS}, or all of fewer]",
+        ),
     ] = None,
     seed: command.SeedOption = 42,
     config: command.ConfigOption = None,
     split: Annotated[str, typer.Option(help="Split of the config")] = "train",
     language: Annotated[
-        str | None, typer.Option(metavar="CODE", help="Of the page's words, e.g. de [default: the dataset's]")
+        str | None,
+        typer.Option(metavar="CODE", help="Language of the page [default: the dataset's]"),
     ] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0: any free one")] = 7860,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of the page; 0: any free one")
+    ] = 7860,
     out: command.OutOption = None,
-    report: Annotated[bool, typer.Option("--report", help="No page: compare the answers, print and write")] = False,
+    report: Annotated[
+        bool, typer.Option("--report", help="No page: compare the answers, print and write")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show random rows of RUN to people, without labels, and compare their labels with the generator's.
+    """Show random rows of RUN to people, without labels, and compare their labels with the
+    generator's.
 
     Examples:
 
@@ -186,33 +291,60 @@ def main(
 
       sts-dino annotate artifacts/datasets/sts-dino-x2 --report
     """
-    if language is not None and language not in page_words():
-        raise InputError("--language", f"{language!r} is not spoken by the page", allowed=", ".join(page_words()))
-    examples = read_examples(find_rows(place, config, split), language)
-    rows = draw(examples, sample or min(SAMPLE, len(examples)), seed)
-    folder = out or command.default_folder("annotations", examples.name, examples.config)
-    if report and not (folder / FILE).is_file():
-        raise InputError(folder, f"holds no answers (no {FILE})", hint="run without --report first")
-    command.made_folder(folder)
+    languages = load_page_words()
+    if language is not None and language not in languages:
+        raise InputError(
+            "--language", f"{language!r} is not spoken by the page", allowed=", ".join(languages)
+        )
+
+    # The drawn rows and the stored answers
+    examples = read_examples(find_rows(run, config, split), language)
+    rows = draw_rows(examples, sample or min(DEFAULT_SAMPLE_ROWS, len(examples)), seed)
+    folder = out or command.get_default_folder("annotations", examples.name, examples.config)
+    if report and not (folder / ANSWERS_FILE).is_file():
+        raise InputError(
+            folder, f"holds no answers (no {ANSWERS_FILE})", hint="run without --report first"
+        )
+    command.make_output_folder(folder)
     survey = Survey(examples, seed, rows, AnswerStore(folder, examples))
+
+    # The page until Ctrl-C; the report follows once an annotator has answered every row
+    if not report:
+        _serve_page(survey, port, folder)
+        answers = survey.read_answers()
+        report = any(len(labels) == len(rows) for labels in answers.values())
     if report:
-        _report(survey, folder, as_json)
-        return
+        _write_agreement(survey, folder, as_json)
+
+
+def _serve_page(survey: Survey, port: int, folder: Path) -> None:
+    """Log the page's address and serve the page until Ctrl-C; ``folder`` holds the answers."""
+    examples = survey.examples
+    source = f"{examples.name} ({examples.config}, {examples.split})"
+    drawn = f"{len(survey.rows)} of {len(examples)} rows of {source}, seed {survey.seed}"
     with Page(survey, port) as page:
-        source = f"{examples.name} ({examples.config}, {examples.split})"
-        say(f"{len(rows)} of {len(examples)} rows of {source}, seed {seed}; answers in {folder}")
-        say(f"open {page.url} in a browser; Ctrl-C ends")
+        logger.info(f"{drawn}; answers in {folder}")
+        logger.info(f"open {page.url} in a browser; Ctrl-C ends")
         try:
             page.serve_forever()
         except KeyboardInterrupt:  # the usual end
-            say("stopped; every answer is on disk. The same command with --report compares them, finished or not")
-    if any(len(given) == len(rows) for given in survey.answers().values()):  # nobody is to see labels before
-        _report(survey, folder, as_json)
+            logger.info(
+                "stopped; every answer is on disk. The same command with --report compares them, "
+                "finished or not"
+            )
 
 
-def _report(survey: Survey, folder: Path, as_json: bool) -> None:
-    """Write and print agreement.md and agreement.json. Raises InputError when nobody answered."""
+def _write_agreement(survey: Survey, folder: Path, as_json: bool) -> None:
+    """Write agreement.md and agreement.json, and print one of them.
+
+    Raises InputError when nobody answered one of the survey's rows.
+    """
     report = make_report(survey)
     if not report.annotators:
-        raise InputError(folder, "holds no answer to these rows", hint="run without --report first, or check --seed")
-    command.write_report(folder, "agreement", report.markdown(), report.model_dump(mode="json"), as_json)
+        raise InputError(
+            folder,
+            "holds no answer to these rows",
+            hint="run without --report first, or check --seed",
+        )
+    facts = report.model_dump(mode="json")
+    command.write_report(folder, "agreement", report.to_markdown(), facts, as_json)

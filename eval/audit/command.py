@@ -1,6 +1,7 @@
-"""Options, folders and reports that the commands of this package share."""
+"""Options, output folders and reports of the commands that measure a dataset."""
 
 import json
+import logging
 import re
 from functools import cache
 from pathlib import Path
@@ -9,67 +10,100 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hub.cli import answer, say
-from hub.contract.run_dir import ARTIFACTS
-from hub.durable import write_text
-from hub.errors import InputError
-from hub.untrusted import template_environment
+from sts_dino.hub.cli import print_answer
+from sts_dino.hub.contract.run_dir import ARTIFACTS
+from sts_dino.hub.durable import write_text
+from sts_dino.hub.errors import InputError
+from sts_dino.hub.untrusted import make_template_environment
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-MODEL = "Folder or ORG/NAME[@REVISION]"
-PlaceArgument = Annotated[str, typer.Argument(metavar="RUN", help="Run directory, or ORG/NAME@REVISION of a Hub")]
-ConfigOption = Annotated[str | None, typer.Option("--config", help="Config [default: the one for training]")]
+MODEL_HELP = "Folder or ORG/NAME[@REVISION]"  # of an option that names a model
+MAX_FOLDER_CHARACTERS = 100
+DatasetArgument = Annotated[
+    str, typer.Argument(metavar="RUN", help="Run directory, or ORG/NAME@REVISION of a Hub")
+]
+ConfigOption = Annotated[
+    str | None, typer.Option("--config", help="Config [default: the one for training]")
+]
 OutOption = Annotated[
-    Path | None, typer.Option("--out", metavar="DIR", help="Folder of the results [default: one in artifacts/]")
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Folder of the results [default: one in artifacts/]"),
 ]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of the random rows")]
-NliOption = Annotated[str | None, typer.Option("--nli", help=f"{MODEL} of a cross-encoder for NLI")]
+NliOption = Annotated[
+    str | None, typer.Option("--nli", help=f"{MODEL_HELP} of a cross-encoder for NLI")
+]
 NliLabelsOption = Annotated[
-    str | None, typer.Option("--nli-labels", help="Its outputs in order, if its config does not name them")
+    str | None,
+    typer.Option("--nli-labels", help="Its outputs in order, if its config does not name them"),
 ]
 
 
-def default_folder(kind: str, name: str, config: str) -> Path:
-    """The default folder of measurements, ``artifacts/KIND/...``: outside of the run directory, which is published."""
-    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", f"{name}--{config}").strip("-")
-    return ARTIFACTS / kind / plain[:100]
+def get_default_folder(kind: str, name: str, config: str) -> Path:
+    """Return ``artifacts/KIND/NAME--CONFIG``, the default folder of a dataset's measurements.
+
+    The folder lies outside the run directory, because a run directory is published. Characters of
+    the dataset's name and config that are unsafe in a path become "-".
+    """
+    safe_name = re.sub(r"[^A-Za-z0-9_-]+", "-", f"{name}--{config}").strip("-")
+    return ARTIFACTS / kind / safe_name[:MAX_FOLDER_CHARACTERS]
 
 
-def made_folder(folder: Path, option: str = "--out") -> Path:
-    """The folder, made now: fails before hours of work when it cannot be written. Raises InputError."""
+def make_output_folder(folder: Path, option: str = "--out") -> Path:
+    """Create the folder and return it. Raises InputError when it cannot be written.
+
+    Commands call this function before hours of work. ``option`` is the command-line option that
+    names the folder, for the error.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):
             return folder
     except OSError as error:
-        raise InputError(folder, f"cannot be written: {error.strerror}", hint=f"choose another {option}") from error
+        raise InputError(
+            folder, f"cannot be written: {error.strerror}", hint=f"choose another {option}"
+        ) from error
 
 
-def quiet_transformers() -> None:
-    """Silence the library's warnings and progress bars while models are loaded."""
-    import transformers  # it and torch cost seconds
+def silence_transformers() -> None:
+    """Silence the warnings and progress bars of transformers for the rest of the process."""
+    import transformers  # importing transformers and torch takes seconds
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
 
 
 @cache
-def _environment() -> "Environment":
+def _load_environment() -> "Environment":
     from jinja2 import PackageLoader
 
-    return template_environment(PackageLoader("eval.audit"))
+    return make_template_environment(PackageLoader("sts_dino.eval.audit"))
 
 
-def fill(template: str, **context: Any) -> str:
-    """A template of ``templates/``, filled, all text escaped (``hub.untrusted``); the result ends with one newline."""
-    return _environment().get_template(template).render(context).strip() + "\n"
+def fill_template(name: str, **context: Any) -> str:
+    """Return the template ``templates/NAME`` filled with ``context``, ending with one newline.
+
+    All text of the context is escaped (``sts_dino.hub.untrusted``).
+    """
+    return _load_environment().get_template(name).render(context).strip() + "\n"
 
 
 def write_report(folder: Path, name: str, text: str, facts: dict[str, Any], as_json: bool) -> None:
-    """Write ``NAME.md`` and ``NAME.json``, and print one of them. Cells of ``facts`` may be models."""
+    """Write ``NAME.md`` and ``NAME.json`` into a folder, and print one of them.
+
+    Args:
+        folder: the folder of the two files.
+        name: the name of the two files without a suffix.
+        text: the Markdown report.
+        facts: the JSON document; its values may be pydantic models.
+        as_json: print the JSON document instead of the report.
+    """
+    document = json.dumps(facts, indent=2, ensure_ascii=False, default=vars)
     write_text(folder / f"{name}.md", text)
-    write_text(folder / f"{name}.json", json.dumps(facts, indent=2, ensure_ascii=False, default=vars) + "\n")
-    say(f"written: {folder / name}.md and {name}.json")
-    answer(text.rstrip(), facts, as_json)
+    write_text(folder / f"{name}.json", document + "\n")
+    logger.info(f"written: {folder / name}.md and {name}.json")
+    print_answer(text.rstrip(), facts, as_json)

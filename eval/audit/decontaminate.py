@@ -1,202 +1,588 @@
-"""A dataset without the rows that occur in evaluation data: a run directory to train on, card and publish.
+"""Find and count the rows of a dataset that occur in evaluation data, and drop them.
 
-Only finished configs are written. The new run has the old run's recipe under a name or version of its own. Its
-manifest records what was dropped and why (``hub.contract.measured``), as one of its inputs.
+The counts are a ``sts_dino.hub.contract.measured.Ledger``. The dataset without dropped rows is a
+run directory to train on, card and publish. Only finished configs are written. The new run has the
+recipe of the old run under another name or version. The new manifest records the dropped rows and
+the reasons as one of its inputs.
 """
 
+import hashlib
+import logging
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
 import typer
-from tqdm import tqdm
+from numpy.typing import NDArray
 
-from eval.audit import command
-from eval.audit.evaluation_sentences import Sentences, read_evaluation_sets
-from eval.audit.ledger import DROPPED, SCORED, Bookkeeper, Hits, report
-from eval.audit.source import BATCH, find_dataset
-from eval.tasks.registry import DATASETS
-from hub.cli import JsonOption, new_app, say
-from hub.contract.measured import INPUT, KINDS, PROVENANCE, Dropped, Kind, Origin, SplitRows
-from hub.contract.published_paths import published_path
-from hub.contract.recipe import DatasetRecipe
-from hub.contract.recipe_file import checked, fingerprint, load_recipe, resolved
-from hub.contract.run_dir import (
+from sts_dino.eval.audit import command
+from sts_dino.eval.audit.evaluation_sentences import (
+    EvaluationTexts,
+    Sentences,
+    read_evaluation_sets,
+)
+from sts_dino.eval.audit.source import BATCH_ROWS, Batch, Dataset, DatasetRows, find_dataset
+from sts_dino.eval.tasks.registry import DATASETS
+from sts_dino.hub.cli import JsonOption, make_app
+from sts_dino.hub.contract.measured import (
+    DROPPED_ROWS_INPUT,
+    DROPPED_ROWS_PROVENANCE,
+    MATCH_KINDS,
+    Checked,
+    ConfigCount,
+    Dropped,
+    Example,
+    Ledger,
+    MatchKind,
+    Origin,
+    SplitRows,
+)
+from sts_dino.hub.contract.published_paths import hide_folders
+from sts_dino.hub.contract.recipe import DatasetRecipe
+from sts_dino.hub.contract.recipe_file import (
+    compute_fingerprint,
+    format_recipe,
+    load_recipe,
+    validate_recipe,
+)
+from sts_dino.hub.contract.run_dir import (
     ARTIFACTS,
     RECIPE,
     File,
     Manifest,
-    describe,
-    locked,
+    describe_file,
+    hash_text,
+    lock_run,
     require_complete,
-    text_sha256,
     write_manifest,
 )
-from hub.contract.shards import Parts, parquet_schema, shard_tables
-from hub.durable import make_folder, rename_folder, write_text
-from hub.errors import InputError, did_you_mean
+from sts_dino.hub.contract.shards import (
+    Parts,
+    iter_shard_tables,
+    read_parquet_schema,
+    write_loading_file,
+)
+from sts_dino.hub.durable import make_folder, rename_folder, write_text
+from sts_dino.hub.errors import InputError, suggest_choice
+from sts_dino.hub.progress import ProgressBar
+from sts_dino.hub.untrusted import format_code
 
-SUFFIX = "-without-evaluation-texts"
+logger = logging.getLogger(__name__)
+
+CLEAN_NAME_SUFFIX = "-without-evaluation-texts"
+
+
+# Splits that scores come from; "all" is the only split of a k-fold task
+SCORED_SPLITS = ("all", "validation", "test")
+DEFAULT_DROPPED_KINDS: tuple[MatchKind, ...] = ("exact", "normal", "near")
+MAX_EXAMPLES = 10  # matches that the ledger shows of every evaluation split and kind
+# Columns of a table of matches; the last six describe the evaluation sentence
+MATCH_COLUMNS = [
+    "row",
+    "column",
+    "text",
+    "label",
+    "kind",
+    "similarity",
+    "sentence",
+    "place",
+    "place_row",
+    "place_side",
+]
+
+# Split → a number for each row: 0 keeps the row, k + 1 drops it for MATCH_KINDS[k]
+Hits = dict[str, NDArray[np.int8]]
+
+
+class Bookkeeper:
+    """Counter of the matches of all rows, batch by batch.
+
+    A row is dropped for its strongest match of ``kinds`` with one of the evaluation's ``splits``.
+    ``hits`` has the rows to drop: config → split → reason of each row.
+
+    Args:
+        sentences: the index of the evaluation sentences.
+        evaluation: the evaluation splits that the index is made of.
+        kinds: kinds of matches that drop a row.
+        splits: evaluation splits whose matches drop a row.
+    """
+
+    def __init__(
+        self,
+        sentences: Sentences,
+        evaluation: EvaluationTexts,
+        kinds: Sequence[MatchKind] = DEFAULT_DROPPED_KINDS,
+        splits: Sequence[str] = SCORED_SPLITS,
+    ):
+        self.kinds = tuple(kinds)
+        self.splits = tuple(splits)
+        self.hits: dict[str, Hits] = {}
+        self._sentences = sentences
+        self._evaluation = evaluation
+        self._checked: list[DatasetRows] = []
+        # Subject of a count, e.g. ("column", config, column, kind) → rows
+        self._rows = Counter[tuple[str, ...]]()
+        # Evaluation split and kind → matched sentences
+        self._matched = defaultdict[tuple[str, MatchKind], set[str]](set)
+        # Evaluation split and kind → the first matches
+        self._examples = defaultdict[tuple[str, MatchKind], list[Example]](list)
+
+    def check(
+        self, rows: DatasetRows, progress: Callable[[int], object] = lambda rows: None
+    ) -> None:
+        """Match all rows of a config; call ``progress`` with the number of rows of each batch."""
+        self._checked.append(rows)
+        self.hits[rows.config] = {
+            split: np.zeros(count, dtype=np.int8) for split, count in rows.splits.items()
+        }
+        for batch in rows.read_batches():
+            if matches := self._find_matches(batch):
+                self._count_matches(rows.config, batch.split, matches)
+            progress(len(batch))
+
+    def _find_matches(self, batch: Batch) -> list[tuple[Any, ...]]:
+        """Return a row of ``MATCH_COLUMNS`` for each match of a text of the batch."""
+        distinct: dict[str, None] = {}
+        for texts in batch.texts.values():
+            distinct |= dict.fromkeys(texts)
+        matches = dict(zip(distinct, self._sentences.find_matches(list(distinct)), strict=True))
+
+        table: list[tuple[Any, ...]] = []
+        labels: Sequence[str | None] = batch.labels or [None] * len(batch)
+        for index, row in enumerate(batch.rows.tolist()):
+            for column, texts in batch.texts.items():
+                text = texts[index]
+                for match in matches[text]:
+                    kind = MATCH_KINDS.index(match.kind)
+                    sentence = (kind, match.similarity, match.sentence, *match.location)
+                    table.append((row, column, text, labels[index], *sentence))
+        return table
+
+    def _count_matches(self, config: str, split: str, matches: list[tuple[Any, ...]]) -> None:
+        """Count the matches of one batch.
+
+        A batch has all matches of its rows. So the strongest match of a row is known at once, and
+        memory does not grow with the number of rows.
+
+        Args:
+            config: the config of the batch.
+            split: the dataset split of the batch.
+            matches: rows of ``MATCH_COLUMNS``.
+        """
+        import pandas
+
+        table = pandas.DataFrame(matches, columns=MATCH_COLUMNS)
+        evaluation_split = table["place"].str.partition("/")[2]
+        scored = table[evaluation_split.isin(SCORED_SPLITS)]
+
+        # Count rows by their strongest match: by evaluation split, at all, by column, by label
+        tables = {"place": table, "all": scored.assign(all=""), "column": scored, "label": scored}
+        for column, counted in tables.items():
+            counted_config = "" if column == "place" else config
+            strongest = counted.groupby([column, "row"])["kind"].min()
+            for (value, _), kind in strongest.items():
+                self._rows[column, counted_config, str(value), MATCH_KINDS[kind]] += 1
+        short = MATCH_KINDS.index("short")
+        matched_rows = set(table.loc[table["kind"] < short, "row"])
+        scored_rows = set(scored.loc[scored["kind"] < short, "row"])
+        self._rows["train_only", config] += len(matched_rows - scored_rows)
+
+        # Mark the rows to drop
+        kinds = [MATCH_KINDS.index(kind) for kind in self.kinds]
+        dropped = table[evaluation_split.isin(self.splits) & table["kind"].isin(kinds)]
+        reasons = dropped.groupby("row")["kind"].min()
+        self.hits[config][split][reasons.index] = 1 + reasons.to_numpy(dtype=np.int8)
+
+        # Keep the matched sentences and the first examples
+        for (place, kind), matched in table.groupby(["place", "kind"]):
+            self._matched[place, MATCH_KINDS[kind]].update(matched["sentence"])
+            examples = self._examples[place, MATCH_KINDS[kind]]
+            for match in matched.head(MAX_EXAMPLES - len(examples)).to_dict("records"):
+                examples.append(_make_example(config, split, match))
+
+    def count_dropped(self) -> int:
+        """Return the number of rows to drop, over all configs."""
+        count = 0
+        for hits in self.hits.values():
+            count += sum(int(np.count_nonzero(reasons)) for reasons in hits.values())
+        return count
+
+    def make_ledger(self) -> Ledger:
+        """Return the counts of all configs checked so far; at least one."""
+        examples: list[Example] = []
+        for key in sorted(self._examples):
+            examples.extend(self._examples[key])
+        return Ledger(
+            dataset=self._checked[-1].name,
+            revision=self._checked[-1].revision,
+            settings=self._sentences.settings,
+            sentences=len(self._sentences),
+            checked={
+                split.name: self._describe_split(split.name) for split in self._evaluation.sets
+            },
+            not_checked=self._evaluation.absent,
+            configs={rows.config: self._describe_config(rows) for rows in self._checked},
+            examples=tuple(examples),
+        )
+
+    def _get_counts(self, counted: str, config: str, value: str) -> dict[MatchKind, int]:
+        """Return kind of match → rows, of one value that is counted, e.g. of one column."""
+        return {kind: self._rows[counted, config, value, kind] for kind in MATCH_KINDS}
+
+    def _describe_config(self, rows: DatasetRows) -> ConfigCount:
+        """Return the counts of a config: in all, by text column and by label."""
+        config = rows.config
+        labels = sorted({key[2] for key in self._rows if key[:2] == ("label", config)})
+        return ConfigCount(
+            splits=rows.splits,
+            kinds=self._get_counts("all", config, ""),
+            train_only=self._rows["train_only", config],
+            columns={column: self._get_counts("column", config, column) for column in rows.columns},
+            labels={label: self._get_counts("label", config, label) for label in labels},
+        )
+
+    def _describe_split(self, name: str) -> Checked:
+        """Return the counts of an evaluation split, all text forms of the split together."""
+        sets = [split for split in self._evaluation.sets if split.name == name]
+        return Checked(
+            texts=sum(len(side) for side in sets[0].sides),
+            sha256={split.form: split.sha256 for split in sets},
+            rows=self._get_counts("place", "", name),
+            found={kind: len(self._matched.get((name, kind), ())) for kind in MATCH_KINDS},
+        )
+
+
+def _make_example(config: str, split: str, match: dict[str, Any]) -> Example:
+    """Return an example of a match: the text is replaced by its SHA-256.
+
+    Args:
+        config: the config of the dataset.
+        split: the dataset split.
+        match: ``MATCH_COLUMNS`` → value.
+    """
+    values = {name: match[name] for name in match.keys() & Example.model_fields.keys()}
+    text = match["text"].encode("utf-8", "surrogatepass")
+    values["kind"] = MATCH_KINDS[match["kind"]]
+    values["text_sha256"] = hashlib.sha256(text).hexdigest()
+    values["similarity"] = round(match["similarity"], 4)
+    return Example(config=config, split=split, **values)
+
+
+def format_ledger(ledger: Ledger) -> str:
+    """Return the ledger's counts and the names of unchecked splits as Markdown."""
+    configs: list[list[Any]] = []
+    columns: list[list[Any]] = []
+    labels: list[list[Any]] = []
+    for name, config in ledger.configs.items():
+        total = sum(config.splits.values())
+        configs.append([format_code(name), total, *config.kinds.values(), config.train_only])
+        columns += _list_counts(name, config.columns)
+        labels += _list_counts(name, config.labels)
+    places: list[list[Any]] = []
+    for name, split in ledger.checked.items():
+        counts = [split.texts, *split.rows.values(), *split.found.values()]
+        places.append([format_code(name), *counts])
+    return command.fill_template(
+        "ledger.md.jinja",
+        ledger=ledger,
+        kinds=list(MATCH_KINDS),
+        configs=configs,
+        columns=columns,
+        labels=labels,
+        places=places,
+    )
+
+
+def _list_counts(config: str, counts: Mapping[str, Mapping[MatchKind, int]]) -> list[list[Any]]:
+    """Return a table row for each column or label of a config.
+
+    counts: name of the column or label → kind of match → rows.
+    """
+    return [[format_code(f"{config} {name}"), *kinds.values()] for name, kinds in counts.items()]
 
 
 def require_new(out: Path) -> None:
-    """Raise InputError when something is at ``out`` already."""
+    """Raise InputError when ``out`` is a file or a folder that is not empty."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(out, "is there already", hint="choose another --drop, or remove it")
 
 
-def recipe_of_kept(directory: Path, name: str | None = None, version: str | None = None) -> DatasetRecipe:
-    """The recipe of the kept rows; without a name, the dataset's with ``SUFFIX``.
+def make_recipe(
+    directory: Path, name: str | None = None, version: str | None = None
+) -> DatasetRecipe:
+    """Return the recipe of the run without the dropped rows.
 
-    Raises InputError for a name or version that it cannot have.
+    Args:
+        directory: the run that was checked.
+        name: the new name; None: the checked dataset's with ``CLEAN_NAME_SUFFIX``.
+        version: the new version; None: the checked dataset's.
+
+    Raises InputError for a name or version that a recipe cannot have, and for the same name with a
+    version that is not later.
     """
-    from hub.client.publish import is_later
+    from sts_dino.hub.client.publish import is_later
 
     recipe = load_recipe(directory / RECIPE, DatasetRecipe)
-    name, version = name or recipe.name + SUFFIX, version or recipe.version
+    name = name or recipe.name + CLEAN_NAME_SUFFIX
+    version = version or recipe.version
     if name == recipe.name and not is_later(version, recipe.version):
-        problem = f"is not later than the version of the checked dataset ({recipe.name} v{recipe.version})"
+        checked_name = f"{recipe.name} v{recipe.version}"
         hint = "published rows are never changed: give a later one, or another --drop-name"
-        raise InputError(f"--drop-version {version}", problem, hint=hint)
-    named = {"name": name, "version": version, "pretty_name": f"{recipe.pretty_name} (without evaluation texts)"}
-    return checked(Path("--drop-name, --drop-version"), DatasetRecipe, {**recipe.model_dump(mode="json"), **named})
+        raise InputError(
+            f"--drop-version {version}",
+            f"is not later than the version of the checked dataset ({checked_name})",
+            hint=hint,
+        )
+    values = recipe.model_dump(mode="json")
+    values["name"] = name
+    values["version"] = version
+    values["pretty_name"] = f"{recipe.pretty_name} (without evaluation texts)"
+    return validate_recipe(Path("--drop-name, --drop-version"), DatasetRecipe, values)
 
 
-def command_of(place: str, options: Mapping[str, Path | str | float | None]) -> str:
-    """The command that drops the same rows, for the card: the options that were given, and no path of this machine."""
-    run = place if (name := published_path(place)) == place else f"{ARTIFACTS}/datasets/{name}"
-    words = ["sts-dino", "decontaminate", run]
-    for option, value in options.items():
-        if value not in (None, ""):
-            words += [option, published_path(value.as_posix()) if isinstance(value, Path) else str(value)]
-    return shlex.join([*words, "--drop", "OUT"])
+def format_command(location: str, options: Mapping[str, Path | str | float | None]) -> str:
+    """Return the ``sts-dino decontaminate`` command that drops the same rows, for the card.
 
+    Folders of this machine are hidden.
 
-def drop(directory: Path, out: Path, recipe: DatasetRecipe, books: Bookkeeper, command_line: str = "") -> Manifest:
-    """Write the run in ``directory`` without the rows in ``books.hits``, under ``recipe``.
-
-    Raises InputError when ``out`` is not new, or a config's split has no row left; RunError while another process
-    writes it.
+    Args:
+        location: the run directory as the user named it.
+        options: option → value; options without a value are left out.
     """
-    with locked(out):
+    run = hide_folders(location)
+    if run != location:
+        run = f"{ARTIFACTS}/datasets/{run}"
+    arguments = ["sts-dino", "decontaminate", run]
+    for option, value in options.items():
+        if isinstance(value, Path):
+            value = hide_folders(value.as_posix())
+        if value not in (None, ""):
+            arguments += [option, str(value)]
+    return shlex.join([*arguments, "--drop", "OUT"])
+
+
+def drop_rows(
+    directory: Path, out: Path, recipe: DatasetRecipe, books: Bookkeeper, command_line: str = ""
+) -> Manifest:
+    """Write a run without the rows that match evaluation data, and return its manifest.
+
+    Args:
+        directory: the run that was checked.
+        out: the new run directory.
+        recipe: the new run's recipe.
+        books: the rows to drop (``hits``), by config and split.
+        command_line: the command that the new run's card shows after the generation's.
+
+    Raises InputError when ``out`` is not new, or a config's split has no row left; RunError while
+    another process writes ``out``.
+    """
+    with lock_run(out):
         require_new(out)
-        before, hits = require_complete(directory), books.hits
-        for config, split in ((config, split) for config, of in hits.items() for split in of if of[split].all()):
-            hint = "use other source sentences, or check and drop less: --sets, --drop-kinds, --drop-splits"
-            raise InputError(f"{directory} ({config})", f"every row of {split} is in evaluation data", hint=hint)
-        staging = out.with_name(f"{out.name}.partial")  # OUT is there when it is whole
+        original = require_complete(directory)
+        _require_rows_left(directory, books)
+
+        # A folder beside OUT, renamed to OUT when it is complete
+        staging = out.with_name(f"{out.name}.partial")
         shutil.rmtree(staging, ignore_errors=True)
         make_folder(staging)
-        files = [file for config, of in hits.items() for file in _config(directory, staging, before, config, of)]
-        write_text(staging / RECIPE, resolved(recipe))
-        manifest = _manifest(before, recipe, _dropped(before, books), command_line).with_files(files)
+        files: list[File] = []
+        for config, hits in books.hits.items():
+            files += _write_config(directory, staging, original, config, hits)
+        write_text(staging / RECIPE, format_recipe(recipe))
+        manifest = _make_manifest(original, recipe, _count_dropped(original, books), command_line)
+        manifest = manifest.with_files(files)
+        write_loading_file(staging, manifest, recipe.configs)
         write_manifest(staging, manifest)
         rename_folder(staging, out)
         return manifest
 
 
-def _dropped(before: Manifest, books: Bookkeeper) -> Dropped:
-    ledger = books.ledger()
+def _require_rows_left(directory: Path, books: Bookkeeper) -> None:
+    """Raise InputError when every row of a split would be dropped."""
+    for config, hits in books.hits.items():
+        for split, reasons in hits.items():
+            if reasons.all():
+                raise InputError(
+                    f"{directory} ({config})",
+                    f"every row of {split} is in evaluation data",
+                    hint="use other source sentences, or check and drop less: --sets, "
+                    "--drop-kinds, --drop-splits",
+                )
 
-    def counted(reasons: np.ndarray) -> SplitRows:
-        found: dict[str, int] = {kind: int((reasons == 1 + KINDS.index(kind)).sum()) for kind in books.kinds}
-        return SplitRows(kept=int((reasons == 0).sum()), dropped=found)
 
+def _count_dropped(original: Manifest, books: Bookkeeper) -> Dropped:
+    """Return the record of the dropped rows: the data compared, settings, and rows by split."""
+    ledger = books.make_ledger()
+    rows: dict[str, dict[str, SplitRows]] = {}
+    for config, hits in books.hits.items():
+        rows[config] = {split: _count_split(reasons, books) for split, reasons in hits.items()}
     return Dropped(
-        dataset=Origin(name=before.name, version=before.version, fingerprint=before.fingerprint),
+        dataset=Origin(
+            name=original.name, version=original.version, fingerprint=original.fingerprint
+        ),
         kinds=books.kinds,
         evaluation_splits=books.splits,
-        evaluation={place: one.sha256 for place, one in ledger.checked.items()},
+        evaluation={name: split.sha256 for name, split in ledger.checked.items()},
         not_checked=ledger.not_checked,
         settings=ledger.settings,
-        rows={config: {split: counted(of) for split, of in hits.items()} for config, hits in books.hits.items()},
+        rows=rows,
     )
 
 
-def _manifest(before: Manifest, recipe: DatasetRecipe, dropped: Dropped, command: str) -> Manifest:
-    """The manifest without its files. Counts are those of the generation, except that splits count the kept rows."""
-    inputs = {**before.inputs, INPUT: dropped.digest()}
-    kept = {config: {split: rows.kept for split, rows in found.items()} for config, found in dropped.rows.items()}
-    commands = "\n".join(line for line in (before.provenance.get("command"), command) if line)
+def _count_split(reasons: np.ndarray, books: Bookkeeper) -> SplitRows:
+    """Return how many rows of a split are kept, and dropped by each kind; ``reasons`` of Hits."""
+    dropped: dict[str, int] = {}
+    for kind in books.kinds:
+        dropped[kind] = int((reasons == 1 + MATCH_KINDS.index(kind)).sum())
+    return SplitRows(kept=int((reasons == 0).sum()), dropped=dropped)
+
+
+def _make_manifest(
+    original: Manifest, recipe: DatasetRecipe, dropped: Dropped, command_line: str
+) -> Manifest:
+    """Return the manifest of the new run, without files.
+
+    Its counts are the generation's, except that ``splits`` counts the kept rows.
+    """
+    inputs = {**original.inputs, DROPPED_ROWS_INPUT: dropped.compute_digest()}
+    split_rows: dict[str, dict[str, int]] = {}
+    for config, splits in dropped.rows.items():
+        split_rows[config] = {split: rows.kept for split, rows in splits.items()}
+    commands = [original.provenance.get("command"), command_line]
     changes = {
         "name": recipe.name,
         "version": recipe.version,
         "inputs": inputs,
-        "fingerprint": fingerprint(recipe, inputs),
-        "recipe_sha256": text_sha256(resolved(recipe)),
-        "counts": {**before.counts, "splits": kept},
-        "provenance": {**before.provenance, "command": commands, PROVENANCE: dropped.model_dump(mode="json")},
+        "fingerprint": compute_fingerprint(recipe, inputs),
+        "recipe_sha256": hash_text(format_recipe(recipe)),
+        "counts": {**original.counts, "splits": split_rows},
+        "provenance": {
+            **original.provenance,
+            "command": "\n".join(line for line in commands if line),
+            DROPPED_ROWS_PROVENANCE: dropped.model_dump(mode="json"),
+        },
         "files": (),
     }
-    return before.model_copy(update=changes)
+    return original.model_copy(update=changes)
 
 
-def _config(directory: Path, out: Path, manifest: Manifest, config: str, hits: Hits) -> list[File]:
-    """Write the kept rows of a config, split by split; their manifest entries."""
+def _write_config(
+    directory: Path, out: Path, manifest: Manifest, config: str, hits: Hits
+) -> list[File]:
+    """Write the kept rows of a config, split by split, and return their manifest entries.
+
+    Args:
+        directory: the run that was checked.
+        out: the new run directory.
+        manifest: the manifest of the checked run.
+        config: the config to write.
+        hits: split → a number for each row, (rows,); 0 keeps the row.
+    """
     from datasets import Features
 
     shards = [file for file in manifest.shards(config) if file.rows]
-    features = Features.from_arrow_schema(parquet_schema(directory / shards[0].path))
-    written = []
+    features = Features.from_arrow_schema(read_parquet_schema(directory / shards[0].path))
+    files: list[File] = []
     for split, reasons in hits.items():
-        parts, start = Parts(out, config, split, features), 0
+        # Row numbers continue over the shards of a split
+        parts = Parts(out, config, split, features)
+        start = 0
         try:
-            for shard in (one for one in shards if (one.split or "train") == split):
-                for batch in shard_tables(directory / shard.path, BATCH):
-                    kept = reasons[start : start + len(batch)] == 0
-                    parts.add(batch.filter(pa.array(kept)).to_pylist())
+            for shard in shards:
+                if (shard.split or "train") != split:
+                    continue
+                for batch in iter_shard_tables(directory / shard.path, BATCH_ROWS):
+                    is_kept = reasons[start : start + len(batch)] == 0
+                    parts.add(batch.filter(pa.array(is_kept)).to_pylist())
                     start += len(batch)
-            written += [describe(out, path, config=config, split=split, rows=rows) for path, rows in parts.finish()]
+            for path, rows in parts.finish():
+                files.append(describe_file(out, path, config=config, split=split, rows=rows))
         finally:
             parts.discard()
-    return written
+    return files
 
 
-app = new_app("Find the sentences of evaluation data in a dataset, and drop them.")
+app = make_app("Find the sentences of evaluation data in a dataset, and drop them.")
 
 
 def split_list(text: str, allowed: Sequence[str], option: str) -> list[str]:
-    """The names in a comma-separated option. Raises InputError for one that is not allowed."""
+    """Return the names in ``text``, separated by commas; empty names are left out.
+
+    Raises InputError, which names the option, for a name that is not allowed.
+    """
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in allowed:
-            hint = did_you_mean(name, allowed)
-            raise InputError(option, f"unknown name {name!r}", allowed=", ".join(allowed), hint=hint)
+            raise InputError(
+                option,
+                f"unknown name {name!r}",
+                allowed=", ".join(allowed),
+                hint=suggest_choice(name, allowed),
+            )
     return names
 
 
-def require_run(place: str, option: str, **parts: str | None) -> None:
-    """Raise InputError, before any row is matched, unless ``place`` is a run directory and all of it is checked."""
-    if not Path(place).is_dir():
-        hint = "get it first: hf download ORG/NAME --repo-type dataset --revision REVISION --local-dir DIR"
-        raise InputError(place, f"{option} needs a run directory", hint=hint)
+def require_run(location: str, option: str, **parts: str | None) -> None:
+    """Raise InputError unless ``location`` is a run directory and the whole run is checked.
+
+    Args:
+        location: the dataset as the user named it.
+        option: the option that needs the whole run, for the error.
+        parts: name → value of the options that check a part of the run (config, split).
+    """
+    if not Path(location).is_dir():
+        raise InputError(
+            location,
+            f"{option} needs a run directory",
+            hint="get it first: hf download ORG/NAME --repo-type dataset --revision REVISION "
+            "--local-dir DIR",
+        )
     for name, value in parts.items():
         if value is not None:
             problem = f"is for every {name}, but --{name} {value} is given"
             raise InputError(option, problem, hint=f"leave --{name} out")
 
 
+def _find_configs(dataset: Dataset, config: str | None, split: str | None) -> list[DatasetRows]:
+    """Return the rows of ``config``, or of every finished config when it is None."""
+    names = [config] if config else dataset.finished or [None]
+    return [dataset.find_rows(name, split) for name in names]
+
+
 @app.command()
 def main(
-    place: command.PlaceArgument,
+    run: command.DatasetArgument,
     senteval_data: Annotated[Path | None, typer.Option(help="SentEval's directory")] = None,
     sts_data: Annotated[Path | None, typer.Option(help="The STS organisers' directory")] = None,
-    sets: Annotated[str, typer.Option(help="Only these data sets, e.g. sts12,mrpc [default: all]")] = "",
+    sets: Annotated[
+        str, typer.Option(help="Only these data sets, e.g. sts12,mrpc [default: all]")
+    ] = "",
     config: Annotated[str | None, typer.Option(help="[default: all that one trains on]")] = None,
     split: Annotated[str | None, typer.Option(help="[default: all]")] = None,
-    similarity: Annotated[float, typer.Option(min=0.3, max=1.0, help="Of near matches; lower is slower")] = 0.5,
+    similarity: Annotated[
+        float, typer.Option(min=0.3, max=1.0, help="Similarity of near matches; lower is slower")
+    ] = 0.5,
     drop_to: Annotated[
-        Path | None, typer.Option("--drop", metavar="DIR", help="Write the dataset without the matching rows")
+        Path | None,
+        typer.Option("--drop", metavar="DIR", help="Write the dataset without the matching rows"),
     ] = None,
-    drop_kinds: Annotated[str, typer.Option(help="Matches to drop")] = ",".join(DROPPED),
-    drop_splits: Annotated[str, typer.Option(help="Evaluation splits whose matches are dropped")] = ",".join(SCORED),
+    drop_kinds: Annotated[str, typer.Option(help="Matches to drop")] = ",".join(
+        DEFAULT_DROPPED_KINDS
+    ),
+    drop_splits: Annotated[
+        str, typer.Option(help="Evaluation splits whose matches are dropped")
+    ] = ",".join(SCORED_SPLITS),
     drop_name: Annotated[
-        str | None, typer.Option(metavar="NAME", help=f"Its name [default: the dataset's, and {SUFFIX}]")
+        str | None,
+        typer.Option(
+            metavar="NAME", help=f"Its name [default: the dataset's, and {CLEAN_NAME_SUFFIX}]"
+        ),
     ] = None,
     drop_version: Annotated[
         str | None, typer.Option(metavar="X.Y.Z", help="Its version [default: the dataset's]")
@@ -209,58 +595,75 @@ def main(
 ) -> None:
     """Check every text of the dataset RUN against STS, SICK and SentEval sentences.
 
-    Without a directory only the STS Benchmark's validation and test splits are checked, and the ledger says so. A
-    Markdown table of the counts is printed and stands beside the ledger.
+    Without a directory only the STS Benchmark's validation and test splits are checked, and the
+    ledger says so. A Markdown table of the counts is printed and stands beside the ledger.
 
     Examples:
 
       sts-dino decontaminate artifacts/datasets/sts-dino-x2 --senteval-data DIR --sts-data DIR2
 
-      sts-dino decontaminate artifacts/datasets/auto-nli --senteval-data DIR --drop artifacts/datasets/clean
+      sts-dino decontaminate artifacts/datasets/auto-nli --drop artifacts/datasets/clean
 
       sts-dino decontaminate artifacts/datasets/clean --senteval-data DIR --card
     """
-    kinds: list[Kind] = [kind for kind in KINDS if kind in split_list(drop_kinds, KINDS, "--drop-kinds")]
-    splits = split_list(drop_splits, ("train", *SCORED), "--drop-splits")
-    options = {
-        "--senteval-data": senteval_data,
-        "--sts-data": sts_data,
-        "--sets": sets,
-        "--config": config,
-        "--similarity": similarity,
-        "--drop-kinds": ",".join(kinds),
-        "--drop-splits": ",".join(splits),
-        "--drop-name": drop_name,
-        "--drop-version": drop_version,
-    }
+    # Refuse wrong options before a row is read
+    listed_kinds = split_list(drop_kinds, MATCH_KINDS, "--drop-kinds")
+    kinds: list[MatchKind] = [kind for kind in MATCH_KINDS if kind in listed_kinds]
+    splits = split_list(drop_splits, ("train", *SCORED_SPLITS), "--drop-splits")
     recipe = None
     if drop_to is not None:
         require_new(drop_to)
-        require_run(place, "--drop", split=split)
-        recipe = recipe_of_kept(Path(place), drop_name, drop_version)
-        command.made_folder(drop_to.parent, "--drop")
+        require_run(run, "--drop", split=split)
+        recipe = make_recipe(Path(run), drop_name, drop_version)
+        command.make_output_folder(drop_to.parent, "--drop")
     if card:
-        require_run(place, "--card", config=config, split=split)
-    dataset = find_dataset(place)
-    configs = [dataset.rows(name, split) for name in ([config] if config else dataset.finished or [None])]
-    folder = command.made_folder(out or command.default_folder("quality", dataset.name, config or "all"))
-    evaluation = read_evaluation_sets(senteval_data, sts_data, split_list(sets, tuple(DATASETS), "--sets"))
+        require_run(run, "--card", config=config, split=split)
+
+    # The dataset and the evaluation sentences
+    dataset = find_dataset(run)
+    configs = _find_configs(dataset, config, split)
+    folder = command.make_output_folder(
+        out or command.get_default_folder("quality", dataset.name, config or "all")
+    )
+    evaluation = read_evaluation_sets(
+        senteval_data, sts_data, split_list(sets, tuple(DATASETS), "--sets")
+    )
     for name in evaluation.absent:
-        say(f"not checked, no files: {name}")
+        logger.info(f"not checked, no files: {name}")
     sentences = Sentences(evaluation.sets, similarity)
-    expected = f"{sentences.settings['recall']:.1%} of those with just that similarity are expected to be found"
-    say(f"near matches from {similarity:g} on: {expected}")
+    logger.info(
+        f"near matches from {similarity:g} on: {sentences.settings['recall']:.1%} of those with "
+        "just that similarity are expected to be found"
+    )
+
+    # The matches of every row
     books = Bookkeeper(sentences, evaluation, kinds, splits)
-    with tqdm(total=sum(rows.total for rows in configs), desc="checking", unit=" rows") as bar:
+    with ProgressBar(
+        total=sum(rows.total for rows in configs), desc="checking", unit=" row"
+    ) as bar:
         for rows in configs:
             books.check(rows, bar.update)
-    ledger = books.ledger()
-    command.write_report(folder, "ledger", report(ledger), ledger.model_dump(mode="json"), as_json)
+    ledger = books.make_ledger()
+    facts = ledger.model_dump(mode="json")
+    command.write_report(folder, "ledger", format_ledger(ledger), facts, as_json)
     if card:
-        say(f"written: {ledger.write(Path(place))}")
-        say(f"next: sts-dino card {quote(place)}")
+        logger.info(f"written: {ledger.write(Path(run))}")
+        logger.info(f"next: sts-dino card {quote(run)}")
+
+    # The dataset without the matching rows
     if drop_to is not None and recipe is not None:
-        manifest = drop(Path(place), drop_to, recipe, books, command_of(place, options))
-        dropped = sum(int((one > 0).sum()) for hits in books.hits.values() for one in hits.values())
-        say(f"written: {drop_to} ({manifest.name} v{manifest.version}), without {dropped:,} rows")
-        say(f"next: sts-dino publish {quote(str(drop_to))}")  # it writes the card
+        options = {
+            "--senteval-data": senteval_data,
+            "--sts-data": sts_data,
+            "--sets": sets,
+            "--config": config,
+            "--similarity": similarity,
+            "--drop-kinds": ",".join(kinds),
+            "--drop-splits": ",".join(splits),
+            "--drop-name": drop_name,
+            "--drop-version": drop_version,
+        }
+        manifest = drop_rows(Path(run), drop_to, recipe, books, format_command(run, options))
+        title = f"{manifest.name} v{manifest.version}"
+        logger.info(f"written: {drop_to} ({title}), without {books.count_dropped():,} rows")
+        logger.info(f"next: sts-dino publish {quote(str(drop_to))}")  # it writes the card

@@ -1,8 +1,10 @@
-"""Near-duplicate sentences: MinHash signatures of character n-grams, banded candidates, exact Jaccard similarity.
+"""Index of evaluation sentences that finds the sentences a text repeats exactly or nearly.
 
-Signatures are datasketch's (Broder 1997). The band index is ours: sorted arrays instead of a set for every bucket of
-every band. It gives the candidates of ``datasketch.MinHashLSH`` with the same bands (tested) in a fraction of its
-memory, and answers whole batches at once.
+Near-duplicates have similar MinHash signatures of their character n-grams. Candidates agree in a
+band of the signature; their exact Jaccard similarity decides. Signatures are datasketch's (Broder
+1997). The index of the bands is this project's: sorted arrays instead of a set for every bucket.
+The index gives the same candidates as ``datasketch.MinHashLSH`` with the same bands (tested) in a
+fraction of the memory, for whole batches at once.
 """
 
 import hashlib
@@ -10,144 +12,200 @@ import math
 import re
 import unicodedata
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.tasks.registry import DATASETS, find_dataset
-from eval.tasks.rows import Pins, names_in_layout
-from eval.tasks.sources import Source
-from eval.tasks.task import DataSet, Layout
-from hub.contract.measured import KINDS, Kind
-from hub.errors import InputError
+from sts_dino.eval.tasks.registry import DATASETS, find_dataset
+from sts_dino.eval.tasks.rows import Pins
+from sts_dino.eval.tasks.sources import Source, list_layout_names
+from sts_dino.eval.tasks.task import DataSet, Layout
+from sts_dino.hub.contract.measured import MATCH_KINDS, MatchKind
+from sts_dino.hub.errors import InputError
 
-_WORD = re.compile(r"[^\W_]+")
+_LETTERS_AND_DIGITS = re.compile(r"[^\W_]+")
 Signatures = NDArray[np.uint32]  # (n, permutations)
-SEED = 1
-SCHEME = "affine32"
-RECALL = 0.99  # of the pairs at the threshold that are to be expected among the candidates
-LONGEST = 768  # values of a signature
-WIDEST = 4  # rows of a band: more make fewer candidates and, for one threshold, longer signatures
+MINHASH_SEED = 1
+MINHASH_SCHEME = "affine32"  # datasketch's name of the permutations
+# Expected share of the pairs at the threshold that are candidates
+MIN_EXPECTED_RECALL = 0.99
+MAX_SIGNATURE_VALUES = 768
+# More rows of a band make fewer candidates and, for one threshold, longer signatures
+MAX_BAND_ROWS = 4
 
 
-def normal_form(text: str) -> str:
-    """The letters and digits of ``text`` alone: NFKC, case folded, without spaces and punctuation.
+def normalize_text(text: str) -> str:
+    """Return the normal form of ``text``: its letters and digits in NFKC, case folded.
 
-    Plain, Moses and Penn Treebank forms of a sentence meet in it: ``Don't!``, ``do n't !`` and ``don 't``; so do
-    ``cannot`` and ``can not``. Two sentences that differ in word boundaries only (``now here``, ``nowhere``) meet too.
+    Plain, Moses and Penn Treebank tokenizations have one normal form: ``Don't!``, ``do n't !`` and
+    ``don 't``; so have ``cannot`` and ``can not``. Two sentences that differ in word boundaries
+    only (``now here``, ``nowhere``) have one normal form, too.
     """
     folded = unicodedata.normalize("NFKC", text).casefold()
-    return folded if folded.isalnum() else "".join(_WORD.findall(folded))
+    return folded if folded.isalnum() else "".join(_LETTERS_AND_DIGITS.findall(folded))
 
 
 @dataclass(frozen=True)
 class Banding:
-    """Two texts are candidates when all values of at least one band agree."""
+    """Division of a MinHash signature into ``bands`` of ``rows`` values.
+
+    Two texts are candidates when all values of at least one band agree. ``grams`` is the number of
+    characters of an n-gram.
+    """
 
     bands: int
-    rows: int  # of a band
-    grams: int = 3  # characters of the normal form
+    rows: int
+    grams: int = 3
 
     @classmethod
-    def at(cls, similarity: float) -> "Banding":
-        """The banding that finds ``RECALL`` of the pairs with this similarity, and more of those with a higher one.
+    def choose(cls, similarity: float) -> "Banding":
+        """Return a banding whose expected recall at ``similarity`` is ``MIN_EXPECTED_RECALL``.
 
-        Of the numbers of rows up to ``WIDEST`` the largest whose signature is no longer than ``LONGEST``.
+        The banding has the most rows of a band, up to ``MAX_BAND_ROWS``, with which a signature
+        has at most ``MAX_SIGNATURE_VALUES`` values; else one row.
         """
-        found = []
-        for rows in range(1, WIDEST + 1):
-            alike = similarity**rows  # the probability that one band agrees
-            found.append(cls(1 if alike >= RECALL else math.ceil(math.log(1 - RECALL) / math.log(1 - alike)), rows))
-        return [banding for banding in found if banding.bands * banding.rows <= LONGEST][-1]
+        for rows in range(MAX_BAND_ROWS, 1, -1):
+            banding = cls(_count_bands(similarity**rows), rows)
+            if banding.bands * rows <= MAX_SIGNATURE_VALUES:
+                return banding
+        return cls(_count_bands(similarity), 1)
 
-    def recall(self, similarity: float) -> float:
-        """The expected share of the pairs with this similarity that are candidates."""
+    def estimate_recall(self, similarity: float) -> float:
+        """Return the expected share of the pairs with this similarity that are candidates."""
         return 1 - (1 - similarity**self.rows) ** self.bands
 
 
-def grams(form: str, size: int) -> set[str]:
-    """The character n-grams of a text in normal form; a shorter text is its own only one."""
+def _count_bands(probability: float) -> int:
+    """Return the number of bands whose expected recall reaches ``MIN_EXPECTED_RECALL``.
+
+    probability: the probability that one band of two similar texts agrees, above 0.
+    """
+    if probability >= MIN_EXPECTED_RECALL:
+        return 1
+    return math.ceil(math.log(1 - MIN_EXPECTED_RECALL) / math.log(1 - probability))
+
+
+def split_grams(form: str, size: int) -> set[str]:
+    """Return the character n-grams of a normal form; a shorter form is its only n-gram.
+
+    size: characters of an n-gram.
+    """
     return {form[start : start + size] for start in range(max(1, len(form) - size + 1))}
 
 
-def signatures(forms: Sequence[str], banding: Banding) -> Signatures:
-    """MinHash signatures of texts in normal form, (n, bands x rows)."""
+def compute_signatures(forms: Sequence[str], banding: Banding) -> Signatures:
+    """Return the MinHash signatures of n normal forms, (n, bands x rows)."""
     from datasketch import MinHash
 
-    def hashed(gram: str) -> int:
-        return zlib.crc32(gram.encode("utf-8", "surrogatepass"))
+    size = banding.bands * banding.rows
+    sketches = MinHash.generator(
+        (split_grams(form, banding.grams) for form in forms),
+        num_perm=size,
+        seed=MINHASH_SEED,
+        scheme=MINHASH_SCHEME,
+        hashfunc=_hash_gram,
+    )
+    values = [sketch.hashvalues for sketch in sketches]
+    return np.array(values, dtype=np.uint32).reshape(-1, size)
 
-    size, every = banding.bands * banding.rows, (grams(form, banding.grams) for form in forms)
-    made = MinHash.generator(every, num_perm=size, seed=SEED, scheme=SCHEME, hashfunc=hashed)
-    return np.array([one.hashvalues for one in made], dtype=np.uint32).reshape(-1, size)
+
+def _hash_gram(gram: str) -> int:
+    return zlib.crc32(gram.encode("utf-8", "surrogatepass"))
 
 
 class NearIndex:
-    """Texts in normal form, to be asked which of them are near to others."""
+    """Index of normal forms that finds the indexed forms near to other forms."""
 
     def __init__(self, forms: Sequence[str], banding: Banding):
         self.banding = banding
         self._forms = forms
-        hashes = self._banded(signatures(forms, self.banding))
+        hashes = self._hash_bands(compute_signatures(forms, self.banding))
         self._order = np.argsort(hashes, axis=1, kind="stable").astype(np.int32)  # (bands, n)
         self._sorted = np.take_along_axis(hashes, self._order, axis=1)
 
-    def near(self, forms: Sequence[str], least: float) -> dict[str, list[tuple[str, float]]]:
-        """For each text the others whose n-grams have a Jaccard similarity of ``least`` or more, if there are any."""
-        found: dict[str, list[tuple[str, float]]] = {}
-        asked = [grams(form, self.banding.grams) for form in forms]
-        for query, place in zip(*self.candidates(forms), strict=True):
-            form, mine, other = forms[query], asked[query], self._forms[place]
-            if form != other and least * len(mine) <= len(other):  # a text has no more n-grams than characters
-                theirs = grams(other, self.banding.grams)
-                if (similarity := len(mine & theirs) / len(mine | theirs)) >= least:
-                    found.setdefault(form, []).append((other, similarity))
-        return found
+    def find_near(self, forms: Sequence[str], least: float) -> dict[str, list[tuple[str, float]]]:
+        """Return form → the indexed forms with similar n-grams, each with its similarity.
 
-    def candidates(self, forms: Sequence[str]) -> tuple[list[int], list[int]]:
-        """(number of the text, number of an indexed text) of every pair that agrees in a band, each pair once."""
+        Args:
+            forms: the normal forms to look up.
+            least: the smallest Jaccard similarity of the n-grams, 0 to 1.
+
+        An equal form is not near. Forms without a near form are left out.
+        """
+        near: dict[str, list[tuple[str, float]]] = {}
+        grams = [split_grams(form, self.banding.grams) for form in forms]
+        for query, number in zip(*self.find_candidates(forms), strict=True):
+            form = forms[query]
+            candidate = self._forms[number]
+            # The candidate is too short: it has no more n-grams than characters
+            if form == candidate or least * len(grams[query]) > len(candidate):
+                continue
+            candidate_grams = split_grams(candidate, self.banding.grams)
+            shared = len(grams[query] & candidate_grams)
+            similarity = shared / len(grams[query] | candidate_grams)
+            if similarity >= least:
+                near.setdefault(form, []).append((candidate, similarity))
+        return near
+
+    def find_candidates(self, forms: Sequence[str]) -> tuple[list[int], list[int]]:
+        """Return the pairs of a given and an indexed form that agree in a band, each pair once.
+
+        The first list has the positions of the given forms, the second list the positions of the
+        indexed forms.
+        """
         if not forms or not len(self._forms):
             return [], []
-        wanted = self._banded(signatures(forms, self.banding))
+        hashes = self._hash_bands(compute_signatures(forms, self.banding))
         pairs = []
-        for band, ranked, order in zip(wanted, self._sorted, self._order, strict=True):
-            low, high = np.searchsorted(ranked, band, "left"), np.searchsorted(ranked, band, "right")
-            counts = high - low
+        for band, sorted_band, order in zip(hashes, self._sorted, self._order, strict=True):
+            low = np.searchsorted(sorted_band, band, "left")
+            counts = np.searchsorted(sorted_band, band, "right") - low
             queries = np.repeat(np.arange(len(forms)), counts)
             offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
             pairs.append(queries * len(self._forms) + order[np.repeat(low, counts) + offsets])
-        queries, places = np.divmod(np.unique(np.concatenate(pairs)), len(self._forms))
-        return queries.tolist(), places.tolist()
+        queries, numbers = np.divmod(np.unique(np.concatenate(pairs)), len(self._forms))
+        return queries.tolist(), numbers.tolist()
 
-    def _banded(self, found: Signatures) -> NDArray[np.uint64]:
-        """A 64-bit hash of every band's values, (bands, n). A collision costs a candidate, never an answer."""
-        odd = np.random.default_rng(SEED).integers(1 << 63, size=self.banding.rows, dtype=np.uint64) * 2 + 1
-        values = found.reshape(len(found), self.banding.bands, self.banding.rows).astype(np.uint64)
+    def _hash_bands(self, signatures: Signatures) -> NDArray[np.uint64]:
+        """Return a 64-bit hash of every band's values, (bands, n).
+
+        A collision costs a candidate, never an answer.
+        """
+        rows = self.banding.rows
+        draws = np.random.default_rng(MINHASH_SEED).integers(1 << 63, size=rows, dtype=np.uint64)
+        odd = draws * 2 + 1
+        values = signatures.reshape(len(signatures), self.banding.bands, rows).astype(np.uint64)
         return np.ascontiguousarray((values * odd).sum(axis=2, dtype=np.uint64).T)
 
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """A split's texts, side by side: ``sides`` holds one tuple of n texts for each side of a pair, or the only one."""
+    """The texts of an evaluation split.
 
-    place: str  # e.g. sts12/test, whatever the text form
-    form: str  # the data set's own name, e.g. sts12-original
+    ``name`` is the split's, e.g. sts12/test, in all text forms; ``form`` is the data set's name,
+    e.g. sts12-original. ``sides`` holds n texts for each side of a pair, or for single texts.
+    ``sha256`` is the hash of the rows.
+    """
+
+    name: str
+    form: str
     sides: tuple[tuple[str, ...], ...]
     sha256: str
 
     @property
     def split(self) -> str:
-        """The place's split."""
-        return self.place.partition("/")[2]
+        """The name of the split without its data set, e.g. test."""
+        return self.name.partition("/")[2]
 
 
 @dataclass(frozen=True)
 class EvaluationTexts:
-    """What a dataset is checked against, and the splits whose files are not there."""
+    """Evaluation splits that a dataset is checked against, and names of splits without files."""
 
     sets: tuple[EvaluationSet, ...]
     absent: tuple[str, ...]
@@ -159,113 +217,174 @@ def read_evaluation_sets(
     names: Sequence[str] = (),
     pins: Pins | None = None,
 ) -> EvaluationTexts:
-    """Every split that the given directories have; without one, the STS Benchmark's shipped validation and test.
+    """Read every evaluation split in the given directories.
 
-    ``names``: these data sets alone, all of whose splits must be there (the probing tasks are read only by
-    name). Raises InputError for an unknown name, and for a file that is missing beside others of its split, or altered.
+    Without a directory, the shipped validation and test splits of the STS Benchmark are read.
+
+    Args:
+        senteval: SentEval's directory.
+        originals: the STS organisers' directory.
+        names: read only these data sets, and require all their splits. The probing tasks are read
+            only by name.
+        pins: the hashes that the rows must have; None: the project's.
+
+    Raises InputError for an unknown name, for a directory without evaluation data, and for a file
+    that is altered or missing beside other files of its split.
     """
+    # The data sets to read
     source = Source(senteval=senteval, originals=originals, pins=pins)
     roots: dict[Layout, Path | None] = {"senteval": senteval, "originals": originals}
-    sets, absent, read = list[EvaluationSet](), list[str](), set[Layout]()
-    usual = [dataset for dataset in DATASETS.values() if dataset.sentences is not None]
-    for dataset in [find_dataset(name) for name in names] if names else usual:
+    datasets = [find_dataset(name) for name in names]
+    if not names:
+        datasets = [dataset for dataset in DATASETS.values() if dataset.sentences is not None]
+
+    # Their splits; a split without files is absent
+    sets: list[EvaluationSet] = []
+    absent: list[str] = []
+    layouts_read: set[Layout] = set()
+    for dataset in datasets:
         root = roots[dataset.layout]
         for split in dataset.parts:
-            place = f"{dataset.sentences or dataset.name}/{split}"
-            if names or (split in dataset.shipped if root is None else _is_there(dataset, split, root)):
+            if names or _has_split(dataset, split, root):
                 rows = source.load(dataset.name, [split])[split]
-                sets.append(EvaluationSet(place, dataset.name, rows.columns, rows.sha256))
-                read.add(dataset.layout)
+                name = f"{dataset.sentences or dataset.name}/{split}"
+                sets.append(EvaluationSet(name, dataset.name, rows.columns, rows.sha256))
+                layouts_read.add(dataset.layout)
             elif root is not None:
                 absent.append(f"{dataset.name}/{split}")
+
+    # A directory must hold something
     for layout, root in roots.items():
-        if not names and root is not None and layout not in read:
-            raise InputError(root, "has no evaluation data", hint="check --senteval-data and --sts-data")
+        if not names and root is not None and layout not in layouts_read:
+            raise InputError(
+                root, "has no evaluation data", hint="check --senteval-data and --sts-data"
+            )
     return EvaluationTexts(tuple(sets), tuple(absent))
 
 
-def _is_there(dataset: DataSet, split: str, root: Path) -> bool:
-    """Whether any file of a split is: if one is missing, reading it says so."""
+def _has_split(dataset: DataSet, split: str, root: Path | None) -> bool:
+    """Return whether ``root`` has at least one file of a split.
+
+    Without a directory, only the shipped splits are there. Reading a split that lacks one of its
+    files raises an error, so one file decides.
+    """
+    if root is None:
+        return split in dataset.shipped
+    # ``root`` may be SentEval's folder or its folder downstream; paths may start at either
     bases = (root, root.parent) if root.name == "downstream" else (root,)
-    paths = [base / name for base in bases for file in dataset.parts[split].files for name in names_in_layout(file)]
-    return any(path.is_file() for path in paths)
+    names: list[str] = []
+    for file in dataset.parts[split].files:
+        names.extend(list_layout_names(file))
+    return any((base / name).is_file() for base, name in product(bases, names))
 
 
-BLOCK = 512  # texts whose neighbours are looked up at once
-NEAR_LETTERS = 16  # of an evaluation sentence, from which on it has near matches
-SHORT_LETTERS = 12  # matches of fewer are by chance
+LOOKUP_TEXTS = 512  # texts of one lookup in the index
+MIN_NEAR_LETTERS = 16  # shorter normal forms of evaluation sentences have no near matches
+SHORT_FORM_LETTERS = 12  # a match of a shorter normal form is by chance: its kind is "short"
 
 
-class Place(NamedTuple):
-    """Where an evaluation sentence stands: ``place`` like sts12/test, row from 0, side 1 or 2."""
+class Location(NamedTuple):
+    """Place of an evaluation sentence: a split like sts12/test, a row from 0, side 1 or 2."""
 
-    place: str
+    split: str
     row: int
     side: int
 
 
 class Match(NamedTuple):
-    """One evaluation sentence that a text matches; similarity of 3-grams, 1 unless near."""
+    """Match of a text with one evaluation sentence.
 
-    kind: Kind
+    ``similarity`` is the Jaccard similarity of the 3-grams, 1 unless the kind is "near".
+    ``sentence`` is the normal form of the evaluation sentence.
+    """
+
+    kind: MatchKind
     similarity: float
-    sentence: str  # its normal form
-    place: Place
+    sentence: str
+    location: Location
 
 
 class Sentences:
-    """All evaluation sentences, to be asked which of them a text is; ``similarity`` is that of near matches."""
+    """Index of all evaluation sentences that finds the matches of a text.
+
+    ``similarity`` is the smallest similarity of a near match, 0 to 1.
+    """
 
     def __init__(self, sets: Sequence[EvaluationSet], similarity: float = 0.5):
         self.similarity = similarity
-        self._places: dict[str, dict[Place, set[bytes]]] = {}  # normal form → place → hashes of its texts
-        for one in sets:
-            for side, texts in enumerate(one.sides, start=1):
+        # normal form → location → hashes of its texts
+        self._locations: dict[str, dict[Location, set[bytes]]] = {}
+        for evaluation_set in sets:
+            for side, texts in enumerate(evaluation_set.sides, start=1):
                 for row, text in enumerate(texts):
-                    if form := normal_form(text):
-                        places = self._places.setdefault(form, {})
-                        places.setdefault(Place(one.place, row, side), set()).add(_hashed(text))
-        self._near = NearIndex([form for form in self._places if len(form) >= NEAR_LETTERS], Banding.at(similarity))
+                    self._add(text, Location(evaluation_set.name, row, side))
+        long_forms = [form for form in self._locations if len(form) >= MIN_NEAR_LETTERS]
+        self._near = NearIndex(long_forms, Banding.choose(similarity))
+
+    def _add(self, text: str, location: Location) -> None:
+        form = normalize_text(text)
+        if form:
+            hashes = self._locations.setdefault(form, {}).setdefault(location, set())
+            hashes.add(_hash_text(text))
 
     def __len__(self) -> int:
-        """Distinct normal forms."""
-        return len(self._places)
+        """Return the number of distinct normal forms."""
+        return len(self._locations)
 
     @property
     def settings(self) -> dict[str, float | int | dict[str, int]]:
-        """The thresholds, and ``recall``: the expected share of the pairs just at the threshold that is found."""
+        """The thresholds, and ``recall``: the expected share of near pairs that are found."""
         banding = self._near.banding
-        letters = {"near_letters": NEAR_LETTERS, "short_letters": SHORT_LETTERS}
-        recall = round(banding.recall(self.similarity), 4)
-        return {"similarity": self.similarity, **letters, "banding": asdict(banding), "recall": recall}
+        return {
+            "similarity": self.similarity,
+            "near_letters": MIN_NEAR_LETTERS,
+            "short_letters": SHORT_FORM_LETTERS,
+            "banding": asdict(banding),
+            "recall": round(banding.estimate_recall(self.similarity), 4),
+        }
 
-    def matches(self, texts: Sequence[str]) -> list[list[Match]]:
-        """For each text its matches, one with every sentence of every split that it matches, strongest first."""
-        forms = [normal_form(text) for text in texts]
-        asked = list(dict.fromkeys(form for form in forms if len(form) >= SHORT_LETTERS))
+    def find_matches(self, texts: Sequence[str]) -> list[list[Match]]:
+        """Return the matches of each text, (n,) lists, the strongest match first.
+
+        A text has one match with every sentence of every split that the text repeats.
+        """
+        forms = [normalize_text(text) for text in texts]
+        long_forms = list(dict.fromkeys(form for form in forms if len(form) >= SHORT_FORM_LETTERS))
         near: dict[str, list[tuple[str, float]]] = {}
-        for start in range(0, len(asked), BLOCK):
-            near |= self._near.near(asked[start : start + BLOCK], self.similarity)
-        found = []
+        for start in range(0, len(long_forms), LOOKUP_TEXTS):
+            near |= self._near.find_near(long_forms[start : start + LOOKUP_TEXTS], self.similarity)
+        matches = []
         for text, form in zip(texts, forms, strict=True):
-            places = ((other, alike, place) for other, alike in near.get(form, ()) for place in self._places[other])
-            others = [Match("near", alike, other, place) for other, alike, place in places]
-            found.append(_once([*self._same(text, form), *others]))
-        return found
+            candidates = self._match_form(text, form)
+            for sentence, similarity in near.get(form, ()):
+                for location in self._locations[sentence]:
+                    candidates.append(Match("near", similarity, sentence, location))
+            matches.append(_select_strongest(candidates))
+        return matches
 
-    def _same(self, text: str, form: str) -> Iterator[Match]:
-        short, own = len(form) < SHORT_LETTERS, _hashed(text)
-        for place, texts in self._places.get(form, {}).items():
-            yield Match("short" if short else "exact" if own in texts else "normal", 1.0, form, place)
+    def _match_form(self, text: str, form: str) -> list[Match]:
+        """Return a match with every location of the normal form ``form`` of ``text``."""
+        text_hash = _hash_text(text)
+        matches = []
+        for location, hashes in self._locations.get(form, {}).items():
+            kind: MatchKind = "exact" if text_hash in hashes else "normal"
+            if len(form) < SHORT_FORM_LETTERS:
+                kind = "short"
+            matches.append(Match(kind, 1.0, form, location))
+        return matches
 
 
-def _once(matches: Sequence[Match]) -> list[Match]:
-    """The strongest match with every sentence of every split, strongest first."""
-    found: dict[tuple[str, str], Match] = {}
-    for match in sorted(matches, key=lambda one: (KINDS.index(one.kind), -one.similarity, one.place)):
-        found.setdefault((match.place.place, match.sentence), match)
-    return list(found.values())
+def _select_strongest(matches: Sequence[Match]) -> list[Match]:
+    """Return the strongest match with every sentence of every split, strongest first."""
+
+    def rank(match: Match) -> tuple[int, float, Location]:
+        return MATCH_KINDS.index(match.kind), -match.similarity, match.location
+
+    strongest: dict[tuple[str, str], Match] = {}
+    for match in sorted(matches, key=rank):
+        strongest.setdefault((match.location.split, match.sentence), match)
+    return list(strongest.values())
 
 
-def _hashed(text: str) -> bytes:
+def _hash_text(text: str) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()

@@ -1,130 +1,250 @@
-"""Label agreement: whether generated texts are as similar to their source sentence as their label says, by a judge.
+"""Label agreement: are generated texts as similar to their source sentence as their label says?
 
-The judge is a sentence encoder; it measures, and no row is rejected for its cosine. Rows are those of training without
-sampled negatives, which were not generated for their source sentence. Texts of one source sentence are dependent, so
-source sentences are drawn, and intervals resample source sentences.
+The judge is a sentence encoder. The judge measures only: no row is rejected for its cosine. The
+measured rows are the training rows without sampled negatives, which were not generated for their
+source sentence. Texts of one source sentence are dependent, so the sample draws source sentences,
+and intervals resample source sentences.
 """
 
 import hashlib
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from eval.audit import command
-from eval.audit.agreement import bootstrap_interval, compared, correlation_interval, resampled
-from eval.audit.quality import load_nli_model
-from eval.audit.source import DatasetRows, find_rows
-from eval.encoders.embeddings import cosine
-from eval.encoders.load import MINILM, load_encoder, minilm, require_model
-from hub.cli import JsonOption, answer, new_app, say
-from hub.contract.measured import NEAR_COPY, Fidelity, Judge, LabelFidelity, PersonAgreement
-from hub.contract.packaged import MULTILINGUAL
-from hub.contract.recipe import DatasetRecipe
-from hub.contract.recipe_file import load_recipe
-from hub.contract.run_dir import RECIPE, require_complete
-from hub.contract.schema import NLI_LABELS, QUERY_CLASS, SAMPLED
-from hub.errors import InputError
-from hub.untrusted import Markdown, code, table
-from hub.word_overlap import word_overlap
+from sts_dino.eval.audit import command
+from sts_dino.eval.audit.agreement import (
+    Rows,
+    compare_raters,
+    compute_bootstrap_interval,
+    compute_correlation_interval,
+    resample_source_sentences,
+)
+from sts_dino.eval.audit.quality import NliModel, load_nli_model
+from sts_dino.eval.audit.source import DatasetRows, find_rows
+from sts_dino.eval.encoders.embeddings import compute_text_cosines
+from sts_dino.eval.encoders.load import (
+    Encoder,
+    find_local_encoder,
+    load_encoder,
+    name_judge,
+    require_model,
+    require_packaged,
+)
+from sts_dino.hub.cli import JsonOption, make_app, print_answer
+from sts_dino.hub.contract.measured import (
+    NEAR_COPY_OVERLAP,
+    Fidelity,
+    Judge,
+    LabelFidelity,
+    PersonAgreement,
+)
+from sts_dino.hub.contract.recipe import DatasetRecipe
+from sts_dino.hub.contract.recipe_file import load_recipe
+from sts_dino.hub.contract.run_dir import RECIPE, Manifest, require_complete
+from sts_dino.hub.contract.schema import NLI_LABELS, QUERY_CLASS, SAMPLED
+from sts_dino.hub.errors import InputError
+from sts_dino.hub.untrusted import Markdown, format_code, format_table
+from sts_dino.hub.word_overlap import compute_word_overlap
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     import pandas
 
+Mask = NDArray[np.bool_]  # (n,)
+PAIR_COLUMNS = ("first", "second", "label")
+RECORDED_LIBRARIES = (
+    "sentence-transformers",
+    "transformers",
+    "torch",
+    "numpy",
+    "scipy",
+    "sts-dino",
+)
+OTHER_JUDGE_HINT = ", or name a sentence encoder as judge: --encoder FOLDER or ORG/NAME@REVISION"
+ANNOTATED_SPLIT = "train"  # the split that sts-dino annotate shows
+
 
 def draw_pairs(rows: DatasetRows, count: int, seed: int) -> tuple["pandas.DataFrame", int]:
-    """All pairs (first, second, label) of ``count`` source sentences drawn at random; the number to draw from.
+    """Draw source sentences at random, with all their pairs.
 
-    Rows are read twice; eight bytes of each source sentence are kept. Raises InputError without labelled pairs.
+    Rows are read twice; eight bytes of each source sentence are kept in memory.
+
+    Args:
+        rows: a config of labelled pairs.
+        count: the number of source sentences to draw; all of fewer.
+        seed: seed of the draw.
+
+    Returns the drawn pairs (columns ``PAIR_COLUMNS``), and the number of source sentences that
+    they were drawn from. Raises InputError for rows without labelled pairs.
     """
     import pandas
 
-    if len(rows.columns) != 2 or rows.labelled_by is None:
-        raise InputError(rows.place, f"has {rows.example_type} rows", allowed="labelled pairs (schema: sts or nli)")
-    hashes = np.unique(np.fromiter((_hash(first, seed) for first, _, _ in _generated(rows)), dtype=np.uint64))
+    if len(rows.columns) != 2 or rows.label_column is None:
+        raise InputError(
+            rows.location,
+            f"has {rows.example_type} rows",
+            allowed="labelled pairs (schema: sts or nli)",
+        )
+    all_hashes = (_hash_text(first, seed) for first, _, _ in _read_generated_pairs(rows))
+    hashes = np.unique(np.fromiter(all_hashes, dtype=np.uint64))
     if not len(hashes):
-        raise InputError(rows.place, "has no pair that was generated for a label")
-    last = hashes[min(count, len(hashes)) - 1]  # the smallest hashes: a simple random sample
-    drawn = [pair for pair in _generated(rows) if _hash(pair[0], seed) <= last]
-    return pandas.DataFrame(drawn, columns=[*PAIR]), len(hashes)
+        raise InputError(rows.location, "has no pair that was generated for a label")
+    # The source sentences with the smallest hashes are a simple random sample
+    last = hashes[min(count, len(hashes)) - 1]
+    drawn = [pair for pair in _read_generated_pairs(rows) if _hash_text(pair[0], seed) <= last]
+    return pandas.DataFrame(drawn, columns=[*PAIR_COLUMNS]), len(hashes)
 
 
-def _generated(rows: DatasetRows) -> Iterator[tuple[str, str, str]]:
-    """Source text, generated text and label of every pair but sampled negatives, batch by batch."""
-    for batch in rows.batches():
-        first, second, labels = batch.pairs()
-        both = (second, first) if rows.example_type == QUERY_CLASS.name else (first, second)  # a query stands first
-        yield from (pair for pair in zip(*both, labels, strict=True) if pair[2] != SAMPLED)
+def _read_generated_pairs(rows: DatasetRows) -> Iterator[tuple[str, str, str]]:
+    """Yield source sentence, generated text and label of each pair, sampled negatives excepted."""
+    for batch in rows.read_batches():
+        first, second, labels = batch.to_pairs()
+        if rows.example_type == QUERY_CLASS.name:  # the generated query is the first column
+            first, second = second, first
+        for source, generated, label in zip(first, second, labels, strict=True):
+            if label != SAMPLED:
+                yield source, generated, label
 
 
-def _hash(text: str, seed: int) -> int:
-    """A number that orders texts at random, the same in every run."""
-    digest = hashlib.blake2b(f"{seed}\0{text}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "little")
+def _hash_text(text: str, seed: int) -> int:
+    """Return a 64-bit hash of a text: it orders texts at random, alike in every run."""
+    content = f"{seed}\0{text}".encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
 
 
-def label_fidelity(
+def measure_labels(
     pairs: "pandas.DataFrame",
     scores: Mapping[str, float | None],
     cosines: Sequence[float],
     classes: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """``labels``, ``spearman`` and ``near_copies`` of ``hub.contract.measured.Fidelity`` for ``pairs``.
+    """Return ``labels``, ``spearman`` and ``near_copies`` of a ``Fidelity`` document.
 
-    scores: of each label, None where labels have none; ``cosines`` and an NLI judge's ``classes``: one a pair.
-    Raises InputError for a label without a text.
+    Args:
+        pairs: n pairs with the columns ``PAIR_COLUMNS``.
+        scores: label → its similarity score; None for a label without a score.
+        cosines: the judge's cosine of each pair, (n,).
+        classes: the NLI judge's class of each pair, (n,); None without an NLI judge.
+
+    Raises InputError for a label that no pair has.
     """
-    both = zip(pairs["first"], pairs["second"], strict=True)
-    found = pairs.assign(cosine=np.asarray(cosines, dtype=np.float64), overlap=[word_overlap(*one) for one in both])
-    found = found.assign(same=found["first"] == found["second"], near=found["overlap"] >= NEAR_COPY, judged=classes)
-    resamples = resampled(list(pairs["first"]))
+    texts = zip(pairs["first"], pairs["second"], strict=True)
+    measured = pairs.assign(
+        cosine=np.asarray(cosines, dtype=np.float64),
+        overlap=[compute_word_overlap(first, second) for first, second in texts],
+        same=pairs["first"] == pairs["second"],
+        judged=classes,
+    )
+    measured = measured.assign(near=measured["overlap"] >= NEAR_COPY_OVERLAP)
+    resamples = resample_source_sentences(list(pairs["first"]))
 
-    def of_label(label: str) -> LabelFidelity:
-        chosen = (found["label"] == label).to_numpy()
-        if not chosen.any():
-            raise InputError("labels", f"no text of label {label!r} was kept", hint="give a larger run")
-        values, texts = found["cosine"].to_numpy(), found[chosen]
+    # The score of each pair's label; NaN where the label has no score
+    graded = np.array([scores.get(label) for label in pairs["label"]], dtype=np.float64)
+    spearman = None
+    if not np.isnan(graded).any():
+        spearman = compute_correlation_interval(graded, cosines, resamples)
+    if len({*graded}) > 1 and spearman is not None:
+        measured["fitting"] = find_fitting_pairs(graded, measured["cosine"].to_numpy())
+    labels = {label: _measure_label(measured, label, resamples) for label in scores}
+    near_copies = float(measured["near"].mean())
+    return {"labels": labels, "spearman": spearman, "near_copies": near_copies}
 
-        def mean(rows: NDArray[np.int64]) -> float:
-            drawn = values[rows][chosen[rows]]
-            return float(drawn.mean()) if len(drawn) else float("nan")
 
+def find_fitting_pairs(scores: NDArray[np.float64], cosines: NDArray[np.float64]) -> Mask:
+    """Return whether each pair has the score that its cosine stands for, (n,).
+
+    The judge orders all pairs by cosine. The pairs with the lowest cosines stand for the lowest
+    score, as many pairs as have this score, and so on. Equal cosines keep the order of the pairs.
+
+    Args:
+        scores: the score of each pair's label, (n,).
+        cosines: the judge's cosine of each pair, (n,).
+    """
+    by_cosine = np.argsort(cosines, kind="stable")
+    fits = np.empty(len(scores), dtype=bool)
+    fits[by_cosine] = scores[by_cosine] == np.sort(scores)
+    return fits
+
+
+def _measure_label(
+    measured: "pandas.DataFrame", label: str, resamples: Sequence[Rows]
+) -> LabelFidelity:
+    """Measure the texts of one label. Raises InputError when no pair has the label.
+
+    Args:
+        measured: a row for each pair: label, cosine, overlap, same, near, judged, and fitting where
+            all labels have scores.
+        label: the label to measure.
+        resamples: the rows of each bootstrap resample.
+    """
+    is_label = (measured["label"] == label).to_numpy()
+    if not is_label.any():
+        raise InputError("labels", f"no text of label {label!r} was kept", hint="give a larger run")
+    cosines = measured["cosine"].to_numpy()
+
+    def compute_mean(rows: Rows) -> float:
+        drawn = cosines[rows][is_label[rows]]
+        return float(drawn.mean()) if len(drawn) else float("nan")
+
+    texts = measured[is_label]
+    nli = None
+    if texts["judged"].notna().any():
         shares = texts["judged"].value_counts(normalize=True)
-        return LabelFidelity(
-            texts=len(texts),
-            cosine=bootstrap_interval(mean, resamples, len(values)),
-            identical=float(texts["same"].mean()),
-            near_copies=float(texts["near"].mean()),
-            word_overlap=float(texts["overlap"].mean()),
-            nli={name: float(shares.get(name, 0)) for name in NLI_LABELS} if classes is not None else None,
-        )
-
-    graded = np.array([scores.get(label) for label in pairs["label"]], dtype=np.float64)  # NaN: no score
-    return {
-        "labels": {label: of_label(label) for label in scores},
-        "spearman": None if np.isnan(graded).any() else correlation_interval(graded, cosines, resamples),
-        "near_copies": float(found["near"].mean()),
-    }
+        nli = {name: float(shares.get(name, 0)) for name in NLI_LABELS}
+    fitting = None
+    if "fitting" in texts:
+        fitting = float(texts["fitting"].mean())
+    return LabelFidelity(
+        texts=len(texts),
+        cosine=compute_bootstrap_interval(compute_mean, resamples, len(cosines)),
+        identical=float(texts["same"].mean()),
+        near_copies=float(texts["near"].mean()),
+        word_overlap=float(texts["overlap"].mean()),
+        nli=nli,
+        fitting=fitting,
+    )
 
 
-PAIR = ("first", "second", "label")
-LIBRARIES = ("sentence-transformers", "transformers", "torch", "numpy", "scipy", "sts-dino")
-NO_JUDGE = "sts-dino lm all-minilm-l6-v2, or name a sentence encoder as judge: --encoder FOLDER or ORG/NAME@REVISION"
-ANSWERED = "train"  # the split that people are asked about
+class Drawn(NamedTuple):
+    """A finished run and its drawn pairs; ``sources`` counts the source sentences of the run."""
 
-app = new_app("Measure how well the texts of finished datasets fit their labels, for their cards.")
+    directory: Path
+    manifest: Manifest
+    config: str
+    pairs: "pandas.DataFrame"
+    sources: int
+
+
+class Judges(NamedTuple):
+    """The encoder that judges similarity, its name in reports, and an NLI model or None."""
+
+    encoder: Encoder
+    name: str
+    nli: NliModel | None
+
+
+app = make_app("Measure how well the texts of finished datasets fit their labels, for their cards.")
 
 
 @app.command()
 def main(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN_DIR...", help="Finished runs with labelled pairs")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN_DIR...", help="Finished runs with labelled pairs")
+    ],
     encoder: Annotated[
-        str | None, typer.Option(help="The judge: folder or ORG/NAME[@REVISION] [default: packaged all-MiniLM-L6-v2]")
+        str | None,
+        typer.Option(
+            help="The judge: NAME of sts-dino lm, folder or ORG/NAME[@REVISION] "
+            "[default: all-minilm-l6-v2, for other languages than English multilingual-e5-small]"
+        ),
     ] = None,
     nli: command.NliOption = None,
     nli_labels: command.NliLabelsOption = None,
@@ -134,100 +254,178 @@ def main(
     ] = 1000,
     seed: command.SeedOption = 42,
     annotations: Annotated[
-        Path | None, typer.Option(help="Folder of answers of sts-dino annotate [default: its default]")
+        Path | None,
+        typer.Option(help="Folder of answers of sts-dino annotate [default: its default]"),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure label fidelity of each RUN_DIR, print a table, and write fidelity.json for its card.
 
-    Spearman's correlation of label score and the judge's cosine, the mean cosine of each label, near-copies of source
-    sentences, the share of texts that was kept, and annotators' answers if there are some. Intervals are 95 % bootstrap
-    intervals over source sentences.
+    The table has Spearman's correlation of label score and the judge's cosine, the mean cosine of
+    each label, the share of pairs that fit their label by the order of the cosines, near-copies of
+    source sentences, the share of kept texts, and annotators' answers if there are some. Intervals
+    are 95 % bootstrap intervals over source sentences.
 
     Examples:
 
       sts-dino fidelity artifacts/datasets/sts-dino-x2
 
-      sts-dino fidelity artifacts/datasets/sts-dino-x2 --encoder artifacts/models/all-MiniLM-L6-v2 --nli DIR
+      sts-dino fidelity artifacts/datasets/sts-dino-x2 --encoder DIR --nli DIR
     """
-    place = encoder or str(minilm(NO_JUDGE))
-    require_model(place)
+    # Draw the pairs of every run before a model is loaded
     manifests = [require_complete(directory) for directory in runs]
-    drawn = [(rows := find_rows(str(one), config), *draw_pairs(rows, source_sentences, seed)) for one in runs]
-    command.quiet_transformers()
-    measured = list[Fidelity]()
-    judge, nli_judge = load_encoder(place), load_nli_model(nli, nli_labels) if nli else None
-    for directory, manifest, (rows, pairs, all_source_sentences) in zip(runs, manifests, drawn, strict=True):
-        recipe = load_recipe(directory / RECIPE, DatasetRecipe)
-        if encoder is None and recipe.language != "en":
-            hint = f"a judge that knows it: --encoder {MULTILINGUAL}"
-            say(f"warning: {directory}: is in {recipe.language!r}, and {MINILM} knows English alone; {hint}")
-        first, second = list(pairs["first"]), list(pairs["second"])
-        of_shots = manifest.counts.get("variants", {}).get(rows.config.rpartition("-")[2], manifest.counts)
-        found = Fidelity(
-            dataset=manifest.name,
-            config=rows.config,
-            fingerprint=manifest.fingerprint,
-            judge=Judge(name=judge.name if encoder else MINILM, revision=judge.revision),
-            nli_judge=Judge(name=nli_judge.name, revision=nli_judge.revision) if nli_judge else None,
-            source_sentences=pairs["first"].nunique(),
-            all_source_sentences=all_source_sentences,
-            seed=seed,
-            requested=of_shots["requested"],
-            kept=of_shots["kept"],
-            people=_people(directory, manifest.name, rows.config, annotations),
-            versions={name: version(name) for name in LIBRARIES},
-            **label_fidelity(
-                pairs,
-                {label.name: label.score for label in recipe.written_labels},
-                cosine(judge)(first, second),
-                nli_judge.predict(first, second) if nli_judge else None,
-            ),
-        )
-        say(f"written: {found.write(directory)}")
-        measured.append(found)
-    then = [f"sts-dino card {quote(str(directory))}" for directory in runs]
-    answer("\n\n".join(map(shown, measured)), measured, as_json, then)
+    recipes = [load_recipe(directory / RECIPE, DatasetRecipe) for directory in runs]
+    others = [recipe.language for recipe in recipes if recipe.language != "en"]
+    default_judge = name_judge(others[0] if others else "en")
+    if encoder:
+        judge_location = find_local_encoder(encoder) or encoder
+    else:
+        judge_location = str(require_packaged(default_judge, OTHER_JUDGE_HINT))
+    require_model(judge_location)
+    samples: list[Drawn] = []
+    for directory, manifest in zip(runs, manifests, strict=True):
+        rows = find_rows(str(directory), config)
+        pairs, sources = draw_pairs(rows, source_sentences, seed)
+        samples.append(Drawn(directory, manifest, rows.config, pairs, sources))
+
+    command.silence_transformers()
+    judge = load_encoder(judge_location)
+    judges = Judges(
+        encoder=judge,
+        name=judge.name if encoder else default_judge,
+        nli=load_nli_model(nli, nli_labels) if nli else None,
+    )
+    documents: list[Fidelity] = []
+    for sample, recipe in zip(samples, recipes, strict=True):
+        fidelity = _measure_run(sample, recipe, judges, seed, annotations)
+        logger.info(f"written: {fidelity.write(sample.directory)}")
+        documents.append(fidelity)
+    next_steps = [f"sts-dino card {quote(str(directory))}" for directory in runs]
+    print_answer("\n\n".join(map(format_fidelity, documents)), documents, as_json, next_steps)
 
 
-def _people(directory: Path, name: str, config: str, folder: Path | None) -> tuple[PersonAgreement, ...]:
-    """How each person's answers agree with the labels; none where nobody was asked about these rows."""
-    from eval.audit.survey import FILE, AnswerStore, read_examples
+def _measure_run(
+    sample: Drawn, recipe: DatasetRecipe, judges: Judges, seed: int, annotations: Path | None
+) -> Fidelity:
+    """Return the fidelity document of one run.
 
-    place = folder or command.default_folder("annotations", name, config)
-    if not (place / FILE).is_file():
+    Args:
+        sample: the run and its drawn pairs.
+        recipe: the recipe of the run.
+        judges: the models that judge the pairs.
+        seed: the seed of the drawn pairs.
+        annotations: the folder of people's answers; None: the default folder, which may be missing.
+    """
+    # A run of several shot counts counts each of them alone
+    manifest = sample.manifest
+    shots = sample.config.rpartition("-")[2]
+    counts = manifest.counts.get("variants", {}).get(shots, manifest.counts)
+
+    # Judge every pair
+    first = list(sample.pairs["first"])
+    second = list(sample.pairs["second"])
+    people = _read_people(sample.directory, manifest.name, sample.config, annotations)
+    cosines = compute_text_cosines(judges.encoder, first, second)
+    nli_judge = None
+    classes = None
+    if judges.nli is not None:
+        nli_judge = Judge(name=judges.nli.name, revision=judges.nli.revision)
+        classes = judges.nli.predict(first, second)
+    label_scores = {label.name: label.score for label in recipe.written_labels}
+    return Fidelity(
+        dataset=manifest.name,
+        config=sample.config,
+        fingerprint=manifest.fingerprint,
+        judge=Judge(name=judges.name, revision=judges.encoder.revision),
+        nli_judge=nli_judge,
+        source_sentences=sample.pairs["first"].nunique(),
+        all_source_sentences=sample.sources,
+        seed=seed,
+        requested=counts["requested"],
+        kept=counts["kept"],
+        people=people,
+        versions={name: version(name) for name in RECORDED_LIBRARIES},
+        **measure_labels(sample.pairs, label_scores, cosines, classes),
+    )
+
+
+def _read_people(
+    directory: Path, name: str, config: str, folder: Path | None
+) -> tuple[PersonAgreement, ...]:
+    """Return how each person's answers agree with the labels of a run's config.
+
+    Args:
+        directory: the run directory.
+        name: the dataset's name.
+        config: the config.
+        folder: the folder of answers; None: the default folder. Where the default folder has no
+            answers, or answers about other rows, the result is empty.
+
+    Raises InputError for a given ``folder`` without answers about these rows.
+    """
+    from sts_dino.eval.audit.survey import ANSWERS_FILE, AnswerStore, read_examples
+
+    # Open the stored answers if they are about these rows
+    answers_folder = folder or command.get_default_folder("annotations", name, config)
+    if not (answers_folder / ANSWERS_FILE).is_file():
         if folder is not None:
-            raise InputError(folder, f"holds no answers (no {FILE})", hint="run: sts-dino annotate RUN_DIR")
+            raise InputError(
+                folder,
+                f"holds no answers (no {ANSWERS_FILE})",
+                hint="run: sts-dino annotate RUN_DIR",
+            )
         return ()
-    examples = read_examples(find_rows(str(directory), config, ANSWERED))
+    examples = read_examples(find_rows(str(directory), config, ANNOTATED_SPLIT))
     try:
-        store = AnswerStore(place, examples)
+        store = AnswerStore(answers_folder, examples)
     except InputError as error:
         if folder is not None:
             raise
-        say(f"people's answers left out: {error}")
+        logger.info(f"people's answers left out: {error}")
         return ()
+
+    # Compare each person's answers with the labels
     generated = dict(enumerate(examples.labels))
-    found = (compared(examples.scale, (given, generated)) for given in store.answers().values())
-    return tuple(PersonAgreement(answers=one.n, same=one.same, kappa=one.kappa) for one in found if one)
+    people = []
+    for labels in store.read_answers().values():
+        if agreement := compare_raters(examples.scale, (labels, generated)):
+            person = PersonAgreement(
+                answers=agreement.n, same=agreement.same, kappa=agreement.kappa
+            )
+            people.append(person)
+    return tuple(people)
 
 
-def shown(found: Fidelity) -> str:
-    """A heading and a Markdown table, a row for each label."""
-    near, kept = f"{found.near_copies:.1%}", f"{found.kept / found.requested:.1%}"
-    spearman = f"Spearman(score, cosine) {found.spearman}, " if found.spearman else ""
-    head = f"{code(found.dataset)} ({code(found.config)}), {found.source_sentences:,} source sentences, "
-    rows = [
-        [code(label), of.texts, Markdown(of.cosine), Markdown(f"{of.near_copies:.1%}"), round(of.word_overlap, 2)]
-        + [Markdown(f"{share:.1%}") for share in (of.nli or {}).values()]
-        for label, of in found.labels.items()
+def format_fidelity(fidelity: Fidelity) -> str:
+    """Return a heading, a Markdown table with a row for each label, and a line for each person."""
+    # The heading
+    share = f"{fidelity.kept / fidelity.requested:.1%}"
+    spearman = f"Spearman(score, cosine) {fidelity.spearman}, " if fidelity.spearman else ""
+    lines = [
+        f"{format_code(fidelity.dataset)} ({format_code(fidelity.config)}), "
+        f"{fidelity.source_sentences:,} source sentences, judge {fidelity.judge.name}: "
+        f"{spearman}near-copies {fidelity.near_copies:.1%}, kept {share}",
+        "",
     ]
-    classes = list(next(iter(found.labels.values())).nli or {})
-    lines = [f"{head}judge {found.judge.name}: {spearman}near-copies {near}, kept {kept}", ""]
-    lines += [table(["label", "texts", "cosine", "near-copies", "word overlap", *classes], rows), ""]
-    lines += filter(None, [found.doubt()])
-    for number, person in enumerate(found.people, 1):
+
+    # The table
+    rows = []
+    classes: list[str] = []
+    for name, label in fidelity.labels.items():
+        shares = label.nli or {}
+        classes = classes or list(shares)
+        row = [format_code(name), label.texts, Markdown(label.cosine)]
+        row.append("–" if label.fitting is None else Markdown(f"{label.fitting:.1%}"))
+        row += [Markdown(f"{label.near_copies:.1%}"), round(label.word_overlap, 2)]
+        row += [Markdown(f"{share:.1%}") for share in shares.values()]
+        rows.append(row)
+    header = ["label", "texts", "cosine", "fitting", "near-copies", "word overlap", *classes]
+    lines += [format_table(header, rows), ""]
+    if doubt := fidelity.describe_doubt():
+        lines.append(doubt)
+    for number, person in enumerate(fidelity.people, 1):
         lines.append(
-            f"person {number}: {person.answers} answers, {person.same.value:.0f} % as labelled, κ {person.kappa}"
+            f"person {number}: {person.answers} answers, {person.same.value:.0f} % as labelled, "
+            f"κ {person.kappa}"
         )
     return "\n".join(lines)

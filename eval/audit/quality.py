@@ -1,8 +1,8 @@
-"""Quality of a dataset: texts, repeats and labels in one pass over its rows; cross-encoders for NLI.
+"""Quality of a dataset: texts, repeats and labels in one pass over its rows, and NLI models.
 
-Shares are fractions (0 to 1) with 95 % Wilson intervals, as if rows were independent. Memory: one batch of texts, the
-texts of at most ``DISTINCT_ROWS`` rows, and some 100 bytes of hashes and numbers for each row. No text of the dataset
-is printed or kept.
+Shares are fractions (0 to 1) with 95 % Wilson intervals, as if rows were independent. Memory: one
+batch of texts, the texts of at most ``DISTINCT_N_ROWS`` rows, and some 100 bytes of hashes and
+numbers for each row. No text of the dataset is printed or kept.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
@@ -17,41 +18,67 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
-from tqdm import tqdm
 
-from eval.audit import command
-from eval.audit.agreement import wilson
-from eval.audit.evaluation_sentences import normal_form
-from eval.audit.source import Batch, DatasetRows, find_rows
-from eval.encoders.embeddings import cosine
-from eval.encoders.load import Encoder, content_hash, download, load_encoder
-from hub.cli import JsonOption, new_app
-from hub.contract.measured import Interval
-from hub.contract.schema import NLI_LABELS
-from hub.errors import InputError, RunError
-from hub.untrusted import NO_CODE, NO_PICKLES, Markdown, code, reading_model, require_safetensors, table
-from hub.word_overlap import word_overlap
+from sts_dino.eval.audit import command
+from sts_dino.eval.audit.agreement import compute_wilson_interval
+from sts_dino.eval.audit.evaluation_sentences import normalize_text
+from sts_dino.eval.audit.source import Batch, DatasetRows, find_rows
+from sts_dino.eval.encoders.embeddings import compute_text_cosines
+from sts_dino.eval.encoders.load import Encoder, download, hash_model_folder, load_encoder
+from sts_dino.hub.cli import JsonOption, make_app
+from sts_dino.hub.contract.measured import Interval
+from sts_dino.hub.contract.schema import NLI_LABELS
+from sts_dino.hub.errors import InputError, RunError
+from sts_dino.hub.progress import ProgressBar
+from sts_dino.hub.untrusted import (
+    NO_CODE,
+    NO_PICKLES,
+    Markdown,
+    convert_model_errors,
+    format_code,
+    format_table,
+    require_safetensors,
+)
+from sts_dino.hub.word_overlap import compute_word_overlap
 
 if TYPE_CHECKING:
     import pandas
 
-Measures = Mapping[str, Callable[[list[str], list[str]], Sequence[Any]]]  # name → a value for each pair
-LIBRARIES = ("numpy", "pyarrow", "scipy", "scikit-learn", "torch", "transformers", "sentence-transformers")
+# Name → function of n first and n second texts that returns n values
+Measures = Mapping[str, Callable[[list[str], list[str]], Sequence[Any]]]
+RECORDED_LIBRARIES = (
+    "numpy",
+    "pyarrow",
+    "scipy",
+    "scikit-learn",
+    "torch",
+    "transformers",
+    "sentence-transformers",
+)
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-ORDER = ("contradiction", "negative", "neutral", "entailment", "positive")  # rising similarity
-INTENDED = {**{name: name for name in NLI_LABELS}, "positive": "entailment", "negative": "contradiction"}
-SHORT = 3  # tokens between blanks, as in all lengths
-NEEDED = (4, 32)  # tokens: the premises that Auto-NLI used (section 4.1, appendix A), both ends included
-DISTINCT_ROWS = 10_000  # distinct-n falls as texts are added: datasets are compared on as many
-NLI_BATCH = 32  # pairs of similar length
+# in the order of rising similarity
+LABELS_BY_SIMILARITY = ("contradiction", "negative", "neutral", "entailment", "positive")
+NLI_CLASS_OF_LABEL = {
+    **{name: name for name in NLI_LABELS},
+    "positive": "entailment",
+    "negative": "contradiction",
+}
+SHORT_TEXT_TOKENS = 3  # texts with fewer tokens are counted; tokens are separated by blanks
+# Shortest and longest premise that Auto-NLI used (section 4.1, appendix A)
+PREMISE_TOKENS = (4, 32)
+# distinct-n falls as texts are added, so every dataset is measured on the same number of rows
+DISTINCT_N_ROWS = 10_000
+NLI_BATCH_PAIRS = 32
 
 
 @dataclass(frozen=True)
 class Quality:
-    """Everything measured of one config: ``facts`` about the measurement, and a table for each question.
+    """Quality of one config: ``facts`` about the measurement, and tables.
 
-    ``texts`` has a row for each text column, ``repeats`` one for exact and one for normal repeats, ``measures`` (name →
-    table) one for each label in rising order, ``nli`` one for each label and one for all.
+    ``texts`` has a row for each text column. ``repeats`` has a row for exact repeats and a row for
+    repeats of the normal form. ``measures`` (name → table) has tables with a row for each label,
+    in rising order of similarity. ``nli`` has a row for each label and a row for all labels; None
+    without an NLI model.
     """
 
     facts: dict[str, Any]
@@ -60,28 +87,36 @@ class Quality:
     measures: dict[str, pandas.DataFrame]
     nli: pandas.DataFrame | None
 
-    def document(self) -> dict[str, Any]:
-        """The tables as lists of rows; cells are numbers, None and ``Interval``."""
+    def to_document(self) -> dict[str, Any]:
+        """Return the facts, and each table as a list of rows (column → number, None, Interval)."""
+        return {
+            **self.facts,
+            "texts": _list_records(self.texts),
+            "repeats": _list_records(self.repeats),
+            "nli": None if self.nli is None else _list_records(self.nli),
+            "measures": {name: _list_records(table) for name, table in self.measures.items()},
+        }
 
-        def records(frame: pandas.DataFrame | None) -> Any:
-            return None if frame is None else frame.reset_index().to_dict("records")
-
-        measures = {name: records(frame) for name, frame in self.measures.items()}
-        tables = {"texts": records(self.texts), "repeats": records(self.repeats), "nli": records(self.nli)}
-        return {**self.facts, **tables, "measures": measures}
-
-    def report(self) -> str:
-        """The tables as Markdown; untrusted names are escaped."""
-        return command.fill("quality.md.jinja", quality=self, shown=_shown, **self.facts)
-
-
-def _shown(frame: pandas.DataFrame, first: str) -> Markdown:
-    """A table as Markdown; ``first`` heads the column of names."""
-    rows = [[code(str(label)), *map(_cell, row)] for label, *row in frame.itertuples()]
-    return table([first, *frame.columns], rows)
+    def to_markdown(self) -> str:
+        """Return the facts and tables as Markdown; untrusted names are escaped."""
+        return command.fill_template(
+            "quality.md.jinja", quality=self, shown=_format_frame, **self.facts
+        )
 
 
-def _cell(value: Any) -> Any:
+def _list_records(frame: pandas.DataFrame) -> Any:
+    return frame.reset_index().to_dict("records")
+
+
+def _format_frame(frame: pandas.DataFrame, first: str) -> Markdown:
+    """Return a table as Markdown; ``first`` is the header of the column of row names."""
+    rows = []
+    for label, *cells in frame.itertuples():
+        rows.append([format_code(str(label)), *map(_format_cell, cells)])
+    return format_table([first, *frame.columns], rows)
+
+
+def _format_cell(value: Any) -> Any:
     if isinstance(value, Interval):  # three decimals, as in the paper
         return Markdown(f"{value.value:.3f} [{value.low:.3f}, {value.high:.3f}]")
     return "–" if value is None or np.isnan(value) else round(value, 3)
@@ -89,7 +124,11 @@ def _cell(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class NliModel:
-    """A loaded cross-encoder; ``classes`` are the names of its outputs, in their order."""
+    """A loaded cross-encoder for NLI.
+
+    ``classes`` are the names of the model's outputs, in the order of the outputs. ``revision`` is
+    the Hub commit, or the hash of the model's folder.
+    """
 
     model: Any  # sentence_transformers.CrossEncoder
     name: str
@@ -97,207 +136,354 @@ class NliModel:
     classes: tuple[str, ...]
 
     def predict(self, first: list[str], second: list[str]) -> list[str]:
-        """The most probable class of every (premise, hypothesis). Raises RunError when an output is not finite."""
+        """Return the most probable class of each pair, (n,).
+
+        Args:
+            first: the premises, (n,).
+            second: the hypotheses, (n,).
+
+        Raises RunError when an output of the model is not finite.
+        """
         import torch
 
         pairs = list(zip(first, second, strict=True))  # the library sorts them by length
         logits = self.model.predict(
-            pairs, batch_size=NLI_BATCH, activation_fn=torch.nn.Identity(), show_progress_bar=False
+            pairs,
+            batch_size=NLI_BATCH_PAIRS,
+            activation_fn=torch.nn.Identity(),
+            show_progress_bar=False,
         )
         if not np.isfinite(logits).all():
-            raise RunError(self.name, "gives outputs that are not finite", hint="use another NLI model")
+            raise RunError(
+                self.name, "gives outputs that are not finite", hint="use another NLI model"
+            )
         return [self.classes[column] for column in logits.argmax(axis=1)]
 
 
-def load_nli_model(place: str, labels: str | None = None) -> NliModel:
-    """The NLI model in a folder or under the Hub id ``ORG/NAME[@REVISION]``; safetensors, no remote code.
+def load_nli_model(location: str, labels: str | None = None) -> NliModel:
+    """Load the NLI model in a folder or under the Hub id ``ORG/NAME[@REVISION]``.
 
-    ``labels`` names the outputs in their order, for a model whose config does not (``LABEL_0`` ...).
-    Raises InputError when it cannot be loaded or its outputs are not the three classes, RunError when the Hub fails.
+    Only safetensors are read, and no remote code runs.
+
+    Args:
+        location: the folder or Hub id.
+        labels: the names of the outputs in their order, separated by commas; for a model whose
+            config does not name them (``LABEL_0`` ...).
+
+    Raises InputError when the model cannot be loaded or its outputs are not the three NLI classes,
+    RunError when the Hub fails.
     """
     from sentence_transformers import CrossEncoder
 
-    folder, revision = (Path(place), None) if Path(place).is_dir() else download(place)
-    require_safetensors(folder, place)
-    with reading_model(place, "cannot be loaded as a cross-encoder"):
-        model = CrossEncoder(str(folder), model_kwargs=dict(NO_PICKLES), local_files_only=True, **NO_CODE)
-        model.predict([("A sentence.", "Another.")], show_progress_bar=False)  # a chat template may refuse it
+    folder = Path(location)
+    revision = None
+    if not folder.is_dir():
+        folder, revision = download(location)
+    require_safetensors(folder, location)
+    with convert_model_errors(location, "cannot be loaded as a cross-encoder"):
+        model = CrossEncoder(
+            str(folder), model_kwargs=dict(NO_PICKLES), local_files_only=True, **NO_CODE
+        )
+        # Predict one pair now: a chat template may refuse the pair
+        model.predict([("A sentence.", "Another.")], show_progress_bar=False)
     assert model.model is not None
-    classes = class_names(model.model.config.id2label, labels, place)
-    name = place.partition("@")[0] if revision else folder.name
-    return NliModel(model, name, revision or content_hash(folder), classes)
+    classes = list_class_names(model.model.config.id2label, labels, location)
+    name = location.partition("@")[0] if revision else folder.name
+    return NliModel(model, name, revision or hash_model_folder(folder), classes)
 
 
-def class_names(id2label: Mapping[int, str], labels: str | None, place: str) -> tuple[str, ...]:
-    """The model's classes in the order of its outputs, as NLI names them; ``labels`` names those of ``LABEL_0`` ...
+def list_class_names(
+    id2label: Mapping[int, str], labels: str | None, location: str
+) -> tuple[str, ...]:
+    """Return the NLI class of each output of a model, in the order of the outputs.
 
-    Raises InputError when they are not entailment, neutral and contradiction, or ``labels`` contradicts the config.
+    Args:
+        id2label: number of the output → name, of the model's config.
+        labels: names of the outputs, separated by commas, for a config with ``LABEL_0`` ...
+        location: the model as the user named it, for errors.
+
+    Raises InputError when the classes are not entailment, neutral and contradiction, or ``labels``
+    contradicts the config.
     """
-    found = tuple(id2label[number].strip().lower() for number in sorted(id2label))
-    given = tuple(name.strip().lower() for name in labels.split(",")) if labels else found
-    is_unnamed = list(found) == [f"label_{number}" for number in range(3)]
-    if sorted(given) != sorted(NLI_LABELS) or not (is_unnamed or given == found):
-        problem = f"its outputs are {', '.join(found)}" + (f", --nli-labels names {', '.join(given)}" if labels else "")
-        hint = f"name its outputs: --nli-labels {','.join(sorted(NLI_LABELS))}, in their order" if is_unnamed else None
-        raise InputError(place, problem, allowed=", ".join(NLI_LABELS), hint=hint)
-    return given
+    outputs = tuple(id2label[number].strip().lower() for number in sorted(id2label))
+    is_unnamed = outputs == tuple(f"label_{number}" for number in range(3))
+    names = outputs
+    problem = f"its outputs are {', '.join(outputs)}"
+    if labels:
+        names = tuple(name.strip().lower() for name in labels.split(","))
+        problem += f", --nli-labels names {', '.join(names)}"
+    if sorted(names) == sorted(NLI_LABELS) and (is_unnamed or names == outputs):
+        return names
+    hint = None
+    if is_unnamed:
+        example = ",".join(sorted(NLI_LABELS))
+        hint = f"name its outputs: --nli-labels {example}, in their order"
+    raise InputError(location, problem, allowed=", ".join(NLI_LABELS), hint=hint)
 
 
-def measure(
+def measure_quality(
     rows: DatasetRows,
     sample: int | None = None,
     seed: int = 42,
     encoder: Encoder | None = None,
     nli: NliModel | None = None,
-    progress: Callable[[int], object] = lambda done: None,
+    progress: Callable[[int], object] = lambda rows: None,
 ) -> Quality:
-    """The quality of a dataset, or of ``sample`` of its rows drawn at random.
+    """Measure the quality of a dataset.
 
-    ``progress`` is called with the number of rows of each batch. Raises InputError when an encoder or NLI model is
-    given and there are no pairs, or one of them fails.
+    Args:
+        rows: the rows of one config.
+        sample: the number of rows to draw at random; None: all rows.
+        seed: seed of the draw.
+        encoder: the encoder that measures cosines by label; None: no cosines.
+        nli: the NLI model whose classes are counted by label; None: no classes.
+        progress: called with the number of rows of each batch.
+
+    Raises InputError when an encoder or NLI model is given for single texts, and when the encoder
+    gives no embeddings; RunError when an output of the NLI model is not finite.
     """
     import pandas
 
     if len(rows.columns) < 2 and (encoder or nli):
-        raise InputError(rows.place, "has single texts: no pairs to compare")
-    values: Measures = {
-        "word overlap": lambda first, second: list(map(word_overlap, first, second)),
-        **({"cosine": cosine(encoder)} if encoder else {}),
-        **({"nli": nli.predict} if nli else {}),
-    }
-    found = list[tuple[pandas.DataFrame, pandas.DataFrame]]()
-    for batch in rows.batches(sample, seed):
-        found.append((_texts(batch), _pairs(batch, values)))
+        raise InputError(rows.location, "has single texts: no pairs to compare")
+    measures = _choose_measures(encoder, nli)
+
+    # One pass over the rows keeps hashes and numbers of each row
+    text_frames = []
+    pair_frames = []
+    for batch in rows.read_batches(sample, seed):
+        text_frames.append(_measure_texts(batch))
+        pair_frames.append(_measure_pairs(batch, measures))
         progress(len(batch))
-    texts, pairs = (pandas.concat(frames) for frames in zip(*found, strict=True))
-    facts = {
+    texts = pandas.concat(text_frames)
+    pairs = pandas.concat(pair_frames)
+
+    # A second pass keeps the texts of some rows for distinct-n
+    distinct: dict[str, list[str]] = {column: [] for column in rows.columns}
+    for batch in rows.read_batches(min(len(texts), DISTINCT_N_ROWS), seed):
+        for column, batch_texts in batch.texts.items():
+            distinct[column] += batch_texts
+
+    # The tables
+    columns = {name: _describe_column(name, texts, distinct[name]) for name in rows.columns}
+    repeats = {kind: _count_repeats(kind, texts, rows.columns) for kind in ("exact", "normal")}
+    by_label = {}
+    for name in measures:
+        if name in pairs and pairs[name].dtype.kind == "f":
+            by_label[name] = _describe_by_label(name, pairs)
+    return Quality(
+        facts=_describe_measurement(rows, len(texts), seed, encoder, nli),
+        texts=pandas.DataFrame(columns, dtype=object).T,
+        repeats=pandas.DataFrame(repeats).T,
+        measures=by_label,
+        nli=_measure_nli_agreement(pairs) if nli else None,
+    )
+
+
+def _choose_measures(encoder: Encoder | None, nli: NliModel | None) -> Measures:
+    """Return word overlap, the encoder's cosine and the NLI model's class, where there are any."""
+    measures: dict[str, Any] = {"word overlap": _compute_overlaps}
+    if encoder:
+        measures["cosine"] = partial(compute_text_cosines, encoder)
+    if nli:
+        measures["nli"] = nli.predict
+    return measures
+
+
+def _compute_overlaps(first: list[str], second: list[str]) -> list[float]:
+    return list(map(compute_word_overlap, first, second))
+
+
+def _describe_measurement(
+    rows: DatasetRows, count: int, seed: int, encoder: Encoder | None, nli: NliModel | None
+) -> dict[str, Any]:
+    """Return the facts about a measurement: dataset, ``count`` rows, models and libraries."""
+    encoder_facts = None
+    if encoder:
+        encoder_facts = {"name": encoder.name, "revision": encoder.revision}
+    nli_facts = None
+    if nli:
+        nli_facts = {"name": nli.name, "revision": nli.revision, "classes": list(nli.classes)}
+    versions = {"python": sys.version.split()[0]}
+    versions |= {library: version(library) for library in RECORDED_LIBRARIES}
+    return {
         "dataset": rows.name,
         "revision": rows.revision,
         "config": rows.config,
         "example_type": rows.example_type,
         "splits": rows.splits,
-        "rows": len(texts),
+        "rows": count,
         "seed": seed,
-        "encoder": encoder and {"name": encoder.name, "revision": encoder.revision},
-        "nli_model": nli and {"name": nli.name, "revision": nli.revision, "classes": list(nli.classes)},
-        "versions": {"python": sys.version.split()[0], **{library: version(library) for library in LIBRARIES}},
+        "encoder": encoder_facts,
+        "nli_model": nli_facts,
+        "versions": versions,
     }
-    drawn = list(rows.batches(min(len(texts), DISTINCT_ROWS), seed))
-    kept = {column: [text for batch in drawn for text in batch.texts[column]] for column in rows.columns}
-    return Quality(
-        facts,
-        pandas.DataFrame({column: _column(column, texts, kept[column]) for column in rows.columns}, dtype=object).T,
-        pandas.DataFrame({kind: _repeats(kind, texts, rows.columns) for kind in ("exact", "normal")}).T,
-        {name: _by_label(name, pairs) for name in values if name in pairs and pairs[name].dtype.kind == "f"},
-        _agreement(pairs) if nli else None,
-    )
 
 
-def _texts(batch: Batch) -> pandas.DataFrame:
-    """Per row: the length, emptiness and hashes (exact, normal) of each text, and the hash of the label."""
+def _measure_texts(batch: Batch) -> pandas.DataFrame:
+    """Return a table with a row for each row of the batch.
+
+    Columns: the label's hash and, of each text column, the text's length in tokens, whether the
+    text is empty, and the hashes of the text and of its normal form.
+    """
     import pandas
 
-    def hashes(texts: list[str]) -> Any:
-        return pandas.util.hash_array(np.array(texts, dtype=object), categorize=False)
-
-    found: dict[str, Any] = {"label": hashes(batch.labels or [""] * len(batch))}
+    values: dict[str, Any] = {"label": _hash_texts(batch.labels or [""] * len(batch))}
     for column, texts in batch.texts.items():
-        found[f"{column} length"] = [len(text.split()) for text in texts]
-        found[f"{column} empty"] = [not text.strip() for text in texts]
-        found[f"{column} exact"] = hashes(texts)
-        found[f"{column} normal"] = hashes([normal_form(text) for text in texts])
-    return pandas.DataFrame(found)
+        values[f"{column} length"] = [len(text.split()) for text in texts]
+        values[f"{column} empty"] = [not text.strip() for text in texts]
+        values[f"{column} exact"] = _hash_texts(texts)
+        values[f"{column} normal"] = _hash_texts([normalize_text(text) for text in texts])
+    return pandas.DataFrame(values)
 
 
-def _pairs(batch: Batch, values: Measures) -> pandas.DataFrame:
-    """Per pair: label, score (0 where there is none) and every measured value; no columns for single texts."""
+def _hash_texts(texts: list[str]) -> Any:
     import pandas
 
-    first, second, labels = batch.pairs()
+    return pandas.util.hash_array(np.array(texts, dtype=object), categorize=False)
+
+
+def _measure_pairs(batch: Batch, measures: Measures) -> pandas.DataFrame:
+    """Return a table with a row for each pair: label, score (0 without scores), each measure.
+
+    A batch of single texts gives an empty table.
+    """
+    import pandas
+
+    first, second, labels = batch.to_pairs()
     if not first:
         return pandas.DataFrame()
-    found = {name: measured(first, second) for name, measured in values.items()}
-    return pandas.DataFrame({"label": labels, "score": batch.scores or 0.0, **found})
+    values: dict[str, Any] = {"label": labels, "score": batch.scores or 0.0}
+    for name, measure in measures.items():
+        values[name] = measure(first, second)
+    return pandas.DataFrame(values)
 
 
-def _column(name: str, rows: pandas.DataFrame, drawn: Sequence[str]) -> dict[str, Any]:
-    """Counts of a column's texts; distinct-n (Li et al. 2016) of the ``drawn`` ones: different over all n-grams."""
-    lengths, tokens = rows[f"{name} length"], [text.lower().split() for text in drawn]
-    grams = {
-        n: [gram for one in tokens for gram in zip(*(one[at:] for at in range(n)), strict=False)] for n in (1, 2, 3)
-    }
-    return {
+def _describe_column(name: str, rows: pandas.DataFrame, drawn: Sequence[str]) -> dict[str, Any]:
+    """Count the texts of a column, and compute distinct-n of some of them (Li et al. 2016).
+
+    distinct-n is the number of different n-grams divided by the number of n-grams, 0 to 1.
+
+    Args:
+        name: the text column.
+        rows: the table of ``_measure_texts``.
+        drawn: the texts for distinct-n.
+    """
+    lengths = rows[f"{name} length"]
+    in_range = int(lengths.between(*PREMISE_TOKENS).sum())
+    values: dict[str, Any] = {
         "texts": len(rows),
         "empty": int(rows[f"{name} empty"].sum()),
-        "under 3": int((lengths < SHORT).sum()),
-        "4 to 32": wilson(int(lengths.between(*NEEDED).sum()), len(rows)),
+        "under 3": int((lengths < SHORT_TEXT_TOKENS).sum()),
+        "4 to 32": compute_wilson_interval(in_range, len(rows)),
         "mean length": float(lengths.mean()),
         "different": rows[f"{name} exact"].nunique(),
         "different, normal": rows[f"{name} normal"].nunique(),
-        **{f"distinct-{n}": len(set(found)) / max(len(found), 1) for n, found in grams.items()},
     }
+    tokens = [text.lower().split() for text in drawn]
+    for n in (1, 2, 3):
+        grams: list[tuple[str, ...]] = []
+        for text_tokens in tokens:
+            grams += zip(*(text_tokens[start:] for start in range(n)), strict=False)
+        values[f"distinct-{n}"] = len(set(grams)) / max(len(grams), 1)
+    return values
 
 
-def _repeats(kind: str, rows: pandas.DataFrame, columns: Sequence[str]) -> dict[str, int]:
-    """Rows that repeat an earlier one (texts and label), and rows whose first two texts are the same."""
-    found = {
-        "rows that repeat an earlier one": int(rows.duplicated(["label", *(f"{c} {kind}" for c in columns)]).sum())
-    }
+def _count_repeats(kind: str, rows: pandas.DataFrame, columns: Sequence[str]) -> dict[str, int]:
+    """Count rows that repeat an earlier row (texts and label), and rows of two equal texts.
+
+    Args:
+        kind: "exact" compares texts, "normal" compares their normal forms.
+        rows: the table of ``_measure_texts``.
+        columns: the text columns.
+    """
+    keys = ["label", *(f"{column} {kind}" for column in columns)]
+    counts = {"rows that repeat an earlier one": int(rows.duplicated(keys).sum())}
     if len(columns) > 1:
         same = rows[f"{columns[0]} {kind}"] == rows[f"{columns[1]} {kind}"]
-        found["rows whose first two texts are the same"] = int(same.sum())
-    return found
+        counts["rows whose first two texts are the same"] = int(same.sum())
+    return counts
 
 
-def _by_label(name: str, pairs: pandas.DataFrame) -> pandas.DataFrame:
-    """Distribution by label, labels by the mean score of their pairs, else by meaning, else by name.
+def _describe_by_label(name: str, pairs: pandas.DataFrame) -> pandas.DataFrame:
+    """Return the distribution of a measure, a row for each label.
 
-    AUC: the probability that a pair has a larger value than one of the label before; ties count half.
+    Labels are ordered by the mean score of their pairs; ties by ``LABELS_BY_SIMILARITY``, then by
+    name. AUC is the probability that a pair of the label has a larger value than a pair of the
+    label before; ties count half.
+
+    Args:
+        name: the measure.
+        pairs: the table of ``_measure_pairs``.
     """
     from sklearn.metrics import roc_auc_score
 
     scores = pairs.groupby("label")["score"].mean()
-    ordered = sorted(scores.index, key=lambda one: (scores[one], ORDER.index(one) if one in ORDER else len(ORDER), one))
-    found = pairs.groupby("label")[name].describe(percentiles=QUANTILES).loc[ordered].fillna(0.0)
-    found = found.drop(columns=["min", "max"]).rename(columns={"count": "pairs", "std": "sd"}).astype({"pairs": int})
-    two = [pairs[pairs["label"].isin(both)] for both in pairwise(ordered)]
-    aucs = [roc_auc_score(one["label"] == label, one[name]) for one, label in zip(two, ordered[1:], strict=True)]
-    return found.astype(object).assign(AUC=np.array([None, *map(float, aucs)], dtype=object))
+
+    order = {label: number for number, label in enumerate(LABELS_BY_SIMILARITY)}
+
+    def make_sort_key(label: str) -> tuple[float, int, str]:
+        return scores[label], order.get(label, len(order)), label
+
+    labels = sorted(scores.index, key=make_sort_key)
+    table = pairs.groupby("label")[name].describe(percentiles=QUANTILES).loc[labels].fillna(0.0)
+    table = table.drop(columns=["min", "max"]).rename(columns={"count": "pairs", "std": "sd"})
+    aucs: list[float | None] = [None]
+    for lower, higher in pairwise(labels):
+        two_labels = pairs[pairs["label"].isin([lower, higher])]
+        aucs.append(float(roc_auc_score(two_labels["label"] == higher, two_labels[name])))
+    table = table.astype({"pairs": int}).astype(object)
+    return table.assign(AUC=np.array(aucs, dtype=object))
 
 
-def _agreement(pairs: pandas.DataFrame) -> pandas.DataFrame:
-    """The NLI model's classes by label, and the share of the class that the label stands for (Auto-NLI, 4.1)."""
+def _measure_nli_agreement(pairs: pandas.DataFrame) -> pandas.DataFrame:
+    """Return the shares of the NLI model's classes, a row for each label and a row for all.
+
+    ``agreement`` is the share of pairs whose class is the label's class: Auto-NLI's measure of
+    label quality (section 4.1). It is None for a label that stands for no class.
+    """
     import pandas
 
-    meant, found = pairs[pairs["label"].isin(INTENDED)], dict[str, dict[str, Any]]()
-    for label, of in [*pairs.groupby("label"), *([("all", meant)] if len(meant) else [])]:
-        shares = {name: wilson(int((of["nli"] == name).sum()), len(of)) for name in NLI_LABELS}
-        hits, has_class = of["nli"] == of["label"].map(INTENDED), of["label"].isin(INTENDED).all()
-        found[str(label)] = {
-            "pairs": len(of),
-            **shares,
-            "agreement": wilson(int(hits.sum()), len(of)) if has_class else None,
-        }
-    return pandas.DataFrame.from_dict(found, orient="index", dtype=object).rename_axis("label")
+    groups = list(pairs.groupby("label"))
+    with_class = pairs[pairs["label"].isin(NLI_CLASS_OF_LABEL)]
+    if len(with_class):
+        groups.append(("all", with_class))
+    rows: dict[str, dict[str, Any]] = {}
+    for label, group in groups:
+        n = len(group)
+        row: dict[str, Any] = {"pairs": n}
+        for name in NLI_LABELS:
+            row[name] = compute_wilson_interval(int((group["nli"] == name).sum()), n)
+        row["agreement"] = None
+        if group["label"].isin(NLI_CLASS_OF_LABEL).all():
+            hits = group["nli"] == group["label"].map(NLI_CLASS_OF_LABEL)
+            row["agreement"] = compute_wilson_interval(int(hits.sum()), n)
+        rows[str(label)] = row
+    return pandas.DataFrame.from_dict(rows, orient="index", dtype=object).rename_axis("label")
 
 
-app = new_app("Measure the quality of a dataset of pairs, triplets or texts.")
+app = make_app("Measure the quality of a dataset of pairs, triplets or texts.")
 
 
 @app.command()
 def main(
-    place: command.PlaceArgument,
-    encoder: Annotated[str | None, typer.Option(help=f"{command.MODEL}, for similarity by label")] = None,
+    run: command.DatasetArgument,
+    encoder: Annotated[
+        str | None, typer.Option(help=f"{command.MODEL_HELP}, for similarity by label")
+    ] = None,
     nli: command.NliOption = None,
     nli_labels: command.NliLabelsOption = None,
     config: command.ConfigOption = None,
     split: Annotated[str | None, typer.Option(help="[default: all]")] = None,
-    sample: Annotated[int | None, typer.Option(min=1, help="So many rows, drawn at random [default: all]")] = None,
+    sample: Annotated[
+        int | None, typer.Option(min=1, help="Number of rows, drawn at random [default: all]")
+    ] = None,
     seed: command.SeedOption = 42,
     out: command.OutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure the dataset RUN: labels against an NLI model, similarity by label, overlap, lengths, repeats.
+    """Measure the dataset RUN: labels against an NLI model, similarity by label, overlap, lengths,
+    repeats.
 
     Without --nli and --encoder only the texts are counted. The 95 % intervals are Wilson's.
 
@@ -305,13 +491,16 @@ def main(
 
       sts-dino quality artifacts/datasets/auto-nli --nli microsoft/deberta-base-mnli
 
-      sts-dino quality ORG/sts-dino-x2@v1.0.0 --encoder sentence-transformers/all-MiniLM-L6-v2 --sample 10000
+      sts-dino quality ORG/sts-dino-x2@v1.0.0 --encoder DIR --sample 10000
     """
-    rows = find_rows(place, config, split)
-    folder = command.made_folder(out or command.default_folder("quality", rows.name, rows.config))
-    command.quiet_transformers()
-    loaded = load_nli_model(nli, nli_labels) if nli else None
-    embedder = load_encoder(encoder) if encoder else None
-    with tqdm(total=min(sample or rows.total, rows.total), desc=f"measuring {rows.config}", unit=" rows") as bar:
-        quality = measure(rows, sample, seed, embedder, loaded, bar.update)
-    command.write_report(folder, "quality", quality.report(), quality.document(), as_json)
+    rows = find_rows(run, config, split)
+    folder = command.make_output_folder(
+        out or command.get_default_folder("quality", rows.name, rows.config)
+    )
+    command.silence_transformers()
+    nli_model = load_nli_model(nli, nli_labels) if nli else None
+    loaded_encoder = load_encoder(encoder) if encoder else None
+    total = min(sample or rows.total, rows.total)
+    with ProgressBar(total=total, desc=f"measuring {rows.config}", unit=" row") as bar:
+        quality = measure_quality(rows, sample, seed, loaded_encoder, nli_model, bar.update)
+    command.write_report(folder, "quality", quality.to_markdown(), quality.to_document(), as_json)

@@ -1,74 +1,129 @@
-"""Reader of datasets to be measured: run directories, published runs and other datasets of a Hub."""
+"""Reader of datasets to measure: run directories, published runs, datasets of a Hub."""
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from hub import cli
-from hub.client.fetch import FinishedRun, HubDataset, hub_dataset, local_run, published_run, require_known
-from hub.contract.recipe import DatasetRecipe
-from hub.contract.recipe_file import load_recipe
-from hub.contract.run_dir import File
-from hub.contract.schema import ROW_SCHEMAS, SCHEMAS, base_config, is_finished, text_schema
-from hub.contract.shards import parquet_schema, reading_rows, shard_tables
-from hub.errors import InputError
+from sts_dino.hub.client.fetch import (
+    FinishedRun,
+    HubDataset,
+    open_hub_dataset,
+    open_local_run,
+    open_published_run,
+    require_known,
+)
+from sts_dino.hub.contract.recipe import DatasetRecipe
+from sts_dino.hub.contract.recipe_file import load_recipe
+from sts_dino.hub.contract.run_dir import File
+from sts_dino.hub.contract.schema import (
+    ROW_SCHEMAS,
+    SCHEMAS,
+    RowSchema,
+    get_base_config,
+    is_finished,
+    make_text_schema,
+)
+from sts_dino.hub.contract.shards import (
+    convert_reader_errors,
+    iter_shard_tables,
+    read_parquet_schema,
+)
+from sts_dino.hub.errors import InputError
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from datasets import Features
 
-BATCH = 4096  # rows
-_SCHEMAS = {**ROW_SCHEMAS, "text": text_schema(())}
-_COLUMNS = [(name, column, of) for name, schema in _SCHEMAS.items() for column, of in schema.columns.items()]
-TEXTS = {name: tuple(column for one, column, of in _COLUMNS if one == name and of == "string") for name in _SCHEMAS}
-LABELS = {name: column for name, column, of in _COLUMNS if of != "string"}  # of its label or score
-SCORE = "score"
-TARGET = "target"  # provenance: the label whose instruction was given
-NO_LABEL = "no label"
+BATCH_ROWS = 4096
+SCORE_COLUMN = "score"
+TARGET_LABEL_COLUMN = "target"  # provenance of a row: the label whose prompt the generator read
+NO_LABEL = "no label"  # stands for the missing label of a row
 
-Read = Callable[[str, list[str]], Iterator[pa.Table]]  # split, columns → tables of at most ``BATCH`` rows
+
+def _list_text_columns(schema: RowSchema) -> tuple[str, ...]:
+    return tuple(column for column, kind in schema.columns.items() if kind == "string")
+
+
+def _find_label_column(schema: RowSchema) -> str | None:
+    """Return the column of the label or score; None for triplets and unlabelled pairs."""
+    for column, kind in schema.columns.items():
+        if kind != "string":
+            return column
+    return None
+
+
+_SCHEMAS = {**ROW_SCHEMAS, "text": make_text_schema(())}
+# Example type → text columns, and → column of the label or score
+TEXT_COLUMNS = {name: _list_text_columns(schema) for name, schema in _SCHEMAS.items()}
+LABEL_COLUMN = {name: _find_label_column(schema) for name, schema in _SCHEMAS.items()}
+
+# Function of a split and its columns that yields tables of at most ``BATCH_ROWS`` rows
+ReadTables = Callable[[str, list[str]], Iterator[pa.Table]]
+
+
+class Pairs(NamedTuple):
+    """Columns of n pairs: two texts and a label; ``labels`` is empty without labels."""
+
+    first: list[str]
+    second: list[str]
+    labels: list[str]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Some consecutive rows of a split; those not drawn are left out. ``labels`` is empty for triplets."""
+    """Rows of a split in order; rows that were not drawn are left out.
+
+    ``rows`` are the row numbers in the split, from 0. ``labels`` is empty for rows without labels
+    (triplets), ``scores`` for rows without scores.
+    """
 
     split: str
-    rows: NDArray[np.int64]  # (n,) their numbers in the split, from 0
+    rows: NDArray[np.int64]  # (n,)
     texts: dict[str, list[str]]  # column → n texts
     labels: list[str]
-    scores: list[float]  # of scored pairs, else empty
+    scores: list[float]
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def pairs(self) -> tuple[list[str], list[str], list[str]]:
-        """Both sides and labels of the batch's pairs: a triplet is a positive pair, then a negative one.
+    def to_pairs(self) -> Pairs:
+        """Return the pairs of the batch; a triplet gives a positive pair, then a negative pair.
 
         Single texts give three empty lists.
         """
         columns = list(self.texts.values())
-        if len(columns) == 3:
-            anchors = [anchor for anchor in columns[0] for _ in range(2)]
-            others = [text for both in zip(*columns[1:], strict=True) for text in both]
-            return anchors, others, ["positive", "negative"] * len(self)
-        return (columns[0], columns[1], self.labels) if len(columns) == 2 else ([], [], [])
+        if len(columns) == 1:
+            return Pairs([], [], [])
+        if len(columns) == 2:
+            return Pairs(columns[0], columns[1], self.labels)
+        pairs = Pairs([], [], ["positive", "negative"] * len(self))
+        for anchor, positive, negative in zip(*columns, strict=True):
+            pairs.first.extend((anchor, anchor))
+            pairs.second.extend((positive, negative))
+        return pairs
 
 
 @dataclass(frozen=True)
 class DatasetRows:
-    """One config of a dataset. ``revision`` is the Hub commit or the run's fingerprint.
+    """The rows of one config of a dataset.
 
-    ``recipe`` reads the recipe of the run, or None.
+    ``revision`` is the Hub commit or the run's fingerprint. ``class_names`` are the names of label
+    numbers, empty where labels are texts or scores. ``label_column`` is None without labels.
+    ``read_recipe`` reads the recipe of the run, or returns None.
     """
 
     name: str
@@ -77,210 +132,336 @@ class DatasetRows:
     example_type: str
     splits: dict[str, int]  # split → rows
     class_names: tuple[str, ...]
-    labelled_by: str | None  # column
-    read: Read
-    recipe: Callable[[], DatasetRecipe | None] = lambda: None
+    label_column: str | None
+    read_tables: ReadTables
+    read_recipe: Callable[[], DatasetRecipe | None] = lambda: None
 
     @property
-    def place(self) -> str:
-        """Name and config, for messages."""
+    def location(self) -> str:
+        """The dataset's name and config, for messages."""
         return f"{self.name} ({self.config})"
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The text columns, in the example type's order."""
-        return TEXTS[self.example_type]
+        """The text columns, in the order of the example type."""
+        return TEXT_COLUMNS[self.example_type]
 
     @property
     def is_scored(self) -> bool:
         """Whether rows have a similarity score."""
-        return LABELS.get(self.example_type) == SCORE
+        return LABEL_COLUMN[self.example_type] == SCORE_COLUMN
 
     @property
     def total(self) -> int:
-        """Rows of all splits."""
+        """Number of rows of all splits."""
         return sum(self.splits.values())
 
-    def batches(self, sample: int | None = None, seed: int = 0) -> Iterator[Batch]:
-        """All rows, or ``sample`` of them drawn at random without replacement, split by split.
+    def read_batches(self, sample: int | None = None, seed: int = 0) -> Iterator[Batch]:
+        """Yield all rows, or ``sample`` rows drawn at random without replacement, split by split.
 
-        Raises InputError for a scored pair whose score is not a number.
+        Args:
+            sample: the number of rows to draw; None, or more than there are: all rows.
+            seed: seed of the draw.
+
+        Raises InputError for a scored pair whose score is not a finite number.
         """
-        chosen, first = np.arange(self.total), 0  # numbers over all splits, in order
+        # Drawn rows, numbered over all splits
+        chosen = np.arange(self.total)
         if sample is not None and sample < self.total:
             chosen = np.sort(np.random.default_rng(seed).choice(self.total, sample, replace=False))
-        labelled_by = [self.labelled_by] if self.labelled_by else []
-        asked = list(dict.fromkeys([*self.columns, *labelled_by, *([SCORE] if self.is_scored else [])]))
-        for split, rows in self.splits.items():
-            start = first
-            for table in self.read(split, asked):
-                low, high = np.searchsorted(chosen, [start, start + len(table)])
-                kept = chosen[low:high] - start
-                if len(kept):
-                    yield self._batch(split, kept + start - first, table.take(kept))
-                start += len(table)
-            first += rows
 
-    def _batch(self, split: str, rows: NDArray[np.int64], table: pa.Table) -> Batch:
-        texts = {column: [text or "" for text in table[column].to_pylist()] for column in self.columns}
-        scores = table[SCORE].to_pylist() if self.is_scored else []
+        # The drawn rows of each table
+        columns = list(self.columns)
+        if self.label_column:
+            columns.append(self.label_column)
+        if self.is_scored and SCORE_COLUMN not in columns:
+            columns.append(SCORE_COLUMN)
+        split_start = 0
+        for split, rows in self.splits.items():
+            table_start = split_start
+            for table in self.read_tables(split, columns):
+                low, high = np.searchsorted(chosen, [table_start, table_start + len(table)])
+                drawn = chosen[low:high] - table_start
+                if len(drawn):
+                    numbers = drawn + table_start - split_start
+                    yield self._make_batch(split, numbers, table.take(drawn))
+                table_start += len(table)
+            split_start += rows
+
+    def _make_batch(self, split: str, rows: NDArray[np.int64], table: pa.Table) -> Batch:
+        """Return rows of a split as a batch; ``rows`` are the row numbers of the table's rows.
+
+        Raises InputError for a score that is not a finite number.
+        """
+        texts = {column: _read_texts(table, column) for column in self.columns}
+        scores = table[SCORE_COLUMN].to_pylist() if self.is_scored else []
         for row, score in zip(rows, scores, strict=False):
             if score is None or not math.isfinite(score):
-                place = f"{self.place}, {split} row {row}"
-                raise InputError(place, f"has the score {score}", allowed="a number", hint="drop the row")
-        labels = [self._label(value) for value in table[self.labelled_by].to_pylist()] if self.labelled_by else []
+                raise InputError(
+                    f"{self.location}, {split} row {row}",
+                    f"has the score {score}",
+                    allowed="a number",
+                    hint="drop the row",
+                )
+        labels: list[str] = []
+        if self.label_column:
+            labels = [self._format_label(value) for value in table[self.label_column].to_pylist()]
         return Batch(split, rows, texts, labels, scores)
 
-    def _label(self, value: object) -> str:
+    def _format_label(self, value: object) -> str:
+        """Return a label as text: a class's name, a score with one decimal, or ``NO_LABEL``."""
         if isinstance(value, float):
-            return f"{round(value, 1):g}"  # human scores: one group a tenth
+            return f"{round(value, 1):g}"
         if isinstance(value, int) and 0 <= value < len(self.class_names):
             return self.class_names[value]
         return NO_LABEL if value is None or value == -1 else str(value)
 
 
-def example_type_of(features: Features, place: str) -> str:
-    """The example type of a config with these columns.
+def _read_texts(table: pa.Table, column: str) -> list[str]:
+    return [text or "" for text in table[column].to_pylist()]
 
-    Raises InputError when no example type has them, or texts or scores have another type.
+
+def infer_example_type(features: Features, location: str) -> str:
+    """Return the first example type whose columns ``features`` has.
+
+    Args:
+        features: the columns of a config and their types.
+        location: the dataset and config, for errors.
+
+    Raises InputError when no example type has these columns, a text column is no string, or a score
+    column is no number.
     """
+    required: dict[str, list[str]] = {}
+    for name, texts in TEXT_COLUMNS.items():
+        label = LABEL_COLUMN[name]
+        required[name] = [*texts, label] if label else [*texts]
+    for name, columns in required.items():
+        if features.keys() >= {*columns}:
+            _require_column_types(features, name, location)
+            return name
+    raise InputError(
+        location,
+        f"has the columns {sorted(features)}",
+        allowed=" | ".join(", ".join(columns) for columns in required.values()),
+    )
+
+
+def _require_column_types(features: Features, example_type: str, location: str) -> None:
+    """Raise InputError unless text columns are strings and the score column is a number."""
     from datasets import Value
 
-    needed = {name: [*texts, LABELS[name]] if name in LABELS else [*texts] for name, texts in TEXTS.items()}
-    found = next((name for name, columns in needed.items() if features.keys() >= {*columns}), None)
-    if found is None:
-        allowed = " | ".join(map(", ".join, needed.values()))
-        raise InputError(place, f"has the columns {sorted(features)}", allowed=allowed)
-    for column in needed[found]:
-        allowed_types = ("string", "large_string") if column in TEXTS[found] else ("float", "int", "double")
-        kind = features[column]
-        dtype = kind.dtype if isinstance(kind, Value) else type(kind).__name__
-        if column in (*TEXTS[found], SCORE) and not dtype.startswith(allowed_types):
-            problem = f"its column {column!r} is of the type {dtype}"
-            raise InputError(place, problem, allowed=" or ".join(allowed_types[:2]))
-    return found
+    columns: dict[str, tuple[str, ...]] = {}
+    columns |= dict.fromkeys(TEXT_COLUMNS[example_type], ("string", "large_string"))
+    if LABEL_COLUMN[example_type] == SCORE_COLUMN:
+        columns[SCORE_COLUMN] = ("float", "int", "double")
+    for column, prefixes in columns.items():
+        feature = features[column]
+        dtype = feature.dtype if isinstance(feature, Value) else type(feature).__name__
+        if not dtype.startswith(prefixes):
+            raise InputError(
+                location,
+                f"its column {column!r} is of the type {dtype}",
+                allowed=" or ".join(prefixes[:2]),
+            )
 
 
-FIRST = (  # of several finished configs, the first is read: a schema's labelled one before its others
+# Of several finished configs the first one here is read: labelled configs before others
+CONFIG_PREFERENCE = (
     *(schema.labelled for schema in SCHEMAS.values()),
-    *(config for schema in SCHEMAS.values() for config in schema.finished),
+    *chain.from_iterable(schema.finished for schema in SCHEMAS.values()),
 )
-HUB_ID = re.compile(r"(?!artifacts/|\.)[\w.-]+/[\w.-]+(@.+)?")
+HUB_ID_PATTERN = re.compile(r"(?!artifacts/|\.)[\w.-]+/[\w.-]+(@.+)?")
+
+
+class OpenConfig(NamedTuple):
+    """An opened config: its columns, split → number of rows, and the reader of the rows."""
+
+    features: Features
+    splits: dict[str, int]
+    read_tables: ReadTables
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A dataset and its configs. ``finished``: those that one trains on; ``usual``: the one it declares, if any.
+    """A dataset and its configs.
 
-    ``table``: config → its columns, the rows of each split, and how they are read.
+    ``location`` is the dataset as the user named it. ``finished`` are the configs to train on;
+    ``default_config`` is the config that the dataset declares as its default, or None.
     """
 
-    place: str
+    location: str
     name: str
     revision: str
     configs: tuple[str, ...]
     finished: tuple[str, ...]
-    usual: str | None
-    table: Callable[[str], tuple[Features, dict[str, int], Read]]
-    recipe: Callable[[], DatasetRecipe | None] = lambda: None
+    default_config: str | None
+    open_config: Callable[[str], OpenConfig]
+    read_recipe: Callable[[], DatasetRecipe | None] = lambda: None
 
-    def rows(self, config: str | None = None, split: str | None = None) -> DatasetRows:
-        """The rows of a config; None is the one that one trains on. ``split`` None: of all splits.
+    def find_rows(self, config: str | None = None, split: str | None = None) -> DatasetRows:
+        """Return the rows of a config.
 
-        Raises InputError when there is no such config or split, several could be meant, there are no rows, the columns
-        are of no example type, or a shard is damaged.
+        Args:
+            config: the config; None: the config to train on.
+            split: the split; None: all splits.
+
+        Raises InputError for an unknown config or split, when ``config`` is None and several
+        configs could be meant, when there are no rows, when the columns are of no example type, and
+        for a damaged shard.
         """
         from datasets import ClassLabel
 
-        config = require_known(config or self._config(), self.configs, self.place, "config")
-        features, counts, read = self.table(config)
-        splits, place = {name: rows for name, rows in counts.items() if rows}, f"{self.place} ({config})"
+        # The config, and its splits with rows
+        config = require_known(
+            config or self._choose_config(), self.configs, self.location, "config"
+        )
+        location = f"{self.location} ({config})"
+        features, rows_of_split, read_tables = self.open_config(config)
+        splits = {name: rows for name, rows in rows_of_split.items() if rows}
         if not splits:
-            raise InputError(place, "has no rows")
+            raise InputError(location, "has no rows")
         if split is not None:
-            splits = {split: splits[require_known(split, splits, place, "split")]}
-        kind = example_type_of(features, place)
-        label, column = features.get("label"), LABELS.get(kind)
-        names = tuple(label.names) if isinstance(label, ClassLabel) else ()
-        labelled_by = TARGET if column == SCORE and TARGET in features else column
-        return DatasetRows(self.name, self.revision, config, kind, splits, names, labelled_by, read, self.recipe)
+            splits = {split: splits[require_known(split, splits, location, "split")]}
 
-    def _config(self) -> str:
-        for base in FIRST:
-            found = [name for name in self.finished if base_config(name) == base]
-            if len(found) > 1:
-                raise InputError(self.place, "has several configs", allowed=found, hint="name one: --config")
-            if found:
-                return found[0]
-        if self.usual is not None or len(self.finished) == 1:
-            return self.usual or self.finished[0]
+        # The columns
+        example_type = infer_example_type(features, location)
+        label_column = LABEL_COLUMN[example_type]
+        if label_column == SCORE_COLUMN and TARGET_LABEL_COLUMN in features:
+            label_column = TARGET_LABEL_COLUMN
+        label = features.get("label")
+        return DatasetRows(
+            name=self.name,
+            revision=self.revision,
+            config=config,
+            example_type=example_type,
+            splits=splits,
+            class_names=tuple(label.names) if isinstance(label, ClassLabel) else (),
+            label_column=label_column,
+            read_tables=read_tables,
+            read_recipe=self.read_recipe,
+        )
+
+    def _choose_config(self) -> str:
+        """Return the config to train on. Raises InputError when several could be meant."""
+        for base in CONFIG_PREFERENCE:
+            candidates = [name for name in self.finished if get_base_config(name) == base]
+            if len(candidates) > 1:
+                raise InputError(
+                    self.location,
+                    "has several configs",
+                    allowed=candidates,
+                    hint="name one: --config",
+                )
+            if candidates:
+                return candidates[0]
+        if self.default_config is not None:
+            return self.default_config
+        if len(self.finished) == 1:
+            return self.finished[0]
         problem = "has several configs" if self.finished else "has no finished config"
-        raise InputError(self.place, problem, allowed=list(self.configs), hint="name one: --config")
+        raise InputError(
+            self.location, problem, allowed=list(self.configs), hint="name one: --config"
+        )
 
 
-def find_dataset(place: str) -> Dataset:
-    """The dataset in a run directory or of a Hub.
+def find_dataset(location: str) -> Dataset:
+    """Return the dataset in a run directory or of a Hub.
 
-    Raises InputError when it is missing or not finished, RunError when the Hub cannot be read.
+    Raises InputError when the dataset is missing or not finished, RunError when the Hub cannot be
+    read.
     """
-    if Path(place).is_dir() or not HUB_ID.fullmatch(place):
-        run = local_run(Path(place), place)
-        return _of_run(run, run.manifest.name)
-    repo_id, _, revision = place.partition("@")
-    published = published_run(repo_id, revision or None, place)
-    return _of_run(published, repo_id) if published else _of_others(hub_dataset(repo_id, revision or None, place))
+    if Path(location).is_dir() or not HUB_ID_PATTERN.fullmatch(location):
+        run = open_local_run(Path(location), location)
+        return _convert_run(run, run.manifest.name)
+    repo_id, _, revision = location.partition("@")
+    published = open_published_run(repo_id, revision or None, location)
+    if published:
+        return _convert_run(published, repo_id)
+    return _convert_hub_dataset(open_hub_dataset(repo_id, revision or None, location))
 
 
-def find_rows(place: str, config: str | None = None, split: str | None = None) -> DatasetRows:
-    """The rows of one config of the dataset at ``place``; raises what ``find_dataset`` and ``Dataset.rows`` raise."""
-    return find_dataset(place).rows(config, split)
+def find_rows(location: str, config: str | None = None, split: str | None = None) -> DatasetRows:
+    """Return the rows of one config of the dataset at ``location``.
+
+    Raises the errors of ``find_dataset`` and ``Dataset.find_rows``.
+    """
+    return find_dataset(location).find_rows(config, split)
 
 
-def _of_run(run: FinishedRun, name: str) -> Dataset:
+def _convert_run(run: FinishedRun, name: str) -> Dataset:
+    """Return the dataset of a run, under ``name``. Raises InputError for the run of a model."""
+    if run.manifest.kind != "dataset":
+        raise InputError(
+            run.place, f"is the run of a {run.manifest.kind}", allowed="the run of a dataset"
+        )
+    return Dataset(
+        location=run.place,
+        name=name,
+        revision=run.revision,
+        configs=tuple(run.configs),
+        finished=tuple(config for config in run.configs if is_finished(config)),
+        default_config=None,
+        open_config=partial(_open_run_config, run),
+        read_recipe=partial(_read_run_recipe, run),
+    )
+
+
+def _open_run_config(run: FinishedRun, config: str) -> OpenConfig:
+    """Open a config of a run; shards without a split belong to "train"."""
     from datasets import Features
 
-    if run.manifest.kind != "dataset":
-        raise InputError(run.place, f"is the run of a {run.manifest.kind}", allowed="the run of a dataset")
+    directory, shards = run.fetch_shards(config)
+    shards_of_split = defaultdict[str, list[File]](list)
+    rows = defaultdict[str, int](int)
+    for shard in shards:
+        split = shard.split or "train"
+        shards_of_split[split].append(shard)
+        rows[split] += shard.rows or 0
 
-    def table(config: str) -> tuple[Features, dict[str, int], Read]:
-        directory, shards = run.shards(config)
-        splits = defaultdict[str, list[File]](list)
-        for shard in shards:
-            splits[shard.split or "train"].append(shard)
+    def read_tables(split: str, columns: list[str]) -> Iterator[pa.Table]:
+        """Yield the rows of a split, table by table."""
+        for shard in shards_of_split[split]:
+            yield from iter_shard_tables(directory / shard.path, BATCH_ROWS, columns)
 
-        def read(split: str, columns: list[str]) -> Iterator[pa.Table]:
-            for shard in splits[split]:
-                yield from shard_tables(directory / shard.path, BATCH, columns)
-
-        schema = parquet_schema(directory / shards[0].path) if shards else pa.schema([])
-        counts = {split: sum(shard.rows or 0 for shard in of) for split, of in splits.items()}
-        return Features.from_arrow_schema(schema), counts, read
-
-    def recipe() -> DatasetRecipe | None:
-        try:
-            path = run.recipe()
-            if path is None:
-                raise InputError("recipe.yaml", "is not published with the dataset, or not downloaded")
-            return load_recipe(path, DatasetRecipe)
-        except InputError as error:  # perhaps of another version of this project
-            cli.say(f"labels are shown in the default words: {error}")
-            return None
-
-    finished = tuple(config for config in run.configs if is_finished(config))
-    return Dataset(run.place, name, run.revision, tuple(run.configs), finished, None, table, recipe)
+    schema = read_parquet_schema(directory / shards[0].path) if shards else pa.schema([])
+    return OpenConfig(Features.from_arrow_schema(schema), rows, read_tables)
 
 
-def _of_others(found: HubDataset) -> Dataset:
-    """A dataset of a Hub that is not a published run."""
+def _read_run_recipe(run: FinishedRun) -> DatasetRecipe | None:
+    """Return the recipe of a run; log the reason and return None when it cannot be read."""
+    try:
+        path = run.fetch_recipe()
+        if path is None:
+            raise InputError("recipe.yaml", "is not published with the dataset, or not downloaded")
+        return load_recipe(path, DatasetRecipe)
+    except InputError as error:  # perhaps of another version of this project
+        logger.info(f"labels are shown in the default words: {error}")
+        return None
 
-    def table(config: str) -> tuple[Features, dict[str, int], Read]:
-        loaded = found.ask("load_dataset", config)
 
-        def read(split: str, columns: list[str]) -> Iterator[pa.Table]:
-            with reading_rows(found.place, hint=None):
-                yield from loaded[split].select_columns(columns).with_format("arrow").iter(BATCH)
+def _convert_hub_dataset(dataset: HubDataset) -> Dataset:
+    """Return a dataset of a Hub that is not a published run."""
+    configs = tuple(dataset.call("get_dataset_config_names"))
+    default_config = dataset.call("get_dataset_default_config_name")
+    return Dataset(
+        location=dataset.place,
+        name=dataset.repo_id,
+        revision=dataset.commit,
+        configs=configs,
+        finished=(default_config,) if default_config else configs,
+        default_config=default_config,
+        open_config=partial(_open_hub_config, dataset),
+    )
 
-        return next(iter(loaded.values())).features, {name: len(rows) for name, rows in loaded.items()}, read
 
-    configs, usual = tuple(found.ask("get_dataset_config_names")), found.ask("get_dataset_default_config_name")
-    return Dataset(found.place, found.repo_id, found.commit, configs, (usual,) if usual else configs, usual, table)
+def _open_hub_config(dataset: HubDataset, config: str) -> OpenConfig:
+    """Open a config of a Hub dataset with the datasets library."""
+    splits = dataset.call("load_dataset", config)
+
+    def read_tables(split: str, columns: list[str]) -> Iterator[pa.Table]:
+        """Yield the rows of a split, batch by batch."""
+        with convert_reader_errors(dataset.place, hint=None):
+            yield from splits[split].select_columns(columns).with_format("arrow").iter(BATCH_ROWS)
+
+    features = next(iter(splits.values())).features
+    return OpenConfig(features, {name: len(rows) for name, rows in splits.items()}, read_tables)

@@ -1,4 +1,4 @@
-"""Blind questions about a dataset's rows, in the dataset's language, and the durable store of their answers."""
+"""Blind questions about a dataset's rows, in its language, and a durable store of the answers."""
 
 import hashlib
 import heapq
@@ -16,36 +16,42 @@ from typing import Any
 
 import yaml
 
-from eval.audit.source import NO_LABEL, DatasetRows
-from hub.contract.recipe import DatasetRecipe
-from hub.contract.schema import NLI_LABELS, QUERY_CLASS
-from hub.durable import make_folder
-from hub.errors import InputError, RunError
+from sts_dino.eval.audit.source import NO_LABEL, DatasetRows
+from sts_dino.hub.contract.recipe import DatasetRecipe
+from sts_dino.hub.contract.schema import NLI_LABELS, QUERY_CLASS
+from sts_dino.hub.durable import make_folder
+from sts_dino.hub.errors import InputError, RunError
+from sts_dino.hub.text_files import is_blank
 
-ENGLISH = "en"
-TRIPLET = {"positive": "entailment", "negative": "contradiction"}  # a triplet is two questions
-MOST_LABELS = 9  # one digit key each
-LONGEST_NAME = 60
+DEFAULT_LANGUAGE = "en"
+# a triplet is two questions
+NLI_CLASS_OF_TRIPLET_LABEL = {"positive": "entailment", "negative": "contradiction"}
+MAX_LABELS = 9  # each label has a digit key
+MAX_NAME_CHARACTERS = 60
 
 
 @cache
-def page_words() -> dict[str, dict[str, Any]]:
-    """Language (ISO 639) → the page's words; ``headings`` and ``questions`` are by example type."""
-    text = (files("eval.audit") / "words.yaml").read_text(encoding="utf-8")
-    return yaml.load(text, yaml.BaseLoader)  # makes texts only
+def load_page_words() -> dict[str, dict[str, Any]]:
+    """Load the page's words: language (ISO 639) → name of the words → text, or nested mapping."""
+    text = (files("sts_dino.eval.audit") / "words.yaml").read_text(encoding="utf-8")
+    return yaml.load(text, yaml.BaseLoader)  # BaseLoader makes texts only
 
 
-def words_in(language: str) -> dict[str, Any]:
-    """The page's words in a language such as de or de-AT; in English where it does not speak it."""
-    spoken = page_words()
-    return spoken.get(language) or spoken.get(language.partition("-")[0]) or spoken[ENGLISH]
+def get_words(language: str) -> dict[str, Any]:
+    """Return the page's words in ``language``, e.g. de or de-AT; in English without them."""
+    languages = load_page_words()
+    for code in (language, language.partition("-")[0]):
+        if code in languages:
+            return languages[code]
+    return languages[DEFAULT_LANGUAGE]
 
 
 @dataclass(frozen=True)
 class Scale:
-    """The question and its possible answers, in order, with their meanings ("" where the label says it all).
+    """A question and its possible answers.
 
-    ``ordered``: a distance between labels means something, so disagreements can be weighted.
+    ``labels`` are the answers in order. ``meanings`` explains each label; "" where a label needs no
+    explanation. ``ordered``: labels have a distance, so disagreements can be weighted.
     """
 
     question: str
@@ -56,163 +62,275 @@ class Scale:
 
 @dataclass(frozen=True)
 class Examples:
-    """All rows of a dataset's split as they can be asked about; ``labels`` are the generator's and stay hidden."""
+    """All rows of a dataset's split as questions.
+
+    ``labels`` are the generator's labels, which the page hides. ``headings`` names the texts of a
+    row, e.g. ("premise", "hypothesis").
+    """
 
     name: str
     config: str
     split: str
-    headings: tuple[str, ...]  # names of the texts of a row, e.g. ("premise", "hypothesis")
+    headings: tuple[str, ...]
     scale: Scale
     texts: tuple[tuple[str, ...], ...]  # (rows, len(headings))
     labels: tuple[str, ...]  # (rows,)
-    language: str = ENGLISH
+    language: str = DEFAULT_LANGUAGE
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @property
     def sha256(self) -> str:
-        """Fingerprint of all texts and labels, in order: the same for a run directory and its copy on a Hub."""
+        """SHA-256 of all texts and labels in order: the same for a run and its copy on a Hub."""
         digest = hashlib.sha256()
         for texts, label in zip(self.texts, self.labels, strict=True):
             digest.update(repr((texts, label)).encode())
         return digest.hexdigest()
 
 
-def draw(examples: Examples, count: int, seed: int) -> tuple[int, ...]:
-    """The rows of a simple random sample without replacement, in the random order of the questions.
+def draw_rows(examples: Examples, count: int, seed: int) -> tuple[int, ...]:
+    """Return the row numbers of a simple random sample, in the order of the questions.
 
-    Rows are ordered by a hash of (seed, row), so a larger sample of the same seed begins with the smaller one.
-    Raises InputError when there are fewer than ``count`` rows.
+    Rows are ordered by a hash of (seed, row). So a larger sample of the same seed begins with the
+    rows of a smaller sample. Raises InputError when there are fewer than ``count`` rows.
     """
     if count > len(examples):
-        place = f"{examples.name} ({examples.config}, {examples.split})"
-        raise InputError(place, f"has {len(examples)} rows, {count} are asked for", hint=f"--sample {len(examples)}")
+        raise InputError(
+            f"{examples.name} ({examples.config}, {examples.split})",
+            f"has {len(examples)} rows, {count} are asked for",
+            hint=f"--sample {len(examples)}",
+        )
 
-    def order(row: int) -> bytes:
+    def hash_row(row: int) -> bytes:
         return hashlib.blake2b(f"{seed} {row}".encode(), digest_size=16).digest()
 
-    return tuple(heapq.nsmallest(count, range(len(examples)), key=order))
+    return tuple(heapq.nsmallest(count, range(len(examples)), key=hash_row))
 
 
-def score_label(score: float) -> str:
-    """A similarity score as people see it: 0.9 for the float32 0.89999998."""
+def format_score(score: float) -> str:
+    """Return a similarity score with at most six digits: 0.9 for the float32 0.89999998."""
     return f"{score:g}"
 
 
-def label_meanings(recipe: DatasetRecipe) -> dict[str, str]:
-    """Label → ``labels[].meaning`` of a recipe: a class's name, or a score as rows have it, smoothed.
+def list_label_meanings(recipe: DatasetRecipe) -> dict[str, str]:
+    """Return label → meaning, of the labels of a recipe that state a meaning.
 
-    Labels of one score share their words.
+    A label is the name of a class, or the smoothed score that rows have. The meanings of labels
+    with one score are joined by "; ".
     """
-    found = dict[str, list[str]]()
+    meanings: dict[str, list[str]] = {}
     for label in recipe.written_labels:
-        if label.meaning is not None:
-            score = recipe.postprocess.smoothed(label.score or 0.0)
-            name = score_label(score) if recipe.dataset_schema.scored else label.name
-            found.setdefault(name, []).append(label.meaning)
-    return {name: "; ".join(meanings) for name, meanings in found.items()}
+        if label.meaning is None:
+            continue
+        name = label.name
+        if recipe.dataset_schema.scored:
+            name = format_score(recipe.postprocess.smooth_score(label.score or 0.0))
+        meanings.setdefault(name, []).append(label.meaning)
+    return {name: "; ".join(texts) for name, texts in meanings.items()}
 
 
 def read_examples(rows: DatasetRows, language: str | None = None) -> Examples:
-    """All rows of a split, asked about in a ``language``; None: in the dataset's.
+    """Read all rows of a config as questions.
 
-    Raises InputError for too many labels, for rows without one, and for labels that NLI pairs cannot have.
+    Args:
+        rows: the rows to ask about.
+        language: the language of the page; None: the language of the dataset's recipe, else
+            English.
+
+    Raises InputError for too few or too many labels, for a row without a label, and for a label
+    that NLI pairs cannot have.
     """
-    texts, labels = list[tuple[str, ...]](), list[str]()
-    for batch in rows.batches():
-        first, second, given = batch.pairs()
-        texts += zip(first, second, strict=True) if first else zip(*batch.texts.values(), strict=True)
-        labels += map(score_label, batch.scores) if rows.is_scored else given or batch.labels
-    labels = [TRIPLET.get(label, label) for label in labels] if len(rows.columns) > 1 else labels
-    place = f"{rows.name} ({rows.config}, {' + '.join(rows.splits)})"
-    recipe = rows.recipe()
-    language = language or (recipe and recipe.language) or ENGLISH
-    words = words_in(language)
-    scale = _scale(rows, labels, place, words, label_meanings(recipe) if recipe else {})
+    splits = " + ".join(rows.splits)
+    location = f"{rows.name} ({rows.config}, {splits})"
+
+    # The texts and the generator's labels; a triplet gives two pairs
+    texts: list[tuple[str, ...]] = []
+    labels: list[str] = []
+    for batch in rows.read_batches():
+        first, second, pair_labels = batch.to_pairs()
+        columns = [first, second] if first else list(batch.texts.values())
+        texts += zip(*columns, strict=True)
+        if rows.is_scored:
+            labels += map(format_score, batch.scores)
+        else:
+            labels += pair_labels or batch.labels
+    if len(rows.columns) > 1:
+        labels = [NLI_CLASS_OF_TRIPLET_LABEL.get(label, label) for label in labels]
+
+    # The question and its answers, in the words of the page and of the recipe
+    recipe = rows.read_recipe()
+    meanings: dict[str, str] = {}
+    if recipe is not None:
+        language = language or recipe.language
+        meanings = list_label_meanings(recipe)
+    language = language or DEFAULT_LANGUAGE
+    page_words = get_words(language)
+    scale = _make_scale(rows, labels, location, page_words, meanings)
     for row, label in enumerate(labels):
         if label not in scale.labels:
-            raise InputError(f"{place} row {row}", f"has the label {label!r}", allowed=list(scale.labels))
-    headings = tuple(words["headings"][rows.example_type])
+            raise InputError(
+                f"{location} row {row}", f"has the label {label!r}", allowed=list(scale.labels)
+            )
     return Examples(
-        rows.name, rows.config, " + ".join(rows.splits), headings, scale, tuple(texts), tuple(labels), language
+        name=rows.name,
+        config=rows.config,
+        split=splits,
+        headings=tuple(page_words["headings"][rows.example_type]),
+        scale=scale,
+        texts=tuple(texts),
+        labels=tuple(labels),
+        language=language,
     )
 
 
-def _scale(rows: DatasetRows, labels: list[str], place: str, words: dict[str, Any], own: dict[str, str]) -> Scale:
-    """Scores in rising order, the classes of single texts, or NLI's three, also where the generator makes only two."""
-    usual: dict[str, str] = words["meanings"]
+def _make_scale(
+    rows: DatasetRows,
+    labels: list[str],
+    location: str,
+    page_words: dict[str, Any],
+    recipe_meanings: dict[str, str],
+) -> Scale:
+    """Make the scale of the answers to rows.
+
+    Scored pairs have the scores in rising order. Other pairs have the three NLI classes, also where
+    the generator makes only two of them. Single texts and queries have their own classes.
+
+    Args:
+        rows: the rows to ask about.
+        labels: the generator's label of each row.
+        location: names the rows in errors.
+        page_words: the words of the page.
+        recipe_meanings: label → meaning; they replace the words of the page.
+
+    Raises InputError for fewer than 2 or more than ``MAX_LABELS`` answers.
+    """
+    # The labels to choose from, and their meanings in the words of the page
+    meanings: dict[str, str] = {}
     if rows.is_scored:
         choices = sorted({*labels}, key=float)
-        usual = {label: words["similarity"][_similarity(float(label), "0" in choices)] for label in choices}
+        for label in choices:
+            name = _choose_similarity(float(label), has_zero="0" in choices)
+            meanings[label] = page_words["similarity"][name]
     elif len(rows.columns) > 1 and rows.example_type != QUERY_CLASS.name:
         choices = list(NLI_LABELS)
+        meanings = page_words["meanings"]
     else:
-        choices, usual = list(rows.class_names) or sorted({*labels} - {NO_LABEL}), {}
-    if not 2 <= len(choices) <= MOST_LABELS:
-        problem = f"has {len(choices)} distinct {'scores' if rows.is_scored else 'labels'}"
-        raise InputError(place, problem, allowed=f"2 to {MOST_LABELS}")
-    meanings = tuple(own.get(label, usual.get(label, "")) for label in choices)
-    return Scale(words["questions"][rows.example_type], tuple(choices), meanings, ordered=rows.is_scored)
+        choices = list(rows.class_names) or sorted({*labels} - {NO_LABEL})
+    if not 2 <= len(choices) <= MAX_LABELS:
+        kind = "scores" if rows.is_scored else "labels"
+        raise InputError(
+            location, f"has {len(choices)} distinct {kind}", allowed=f"2 to {MAX_LABELS}"
+        )
+
+    # The recipe's meanings replace the page's
+    meanings = meanings | recipe_meanings
+    return Scale(
+        question=page_words["questions"][rows.example_type],
+        labels=tuple(choices),
+        meanings=tuple(meanings.get(label, "") for label in choices),
+        ordered=rows.is_scored,
+    )
 
 
-def _similarity(score: float, has_zero: bool) -> str:
-    """The name of DINO's words (Table 3) for a score: a low one means more where the scale has a 0, too."""
+def _choose_similarity(score: float, has_zero: bool) -> str:
+    """Return the name of DINO's words (Table 3) for a score of 0 to 1.
+
+    has_zero: the scale has a score of 0, so a low score stands for weakly similar texts.
+    """
+    if score == 0:
+        return "completely"
     if score <= 0.25:
-        return "completely" if score == 0 else "weakly" if has_zero else "different"
+        return "weakly" if has_zero else "different"
     return "somewhat" if score < 0.75 else "same"
 
 
-FILE = "answers.sqlite"
-_WAIT = 10  # seconds for another writer
-_SCHEMA = (
+ANSWERS_FILE = "answers.sqlite"
+_LOCK_TIMEOUT_SECONDS = 10  # wait for another process that writes
+_CREATE_TABLES = (
     "CREATE TABLE dataset (identity TEXT NOT NULL)",
-    "CREATE TABLE answers (number INTEGER PRIMARY KEY, annotator TEXT NOT NULL, row INTEGER NOT NULL, "
-    "label TEXT NOT NULL, time TEXT NOT NULL)",
+    "CREATE TABLE answers (number INTEGER PRIMARY KEY, annotator TEXT NOT NULL, "
+    "row INTEGER NOT NULL, label TEXT NOT NULL, time TEXT NOT NULL)",
 )
 
 
 class AnswerStore:
-    """The answers of all annotators about one dataset, in ``directory``.
+    """Store of the answers of all annotators about one dataset: a SQLite file in ``directory``.
 
-    Raises InputError when the file is about another dataset or damaged; RunError when it cannot be written.
+    Raises InputError when the file is damaged or has answers about other rows than ``examples``;
+    RunError when the file cannot be read or written.
     """
 
     def __init__(self, directory: Path, examples: Examples):
-        self.path = directory / FILE
+        self.path = directory / ANSWERS_FILE
         identity = {"config": examples.config, "split": examples.split, "sha256": examples.sha256}
-        make_folder(directory)  # SQLite syncs the file's own name
-        with self._transaction() as database:
+        # SQLite syncs the name of its file, not the name of the folder
+        make_folder(directory)
+        self._create_private_file()
+        with self._open_transaction() as database:
             if not database.execute("SELECT 1 FROM sqlite_master").fetchone():
-                for statement in _SCHEMA:
+                for statement in _CREATE_TABLES:
                     database.execute(statement)
                 database.execute("INSERT INTO dataset VALUES (?)", [json.dumps(identity)])
-            found = json.loads(database.execute("SELECT identity FROM dataset").fetchone()[0])
-        if found != identity:
-            differ = [f"{key} {found.get(key)}, here {of}" for key, of in identity.items() if found.get(key) != of]
-            problem = f"holds answers about other rows ({', '.join(differ)})"
-            raise InputError(self.path, problem, hint="choose another --out")
+            stored = json.loads(database.execute("SELECT identity FROM dataset").fetchone()[0])
+        if stored != identity:
+            differences = ", ".join(
+                f"{key} {stored.get(key)}, here {value}"
+                for key, value in identity.items()
+                if stored.get(key) != value
+            )
+            raise InputError(
+                self.path,
+                f"holds answers about other rows ({differences})",
+                hint="choose another --out",
+            )
 
     def add(self, annotator: str, row: int, label: str) -> None:
-        """Write an answer durably. Raises RunError when the disk refuses it."""
+        """Write an annotator's label of a row durably. Raises RunError when the disk refuses."""
         values = [annotator, row, label, datetime.now(UTC).isoformat(timespec="milliseconds")]
-        with self._transaction() as database:
-            database.execute("INSERT INTO answers (annotator, row, label, time) VALUES (?, ?, ?, ?)", values)
+        with self._open_transaction() as database:
+            database.execute(
+                "INSERT INTO answers (annotator, row, label, time) VALUES (?, ?, ?, ?)", values
+            )
 
-    def answers(self) -> dict[str, dict[int, str]]:
-        """Annotator → row → the last answer; annotators in the order of their first answer."""
-        found = dict[str, dict[int, str]]()
-        with self._transaction() as database:
-            for annotator, row, label in database.execute("SELECT annotator, row, label FROM answers ORDER BY number"):
-                found.setdefault(annotator, {})[row] = label
-        return found
+    def read_answers(self) -> dict[str, dict[int, str]]:
+        """Return annotator → row → last label; annotators in the order of their first answer.
+
+        Spellings of one name that an earlier version stored are one annotator (``fold_name``).
+        """
+        answers: dict[str, dict[int, str]] = {}
+        with self._open_transaction() as database:
+            for annotator, row, label in database.execute(
+                "SELECT annotator, row, label FROM answers ORDER BY number"
+            ):
+                answers.setdefault(fold_name(annotator), {})[row] = label
+        return answers
+
+    def _create_private_file(self) -> None:
+        """Create the file with rights for its owner alone; SQLite gives its journal the same.
+
+        An existing file is not opened: closing it would release the locks of other threads.
+        """
+        if self.path.exists():
+            return
+        try:
+            self.path.touch(mode=0o600)
+        except OSError as error:
+            raise RunError(self.path, f"cannot be written: {error.strerror}") from error
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """One transaction, on the disk when it ends and undone when it fails."""
+    def _open_transaction(self) -> Iterator[sqlite3.Connection]:
+        """Open a transaction: durable when the block ends, undone when the block fails.
+
+        Raises RunError when the file cannot be read or written, InputError for a damaged file.
+        """
         try:
-            with closing(sqlite3.connect(self.path, timeout=_WAIT, isolation_level=None)) as database:
-                database.execute("PRAGMA synchronous = EXTRA")  # the folder too, after the journal is removed
+            connection = sqlite3.connect(
+                self.path, timeout=_LOCK_TIMEOUT_SECONDS, isolation_level=None
+            )
+            with closing(connection) as database:
+                # Sync the folder, too, after the journal is removed
+                database.execute("PRAGMA synchronous = EXTRA")
                 database.execute("BEGIN IMMEDIATE")
                 yield database
                 database.execute("COMMIT")
@@ -224,20 +342,41 @@ class AnswerStore:
             raise InputError(self.path, f"is not a file of answers: {error}", hint=hint) from error
 
 
-def clean_name(name: str) -> str:
-    """A stored name: NFC, without control characters, single spaces. Raises InputError when nothing is left."""
-    visible = "".join(" " if unicodedata.category(char)[0] in "CZ" else char for char in name)
-    cleaned = " ".join(unicodedata.normalize("NFC", visible).split())
-    if not cleaned or len(cleaned) > LONGEST_NAME:
-        raise InputError("name", f"has {len(cleaned)} characters", allowed=f"1 to {LONGEST_NAME}")
+def fold_name(name: str) -> str:
+    """Return an annotator's name in one spelling: NFKC, case folded, single spaces.
+
+    Format characters are removed, and control characters count as spaces. So Ana, ANA and the name
+    in full-width letters are one annotator. A name of blank letters alone becomes empty.
+    """
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+    visible = []
+    for character in folded:
+        category = unicodedata.category(character)
+        if category[0] in "CZ":
+            character = "" if category == "Cf" else " "
+        visible.append(character)
+    return "" if is_blank(folded) else " ".join("".join(visible).split())
+
+
+def normalize_name(name: str) -> str:
+    """Return an annotator's name as it is stored (``fold_name``).
+
+    Raises InputError when nothing is left, or more than ``MAX_NAME_CHARACTERS`` characters.
+    """
+    cleaned = fold_name(name)
+    if not cleaned or len(cleaned) > MAX_NAME_CHARACTERS:
+        raise InputError(
+            "name", f"has {len(cleaned)} characters", allowed=f"1 to {MAX_NAME_CHARACTERS}"
+        )
     return cleaned
 
 
 @dataclass(frozen=True)
 class Survey:
-    """Drawn ``rows`` of a dataset, in the order of the questions, and the answers to them.
+    """Questions about drawn rows of a dataset, and the store of the answers.
 
-    Places count from 0 to the number of rows, the end.
+    ``rows`` are row numbers in the order of the questions. A position is the number of a question
+    from 0; the position after the last question is the number of rows.
     """
 
     examples: Examples
@@ -245,24 +384,35 @@ class Survey:
     rows: tuple[int, ...]
     store: AnswerStore
 
-    def answers(self) -> dict[str, dict[int, str]]:
-        """Annotator → row → label, of the drawn rows in the order of the questions."""
-        found = self.store.answers()
-        return {name: {row: of[row] for row in self.rows if row in of} for name, of in found.items()}
+    def read_answers(self) -> dict[str, dict[int, str]]:
+        """Return annotator → row → label of the drawn rows, in the order of the questions."""
+        answers: dict[str, dict[int, str]] = {}
+        for annotator, labels in self.store.read_answers().items():
+            answers[annotator] = {row: labels[row] for row in self.rows if row in labels}
+        return answers
 
-    def next_open(self, annotator: str) -> int:
-        """The annotator's first question without an answer, or the end."""
-        given = self.answers().get(annotator, {})
-        return next((place for place, row in enumerate(self.rows) if row not in given), len(self.rows))
+    def find_next_open(self, annotator: str) -> int:
+        """Return the position of the annotator's first open question, else ``len(rows)``."""
+        answered = self.read_answers().get(annotator, {})
+        for position, row in enumerate(self.rows):
+            if row not in answered:
+                return position
+        return len(self.rows)
 
-    def answer(self, annotator: str, place: int, label: str) -> int:
-        """Store the answer to the question at ``place``; the place that follows.
+    def store_answer(self, annotator: str, position: int, label: str) -> int:
+        """Store the answer to the question at ``position``, and return the next position.
 
-        Raises InputError for a label or place that is not offered, RunError when the answer could not be stored.
+        The next position follows ``position``; after the last question it is the first open one.
+        Raises InputError for a label or position that the survey does not have, RunError when the
+        answer could not be stored.
         """
-        if label not in self.examples.scale.labels or not 0 <= place < len(self.rows):
-            raise InputError("answer", f"is {label!r} at {place}", allowed=self.examples.scale.labels)
-        row = self.rows[place]
-        if self.answers().get(annotator, {}).get(row) != label:
+        if label not in self.examples.scale.labels or not 0 <= position < len(self.rows):
+            raise InputError(
+                "answer", f"is {label!r} at {position}", allowed=self.examples.scale.labels
+            )
+        row = self.rows[position]
+        if self.read_answers().get(annotator, {}).get(row) != label:
             self.store.add(annotator, row, label)
-        return place + 1 if place + 1 < len(self.rows) else self.next_open(annotator)
+        if position + 1 < len(self.rows):
+            return position + 1
+        return self.find_next_open(annotator)

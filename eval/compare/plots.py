@@ -1,114 +1,184 @@
-"""A comparison as plots, PNG and SVG: scores as bars with intervals, the differences of each pair with theirs.
+"""Plots of a comparison, PNG and SVG: scores as bars, and differences of each pair of models.
 
-Hatches and marks say the same as the colours.
+Scores and differences have 95 % intervals. Hatches and marks say the same as the colours.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from math import ceil
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from eval.compare.tables import Comparison
-from eval.statistics.paired import Measurement, Verdict
-from hub.contract.results import Word
-from hub.plot_style import COLOURS, WIDTH, name, picture
+from sts_dino.eval.compare.tables import Comparison
+from sts_dino.eval.statistics.paired import Measurement, Verdict
+from sts_dino.hub.contract.results import VerdictWord
+from sts_dino.hub.plot_style import COLOURS, WIDTH, draw_picture, shorten_name
 
 HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo")
-MARKS: dict[Word, tuple[str, str]] = {
+VERDICT_MARKS: dict[VerdictWord, tuple[str, str]] = {
     "better": ("^", "#0072B2"),
     "worse": ("v", "#D55E00"),
     "not significant": ("o", "#767676"),
 }
-BAR = 0.2  # inches of one bar
-ROW = 0.34  # inches of one difference
-LONGEST = 40  # characters of a name
-Drawing = tuple[Callable[[Figure, Axes], None], tuple[float, float]]
+BAR_INCHES = 0.2  # height of one bar
+DIFFERENCE_INCHES = 0.34  # height of the line of one difference
+GROUP_SHARE = 0.8  # share of a measurement's height that its bars take
+BAR_SHARE = 0.74  # the same, less the gaps between bars
+MAX_NAME_CHARACTERS = 40
+LEGEND_CHARACTERS = 68  # characters of one line of the legend
+LEGEND_MARK_CHARACTERS = 8  # width of a legend's mark, in characters
 
 
-def plots(comparison: Comparison) -> dict[str, tuple[str, bytes]]:
-    """File name → (description, content): ``scores`` and ``differences-1`` … for every pair, each as PNG and SVG."""
-    drawings = {"scores": ("Scores of all models with their 95 % intervals", _scores(comparison))}
-    tested = [one for one in comparison.verdicts if one.difference.tested]
-    pairs = list(dict.fromkeys((one.first, one.second) for one in tested))
-    for number, pair in enumerate(pairs, start=1):
-        verdicts = [one for one in tested if (one.first, one.second) == pair]
-        words = f"Differences {pair[0]} minus {pair[1]} with paired 95 % intervals"
-        drawings[f"differences-{number}"] = (words, _differences(verdicts))
+class Plot(NamedTuple):
+    """A plot: its description in words, and the bytes of its file."""
+
+    description: str
+    content: bytes
+
+
+class Drawing(NamedTuple):
+    """A plot to draw: description, drawing function, and (width, height) in inches."""
+
+    description: str
+    draw: Callable[[Figure, Axes], None]
+    size: tuple[float, float]
+
+
+def draw_plots(comparison: Comparison) -> dict[str, Plot]:
+    """Return file name → plot of a comparison, each plot as PNG and as SVG.
+
+    ``scores`` has all scores; ``differences-1`` … have the tested differences of a pair of models.
+    """
+    # The drawings: scores, then the tested differences of each pair
+    models = len(comparison.models)
+    height = 1.5 + 0.3 * ceil(models / 2) + BAR_INCHES * (models + 0.5) * len(comparison.rows)
+    drawings = {
+        "scores": Drawing(
+            "Scores of all models with their 95 % intervals",
+            partial(_draw_scores, comparison),
+            (WIDTH, height),
+        )
+    }
+    pairs: dict[tuple[str, str], list[Verdict]] = {}
+    for verdict in comparison.verdicts:
+        if verdict.difference.tested:
+            pairs.setdefault((verdict.first, verdict.second), []).append(verdict)
+    for number, ((first, second), verdicts) in enumerate(pairs.items(), start=1):
+        drawings[f"differences-{number}"] = Drawing(
+            f"Differences {first} minus {second} with paired 95 % intervals",
+            partial(_draw_differences, verdicts),
+            (WIDTH, 1.9 + DIFFERENCE_INCHES * len(verdicts)),
+        )
+
+    # Draw each plot as two files
+    plots = {}
+    for name, drawing in drawings.items():
+        for kind in ("png", "svg"):
+            content = draw_picture(drawing.draw, drawing.size, kind)
+            plots[f"{name}.{kind}"] = Plot(drawing.description, content)
+    return plots
+
+
+def _draw_scores(comparison: Comparison, figure: Figure, axes: Axes) -> None:
+    """Draw a group of bars for each measurement: a bar and an interval for each scored model."""
+    models = comparison.models
+    rows = comparison.rows
+    lowest = 0.0
+    for group, row in enumerate(rows):
+        present = [index for index, model in enumerate(models) if model in row.scores]
+        for position, index in enumerate(present):
+            # The bars of the models that have a score stand around the group's middle
+            middle = group + (position - (len(present) - 1) / 2) * GROUP_SHARE / len(models)
+            score = row.scores[models[index]]
+            low, high = score.interval() or (score.main_score, score.main_score)
+            lowest = min(lowest, low * 1.05)
+            axes.barh(middle, score.main_score, BAR_SHARE / len(models), **_choose_look(index))
+            axes.plot(
+                [low, high], [middle, middle], color="black", linewidth=1.2, solid_capstyle="butt"
+            )
+            number = f"{score.main_score:.2f}"
+            axes.text(max(high, 0) + 0.8, middle, number, va="center", fontsize=8)
+    axes.grid(visible=False, axis="y")
+    axes.set_yticks(range(len(rows)), _name_measurements([row.measurement for row in rows]))
+    axes.set(xlabel="score x 100, 95 % interval", xlim=(lowest, 110), ylim=(len(rows) - 0.5, -0.5))
+    names = [shorten_name(model, MAX_NAME_CHARACTERS) for model in models]
+    handles = [Patch(**_choose_look(index), label=name) for index, name in enumerate(names)]
+    entry_characters = max(map(len, names)) + LEGEND_MARK_CHARACTERS
+    columns = max(1, min(len(models), LEGEND_CHARACTERS // entry_characters))
+    figure.legend(handles=handles, loc="outside upper center", ncols=columns, frameon=False)
+
+
+def _choose_look(index: int) -> dict[str, Any]:
+    """Return matplotlib's options for the bars of the model number ``index``."""
     return {
-        f"{file}.{kind}": (words, picture(draw, size, kind))
-        for file, (words, (draw, size)) in drawings.items()
-        for kind in ("png", "svg")
+        "facecolor": COLOURS[index % len(COLOURS)],
+        "hatch": HATCHES[index % len(HATCHES)],
+        "edgecolor": "white",
+        "linewidth": 0,
     }
 
 
-def _scores(comparison: Comparison) -> Drawing:
-    models, lines = comparison.models, comparison.lines
-
-    def draw(figure: Figure, axes: Axes) -> None:
-        for place, line in enumerate(lines):
-            there = [index for index, model in enumerate(models) if model in line.scores]
-            for position, index in enumerate(there):
-                middle = place + (position - (len(there) - 1) / 2) * 0.8 / len(models)
-                score = line.scores[models[index]]
-                low, high = score.interval() or (score.main_score, score.main_score)
-                axes.barh(middle, score.main_score, 0.74 / len(models), **_look(index))
-                axes.plot([low, high], [middle, middle], color="black", linewidth=1.2, solid_capstyle="butt")
-                axes.text(max(high, 0) + 0.8, middle, f"{score.main_score:.2f}", va="center", fontsize=8)
-        axes.grid(visible=False, axis="y")
-        axes.set_yticks(range(len(lines)), _names([line.measurement for line in lines]))
-        lowest = min((score.interval() or (score.main_score,))[0] for line in lines for score in line.scores.values())
-        ends = {"xlim": (min(0.0, lowest * 1.05), 110), "ylim": (len(lines) - 0.5, -0.5)}
-        axes.set(xlabel="score x 100, 95 % interval", **ends)
-        shown = [name(model, LONGEST) for model in models]
-        handles = [Patch(**_look(index), label=label) for index, label in enumerate(shown)]
-        columns = max(1, min(len(models), 68 // (max(map(len, shown)) + 8)))
-        figure.legend(handles=handles, loc="outside upper center", ncols=columns, frameon=False)
-
-    return draw, (WIDTH, 1.5 + 0.3 * -(-len(models) // 2) + BAR * (len(models) + 0.5) * len(lines))
+def _draw_differences(verdicts: Sequence[Verdict], figure: Figure, axes: Axes) -> None:
+    """Draw a line and a mark for each of the tested differences of one pair of models."""
+    first = shorten_name(verdicts[0].first, MAX_NAME_CHARACTERS)
+    second = shorten_name(verdicts[0].second, MAX_NAME_CHARACTERS)
+    axes.axvline(0, color="black", linewidth=0.8)
+    for height, verdict in enumerate(verdicts):
+        mark = _make_mark(verdict.word)
+        assert verdict.difference.tested is not None
+        ends, _ = verdict.difference.tested
+        axes.plot([ends.low, ends.high], [height, height], color=mark.get_color(), linewidth=1.6)
+        mark.set_data([verdict.difference.points], [height])
+        axes.add_line(mark)
+    axes.grid(visible=False, axis="y")
+    names = _name_measurements([verdict.measurement for verdict in verdicts])
+    axes.set_yticks(range(len(verdicts)), names)
+    axes.set(
+        xlabel=f"{first}\nminus {second}\npoints, paired 95 % interval",
+        ylim=(len(verdicts) - 0.5, -0.5),
+    )
+    used = {verdict.word for verdict in verdicts}
+    handles = [_make_mark(word) for word in VERDICT_MARKS if word in used]
+    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles), frameon=False)
 
 
-def _look(index: int) -> dict[str, Any]:
-    colour, hatch = COLOURS[index % len(COLOURS)], HATCHES[index % len(HATCHES)]
-    return {"facecolor": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0}
+def _make_mark(word: VerdictWord) -> Line2D:
+    """Return the mark of a verdict: filled for a significant difference, else hollow."""
+    shape, colour = VERDICT_MARKS[word]
+    return Line2D(
+        [],
+        [],
+        color=colour,
+        marker=shape,
+        label=word,
+        linewidth=1.6,
+        markersize=7,
+        markerfacecolor="white" if word == "not significant" else colour,
+    )
 
 
-def _differences(verdicts: Sequence[Verdict]) -> Drawing:
-    first, second = name(verdicts[0].first, LONGEST), name(verdicts[0].second, LONGEST)
+def _name_measurements(measurements: Sequence[Measurement]) -> list[str]:
+    """Return the name of each measurement: its task and a split other than test or all.
 
-    def draw(figure: Figure, axes: Axes) -> None:
-        axes.axvline(0, color="black", linewidth=0.8)
-        for place, one in enumerate(verdicts):
-            mark = _mark(one.word)
-            assert one.difference.tested is not None
-            around, _ = one.difference.tested
-            axes.plot([around.low, around.high], [place, place], color=mark.get_color(), linewidth=1.6)
-            mark.set_data([one.difference.points], [place])
-            axes.add_line(mark)
-        axes.grid(visible=False, axis="y")
-        axes.set_yticks(range(len(verdicts)), _names([one.measurement for one in verdicts]))
-        axes.set(xlabel=f"{first}\nminus {second}\npoints, paired 95 % interval", ylim=(len(verdicts) - 0.5, -0.5))
-        shown = [word for word in MARKS if any(one.word == word for one in verdicts)]
-        handles = [_mark(word) for word in shown]
-        figure.legend(handles=handles, loc="outside upper center", ncols=len(shown), frameon=False)
-
-    return draw, (WIDTH, 1.9 + ROW * len(verdicts))
-
-
-def _mark(word: Word) -> Line2D:
-    """The mark of a verdict: filled where there is a significant difference, else hollow."""
-    shape, colour = MARKS[word]
-    inside = "white" if word == "not significant" else colour
-    return Line2D([], [], color=colour, marker=shape, label=word, linewidth=1.6, markersize=7, markerfacecolor=inside)
-
-
-def _names(measurements: Sequence[Measurement]) -> list[str]:
-    """Task and, where it is not the test part, split; rows that would have one name get their number of rows."""
-    names = [one.task if one.split in ("test", "all") else f"{one.task} {one.split}" for one in measurements]
-    shown = [
-        f"{label} ({one.n} rows{' drawn' if one.limit else ''})" if names.count(label) > 1 or one.limit else label
-        for label, one in zip(names, measurements, strict=True)
-    ]
-    return [name(label, LONGEST) for label in shown]
+    The number of rows follows where rows were drawn, and where two measurements would have one
+    name.
+    """
+    plain_names = []
+    for measurement in measurements:
+        name = measurement.task
+        if measurement.split not in ("test", "all"):
+            name += f" {measurement.split}"
+        plain_names.append(name)
+    names = []
+    for name, measurement in zip(plain_names, measurements, strict=True):
+        suffix = ""
+        if measurement.limit:
+            suffix = f" ({measurement.n} rows drawn)"
+        elif plain_names.count(name) > 1:
+            suffix = f" ({measurement.n} rows)"
+        names.append(shorten_name(name, MAX_NAME_CHARACTERS - len(suffix)) + suffix)
+    return names

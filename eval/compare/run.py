@@ -1,40 +1,59 @@
 """Compare evaluations: ``sts-dino compare A B C [--out DIR]``.
 
-Prints the scores and the verdict on every pair of models, and writes ``comparison.md``, CSV files and plots.
-Evaluations are read as they are on disk; nothing is encoded.
+Prints the scores and the verdict on every pair of models, and writes ``comparison.md``, CSV files
+and plots. Evaluations are read as they are on disk; nothing is encoded.
 """
 
 import hashlib
+import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, combinations, product
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from eval.compare import tables
-from eval.compare.tables import Comparison, compared, result_tables
-from eval.runs.records import read_evaluation
-from hub.cli import JsonOption, answer, new_app, say
-from hub.contract.run_dir import ARTIFACTS
-from hub.durable import write_bytes, write_text
-from hub.errors import InputError
+from sts_dino.eval.compare import tables
+from sts_dino.eval.compare.tables import AverageRow, Comparison, ScoreRow, make_result_tables
+from sts_dino.eval.runs.records import FinishedEvaluation, Record, read_evaluation
+from sts_dino.eval.statistics.bootstrap import EvaluationSettings
+from sts_dino.eval.statistics.paired import (
+    Difference,
+    Measurement,
+    Verdict,
+    adjust_verdicts,
+    resample_together,
+)
+from sts_dino.hub.cli import JsonOption, make_app, print_answer
+from sts_dino.hub.contract.results import TaskScore
+from sts_dino.hub.contract.run_dir import ARTIFACTS
+from sts_dino.hub.durable import write_bytes, write_text
+from sts_dino.hub.errors import InputError
+from sts_dino.hub.untrusted import make_visible_line
 
-LONGEST = 80  # characters of the default folder's name
+logger = logging.getLogger(__name__)
+
+MAX_FOLDER_CHARACTERS = 80  # of the models' names in the default folder's name
+Evaluations = Mapping[str, FinishedEvaluation]  # label of the model → evaluation
 
 
-app = new_app("Compare evaluations: which differences between scored encoders are significant.")
+app = make_app("Compare evaluations: which differences between scored encoders are significant.")
 
 
 @app.command()
 def main(
     evaluations: Annotated[
-        list[Path], typer.Argument(metavar="EVALUATION...", help="Evaluations, scored models or results files")
+        list[Path],
+        typer.Argument(metavar="EVALUATION...", help="Evaluations, scored models or results files"),
     ],
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="[default: artifacts/comparisons/NAMES]")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="[default: artifacts/comparisons/NAMES]")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare evaluations: scores, paired intervals, a verdict for each pair of models; tables and plots.
+    """Compare evaluations: scores, paired intervals, a verdict for each pair of models; tables and
+    plots.
 
     Example:
 
@@ -43,43 +62,225 @@ def main(
     compare(evaluations, out, as_json)
 
 
-def compare(places: Sequence[str | Path], out: Path | None = None, as_json: bool = False) -> Comparison:
-    """Print and write the comparison of the evaluations in ``places``: their folders, run directories or results files.
+def compare(
+    locations: Sequence[str | Path], out: Path | None = None, as_json: bool = False
+) -> Comparison:
+    """Compare evaluations, write the comparison to a folder, print it and return it.
 
-    ``out`` is by default artifacts/comparisons/NAMES. Raises InputError when fewer than two are given, one is given
-    twice, or no two share a measurement (then nothing is written).
+    Args:
+        locations: folders of records, run directories of models, or results.json files.
+        out: the folder to write; None: artifacts/comparisons/NAMES.
+        as_json: print the tables as JSON.
+
+    Raises InputError, before anything is written, for fewer than two locations, for a location
+    given twice, and when no two evaluations share a measurement.
     """
-    known = [Path(place).resolve() for place in places]
-    if len(known) < 2:
-        raise InputError("compare", f"needs two evaluations or more, {len(known)} given", hint="name two")
-    if len(set(known)) < len(known):
-        twice = next(place for place, path in zip(places, known, strict=True) if known.count(path) > 1)
-        raise InputError("compare", f"{twice} is given twice")
-    comparison = compared([read_evaluation(place) for place in places])
-    folder = out or ARTIFACTS / "comparisons" / folder_name(comparison.models)
-    write(comparison, folder)
-    shown = result_tables(comparison)
-    facts = {"directory": folder, **{sheet.title: [sheet.header, *sheet.rows] for sheet in shown}}
-    answer("\n\n".join(map(tables.text, shown)), facts, as_json)
-    say(f"written: {folder}")
+    paths = [Path(location).resolve() for location in locations]
+    if len(paths) < 2:
+        raise InputError(
+            "compare", f"needs two evaluations or more, {len(paths)} given", hint="name two"
+        )
+    for location, path in zip(locations, paths, strict=True):
+        if paths.count(path) > 1:
+            raise InputError("compare", f"{location} is given twice")
+    comparison = compare_evaluations([read_evaluation(location) for location in locations])
+    folder = out or ARTIFACTS / "comparisons" / make_folder_name(comparison.models)
+    write_comparison(comparison, folder)
+    result_tables = make_result_tables(comparison)
+    facts: dict[str, Any] = {"directory": folder}
+    facts |= {table.title: [table.header, *table.rows] for table in result_tables}
+    print_answer("\n\n".join(map(tables.format_text, result_tables)), facts, as_json)
+    logger.info(f"written: {folder}")
     return comparison
 
 
-def write(comparison: Comparison, folder: Path) -> None:
-    """Write every table and plot of a comparison, each file atomically."""
-    from eval.compare.plots import plots  # matplotlib costs seconds
+def write_comparison(comparison: Comparison, folder: Path) -> None:
+    """Write comparison.md, two CSV files and the plots of a comparison, each file atomically."""
+    from sts_dino.eval.compare.plots import draw_plots  # importing matplotlib takes seconds
 
-    pictures = plots(comparison)
-    shown = [(words, name) for name, (words, _) in pictures.items() if name.endswith(".png")]
-    write_text(folder / "comparison.md", tables.as_markdown(result_tables(comparison), shown))
-    write_text(folder / "scores.csv", tables.scores_csv(comparison))
-    write_text(folder / "differences.csv", tables.verdicts_csv(comparison))
-    for name, (_, content) in pictures.items():
-        write_bytes(folder / name, content)
+    plots = draw_plots(comparison)
+    images = [(plot.description, name) for name, plot in plots.items() if name.endswith(".png")]
+    document = tables.format_markdown(make_result_tables(comparison), images)
+    write_text(folder / "comparison.md", document)
+    write_text(folder / "scores.csv", tables.format_scores_csv(comparison))
+    write_text(folder / "differences.csv", tables.format_verdicts_csv(comparison))
+    for name, plot in plots.items():
+        write_bytes(folder / name, plot.content)
 
 
-def folder_name(models: Sequence[str]) -> str:
-    """A folder's name from models' names: safe in a path, distinct for distinct models."""
-    plain = "--".join(re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "model" for name in models)
+def make_folder_name(models: Sequence[str]) -> str:
+    """Return a folder's name for models: safe in a path, and another one for other models."""
+    names = [re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "model" for name in models]
     digest = hashlib.sha256("\n".join(models).encode()).hexdigest()[:8]
-    return f"{plain[:LONGEST].strip('-.')}-{digest}"
+    return f"{'--'.join(names)[:MAX_FOLDER_CHARACTERS].strip('-.')}-{digest}"
+
+
+def compare_evaluations(evaluations: Sequence[FinishedEvaluation]) -> Comparison:
+    """Compare evaluations on the measurements that they share.
+
+    Raises InputError, with the protocols of the first two, when no two share a measurement.
+    """
+    by_label = dict(zip(make_labels(evaluations), evaluations, strict=True))
+    rows = _list_score_rows(by_label)
+    if not any(len(row.scores) > 1 for row in rows):
+        raise _describe_mismatch(by_label)
+
+    # The settings of the evaluations where they agree: then a gain is the gain of the card
+    all_settings = {
+        EvaluationSettings(
+            bootstrap_samples=evaluation.results.bootstrap_samples, seed=evaluation.results.seed
+        )
+        for evaluation in evaluations
+    }
+    settings = all_settings.pop() if len(all_settings) == 1 else EvaluationSettings()
+
+    # Verdicts are collected by pair of models: p-values are adjusted over the tasks of a pair
+    verdicts: dict[tuple[str, str], list[Verdict]] = {}
+    for pair in combinations(by_label, 2):
+        verdicts[pair] = []
+    for row in rows:
+        for verdict in _make_verdicts(row, by_label, settings):
+            verdicts[verdict.first, verdict.second].append(verdict)
+    return Comparison(
+        models=tuple(by_label),
+        rows=rows,
+        averages=_list_average_rows(by_label, rows),
+        verdicts=tuple(chain.from_iterable(map(adjust_verdicts, verdicts.values()))),
+        settings=settings,
+        versions=_list_unlike_versions(by_label),
+    )
+
+
+def make_labels(evaluations: Sequence[FinishedEvaluation]) -> list[str]:
+    """Return a distinct label of one line for each evaluation: the model's name.
+
+    A name that repeats is followed by eight characters of the revision, then by a number.
+    """
+    names = [make_visible_line(evaluation.results.model) for evaluation in evaluations]
+    labels: list[str] = []
+    for name, evaluation in zip(names, evaluations, strict=True):
+        label = name
+        if names.count(name) > 1:
+            label = f"{name}@{evaluation.results.revision[:8]}"
+        repeats = sum(used == label or used.startswith(f"{label} (") for used in labels)
+        labels.append(f"{label} ({repeats + 1})" if repeats else label)
+    return labels
+
+
+def _list_unlike_versions(evaluations: Evaluations) -> tuple[str, ...]:
+    """Return a line for each library of which the scores have several versions.
+
+    The line is ``library: version (models), version (models)``.
+    """
+    # Library → version → models in order
+    models: dict[str, dict[str, dict[str, None]]] = {}
+    for label, evaluation in evaluations.items():
+        for score in evaluation.results.scores:
+            for library, version in (evaluation.results.versions | score.versions).items():
+                models.setdefault(library, {}).setdefault(version, {})[label] = None
+    unlike = []
+    for library, versions in models.items():
+        if len(versions) > 1:
+            parts = (f"{version} ({', '.join(labels)})" for version, labels in versions.items())
+            unlike.append(f"{library}: {', '.join(parts)}")
+    return tuple(unlike)
+
+
+def _list_score_rows(evaluations: Evaluations) -> tuple[ScoreRow, ...]:
+    """Return a row for each measurement, in the order of the first model with the task.
+
+    Different measurements of one task and split follow each other.
+    """
+    tasks: dict[tuple[str, str], dict[Measurement, ScoreRow]] = {}
+    for label, evaluation in evaluations.items():
+        for score in evaluation.results.scores:
+            rows = tasks.setdefault((score.task, score.split), {})
+            measurement = Measurement.from_score(score)
+            rows.setdefault(measurement, ScoreRow(measurement, {})).scores[label] = score
+    return tuple(chain.from_iterable(rows.values() for rows in tasks.values()))
+
+
+def _describe_mismatch(evaluations: Evaluations) -> InputError:
+    """Return the error for the first two models, which share no measurement.
+
+    The error names the differences of a task that both have; without one, the scores of each.
+    """
+    first, second = list(evaluations)[:2]
+    first_scores = evaluations[first].results.scores
+    second_scores = evaluations[second].results.scores
+    problem = f"{first} has {_list_scores(first_scores)}; "
+    problem += f"{second} has {_list_scores(second_scores)}"
+    for first_score, second_score in product(first_scores, second_scores):
+        task = f"{first_score.task} {first_score.split}"
+        if task == f"{second_score.task} {second_score.split}":
+            other = Measurement.from_score(second_score)
+            unlike = Measurement.from_score(first_score).describe_mismatch(other)
+            problem = f"{task}: {unlike}"
+            break
+    return InputError(
+        f"{first} and {second}",
+        f"share no measurement: {problem}",
+        hint="score both under one protocol: sts-dino score --tasks TASK",
+    )
+
+
+def _list_scores(scores: Sequence[TaskScore]) -> str:
+    """Return the tasks and protocols of the first two scores, and the number of the others."""
+    if not scores:
+        return "no score"
+    names = ", ".join(f"{score.task} {score.split} ({score.protocol})" for score in scores[:2])
+    return f"{names} and {len(scores) - 2} more" if len(scores) > 2 else names
+
+
+def _make_verdicts(
+    row: ScoreRow, evaluations: Evaluations, settings: EvaluationSettings
+) -> Iterator[Verdict]:
+    """Yield a verdict for each pair of models of a row, all on the same resamples.
+
+    The difference of a pair is not tested when the evaluation of one model kept no scored rows.
+    """
+    task, split = row.measurement.task, row.measurement.split
+
+    # Resample the models with kept rows together
+    records: dict[str, Record] = {}
+    for label in row.scores:
+        record = evaluations[label].records.find(task, split)
+        if record is not None and record.metric is not None:
+            records[label] = record
+    systems = None
+    if len(records) > 1:
+        record = next(iter(records.values()))
+        assert record.metric is not None
+        outcomes = [evaluations[label].read_outcomes(task, split) for label in records]
+        systems = resample_together(outcomes, record.metric, record.aggregation, settings)
+    positions = {label: position for position, label in enumerate(records)}
+
+    # Compare each pair of models
+    for first, second in combinations(row.scores, 2):
+        scores = (row.scores[first], row.scores[second])
+        difference = Difference(scores[0].main_score - scores[1].main_score)
+        if systems is not None and first in positions and second in positions:
+            difference = systems.compare(positions[first], positions[second], scores)
+        yield Verdict(first, second, row.measurement, difference)
+
+
+def _list_average_rows(
+    evaluations: Evaluations, rows: Sequence[ScoreRow]
+) -> tuple[AverageRow, ...]:
+    """Return a row for each average, with the scores of the models.
+
+    A model is left out when its tasks have other measurements than the first model's.
+    """
+    average_rows: dict[str, AverageRow] = {}
+    first_parts: dict[str, frozenset[Measurement]] = {}
+    for label, evaluation in evaluations.items():
+        measurements: dict[str, Measurement] = {}
+        for row in rows:
+            if label in row.scores and row.measurement.split in ("test", "all"):
+                measurements[row.measurement.task] = row.measurement
+        for average in evaluation.results.averages:
+            parts = frozenset(measurements[task] for task in average.tasks if task in measurements)
+            average_row = average_rows.setdefault(average.name, AverageRow(average, {}))
+            if parts == first_parts.setdefault(average.name, parts):
+                average_row.scores[label] = average.score
+    return tuple(average_rows.values())

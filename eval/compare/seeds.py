@@ -1,33 +1,49 @@
-"""Intervals over sentence pairs, training seeds and data seeds at once: a bootstrap, paired between systems.
+"""Intervals over sentence pairs, training seeds and data seeds at once: a paired bootstrap.
 
-Every resample draws rows with replacement, the same for all systems, and seeds with replacement, the same for all that
-were trained with several. S seeds drawn from S vary less than new ones would, by (S - 1) / S (Davison & Hinkley 1997,
-section 2.3), so their part is scaled up by the root of S / (S - 1): with three seeds it matters.
+Every resample draws rows with replacement, the same rows for all systems. Every resample also draws
+seeds with replacement, the same seeds for all systems with several seeds. The variance of S seeds
+drawn from S is (S - 1) / S of the variance of new seeds (Davison & Hinkley 1997, section 2.3). So
+the deviation that seeds cause is scaled up by the root of S / (S - 1).
 """
+
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.runs.records import read_evaluation
-from eval.scoring.search import OF_TREC
-from eval.statistics.bootstrap import Matrix, interval, resample, score
-from eval.tasks.registry import find_task
-from eval.tasks.rows import Vector
-from hub.contract.measured import Estimate, VariantPlan, VariantScore, VariantScores
-from hub.errors import InputError
+from sts_dino.eval.runs.records import read_evaluation
+from sts_dino.eval.scoring.cosines import TREC_METRICS
+from sts_dino.eval.statistics.bootstrap import Matrix, compute_interval, compute_score, resample
+from sts_dino.eval.tasks.registry import find_task
+from sts_dino.eval.tasks.rows import Vector
+from sts_dino.hub.contract.measured import Estimate, VariantPlan, VariantScore, VariantScores
+from sts_dino.hub.errors import InputError
 
-APART = 1_000  # between the seeds of draws that are independent; tasks take the numbers between
+# between the seeds of draws that are independent; tasks take the numbers between
+SEED_STRIDE = 1_000
 
 
-def drawn_seeds(seeds: int, samples: int, seed: int) -> NDArray[np.intp]:
-    """Which seeds every resample draws: (samples, seeds)."""
+def draw_seeds(seeds: int, samples: int, seed: int) -> NDArray[np.intp]:
+    """Draw numbers of training seeds for each resample, with replacement: (samples, seeds).
+
+    Args:
+        seeds: the number of training seeds.
+        samples: the number of resamples.
+        seed: seed of the draw.
+    """
     return np.random.default_rng(seed).integers(0, seeds, size=(samples, seeds))
 
 
-def over_seeds(scores: Matrix, drawn: NDArray[np.intp]) -> Vector:
-    """Mean over seeds in every resample: (seeds, samples) scores of resampled rows → (samples,).
+def resample_seeds(scores: Matrix, drawn: NDArray[np.intp]) -> Vector:
+    """Return the mean score over the drawn seeds in each resample, (samples,).
 
-    ``drawn`` (samples, seeds) says which seeds each resample drew. Of a single seed there is nothing to draw.
+    The deviation from the mean over all seeds is scaled up as the module says. A single seed gives
+    its own scores.
+
+    Args:
+        scores: scores of the resampled rows, (seeds, samples).
+        drawn: the numbers of the seeds of each resample, (samples, seeds).
     """
     seeds, samples = scores.shape
     centre = scores.mean(axis=0)
@@ -37,71 +53,113 @@ def over_seeds(scores: Matrix, drawn: NDArray[np.intp]) -> Vector:
     return centre + np.sqrt(seeds / (seeds - 1)) * (mean - centre)
 
 
-def over_data_seeds(scores: Matrix, data_seeds: int, seed: int) -> Vector:
-    """``over_seeds`` at two levels: (data seeds x training seeds, samples) scores → (samples,).
+def resample_data_seeds(scores: Matrix, data_seeds: int, seed: int) -> Vector:
+    """Return the mean score over data seeds and training seeds in each resample, (samples,).
 
-    Every resample draws data seeds, the same for all systems, and training seeds of each data seed by itself. With few
-    data seeds intervals are rather too wide than too narrow.
+    Every resample draws data seeds, the same for all systems, and draws training seeds for each
+    data seed apart. With few data seeds the intervals are too wide rather than too narrow.
+
+    Args:
+        scores: scores of the resampled rows, (data seeds x training seeds, samples).
+        data_seeds: the number of data seeds.
+        seed: seed of the draws.
     """
-    number, samples = scores.shape
-    if number == 1:
-        return over_seeds(scores, np.zeros((samples, 1), dtype=np.intp))
-    each = number // data_seeds
-    of_data = [
-        over_seeds(scores[place * each : (place + 1) * each], drawn_seeds(each, samples, seed + APART * place))
-        for place in range(data_seeds)
-    ]
-    return over_seeds(np.stack(of_data), drawn_seeds(data_seeds, samples, seed - 1))
+    runs, samples = scores.shape
+    if runs == 1:
+        return scores[0]
+    seeds = runs // data_seeds
+    means = []
+    for number in range(data_seeds):
+        seed_scores = scores[number * seeds : (number + 1) * seeds]
+        means.append(
+            resample_seeds(seed_scores, draw_seeds(seeds, samples, seed + SEED_STRIDE * number))
+        )
+    return resample_seeds(np.stack(means), draw_seeds(data_seeds, samples, seed - 1))
 
 
-SEED = 42  # of the resamples
-SAMPLES = 1000  # of one evaluation's
+RESAMPLING_SEED = 42
+DEFAULT_RESAMPLES = 1000  # of the rows and seeds of a plan
 
 
-def split_of(name: str, split: str) -> str:
-    """The split that a task's rows are kept under: the plan's, or the one of a task that cuts its own folds."""
-    if name.rpartition("/")[2] in OF_TREC:  # a search of own files
+def find_split(name: str, split: str) -> str:
+    """Return the split under which the rows of a task are kept.
+
+    Args:
+        name: the task.
+        split: the plan's split; a task without this split cuts its folds and has one split.
+    """
+    if name.rpartition("/")[2] in TREC_METRICS:  # a search in a user's own files
         return split
     task = find_task(name)
     return split if split in task.splits or task.is_of_mteb else task.default_split
 
 
-def compared(plan: VariantPlan) -> VariantScores:
-    """The scores of a plan's variants.
+class VariantSamples(NamedTuple):
+    """Scores of a variant: task → mean over seeds, their mean, and the mean in each resample."""
 
-    Raises InputError when an evaluation lacks a task or was made on other rows than the others.
+    tasks: dict[str, float]
+    mean: float
+    samples: Vector  # (samples,)
+
+
+def compare_variants(plan: VariantPlan) -> VariantScores:
+    """Compare the variants of a plan, with 95 % intervals over rows and seeds.
+
+    Raises InputError when an evaluation lacks a task, or scored other rows than the others.
     """
-    places = [(variant, place) for variant, folders in plan.variants.items() for place in folders]
-    evaluations = [read_evaluation(place) for _, place in places]
-    drawn, points = list[Matrix](), dict[str, list[float]]()
-    for place, task in enumerate(plan.tasks):
-        split = split_of(task, plan.split)
-        outcomes = [evaluation.outcomes(task, split) for evaluation in evaluations]
+    # Resample the rows of all evaluations together, task by task
+    folders = chain.from_iterable(plan.variants.values())
+    evaluations = [read_evaluation(folder) for folder in folders]
+    task_samples: list[Matrix] = []
+    task_scores: dict[str, list[float]] = {}
+    for number, task in enumerate(plan.tasks):
+        split = find_split(task, plan.split)
+        outcomes = [evaluation.read_outcomes(task, split) for evaluation in evaluations]
         record = evaluations[0].records.find(task, split)
-        assert record is not None and record.metric is not None  # it has outcomes
+        assert record is not None and record.metric is not None  # its outcomes were read
+        metric, aggregation = record.metric, record.aggregation
         try:
-            drawn.append(resample(outcomes, record.metric, record.aggregation, plan.samples, SEED + place))
+            task_samples.append(
+                resample(outcomes, metric, aggregation, plan.samples, RESAMPLING_SEED + number)
+            )
         except ValueError as error:
-            raise InputError("evaluations", str(error), hint="score all variants on the same data") from error
-        points[task] = [score(one, record.metric, record.aggregation) for one in outcomes]
-    rows = np.mean(drawn, axis=0)  # (systems, samples)
-    mine = {name: [number for number, (of, _) in enumerate(places) if of == name] for name in plan.variants}
-    samples = {variant: over_data_seeds(rows[numbers], plan.data_seeds, SEED) for variant, numbers in mine.items()}
-    by_task = {
-        variant: {task: float(np.mean([found[n] for n in numbers])) for task, found in points.items()}
-        for variant, numbers in mine.items()
-    }
+            raise InputError(
+                "evaluations", str(error), hint="score all variants on the same data"
+            ) from error
+        task_scores[task] = [compute_score(rows, metric, aggregation) for rows in outcomes]
+    samples = np.mean(task_samples, axis=0)  # (evaluations, samples)
 
-    def estimate(variant: str, against: str | None = None) -> Estimate:
-        centre, moved = np.mean(list(by_task[variant].values())), samples[variant]
-        if against is not None:
-            centre, moved = centre - np.mean(list(by_task[against].values())), moved - samples[against]
-        around = interval(moved)
-        return Estimate(score=float(centre), low=around.low, high=around.high)
+    # Means over tasks and seeds
+    variants: dict[str, VariantSamples] = {}
+    start = 0
+    for variant, variant_folders in plan.variants.items():
+        numbers = slice(start, start + len(variant_folders))
+        start = numbers.stop
+        tasks = {task: float(np.mean(scores[numbers])) for task, scores in task_scores.items()}
+        resampled = resample_data_seeds(samples[numbers], plan.data_seeds, RESAMPLING_SEED)
+        variants[variant] = VariantSamples(tasks, float(np.mean(list(tasks.values()))), resampled)
 
-    variants = {}
-    for variant in plan.variants:
-        over = None if variant == plan.control else estimate(variant, plan.control)
-        variants[variant] = VariantScore(average=estimate(variant), tasks=by_task[variant], over_simcse=over)
-    differences = tuple(estimate(*pair) for pair in plan.differences)
-    return VariantScores(variants=variants, pairs=plan.differences, differences=differences)
+    # Estimates with intervals, and differences
+    scores: dict[str, VariantScore] = {}
+    control = variants[plan.control]
+    for name, variant_samples in variants.items():
+        scores[name] = VariantScore(
+            average=_estimate(variant_samples.mean, variant_samples.samples),
+            tasks=variant_samples.tasks,
+            over_simcse=None if name == plan.control else _subtract(variant_samples, control),
+        )
+    differences = tuple(
+        _subtract(variants[first], variants[second]) for first, second in plan.differences
+    )
+    return VariantScores(variants=scores, pairs=plan.differences, differences=differences)
+
+
+def _estimate(mean: float, samples: Vector) -> Estimate:
+    """Return a mean with the 95 % interval of its resamples, (samples,)."""
+    ends = compute_interval(samples)
+    return Estimate(score=float(mean), low=ends.low, high=ends.high)
+
+
+def _subtract(first: VariantSamples, second: VariantSamples) -> Estimate:
+    """Return the mean score of the first variant minus the mean score of the second."""
+    return _estimate(first.mean - second.mean, first.samples - second.samples)

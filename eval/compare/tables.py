@@ -1,357 +1,516 @@
-"""A comparison of evaluations: what it holds, and its tables as text, Markdown and CSV."""
+"""Results of one evaluation, and a comparison of several, as text, Markdown and CSV."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import chain, combinations
 from typing import Any
 
-from eval.runs.records import FinishedEvaluation
-from eval.statistics.bootstrap import EvaluationSettings
-from eval.statistics.paired import Difference, Measurement, Verdict, adjusted, resampled
-from eval.tasks.task import Task
-from hub import untrusted
-from hub.cli import aligned
-from hub.contract.results import RULE, Average, TaskScore
-from hub.errors import InputError
-from hub.scores import ABSENT, interval, number
-from hub.untrusted import Markdown, inline, visible_line
+from sts_dino.eval.statistics.bootstrap import EvaluationSettings
+from sts_dino.eval.statistics.paired import Measurement, Verdict
+from sts_dino.eval.tasks.registry import compute_averages
+from sts_dino.eval.tasks.task import Task
+from sts_dino.hub import untrusted
+from sts_dino.hub.contract.results import VERDICT_RULE, Average, Results, TaskScore, map_by_task
+from sts_dino.hub.scores import (
+    ABSENT,
+    align_columns,
+    describe_public_gains,
+    format_difference,
+    format_interval,
+    format_number,
+    format_score,
+)
+from sts_dino.hub.untrusted import Markdown, escape_inline, make_visible_line
 
-Pair = tuple[str, str]  # labels of two models
+SECONDARY_METRICS = ("pearson", "f1")  # metrics that papers report beside the main metric
+BASE_COLUMN = 3  # of both tables of an encoder, its base and its SimCSE baseline
+CONTROL_COLUMN = 4
+Cells = tuple[str, ...]  # one row of a table
+
+
+def format_results(results: Results, start: str = "base encoder") -> str:
+    """Return the tables of an evaluation as text: a line for each task and average.
+
+    Scores have 95 % intervals in brackets. With a base or a SimCSE baseline, the first table has
+    their scores, too, and a second table has the differences. Without both, a line ends with
+    further metrics and the seconds that probes took. A dash stands for a missing value. Notes and
+    the definition of each average follow.
+
+    Args:
+        results: the scores.
+        start: name of the base in the tables.
+    """
+    has_base = any(base for base, _ in results.list_score_pairs())
+    if has_base or results.control_scores:
+        tables = _make_compared_tables(results, start if has_base else None)
+    else:
+        tables = [_make_single_table(results)]
+    lines = ["\n\n".join(align_columns(table) for table in tables), *_list_notes(results)]
+    if gains := describe_public_gains(results, start):
+        lines.append(gains)
+    if results.averages:
+        lines += ["", *(f"{item.name}: {item.definition}" for item in results.averages)]
+    return "\n".join(lines)
+
+
+def _make_single_table(results: Results) -> list[Cells]:
+    """Return the table of one encoder: scores, other metrics, seconds of probing; averages."""
+    rows: list[Cells] = [("task", "split", "metric", "rows", "score", "also", "probing s")]
+    for score in results.scores:
+        metrics = [name for name in SECONDARY_METRICS if name in score.other]
+        also = ", ".join(f"{name} {format_number(score.other[name])}" for name in metrics)
+        seconds = ABSENT
+        if "probing" in score.seconds:
+            seconds = f"{score.seconds['probing']:.1f}"
+        task = (score.task, score.split, score.main_metric, _count_rows(score))
+        rows.append((*task, format_score(score), also or ABSENT, seconds))
+    for item in results.averages:
+        task = (item.name, "", "mean", f"{len(item.tasks)} tasks")
+        rows.append((*task, format_number(item.score), ABSENT, ABSENT))
+    return rows
+
+
+def _make_compared_tables(results: Results, start: str | None) -> list[list[Cells]]:
+    """Return two tables: the scores of base, baseline and encoder, and the encoder's gains.
+
+    The columns of a missing base or baseline are left out.
+
+    Args:
+        results: the scores.
+        start: name of the base in the table; None: there is no base.
+    """
+    trained = "trained" if start else "score"
+    scores: list[Cells] = [("task", "split", "rows", start or "", "SimCSE baseline", trained)]
+    differences: list[Cells] = [("task", "split", "metric", "gain", "over SimCSE")]
+
+    # Tasks
+    gains = map_by_task(results.gains)
+    control_scores = map_by_task(results.control_scores)
+    control_gains = map_by_task(results.over_control)
+    for base, score in results.list_score_pairs():
+        key = (score.task, score.split)
+        baseline = format_score(control_scores.get(key))
+        others = (format_score(base), baseline)
+        scores.append((*key, _count_rows(score), *others, format_score(score)))
+        gain = format_difference(gains.get(key))
+        control_gain = format_difference(control_gains.get(key))
+        differences.append((*key, score.main_metric, gain, control_gain))
+
+    # Averages, which have no intervals
+    base_means = {item.name: item.score for item in compute_averages(results.base_scores)}
+    control_means = {item.name: item.score for item in compute_averages(results.control_scores)}
+    for item in results.averages:
+        means = (base_means.get(item.name), control_means.get(item.name))
+        cells = (item.name, "", f"{len(item.tasks)} tasks", *map(format_number, means))
+        scores.append((*cells, format_number(item.score)))
+        mean_gains = [None if mean is None else item.score - mean for mean in means]
+        formatted = (format_number(gain, signed=True) for gain in mean_gains)
+        differences.append((item.name, "", "mean", *formatted))
+
+    hidden: list[int] = []
+    if start is None:
+        hidden.append(BASE_COLUMN)
+    if not control_scores:
+        hidden.append(CONTROL_COLUMN)
+    return [_drop_columns(scores, hidden), _drop_columns(differences, hidden)]
+
+
+def _drop_columns(rows: list[Cells], dropped: Sequence[int]) -> list[Cells]:
+    return [_drop_cells(row, dropped) for row in rows]
+
+
+def _drop_cells(row: Cells, dropped: Sequence[int]) -> Cells:
+    return tuple(cell for number, cell in enumerate(row) if number not in dropped)
+
+
+def _count_rows(score: TaskScore) -> str:
+    return f"{score.n} {score.unit}" + (" drawn" if score.limit else "")
+
+
+def _list_notes(results: Results) -> list[str]:
+    """Return the notes below a table, after an empty line.
+
+    Notes: the rule of the verdicts, the limit of a trial, and scores made with other libraries.
+    """
+    notes = []
+    if any(gain.verdict for gain in (*results.gains, *results.over_control)):
+        notes.append(VERDICT_RULE)
+    if results.limit:
+        notes.append(f"{results.limit}: a trial, no scores of the tasks")
+    tasks_of_libraries: dict[str, list[str]] = {}
+    for score in results.scores:
+        if score.versions:
+            made = ", ".join(f"{name} {version}" for name, version in score.versions.items())
+            tasks_of_libraries.setdefault(made, []).append(f"{score.task} {score.split}")
+    for made, tasks in tasks_of_libraries.items():
+        notes.append(f"made with {made}: {', '.join(tasks)}")
+    return ["", *notes] if notes else []
 
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """One measurement and its score by model; a model that was not measured so is absent."""
+    """A measurement and its scores, model → score; models without the measurement are absent."""
 
     measurement: Measurement
-    scores: Mapping[str, TaskScore]
+    scores: dict[str, TaskScore]
 
 
 @dataclass(frozen=True)
-class AverageLine:
-    """A paper's average by model, over the same measurements."""
+class AverageRow:
+    """An average of a paper and its values, model → score; all over the same measurements."""
 
     average: Average
-    scores: Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class ResultTable:
-    """A table of untrusted, unescaped text; ``text_columns`` are the first ones, the rest is aligned to the right."""
-
-    title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    text_columns: int
-    notes: tuple[str, ...] = ()
+    scores: dict[str, float]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Everything the tables and plots of a comparison show. ``models`` are distinct labels, in the order given.
+    """A comparison of models, as its tables and plots show it.
 
-    ``versions`` are the libraries that were not the same for all scores.
+    ``models`` are distinct labels, in the order given. ``versions`` has a line for each library
+    of which the scores have several versions.
     """
 
     models: tuple[str, ...]
-    lines: tuple[ScoreRow, ...]
-    averages: tuple[AverageLine, ...]
+    rows: tuple[ScoreRow, ...]
+    averages: tuple[AverageRow, ...]
     verdicts: tuple[Verdict, ...]
     settings: EvaluationSettings
     versions: tuple[str, ...] = ()
 
     @property
-    def pairs(self) -> list[Pair]:
+    def pairs(self) -> list[tuple[str, str]]:
         """The pairs of models that share a measurement."""
-        return list(dict.fromkeys((one.first, one.second) for one in self.verdicts))
+        return list(dict.fromkeys((verdict.first, verdict.second) for verdict in self.verdicts))
 
-    def unlike(self) -> list[str]:
-        """What tells apart the measurements that share task and split, in words."""
-        found = []
-        for one, other in combinations([line.measurement for line in self.lines], 2):
-            if (one.task, one.split) == (other.task, other.split):
-                found.append(f"{one.task} {one.split} stands in two rows: {one.unlike(other)}")
-        return found
-
-
-def compared(evaluations: Sequence[FinishedEvaluation]) -> Comparison:
-    """Compare evaluations. Raises InputError naming both protocols when no two of them share a measurement."""
-    named = dict(zip(labels(evaluations), evaluations, strict=True))
-    lines = _lines(named)
-    if not any(len(line.scores) > 1 for line in lines):
-        raise _nothing_in_common(named)
-    made = [one.results for one in evaluations]
-    used = {EvaluationSettings(bootstrap_samples=one.bootstrap_samples, seed=one.seed) for one in made}
-    how = (
-        used.pop() if len(used) == 1 else EvaluationSettings()
-    )  # the evaluations' own, so that a gain is what the card says
-    found = [one for line in lines for one in _judged(line, named, how)]
-    pairs = [[one for one in found if (one.first, one.second) == pair] for pair in combinations(named, 2)]
-    verdicts = tuple(one for pair in pairs for one in adjusted(pair))
-    averages = _average_rows(named, lines)
-    return Comparison(tuple(named), lines, averages, verdicts, how, _versions(named))
+    def describe_unlike(self) -> list[str]:
+        """Return a note for each two measurements of one task and split: their differences."""
+        notes = []
+        for first, second in combinations([row.measurement for row in self.rows], 2):
+            task = f"{first.task} {first.split}"
+            if task == f"{second.task} {second.split}":
+                notes.append(f"{task} stands in two rows: {first.describe_mismatch(second)}")
+        return notes
 
 
-def labels(evaluations: Sequence[FinishedEvaluation]) -> list[str]:
-    """A distinct name of one line for each: the model's, with its revision or a number where names repeat."""
-    names = [visible_line(one.results.model) for one in evaluations]
-    names_used: list[str] = []
-    for name, one in zip(names, evaluations, strict=True):
-        label = name if names.count(name) == 1 else f"{name}@{one.results.revision[:8]}"
-        repeats = sum(other == label or other.startswith(f"{label} (") for other in names_used)
-        names_used.append(f"{label} ({repeats + 1})" if repeats else label)
-    return names_used
+@dataclass(frozen=True)
+class ResultTable:
+    """A table of untrusted, unescaped text.
+
+    The first ``text_columns`` columns are aligned to the left, the others to the right.
+    """
+
+    title: str
+    header: Cells
+    rows: tuple[Cells, ...]
+    text_columns: int
+    notes: tuple[str, ...] = ()
 
 
-def _versions(named: Mapping[str, FinishedEvaluation]) -> tuple[str, ...]:
-    """``library: version (models), version (models)`` for every library that not all scores were made with alike."""
-    made: dict[str, dict[str, dict[str, None]]] = {}
-    for label, one in named.items():
-        for score in one.results.scores:
-            for library, version in (one.results.versions | score.versions).items():
-                made.setdefault(library, {}).setdefault(version, {})[label] = None
-    return tuple(
-        f"{library}: " + ", ".join(f"{version} ({', '.join(models)})" for version, models in found.items())
-        for library, found in made.items()
-        if len(found) > 1
-    )
+COMMIT_CHARACTERS = 7  # as git shortens a commit
+# of a number, an interval or nothing, which need no escaping
+PLAIN_CHARACTERS = set("0123456789+-. [],")
 
 
-def _lines(named: Mapping[str, FinishedEvaluation]) -> tuple[ScoreRow, ...]:
-    """Every measurement, in the order of the first model that has its task, unlike ones of a task side by side."""
-    found: dict[tuple[str, str], dict[Measurement, dict[str, TaskScore]]] = {}
-    for label, one in named.items():
-        for score in one.results.scores:
-            measured = found.setdefault((score.task, score.split), {})
-            measured.setdefault(Measurement.of(score), {})[label] = score
-    return tuple(ScoreRow(what, scores) for measured in found.values() for what, scores in measured.items())
-
-
-def _nothing_in_common(named: Mapping[str, FinishedEvaluation]) -> InputError:
-    """The error that names, for the first two models, what differs under one task's name, else what each has."""
-    pairs = product(*(one.results.scores for one in list(named.values())[:2]))
-    alike = [(one, two) for one, two in pairs if (one.task, one.split) == (two.task, two.split)]
-    words = [f"{one.task} {one.split}: {Measurement.of(one).unlike(Measurement.of(two))}" for one, two in alike[:1]]
-    words = words or [f"{label} has {_in_words(one.results.scores)}" for label, one in list(named.items())[:2]]
-    hint = "score both under one protocol: sts-dino score --tasks TASK"
-    return InputError(" and ".join(list(named)[:2]), f"share no measurement: {'; '.join(words)}", hint=hint)
-
-
-def _in_words(scores: Sequence[TaskScore]) -> str:
-    shown = ", ".join(f"{score.task} {score.split} ({score.protocol})" for score in scores[:2])
-    return shown + (f" and {len(scores) - 2} more" if len(scores) > 2 else "") if scores else "no score"
-
-
-def _judged(line: ScoreRow, named: Mapping[str, FinishedEvaluation], how: EvaluationSettings) -> Iterator[Verdict]:
-    """Every pair of a line's models, all on the same resamples; without a test where rows were not kept."""
-    what, together = line.measurement, None
-    records = {label: named[label].records.find(what.task, what.split) for label in line.scores}
-    kept = {label: record for label, record in records.items() if record is not None and record.metric is not None}
-    if len(kept) > 1:
-        record = next(iter(kept.values()))
-        assert record.metric is not None
-        rows = [named[label].outcomes(what.task, what.split) for label in kept]
-        together = resampled(rows, record.metric, record.aggregation, how)
-    place = {label: index for index, label in enumerate(kept)}
-    for one, other in combinations(line.scores, 2):
-        scores = line.scores[one], line.scores[other]
-        difference = Difference(scores[0].main_score - scores[1].main_score)
-        if together is not None and one in kept and other in kept:
-            difference = together.difference(place[one], place[other], scores)
-        yield Verdict(one, other, what, difference)
-
-
-def _average_rows(named: Mapping[str, FinishedEvaluation], lines: tuple[ScoreRow, ...]) -> tuple[AverageLine, ...]:
-    """Averages by model; a model whose tasks were measured otherwise than the first model's is left out."""
-    kept: dict[str, tuple[Average, frozenset[Measurement], dict[str, float]]] = {}
-    for label, one in named.items():
-        measured = {
-            line.measurement.task: line.measurement
-            for line in lines
-            if label in line.scores and line.measurement.split in ("test", "all")
-        }
-        for average in one.results.averages:
-            parts = frozenset(measured[task] for task in average.tasks if task in measured)
-            _, first_parts, scores = kept.setdefault(average.name, (average, parts, {}))
-            if parts == first_parts:
-                scores[label] = average.score
-    return tuple(AverageLine(average, scores) for average, _, scores in kept.values())
-
-
-REVISION = 7  # characters of a commit, as git shortens it
-PLAIN = set("0123456789+-. [],")  # of a number, an interval or nothing, which need no escaping
-
-
-def result_tables(comparison: Comparison) -> list[ResultTable]:
-    """Scores with intervals, averages, and verdicts pair by pair, in this order."""
-    found = [_scores(comparison)]
+def make_result_tables(comparison: Comparison) -> list[ResultTable]:
+    """Return the tables of scores, of averages if any, and of verdicts for each pair of models."""
+    tables = [_make_score_table(comparison)]
     if comparison.averages:
-        found.append(_averages(comparison))
-    return [*found, *(_verdicts(comparison, *pair) for pair in comparison.pairs)]
+        tables.append(_make_average_table(comparison))
+    for first, second in comparison.pairs:
+        tables.append(_make_verdict_table(comparison, first, second))
+    return tables
 
 
-def _scores(comparison: Comparison) -> ResultTable:
+def _make_score_table(comparison: Comparison) -> ResultTable:
+    """Return the table of scores, a row for each measurement and a column for each model."""
+    names = shorten_models(comparison.models)
     rows = []
-    for line in comparison.lines:
-        one, scores = line.measurement, (_score(line.scores.get(model)) for model in comparison.models)
-        rows.append((one.task, one.split, one.metric, f"{one.n}{' drawn' if one.limit else ''}", *scores))
-    notes = ["95 % bootstrap intervals in brackets; scores x 100", *_trials(comparison), *comparison.unlike()]
+    for row in comparison.rows:
+        measurement = row.measurement
+        count = f"{measurement.n} drawn" if measurement.limit else str(measurement.n)
+        scores = (_format_score(row.scores.get(model)) for model in comparison.models)
+        rows.append((measurement.task, measurement.split, measurement.metric, count, *scores))
+    notes = [
+        "95 % bootstrap intervals in brackets; scores x 100",
+        *_describe_trials(comparison),
+        *comparison.describe_unlike(),
+    ]
     if comparison.versions:
         notes.append(f"not made with the same libraries: {'; '.join(comparison.versions)}")
-    short = short_names(comparison.models)
-    notes += [f"{name}: {model}" for model, name in short.items() if name != model]
-    return ResultTable("Scores", ("task", "split", "metric", "rows", *short.values()), tuple(rows), 3, tuple(notes))
+    notes += [f"{name}: {model}" for model, name in names.items() if name != model]
+    header = ("task", "split", "metric", "rows", *names.values())
+    return ResultTable("Scores", header, tuple(rows), text_columns=3, notes=tuple(notes))
 
 
-def short_names(models: Sequence[str]) -> dict[str, str]:
-    """Heads of columns: without the owner, and a revision's first seven characters; whole where two would be alike."""
-    short = dict[str, str]()
+def _format_score(score: TaskScore | None) -> str:
+    """Return a score and its interval, if it has one; a dash for a missing score."""
+    if score is None:
+        return ABSENT
+    ends = score.interval()
+    number = format_number(score.main_score)
+    return f"{number} {format_interval(*ends)}" if ends else number
+
+
+def shorten_models(models: Sequence[str]) -> dict[str, str]:
+    """Return model → header of its column.
+
+    The header has no owner, and only the first characters of a revision. The full name stays
+    where two models would have one header.
+    """
+    names: dict[str, str] = {}
     for model in models:
-        name, at, revision = model.rpartition("@") if "@" in model else (model, "", "")
-        short[model] = f"{name.rpartition('/')[2]}{at}{revision[:REVISION]}"
-    return {model: name if list(short.values()).count(name) == 1 else model for model, name in short.items()}
+        name, at, revision = model, "", ""
+        if "@" in model:
+            name, at, revision = model.rpartition("@")
+        names[model] = f"{name.rpartition('/')[2]}{at}{revision[:COMMIT_CHARACTERS]}"
+    used = list(names.values())
+    for model, name in names.items():
+        if used.count(name) > 1:
+            names[model] = model
+    return names
 
 
-def _trials(comparison: Comparison, pair: tuple[str, ...] = ()) -> list[str]:
-    """Which rows are of a part of the data: those of all models, or those that a pair shares."""
-    limited: dict[str, list[str]] = {}
-    for line in comparison.lines:
-        one = line.measurement
-        if one.limit and all(model in line.scores for model in pair):
-            limited.setdefault(str(one.limit), []).append(f"{one.task} {one.split}")
-    return [f"{limit}, a trial and no scores of the tasks: {', '.join(tasks)}" for limit, tasks in limited.items()]
+def _describe_trials(comparison: Comparison, pair: Sequence[str] = ()) -> list[str]:
+    """Return a note for each limit: the tasks whose scores are trials on a part of the data.
+
+    pair: only tasks that both models have; empty: all tasks.
+    """
+    tasks_of_limit: dict[str, list[str]] = {}
+    for row in comparison.rows:
+        measurement = row.measurement
+        if measurement.limit and row.scores.keys() >= set(pair):
+            tasks_of_limit.setdefault(str(measurement.limit), []).append(
+                f"{measurement.task} {measurement.split}"
+            )
+    return [
+        f"{limit}, a trial and no scores of the tasks: {', '.join(tasks)}"
+        for limit, tasks in tasks_of_limit.items()
+    ]
 
 
-def _score(score: TaskScore | None) -> str:
-    around = score.interval() if score else None
-    return number(score.main_score if score else None) + (f" {interval(*around)}" if around else "")
+def _make_average_table(comparison: Comparison) -> ResultTable:
+    """Return the table of averages, with a note that defines each average."""
+    rows = []
+    notes = []
+    for row in comparison.averages:
+        scores = (format_number(row.scores.get(model)) for model in comparison.models)
+        rows.append((row.average.name, *scores))
+        notes.append(f"{row.average.name}: {row.average.definition}")
+    header = ("average", *shorten_models(comparison.models).values())
+    return ResultTable("Averages", header, tuple(rows), text_columns=1, notes=tuple(notes))
 
 
-def _averages(comparison: Comparison) -> ResultTable:
-    lines = comparison.averages
-    models = comparison.models
-    rows = tuple((line.average.name, *(number(line.scores.get(model)) for model in models)) for line in lines)
-    notes = tuple(f"{line.average.name}: {line.average.definition}" for line in lines)
-    return ResultTable("Averages", ("average", *short_names(comparison.models).values()), rows, 1, notes)
-
-
-def _verdicts(comparison: Comparison, first: str, second: str) -> ResultTable:
-    found = [one for one in comparison.verdicts if (one.first, one.second) == (first, second)]
-    used = comparison.settings
-    resamples = f"{used.bootstrap_samples} resamples, seed {used.seed}"
-    how = f"differences in points, paired 95 % percentile intervals ({resamples})"
-    skipped = any(one.difference.tested is None for one in found)
-    why = ["not tested: the scored rows of one were not kept"] if skipped else []
-    if any(len(score.seeds) > 1 for line in comparison.lines for score in line.scores.values()):
-        why.append("a mean over several seeds is tested on the rows of its first seed")
+def _make_verdict_table(comparison: Comparison, first: str, second: str) -> ResultTable:
+    """Return the table of differences, tests and verdicts of one pair of models."""
+    pair = (first, second)
+    settings = comparison.settings
+    resamples = f"{settings.bootstrap_samples} resamples, seed {settings.seed}"
+    notes = [
+        f"differences in points, paired 95 % percentile intervals ({resamples})",
+        VERDICT_RULE,
+        *_describe_trials(comparison, pair),
+    ]
+    verdicts = [
+        verdict for verdict in comparison.verdicts if (verdict.first, verdict.second) == pair
+    ]
+    if any(verdict.difference.tested is None for verdict in verdicts):
+        notes.append("not tested: the scored rows of one were not kept")
+    scores = chain.from_iterable(row.scores.values() for row in comparison.rows)
+    if any(len(score.seeds) > 1 for score in scores):
+        notes.append("a mean over several seeds is tested on the rows of its first seed")
     return ResultTable(
-        f"Differences: {first} minus {second}",
-        ("task", "split", "first is", "difference", "test", "p", "p (Holm)"),
-        tuple(map(_verdict, found)),
-        3,
-        (how, RULE, *_trials(comparison, (first, second)), *why),
+        title=f"Differences: {first} minus {second}",
+        header=("task", "split", "first is", "difference", "test", "p", "p (Holm)"),
+        rows=tuple(_format_verdict(verdict) for verdict in verdicts),
+        text_columns=3,
+        notes=tuple(notes),
     )
 
 
-def _verdict(one: Verdict) -> tuple[str, ...]:
-    what, points = (one.measurement.task, one.measurement.split), number(one.difference.points, signed=True)
-    if one.difference.tested is None:
-        return (*what, "not tested", points, ABSENT, ABSENT, ABSENT)
-    around, test = one.difference.tested
-    p = ["< 0.0001" if value < 0.0001 else f"{value:.4f}" for value in (test.p, one.adjusted)]
-    return (*what, one.word, f"{points} {interval(around.low, around.high, signed=True)}", test.name, *p)
+def _format_verdict(verdict: Verdict) -> Cells:
+    """Return the table row of a verdict; dashes stand for a test that was not made."""
+    measurement = verdict.measurement
+    points = format_number(verdict.difference.points, signed=True)
+    if verdict.difference.tested is None:
+        return (measurement.task, measurement.split, "not tested", points, ABSENT, ABSENT, ABSENT)
+    ends, test = verdict.difference.tested
+    points += f" {format_interval(ends.low, ends.high, signed=True)}"
+    p_values = (_format_p(test.p), _format_p(verdict.adjusted))
+    return (measurement.task, measurement.split, verdict.word, points, test.name, *p_values)
 
 
-FEW = 30  # pairs or queries: below, words say what cannot be seen
+def _format_p(value: float) -> str:
+    return "< 0.0001" if value < 0.0001 else f"{value:.4f}"
 
 
-def own_words(
+FEW_ROWS = 30  # fewer pairs or queries get a line about the width of their interval
+
+
+def describe_own_scores(
     tasks: Sequence[Task], scores: Sequence[TaskScore], verdicts: Sequence[Verdict], other: str = ""
 ) -> list[str]:
-    """What scores on a user's own rows say: a verdict a yardstick, and how little can be seen in few rows.
+    """Describe the verdict on each task of a user's own files, and the width of its interval.
 
-    verdicts: of the encoder on another one; ``other`` is what it is called, the download in place of the encoder.
+    Args:
+        tasks: the tasks of the user's files.
+        scores: scores of the encoder.
+        verdicts: verdicts on the encoder against another encoder; may lack some tasks.
+        other: name of the other encoder where a user could keep it in place of this one.
+
+    Returns one line for each verdict, and one for each score of few rows.
     """
-    found = list[str]()
-    named, judged = {one.task: one for one in scores}, {one.measurement.task: one for one in verdicts}
+    score_of_task = {score.task: score for score in scores}
+    verdict_of_task = {verdict.measurement.task: verdict for verdict in verdicts}
+    lines = []
     for task in tasks:
-        score, verdict = named.get(task.name), judged.get(task.name)
-        if score is None or task.metric == "recall@10":  # beside nDCG
+        score = score_of_task.get(task.name)
+        if score is None or task.metric == "recall@10":  # nDCG of the same search speaks for both
             continue
-        tested = verdict.difference.tested if verdict else None
-        if verdict is not None and tested is not None:
-            around = interval(tested[0].low, tested[0].high, signed=True)
-            gain = f"{number(verdict.difference.points, signed=True)} {around}"
-            word = {"not significant": "not better"}.get(verdict.word, verdict.word)
-            keep = f"; keep {'the download' if other else verdict.second}" if verdict.word != "better" else ""
-            against = other or verdict.second
-            found.append(f"{word} than {against} on your {score.n} {score.unit}: {gain}{keep}")
-        low, high = (tested[0].low, tested[0].high) if tested else score.interval() or (0.0, 0.0)
-        if score.n < FEW:
-            what = "a smaller difference cannot be seen" if tested else "--compare sees smaller differences"
-            half = number((high - low) / 2)
-            found.append(f"{score.n} {score.unit} are few: the interval reaches {half} points to each side; {what}")
-    return found
+
+        # The interval of the verdict's difference, else of the score
+        verdict = verdict_of_task.get(task.name)
+        low, high = score.interval() or (0.0, 0.0)
+        hint = "--compare sees smaller differences"
+        if verdict is not None and verdict.difference.tested is not None:
+            low, high = verdict.difference.tested[0].low, verdict.difference.tested[0].high
+            hint = "a smaller difference cannot be seen"
+            lines.append(_describe_own_verdict(verdict, score, other))
+
+        # Few rows cannot show small differences
+        if score.n < FEW_ROWS:
+            half = format_number((high - low) / 2)
+            lines.append(
+                f"{score.n} {score.unit} are few: the interval reaches {half} points to each side; "
+                f"{hint}"
+            )
+    return lines
 
 
-def text(sheet: ResultTable) -> str:
-    """Aligned columns under the title, notes below."""
-    table = [tuple(visible_line(cell) for cell in row) for row in (sheet.header, *sheet.rows)]
-    lines = aligned(table, right=range(sheet.text_columns, len(sheet.header)))
-    return "\n".join([sheet.title, lines, *(visible_line(note) for note in sheet.notes)])
+def _describe_own_verdict(verdict: Verdict, score: TaskScore, other: str) -> str:
+    """Return a sentence: is the encoder better than the other one on the user's rows?
+
+    Args:
+        verdict: a tested verdict on the two encoders.
+        score: the score of the encoder.
+        other: name of the other encoder when it is a download that the user could keep; empty:
+            the name in the verdict.
+    """
+    assert verdict.difference.tested is not None
+    ends = verdict.difference.tested[0]
+    points = format_number(verdict.difference.points, signed=True)
+    gain = f"{points} {format_interval(ends.low, ends.high, signed=True)}"
+    if verdict.word != "better":
+        gain += f"; keep {'the download' if other else verdict.second}"
+    word = "not better" if verdict.word == "not significant" else verdict.word
+    return f"{word} than {other or verdict.second} on your {score.n} {score.unit}: {gain}"
 
 
-def as_markdown(found: Sequence[ResultTable], pictures: Sequence[tuple[str, str]]) -> str:
-    """A document with one section a table; ``pictures`` are (description, file) and follow the first one."""
-    sections = [_section(sheet) for sheet in found]
-    shown = [f"![{markdown(words)}]({file})" for words, file in pictures]
-    return "\n\n".join(["# Comparison", sections[0], *shown, *sections[1:]]) + "\n"
+def format_text(table: ResultTable) -> str:
+    """Return a table as text: title, aligned columns, notes."""
+    cells = [list(map(make_visible_line, row)) for row in (table.header, *table.rows)]
+    lines = align_columns(cells, right=range(table.text_columns, len(table.header)))
+    return "\n".join([table.title, lines, *map(make_visible_line, table.notes)])
 
 
-def _section(sheet: ResultTable) -> str:
-    cells = [[Markdown(cell) if set(cell) <= PLAIN else markdown(cell) for cell in row] for row in sheet.rows]
-    table = untrusted.table([markdown(cell) for cell in sheet.header], cells)
-    return "\n\n".join([f"## {markdown(sheet.title)}", table, "\n".join(f"- {markdown(note)}" for note in sheet.notes)])
+def format_markdown(tables: Sequence[ResultTable], pictures: Sequence[tuple[str, str]]) -> str:
+    """Return a Markdown document with a section for each table.
+
+    Args:
+        tables: the tables; at least one.
+        pictures: (description, file name) of the images that follow the first table.
+    """
+    sections = [_format_section(table) for table in tables]
+    images = [f"![{escape_markdown(description)}]({file})" for description, file in pictures]
+    return "\n\n".join(["# Comparison", sections[0], *images, *sections[1:]]) + "\n"
 
 
-def markdown(text: str) -> Markdown:
-    """Text for a cell or a paragraph: characters with a meaning become entities, which can never be structure."""
-    return Markdown(inline(text).replace("@", "&#64;").replace(":", "&#58;"))
-
-
-def scores_csv(comparison: Comparison) -> str:
-    """One row for each score, numbers in full precision."""
-    return _csv(
-        {"task": one.task, "split": one.split, "metric": one.metric, "rows": one.n, "model": model}
-        | dict(zip(("score", "low", "high"), (score.main_score, *(score.interval() or (None, None))), strict=True))
-        | {"protocol": one.protocol, "data": one.data, "limit": one.limit}
-        for line in comparison.lines
-        for one in (line.measurement,)
-        for model, score in line.scores.items()
+def _format_section(table: ResultTable) -> str:
+    """Return a table as a Markdown section: heading, table, list of notes."""
+    rows = [list(map(_format_cell, row)) for row in table.rows]
+    return "\n\n".join(
+        [
+            f"## {escape_markdown(table.title)}",
+            untrusted.format_table(list(map(escape_markdown, table.header)), rows),
+            "\n".join(f"- {escape_markdown(note)}" for note in table.notes),
+        ]
     )
 
 
-def verdicts_csv(comparison: Comparison) -> str:
-    """One row for each tested difference, numbers in full precision."""
-    return _csv(
-        {"model": one.first, "against": one.second, "task": what.task, "split": what.split, "metric": what.metric}
-        | {"rows": what.n, "difference": one.difference.points, "low": around.low, "high": around.high}
-        | {"test": test.name, "statistic": test.statistic, "p": test.p, "p_holm": one.adjusted}
-        | {"verdict": one.word, "limit": what.limit}
-        for one in comparison.verdicts
-        if one.difference.tested is not None
-        for what, (around, test) in ((one.measurement, one.difference.tested),)
-    )
+def _format_cell(cell: str) -> Markdown:
+    return Markdown(cell) if set(cell) <= PLAIN_CHARACTERS else escape_markdown(cell)
 
 
-def _csv(rows: Iterable[dict[str, Any]]) -> str:
+def escape_markdown(text: str) -> Markdown:
+    """Escape text for a cell or a paragraph: characters with a meaning become HTML entities."""
+    return Markdown(escape_inline(text).replace("@", "&#64;").replace(":", "&#58;"))
+
+
+def format_scores_csv(comparison: Comparison) -> str:
+    """Return a CSV document with a row for each score, numbers in full precision."""
+    rows = []
+    for row in comparison.rows:
+        measurement = row.measurement
+        for model, score in row.scores.items():
+            low, high = score.interval() or (None, None)
+            cells = {
+                "task": measurement.task,
+                "split": measurement.split,
+                "metric": measurement.metric,
+                "rows": measurement.n,
+                "model": model,
+                "score": score.main_score,
+                "low": low,
+                "high": high,
+                "protocol": measurement.protocol,
+                "data": measurement.data,
+                "limit": measurement.limit,
+            }
+            rows.append(cells)
+    return _format_csv(rows)
+
+
+def format_verdicts_csv(comparison: Comparison) -> str:
+    """Return a CSV document with a row for each tested difference, numbers in full precision."""
+    rows = []
+    for verdict in comparison.verdicts:
+        if verdict.difference.tested is None:
+            continue
+        measurement = verdict.measurement
+        ends, test = verdict.difference.tested
+        cells = {
+            "model": verdict.first,
+            "against": verdict.second,
+            "task": measurement.task,
+            "split": measurement.split,
+            "metric": measurement.metric,
+            "rows": measurement.n,
+            "difference": verdict.difference.points,
+            "low": ends.low,
+            "high": ends.high,
+            "test": test.name,
+            "statistic": test.statistic,
+            "p": test.p,
+            "p_holm": verdict.adjusted,
+            "verdict": verdict.word,
+            "limit": measurement.limit,
+        }
+        rows.append(cells)
+    return _format_csv(rows)
+
+
+def _format_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     import pandas
 
-    cells = [{name: csv_cell(cell) if isinstance(cell, str) else cell for name, cell in row.items()} for row in rows]
+    cells = [dict(zip(row, map(_escape_value, row.values()), strict=True)) for row in rows]
     return pandas.DataFrame(cells, dtype=object).to_csv(index=False, lineterminator="\n")
 
 
-def csv_cell(text: str) -> str:
-    """Text for a CSV cell that no spreadsheet takes for a formula: one that begins like one gets an apostrophe."""
-    plain = visible_line(text)
-    return f"'{plain}" if plain.lstrip()[:1] in ("=", "+", "-", "@") else plain
+def _escape_value(value: Any) -> Any:
+    return escape_csv_cell(value) if isinstance(value, str) else value
+
+
+def escape_csv_cell(text: str) -> str:
+    """Return text as one line, after an apostrophe where a spreadsheet would read a formula."""
+    line = make_visible_line(text)
+    return f"'{line}" if line.lstrip()[:1] in ("=", "+", "-", "@") else line

@@ -1,70 +1,97 @@
-"""Embeddings of an encoder, each distinct text once, in a SQLite table on disk: hash of a text → vector.
+"""Embeddings of an encoder in a SQLite table: hash of a text → vector.
 
-A block of texts is one transaction, so a killed process leaves whole vectors. Texts themselves are not stored.
+Each distinct text is encoded once. A block of texts is one transaction, so a killed process leaves
+whole vectors. The table stores no text.
 """
 
 import hashlib
+import logging
 import re
 import sqlite3
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from shutil import disk_usage
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
-from eval.encoders.load import Encoder, checked, sided
-from eval.tasks.task import Side
-from hub.cli import say
-from hub.contract.run_dir import ARTIFACTS
-from hub.durable import make_folder
-from hub.errors import InputError, RunError
+from sts_dino.eval.encoders.load import Encoder, check_embeddings, select_side
+from sts_dino.eval.tasks.rows import SMALLEST_NORM
+from sts_dino.eval.tasks.task import Side
+from sts_dino.hub.contract.run_dir import ARTIFACTS
+from sts_dino.hub.durable import make_folder
+from sts_dino.hub.errors import InputError, RunError
+from sts_dino.hub.progress import ProgressBar
 
-CACHE = ARTIFACTS / "evaluations" / "embeddings"
-BLOCK = 512  # sentences that the encoder is given, and the table is asked for, at once
-BAR_SECONDS = 1  # of work without a progress bar
-WAIT = 60  # seconds for another process that writes a block
+logger = logging.getLogger(__name__)
+
+CACHE_FOLDER = ARTIFACTS / "evaluations" / "embeddings"
+BLOCK_TEXTS = 512  # texts of one call of the encoder, and of one query of the table
+PROGRESS_DELAY_SECONDS = 1  # work before a progress bar appears
+LOCK_TIMEOUT_SECONDS = 60  # wait for another process that writes a block
 MIB = 1 << 20
-_TABLE = "CREATE TABLE IF NOT EXISTS embeddings (text BLOB PRIMARY KEY, vector BLOB, crc32 INTEGER) WITHOUT ROWID"
+FLOAT32_BYTES = 4
+_CREATE_TABLE = (
+    "CREATE TABLE IF NOT EXISTS embeddings (text BLOB PRIMARY KEY, vector BLOB, crc32 INTEGER) "
+    "WITHOUT ROWID"
+)
 
 
-def digest(text: str) -> bytes:
-    """The hash that stands for a text on disk: 128 bits of BLAKE2b."""
+def hash_text(text: str) -> bytes:
+    """Return the hash that stands for a text on disk: 128 bits of BLAKE2b."""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 class Embeddings:
-    """The embeddings that one encoder gives, for all tasks of a run.
+    """The embeddings of one encoder, for all tasks of a run.
 
-    ``cache`` is the folder that keeps them for the next run, in one file a revision; None keeps them until ``close``
-    in a temporary one. Processes may share it; at once, they may do the same work. ``encoded`` counts the distinct
-    sentences encoded, ``seconds`` the time that took. Raises InputError for a cache of another dimension, RunError for
-    one that cannot be read or written.
+    ``encoded`` counts the distinct texts that were encoded, ``seconds`` the time of the encoder.
+    Processes may share a cache; processes that run at once may encode the same texts.
+
+    Args:
+        encoder: the encoder.
+        cache: the folder that keeps embeddings for the next run, in a file for each revision;
+            None: a temporary folder keeps them until ``close``, as for an encoder that is not
+            pinned.
+
+    Raises InputError for a cache with vectors of another dimension, RunError for a cache that
+    cannot be read or written.
     """
 
-    def __init__(self, encoder: Encoder, cache: Path | None = CACHE):
+    def __init__(self, encoder: Encoder, cache: Path | None):
         self.encoder = encoder
-        self.encoded, self.seconds = 0, 0.0
-        self._temporary = None if cache is not None and encoder.pinned else tempfile.TemporaryDirectory()
-        place = Path(self._temporary.name) if self._temporary else cache
-        assert place is not None
-        name = f"{re.sub(r'[^A-Za-z0-9.-]', '_', encoder.revision)[:16]}-{encoder.key[:16]}.sqlite"
-        self.path = place / name
-        self._wanted: dict[str, bytes] = {}  # text → its hash
-        self._beside: dict[str, Embeddings] = {}
-        make_folder(place)
-        self._connection = sqlite3.connect(self.path, timeout=WAIT, check_same_thread=False)
-        with self._transaction() as table:
-            table.execute(_TABLE)
-            ((size,),) = table.execute("SELECT max(length(vector)) FROM (SELECT vector FROM embeddings LIMIT 1)")
-        if size not in (None, 4 * encoder.dimension):
-            problem = f"holds vectors of {size // 4} numbers; now the encoder gives {encoder.dimension}"
-            raise InputError(self.path, problem, hint="give what has changed another revision, or delete this file")
+        self.encoded = 0
+        self.seconds = 0.0
+        self._hashes: dict[str, bytes] = {}  # declared text → hash
+        self._siblings: dict[str, Embeddings] = {}  # key of an encoder with another prompt
+
+        # Open the file of this revision
+        self._temporary = None
+        if cache is None or not encoder.pinned:
+            self._temporary = tempfile.TemporaryDirectory()
+            cache = Path(self._temporary.name)
+        revision = re.sub(r"[^A-Za-z0-9.-]", "_", encoder.revision)[:16]
+        self.path = cache / f"{revision}-{encoder.key[:16]}.sqlite"
+        make_folder(cache)
+        self._connection = sqlite3.connect(
+            self.path, timeout=LOCK_TIMEOUT_SECONDS, check_same_thread=False
+        )
+
+        # Refuse stored vectors of another dimension
+        with self._open_transaction() as table:
+            table.execute(_CREATE_TABLE)
+            row = table.execute("SELECT length(vector) FROM embeddings LIMIT 1").fetchone()
+        if row is not None and row[0] != FLOAT32_BYTES * encoder.dimension:
+            raise InputError(
+                self.path,
+                f"holds vectors of {row[0] // FLOAT32_BYTES} numbers; now the encoder gives "
+                f"{encoder.dimension}",
+                hint="give what has changed another revision, or delete this file",
+            )
 
     def __enter__(self) -> "Embeddings":
         return self
@@ -73,93 +100,128 @@ class Embeddings:
         self.close()
 
     def close(self) -> None:
-        """Remove the embeddings that are not kept."""
-        for other in self._beside.values():
-            other.close()
+        """Close the file and the siblings' files, and remove a temporary folder."""
+        for sibling in self._siblings.values():
+            sibling.close()
         self._connection.close()
         if self._temporary:
             self._temporary.cleanup()
 
-    def of(self, encoder: Encoder) -> "Embeddings":
-        """The embeddings of the same model under another prompt, kept beside these and closed with them."""
+    def get_sibling(self, encoder: Encoder) -> "Embeddings":
+        """Return the embeddings of an encoder: the same model with another prompt.
+
+        Their file lies in the same folder and is closed with this one.
+        """
         if encoder.key == self.encoder.key:
             return self
-        if encoder.key not in self._beside:
-            self._beside[encoder.key] = Embeddings(encoder, self.path.parent)
-        return self._beside[encoder.key]
+        if encoder.key not in self._siblings:
+            self._siblings[encoder.key] = Embeddings(encoder, self.path.parent)
+        return self._siblings[encoder.key]
 
     def add(self, texts: Sequence[str]) -> None:
-        """Declare texts that a task will read; repeats cost nothing."""
-        self._wanted.update((text, digest(text)) for text in texts if text not in self._wanted)
+        """Declare texts that a task will read; declared texts are encoded together."""
+        self._hashes.update((text, hash_text(text)) for text in texts if text not in self._hashes)
 
     def encode(self) -> None:
-        """Encode every declared text that is not there yet, the longest first.
+        """Encode every declared text that the table lacks, the longest texts first.
 
-        Raises InputError for what ``checked`` refuses, RunError when the disk has no room.
+        Raises InputError for embeddings that ``check_embeddings`` refuses, RunError when the disk
+        has no room or the table cannot be written.
         """
-        texts, missing = list(self._wanted), list[str]()
-        for start in range(0, len(texts), BLOCK):
-            block = {text: self._wanted[text] for text in texts[start : start + BLOCK]}
-            stored = self._stored(list(block.values()))
-            missing += [text for text in block if block[text] not in stored]
-        if missing:
-            self._encode(sorted(missing, key=len, reverse=True))
-            said = f"{self.encoded:,} sentences encoded in {self.seconds:.1f} s"
-            if not self._temporary:
-                said += f"; {self.path.stat().st_size / MIB:,.1f} MiB in {self.path}, which may be deleted"
-            say(said)
+        texts = list(self._hashes)
+        missing: list[str] = []
+        for start in range(0, len(texts), BLOCK_TEXTS):
+            block = texts[start : start + BLOCK_TEXTS]
+            stored = self._read_vectors([self._hashes[text] for text in block])
+            missing += [text for text in block if self._hashes[text] not in stored]
+        if not missing:
+            return
+        self._encode(sorted(missing, key=len, reverse=True))
+        message = f"{self.encoded:,} sentences encoded in {self.seconds:.1f} s"
+        if not self._temporary:
+            size = self.path.stat().st_size / MIB
+            message += f"; {size:,.1f} MiB in {self.path}, which may be deleted"
+        logger.info(message)
 
-    def rows(self, texts: Sequence[str], side: Side | None = None) -> NDArray[np.float32]:
-        """The embeddings (n, dimension) of texts, repeats included. Texts that nobody declared are encoded first.
+    def embed(self, texts: Sequence[str], side: Side | None = None) -> NDArray[np.float32]:
+        """Return the embeddings of texts, (n, dimension); texts that the table lacks are encoded.
 
-        side: queries and documents get the encoder's prompt for them, where it has one.
+        Args:
+            texts: n texts.
+            side: "query" or "document" encodes with the encoder's prompt for this side of a
+                search, where it has one; None: with the encoder's default prompt.
+
+        Raises the errors of ``encode``.
         """
         if side is not None:
-            encoder = sided(self.encoder, side)
-            if encoder.key not in {self.encoder.key, *self._beside}:
-                say(f"{encoder.name}: a {side} is encoded with the prompt {encoder.settings['prompt']!r}")
-            return self.of(encoder).rows(texts)
+            encoder = select_side(self.encoder, side)
+            if encoder.key not in {self.encoder.key, *self._siblings}:
+                prompt = encoder.settings["prompt"]
+                logger.info(f"{encoder.name}: a {side} is encoded with the prompt {prompt!r}")
+            return self.get_sibling(encoder).embed(texts)
         self.add(texts)
-        found = np.empty((len(texts), self.encoder.dimension), dtype=np.float32)
-        for start in range(0, len(texts), BLOCK):
-            hashes = [self._wanted[text] for text in texts[start : start + BLOCK]]
-            if len(vectors := self._stored(hashes)) < len({*hashes}):
+        rows = np.empty((len(texts), self.encoder.dimension), dtype=np.float32)
+        for start in range(0, len(texts), BLOCK_TEXTS):
+            hashes = [self._hashes[text] for text in texts[start : start + BLOCK_TEXTS]]
+            vectors = self._read_vectors(hashes)
+            if len(vectors) < len(set(hashes)):
                 self.encode()
-                vectors = self._stored(hashes)
-            found[start : start + BLOCK] = [vectors[one] for one in hashes]
-        return found
+                vectors = self._read_vectors(hashes)
+            rows[start : start + BLOCK_TEXTS] = [vectors[text_hash] for text_hash in hashes]
+        return rows
 
-    def _stored(self, hashes: Sequence[bytes]) -> dict[bytes, NDArray[np.float32]]:
-        """Hash → vector of those that are whole in the table."""
-        query = f"SELECT * FROM embeddings WHERE text IN ({','.join('?' * len(hashes))})"  # noqa: S608 - marks alone
-        with self._transaction() as table:
+    def _read_vectors(self, hashes: Sequence[bytes]) -> dict[bytes, NDArray[np.float32]]:
+        """Return hash → vector, of the hashes whose vectors the table has undamaged."""
+        marks = ",".join("?" * len(hashes))
+        query = f"SELECT * FROM embeddings WHERE text IN ({marks})"  # noqa: S608 - marks alone
+        with self._open_transaction() as table:
             rows = table.execute(query, hashes).fetchall()
-        return {text: np.frombuffer(vector, "<f4") for text, vector, crc32 in rows if zlib.crc32(vector) == crc32}
+        vectors = {}
+        for text_hash, vector, crc32 in rows:
+            if zlib.crc32(vector) == crc32:
+                vectors[text_hash] = np.frombuffer(vector, "<f4")
+        return vectors
 
     def _encode(self, texts: list[str]) -> None:
-        """Encode texts, longest first, a block at a time."""
-        needed, free = len(texts) * 4 * self.encoder.dimension, disk_usage(self.path.parent).free
+        """Encode texts in the given order, and store them block by block."""
+        # Require room on the disk
+        needed = len(texts) * FLOAT32_BYTES * self.encoder.dimension
+        free = disk_usage(self.path.parent).free
         if needed > free:
-            problem = f"{needed / MIB:,.0f} MiB are needed for {len(texts):,} embeddings"
-            hint = "free some, or choose another folder for the embeddings"
-            raise RunError(self.path, f"{problem}, {free / MIB:,.0f} MiB are free", hint=hint)
+            raise RunError(
+                self.path,
+                f"{needed / MIB:,.0f} MiB are needed for {len(texts):,} embeddings, "
+                f"{free / MIB:,.0f} MiB are free",
+                hint="free some, or choose another folder for the embeddings",
+            )
+
+        # Encode and store the blocks
         name = self.encoder.name
-        with tqdm(total=len(texts), desc=f"encoding with {name}", unit=" sentences", delay=BAR_SECONDS) as bar:
-            for place in range(0, len(texts), BLOCK):
-                block = texts[place : place + BLOCK]
-                began = time.perf_counter()
-                found = checked(self.encoder.embed(block), block, name, self.encoder.dimension)
-                self.seconds += time.perf_counter() - began
-                vectors = [row.astype("<f4").tobytes() for row in found]
-                rows = [(self._wanted[text], row, zlib.crc32(row)) for text, row in zip(block, vectors, strict=True)]
-                with self._transaction() as table:
+        bar = ProgressBar(
+            total=len(texts),
+            desc=f"encoding with {name}",
+            unit=" sentence",
+            delay=PROGRESS_DELAY_SECONDS,
+        )
+        with bar:
+            for start in range(0, len(texts), BLOCK_TEXTS):
+                block = texts[start : start + BLOCK_TEXTS]
+                started = time.perf_counter()
+                vectors = self.encoder.embed(block)
+                vectors = check_embeddings(vectors, block, name, self.encoder.dimension)
+                self.seconds += time.perf_counter() - started
+                rows = []
+                for text, vector in zip(block, vectors, strict=True):
+                    content = vector.astype("<f4").tobytes()
+                    rows.append((self._hashes[text], content, zlib.crc32(content)))
+                with self._open_transaction() as table:
                     table.executemany("INSERT OR REPLACE INTO embeddings VALUES (?, ?, ?)", rows)
                 self.encoded += len(block)
                 bar.update(len(block))
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """One transaction, on the disk when it ends and undone when it fails."""
+    def _open_transaction(self) -> Iterator[sqlite3.Connection]:
+        """Open a transaction: on the disk when the block ends, undone when the block fails."""
         try:
             with self._connection:
                 yield self._connection
@@ -168,24 +230,37 @@ class Embeddings:
             raise RunError(self.path, f"cannot be read or written: {error}", hint=hint) from error
 
 
-def cosine(encoder: Encoder) -> Callable[[list[str], list[str]], list[float]]:
-    """Cosine similarity under an encoder, 0 with a zero vector; every distinct text of a batch is encoded once.
+def compute_text_cosines(encoder: Encoder, first: list[str], second: list[str]) -> list[float]:
+    """Compute the cosine of each pair of texts, (n,); every distinct text is encoded once.
+
+    The cosine with a zero vector is 0.
+
+    Args:
+        encoder: the encoder.
+        first: one text of each pair, (n,) with n ≥ 1.
+        second: the second texts, (n,).
 
     Raises InputError when the encoder gives no embeddings.
     """
+    # Texts of similar length have little padding
+    texts = sorted(dict.fromkeys((*first, *second)), key=len)
+    blocks = []
+    for start in range(0, len(texts), BLOCK_TEXTS):
+        block = texts[start : start + BLOCK_TEXTS]
+        vectors = check_embeddings(encoder.embed(block), block, encoder.name, encoder.dimension)
+        blocks.append(vectors)
+    embeddings = np.concatenate(blocks)
+    row_of = {text: row for row, text in enumerate(texts)}
+    first_rows = [row_of[text] for text in first]
+    second_rows = [row_of[text] for text in second]
+    return compute_cosines(embeddings[first_rows], embeddings[second_rows])
 
-    def values(first: list[str], second: list[str]) -> list[float]:
-        texts = sorted(dict.fromkeys((*first, *second)), key=len)  # little padding
-        blocks = [texts[start : start + BLOCK] for start in range(0, len(texts), BLOCK)]
-        found = np.concatenate([checked(encoder.embed(b), b, encoder.name, encoder.dimension) for b in blocks])
-        place = {text: row for row, text in enumerate(texts)}
-        left, right = ([place[text] for text in side] for side in (first, second))
-        return paired(found[left], found[right])
 
-    return values
-
-
-def paired(first: NDArray[np.float32], second: NDArray[np.float32]) -> list[float]:
-    """Cosine of each row of one array with that of the other, 0 with a zero vector."""
-    left, right = (one / np.maximum(np.linalg.norm(one, axis=1, keepdims=True), 1e-12) for one in (first, second))
-    return [float(value) for value in np.einsum("ij,ij->i", left, right, dtype=np.float64)]
+def compute_cosines(first: NDArray[np.float32], second: NDArray[np.float32]) -> list[float]:
+    """Compute the cosine of each row of two arrays (n, d), (n,); 0 with a zero vector."""
+    first_norms = np.linalg.norm(first, axis=1, keepdims=True)
+    second_norms = np.linalg.norm(second, axis=1, keepdims=True)
+    unit_first = first / np.maximum(first_norms, SMALLEST_NORM)
+    unit_second = second / np.maximum(second_norms, SMALLEST_NORM)
+    cosines: list[float] = np.einsum("ij,ij->i", unit_first, unit_second, dtype=np.float64).tolist()
+    return cosines

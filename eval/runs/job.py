@@ -1,40 +1,51 @@
-"""What an evaluation is about to do: the recipe and the command line resolved, the data read, nothing scored yet."""
+"""Plan of an evaluation: the options of the command line, resolved with a recipe and checked."""
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from pydantic import ValidationError
 
-from eval.encoders.embeddings import CACHE
-from eval.encoders.load import FUNCTION, named
-from eval.runs.records import BASE, RESULTS, Records, beside, slug
-from eval.statistics.bootstrap import EvaluationSettings
-from eval.tasks.registry import GROUPS, find_tasks
-from eval.tasks.sources import Entry, Source, TaskData
-from eval.tasks.task import Task
-from hub.cli import SetOption
-from hub.contract.recipe import ModelRecipe
-from hub.contract.recipe_file import apply_overrides, load_recipe
-from hub.contract.run_dir import ARTIFACTS, MANIFEST
-from hub.errors import InputError
+from sts_dino.eval.encoders.embeddings import CACHE_FOLDER
+from sts_dino.eval.encoders.load import FUNCTION_PREFIX, find_local_encoder, resolve_encoder
+from sts_dino.eval.runs.records import (
+    BASE_FOLDER,
+    RESULTS_FILE,
+    Records,
+    get_records_folder,
+    make_file_name,
+)
+from sts_dino.eval.statistics.bootstrap import EvaluationSettings
+from sts_dino.eval.tasks.registry import GROUPS, find_tasks
+from sts_dino.eval.tasks.sources import Entry, Source, TaskReader
+from sts_dino.eval.tasks.task import Task
+from sts_dino.hub.cli import SetOption
+from sts_dino.hub.contract.recipe import ModelRecipe
+from sts_dino.hub.contract.recipe_file import apply_overrides, load_recipe
+from sts_dino.hub.contract.run_dir import ARTIFACTS, MANIFEST
+from sts_dino.hub.errors import InputError
 
-COPIES = "copies"
-EVALUATIONS = ARTIFACTS / "evaluations"
-LONGEST = 120  # characters of a model's name in its folder's
-WITHOUT_RECIPE = ("bootstrap_samples", "seed")  # what --set can name
+SIMCSE_SUFFIX = "copies"  # MODEL.copies: the SimCSE baseline that training leaves beside MODEL
+EVALUATIONS_FOLDER = ARTIFACTS / "evaluations"
+MAX_FOLDER_CHARACTERS = 120  # of a model's name in the name of its folder
+SETTINGS_WITHOUT_RECIPE = ("bootstrap_samples", "seed")  # keys of --set without a recipe
+DEFAULT_PROBE_SEEDS = (1111,)  # SentEval's seed
 
 
 @dataclass(frozen=True)
 class EvaluationJob:
-    """``records`` is where the evaluation is written, ``results`` where a recipe's scores go beside it.
+    """An evaluation that is ready to run.
 
-    left_out: tasks of the named groups that no source of data is given for and that ``--skip`` did not name.
-    start: what tables call the base.
+    ``model`` is the encoder; ``base``, ``control`` and ``compared`` are the untrained encoder, the
+    SimCSE baseline and the encoder of ``--compare``, or None. ``entries`` are the task splits to
+    score. ``left_out`` names tasks of groups without a source of data that ``--skip`` did not name.
+    ``records`` is the folder of the evaluation. ``results`` is the run directory's results.json,
+    or None. ``cache`` is the folder of embeddings; None: embeddings are not kept. ``threads`` is
+    the recipe's number of threads, or None. ``start`` is the name of the base in tables.
     """
 
     entries: tuple[Entry, ...]
@@ -53,220 +64,370 @@ class EvaluationJob:
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """Options of ``sts-dino score`` by those names. Without any, a recipe's own tasks on the data it names."""
+    """Options of ``sts-dino score`` that choose tasks and data.
+
+    Without any, a recipe's own tasks are scored on the data that it names.
+    """
 
     tasks: Annotated[
-        list[str], typer.Option(metavar="TASK,GROUP", help="Score these [default: the recipe's]; repeatable")
+        list[str],
+        typer.Option(metavar="TASK,GROUP", help="Score these [default: the recipe's]; repeatable"),
     ] = field(default_factory=list)
-    skip: Annotated[list[str], typer.Option(metavar="TASK,GROUP", help="Tasks to leave out of a group; repeatable")] = (
-        field(default_factory=list)
-    )
-    senteval_data: Annotated[Path | None, typer.Option(metavar="DIR", help="SentEval's directory")] = None
-    sts_data: Annotated[Path | None, typer.Option(metavar="DIR", help="The STS organisers' files")] = None
+    skip: Annotated[
+        list[str],
+        typer.Option(metavar="TASK,GROUP", help="Tasks to leave out of a group; repeatable"),
+    ] = field(default_factory=list)
+    senteval_data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="SentEval's directory")
+    ] = None
+    sts_data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The STS organisers' files")
+    ] = None
     hub_data: Annotated[
-        str | None, typer.Option(metavar="REPO@REVISION", help="A pinned Hub dataset of evaluation data")
+        str | None,
+        typer.Option(metavar="REPO@REVISION", help="A pinned Hub dataset of evaluation data"),
     ] = None
 
 
 @dataclass(frozen=True)
 class Request(EvaluationOptions):
-    """What a command line asks for. ``tasks`` are names of tasks and groups; without them the recipe's are meant."""
+    """The options of ``sts-dino score``.
+
+    ``recipe`` is the argument: a recipe, run directory, folder, Hub id or bare name.
+    """
 
     recipe: Annotated[
         Path | None,
-        typer.Argument(metavar="[MODEL]", help="A recipe (.yaml), run directory, folder, ORG/NAME or bare name"),
+        typer.Argument(
+            metavar="[MODEL]", help="A recipe (.yaml), run directory, folder, ORG/NAME or bare name"
+        ),
     ] = None
     model: Annotated[
-        str | None, typer.Option(help="Folder, ORG/NAME[@REVISION] or python:module:function [default: the recipe's]")
+        str | None,
+        typer.Option(
+            help="Folder, ORG/NAME[@REVISION] or python:module:function [default: the recipe's]"
+        ),
     ] = None
     compared: Annotated[
-        str | None, typer.Option("--compare", metavar="OTHER", help="Another encoder, tested on the same rows")
+        str | None,
+        typer.Option("--compare", metavar="OTHER", help="Another encoder, tested on the same rows"),
     ] = None
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="[default: beside a run directory, or artifacts/evaluations]")
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="[default: beside a run directory, or artifacts/evaluations]"
+        ),
     ] = None
-    cache: Annotated[Path | None, typer.Option(metavar="DIR", help="Where embeddings are kept")] = None
+    cache: Annotated[Path | None, typer.Option(metavar="DIR", help="Where embeddings are kept")] = (
+        None
+    )
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Keep no embeddings")] = False
-    limit: Annotated[int | None, typer.Option(min=1, help="A trial on N rows of each split, drawn by the seed")] = None
-    seeds: Annotated[list[str], typer.Option(help="Seeds of the probes [default: 1111]")] = field(default_factory=list)
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="A trial on N rows of each split, drawn by the seed")
+    ] = None
+    seeds: Annotated[list[str], typer.Option(help="Seeds of the probes [default: 1111]")] = field(
+        default_factory=list
+    )
     settings: SetOption = field(default_factory=list)
 
 
-def split_names(values: list[str]) -> list[str]:
-    """Options given more than once, or with commas, as one list."""
-    names = (name for value in values for name in re.split(r",(?![^(]*\))", value))  # not within MTEB(eng, v2)
+def split_names(values: Sequence[str]) -> list[str]:
+    """Return the names of a repeatable option whose values are separated by commas."""
+    # A comma within parentheses separates nothing: MTEB(eng, v2)
+    names = re.split(r",(?![^(]*\))", ",".join(values))
     return [name.strip() for name in names if name.strip()]
 
 
-def read_seeds(values: list[str]) -> tuple[int, ...]:
-    """Seeds of the probes. Raises InputError for anything else."""
+def parse_seeds(values: Sequence[str]) -> tuple[int, ...]:
+    """Return the seeds of the probes, ``DEFAULT_PROBE_SEEDS`` without values.
+
+    Raises InputError for values that are no whole numbers, or not distinct.
+    """
     names = split_names(values)
-    if len(set(names)) < len(names) or not all(name.isascii() and name.isdigit() for name in names):
-        raise InputError("--seeds", f"{','.join(names)!r} are not distinct seeds", allowed="e.g. 1111,1112")
-    return tuple(map(int, names)) or (1111,)
+    are_numbers = all(name.isascii() and name.isdigit() for name in names)
+    if len(set(names)) < len(names) or not are_numbers:
+        raise InputError(
+            "--seeds", f"{','.join(names)!r} are not distinct seeds", allowed="e.g. 1111,1112"
+        )
+    return tuple(map(int, names)) or DEFAULT_PROBE_SEEDS
 
 
-def prepare(request: Request, source: Source) -> EvaluationJob:
-    """Resolve a command line. Raises InputError for anything that does not fit together."""
-    recipe = load_recipe(request.recipe, ModelRecipe, request.settings) if request.recipe else None
-    if request.model is None and recipe is None:
-        raise InputError("--model", "names no encoder", hint="give --model, or a recipe whose model is to be scored")
-    model = request.model or str(ARTIFACTS / "models" / (recipe.name if recipe else ""))
-    settings = _settings(request, recipe)
-    folder = _folder(model, request.out, settings, of_recipe=recipe is not None)
-    is_whole = recipe is not None and request.out is None and request.limit is None and Path(model).is_dir()
-    kept_in = request.cache or (CACHE if folder.parent == EVALUATIONS else folder / "embeddings")
-    entries, left_out = _entries(request, recipe, source)
-    return EvaluationJob(
-        entries=entries,
-        left_out=left_out,
-        settings=settings,
-        model=model,
-        base=beside_model(model, BASE),
-        control=beside_model(model, COPIES),
-        compared=named(request.compared) if request.compared else None,
-        records=Records(folder),
-        results=Path(model) / RESULTS if is_whole else None,
-        cache=None if request.no_cache else kept_in,
-        threads=recipe.threads if recipe else None,
-        **({"start": recipe.base.start} if recipe else {}),
+def prepare_job(request: Request, source: Source) -> EvaluationJob:
+    """Resolve the options of a command line into a job.
+
+    Raises InputError for an unreadable recipe, an unknown task, setting or encoder, and options
+    that do not fit together.
+    """
+    recipe = None
+    if request.recipe:
+        recipe = load_recipe(request.recipe, ModelRecipe, request.settings)
+    if request.model is not None:
+        model = find_local_encoder(request.model) or request.model
+    else:
+        if recipe is None:
+            raise InputError(
+                "--model",
+                "names no encoder",
+                hint="give --model, or a recipe whose model is to be scored",
+            )
+        model = str(ARTIFACTS / "models" / recipe.name)
+
+    # Choose the folders of records, results and embeddings
+    settings = _make_settings(request, recipe)
+    folder = _choose_folder(model, request.out, settings, of_recipe=recipe is not None)
+    results = None
+    if recipe is not None and request.out is None and request.limit is None:
+        results = Path(model) / RESULTS_FILE if Path(model).is_dir() else None
+    cache = request.cache or (
+        CACHE_FOLDER if folder.parent == EVALUATIONS_FOLDER else folder / "embeddings"
     )
 
+    entries, left_out = _choose_entries(request, recipe, source)
+    job = EvaluationJob(
+        entries=entries,
+        left_out=tuple(task.name for task in left_out),
+        settings=settings,
+        model=model,
+        base=find_sibling_model(model, BASE_FOLDER),
+        control=find_sibling_model(model, SIMCSE_SUFFIX),
+        compared=resolve_encoder(request.compared) if request.compared else None,
+        records=Records(folder),
+        results=results,
+        cache=None if request.no_cache else cache,
+    )
+    if recipe is None:
+        return job
+    return replace(job, threads=recipe.threads, start=recipe.base.start)
 
-def _entries(request: Request, recipe: ModelRecipe | None, source: Source) -> tuple[tuple[Entry, ...], tuple[str, ...]]:
-    """What is scored, and the names of what is left out for want of data."""
-    own, names = own_entries(source), split_names(request.tasks)
-    if recipe is None or names:
-        found, absent = find_entries(names, source)
-    else:
-        found, absent = _of_recipe(recipe, str(request.recipe)) if recipe.evaluation or not own else (), ()
-    found = (*found, *own)
-    skipped = set(find_tasks(split_names(request.skip)))
-    found = tuple(entry for entry in found if entry.task not in skipped)
-    absent = tuple(task for task in absent if task not in skipped)
-    if not found:
-        without = f"; no data are given for {', '.join(task.name for task in absent)}" if absent else ""
-        where = "give where they are: --senteval-data, --sts-data or --hub-data"
-        raise InputError("--tasks", f"names no task{without}", hint=where if absent else "e.g. --tasks stsb/cosine")
-    return found, tuple(task.name for task in absent)
+
+class ChosenEntries(NamedTuple):
+    """The task splits to score, and the tasks of groups that have no source of data."""
+
+    entries: tuple[Entry, ...]
+    absent: tuple[Task, ...]
 
 
-def check(job: EvaluationJob, data: TaskData) -> None:
-    """Before anything is encoded: all of the data are there, MTEB knows its names, and the folder is not another's.
+def _choose_entries(request: Request, recipe: ModelRecipe | None, source: Source) -> ChosenEntries:
+    """Return the tasks of ``--tasks``, else of the recipe, and the tasks of a user's own files.
 
-    Raises InputError.
+    The tasks of ``--skip`` are left out. Raises InputError when no task is left.
     """
-    for record in job.records.all():  # a trial would replace whole evaluations
+    own_entries = list_own_entries(source)
+    names = split_names(request.tasks)
+    chosen = ChosenEntries((), ())
+    if recipe is None or names:
+        chosen = find_entries(names, source)
+    elif recipe.evaluation or not own_entries:
+        chosen = ChosenEntries(_list_recipe_entries(recipe, str(request.recipe)), ())
+    skipped = set(find_tasks(split_names(request.skip)))
+    entries = tuple(entry for entry in (*chosen.entries, *own_entries) if entry.task not in skipped)
+    absent = tuple(task for task in chosen.absent if task not in skipped)
+    if entries:
+        return ChosenEntries(entries, absent)
+    problem = "names no task"
+    hint = "e.g. --tasks stsb/cosine"
+    if absent:
+        problem += f"; no data are given for {', '.join(task.name for task in absent)}"
+        hint = "give where they are: --senteval-data, --sts-data or --hub-data"
+    raise InputError("--tasks", problem, hint=hint)
+
+
+def check_job(job: EvaluationJob, data: TaskReader) -> None:
+    """Check the folder, the data and MTEB's names before anything is encoded.
+
+    Raises InputError when the folder has an evaluation of another part of the data, when data are
+    missing, and when MTEB does not know a name.
+    """
+    # A trial would replace a complete evaluation
+    for record in job.records.list_records():
         if record.settings.part != job.settings.part:
-            problem = f"holds an evaluation of {record.settings.rows}, this one is of {job.settings.rows}"
-            raise InputError(job.records.folder, problem, hint="give another --out")
-    absent: dict[str, InputError] = {}
+            raise InputError(
+                job.records.folder,
+                f"holds an evaluation of {record.settings.rows}, "
+                f"this one is of {job.settings.rows}",
+                hint="give another --out",
+            )
+
+    # Read the data of every task, and collect the errors
+    errors: dict[str, InputError] = {}
     for entry in job.entries:
         if entry.task.is_of_mteb:
-            from eval.mteb_bridge.run import find_mteb  # importing mteb costs seconds
+            from sts_dino.eval.runs.mteb_bridge import find_mteb  # importing mteb takes seconds
 
             find_mteb(entry.task.dataset, job.settings)
             continue
         try:
-            data.rows(entry)
+            data.read(entry)
         except InputError as error:
-            absent[entry.task.name] = error
-    if absent:
-        first = next(iter(absent.values()))
-        if len(absent) == 1:
+            errors[entry.task.name] = error
+    if errors:
+        first = next(iter(errors.values()))
+        if len(errors) == 1:
             raise first
-        hint = f"or leave out what lacks its data: --skip {','.join(absent)}"
-        raise InputError("--tasks", f"{len(absent)} tasks lack their data, the first: {first}", hint=hint)
+        raise InputError(
+            "--tasks",
+            f"{len(errors)} tasks lack their data, the first: {first}",
+            hint=f"or leave out what lacks its data: --skip {','.join(errors)}",
+        )
 
 
-def plan(job: EvaluationJob, data: TaskData) -> Iterator[str]:
-    """What would be scored, line by line; the data are read, no model is."""
+def describe_job(job: EvaluationJob, data: TaskReader) -> list[str]:
+    """Return the plan of a job in lines. The data are read; no model is loaded."""
+    lines = []
     for entry in job.entries:
-        rows = "" if entry.task.is_of_mteb else f": {len(data.rows(entry)[entry.split])} {entry.task.unit}"
-        yield f"{entry}{rows}" + (f" of {entry.path}" if entry.path else "")
+        line = str(entry)
+        if not entry.task.is_of_mteb:
+            line += f": {len(data.read(entry).scored)} {entry.task.unit}"
+        if entry.path:
+            line += f" of {entry.path}"
+        lines.append(line)
     if job.left_out:
-        yield f"left out, because no source of their data is given: {', '.join(job.left_out)}"
+        names = ", ".join(job.left_out)
+        lines.append(f"left out, because no source of their data is given: {names}")
     if job.settings.part:
-        yield f"{job.settings.part}: a trial, no scores of the tasks"
-    beside = {"base": job.base or "none", "control": job.control, "compared with": job.compared}
-    others = "; ".join(f"{name} {place}" for name, place in beside.items() if place)
-    yield f"model {job.model}; {others}; results to {job.results or job.records.folder / RESULTS}"
+        lines.append(f"{job.settings.part}: a trial, no scores of the tasks")
+    encoders = f"model {job.model}; base {job.base or 'none'}"
+    if job.control:
+        encoders += f"; control {job.control}"
+    if job.compared:
+        encoders += f"; compared with {job.compared}"
+    lines.append(f"{encoders}; results to {job.results or job.records.folder / RESULTS_FILE}")
+    return lines
 
 
-def beside_model(model: str, kind: str) -> str | None:
-    """What training left beside a model folder, if it is there: the untrained ``base``, the ``copies`` control."""
+def find_sibling_model(model: str, kind: str) -> str | None:
+    """Return the folder MODEL.KIND that training left beside the folder MODEL, or None.
+
+    kind: ``BASE_FOLDER`` for the untrained base, ``SIMCSE_SUFFIX`` for the SimCSE baseline.
+    """
     path = Path(model)
-    beside_it = path.with_name(f"{path.name}.{kind}") if path.name else path
-    return str(beside_it) if beside_it.is_dir() and beside_it != path else None
+    if not path.name:
+        return None
+    sibling = path.with_name(f"{path.name}.{kind}")
+    return str(sibling) if sibling.is_dir() else None
 
 
-def own_entries(source: Source) -> tuple[Entry, ...]:
-    """What is scored of a user's own files."""
+def list_own_entries(source: Source) -> tuple[Entry, ...]:
+    """Return the task splits of a user's own files."""
     return tuple(Entry(task, task.default_split) for task in source.own.tasks)
 
 
-def find_entries(names: Sequence[str], source: Source) -> tuple[tuple[Entry, ...], tuple[Task, ...]]:
-    """Every split of the named tasks, and of a group's tasks that have a source of data; then those that have none."""
-    entries, absent = list[Entry](), list[Task]()
+def find_entries(names: Sequence[str], source: Source) -> ChosenEntries:
+    """Return every split of the named tasks and groups.
+
+    A task of a group without a source of data is absent; a task named by itself never is.
+    """
+    entries: list[Entry] = []
+    absent: list[Task] = []
     for name in names:
         for task in find_tasks([name]):
-            if name in GROUPS and not all(source.has(task.dataset, split) for split in task.reads(task.default_split)):
+            if name in GROUPS and not _has_data(task, source):
                 absent.append(task)
             else:
                 entries += [Entry(task, split) for split in task.splits]
-    return tuple(dict.fromkeys(entries)), tuple(dict.fromkeys(absent))
+    return ChosenEntries(tuple(dict.fromkeys(entries)), tuple(dict.fromkeys(absent)))
 
 
-def _of_recipe(recipe: ModelRecipe, place: str) -> tuple[Entry, ...]:
-    """The recipe's tasks. A group, and a task that cuts its own folds, needs no split."""
+def _has_data(task: Task, source: Source) -> bool:
+    """Return whether the source has every split that the task reads."""
+    return all(source.has(task.dataset, split) for split in task.list_splits(task.default_split))
+
+
+def _list_recipe_entries(recipe: ModelRecipe, location: str) -> tuple[Entry, ...]:
+    """Return the task splits of a recipe's evaluation.
+
+    A task without the recipe's split is scored on its default split, except for validation. Raises
+    InputError, with ``location``, when the recipe names no task, and when a task does not score
+    the validation split.
+    """
     if not recipe.evaluation:
-        raise InputError(f"{place}:evaluation", "names no task", hint="add e.g. task: stsb/cosine")
+        raise InputError(
+            f"{location}:evaluation", "names no task", hint="add e.g. task: stsb/cosine"
+        )
     entries = []
     for item in recipe.evaluation:
         for task in find_tasks([item.task]):
             split = item.split if item.split in task.splits else task.default_split
             if item.split == "validation" and not task.on_validation:
-                task.reads(split := item.split)  # refused where the task does not score it
+                split = item.split
+                task.list_splits(split)  # raises InputError when the task does not score it
             entries.append(Entry(task, split, Path(item.path) if item.path else None))
     return tuple(dict.fromkeys(entries))
 
 
-def _settings(request: Request, recipe: ModelRecipe | None) -> EvaluationSettings:
-    """The evaluation's settings. Raises InputError for one that needs a recipe or has no such value."""
+def _make_settings(request: Request, recipe: ModelRecipe | None) -> EvaluationSettings:
+    """Return the evaluation's settings, of the recipe or of ``--set``.
+
+    Raises InputError for a key of ``--set`` that needs a recipe, and for a value out of range.
+    """
+    values: dict[str, Any] = {}
     if recipe is not None:
-        values: dict[str, Any] = {"bootstrap_samples": recipe.bootstrap_samples, "seed": recipe.seed}
+        values["bootstrap_samples"] = recipe.bootstrap_samples
+        values["seed"] = recipe.seed
     else:
         values = apply_overrides({}, request.settings)
-        unknown = next((key for key in values if key not in WITHOUT_RECIPE), None)
-        if unknown:
-            raise InputError(f"--set {unknown}", "needs a recipe", allowed=", ".join(WITHOUT_RECIPE))
-    values |= {"probe_seeds": read_seeds(request.seeds), "limit": request.limit}
+        for key in values:
+            if key not in SETTINGS_WITHOUT_RECIPE:
+                raise InputError(
+                    f"--set {key}", "needs a recipe", allowed=", ".join(SETTINGS_WITHOUT_RECIPE)
+                )
+    values |= {"probe_seeds": parse_seeds(request.seeds), "limit": request.limit}
     try:
         return EvaluationSettings.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
-        raise InputError(f"--set {first['loc'][0]}", f"{first['msg']} (found {first['input']!r})") from error
+        raise InputError(
+            f"--set {first['loc'][0]}", f"{first['msg']} (found {first['input']!r})"
+        ) from error
 
 
-def _folder(model: str, out: Path | None, settings: EvaluationSettings, of_recipe: bool) -> Path:
-    """Where the records go: ``out``; next to a run directory; else in artifacts/evaluations under the model's name.
+def _choose_folder(
+    model: str, out: Path | None, settings: EvaluationSettings, of_recipe: bool
+) -> Path:
+    """Return the folder of the records.
 
-    That is ORG--NAME@REVISION as asked for, or PARENT--NAME and a hash of the path: many a folder is called model.
+    The folder is ``out``; else beside a run directory; else in artifacts/evaluations under the
+    model's name. A trial on a part of the data has another folder than the whole evaluation.
+
+    Args:
+        model: the encoder.
+        out: the folder of ``--out``.
+        settings: the evaluation's settings.
+        of_recipe: the encoder is the model of a recipe.
+
+    Raises InputError when ``out`` is a file or has the suffix .json.
     """
     if out is not None:
         if out.is_file() or out.suffix == ".json":
-            raise InputError(out, "is a file", allowed="a folder, which gets results.json and the scored rows")
+            raise InputError(
+                out, "is a file", allowed="a folder, which gets results.json and the scored rows"
+            )
         return out
     path = Path(model)
     if path.is_dir() and (of_recipe or (path / MANIFEST).is_file()):
-        folder = beside(path)
+        folder = get_records_folder(path)
     else:
-        place = str(path.resolve()) if path.is_dir() else model
-        name = "/".join(path.resolve().parts[-2:]) if path.is_dir() else model.removeprefix(FUNCTION)
-        plain = slug(name, safe="/@")
-        if path.is_dir() or len(plain) > LONGEST:
-            plain = f"{plain[:LONGEST]}-{hashlib.sha256(place.encode()).hexdigest()[:8]}"
-        folder = EVALUATIONS / plain
+        folder = EVALUATIONS_FOLDER / _make_model_name(model)
     if settings.part is None:
         return folder
     return folder.with_name(f"{folder.name}.limit-{settings.limit}-seed-{settings.seed}")
+
+
+def _make_model_name(model: str) -> str:
+    """Return the name of a model's evaluation folder.
+
+    A Hub model gives ORG--NAME@REVISION, a function its name without the prefix. A folder gives
+    PARENT--NAME and a hash of the path, because many folders have one name. A name of more than
+    ``MAX_FOLDER_CHARACTERS`` is cut and gets the hash, too.
+    """
+    path = Path(model)
+    location = model
+    name = model.removeprefix(FUNCTION_PREFIX)
+    if path.is_dir():
+        location = str(path.resolve())
+        name = "/".join(path.resolve().parts[-2:])
+    file_name = make_file_name(name, safe="/@")
+    if path.is_dir() or len(file_name) > MAX_FOLDER_CHARACTERS:
+        digest = hashlib.sha256(location.encode()).hexdigest()[:8]
+        return f"{file_name[:MAX_FOLDER_CHARACTERS]}-{digest}"
+    return file_name

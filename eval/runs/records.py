@@ -1,42 +1,51 @@
-"""What an evaluation leaves on disk, task by task, so that it can be resumed and compared.
+"""The files of an evaluation, task by task, so that evaluations can be resumed and compared.
 
-    FOLDER/tasks/<task>--<split>.json         the score, and what it was measured with
+    FOLDER/tasks/<task>--<split>.json         the score, with encoder, settings and libraries
     FOLDER/outcomes/<task>--<split>.parquet   gold, predicted and part of every scored row
     FOLDER/results.json                       all scores of one revision of the encoder
-    FOLDER/base/, control/, compared/         the same of the untrained base, the SimCSE baseline, ``--compare``
+    FOLDER/base/, control/, compared/         the same for base, SimCSE baseline and ``--compare``
 
-A task's outcomes are written before its record, which names their SHA-256: a run killed in between has no record of it.
+A task's outcomes are written before its record, which has the SHA-256 of the outcomes. So a run
+killed between the two files has no record of the task.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from eval.encoders.load import Encoder
-from eval.scoring.outcomes import Outcomes
-from eval.statistics.bootstrap import EvaluationSettings, task_interval
-from eval.tasks.task import Aggregation, Metric
-from hub.contract.results import Results, TaskScore, read_results
-from hub.contract.shards import read_table
-from hub.durable import atomic_path, regular, sha256_file, write_text
-from hub.errors import InputError
+from sts_dino.eval.encoders.load import Encoder
+from sts_dino.eval.scoring.outcomes import Outcomes
+from sts_dino.eval.statistics.bootstrap import EvaluationSettings, compute_task_interval
+from sts_dino.eval.tasks.task import Aggregation, Metric
+from sts_dino.hub.contract.results import Results, TaskScore, map_by_task, read_results
+from sts_dino.hub.contract.shards import read_table
+from sts_dino.hub.durable import hash_file, require_regular_file, write_atomically, write_text
+from sts_dino.hub.errors import InputError
 
-RESULTS = "results.json"
-Data = tuple[str | None, str | None]  # the rows' SHA-256, the Hub dataset's revision
-BASE, CONTROL, COMPARED = "base", "control", "compared"
+RESULTS_FILE = "results.json"
+BASE_FOLDER, CONTROL_FOLDER, COMPARED_FOLDER = "base", "control", "compared"
+
+
+class DataVersion(NamedTuple):
+    """Version of the scored data: the SHA-256 of the rows, or the revision of a Hub dataset."""
+
+    sha256: str | None
+    revision: str | None = None
 
 
 class Record(BaseModel):
-    """One task's score and what it holds for: the encoder's revision and settings, the evaluation's, the libraries.
+    """A task's score, and the encoder, settings and libraries that the score holds for.
 
-    ``encoder`` is what decides an embedding beside the revision (prompt, lengths, precision); earlier versions wrote a
-    hash of that and of the libraries' versions. ``metric`` and ``aggregation`` score the kept outcomes again; metric is
-    None where none were kept.
+    ``revision`` and ``encoder`` (prompt, lengths, precision) decide the embeddings; earlier
+    versions wrote a hash of the encoder's settings and the libraries. ``metric`` and
+    ``aggregation`` score the kept outcomes again; ``metric`` and ``outcomes_sha256`` are None where
+    no outcomes were kept.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -48,7 +57,7 @@ class Record(BaseModel):
     versions: dict[str, str]
     metric: Metric | None
     aggregation: Aggregation = "all"
-    outcomes_sha256: str | None = None  # None: the program that scored kept none
+    outcomes_sha256: str | None = None
 
     @property
     def key(self) -> tuple[str, str]:
@@ -58,75 +67,87 @@ class Record(BaseModel):
 
 @dataclass(frozen=True)
 class Records:
-    """The records of one encoder in one folder. Writing is atomic; the runner's lock keeps others out."""
+    """The records of one encoder in one folder.
+
+    Every file is written atomically. The command that scores locks the folder.
+    """
 
     folder: Path
 
     def find(self, task: str, split: str) -> Record | None:
-        """The record of a task when it and its outcomes are whole; None otherwise: it is to be measured anew."""
-        return self._read(self._task(task, split))
+        """Return the record of a task when record and outcomes are complete, else None."""
+        return self._read(self._get_task_path(task, split))
 
     def has(self, task: str, split: str) -> bool:
-        """Whether there is a record of a task, whole or not."""
-        return self._task(task, split).is_file()
+        """Return whether there is a record of a task, complete or not."""
+        return self._get_task_path(task, split).is_file()
 
-    def files(self) -> Iterator[tuple[str, Record | None]]:
-        """Every file's name and record; None: it is damaged, of another form, or without its outcomes."""
+    def read_files(self) -> Iterator[tuple[str, Record | None]]:
+        """Yield the name and record of every record file, by name.
+
+        The record is None when it is damaged, has another form, or lacks its outcomes.
+        """
         for path in sorted((self.folder / "tasks").glob("*.json")):
             yield path.name, self._read(path)
 
-    def all(self) -> list[Record]:
-        """Every whole record, by file name."""
-        return [record for _, record in self.files() if record is not None]
+    def list_records(self) -> list[Record]:
+        """Return every complete record, by file name."""
+        return [record for _, record in self.read_files() if record is not None]
 
     def _read(self, path: Path) -> Record | None:
+        """Return the record in a file; None without a file, a valid record or its outcomes."""
         try:
-            record = Record.model_validate_json(regular(path).read_text(encoding="utf-8"))
+            content = require_regular_file(path).read_text(encoding="utf-8")
+            record = Record.model_validate_json(content)
         except (FileNotFoundError, ValidationError, UnicodeDecodeError):
             return None
-        outcomes = self._outcomes(*record.key)
-        is_whole = record.outcomes_sha256 is None or (
-            outcomes.is_file() and sha256_file(outcomes) == record.outcomes_sha256
-        )
-        return record if is_whole and path == self._task(*record.key) else None
+        if path != self._get_task_path(*record.key):
+            return None
+        if record.outcomes_sha256 is not None:
+            outcomes = self._get_outcomes_path(*record.key)
+            if not outcomes.is_file() or hash_file(outcomes) != record.outcomes_sha256:
+                return None
+        return record
 
     def rewrite(self, record: Record) -> None:
-        """Write a record whose outcomes stay as they are."""
-        write_text(self._task(*record.key), record.model_dump_json(indent=2) + "\n")
+        """Write a record and leave its outcomes as they are."""
+        write_text(self._get_task_path(*record.key), record.model_dump_json(indent=2) + "\n")
 
     def write(self, record: Record, outcomes: Outcomes | None) -> Record:
-        """Write a task's outcomes, then its record, which is handed back with their SHA-256."""
+        """Write a task's outcomes, then its record; return the record with their SHA-256."""
         if outcomes is not None:
-            path = self._outcomes(record.score.task, record.score.split)
+            path = self._get_outcomes_path(*record.key)
             _write_outcomes(path, outcomes)
-            record = record.model_copy(update={"outcomes_sha256": sha256_file(path)})
+            record = record.model_copy(update={"outcomes_sha256": hash_file(path)})
         self.rewrite(record)
         return record
 
     def remove(self, task: str, split: str) -> None:
-        """Forget a task: its score no longer holds."""
-        self._task(task, split).unlink(missing_ok=True)
-        self._outcomes(task, split).unlink(missing_ok=True)
+        """Remove the record and outcomes of a task, if there are any."""
+        self._get_task_path(task, split).unlink(missing_ok=True)
+        self._get_outcomes_path(task, split).unlink(missing_ok=True)
 
-    def outcomes(self, task: str, split: str) -> Outcomes | None:
-        """The scored rows of a task, or None when none were kept."""
-        path = self._outcomes(task, split)
+    def read_outcomes(self, task: str, split: str) -> Outcomes | None:
+        """Return the scored rows of a task, or None when none were kept."""
+        path = self._get_outcomes_path(task, split)
         if not path.is_file():
             return None
         table = read_table(path)
         part = tuple(table["part"].to_pylist())
-        return Outcomes(table["gold"].to_numpy(), table["predicted"].to_numpy(), () if None in part else part)
+        if None in part:
+            part = ()
+        return Outcomes(table["gold"].to_numpy(), table["predicted"].to_numpy(), part)
 
     def clear_leftovers(self) -> None:
-        """Remove the temporary files of a killed process; call it with the folder locked."""
+        """Remove the temporary files of a killed process; the caller has locked the folder."""
         for leftover in self.folder.rglob(".*.tmp"):
             leftover.unlink()
 
-    def _task(self, task: str, split: str) -> Path:
-        return self.folder / "tasks" / f"{slug(task)}--{split}.json"
+    def _get_task_path(self, task: str, split: str) -> Path:
+        return self.folder / "tasks" / f"{make_file_name(task)}--{split}.json"
 
-    def _outcomes(self, task: str, split: str) -> Path:
-        return self.folder / "outcomes" / f"{slug(task)}--{split}.parquet"
+    def _get_outcomes_path(self, task: str, split: str) -> Path:
+        return self.folder / "outcomes" / f"{make_file_name(task)}--{split}.parquet"
 
 
 @dataclass(frozen=True)
@@ -136,116 +157,170 @@ class FinishedEvaluation:
     results: Results
     records: Records
 
-    def outcomes(self, task: str, split: str) -> Outcomes:
-        """The scored rows of a task of ``results``. Raises InputError when they are not there or of another score."""
-        scores = {(found.task, found.split): found for found in self.results.scores}
-        score, record, place = scores.get((task, split)), self.records.find(task, split), self.records.folder
+    def read_outcomes(self, task: str, split: str) -> Outcomes:
+        """Return the scored rows of a task of ``results``.
+
+        Raises InputError when the rows are missing or belong to another score.
+        """
+        folder = self.records.folder
         hint = "evaluate again: sts-dino score"
+        score = map_by_task(self.results.scores).get((task, split))
+        record = self.records.find(task, split)
         if score is None or record is None:
-            raise InputError(place, f"holds no scored rows of {task} {split}", hint=hint)
+            raise InputError(folder, f"holds no scored rows of {task} {split}", hint=hint)
         if record.revision != self.results.revision or record.score.main_score != score.main_score:
-            raise InputError(place, f"the rows of {task} {split} are not those of results.json", hint=hint)
-        rows = self.records.outcomes(task, split)
-        if rows is None:
-            raise InputError(place, f"{task} keeps no scored rows", hint="it cannot be resampled")
-        return rows
+            raise InputError(
+                folder, f"the rows of {task} {split} are not those of results.json", hint=hint
+            )
+        outcomes = self.records.read_outcomes(task, split)
+        if outcomes is None:
+            raise InputError(folder, f"{task} keeps no scored rows", hint="it cannot be resampled")
+        return outcomes
 
 
-def read_evaluation(place: str | Path) -> FinishedEvaluation:
-    """The evaluation in a folder of records, of a model's run directory, or of a results.json in either.
+def read_evaluation(location: str | Path) -> FinishedEvaluation:
+    """Read the evaluation in a folder of records, a model's run directory, or a results.json.
 
     Raises InputError when there are no results.
     """
-    path = Path(place)
+    path = Path(location)
     folder = path if path.is_dir() else path.parent
-    if path.is_dir() and (beside(path) / RESULTS).is_file():
-        folder = path = beside(path)  # it also has the tasks that the recipe does not name
-    results = read_results(folder / RESULTS if path.is_dir() else path)
-    return FinishedEvaluation(results, Records(folder if (folder / "tasks").is_dir() else beside(folder)))
+    if path.is_dir():
+        if (get_records_folder(path) / RESULTS_FILE).is_file():
+            # The records folder also has tasks that the recipe does not name
+            folder = get_records_folder(path)
+        path = folder / RESULTS_FILE
+    results = read_results(path)
+    if not (folder / "tasks").is_dir():
+        folder = get_records_folder(folder)
+    return FinishedEvaluation(results, Records(folder))
 
 
-def beside(model: Path) -> Path:
-    """Where the records of a run directory are: next to it, for what is in it will be published."""
+def get_records_folder(model: Path) -> Path:
+    """Return the folder of the records of a run directory: RUN.evaluation beside the directory.
+
+    The run directory itself is published, and the records are not.
+    """
     return model.with_name(f"{model.resolve().name}.evaluation")
 
 
-def slug(name: str, safe: str = "/") -> str:
-    """A task's or model's name as a file name; different names stay different."""
+def make_file_name(name: str, safe: str = "/") -> str:
+    """Return the name of a task or model as a file name, another one for another name.
+
+    A slash becomes "--"; characters that are neither letters, digits nor in ``safe`` are escaped.
+    """
     return quote(name, safe=safe).strip("/").replace("/", "--")
 
 
 def _write_outcomes(path: Path, outcomes: Outcomes) -> None:
+    """Write outcomes as a Parquet file with the columns gold, predicted and part."""
     part = pa.array(outcomes.part or [None] * len(outcomes), pa.string()).dictionary_encode()
     table = pa.table({"gold": outcomes.gold, "predicted": outcomes.predicted, "part": part})
-    with atomic_path(path) as temporary:
+    with write_atomically(path) as temporary:
         pq.write_table(table, temporary, compression="zstd")
 
 
-DECIDING = ("torch", "transformers", "sentence-transformers", "mteb")  # libraries, by their major version
-INTERVAL = ("bootstrap_samples", "seed", "interval")  # settings that decide it
-SHOWN = 12  # characters of a revision
+# Libraries whose other major version makes a record invalid
+DECIDING_LIBRARIES = ("torch", "transformers", "sentence-transformers", "mteb")
+INTERVAL_SETTINGS = ("bootstrap_samples", "seed", "interval")  # decide an interval
+REVISION_CHARACTERS = 12  # of a revision or hash in a message
 
 
-def why_stale(
+def find_change(
     record: Record,
     encoder: Encoder,
     settings: EvaluationSettings,
     versions: Mapping[str, str],
     protocol: str | None = None,
-    data: Data | None = None,
+    data: DataVersion | None = None,
 ) -> str | None:
-    """Why a record does not hold for this encoder, these settings and libraries, in words; None when it does.
+    """Return the reason why a record no longer holds; None when it holds.
 
-    ``protocol`` and ``data`` are the task's of today, None where they are not known.
+    Args:
+        record: a record of an earlier run.
+        encoder: the encoder to score now.
+        settings: the settings of this evaluation.
+        versions: library → version now.
+        protocol: the protocol of the task now; None: not compared.
+        data: the data of the task now; None: not compared.
     """
-    score = record.score
+    # Compare the weights
     if not encoder.pinned:
         return "the encoder declares no revision, so it may have changed"
     if record.revision != encoder.revision:
-        return f"it is of other weights (revision {record.revision[:SHOWN]}, now {encoder.revision[:SHOWN]})"
-    if encoding := _other_encoding(record, encoder):
-        return encoding
+        was, now = record.revision[:REVISION_CHARACTERS], encoder.revision[:REVISION_CHARACTERS]
+        return f"it is of other weights (revision {was}, now {now})"
+
+    # Compare the encoder's settings, the task and the libraries
+    return (
+        _find_changed_encoding(record, encoder)
+        or _find_changed_task(record, settings, protocol, data)
+        or _find_changed_library(record, versions)
+    )
+
+
+def _find_changed_encoding(record: Record, encoder: Encoder) -> str | None:
+    """Return how the encoder's prompt, precision and lengths differ; None when they do not.
+
+    Records of earlier versions have a hash of these settings and the libraries' versions.
+    """
+    if isinstance(record.encoder, str):
+        if record.encoder == encoder.key:
+            return None
+        return "it is of another encoding, or of other libraries"
+    changes = []
+    for name in sorted({*record.encoder, *encoder.settings}):
+        was, now = record.encoder.get(name), encoder.settings.get(name)
+        if was != now:
+            changes.append(f"{name} was {was!r}, is {now!r}")
+    return "; ".join(changes) or None
+
+
+def _find_changed_task(
+    record: Record, settings: EvaluationSettings, protocol: str | None, data: DataVersion | None
+) -> str | None:
+    """Return how limit, seeds, protocol or data differ; None when none does."""
+    score = record.score
     if record.settings.part != settings.part:
         return f"it is of {record.settings.rows}, not of {settings.rows}"
     if score.seeds and score.seeds != settings.probe_seeds:
-        was, now = (", ".join(map(str, seeds)) for seeds in (score.seeds, settings.probe_seeds))
-        return f"seeds {was}, now {now}"
+        was = ", ".join(map(str, score.seeds))
+        return f"seeds {was}, now {', '.join(map(str, settings.probe_seeds))}"
     if protocol is not None and score.protocol != protocol:
         return f"its protocol was {score.protocol!r}, now {protocol!r}"
     if data is not None and (score.data_sha256, score.data_revision) != data:
-        was, now = (one[0] or one[1] or "" for one in ((score.data_sha256, score.data_revision), data))
-        return f"its data were others ({was[:SHOWN]}, now {now[:SHOWN]})"
-    made = record.versions
-    changed = [
-        f"{library} {made[library]}, now {versions[library]}"
-        for library in DECIDING
-        if library in made and library in versions
-        if made[library].partition(".")[0] != versions[library].partition(".")[0]
-    ]
-    return f"it was made with {'; '.join(changed)}" if changed else None
+        was = score.data_sha256 or score.data_revision or ""
+        now = data.sha256 or data.revision or ""
+        return (
+            f"its data were others ({was[:REVISION_CHARACTERS]}, now {now[:REVISION_CHARACTERS]})"
+        )
+    return None
 
 
-def with_interval(record: Record, records: Records, settings: EvaluationSettings) -> Record:
-    """The record with the interval that ``settings`` ask for, made from its kept rows, and written, if it has another.
+def _find_changed_library(record: Record, versions: Mapping[str, str]) -> str | None:
+    """Return which ``DECIDING_LIBRARIES`` have another major version; None without one."""
+    changes = []
+    for library in DECIDING_LIBRARIES:
+        was, now = record.versions.get(library), versions.get(library)
+        if was and now and was.partition(".")[0] != now.partition(".")[0]:
+            changes.append(f"{library} {was}, now {now}")
+    return f"it was made with {'; '.join(changes)}" if changes else None
 
-    A record without kept rows has no interval and comes back as it is.
+
+def update_interval(record: Record, records: Records, settings: EvaluationSettings) -> Record:
+    """Return a record with the interval of ``settings``, and write a record that changed.
+
+    The interval is resampled from the kept rows. A record without kept rows is returned unchanged.
     """
-    same = all(getattr(record.settings, key) == getattr(settings, key) for key in INTERVAL)
-    rows = None if same else records.outcomes(*record.key)
-    if rows is None or record.metric is None:
+    if all(getattr(record.settings, key) == getattr(settings, key) for key in INTERVAL_SETTINGS):
         return record
-    around = task_interval(record.score, rows, record.metric, record.aggregation, settings)
-    score = record.score.model_copy(update={"low": around.low, "high": around.high})
-    again = record.model_copy(update={"score": score, "settings": settings})
-    records.rewrite(again)
-    return again
-
-
-def _other_encoding(record: Record, encoder: Encoder) -> str | None:
-    """What differs of prompt, precision and lengths. Earlier versions kept a hash, with the libraries' versions."""
-    if isinstance(record.encoder, str):
-        return None if record.encoder == encoder.key else "it is of another encoding, or of other libraries"
-    names = sorted({*record.encoder, *encoder.settings})
-    found = [(name, record.encoder.get(name), encoder.settings.get(name)) for name in names]
-    changed = [f"{name} was {was!r}, is {now!r}" for name, was, now in found if was != now]
-    return "; ".join(changed) or None
+    outcomes = records.read_outcomes(*record.key)
+    if outcomes is None or record.metric is None:
+        return record
+    ends = compute_task_interval(
+        record.score, outcomes, record.metric, record.aggregation, settings
+    )
+    score = record.score.model_copy(update={"low": ends.low, "high": ends.high})
+    updated = record.model_copy(update={"score": score, "settings": settings})
+    records.rewrite(updated)
+    return updated

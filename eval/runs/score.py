@@ -1,12 +1,13 @@
-"""Score an encoder, its untrained base and its baseline on many tasks, task by task, and write results.json.
+"""Score an encoder, its untrained base and its baseline on many tasks, and write results.json.
 
-The texts of all tasks are encoded in one pass. A task's record is written as soon as it is scored; a later run takes it
-over where it still holds (``eval.runs.records``).
+The texts of all tasks are encoded in one pass. The record of a task is written as soon as the task
+is scored. A later run keeps the records that still hold (``sts_dino.eval.runs.records``).
 """
 
+import logging
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
@@ -15,41 +16,57 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import cast
 
-from eval.encoders.embeddings import Embeddings
-from eval.encoders.load import Encoder, load_encoder
-from eval.runs.job import EvaluationJob, find_entries, own_entries
-from eval.runs.records import BASE, COMPARED, CONTROL, RESULTS, Data, Record, Records, why_stale, with_interval
-from eval.scoring.outcomes import Measured
-from eval.statistics.bootstrap import EvaluationSettings, NewScore, task_score
-from eval.statistics.paired import Difference, Measurement, gains, resampled
-from eval.tasks.own import OWN
-from eval.tasks.registry import MTEB, TASKS, averages
-from eval.tasks.rows import Rows
-from eval.tasks.sources import Entry, Source, TaskData
-from eval.tasks.task import Family, Task
-from hub import scores as shown
-from hub.cli import say
-from hub.contract.results import Gain, Results, TaskScore, write_results
-from hub.contract.run_dir import locked
-from hub.errors import InputError, RunError
+from sts_dino.eval.encoders.embeddings import Embeddings
+from sts_dino.eval.encoders.load import Encoder, load_encoder
+from sts_dino.eval.runs.job import EvaluationJob, find_entries, list_own_entries
+from sts_dino.eval.runs.records import (
+    BASE_FOLDER,
+    COMPARED_FOLDER,
+    CONTROL_FOLDER,
+    RESULTS_FILE,
+    DataVersion,
+    Record,
+    Records,
+    find_change,
+    update_interval,
+)
+from sts_dino.eval.scoring.outcomes import Measured
+from sts_dino.eval.statistics.bootstrap import EvaluationSettings, NewScore, make_task_score
+from sts_dino.eval.statistics.paired import Difference, Measurement, list_gains, resample_together
+from sts_dino.eval.tasks.own import CORPUS, OWN_GROUP, SPLIT
+from sts_dino.eval.tasks.registry import MTEB, TASKS, compute_averages
+from sts_dino.eval.tasks.sources import Entry, Source, TaskData, TaskReader
+from sts_dino.eval.tasks.task import Family, Task
+from sts_dino.hub.contract.results import Gain, Results, TaskScore, write_results
+from sts_dino.hub.contract.run_dir import lock_run
+from sts_dino.hub.errors import InputError, RunError
+from sts_dino.hub.scores import format_interval, format_number
+from sts_dino.hub.untrusted import warn_of_cut_texts
 
-LIBRARIES = ("torch", "transformers", "sentence-transformers", "numpy")
-MEASURES: dict[Family, tuple[str, str]] = {
-    "sts": ("eval.scoring.sts", "measure_sts"),
-    "transfer": ("eval.scoring.transfer", "measure_transfer"),
-    "probing": ("eval.scoring.transfer", "measure_transfer"),
-    "relatedness": ("eval.scoring.transfer", "measure_regression"),
-    "search": ("eval.scoring.search", "measure_search"),
+logger = logging.getLogger(__name__)
+
+RECORDED_LIBRARIES = ("torch", "transformers", "sentence-transformers", "numpy")
+MEASURE_OF_FAMILY: dict[Family, tuple[str, str]] = {
+    "sts": ("sts_dino.eval.scoring.cosines", "measure_sts"),
+    "transfer": ("sts_dino.eval.scoring.transfer", "measure_transfer"),
+    "probing": ("sts_dino.eval.scoring.transfer", "measure_transfer"),
+    "relatedness": ("sts_dino.eval.scoring.transfer", "measure_regression"),
+    "search": ("sts_dino.eval.scoring.cosines", "measure_search"),
 }
-"""Family → module and function, imported when a task needs it; MTEB measures its own tasks."""
+"""Family of tasks → module and function that score it, imported when a task needs them."""
+UNREADABLE_RECORD = "damaged or of another form"
 
 
 @dataclass(frozen=True)
 class ScoredEncoder:
-    """One encoder, its records' folder, its valid records in the order asked for, and why other tasks have none."""
+    """An encoder with its records, in the order of the tasks.
+
+    ``store`` is the folder of the records. ``failures`` are the reasons why tasks have no record.
+    """
 
     encoder: Encoder
-    place: Records
+    store: Records
+    settings: EvaluationSettings
     records: list[Record] = field(default_factory=list)
     failures: list[RunError] = field(default_factory=list)
 
@@ -62,256 +79,450 @@ def score_encoder(
     out: Path | None = None,
     cache: Path | None = None,
 ) -> Results:
-    """The scores of an encoder on tasks and groups, each with its interval: one call for notebooks.
+    """Score an encoder on tasks and groups, each with its interval: one call for notebooks.
 
-    encoder: a folder, a Hub id ``ORG/NAME[@REVISION]``, or a function in ``eval.encoders.load.wrap``. ``source`` is
-    where data are read (the STS Benchmark ships with the project), ``out`` keeps records as ``sts-dino score`` does,
-    ``cache`` the embeddings; without them nothing is kept. Raises InputError for unknown tasks, missing data and
-    encoders that give no usable embeddings, RunError when a task cannot be scored.
+    Args:
+        encoder: a folder or a Hub id ``ORG/NAME[@REVISION]`` as text, or an encoder that
+            ``sts_dino.eval.encoders.load.wrap`` makes of a function.
+        tasks: names of tasks and groups.
+        source: the source of the data; None: the STS Benchmark, which ships with the project.
+        settings: bootstrap, probes, limit of rows and seed; None: the defaults.
+        out: the folder that keeps the records, as of ``sts-dino score``; None: no records.
+        cache: the folder that keeps embeddings; None: embeddings are not kept.
+
+    Tasks of a group without a source of data are left out, with a message. Raises InputError for
+    unknown tasks, unreadable data, reversed scores in a user's own files, and encoders that give
+    no usable embeddings; RunError when a task cannot be scored. The records of the other tasks
+    then stay in ``out``.
     """
-    source, settings = source or Source(), settings or EvaluationSettings()
-    data = TaskData(source, settings.limit, settings.seed)
+    # Load the encoder and choose the data
+    source = source or Source()
+    settings = settings or EvaluationSettings()
+    data = TaskReader(source, settings.limit, settings.seed)
     loaded = load_encoder(encoder) if isinstance(encoder, str) else encoder
+
+    # Score the tasks; without ``out`` a temporary folder keeps the records until the end
     with TemporaryDirectory() as temporary:
         records = Records(out or Path(temporary))
-        with locked(records.folder):
+        with lock_run(records.folder):
             entries, absent = find_entries(tasks, source)
             if absent:
-                say(f"left out, because no source of their data is given: {', '.join(task.name for task in absent)}")
-            scored = evaluate((*entries, *own_entries(source)), data, loaded, records, settings, cache)
+                names = ", ".join(task.name for task in absent)
+                logger.info(f"left out, because no source of their data is given: {names}")
+            all_entries = (*entries, *list_own_entries(source))
+            scored = score_tasks(all_entries, data, loaded, records, settings, cache)
             if scored.failures:
                 raise scored.failures[0]
-            results = summarise(scored, None, settings)
-            write_results(records.folder / RESULTS, results)
+            require_rising_scores([scored], all_entries, [scored])
+            results = make_results(scored)
+            write_results(records.folder / RESULTS_FILE, results)
     return results
 
 
-def score(job: EvaluationJob, data: TaskData) -> tuple[Results, list[RunError]]:
-    """Score the job's encoders and write the results; those asked for, and what could not be scored."""
+def score_job(job: EvaluationJob, data: TaskReader) -> tuple[Results, list[RunError]]:
+    """Score the encoders of a job on its tasks, and write records and results.
+
+    Returns the results of the job's tasks, and the errors of the tasks that could not be scored.
+    Raises InputError for an encoder without usable embeddings, and for a user's own scores that
+    fall as similarity rises; RunError when the Hub cannot be read, or another process scores in
+    the same folder.
+    """
+    folder = job.records.folder
     encoders = {"": load_encoder(job.model)}
-    others = {BASE: job.base, CONTROL: job.control, COMPARED: job.compared}
-    encoders |= {name: load_encoder(place) for name, place in others.items() if place}
-    folder, settings = job.records.folder, job.settings
-    with locked(folder):
+    for name, model in (
+        (BASE_FOLDER, job.base),
+        (CONTROL_FOLDER, job.control),
+        (COMPARED_FOLDER, job.compared),
+    ):
+        if model:
+            encoders[name] = load_encoder(model)
+    with lock_run(folder):
         job.records.clear_leftovers()
-        sides, failures, asked = dict[str, ScoredEncoder](), list[RunError](), list[tuple[str, str]]()
+
+        # Score every encoder, and add records of earlier runs
+        sides: dict[str, ScoredEncoder] = {}
+        failures: list[RunError] = []
+        keys: list[tuple[str, str]] = []
         for name, encoder in encoders.items():
-            found = evaluate(job.entries, data, encoder, Records(folder / name), settings, job.cache)
-            failures += found.failures
-            sides[name] = with_earlier(found, settings)
-            asked = asked or [record.key for record in found.records]
-        written = summarise(sides[""], sides.get(BASE), settings, sides.get(CONTROL))
-        for path in filter(None, (folder / RESULTS, job.results)):
-            write_results(path, written)
-            say(f"written: {path}")
-        for name in sides.keys() - {""}:
-            write_results(folder / name / RESULTS, summarise(sides[name], None, settings))
-    return _only(written, asked), failures
+            records = Records(folder / name)
+            scored = score_tasks(job.entries, data, encoder, records, job.settings, job.cache)
+            failures += scored.failures
+            if name == "":
+                keys = [record.key for record in scored.records]
+            sides[name] = add_earlier_records(scored)
+
+        # Refuse reversed scores of a user: they would reverse every verdict. The encoder that was
+        # just trained is asked only where nothing else is there.
+        starts = [sides[name] for name in (COMPARED_FOLDER, BASE_FOLDER) if name in sides]
+        require_rising_scores(starts or [sides[""]], job.entries, sides.values())
+
+        # Write the results of the model with base and baseline, and of each other encoder
+        results = make_results(sides[""], sides.get(BASE_FOLDER), sides.get(CONTROL_FOLDER))
+        for path in (folder / RESULTS_FILE, job.results):
+            if path:
+                write_results(path, results)
+                logger.info(f"written: {path}")
+        for name, side in sides.items():
+            if name:
+                write_results(folder / name / RESULTS_FILE, make_results(side))
+    return _select_tasks(results, keys), failures
 
 
-def evaluate(
+def score_tasks(
     entries: Sequence[Entry],
-    data: TaskData,
+    data: TaskReader,
     encoder: Encoder,
     records: Records,
     settings: EvaluationSettings,
     cache: Path | None,
 ) -> ScoredEncoder:
-    """Score every entry, or take over its record where it still holds.
+    """Score task splits, or keep their records of an earlier run that still hold.
 
-    A task that cannot be scored (undefined, its data not to be had, too few rows under a limit) is printed and has no
-    record; the others follow. Call it with the records' folder locked. Raises InputError when the encoder gives no
-    usable embeddings.
+    A task that cannot be scored (undefined score, missing data, too few rows under a limit) is
+    logged and has no record; the other tasks follow. The caller has locked the records' folder.
+
+    Args:
+        entries: the task splits.
+        data: reader of the rows of the task splits.
+        encoder: the encoder.
+        records: the folder of records to read and write.
+        settings: settings of the bootstrap, the probes and the limit.
+        cache: the folder that keeps embeddings; None: embeddings are not kept.
+
+    Raises InputError when the encoder gives no usable embeddings.
     """
-    scored = ScoredEncoder(encoder, records)
-    kept = partial(_kept, scored, settings)
-    own = [entry for entry in entries if not entry.task.is_of_mteb]
-    held = {entry: record for entry in own if (record := kept(entry.task, entry.split, (data.sha256(entry), None)))}
-    for record in held.values():
-        _say_score(record.score, "kept")
-    if len(held) == len(entries):
-        scored.records.extend(held.values())
+    scored = ScoredEncoder(encoder, records, settings)
+
+    # Keep the records that still hold
+    kept: dict[Entry, Record] = {}
+    unscored: list[Entry] = []
+    for entry in entries:
+        if entry.task.is_of_mteb:
+            continue
+        sha256 = data.read(entry).sha256
+        record = _find_valid_record(scored, entry.task, entry.split, DataVersion(sha256))
+        if record is None:
+            unscored.append(entry)
+        else:
+            kept[entry] = record
+    for record in kept.values():
+        _log_score(record.score, "kept")
+    if len(kept) == len(entries):
+        scored.records.extend(kept.values())
         return scored
 
-    def measured(entry: Entry) -> Iterator[NewScore | Record | RunError]:
-        if entry.task.is_of_mteb:
-            from eval.mteb_bridge.run import measure_mteb  # importing mteb costs seconds
-
-            results = records.folder / "mteb"
-            yield from measure_mteb(entry.task.dataset, embeddings, data.source, settings, kept, results)
-            return
-        found = measure(entry.task, data.rows(entry), embeddings, settings.probe_seeds)
-        one = task_score(entry.task, entry.split, found, data.sha256(entry), settings)
-        yield NewScore(entry.task, one, found.outcomes)
-
-    prompts = encoder.model.prompts if encoder.model and not encoder.settings["prompt"] else {}
-    unused = ", ".join(name for name, prompt in prompts.items() if prompt)
-    if unused and any(entry.task.group == OWN and not entry.task.sides for entry in entries):
-        hint = "call the columns query and passage to use them"
-        say(f"{encoder.name}: pairs of one kind are encoded without its prompts ({unused}); {hint}")
+    # Encode the texts of all other tasks together, then score the tasks
+    _log_unused_prompts(encoder, entries)
+    own_entries = [entry for entry in unscored if entry.task.group == OWN_GROUP]
+    if own_entries:
+        _warn_of_cut_texts(encoder, own_entries, data)
     with Embeddings(encoder, cache) as embeddings:
-        asked = [entry for entry in own if entry not in held and not entry.task.sides]
-        embeddings.add([text for entry in asked for texts in data.texts(entry) for text in texts])
+        for entry in unscored:
+            if not entry.task.sides:
+                embeddings.add(list(data.read(entry).iter_texts()))
         embeddings.encode()
         for entry in entries:
-            if entry in held:
-                scored.records.append(held[entry])
-                continue
-            began = time.perf_counter()
-            try:
-                for found in measured(entry):
-                    if isinstance(found, RunError):
-                        _fail(scored, entry, found)
-                    elif isinstance(found, NewScore):
-                        scored.records.append(_write(scored, found, settings))
-                        _say_score(found.score, f"{time.perf_counter() - began:.1f} s")
-                    else:
-                        scored.records.append(found)
-                        _say_score(found.score, "kept")
-                    began = time.perf_counter()
-            except (InputError, RunError) as error:
-                if error.place == encoder.name:
-                    raise
-                _fail(scored, entry, error)
+            if entry in kept:
+                scored.records.append(kept[entry])
+            else:
+                _score_entry(scored, entry, data, embeddings)
     return scored
 
 
-def measure(task: Task, data: Mapping[str, Rows], embeddings: Embeddings, seeds: Sequence[int]) -> Measured:
-    """The task's score with the rows behind it. ``data``: split → rows. Raises RunError when it is undefined."""
-    module, function = MEASURES[task.family]
-    return cast(Measured, getattr(import_module(module), function)(task, data, embeddings.rows, seeds))
+def _log_unused_prompts(encoder: Encoder, entries: Sequence[Entry]) -> None:
+    """Log the model's prompts that a user's own pairs without query and document do not get."""
+    if encoder.model is None or encoder.settings["prompt"]:
+        return
+    unused = ", ".join(name for name, prompt in encoder.model.prompts.items() if prompt)
+    if unused and any(entry.task.group == OWN_GROUP and not entry.task.sides for entry in entries):
+        logger.info(
+            f"{encoder.name}: pairs of one kind are encoded without its prompts ({unused}); "
+            "call the columns query and passage to use them"
+        )
 
 
-def _kept(scored: ScoredEncoder, settings: EvaluationSettings, task: Task, split: str, data: Data) -> Record | None:
-    """The record of a task if it holds for these data, with its interval; else say why not."""
-    records = scored.place
-    record = records.find(task.name, split)
+def _warn_of_cut_texts(encoder: Encoder, entries: Sequence[Entry], data: TaskReader) -> None:
+    """Warn of the number of texts in each data set that are longer than the encoder reads."""
+    if encoder.model is None:
+        return
+    for entry in {entry.task.dataset: entry for entry in entries}.values():
+        rows = data.read(entry).rows
+        if CORPUS in rows:
+            warn_of_cut_texts(encoder.model, rows[SPLIT].second, encoder.name, "queries")
+            warn_of_cut_texts(encoder.model, rows[CORPUS].second, encoder.name, "documents")
+        else:
+            texts = list(dict.fromkeys(rows[entry.split].texts))
+            warn_of_cut_texts(encoder.model, texts, encoder.name, f"texts of {entry.task.dataset}")
+
+
+def _score_entry(
+    scored: ScoredEncoder, entry: Entry, data: TaskReader, embeddings: Embeddings
+) -> None:
+    """Score a task split and write its records, or log why it has no score.
+
+    Raises the InputErrors and RunErrors that the encoder causes.
+    """
+    start = time.perf_counter()
+    try:
+        for outcome in _measure_entry(scored, entry, data, embeddings):
+            if isinstance(outcome, RunError):
+                _log_failure(scored, entry, outcome)
+            elif isinstance(outcome, NewScore):
+                scored.records.append(_write_record(scored, outcome))
+                _log_score(outcome.score, f"{time.perf_counter() - start:.1f} s")
+            else:
+                scored.records.append(outcome)
+                _log_score(outcome.score, "kept")
+            start = time.perf_counter()
+    except (InputError, RunError) as error:
+        if error.place == scored.encoder.name:
+            raise
+        _log_failure(scored, entry, error)
+
+
+def _measure_entry(
+    scored: ScoredEncoder, entry: Entry, data: TaskReader, embeddings: Embeddings
+) -> Iterator[NewScore | Record | RunError]:
+    """Yield the score of a task split; for MTEB's tasks scores, earlier records and failures."""
+    task = entry.task
+    settings = scored.settings
+    if task.is_of_mteb:
+        from sts_dino.eval.runs.mteb_bridge import measure_mteb  # importing mteb takes seconds
+
+        find_record = partial(_find_valid_record, scored)
+        results = scored.store.folder / "mteb"
+        yield from measure_mteb(
+            task.dataset, embeddings, data.source, settings, find_record, results
+        )
+        return
+    task_data = data.read(entry)
+    measured = measure_rows(task_data, embeddings, settings.probe_seeds)
+    score = make_task_score(task, entry.split, measured, task_data.sha256, settings)
+    yield NewScore(task, score, measured.outcomes)
+
+
+def measure_rows(data: TaskData, embeddings: Embeddings, seeds: Sequence[int]) -> Measured:
+    """Return the score of a task with the rows behind it.
+
+    Args:
+        data: the task and its rows.
+        embeddings: the embeddings of the encoder.
+        seeds: seeds of the probes.
+
+    Raises RunError when the score is undefined, InputError for rows that the protocol refuses.
+    """
+    module, function = MEASURE_OF_FAMILY[data.task.family]
+    measure = getattr(import_module(module), function)
+    return cast(Measured, measure(data, embeddings.embed, seeds))
+
+
+def _find_valid_record(
+    scored: ScoredEncoder, task: Task, split: str, data: DataVersion
+) -> Record | None:
+    """Return the record of a task if it still holds for ``data``, with a current interval.
+
+    Returns None without a record; logs the reason for a record that no longer holds.
+    """
+    record = scored.store.find(task.name, split)
     if record is not None:
-        stale = why_stale(record, scored.encoder, settings, versions(task.is_of_mteb), settings.protocol(task), data)
-        if stale is None:
-            return with_interval(record, records, settings)
-        say(f"{task.name} {split}: measured anew, for {stale}")
-    elif records.has(task.name, split):
-        say(f"{task.name} {split}: measured anew, for its record is damaged or of another form")
+        libraries = list_versions(task.is_of_mteb)
+        protocol = scored.settings.describe_protocol(task)
+        change = find_change(record, scored.encoder, scored.settings, libraries, protocol, data)
+        if change is None:
+            return update_interval(record, scored.store, scored.settings)
+        logger.info(f"{task.name} {split}: measured anew, for {change}")
+    elif scored.store.has(task.name, split):
+        logger.info(f"{task.name} {split}: measured anew, for its record is {UNREADABLE_RECORD}")
     return None
 
 
-def _write(scored: ScoredEncoder, new: NewScore, settings: EvaluationSettings) -> Record:
+def _write_record(scored: ScoredEncoder, new: NewScore) -> Record:
+    """Write the outcomes and the record of a new score, and return the record."""
     record = Record(
         score=new.score,
         revision=scored.encoder.revision,
         encoder=scored.encoder.settings,
-        settings=settings,
-        versions=versions(new.task.is_of_mteb),
-        metric=new.task.metric if new.outcomes is not None else None,
+        settings=scored.settings,
+        versions=list_versions(new.task.is_of_mteb),
+        metric=None if new.outcomes is None else new.task.metric,
         aggregation=new.task.aggregation,
     )
-    return scored.place.write(record, new.outcomes)
+    return scored.store.write(record, new.outcomes)
 
 
-def _fail(scored: ScoredEncoder, entry: Entry, error: Exception) -> None:
-    """Print and keep why an entry has no score; its earlier record no longer holds."""
+def _log_failure(scored: ScoredEncoder, entry: Entry, error: Exception) -> None:
+    """Log and keep the reason why a task split has no score, and remove its earlier record."""
     failure = RunError(f"{entry}, {scored.encoder.name}", f"not scored: {error}")
-    say(f"error: {failure}")
+    logger.info(f"error: {failure}")
     if not entry.task.is_of_mteb:
-        scored.place.remove(entry.task.name, entry.split)
+        scored.store.remove(entry.task.name, entry.split)
     scored.failures.append(failure)
 
 
-def versions(of_mteb: bool = False) -> dict[str, str]:
-    """The libraries that a score may depend on; mteb for its own tasks alone."""
-    libraries = (*LIBRARIES, "mteb") if of_mteb else LIBRARIES
-    return {"python": sys.version.split()[0], **{library: version(library) for library in libraries}}
+def list_versions(of_mteb: bool = False) -> dict[str, str]:
+    """Return library → version of the libraries that a score depends on; mteb if ``of_mteb``."""
+    libraries = (*RECORDED_LIBRARIES, "mteb") if of_mteb else RECORDED_LIBRARIES
+    versions = {"python": sys.version.split()[0]}
+    return versions | {library: version(library) for library in libraries}
 
 
-def _say_score(one: TaskScore, word: str) -> None:
-    ends = one.interval()
-    around = f" {shown.interval(*ends)}" if ends else ""
-    say(f"{one.task} {one.split}: {shown.number(one.main_score)}{around}, {one.n} {one.unit} ({word})")
+def _log_score(score: TaskScore, note: str) -> None:
+    number = format_number(score.main_score)
+    ends = score.interval()
+    if ends:
+        number += f" {format_interval(*ends)}"
+    logger.info(f"{score.task} {score.split}: {number}, {score.n} {score.unit} ({note})")
 
 
-def with_earlier(side: ScoredEncoder, settings: EvaluationSettings) -> ScoredEncoder:
-    """The records of this run and the earlier ones that still hold; print which do not, and why."""
-    named, earlier = {record.key for record in side.records}, list[Record]()
-    for name, record in side.place.files():
-        if record is not None and record.key in named:
-            continue
-        stale: str | None = "it is damaged or of another form"
-        if record is not None:
-            task = TASKS.get(record.score.task)  # its data are not read again
-            protocol = settings.protocol(task) if task else None
-            libraries = versions(record.score.task.startswith(MTEB))
-            stale = why_stale(record, side.encoder, settings, libraries, protocol)
-        if record is not None and stale is None:
-            earlier.append(with_interval(record, side.place, settings))
-        else:
-            what = " ".join(record.key) if record else name
-            say(f"not in {side.place.folder / RESULTS}: {what}, for {stale}")
-    order = {name: place for place, name in enumerate(TASKS)}
+def add_earlier_records(scored: ScoredEncoder) -> ScoredEncoder:
+    """Return an encoder with the records of this run and of earlier runs that still hold.
+
+    The reason why an earlier record does not hold is logged.
+    """
+    keys = {record.key for record in scored.records}
+    earlier: list[Record] = []
+    for file_name, record in scored.store.read_files():
+        if record is None:
+            _log_left_out(scored, file_name, f"it is {UNREADABLE_RECORD}")
+        elif record.key not in keys:
+            task = TASKS.get(record.score.task)  # the data of the task are not read again
+            protocol = scored.settings.describe_protocol(task) if task else None
+            libraries = list_versions(record.score.task.startswith(MTEB))
+            change = find_change(record, scored.encoder, scored.settings, libraries, protocol)
+            if change is None:
+                earlier.append(update_interval(record, scored.store, scored.settings))
+            else:
+                _log_left_out(scored, " ".join(record.key), change)
+
+    order = {name: position for position, name in enumerate(TASKS)}
     earlier.sort(key=lambda record: (order.get(record.score.task, len(order)), *record.key))
-    return replace(side, records=[*side.records, *earlier])
+    return replace(scored, records=[*scored.records, *earlier])
 
 
-def summarise(
+def _log_left_out(scored: ScoredEncoder, name: str, reason: str) -> None:
+    logger.info(f"not in {scored.store.folder / RESULTS_FILE}: {name}, for {reason}")
+
+
+def require_rising_scores(
+    starts: Sequence[ScoredEncoder], entries: Sequence[Entry], sides: Iterable[ScoredEncoder]
+) -> None:
+    """Raise InputError when a user's own scores fall as the cosines of all start encoders rise.
+
+    Scores that count differences (0 for entailment, a distance) have a Spearman correlation whose
+    interval lies below 0. A verdict on them would call the worse encoder better. One encoder alone
+    proves nothing: an untrained one may fail on pairs that share words and differ in meaning.
+
+    Args:
+        starts: the encoders that another one is compared with, or the only encoder; at least one.
+        entries: the task splits; only a user's own pairs are checked.
+        sides: all encoders of the evaluation, whose records of refused pairs are removed.
+    """
+    for entry in entries:
+        if entry.task.group != OWN_GROUP or entry.task.metric != "spearman":
+            continue
+        falling = [record for start in starts for record in _find_falling(start, entry)]
+        if len(falling) < len(starts):
+            continue
+        for side in sides:
+            side.store.remove(entry.task.name, entry.split)
+        score = falling[0].score
+        interval = format_interval(*(score.interval() or (0.0, 0.0)))
+        raise InputError(
+            score.task.removesuffix("/cosine"),
+            "its scores fall where texts are more alike: Spearman x 100 of "
+            f"{format_number(score.main_score)} {interval} by {starts[0].encoder.name}",
+            allowed="scores where higher means more alike",
+            hint="reverse the column of scores (e.g. 5 - score), then run the command again",
+        )
+
+
+def _find_falling(start: ScoredEncoder, entry: Entry) -> list[Record]:
+    """Return the encoder's record of a task split if its interval lies below 0, else nothing."""
+    falling = []
+    for record in start.records:
+        interval = record.score.interval()
+        if record.key == (entry.task.name, entry.split) and interval and interval[1] < 0:
+            falling.append(record)
+    return falling
+
+
+def make_results(
     model: ScoredEncoder,
-    base: ScoredEncoder | None,
-    settings: EvaluationSettings,
+    base: ScoredEncoder | None = None,
     control: ScoredEncoder | None = None,
 ) -> Results:
-    """Results of a model and, where there are any, of its base and baseline on the same tasks.
+    """Return the results of a model, and of its base and SimCSE baseline on the same tasks.
 
-    Part of the data makes no average.
+    Scores on a limited part of the data give no averages.
     """
-    now = versions(any(record.score.task.startswith(MTEB) for record in model.records))
-    scores = tuple(_with_versions(record, now) for record in model.records)
-    base_scores, base_gains = _against(model, base, settings, now)
-    control_scores, over_control = _against(model, control, settings, now)
+    settings = model.settings
+    has_mteb = any(record.score.task.startswith(MTEB) for record in model.records)
+    versions = list_versions(has_mteb)
+    scores = tuple(_add_versions(record, versions) for record in model.records)
+    base_scores, base_gains = _compare_with(model, base, versions)
+    control_scores, control_gains = _compare_with(model, control, versions)
     return Results(
         model=model.encoder.name,
         revision=model.encoder.revision,
         fingerprint=model.encoder.fingerprint,
         bootstrap_samples=settings.bootstrap_samples,
         seed=settings.seed,
-        versions=now,
+        versions=versions,
         scores=scores,
-        averages=averages(scores) if settings.limit is None else (),
+        averages=compute_averages(scores) if settings.limit is None else (),
         base_scores=base_scores,
         gains=base_gains,
         control_scores=control_scores,
-        over_control=over_control,
+        over_control=control_gains,
     )
 
 
-def _against(
-    model: ScoredEncoder, other: ScoredEncoder | None, settings: EvaluationSettings, now: Mapping[str, str]
+def _compare_with(
+    model: ScoredEncoder, baseline: ScoredEncoder | None, versions: Mapping[str, str]
 ) -> tuple[tuple[TaskScore, ...], tuple[Gain, ...]]:
-    """Scores of another encoder on the model's tasks, and the model's gains over it."""
-    if other is None:
+    """Return the scores of a baseline on the model's tasks, and the model's gains over it.
+
+    Scores and gains are empty without a baseline. A gain needs the scored rows of both encoders.
+    """
+    if baseline is None:
         return (), ()
-    scores, found = list[TaskScore](), list[tuple[TaskScore, Difference]]()
-    measured = {Measurement.of(record.score): record for record in reversed(other.records)}
-    for after in model.records:
-        before = measured.get(Measurement.of(after.score))
-        if before is None:
+    scores: list[TaskScore] = []
+    differences: list[tuple[TaskScore, Difference]] = []
+    baseline_records = {
+        Measurement.from_score(record.score): record for record in reversed(baseline.records)
+    }
+    for record in model.records:
+        baseline_record = baseline_records.get(Measurement.from_score(record.score))
+        if baseline_record is None:
             continue
-        scores.append(_with_versions(before, now))
-        rows = model.place.outcomes(*after.key), other.place.outcomes(*before.key)
-        if rows[0] is not None and rows[1] is not None and after.metric is not None:
-            both = resampled((rows[0], rows[1]), after.metric, after.aggregation, settings)
-            found.append((after.score, both.difference(0, 1, (after.score, before.score))))
-    return tuple(scores), gains(found)
+        scores.append(_add_versions(baseline_record, versions))
+
+        # Test the difference where the scored rows of both encoders were kept
+        outcomes = model.store.read_outcomes(*record.key)
+        baseline_outcomes = baseline.store.read_outcomes(*baseline_record.key)
+        if outcomes is None or baseline_outcomes is None or record.metric is None:
+            continue
+        both = (outcomes, baseline_outcomes)
+        systems = resample_together(both, record.metric, record.aggregation, model.settings)
+        difference = systems.compare(0, 1, (record.score, baseline_record.score))
+        differences.append((record.score, difference))
+    return tuple(scores), list_gains(differences)
 
 
-def _with_versions(record: Record, now: Mapping[str, str]) -> TaskScore:
-    """The score with the versions it was made with, where they are not those of ``now``."""
-    others = {library: made for library, made in record.versions.items() if now.get(library) != made}
-    return record.score.model_copy(update={"versions": others})
+def _add_versions(record: Record, versions: Mapping[str, str]) -> TaskScore:
+    """Return the score of a record with the library versions that differ from ``versions``."""
+    different = {
+        name: version for name, version in record.versions.items() if versions.get(name) != version
+    }
+    return record.score.model_copy(update={"versions": different})
 
 
-def _only(results: Results, keys: Sequence[tuple[str, str]]) -> Results:
-    """The part of results that is of these tasks and splits: same numbers, same verdicts, as many averages."""
-    lists = ("scores", "base_scores", "gains", "control_scores", "over_control")
-    kept = {name: tuple(one for one in getattr(results, name) if (one.task, one.split) in keys) for name in lists}
-    named = {average.name for average in averages(kept["scores"])}
-    means = tuple(average for average in results.averages if average.name in named)
-    return results.model_copy(update={**kept, "averages": means})
+def _select_tasks(results: Results, keys: Sequence[tuple[str, str]]) -> Results:
+    """Return the results of the given (task, split) keys, with the same numbers."""
+    selected = {}
+    for name in ("scores", "base_scores", "gains", "control_scores", "over_control"):
+        items = getattr(results, name)
+        selected[name] = tuple(item for item in items if (item.task, item.split) in keys)
+    names = {average.name for average in compute_averages(selected["scores"])}
+    selected["averages"] = tuple(item for item in results.averages if item.name in names)
+    return results.model_copy(update=selected)

@@ -1,1 +1,1 @@
-"""Embeddings to scores: STS, transfer, relatedness."""
+"""Scores of embeddings: STS, search, transfer, relatedness."""

@@ -1,4 +1,4 @@
-"""Per-example outcomes of a task: enough to score it again, resample it and test two models against each other."""
+"""Outcomes of a task's examples, from which scores are computed, resampled and compared."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -6,23 +6,19 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.tasks.rows import Indices, Vector
-from eval.tasks.task import Aggregation
+from sts_dino.eval.tasks.rows import Indices, Vector
+from sts_dino.eval.tasks.task import Aggregation
 
-Embed = Callable[..., NDArray[np.float32]]  # n texts, and their side of a search if they have one → (n, dimension)
-WEIGHTS: dict[Aggregation, Callable[[Vector], Vector] | None] = {  # of parts, by their sizes; None: one part
-    "all": None,
-    "mean": lambda sizes: np.full(len(sizes), 1 / len(sizes)),
-    "wmean": lambda sizes: sizes / sizes.sum(),
-}
+# Function of n texts, and the side of a search if any, that returns (n, dimension)
+Embed = Callable[..., NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
 class Outcomes:
-    """One row per scored example, in the data's order.
+    """Gold and predicted values of the scored rows, in the order of the data.
 
-    gold: human score or the class's number; predicted: the similarity, predicted score or class. ``part`` is the row's
-    subset; empty: all are one part.
+    ``gold``: human score, or number of the class. ``predicted``: similarity, predicted score, or
+    number of the predicted class. ``part``: the subset of each row; empty: all rows are one part.
     """
 
     gold: Vector  # (n,)
@@ -32,23 +28,34 @@ class Outcomes:
     def __len__(self) -> int:
         return len(self.gold)
 
-    def parts(self, aggregation: Aggregation) -> list[tuple[Indices, float]]:
-        """(rows, weight in the score) of every part that is drawn and scored by itself."""
-        weigh = WEIGHTS[aggregation]
-        if weigh is None or not self.part:
+    def list_parts(self, aggregation: Aggregation) -> list[tuple[Indices, float]]:
+        """Return (row numbers, weight in the score) of each part that is resampled apart.
+
+        ``all`` makes one part of all rows; ``mean`` weights parts alike, ``wmean`` by their rows.
+        """
+        if aggregation == "all" or not self.part:
             return [(np.arange(len(self)), 1.0)]
         names = np.asarray(self.part)
-        rows = [np.flatnonzero(names == name) for name in dict.fromkeys(self.part)]
-        return list(zip(rows, weigh(np.array([float(len(part)) for part in rows])).tolist(), strict=True))
+        subsets = list(dict.fromkeys(self.part))
+        parts = []
+        for subset in subsets:
+            rows = np.flatnonzero(names == subset)
+            weight = len(rows) / len(self) if aggregation == "wmean" else 1 / len(subsets)
+            parts.append((rows, weight))
+        return parts
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A task's score x 100 as its protocol computes it, with the rows it came from."""
+    """A task's score x 100 by the task's protocol, with the outcomes of the rows.
+
+    ``other``: further metrics → value. ``parts``: subset → (score x 100, number of rows).
+    ``seconds``: phase of the work → seconds. ``seeds``: the seeds of a probe.
+    """
 
     outcomes: Outcomes
     score: float
-    other: dict[str, float] = field(default_factory=dict)  # further metrics
-    parts: dict[str, tuple[float, int]] = field(default_factory=dict)  # part → (score, rows)
-    seconds: dict[str, float] = field(default_factory=dict)  # e.g. probing
+    other: dict[str, float] = field(default_factory=dict)
+    parts: dict[str, tuple[float, int]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
     seeds: tuple[int, ...] = ()

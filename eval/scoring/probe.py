@@ -1,56 +1,168 @@
-"""Probes: how well a linear classifier on frozen embeddings solves a task, under SentEval's protocols.
+"""Probes: accuracy of a linear classifier on frozen embeddings, by SentEval's protocols.
 
-Splits, grid, choice and rounding are the toolkit's (`tools/validation.py`) in both modes. Rows must come in the
-toolkit's order (`eval.scoring.transfer` sorts them), which folds and shuffles depend on.
+Splits, grid, choice and rounding are the toolkit's (`tools/validation.py`) in both modes. Folds and
+shuffles depend on the order of the rows: rows must have the toolkit's order
+(`sts_dino.eval.scoring.transfer` sorts them).
 """
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from eval.scoring.probe_lbfgs import ConvexSolver
-from eval.scoring.probe_senteval import (
+from sts_dino.eval.scoring.probe_senteval import (
+    DEFAULT_SCHEDULE,
     DEV_SHARE,
-    GRID,
-    PACE,
+    WEIGHT_DECAYS,
     Classes,
     EpochSchedule,
     Features,
     Fitted,
-    Indices,
     ProbeRows,
     SentEvalSolver,
     Split,
-    predictions,
+    compute_accuracies,
+    predict_classes,
 )
-from hub.errors import InputError
+from sts_dino.eval.tasks.rows import Indices
+from sts_dino.eval.tasks.task import Mode
+from sts_dino.hub.errors import InputError, RunError
 
-Mode = Literal["senteval", "lbfgs"]
-SOLVERS: dict[Mode, type[SentEvalSolver | ConvexSolver]] = {"senteval": SentEvalSolver, "lbfgs": ConvexSolver}
-SPLIT_SEED = 1111  # of nested folds, whatever the seed of the classifiers
-FOLDS = 10
-UNREGULARISED = (1e-9,)  # SNLI
-SNLI_PACE = EpochSchedule(epoch_size=1, max_epoch=15)
+GRADIENT_TOLERANCE = 1e-6  # largest number in the gradient at the optimum
+MAX_ITERATIONS = 20_000
+
+
+@dataclass(frozen=True)
+class ConvexSolver:
+    """Solver that finds the optimum of logistic regression by scikit-learn's L-BFGS, in float32.
+
+    Objective: mean cross-entropy + l2/2 (|W|² + |b|²) over the k x (d + 1) weights. SentEval's Adam
+    follows the gradient of the same objective. In scikit-learn's terms C = 1 / (n l2), with the
+    intercept as a column of ones. ``seed`` and ``pace`` are there for ``SentEvalSolver`` alone.
+    """
+
+    rows: ProbeRows
+    seed: int
+    pace: EpochSchedule = DEFAULT_SCHEDULE
+
+    def fit(
+        self, splits: Sequence[Split], grid: Sequence[float], dev: ProbeRows | None = None
+    ) -> Fitted:
+        """Find the optimum for each split and value of ``grid``, with accuracies on the dev rows.
+
+        Args:
+            splits: F splits; ``train`` numbers the solver's rows.
+            grid: R values of the l2 regularisation.
+            dev: the rows that ``dev`` of a split numbers; None: the solver's rows.
+        """
+        dev_rows = self.rows if dev is None else dev
+        weights = []
+        accuracies = []
+        for split in splits:
+            optima = self._solve(split.train, grid)
+            weights.append(torch.stack([optima[l2] for l2 in grid]))
+            accuracies.append(compute_accuracies(dev_rows, split.dev, weights[-1]))
+        return Fitted(torch.stack(weights), np.stack(accuracies))
+
+    def refit(self, lists: Sequence[Indices], values: Sequence[float]) -> Tensor:
+        """Find the optimum for each list of row numbers at its l2 value: (F, k, d + 1)."""
+        optima = []
+        for indices, l2 in zip(lists, values, strict=True):
+            optima.append(self._solve(indices, [l2])[l2])
+        return torch.stack(optima)
+
+    def _solve(self, indices: Indices, grid: Sequence[float]) -> dict[float, Tensor]:
+        """Return l2 value → optimum (k, d + 1), fitted on the rows ``indices``.
+
+        The search for a value starts at the optimum of the next larger value. The search also ends
+        where float32 cannot tell a better point. Raises RunError after ``MAX_ITERATIONS``.
+        """
+        X = np.ones((len(indices), self.rows.dimension + 1), dtype=np.float32)
+        X[:, :-1] = self.rows.X.numpy()[indices]
+        y = self.rows.y.numpy()[indices]
+        model = LogisticRegression(
+            fit_intercept=False, tol=GRADIENT_TOLERANCE, max_iter=MAX_ITERATIONS, warm_start=True
+        )
+        optima = {}
+        # Threads slow products of few rows, and their number changes the last bits
+        with warnings.catch_warnings(), threadpool_limits(1):
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            for l2 in sorted(set(grid), reverse=True):
+                # For two classes scikit-learn fits one vector: the difference of the two here
+                strength = 2 if self.rows.k == 2 else 1
+                model.set_params(C=strength / (len(y) * l2))
+                model.fit(X, y)
+                if model.n_iter_[0] >= MAX_ITERATIONS:
+                    problem = f"no convergence at l2 {l2:g} in {MAX_ITERATIONS} iterations"
+                    raise RunError("probe", problem)
+                weights = torch.from_numpy(model.coef_.astype(np.float32))
+                if self.rows.k == 2:
+                    weights = torch.cat([-weights / 2, weights / 2])
+                optima[l2] = weights
+        return optima
+
+
+SOLVERS: dict[Mode, type[SentEvalSolver | ConvexSolver]] = {
+    "senteval": SentEvalSolver,
+    "lbfgs": ConvexSolver,
+}
+NESTED_FOLD_SEED = 1111  # the toolkit's seed of nested folds, for every seed of the classifiers
+# Features (n, d), and classes (n,) from 0 to k-1
+LabelledRows = tuple[Features, Classes]
+
+
+@dataclass(frozen=True)
+class ProbeSettings:
+    """Settings of a probe.
+
+    ``mode``: the solver. ``seed``: seed of first weights, of shuffles, and of folds that are not
+    nested. ``folds``: number of folds that choose the regularisation. ``grid``: values of the
+    regularisation. ``pace``: passes over the rows of the solver ``senteval``.
+    """
+
+    mode: Mode = "senteval"
+    seed: int = 1111
+    folds: int = 10
+    grid: Sequence[float] = WEIGHT_DECAYS
+    pace: EpochSchedule = DEFAULT_SCHEDULE
+
+    def make_solver(self, rows: ProbeRows) -> SentEvalSolver | ConvexSolver:
+        """Return the solver of the mode for ``rows``."""
+        return SOLVERS[self.mode](rows, self.seed, self.pace)
+
+
+SNLI_GRID = (1e-9,)  # in effect no regularisation
+SNLI_SCHEDULE = EpochSchedule(epoch_size=1, max_epoch=15)
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A probe's outcome. ``accuracy`` x 100 is rounded where the toolkit rounds: per fold, then their mean."""
+    """Outcome of a probe.
+
+    ``accuracy`` of the scored rows and ``dev_accuracy`` of the rows that chose are x 100, rounded
+    by fold and then as a mean, as the toolkit does. ``chosen`` has the regularisation of each
+    final classifier.
+    """
 
     predicted: Classes  # (scored rows,)
-    fold: Indices  # (scored rows,), zeros without folds
     accuracy: float
     dev_accuracy: float
-    chosen: tuple[float, ...]  # regularisation, one per final classifier
+    chosen: tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The first best value of the grid, its mean accuracy x 100 over the splits, and its classifier of each split."""
+    """The chosen regularisation: the first value of the grid with the best mean accuracy.
+
+    ``accuracy`` is its mean accuracy x 100; ``weights`` are its classifiers, one for each split.
+    """
 
     value: float
     accuracy: float
@@ -58,145 +170,205 @@ class Choice:
     weights: Tensor  # (F, k, d + 1)
 
     @classmethod
-    def of(cls, fitted: Fitted, splits: Sequence[Split], grid: Sequence[float], start: int = 0) -> "Choice":
-        """From the fits of the splits that begin at ``start``; accuracies are rounded as the toolkit does."""
-        own = slice(start, start + len(splits))
-        columns = fitted.accuracy[own].T
-        scores = [float(round(100 * np.mean(np.ascontiguousarray(column)), 2)) for column in columns]
+    def from_fits(cls, fitted: Fitted, splits: Sequence[Split], grid: Sequence[float]) -> "Choice":
+        """Choose the value of ``grid`` (R,) by the rounded mean accuracies of the F splits."""
+        # A mean over contiguous numbers has the bits of the toolkit's mean over a list
+        columns = np.ascontiguousarray(fitted.accuracy.T)
+        scores = [float(round(100 * np.mean(column), 2)) for column in columns]
         best = int(np.argmax(scores))
-        return cls(grid[best], scores[best], splits, fitted.weights[own, best])
+        return cls(grid[best], scores[best], splits, fitted.weights[:, best])
 
-    def check(self, rows: ProbeRows, predicted: Classes) -> None:
-        """Write the classes that each split's classifier gives its dev rows into ``predicted``."""
+    def predict_dev_rows(self, rows: ProbeRows, predicted: Classes) -> None:
+        """Write the predicted class of each split's dev rows into ``predicted``, (n,)."""
         for split, weights in zip(self.splits, self.weights, strict=True):
-            predicted[split.dev] = predictions(rows, split.dev, weights[None])[0].numpy()
+            predicted[split.dev] = predict_classes(rows, split.dev, weights[None])[0].numpy()
 
 
-def nested_kfold(X: Features, y: Classes, mode: Mode = "senteval", folds: int = FOLDS, seed: int = 1111) -> Fit:
-    """MR, CR, SUBJ, MPQA: ``folds`` test folds; in each, ``folds`` folds of the other rows choose the regularisation.
+def score_nested_folds(rows: LabelledRows, settings: ProbeSettings) -> Fit:
+    """Score MR, CR, SUBJ or MPQA by nested cross-validation.
 
-    X: (n, d), y: (n,) classes 0 … k-1. Raises InputError for rows that cannot be folded or are not finite.
+    For each test fold, folds of the other rows choose the regularisation. Raises InputError for
+    features that are not finite, and for rows that cannot be folded.
     """
-    rows, outer, choices = _nested(X, y, mode, folds, seed)
+    _, y = rows
+    tensors, outer, choices = _choose_nested(rows, settings)
+
+    # Fit a classifier on all rows outside each test fold, and score the fold
     chosen = tuple(choice.value for choice in choices)
-    weights = SOLVERS[mode](rows, seed).refit([held.train for held in outer], chosen)
-    predicted, fold, scores = np.empty_like(y), np.empty_like(y), []
-    for number, held in enumerate(outer):
-        predicted[held.dev] = predictions(rows, held.dev, weights[number, None])[0].numpy()
-        fold[held.dev] = number
-        scores.append(_percent(predicted[held.dev], y[held.dev]))
-    return Fit(predicted, fold, float(round(np.mean(scores), 2)), _mean(choices), chosen)
+    weights = settings.make_solver(tensors).refit([fold.train for fold in outer], chosen)
+    predicted = np.empty_like(y)
+    scores = []
+    for fold, fold_weights in zip(outer, weights, strict=True):
+        predicted[fold.dev] = predict_classes(tensors, fold.dev, fold_weights[None])[0].numpy()
+        scores.append(_compute_percent(predicted[fold.dev], y[fold.dev]))
+    return Fit(predicted, float(round(np.mean(scores), 2)), _compute_mean_accuracy(choices), chosen)
 
 
-def nested_validation(X: Features, y: Classes, mode: Mode = "senteval", folds: int = FOLDS, seed: int = 1111) -> Fit:
-    """What ``nested_kfold`` chooses by: the mean of the best inner accuracies; no classifier is fitted for a test fold.
+def validate_nested_folds(rows: LabelledRows, settings: ProbeSettings) -> Fit:
+    """Score by the mean of the best inner accuracies, by which ``score_nested_folds`` chooses.
 
-    A row is checked once in each test fold but its own; ``predicted`` is of the first of them.
+    No classifier is fitted for a test fold. Every row is a dev row once for each test fold but its
+    own; ``predicted`` has the class of the first of these. Raises the errors of
+    ``score_nested_folds``.
     """
-    rows, _, choices = _nested(X, y, mode, folds, seed)
-    predicted, mean = np.empty_like(y), _mean(choices)
+    tensors, _, choices = _choose_nested(rows, settings)
+    predicted = np.empty_like(rows[1])
     for choice in reversed(choices):
-        choice.check(rows, predicted)
-    return Fit(predicted, np.zeros_like(y), mean, mean, tuple(choice.value for choice in choices))
+        choice.predict_dev_rows(tensors, predicted)
+    mean = _compute_mean_accuracy(choices)
+    return Fit(predicted, mean, mean, tuple(choice.value for choice in choices))
 
 
-def _nested(X: Features, y: Classes, mode: Mode, folds: int, seed: int) -> tuple[ProbeRows, list[Split], list[Choice]]:
-    """The rows, the test folds, and what is chosen on the other rows of each."""
-    (rows,) = checked((X, y))
-    enough(y, folds, nested=True)
-    outer = _folds(y, np.arange(len(y)), folds, SPLIT_SEED)
-    inner = [_folds(y, held.train, folds, SPLIT_SEED) for held in outer]
-    fitted = SOLVERS[mode](rows, seed).fit([split for splits in inner for split in splits], GRID)
-    return rows, outer, [Choice.of(fitted, splits, GRID, number * folds) for number, splits in enumerate(inner)]
+def _choose_nested(
+    rows: LabelledRows, settings: ProbeSettings
+) -> tuple[ProbeRows, list[Split], list[Choice]]:
+    """Return the rows as tensors, the test folds, and the choice for each test fold.
+
+    A choice uses the rows outside of its test fold alone. Raises InputError for features that are
+    not finite, and for rows that cannot be folded.
+    """
+    _, y = rows
+    folds = settings.folds
+    (tensors,) = check_sets(rows)
+    require_enough_rows(y, folds, nested=True)
+
+    # Fit the inner folds of all test folds at once
+    outer = _make_folds(y, np.arange(len(y)), folds, NESTED_FOLD_SEED)
+    inner: list[Split] = []
+    for fold in outer:
+        inner += _make_folds(y, fold.train, folds, NESTED_FOLD_SEED)
+    fitted = settings.make_solver(tensors).fit(inner, settings.grid)
+
+    # Choose the regularisation of each test fold by its inner folds
+    choices = []
+    for start in range(0, len(inner), folds):
+        splits = slice(start, start + folds)
+        part = Fitted(fitted.weights[splits], fitted.accuracy[splits])
+        choices.append(Choice.from_fits(part, inner[splits], settings.grid))
+    return tensors, outer, choices
 
 
-def _mean(choices: Sequence[Choice]) -> float:
+def _compute_mean_accuracy(choices: Sequence[Choice]) -> float:
     return float(round(np.mean([choice.accuracy for choice in choices]), 2))
 
 
-def cross_validated(
-    X: Features, y: Classes, X_test: Features, y_test: Classes, mode: Mode = "senteval", folds: int = FOLDS,
-    seed: int = 1111,
-) -> Fit:  # fmt: skip
-    """TREC, MRPC: ``folds`` folds of the train rows choose the regularisation, one classifier of all scores the test.
+def score_cross_validated(train: LabelledRows, test: LabelledRows, settings: ProbeSettings) -> Fit:
+    """Score TREC or MRPC: folds of the train rows choose the regularisation of one classifier.
 
-    Raises InputError as `nested_kfold`.
+    Raises the errors of ``score_nested_folds``.
     """
-    rows, test = checked((X, y), (X_test, y_test))
-    choice = _crossed(rows, y, mode, folds, seed)
-    weights = SOLVERS[mode](rows, seed).refit([np.arange(len(y))], [choice.value])
-    return _scored(test, weights, choice)
+    train_rows, test_rows = check_sets(train, test)
+    choice = _choose_by_folds(train_rows, train[1], settings)
+    every_row = np.arange(len(train_rows))
+    weights = settings.make_solver(train_rows).refit([every_row], [choice.value])
+    return _score_test_rows(test_rows, weights, choice)
 
 
-def cross_validation(X: Features, y: Classes, mode: Mode = "senteval", folds: int = FOLDS, seed: int = 1111) -> Fit:
-    """What ``cross_validated`` chooses by: the best mean accuracy over folds of the train rows, with their classes."""
-    (rows,) = checked((X, y))
-    choice, predicted = _crossed(rows, y, mode, folds, seed), np.empty_like(y)
-    choice.check(rows, predicted)
-    return Fit(predicted, np.zeros_like(y), choice.accuracy, choice.accuracy, (choice.value,))
+def validate_by_folds(train: LabelledRows, settings: ProbeSettings) -> Fit:
+    """Score by the best mean accuracy over folds, by which ``score_cross_validated`` chooses."""
+    (train_rows,) = check_sets(train)
+    choice = _choose_by_folds(train_rows, train[1], settings)
+    predicted = np.empty_like(train[1])
+    choice.predict_dev_rows(train_rows, predicted)
+    return Fit(predicted, choice.accuracy, choice.accuracy, (choice.value,))
 
 
-def _crossed(rows: ProbeRows, y: Classes, mode: Mode, folds: int, seed: int) -> Choice:
-    enough(y, folds)
-    splits = _folds(y, np.arange(len(y)), folds, seed)
-    return Choice.of(SOLVERS[mode](rows, seed).fit(splits, GRID), splits, GRID)
+def _choose_by_folds(rows: ProbeRows, y: Classes, settings: ProbeSettings) -> Choice:
+    require_enough_rows(y, settings.folds)
+    splits = _make_folds(y, np.arange(len(y)), settings.folds, settings.seed)
+    fitted = settings.make_solver(rows).fit(splits, settings.grid)
+    return Choice.from_fits(fitted, splits, settings.grid)
 
 
-def held_out(
-    X: Features, y: Classes, X_dev: Features, y_dev: Classes, X_test: Features, y_test: Classes,
-    mode: Mode = "senteval", grid: Sequence[float] = GRID, seed: int = 1111, pace: EpochSchedule = PACE,
-) -> Fit:  # fmt: skip
-    """SST2, SST5, SICK-E, SNLI, probing tasks: dev rows choose the regularisation and, in ``senteval``, when to stop.
+def score_held_out(
+    train: LabelledRows, dev: LabelledRows, test: LabelledRows, settings: ProbeSettings
+) -> Fit:
+    """Score SST2, SST5, SICK-E, SNLI or a probing task: dev rows choose the regularisation.
 
-    The toolkit fits the chosen classifier a second time, from the same seed on the same rows; here it is kept. ``grid``
-    is `UNREGULARISED` and ``pace`` `SNLI_PACE` for SNLI. Raises InputError as `nested_kfold`.
+    In the mode ``senteval`` the dev rows also choose when to stop. The toolkit fits the chosen
+    classifier a second time from the same seed on the same rows; here the first fit is kept. Raises
+    the errors of ``check_sets``.
     """
-    rows, dev, test = checked((X, y), (X_dev, y_dev), (X_test, y_test))
-    every = Split(np.arange(len(y)), np.arange(len(y_dev)))
-    choice = Choice.of(SOLVERS[mode](rows, seed, pace).fit([every], grid, dev), [every], grid)
-    return _scored(test, choice.weights, choice)
+    train_rows, dev_rows, test_rows = check_sets(train, dev, test)
+    splits = [Split(np.arange(len(train_rows)), np.arange(len(dev_rows)))]
+    fitted = settings.make_solver(train_rows).fit(splits, settings.grid, dev_rows)
+    choice = Choice.from_fits(fitted, splits, settings.grid)
+    return _score_test_rows(test_rows, choice.weights, choice)
 
 
-def checked(*sets: tuple[Features, Classes]) -> list[ProbeRows]:
-    """The sets as tensors; the first is trained on. Raises InputError, naming the set, for what no probe can take."""
-    classes = np.unique(sets[0][1])
-    for name, (X, y) in zip(("train", "test") if len(sets) < 3 else ("train", "dev", "test"), sets, strict=False):
+# Number of sets of rows → names of the sets, for errors
+SET_NAMES = {1: ("train",), 2: ("train", "test"), 3: ("train", "dev", "test")}
+
+
+def check_sets(*sets: LabelledRows) -> list[ProbeRows]:
+    """Return the sets of rows as tensors.
+
+    The first set is for training, and the features and classes of the others must fit it. Raises
+    InputError, with the name of the set, for features that are not finite or of another shape, for
+    a class that the train rows lack, and for classes that are not 0 to k-1 with k ≥ 2.
+    """
+    X_train, y_train = sets[0]
+    classes = np.unique(y_train)
+
+    # Check the features and classes of every set against the first set
+    for name, (X, y) in zip(SET_NAMES[len(sets)], sets, strict=True):
         place = f"probe, {name} rows"
-        if X.ndim != 2 or len(X) != len(y) or len(y) == 0 or X.shape[1] != sets[0][0].shape[1]:
-            raise InputError(place, f"features {X.shape} do not fit {y.shape} classes and the train features")
-        broken = ~np.isfinite(X.sum(axis=1, dtype=np.float64))  # no mask as large as X
+        has_shape = X.ndim == 2 and len(X) == len(y) > 0
+        if not has_shape or X.shape[1] != X_train.shape[1]:
+            problem = f"features {X.shape} do not fit {y.shape} classes and the train features"
+            raise InputError(place, problem)
+        # The sum of a row is finite only if every feature is, and needs no mask as large as X
+        broken = ~np.isfinite(X.sum(axis=1, dtype=np.float64))
         if broken.any():
-            raise InputError(place, f"{int(broken.sum())} rows hold NaN or infinity", hint="is the encoder sound?")
-        if not np.isin(y, classes).all():
-            raise InputError(place, f"class {int(y[~np.isin(y, classes)][0])} is not among the train rows")
+            problem = f"{int(broken.sum())} rows hold NaN or infinity"
+            raise InputError(place, problem, hint="is the encoder sound?")
+        unknown = y[~np.isin(y, classes)]
+        if len(unknown):
+            raise InputError(place, f"class {int(unknown[0])} is not among the train rows")
+
+    # Check that classes are numbered without gaps
     if not np.array_equal(classes, np.arange(len(classes))) or len(classes) < 2:
-        found = f"their classes are {classes[:9].tolist()}"
-        raise InputError("probe, train rows", found, allowed="0 … k-1, two or more")
-    return [ProbeRows.of(X, y, len(classes)) for X, y in sets]
+        problem = f"their classes are {classes[:9].tolist()}"
+        raise InputError("probe, train rows", problem, allowed="0 … k-1, two or more")
+    return [ProbeRows.from_arrays(X, y, len(classes)) for X, y in sets]
 
 
-def enough(y: Classes, folds: int, nested: bool = False) -> None:
-    """Raises InputError when a class would be missing in a fold, or a final fit would have no dev rows."""
+def require_enough_rows(y: Classes, folds: int, nested: bool = False) -> None:
+    """Raise InputError if a fold would lack a class, or a final fit would have no dev rows.
+
+    Args:
+        y: the classes of the rows, (n,).
+        folds: the number of folds.
+        nested: the rows outside each fold are folded once more.
+    """
+    # Every fold, and every inner fold, needs a row of every class
     rarest = int(np.bincount(y).min())
-    needed = -(-folds * folds // (folds - 1)) if nested else folds
+    needed = folds
+    train_rows = len(y)
+    if nested:
+        needed = -(-folds * folds // (folds - 1))
+        train_rows = len(y) * (folds - 1) // folds
     if folds < 2 or rarest < needed:
-        raise InputError("probe", f"a class has {rarest} rows, {folds} folds", allowed=f"{needed} rows and more")
-    if DEV_SHARE * (len(y) * (folds - 1) // folds if nested else len(y)) < 1:
-        raise InputError("probe", f"{len(y)} rows leave no dev rows", allowed=f"a share of {DEV_SHARE} must be a row")
+        problem = f"a class has {rarest} rows, {folds} folds"
+        raise InputError("probe", problem, allowed=f"{needed} rows and more")
+    # The final fit stops by the accuracy on a share of its rows
+    if DEV_SHARE * train_rows < 1:
+        problem = f"{len(y)} rows leave no dev rows"
+        raise InputError("probe", problem, allowed=f"a share of {DEV_SHARE} must be a row")
 
 
-def _folds(y: Classes, rows: Indices, folds: int, seed: int) -> list[Split]:
-    """Stratified folds of some rows, as row numbers of the whole."""
-    cut = StratifiedKFold(folds, shuffle=True, random_state=seed).split(rows, y[rows])
-    return [Split(rows[train], rows[dev]) for train, dev in cut]
+def _make_folds(y: Classes, rows: Indices, folds: int, seed: int) -> list[Split]:
+    """Return stratified folds of the rows numbered ``rows``; splits have the same numbers."""
+    splitter = StratifiedKFold(folds, shuffle=True, random_state=seed)
+    return [Split(rows[train], rows[dev]) for train, dev in splitter.split(rows, y[rows])]
 
 
-def _percent(predicted: Classes, gold: Classes) -> float:
+def _compute_percent(predicted: Classes, gold: Classes) -> float:
     return round(100 * (1.0 * int((predicted == gold).sum()) / len(gold)), 2)
 
 
-def _scored(test: ProbeRows, weights: Tensor, choice: Choice) -> Fit:
-    """What one final classifier (1, k, d + 1) makes of the test rows."""
-    predicted = predictions(test, None, weights)[0].numpy()
-    accuracy = _percent(predicted, test.y.numpy())
-    return Fit(predicted, np.zeros_like(predicted), accuracy, choice.accuracy, (choice.value,))
+def _score_test_rows(test: ProbeRows, weights: Tensor, choice: Choice) -> Fit:
+    """Score the test rows with one final classifier, (1, k, d + 1)."""
+    predicted = predict_classes(test, None, weights)[0].numpy()
+    accuracy = _compute_percent(predicted, test.y.numpy())
+    return Fit(predicted, accuracy, choice.accuracy, (choice.value,))

@@ -1,9 +1,9 @@
-"""SentEval's transfer and probing tasks: rows in the toolkit's order, features from embeddings, a probe, a score."""
+"""SentEval's transfer, probing and relatedness tasks: sorted rows, features, a probe, a score."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,200 +11,289 @@ from numpy.typing import NDArray
 from sklearn.metrics import f1_score
 from torch import Tensor
 
-from eval.scoring import probe
-from eval.scoring.outcomes import Embed, Measured, Outcomes
-from eval.scoring.probe import SNLI_PACE, UNREGULARISED, Fit
-from eval.scoring.probe_senteval import Classes, Features, Indices, State, train
-from eval.scoring.sts import pearson, spearman
-from eval.tasks.rows import Rows, Vector
-from eval.tasks.sources import BLANK
-from eval.tasks.task import Task
-from hub.errors import InputError, RunError
+from sts_dino.eval.scoring import probe
+from sts_dino.eval.scoring.cosines import compute_pearson, compute_spearman
+from sts_dino.eval.scoring.outcomes import Embed, Measured, Outcomes
+from sts_dino.eval.scoring.probe import SNLI_GRID, SNLI_SCHEDULE, Fit, ProbeSettings
+from sts_dino.eval.scoring.probe_senteval import Classes, Features, State, train
+from sts_dino.eval.tasks.rows import Indices, Rows, Vector
+from sts_dino.eval.tasks.sources import BLANK_TEXT_REPLACEMENT, TaskData
+from sts_dino.eval.tasks.task import Task
+from sts_dino.hub.errors import InputError, RunError
 
-Sets = Mapping[str, tuple[Indices, Features, NDArray[Any]]]  # split → what ``arranged`` gives
+
+class SortedRows(NamedTuple):
+    """Rows of a split in the toolkit's order, on which folds and shuffles depend.
+
+    ``order`` has the number of each sorted row in the data.
+    """
+
+    order: Indices  # (n,)
+    X: Features  # (n, d)
+    y: NDArray[Any]  # (n,) classes or scores
+
+
+Sets = Mapping[str, SortedRows]  # split → rows
 
 
 @dataclass(frozen=True)
 class SeedRun:
-    """What one seed gives: a value for each scored row, the score x 100 and further metrics."""
+    """Outcome of one seed: a prediction for each scored row, the score x 100, other metrics."""
 
     predicted: NDArray[Any]
     score: float
     other: dict[str, float]
 
 
-def measure_transfer(task: Task, data: Mapping[str, Rows], embed: Embed, seeds: Sequence[int]) -> Measured:
-    """Accuracy x 100 of the task's probe; the mean over ``seeds``, with the rows' outcomes under the first of them.
+def measure_transfer(data: TaskData, embed: Embed, seeds: Sequence[int]) -> Measured:
+    """Measure the accuracy x 100 of the task's probe, as a mean over ``seeds``.
 
-    ``other`` has the accuracy on the dev rows or folds, F1 for MRPC, and the standard deviation over seeds if several.
-    ``lbfgs`` draws nothing but TREC's and MRPC's folds. Raises InputError naming the task when the rows do not allow
-    the protocol.
+    The outcomes of the rows are the outcomes of the first seed. ``other`` has the accuracy on the
+    dev rows or folds, F1 for MRPC, and the standard deviation over several seeds. In the mode
+    ``lbfgs`` a seed changes only the folds of TREC and MRPC. Raises InputError, with the task, when
+    the rows do not allow the protocol.
     """
-    return _over_seeds(task, data, embed, seeds, _probe)
+    return _measure_over_seeds(data, embed, seeds, _run_probe)
 
 
-def measure_regression(task: Task, data: Mapping[str, Rows], embed: Embed, seeds: Sequence[int]) -> Measured:
-    """Spearman x 100 of the head's scores with human ones; the mean over ``seeds``, the rows' outcomes under the first.
+def measure_regression(data: TaskData, embed: Embed, seeds: Sequence[int]) -> Measured:
+    """Measure Spearman x 100 of a regression head with human scores, as a mean over ``seeds``.
 
-    ``other``: Pearson x 100, mean squared error, Pearson x 100 on the dev rows, standard deviation over several seeds.
-    Raises InputError for features that are not finite, RunError where a correlation is undefined.
+    The outcomes of the rows are the outcomes of the first seed. ``other`` has Pearson x 100, the
+    mean squared error, Pearson x 100 on the dev rows, and the standard deviation over several
+    seeds. Raises InputError for features that are not finite, RunError for an undefined
+    correlation.
     """
-    return _over_seeds(task, data, embed, seeds, _head)
+    return _measure_over_seeds(data, embed, seeds, _run_head)
 
 
-def _over_seeds(
-    task: Task,
-    data: Mapping[str, Rows],
+def _measure_over_seeds(
+    data: TaskData,
     embed: Embed,
     seeds: Sequence[int],
-    run: Callable[[Task, Sets, int], SeedRun],
+    run: Callable[[Task, Sets, SortedRows, int], SeedRun],
 ) -> Measured:
+    """Return the mean score over seeds, with the outcomes of the first seed.
+
+    Args:
+        data: the task and its rows.
+        embed: function from texts to embeddings.
+        seeds: the seeds.
+        run: function that trains and scores with one seed, on all splits and the scored split.
+    """
+    # Read the embeddings of every split
     started = time.perf_counter()
-    sets = {split: arranged(task, rows, embed) for split, rows in data.items()}
-    read = time.perf_counter()
-    runs = [run(task, sets, seed) for seed in seeds]
-    order, _, gold = sets[task.default_split]
-    other = {name: float(np.mean([one.other[name] for one in runs])) for name in runs[0].other}
-    scores = [one.score for one in runs]
+    sets = {split: sort_rows(data.task, rows, embed) for split, rows in data.rows.items()}
+    scored = sets[data.split]
+    embedded = time.perf_counter()
+
+    # Train and score with every seed
+    runs = [run(data.task, sets, scored, seed) for seed in seeds]
+    scores = [seed_run.score for seed_run in runs]
+    other = {}
+    for name in runs[0].other:
+        other[name] = float(np.mean([seed_run.other[name] for seed_run in runs]))
     if len(seeds) > 1:
         other["sd_over_seeds"] = float(np.std(scores, ddof=1))
     return Measured(
-        outcomes=Outcomes(restored(gold, order), restored(runs[0].predicted, order)),
+        outcomes=Outcomes(
+            gold=restore_order(scored.y, scored.order),
+            predicted=restore_order(runs[0].predicted, scored.order),
+        ),
         score=float(np.mean(scores)),
         other=other,
-        seconds={"reading_embeddings": read - started, "probing": time.perf_counter() - read},
+        seconds={
+            "reading_embeddings": embedded - started,
+            "probing": time.perf_counter() - embedded,
+        },
         seeds=tuple(seeds),
     )
 
 
-def _probe(task: Task, sets: Sets, seed: int) -> SeedRun:
-    """The task's probe on sorted rows."""
-    assert task.design is not None, task.name
-    rows = [array for split in task.design.rows for array in sets[split][1:]]
-    snli: dict[str, Any] = {"grid": UNREGULARISED, "pace": SNLI_PACE} if task.as_snli else {}
+def _run_probe(task: Task, sets: Sets, scored: SortedRows, seed: int) -> SeedRun:
+    """Train and score the task's probe with one seed.
+
+    Raises InputError, with the task, when the rows do not allow the protocol.
+    """
+    assert task.design is not None and task.mode is not None, task.name
+    sets_of_probe = [(sets[split].X, sets[split].y) for split in task.design.rows]
+    settings = ProbeSettings(task.mode, seed)
+    if task.as_snli:
+        settings = replace(settings, grid=SNLI_GRID, pace=SNLI_SCHEDULE)
+    score_probe = getattr(probe, task.design.probe)
     try:
-        fit: Fit = getattr(probe, task.design.probe)(*rows, mode=task.mode, seed=seed, **snli)
+        fit: Fit = score_probe(*sets_of_probe, settings)
     except InputError as error:
         raise InputError(task.name, str(error)) from error
     other = {"dev_accuracy": fit.dev_accuracy}
     if task.with_f1:
-        found = f1_score(sets[task.default_split][2], fit.predicted, zero_division=0)
-        other["f1"] = round(100 * float(found), 2)  # as the toolkit
+        f1 = float(f1_score(scored.y, fit.predicted, zero_division=0))
+        other["f1"] = round(100 * f1, 2)  # as the toolkit
     return SeedRun(fit.predicted, fit.accuracy, other)
 
 
-def arranged(task: Task, rows: Rows, embed: Embed) -> tuple[Indices, Features, NDArray[Any]]:
-    """Where each sorted row was, and the sorted features and classes or scores."""
-    order = toolkit_order(rows, task.as_snli)
-    is_pair = len(rows.columns) > 1
-    X = pair_features(rows, order, embed, task.as_snli) if is_pair else _embedded(rows.first, order, embed)
-    return order, X, rows.target[order]
+def sort_rows(task: Task, rows: Rows, embed: Embed) -> SortedRows:
+    """Return the rows of a split in the toolkit's order, with features and classes or scores."""
+    order = sort_as_toolkit(rows, task.as_snli)
+    if len(rows.columns) > 1:
+        X = make_pair_features(rows, order, embed, task.as_snli)
+    else:
+        X = _embed_in_order(rows.first, order, embed)
+    return SortedRows(order, X, rows.target[order])
 
 
-def _embedded(texts: Sequence[str], order: Indices, embed: Embed) -> Features:
-    return embed([texts[row] or BLANK for row in order])
+def _embed_in_order(texts: Sequence[str], order: Indices, embed: Embed) -> Features:
+    return embed([texts[row] or BLANK_TEXT_REPLACEMENT for row in order])
 
 
-def toolkit_order(rows: Rows, as_snli: bool = False) -> Indices:
-    """SentEval's order of rows, on which folds and shuffles depend: by number of tokens, then class; stable.
+def sort_as_toolkit(rows: Rows, as_snli: bool = False) -> Indices:
+    """Return the row numbers in SentEval's stable order, (n,).
 
-    Pairs go by the first sentence, then the second; SNLI by the second, then the first, and by the class's name.
+    Rows are sorted by number of tokens, then by class. Pairs are sorted by the tokens of the first
+    sentence, then of the second. SNLI is sorted by the second sentence, the first sentence, and the
+    name of the class.
     """
-    sizes = [tokens(column) for column in rows.columns]
+    sizes = [count_tokens(column) for column in rows.columns]
     if as_snli:
-        return np.lexsort((np.argsort(np.argsort(rows.classes))[rows.target], *sizes))
+        ranks_of_names = np.argsort(np.argsort(rows.classes))
+        return np.lexsort((ranks_of_names[rows.target], *sizes))
     return np.lexsort((rows.target, *reversed(sizes)))
 
 
-def tokens(texts: Sequence[str]) -> Indices:
-    """Tokens of texts whose tokens are joined by single spaces, (n,)."""
+def count_tokens(texts: Sequence[str]) -> Indices:
+    """Count the tokens of each text, which single spaces separate: (n,)."""
     return np.array([text.count(" ") + 1 if text else 0 for text in texts], dtype=np.int64)
 
 
-def pair_features(rows: Rows, order: Indices, embed: Embed, as_snli: bool = False) -> Features:
-    """|u - v|, u * v of the embeddings u, v of the pairs in ``order``: (n, 2d). SNLI: u, v, u * v, |u - v|: (n, 4d)."""
-    u, v = (_embedded(column, order, embed) for column in rows.columns)
+def make_pair_features(rows: Rows, order: Indices, embed: Embed, as_snli: bool = False) -> Features:
+    """Return the features of the pairs in ``order``, from their embeddings u and v.
+
+    Features are |u - v|, u * v: (n, 2d); for SNLI u, v, u * v, |u - v|: (n, 4d).
+    """
+    u, v = (_embed_in_order(column, order, embed) for column in rows.columns)
     n, d = u.shape
     features = np.empty((n, 4 * d if as_snli else 2 * d), dtype=np.float32)
+    # Write the parts in place: SNLI has half a million pairs
+    difference, product = features[:, :d], features[:, d : 2 * d]
     if as_snli:
-        features[:, :d], features[:, d : 2 * d] = u, v
-    product, difference = (slice(2 * d, 3 * d), slice(3 * d, None)) if as_snli else (slice(d, None), slice(d))
-    np.multiply(u, v, out=features[:, product])
-    np.abs(np.subtract(u, v, out=features[:, difference]), out=features[:, difference])
+        features[:, :d] = u
+        features[:, d : 2 * d] = v
+        product, difference = features[:, 2 * d : 3 * d], features[:, 3 * d :]
+    np.multiply(u, v, out=product)
+    np.subtract(u, v, out=difference)
+    np.abs(difference, out=difference)
     return features
 
 
-def restored(sorted_values: Classes | Vector, order: Indices) -> Vector:
-    """Values of sorted rows in the data's order."""
+def restore_order(sorted_values: Classes | Vector, order: Indices) -> Vector:
+    """Return the values of sorted rows in the order of the data; ``order`` of SortedRows."""
     values = np.empty(len(order))
     values[order] = sorted_values
     return values
 
 
-SCORES = 5
-EPOCH_SIZE = 50
-MAX_EPOCH = 1000
-TENACITY = 3
+# Settings of SentEval's ``relatedness.py``
+WHOLE_SCORES = 5  # scores 1 to 5, the classes of the head
+PASSES_BETWEEN_CHECKS = 50
+LAST_PASS = 1000
+MAX_MISSES = 3  # checks without a better dev correlation before training stops
 
 
-def _head(task: Task, sets: Sets, seed: int) -> SeedRun:
-    for split, (_, X, _) in sets.items():
-        if not np.isfinite(X).all():
+def _run_head(task: Task, sets: Sets, scored: SortedRows, seed: int) -> SeedRun:
+    """Train the regression head with one seed, and score the test rows.
+
+    Raises InputError for features that are not finite, RunError for an undefined correlation.
+    """
+    for split, rows in sets.items():
+        if not np.isfinite(rows.X).all():
             place = f"{task.name}, {split} rows"
             raise InputError(place, "features hold NaN or infinity", hint="is the encoder sound?")
-    (_, X, y), (_, X_dev, y_dev), (_, X_test, gold) = (sets[split] for split in ("train", "validation", "test"))
-    predicted, dev_pearson = fit(X, y, X_dev, y_dev, X_test, seed)
-    other = {"pearson": 100 * pearson(predicted, gold), "mse": float(np.mean((predicted - gold) ** 2))}
-    return SeedRun(predicted, 100 * spearman(predicted, gold), other | {"dev_pearson": 100 * dev_pearson})
+    predicted, dev_pearson = fit_head(sets["train"], sets["validation"], scored.X, seed)
+    other = {
+        "pearson": 100 * compute_pearson(predicted, scored.y),
+        "mse": float(np.mean((predicted - scored.y) ** 2)),
+        "dev_pearson": 100 * dev_pearson,
+    }
+    return SeedRun(predicted, 100 * compute_spearman(predicted, scored.y), other)
 
 
-def soft_targets(scores: Vector) -> NDArray[np.float32]:
-    """(n,) scores → (n, 5): the mass of each whole score 1 … 5; a score of 0 has none."""
-    targets = np.zeros((len(scores), SCORES), dtype=np.float32)
+def make_soft_targets(scores: Vector) -> NDArray[np.float32]:
+    """Return each score as a distribution over the whole scores 1 to 5: (n,) → (n, 5).
+
+    A score is shared between the two whole scores beside it; a score of 0 has no mass. Source: Tai,
+    Socher and Manning 2015, section 4.2.
+    """
+    targets = np.zeros((len(scores), WHOLE_SCORES), dtype=np.float32)
     below = np.floor(scores)
-    for score in range(1, SCORES + 1):
+    for score in range(1, WHOLE_SCORES + 1):
         targets[:, score - 1] = np.where(below == score, below - scores + 1, 0)
         targets[:, score - 1] += np.where(below + 1 == score, scores - below, 0)
     return targets
 
 
-def fit(X: Features, y: Vector, X_dev: Features, y_dev: Vector, X_test: Features, seed: int) -> tuple[Vector, float]:
-    """Predicted scores of the test rows by a head trained on rows in the toolkit's order, and the best dev Pearson.
+def fit_head(
+    train_rows: SortedRows, dev_rows: SortedRows, X_test: Features, seed: int
+) -> tuple[Vector, float]:
+    """Train a regression head, and return its test scores and the best dev correlation.
 
-    Raises RunError when the dev rows' correlation is never defined.
+    Args:
+        train_rows: the rows to train on, in the toolkit's order.
+        dev_rows: the rows whose Pearson correlation decides when to stop.
+        X_test: features of the test rows, (n, d).
+        seed: seed of first weights and shuffles.
+
+    Returns the predicted scores of the test rows, (n,), 1 to 5, and Pearson's correlation, -1 to 1.
+    Raises RunError when the correlation of the dev rows is undefined or never above -1.
     """
-    state = State.start(X.shape[1], SCORES, np.zeros((1, 1)), seed)
-    shuffles, updates = np.random.RandomState(seed), torch.zeros(())
-    rows, error = torch.from_numpy(X), squared_error(torch.from_numpy(soft_targets(y)))
-    best, weights, misses = -1.0, None, 0
-    for _ in range(0, MAX_EPOCH + 1, EPOCH_SIZE):
-        orders = (torch.from_numpy(shuffles.permutation(len(X)))[None] for _ in range(EPOCH_SIZE))
-        train(rows, state, orders, updates, error)
-        correlation = pearson(_means(X_dev, state.weights[0, 0]), y_dev)
-        if correlation > best:
-            best, weights = correlation, state.weights[0, 0].clone()
-        elif misses >= TENACITY:
+    # Start a linear layer with softmax over the whole scores
+    X = torch.from_numpy(train_rows.X)
+    compute_error = make_squared_error(torch.from_numpy(make_soft_targets(train_rows.y)))
+    state = State.start(X.shape[1], WHOLE_SCORES, np.zeros((1, 1)), seed)
+    shuffles = np.random.RandomState(seed)
+    updates = torch.zeros(())
+
+    # Train until the correlation of the dev rows has not improved for ``MAX_MISSES`` checks
+    best_pearson = -1.0
+    best_weights = None
+    misses = 0
+    for _ in range(0, LAST_PASS + 1, PASSES_BETWEEN_CHECKS):
+        orders = (
+            torch.from_numpy(shuffles.permutation(len(X)))[None]
+            for _ in range(PASSES_BETWEEN_CHECKS)
+        )
+        train(X, state, orders, updates, compute_error)
+        pearson = compute_pearson(_predict_means(dev_rows.X, state.weights[0, 0]), dev_rows.y)
+        if pearson > best_pearson:
+            best_pearson = pearson
+            best_weights = state.weights[0, 0].clone()
+        elif misses >= MAX_MISSES:
             break
         else:
             misses += 1
-    if weights is None:
-        raise RunError("regression head", "its scores of the dev rows never correlate with the human ones")
-    return _means(X_test, weights), best
+    if best_weights is None:
+        raise RunError(
+            "regression head", "its scores of the dev rows never correlate with the human ones"
+        )
+    return _predict_means(X_test, best_weights), best_pearson
 
 
-def squared_error(targets: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """The derivative by the logits of the squared error of softmax probabilities, a mean over the scores."""
+def make_squared_error(targets: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the function that computes the derivative of the squared error by the logits.
 
-    def error(p: Tensor, at: Tensor) -> Tensor:
-        gold = targets.index_select(0, at).view(len(p), 1, -1, SCORES).transpose(2, 3)
-        outer = (p - gold) * (2 / SCORES)
+    The error is between softmax and ``targets`` (n, 5), a mean over the whole scores.
+    """
+
+    def compute_error(p: Tensor, at: Tensor) -> Tensor:
+        gold = targets.index_select(0, at).view(len(p), 1, -1, WHOLE_SCORES).transpose(2, 3)
+        outer = (p - gold) * (2 / WHOLE_SCORES)
         return p * (outer - (p * outer).sum(dim=2, keepdim=True))
 
-    return error
+    return compute_error
 
 
-def _means(X: Features, weights: Tensor) -> Vector:
-    """Mean scores (n,) under one head (5, padded)."""
+def _predict_means(X: Features, weights: Tensor) -> Vector:
+    """Predict the mean score of each row, (n,), with the weights of one head, (5, padded)."""
     d = X.shape[1]
-    p = torch.softmax(torch.addmm(weights[:, d], torch.from_numpy(X), weights[:, :d].T), dim=1)
-    return np.dot(p.numpy(), np.arange(1, SCORES + 1))
+    logits = torch.addmm(weights[:, d], torch.from_numpy(X), weights[:, :d].T)
+    probabilities = torch.softmax(logits, dim=1).numpy()
+    return np.dot(probabilities, np.arange(1, WHOLE_SCORES + 1))

@@ -1,1 +1,1 @@
-"""Bootstrap intervals, paired tests, verdicts."""
+"""Bootstrap intervals, paired tests and verdicts."""

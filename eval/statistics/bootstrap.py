@@ -1,204 +1,281 @@
-"""Percentile bootstrap intervals of every metric, for one system or for several on the same resamples.
+"""Percentile bootstrap intervals of every metric, of several systems on the same resamples.
 
-Rows are drawn with replacement (Efron & Tibshirani 1993, chapter 13), within every part where a score is a mean over
-parts. A resample is the number of times each row was drawn, so many are scored at once: one matrix product for sums,
-cumulative sums for Spearman's ranks. 1,000 resamples of 10,000 rows for two systems take 0.9 s for Spearman.
+Rows are drawn with replacement (Efron & Tibshirani 1993, chapter 13). Where a score is a mean over
+parts, rows are drawn within every part. A resample is the number of times that each row was drawn.
+So many resamples are scored at once: by one matrix product for sums, by cumulative sums for
+Spearman's ranks. 1,000 resamples of 10,000 rows for two systems take 0.9 s for Spearman.
 """
 
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from eval.scoring.outcomes import Measured, Outcomes
-from eval.tasks.rows import Vector
-from eval.tasks.task import Aggregation, Metric, Task
-from hub.contract.results import Limit, Method, Part, TaskScore
-from hub.errors import RunError
+from sts_dino.eval.scoring.outcomes import Measured, Outcomes
+from sts_dino.eval.tasks.rows import Vector
+from sts_dino.eval.tasks.task import Aggregation, Metric, Task
+from sts_dino.hub.contract.results import Limit, Method, Part, TaskScore
+from sts_dino.hub.errors import RunError
 
 Matrix = NDArray[np.float64]
-Statistic = Callable[[Matrix], Matrix]  # how often each row was drawn (rows, resamples) → scores (systems, resamples)
+# Function from how often each row was drawn (rows, resamples) to scores (systems, resamples)
+Statistic = Callable[[Matrix], Matrix]
 
 
 class _Ranking:
-    """Values (rows,) sorted once; gives the average ranks of any resample of them."""
+    """Values (rows,), sorted once to compute average ranks in any resample."""
 
     def __init__(self, values: Vector):
         self.order = np.argsort(values, kind="stable")
-        _, self.starts, inverse = np.unique(values[self.order], return_index=True, return_inverse=True)
+        _, self.starts, groups = np.unique(
+            values[self.order], return_index=True, return_inverse=True
+        )
         self.group = np.empty(len(values), dtype=np.intp)
-        self.group[self.order] = inverse
+        self.group[self.order] = groups
 
-    def centred(self, drawn: Matrix) -> Matrix:
-        """Average rank of every row in every resample minus the mean rank, (rows, resamples)."""
-        weight = np.add.reduceat(drawn[self.order], self.starts, axis=0)  # members of each group of ties drawn
+    def compute_centred_ranks(self, drawn: Matrix) -> Matrix:
+        """Compute each row's average rank minus the mean rank in each resample.
+
+        Both ``drawn`` and the result are (rows, resamples).
+        """
+        # How many members of each group of ties were drawn
+        weight = np.add.reduceat(drawn[self.order], self.starts, axis=0)
         rank = np.cumsum(weight, axis=0)
         rank -= weight / 2
-        rank -= len(drawn) / 2  # the halves of + 1 / 2 and of the mean rank (n + 1) / 2 cancel
+        # The 1/2 of the average rank and of the mean rank (n + 1) / 2 cancel
+        rank -= len(drawn) / 2
         return rank[self.group]
 
 
-def _spearman(gold: Vector, predicted: Matrix) -> Statistic:
-    ranking, rankings = _Ranking(gold), [_Ranking(system) for system in predicted]
+def _make_spearman(gold: Vector, predicted: Matrix) -> Statistic:
+    """Return Spearman's correlation of ``gold`` with each row of ``predicted`` as a statistic."""
+    gold_ranking = _Ranking(gold)
+    rankings = [_Ranking(system) for system in predicted]
 
-    def statistic(drawn: Matrix) -> Matrix:
-        y = ranking.centred(drawn)
+    def compute_statistic(drawn: Matrix) -> Matrix:
+        # Spearman's correlation is Pearson's correlation of the centred ranks
+        y = gold_ranking.compute_centred_ranks(drawn)
         weighted = drawn * y
         spread = np.einsum("ij,ij->j", weighted, y)
         scores = []
-        for other in rankings:
-            x = other.centred(drawn)
+        for ranking in rankings:
+            x = ranking.compute_centred_ranks(drawn)
             product = np.einsum("ij,ij->j", weighted, x)
-            scores.append(ratio(product, np.sqrt(spread * np.einsum("ij,ij,ij->j", drawn, x, x))))
+            x_spread = np.einsum("ij,ij,ij->j", drawn, x, x)
+            scores.append(_divide(product, np.sqrt(spread * x_spread)))
         return np.stack(scores)
 
-    return statistic
+    return compute_statistic
 
 
-def _pearson(gold: Vector, predicted: Matrix) -> Statistic:
-    y, x = gold - gold.mean(), predicted - predicted.mean(axis=1, keepdims=True)
-    n, systems = len(gold), len(predicted)
-    columns = np.concatenate([y[None], y[None] ** 2, x, x**2, x * y])
+def _make_pearson(gold: Vector, predicted: Matrix) -> Statistic:
+    """Return Pearson's correlation of ``gold`` with each row of ``predicted`` as a statistic."""
+    y = (gold - gold.mean())[None]
+    x = predicted - predicted.mean(axis=1, keepdims=True)
+    columns = np.concatenate([y, y**2, x, x**2, x * y])
 
-    def statistic(drawn: Matrix) -> Matrix:
-        means = columns @ drawn / n
+    def compute_statistic(drawn: Matrix) -> Matrix:
+        # Means over the rows of a resample: y and y² (resamples,), x, x², xy (systems, resamples)
+        means = columns @ drawn / len(gold)
         y1, y2 = means[0], means[1]
-        x1, x2, xy = (means[2 + k * systems : 2 + (k + 1) * systems] for k in range(3))
-        of_x, of_y = x2 - x1**2, y2 - y1**2
-        spread = np.where(of_x > 1e-12 * x2, of_x, 0.0) * np.where(of_y > 1e-12 * y2, of_y, 0.0)  # 0: rounding
-        return ratio(xy - x1 * y1, np.sqrt(spread))
+        x1, x2, xy = np.split(means[2:], 3)
+        x_variance = x2 - x1**2
+        y_variance = y2 - y1**2
+        # A variance that consists of rounding errors is 0
+        x_variance = np.where(x_variance > 1e-12 * x2, x_variance, 0.0)
+        y_variance = np.where(y_variance > 1e-12 * y2, y_variance, 0.0)
+        return _divide(xy - x1 * y1, np.sqrt(x_variance * y_variance))
 
-    return statistic
+    return compute_statistic
 
 
-def _mean(values: Matrix) -> Statistic:
+def _make_mean(_: Vector, values: Matrix) -> Statistic:
     return lambda drawn: values @ drawn / len(drawn)
 
 
-def _f1(gold: Vector, predicted: Matrix) -> Statistic:
-    """F1 of class 1: twice the hits over gold plus predicted positives."""
-    positive, chosen = (gold == 1).astype(np.float64), (predicted == 1).astype(np.float64)
-    return lambda drawn: ratio(2 * (chosen * positive) @ drawn, chosen @ drawn + positive @ drawn)
+def _make_accuracy(gold: Vector, predicted: Matrix) -> Statistic:
+    return _make_mean(gold, (predicted == gold).astype(np.float64))
 
 
-def ratio(above: Matrix, below: Matrix) -> Matrix:
-    """``above / below``, NaN where ``below`` is not positive."""
+def _make_f1(gold: Vector, predicted: Matrix) -> Statistic:
+    """Return F1 of class 1 as a statistic: twice the hits over gold plus predicted positives."""
+    positive = (gold == 1).astype(np.float64)
+    chosen = (predicted == 1).astype(np.float64)
+    return lambda drawn: _divide(2 * (chosen * positive) @ drawn, chosen @ drawn + positive @ drawn)
+
+
+def _divide(above: Matrix, below: Matrix) -> Matrix:
+    """Return ``above / below``, NaN where ``below`` is not positive."""
     return np.divide(above, below, out=np.full_like(above, np.nan), where=below > 0)
 
 
-STATISTICS: dict[Metric, Callable[[Vector, Matrix], Statistic]] = {  # gold (rows,), predicted (systems, rows)
-    "spearman": _spearman,
-    "pearson": _pearson,
-    "accuracy": lambda gold, predicted: _mean((predicted == gold).astype(np.float64)),
-    "f1": _f1,
-    **dict.fromkeys(("ndcg@10", "recall@10"), lambda _, predicted: _mean(predicted)),  # of each query
+# Metric → function that makes its statistic from gold (rows,) and predicted (systems, rows)
+STATISTIC_OF_METRIC: dict[Metric, Callable[[Vector, Matrix], Statistic]] = {
+    "spearman": _make_spearman,
+    "pearson": _make_pearson,
+    "accuracy": _make_accuracy,
+    "f1": _make_f1,
+    # Means over queries, whose scores are the predicted values
+    "ndcg@10": _make_mean,
+    "recall@10": _make_mean,
 }
 
 
-CELLS = 1_000_000  # rows x resamples at once: 8 MB an array, of which Spearman holds about six
+# Rows x resamples at once: an array has 8 MB, and Spearman holds about six arrays
+MAX_DRAWN_CELLS = 1_000_000
+MAX_DRAWN_RATIO = 100  # draws for each resample asked for, before the rows count as too alike
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A 95 % bootstrap interval, in the unit of what was resampled."""
+    """A bootstrap interval, in the unit of the resampled score."""
 
     low: float
     high: float
 
 
 def resample(
-    outcomes: Sequence[Outcomes], metric: Metric, aggregation: Aggregation = "all", samples: int = 1000, seed: int = 0
+    outcomes: Sequence[Outcomes],
+    metric: Metric,
+    aggregation: Aggregation = "all",
+    samples: int = 1000,
+    seed: int = 0,
 ) -> Matrix:
-    """Scores x 100 of several systems over the same ``samples`` resamples of the rows: (systems, samples).
+    """Score several systems on the same resamples of the rows: (systems, samples), x 100.
 
-    ``all`` draws from all rows and scores them as one; ``mean`` and ``wmean`` draw within each part and average the
-    parts' scores, unweighted or by rows. ``accuracy`` is over rows; SentEval's mean over folds differs slightly.
+    A resample whose score is undefined (a constant side, no positive row) is drawn again; a warning
+    has the number of these. Raises RunError when the score of all rows, or of nearly all resamples,
+    is undefined; ValueError when the systems were not scored on the same rows.
 
-    A resample whose score is undefined (a constant side, no positive anywhere) is drawn again; a warning says how many
-    were. Raises RunError when the score of all rows or of nearly all resamples is undefined, ValueError when systems
-    were not scored on the same rows.
+    Args:
+        outcomes: the outcomes of each system.
+        metric: the metric; ``accuracy`` is over rows, and SentEval's mean over folds differs
+            slightly.
+        aggregation: ``all`` draws from all rows and scores them together; ``mean`` and ``wmean``
+            draw within each part and average the parts' scores, unweighted or by rows.
+        samples: number of resamples.
+        seed: seed of the draws.
     """
-    strata = _strata(outcomes, metric, aggregation)
-    _check_defined(strata)
+    strata = _make_strata(outcomes, metric, aggregation)
+    _score_all_rows(strata)
+
+    # Every stratum has its own random stream, so other systems and chunks do not change the draws
     generators = [np.random.default_rng([seed, index]) for index in range(len(strata))]
-    size = max(1, min(samples, CELLS // max(len(stratum.rows) for stratum in strata)))
-    kept: list[Matrix] = []
-    drawn = found = 0
-    while found < samples:
-        if drawn >= 100 * (samples + size):
-            rows = len(outcomes[0])
-            raise RunError("evaluation", f"{rows} rows are too few (or too alike) to resample", hint="use more rows")
+    size = max(1, min(samples, MAX_DRAWN_CELLS // max(len(stratum.rows) for stratum in strata)))
+
+    # Draw and score chunks until enough scores are defined
+    chunks: list[Matrix] = []
+    drawn = defined = 0
+    while defined < samples:
+        if drawn >= MAX_DRAWN_RATIO * (samples + size):
+            problem = f"{len(outcomes[0])} rows are too few (or too alike) to resample"
+            raise RunError("evaluation", problem, hint="use more rows")
         scores = np.zeros((len(outcomes), size))
         for stratum, generator in zip(strata, generators, strict=True):
-            scores += stratum.weight * stratum.statistic(_draw(generator, len(stratum.rows), size))
-        defined = np.isfinite(scores).all(axis=0)
-        kept.append(scores[:, defined])
-        drawn, found = drawn + size, found + int(defined.sum())
-    if found < drawn:
-        message = f"{drawn - found} of {drawn} resamples had no defined score and were drawn again"
+            counts = _draw_counts(generator, len(stratum.rows), size)
+            scores += stratum.weight * stratum.statistic(counts)
+        chunks.append(scores[:, np.isfinite(scores).all(axis=0)])
+        drawn += size
+        defined += chunks[-1].shape[1]
+    if defined < drawn:
+        message = (
+            f"{drawn - defined} of {drawn} resamples had no defined score and were drawn again"
+        )
         warnings.warn(message, RuntimeWarning, stacklevel=2)
-    return 100 * np.concatenate(kept, axis=1)[:, :samples]
+    return 100 * np.concatenate(chunks, axis=1)[:, :samples]
 
 
-def score(outcomes: Outcomes, metric: Metric, aggregation: Aggregation = "all") -> float:
-    """The score x 100 of all rows: what ``resample`` resamples. Raises RunError when it is undefined."""
-    strata = _strata([outcomes], metric, aggregation)
-    return 100 * float(_check_defined(strata)[0])
+def compute_score(outcomes: Outcomes, metric: Metric, aggregation: Aggregation = "all") -> float:
+    """Compute the score x 100 of all rows. Raises RunError when the score is undefined."""
+    strata = _make_strata([outcomes], metric, aggregation)
+    return 100 * float(_score_all_rows(strata)[0])
 
 
-def interval(samples: Vector, level: float = 0.95) -> Interval:
-    """The central ``level`` percentile interval of bootstrap ``samples`` (n,)."""
+def compute_interval(samples: Vector, level: float = 0.95) -> Interval:
+    """Compute the central percentile interval of bootstrap ``samples``, (n,).
+
+    level: the share of the samples inside the interval, 0 to 1.
+    """
     tail = 50 * (1 - level)
     low, high = np.percentile(samples, [tail, 100 - tail])
     return Interval(float(low), float(high))
 
 
-@dataclass(frozen=True)
-class Stratum:
-    """The rows that are drawn together, what is computed on them, and the weight of that in the score."""
+class _Stratum(NamedTuple):
+    """Row numbers that are drawn together, their statistic, and its weight in the score."""
 
     rows: NDArray[np.intp]
     weight: float
     statistic: Statistic
 
 
-def _strata(outcomes: Sequence[Outcomes], metric: Metric, aggregation: Aggregation) -> list[Stratum]:
+def _make_strata(
+    outcomes: Sequence[Outcomes], metric: Metric, aggregation: Aggregation
+) -> list[_Stratum]:
+    """Return the strata of several systems' outcomes: all rows, or each part.
+
+    Raises ValueError when the systems were scored on different rows, RunError for numbers that are
+    not finite.
+    """
+    # Require the same rows, and finite numbers
     first = outcomes[0]
-    if any(not np.array_equal(first.gold, other.gold) or first.part != other.part for other in outcomes[1:]):
-        raise ValueError("systems were scored on different rows")
+    for other in outcomes[1:]:
+        if not np.array_equal(first.gold, other.gold) or first.part != other.part:
+            raise ValueError("systems were scored on different rows")
     predicted = np.stack([np.asarray(system.predicted, dtype=np.float64) for system in outcomes])
     gold = np.asarray(first.gold, dtype=np.float64)
     if not (np.isfinite(gold).all() and np.isfinite(predicted).all()):
-        raise RunError("evaluation", "a score or prediction is not finite", hint="are all embeddings finite?")
-    make = STATISTICS[metric]
-    return [Stratum(rows, weight, make(gold[rows], predicted[:, rows])) for rows, weight in first.parts(aggregation)]
+        raise RunError(
+            "evaluation", "a score or prediction is not finite", hint="are all embeddings finite?"
+        )
+
+    # Make a stratum of every part
+    make_statistic = STATISTIC_OF_METRIC[metric]
+    strata = []
+    for rows, weight in first.list_parts(aggregation):
+        statistic = make_statistic(gold[rows], predicted[:, rows])
+        strata.append(_Stratum(rows, weight, statistic))
+    return strata
 
 
-def _check_defined(strata: list[Stratum]) -> Vector:
-    """The scores of all rows, (systems,). Raises RunError when one is undefined."""
-    scores = np.sum([s.weight * s.statistic(np.ones((len(s.rows), 1)))[:, 0] for s in strata], axis=0)
+def _score_all_rows(strata: list[_Stratum]) -> Vector:
+    """Return each system's score of all rows, (systems,). Raises RunError for undefined scores."""
+    part_scores = []
+    for stratum in strata:
+        every_row_once = np.ones((len(stratum.rows), 1))
+        part_scores.append(stratum.weight * stratum.statistic(every_row_once)[:, 0])
+    scores = np.sum(part_scores, axis=0)
     if not np.isfinite(scores).all():
-        raise RunError("evaluation", "the score is undefined: one side is constant", hint="do all embeddings coincide?")
+        raise RunError(
+            "evaluation",
+            "the score is undefined: one side is constant",
+            hint="do all embeddings coincide?",
+        )
     return scores
 
 
-def _draw(generator: np.random.Generator, rows: int, resamples: int) -> Matrix:
-    """How often each row was drawn, (rows, resamples), every column summing to ``rows``; the same in any chunking."""
+def _draw_counts(generator: np.random.Generator, rows: int, resamples: int) -> Matrix:
+    """Draw how often each row occurs in each resample: (rows, resamples).
+
+    Every column sums to ``rows``. The draws do not depend on the number of resamples of a call.
+    """
     chosen = generator.integers(0, rows, size=(resamples, rows))
     cells = (chosen * resamples + np.arange(resamples)[:, None]).ravel()
-    return np.bincount(cells, minlength=rows * resamples).reshape(rows, resamples).astype(np.float64)
+    counts = np.bincount(cells, minlength=rows * resamples)
+    return counts.reshape(rows, resamples).astype(np.float64)
 
 
 class EvaluationSettings(BaseModel):
-    """What decides a score and its interval beside encoder and data. ``limit`` is rows per split (None: all).
+    """Settings that decide a score and its interval, beside encoder and data.
 
-    Its defaults are those of every card and comparison.
-    ``seed`` is that of the bootstrap, and draws the rows of a limit. ``interval``: "bca" in records of earlier
-    versions, whose intervals are recomputed.
+    Cards and comparisons have the default settings. ``bootstrap_samples`` is the number of
+    resamples. ``seed`` is the seed of the bootstrap, and of the rows of a limit. ``probe_seeds``
+    are the seeds of the probes. ``limit`` is the number of rows of a split (None: all rows).
+    ``interval`` is "bca" in records of earlier versions, whose intervals are computed anew.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -209,40 +286,56 @@ class EvaluationSettings(BaseModel):
     probe_seeds: tuple[int, ...] = (1111,)
     limit: int | None = None
 
-    def protocol(self, task: Task) -> str:
-        """The task's protocol in words, which says so when only part of the data is scored."""
+    def describe_protocol(self, task: Task) -> str:
+        """Return the protocol of a task, followed by the limit of the data if there is one."""
         return task.protocol if self.part is None else f"{task.protocol}; {self.part}"
 
     @property
     def part(self) -> Limit | None:
-        """The part of the data that is scored; None: all of it."""
+        """The limit of the scored data; None: all data are scored."""
         return None if self.limit is None else Limit(rows=self.limit, seed=self.seed)
 
     @property
     def rows(self) -> str:
-        """The same in words."""
-        return "all rows" if self.limit is None else f"{self.limit} rows of each split, drawn with seed {self.seed}"
+        """The scored rows in words."""
+        if self.limit is None:
+            return "all rows"
+        return f"{self.limit} rows of each split, drawn with seed {self.seed}"
 
 
 @dataclass(frozen=True)
 class NewScore:
-    """A score as it is written, its task, and the rows behind it (None where MTEB tells none: it has no interval)."""
+    """A new score to write, its task, and the outcomes of its rows.
+
+    ``outcomes`` is None where MTEB gives no outcomes of single rows: the score has no interval.
+    """
 
     task: Task
     score: TaskScore
     outcomes: Outcomes | None
 
 
-def task_score(task: Task, split: str, measured: Measured, data_sha256: str, settings: EvaluationSettings) -> TaskScore:
-    """The score of a task with its interval. Raises RunError when it cannot be resampled.
+def make_task_score(
+    task: Task, split: str, measured: Measured, data_sha256: str, settings: EvaluationSettings
+) -> TaskScore:
+    """Return the score of a task with its interval.
 
-    The score is the mean over seeds; the interval is how far sampling the rows moves the first seed's score, set around
-    that mean. How far seeds move it is ``other["sd_over_seeds"]``.
+    The score is the mean over seeds. The interval is the first seed's bootstrap interval, moved to
+    the mean. ``other["sd_over_seeds"]`` is the standard deviation over seeds.
+
+    Args:
+        task: the task.
+        split: the scored split.
+        measured: the score and the outcomes of the rows.
+        data_sha256: hash of the rows.
+        settings: the settings of the evaluation.
+
+    Raises RunError when the rows cannot be resampled.
     """
     assert task.metric is not None, task.name
     score = TaskScore(
         task=task.name,
-        protocol=settings.protocol(task),
+        protocol=settings.describe_protocol(task),
         split=split,
         main_metric=task.metric,
         main_score=measured.score,
@@ -256,18 +349,34 @@ def task_score(task: Task, split: str, measured: Measured, data_sha256: str, set
         seconds={name: round(value, 6) for name, value in measured.seconds.items()},
         limit=settings.part,
     )
-    around = task_interval(score, measured.outcomes, task.metric, task.aggregation, settings)
-    return score.model_copy(update={"low": around.low, "high": around.high})
+    interval = compute_task_interval(
+        score, measured.outcomes, task.metric, task.aggregation, settings
+    )
+    return score.model_copy(update={"low": interval.low, "high": interval.high})
 
 
-def task_interval(
-    reported: TaskScore, outcomes: Outcomes, metric: Metric, aggregation: Aggregation, settings: EvaluationSettings
+def compute_task_interval(
+    reported: TaskScore,
+    outcomes: Outcomes,
+    metric: Metric,
+    aggregation: Aggregation,
+    settings: EvaluationSettings,
 ) -> Interval:
-    """The interval of a score whose rows are ``outcomes``; of a mean over seeds that of the first, moved to the mean.
+    """Compute the 95 % interval of a score.
+
+    The interval of a mean over seeds is the first seed's interval, moved to the mean.
+
+    Args:
+        reported: the score.
+        outcomes: the outcomes of the rows under the first seed.
+        metric: the metric of the score.
+        aggregation: how the parts make the score.
+        settings: the settings of the evaluation.
 
     Raises RunError when the rows cannot be resampled.
     """
-    drawn = resample([outcomes], metric, aggregation, settings.bootstrap_samples, settings.seed)[0]
+    samples, seed = settings.bootstrap_samples, settings.seed
+    drawn = resample([outcomes], metric, aggregation, samples, seed)[0]
     if len(reported.seeds) > 1:
-        drawn = drawn + (reported.main_score - score(outcomes, metric, aggregation))
-    return interval(drawn)
+        drawn = drawn + (reported.main_score - compute_score(outcomes, metric, aggregation))
+    return compute_interval(drawn)

@@ -1,29 +1,41 @@
-"""How two systems differ on the same rows: the points, their paired interval, a test, and the verdict.
+"""Difference of two systems on the same rows: points, paired interval, test and verdict.
 
-The rule: one is ``better`` (``worse``) on a task when the paired 95 % bootstrap interval of the difference lies above
-(below) 0 AND the test's p-value, adjusted by Holm's method over all tasks on which the two are compared, is below 0.05.
-All else is ``not significant``. The interval knows one task only; the adjusted test takes the difference for normal.
+The rule of the verdict: a system is ``better`` (``worse``) on a task when the paired 95 % bootstrap
+interval of the difference lies above (below) 0 AND the test's p-value is below 0.05. The p-value is
+adjusted by Holm's method over all tasks on which the two systems are compared. All other verdicts
+are ``not significant``. The interval covers one task only; the adjusted test assumes that the
+difference is normally distributed.
 
-The test is McNemar's for accuracies. For every other score it is the difference over its bootstrap standard error.
+The test is McNemar's for accuracies. For every other score the test statistic is the difference
+over its bootstrap standard error.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from eval.scoring.outcomes import Outcomes
-from eval.statistics.bootstrap import EvaluationSettings, Interval, Matrix, interval, resample, score
-from eval.tasks.rows import Vector
-from eval.tasks.task import Aggregation, Metric
-from hub.contract.results import LEVEL, Gain, Limit, TaskScore, Word
+from sts_dino.eval.scoring.outcomes import Outcomes
+from sts_dino.eval.statistics.bootstrap import (
+    EvaluationSettings,
+    Interval,
+    Matrix,
+    compute_interval,
+    compute_score,
+    resample,
+)
+from sts_dino.eval.tasks.rows import Vector
+from sts_dino.eval.tasks.task import Aggregation, Metric
+from sts_dino.hub.contract.results import SIGNIFICANCE_LEVEL, Gain, Limit, TaskScore, VerdictWord
 
-BY_ROW: tuple[Metric, ...] = ("accuracy",)  # metrics that McNemar's test compares row by row
+# Metrics whose difference is tested by McNemar's test
+MCNEMAR_METRICS: tuple[Metric, ...] = ("accuracy",)
 
 
 @dataclass(frozen=True)
 class Test:
-    """A test's name, its statistic (positive: the first system is better) and its two-sided p-value."""
+    """A test's name, statistic (positive: the first system is better) and two-sided p-value."""
 
     name: str
     statistic: float
@@ -32,156 +44,234 @@ class Test:
     __test__ = False  # not a test case of pytest
 
 
-def bootstrap_z(points: float, differences: Vector) -> Test:
-    """A difference over the standard deviation of its resamples (n,), against a normal distribution.
+def compute_bootstrap_z(points: float, differences: Vector) -> Test:
+    """Test a difference: its points over the standard deviation of its resamples.
 
-    It asks nothing of the distribution of the rows. Williams' t, which is derived for normal ones, errs on ranks twice
-    as often as it says.
+    The ratio is compared with the normal distribution. The test assumes nothing about the
+    distribution of the rows. Williams' t assumes normal rows, and its error rate on ranks is twice
+    the nominal one.
+
+    Args:
+        points: the difference.
+        differences: the difference in each resample, (n,).
     """
     from scipy.stats import norm
 
     spread = float(np.std(differences))
     if spread == 0:
-        return Test("bootstrap z", 0.0, 1.0 if points == 0 or len(differences) < 2 else 0.0)
+        is_no_difference = points == 0 or len(differences) < 2
+        return Test("bootstrap z", 0.0, 1.0 if is_no_difference else 0.0)
     return Test("bootstrap z", points / spread, float(2 * norm.sf(abs(points) / spread)))
 
 
-def mcnemar(first: Outcomes, second: Outcomes) -> Test:
-    """McNemar's exact test of two accuracies: is a row that one system alone has right as often the first's (1947)?"""
+def compute_mcnemar(first: Outcomes, second: Outcomes) -> Test:
+    """Test two accuracies on the same rows by McNemar's exact test (1947).
+
+    Only rows count that one system has right and the other has wrong. Under the null hypothesis
+    both systems win such a row equally often.
+    """
     from scipy.stats import binomtest
 
-    right, other = (np.asarray(one.predicted) == one.gold for one in (first, second))
-    wins, losses = int((right & ~other).sum()), int((~right & other).sum())
+    first_right = np.asarray(first.predicted) == first.gold
+    second_right = np.asarray(second.predicted) == second.gold
+    wins = int((first_right & ~second_right).sum())
+    losses = int((~first_right & second_right).sum())
     p = float(binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0
     return Test("McNemar's exact test", float(wins - losses), p)
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values adjusted for their number, in the order given (Holm 1979).
+def apply_holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values adjusted for their number, in the order given (Holm 1979).
 
-    The k-th smallest of m is multiplied by m - k + 1, never below a smaller one's adjusted value, nor above 1. Calling
-    all below 0.05 significant errs anywhere with probability at most 0.05, however the tests depend on one another.
+    The k-th smallest of m p-values is multiplied by m - k + 1. The product is at least the adjusted
+    value of every smaller p-value, and at most 1. When values below 0.05 are called significant,
+    the probability of any error is at most 0.05, also for dependent tests.
     """
     values = np.asarray(p_values, dtype=np.float64)
     order = np.argsort(values, kind="stable")
     scaled = np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1))
     adjusted = np.empty_like(values)
     adjusted[order] = np.minimum(scaled, 1.0)
-    return [float(value) for value in adjusted]
+    adjusted_values: list[float] = adjusted.tolist()
+    return adjusted_values
+
+
+class PairedTest(NamedTuple):
+    """The paired interval of a difference, and its test."""
+
+    interval: Interval
+    test: Test
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One system's score minus another's, in points, with its paired interval and its test.
+    """One system's score minus another's, in points.
 
     ``tested`` is None where the scored rows of one were not kept.
     """
 
     points: float
-    tested: tuple[Interval, Test] | None = None
+    tested: PairedTest | None = None
 
-    def word(self, adjusted: float) -> Word:
-        """The rule at the head of this file; ``adjusted`` is the p-value over all tasks of the two systems."""
-        if self.tested is None or adjusted >= LEVEL or self.tested[0].low <= 0 <= self.tested[0].high:
+    def choose_word(self, adjusted: float) -> VerdictWord:
+        """Return the verdict by the rule of this module.
+
+        adjusted: the p-value, adjusted over all tasks of the two systems.
+        """
+        if self.tested is None or adjusted >= SIGNIFICANCE_LEVEL:
             return "not significant"
-        return "better" if self.tested[0].low > 0 else "worse"
+        if self.tested.interval.low > 0:
+            return "better"
+        if self.tested.interval.high < 0:
+            return "worse"
+        return "not significant"
 
 
 @dataclass(frozen=True)
 class Resampled:
-    """Systems scored on the same rows, resampled together, once for all their pairs."""
+    """Systems that were scored on the same rows and resampled together.
+
+    ``samples`` has the score x 100 of each system in each resample.
+    """
 
     outcomes: tuple[Outcomes, ...]
     metric: Metric
     aggregation: Aggregation
     samples: Matrix  # (systems, resamples)
 
-    def difference(self, first: int, second: int, scores: tuple[TaskScore, TaskScore] | None = None) -> Difference:
-        """The first system's score minus the second's.
+    def compare(
+        self, first: int, second: int, reported: tuple[TaskScore, TaskScore] | None = None
+    ) -> Difference:
+        """Return the first system's score minus the second system's score, tested on the rows.
 
-        ``scores`` are the reported ones, where they are means over seeds or folds: the difference is theirs, and of
-        means over seeds the interval is moved to it. The test is that of these rows.
+        Args:
+            first: number of the first system.
+            second: number of the second system.
+            reported: the reported scores of both, which may be means over seeds or folds. The
+                difference is between them, and the interval of means over seeds is moved to it.
+                None: the difference is between the scores of the rows.
         """
+        # The difference on these rows, and of the reported scores
         pair = self.outcomes[first], self.outcomes[second]
-        one, other = (score(outcomes, self.metric, self.aggregation) for outcomes in pair)
-        rows = one - other
-        points = rows if scores is None else scores[0].main_score - scores[1].main_score
-        centre = points if scores is not None and any(len(one.seeds) > 1 for one in scores) else rows
-        moved = self.samples[first] - self.samples[second]
-        test = mcnemar(*pair) if self.metric in BY_ROW else bootstrap_z(rows, moved)
-        return Difference(points, (interval(moved + (centre - rows)), test))
+        scores = [compute_score(outcomes, self.metric, self.aggregation) for outcomes in pair]
+        points = centre = row_points = scores[0] - scores[1]
+        if reported is not None:
+            points = reported[0].main_score - reported[1].main_score
+            if any(len(score.seeds) > 1 for score in reported):
+                centre = points
+
+        # The interval and the test of the difference
+        samples = self.samples[first] - self.samples[second]
+        if self.metric in MCNEMAR_METRICS:
+            test = compute_mcnemar(*pair)
+        else:
+            test = compute_bootstrap_z(row_points, samples)
+        return Difference(
+            points, PairedTest(compute_interval(samples + (centre - row_points)), test)
+        )
 
 
-def resampled(
-    outcomes: Sequence[Outcomes], metric: Metric, aggregation: Aggregation, how: EvaluationSettings
+def resample_together(
+    outcomes: Sequence[Outcomes],
+    metric: Metric,
+    aggregation: Aggregation,
+    settings: EvaluationSettings,
 ) -> Resampled:
-    """Resample systems together. Raises RunError when a score is undefined, ValueError when rows differ."""
-    samples = resample(outcomes, metric, aggregation, how.bootstrap_samples, how.seed)
+    """Resample systems together, on the same resamples of the rows.
+
+    Args:
+        outcomes: the outcomes of each system.
+        metric: the metric.
+        aggregation: how the parts make the score.
+        settings: number of resamples and seed.
+
+    Raises RunError when a score is undefined, ValueError when systems were scored on other rows.
+    """
+    samples = resample(outcomes, metric, aggregation, settings.bootstrap_samples, settings.seed)
     return Resampled(tuple(outcomes), metric, aggregation, samples)
 
 
-def gains(found: Sequence[tuple[TaskScore, Difference]]) -> tuple[Gain, ...]:
-    """The tested differences of one pair of systems, task by task (the first one's score with each), with verdicts."""
-    tested = [(after, one, *one.tested) for after, one in found if one.tested is not None]
-    adjusted = holm([test.p for *_, test in tested])
-    return tuple(
-        Gain(
-            task=after.task,
-            split=after.split,
-            difference=one.points,
-            low=around.low,
-            high=around.high,
-            test=test.name,
-            p=test.p,
-            p_holm=p,
-            verdict=one.word(p),
+def list_gains(differences: Sequence[tuple[TaskScore, Difference]]) -> tuple[Gain, ...]:
+    """Return the tested differences of one pair of systems, with adjusted p-values and verdicts.
+
+    differences: the first system's score on each task, and the difference of the pair on the task.
+    """
+    tested = [(score, one, one.tested) for score, one in differences if one.tested is not None]
+    p_values = apply_holm([result.test.p for _, _, result in tested])
+    gains = []
+    for (score, difference, result), p_holm in zip(tested, p_values, strict=True):
+        gain = Gain(
+            task=score.task,
+            split=score.split,
+            difference=difference.points,
+            low=result.interval.low,
+            high=result.interval.high,
+            test=result.test.name,
+            p=result.test.p,
+            p_holm=p_holm,
+            verdict=difference.choose_word(p_holm),
         )
-        for (after, one, around, test), p in zip(tested, adjusted, strict=True)
-    )
+        gains.append(gain)
+    return tuple(gains)
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What two scores must share to be in one row: the same question put to the same rows."""
+    """The facts that two scores must share to be compared: task, protocol and rows.
+
+    ``data`` is the hash of the rows, or the revision of their Hub dataset.
+    """
 
     task: str
     split: str
     metric: str
     protocol: str
-    data: str  # the rows' hash, or the revision of the Hub dataset they are from
+    data: str
     n: int
-    limit: Limit | None = None  # also in the protocol
+    limit: Limit | None = None  # the protocol names the limit, too
 
     @classmethod
-    def of(cls, score: TaskScore) -> "Measurement":
-        """The measurement that a score is of."""
+    def from_score(cls, score: TaskScore) -> "Measurement":
+        """Return the measurement of a score."""
         data = score.data_sha256 or score.data_revision or ""
-        return cls(score.task, score.split, score.main_metric, score.protocol, data, score.n, score.limit)
+        return cls(
+            score.task, score.split, score.main_metric, score.protocol, data, score.n, score.limit
+        )
 
-    def unlike(self, other: "Measurement") -> str:
-        """What tells the two apart, in words with both values; empty when nothing does."""
-        names = ("task", "split", "metric", "protocol", "data", "n")
-        pairs = [(name, getattr(self, name), getattr(other, name)) for name in names]
-        return "; ".join(f"{name}: {one!r} and {two!r}" for name, one, two in pairs if one != two)
+    def describe_mismatch(self, other: "Measurement") -> str:
+        """Return the facts that differ, with both values; empty when none does."""
+        differences = []
+        for name in ("task", "split", "metric", "protocol", "data", "n"):
+            first, second = getattr(self, name), getattr(other, name)
+            if first != second:
+                differences.append(f"{name}: {first!r} and {second!r}")
+        return "; ".join(differences)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The first model against the second on one measurement."""
+    """Verdict on the first model against the second model, on one measurement.
+
+    ``adjusted`` is the p-value over all tasks of the two models; NaN before the adjustment.
+    """
 
     first: str
     second: str
     measurement: Measurement
     difference: Difference
-    adjusted: float = float("nan")  # p-value over all tasks of the two models
+    adjusted: float = float("nan")
 
     @property
-    def word(self) -> Word:
-        """Better, worse or not significant."""
-        return self.difference.word(self.adjusted)
+    def word(self) -> VerdictWord:
+        """The verdict: better, worse or not significant."""
+        return self.difference.choose_word(self.adjusted)
 
 
-def adjusted(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts of one pair of models with p-values adjusted over all that were tested."""
-    values = iter(holm([one.difference.tested[1].p for one in verdicts if one.difference.tested]))
-    return [replace(one, adjusted=next(values)) if one.difference.tested else one for one in verdicts]
+def adjust_verdicts(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Return the verdicts of one pair of models with p-values adjusted over the tested tasks."""
+    tested = [one.difference.tested for one in verdicts if one.difference.tested is not None]
+    p_values = iter(apply_holm([result.test.p for result in tested]))
+    return [
+        replace(verdict, adjusted=next(p_values)) if verdict.difference.tested else verdict
+        for verdict in verdicts
+    ]

@@ -1,41 +1,72 @@
-"""A user's own yardstick as tasks: pairs with a score, and queries with judged documents in BEIR's layout."""
+"""A user's own files as tasks: pairs with a score, and queries with judged documents (BEIR)."""
 
+import logging
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
-from math import isfinite
+from itertools import chain, product
 from pathlib import Path
-from typing import Annotated, Any
+from statistics import fmean
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from eval.tasks.rows import Rows
-from eval.tasks.task import Metric, Side, Task
-from hub.cli import say
-from hub.errors import InputError
-from hub.text_files import as_text, is_blank, open_rows
+from sts_dino.eval.tasks.rows import Rows
+from sts_dino.eval.tasks.task import Metric, Side, Task
+from sts_dino.hub.cli import FileOptions
+from sts_dino.hub.errors import InputError
+from sts_dino.hub.text_files import (
+    DecimalMark,
+    as_number,
+    as_text,
+    is_blank,
+    join_names,
+    open_lines,
+    open_rows,
+    require_column,
+    require_kind,
+    split_columns,
+)
+from sts_dino.hub.untrusted import join_lines
 
-EXAMPLE = "e.g. sentence1, sentence2, score (docs/protocols.md)"
-FEWEST = 10  # pairs or queries: with fewer an interval says nothing
-OWN = "own"  # the tasks' group
+logger = logging.getLogger(__name__)
+
+COLUMNS_EXAMPLE = "e.g. sentence1, sentence2, score (docs/protocols.md)"
+LEAST_COUNT = 10  # pairs or queries: with fewer an interval says nothing
+SHOWN_CHARACTERS = 60  # of an id or a line that an error shows
+OWN_GROUP = "own"  # the tasks' group
 SPLIT, CORPUS, QRELS = "test", "corpus", "qrels"
-ALIKE = (
+SIDES: tuple[Side, Side] = ("query", "document")
+# plain names of columns: lower case, letters and digits only
+STS_COLUMN_PAIRS = (
     *((f"{kind}1", f"{kind}2") for kind in ("sentence", "text", "sent", "question", "s", "q")),
     *((f"{kind}a", f"{kind}b") for kind in ("sentence", "text", "")),
-    *(("premise", "hypothesis"), ("anchor", "positive"), ("source", "target"), ("first", "second")),
+    ("premise", "hypothesis"),
+    ("anchor", "positive"),
+    ("source", "target"),
+    ("first", "second"),
 )
-SEARCHED = tuple(product(("query", "question"), ("passage", "document", "answer", "text")))
-SCORES = (
-    *("score", "similarity", "similarityscore", "gold", "goldscore", "goldlabel", "label", "rating", "relatedness"),
-    *("relatednessscore", "relevance", "humanscore", "meanscore", "isduplicate"),
+SEARCH_COLUMN_PAIRS = tuple(
+    product(("query", "question"), ("passage", "document", "answer", "text"))
 )
-IDS = {"query": ("queryid", "qid", "id"), "document": ("corpusid", "docid", "documentid", "passageid", "pid", "id")}
-BODIES = {"query": ("text", "query", "question"), "document": ("text", "passage", "document", "contents", "body")}
-GRADES = ("score", "relevance", "rel", "grade", "label")
+SCORE_COLUMNS = (
+    *("score", "similarity", "similarityscore", "gold", "goldscore", "goldlabel", "label"),
+    *("rating", "relatedness", "relatednessscore", "relevance", "humanscore", "meanscore"),
+    "isduplicate",
+)
+ID_COLUMNS = {
+    "query": ("queryid", "qid", "id"),
+    "document": ("corpusid", "docid", "documentid", "passageid", "pid", "id"),
+}
+TEXT_COLUMNS = {
+    "query": ("text", "query", "question"),
+    "document": ("text", "passage", "document", "contents", "body"),
+}
+GRADE_COLUMNS = ("score", "relevance", "rel", "grade", "label")
 
 
-def _file(name: str, words: str) -> Any:
+def _make_file_option(name: str, words: str) -> Any:
     return typer.Option(name, metavar="FILE", help=words)
 
 
@@ -43,182 +74,454 @@ def _file(name: str, words: str) -> Any:
 class OwnFiles:
     """Options that name a user's own yardstick."""
 
-    pairs: Annotated[Path | None, _file("--pairs", "Your own pairs: two texts and a score a row")] = None
-    queries: Annotated[Path | None, _file("--queries", "Your own queries, in BEIR's layout (_id, text)")] = None
-    corpus: Annotated[Path | None, _file("--corpus", "The documents that they search (_id, title, text)")] = None
-    qrels: Annotated[Path | None, _file("--qrels", "The judgements (query-id, corpus-id, score)")] = None
+    pairs: Annotated[
+        Path | None, _make_file_option("--pairs", "Your own pairs: two texts and a score a row")
+    ] = None
+    queries: Annotated[
+        Path | None,
+        _make_file_option("--queries", "Your own queries, in BEIR's layout (_id, text)"),
+    ] = None
+    corpus: Annotated[
+        Path | None,
+        _make_file_option("--corpus", "The documents that they search (_id, title, text)"),
+    ] = None
+    qrels: Annotated[
+        Path | None, _make_file_option("--qrels", "The judgements (query-id, corpus-id, score)")
+    ] = None
 
 
 @dataclass(frozen=True)
 class OwnData:
-    """Tasks of a user's files, the leading one of each yardstick first, and the rows of their data sets by split."""
+    """Tasks of a user's files, each file's leading one first, and its rows by dataset and split."""
 
     tasks: tuple[Task, ...] = ()
     rows: Mapping[str, Mapping[str, Rows]] = field(default_factory=dict)
 
     @property
-    def texts(self) -> int:
-        """How many texts an encoder reads: both of a pair, queries and documents."""
-        return sum(len(splits[SPLIT]) + len(splits.get(CORPUS, splits[SPLIT])) for splits in self.rows.values())
+    def text_count(self) -> int:
+        """Number of texts that an encoder reads: both of a pair, queries and documents."""
+        count = 0
+        for splits in self.rows.values():
+            second_side = splits.get(CORPUS, splits[SPLIT])
+            count += len(splits[SPLIT]) + len(second_side)
+        return count
 
 
-def read_own(files: OwnFiles) -> OwnData:
-    """Read a user's files, and print what was read and passed over.
+def read_own(files: OwnFiles, reading: FileOptions | None = None) -> OwnData:
+    """Read a user's files, and log what was read and passed over.
 
-    Raises InputError for files without the columns, ids or scores that they need, and for fewer than ``FEWEST`` rows.
+    Raises InputError for files without the columns, ids or scores that they need, and for fewer
+    than ``LEAST_COUNT`` rows. ``reading``: the columns of the pairs, and the files' encoding.
     """
+    reading = reading or FileOptions()
     queries, corpus, qrels = files.queries, files.corpus, files.qrels
-    given = {"--queries": queries, "--corpus": corpus, "--qrels": qrels}
-    absent = [option for option, path in given.items() if path is None]
-    if 0 < len(absent) < len(given):
-        raise InputError(absent[0], "is needed, too", allowed=f"{', '.join(given)} together")
-    tasks, rows = list[Task](), dict[str, Mapping[str, Rows]]()
+    paths = {"--queries": queries, "--corpus": corpus, "--qrels": qrels}
+    absent = [option for option, path in paths.items() if path is None]
+    if 0 < len(absent) < len(paths):
+        raise InputError(absent[0], "is needed, too", allowed=f"{', '.join(paths)} together")
+    tasks: list[Task] = []
+    rows: dict[str, Mapping[str, Rows]] = {}
+    if reading.columns is not None and files.pairs is None:
+        raise InputError("--columns", "names the columns of --pairs", hint="give --pairs FILE, too")
     if files.pairs is not None:
-        task, found = _pairs(files.pairs)
+        task, pairs = _read_pairs(files.pairs, reading)
         tasks.append(task)
-        rows[task.dataset] = {SPLIT: found}
+        rows[task.dataset] = {SPLIT: pairs}
     if queries is not None and corpus is not None and qrels is not None:
-        rows[f"{queries.name}/search"] = _search(queries, corpus, qrels)
-        tasks += [_search_task(queries.name, metric) for metric in ("ndcg@10", "recall@10")]
+        rows[f"{queries.name}/search"] = _read_search(queries, corpus, qrels, reading.encoding)
+        tasks.append(_make_search_task(queries.name, "ndcg@10"))
+        tasks.append(_make_search_task(queries.name, "recall@10"))
     return OwnData(tuple(tasks), rows)
 
 
-def _pairs(path: Path) -> tuple[Task, Rows]:
-    columns, rows = _opened(path)
-    texts = next((pair for pair in (*ALIKE, *SEARCHED) if columns.keys() >= set(pair)), None)
-    score = next((name for name in SCORES if name in columns and name not in (texts or ())), None)
-    if texts is None or score is None:
-        raise _lacking(path, "two columns of texts" if texts is None else "a column of scores", columns, EXAMPLE)
-    names, over = [columns[name] for name in (*texts, score)], Counter[str]()
-    kept = list[tuple[str, str, float]]()
-    for place, row in rows:
-        first, second = (as_text(row.get(name), place, name) for name in names[:2])
-        value = row.get(names[2])
-        if value is None or not str(value).strip():
-            over["without a score"] += 1
+@dataclass(frozen=True)
+class _Table:
+    """A user's file: its columns, its rows with their places, the decimal mark of its numbers."""
+
+    path: Path
+    columns: Sequence[str]
+    rows: Sequence[tuple[str, Mapping[str, Any]]]
+    decimal_mark: DecimalMark
+
+    @classmethod
+    def read(cls, path: Path, encoding: str | None) -> "_Table":
+        """Read a file into memory. Its columns are the keys of all rows."""
+        if not path.is_file():
+            raise InputError(path, "no such file")
+        table = open_rows(path, path, encoding=encoding)
+        columns = dict.fromkeys(table.columns)
+        rows: list[tuple[str, Mapping[str, Any]]] = []
+        for line, row in table.rows:
+            columns.update(dict.fromkeys(row))
+            rows.append((f"{path}:{line}", row))
+        return cls(path, list(columns), rows, table.decimal_mark)
+
+    def get_plain_names(self) -> set[str]:
+        """Return the plain names of the columns: ``Sentence_1`` has sentence1."""
+        return {_make_plain(column) for column in self.columns}
+
+    def get_column(self, plain_name: str) -> str:
+        """Return the column of a plain name; of ``_id`` and ``id`` the first, as in BEIR.
+
+        Raises InputError for two columns of that name.
+        """
+        columns = [column for column in self.columns if _make_plain(column) == plain_name]
+        if len(columns) > 1 and "_id" not in columns:
+            problem = f"the columns {' and '.join(map(repr, columns))} have one name but for signs"
+            raise InputError(self.path, problem, hint="rename or remove one of them")
+        return "_id" if "_id" in columns else columns[0]
+
+    def find_column(self, names: Sequence[str]) -> str:
+        """Find the first column with one of the plain names. Raises InputError without any."""
+        plain_names = self.get_plain_names()
+        for name in names:
+            if name in plain_names:
+                return self.get_column(name)
+        raise self.make_missing_error("a column", f"one of {', '.join(names)}")
+
+    def make_missing_error(self, missing: str, allowed: str, hint: str | None = None) -> InputError:
+        """Make the error for a file that lacks columns."""
+        columns = join_names(self.columns)
+        problem = f"lacks {missing} (columns {columns})"
+        return InputError(self.path, problem, allowed=allowed, hint=hint)
+
+
+def _get_text(row: Mapping[str, Any], column: str, place: str) -> str:
+    """Return a cell as text. Raises InputError when it holds no text, or no valid Unicode."""
+    text = as_text(row.get(column), place, column)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        problem = f"its column {column!r} holds half a surrogate pair, which is not a character"
+        raise InputError(place, problem, allowed="text", hint="write the row anew") from error
+    return text
+
+
+def _make_plain(name: str) -> str:
+    """Return a column's name in lower case, letters and digits only."""
+    return "".join(filter(str.isalnum, name.casefold()))
+
+
+@dataclass(frozen=True)
+class _PairColumns:
+    """The columns of scored pairs; ``is_search``: a query and a passage."""
+
+    texts: tuple[str, str]
+    score: str
+    is_search: bool = False
+
+
+def _find_pair_columns(table: _Table, names: str | None) -> _PairColumns:
+    """Find the columns of the two texts and the score: ``names``, else by usual plain names.
+
+    Raises InputError, which names the option ``--columns``, when a column is missing.
+    """
+    shown = list(table.columns[:3])
+    shown += ("TEXT", "TEXT", "SCORE")[len(shown) :]
+    columns_example = ",".join(shown)
+    example = f"--columns {join_lines(columns_example)}"
+    if names is not None:
+        columns = split_columns(names)
+        if len(columns) != 3 or len(set(columns)) != 3:
+            problem = f"{names!r} names {len(set(columns))} columns"
+            allowed = f"two texts and a score, e.g. {example}"
+            raise InputError("--columns", problem, allowed=allowed)
+        for column in columns:
+            require_column(column, table.columns, table.path)
+        return _PairColumns((columns[0], columns[1]), columns[2])
+
+    plain_names = table.get_plain_names()
+    hint = f"name yours: {example}"
+    pairs = [pair for pair in (*STS_COLUMN_PAIRS, *SEARCH_COLUMN_PAIRS) if plain_names >= set(pair)]
+    if not pairs:
+        raise table.make_missing_error("two columns of texts", COLUMNS_EXAMPLE, hint)
+    scores = [name for name in SCORE_COLUMNS if name in plain_names and name not in pairs[0]]
+    if not scores:
+        raise table.make_missing_error("a column of scores", COLUMNS_EXAMPLE, hint)
+    first, second = (table.get_column(name) for name in pairs[0])
+    is_search = pairs[0] in SEARCH_COLUMN_PAIRS
+    return _PairColumns((first, second), table.get_column(scores[0]), is_search)
+
+
+def _read_pairs(path: Path, reading: FileOptions) -> tuple[Task, Rows]:
+    """Read scored pairs, and make their task."""
+    table = _Table.read(path, reading.encoding)
+    columns = _find_pair_columns(table, reading.columns)
+
+    # read the pairs, and count the rows that lack a score or a text
+    skipped = Counter[str]()
+    pairs: list[tuple[str, str, float]] = []
+    for place, row in table.rows:
+        first, second = (_get_text(row, column, place) for column in columns.texts)
+        score = as_number(row.get(columns.score), place, columns.score, table.decimal_mark)
+        if score is None:
+            skipped["without a score"] += 1
         elif is_blank(first) or is_blank(second):
-            over["without a text"] += 1
+            skipped["without a text"] += 1
         else:
-            kept.append((first, second, _number(place, names[2], value)))
-    _require(path, len(kept), "pairs", over)
-    scores = [score for *_, score in kept]
-    alike = f"all {len(kept)} pairs are two equal texts" if all(one == two for one, two, _ in kept) else ""
-    if same := f"all {len(kept)} scores are {scores[0]:g}" if len(set(scores)) == 1 else alike:
-        raise InputError(path, same, hint="a correlation needs scores and texts that differ")
-    is_search = texts in SEARCHED
-    say(f"{path}: {len(kept):,} pairs ({', '.join(names)}), scores {min(scores):g} to {max(scores):g}{_passed(over)}")
-    sides = "; the first with the encoder's prompt for queries, the second with its prompt for documents"
-    task = Task(
-        name=f"{path.name}/cosine",
-        dataset=f"{path.name}/pairs",
-        group=OWN,
-        family="sts",
-        protocol="own pairs: Spearman correlation x 100 between the cosine of two text embeddings and the score, over "
-        f"all pairs; no model is fitted on top{sides if is_search else ''}",
-        metric="spearman",
-        sides=("query", "document") if is_search else None,
+            pairs.append((first, second, score))
+    row_count = len(pairs)
+    pairs, contradicted = _merge_repeated_pairs(pairs, in_order=columns.is_search)
+    _require_enough(path, len(pairs), "distinct pairs", skipped)
+
+    # a correlation with a constant is undefined
+    problem = None
+    scores = [score for _, _, score in pairs]
+    if len(set(scores)) == 1:
+        problem = f"all {len(pairs)} scores are {scores[0]:g}"
+    elif all(first == second for first, second, _ in pairs):
+        problem = f"all {len(pairs)} pairs are two equal texts"
+    if problem is not None:
+        raise InputError(path, problem, hint="a correlation needs scores and texts that differ")
+    names = ", ".join([*columns.texts, columns.score])
+    count = f"{len(pairs):,} pairs"
+    if len(pairs) < row_count:
+        count = f"{len(pairs):,} distinct pairs of {row_count:,}"
+    logger.info(
+        f"{path}: {count} ({names}), scores {min(scores):g} to "
+        f"{max(scores):g}{_describe_skipped(skipped)}"
     )
-    return task, Rows.of(kept)
+    if contradicted:
+        logger.warning(
+            f"{path}: pairs with different scores in several rows: {contradicted:,}; "
+            "their mean counts"
+        )
+    return _make_pairs_task(path.name, columns.is_search), Rows.from_tuples(pairs)
 
 
-def _search_task(name: str, metric: Metric) -> Task:
+def _merge_repeated_pairs(
+    pairs: Sequence[tuple[str, str, float]], in_order: bool
+) -> tuple[list[tuple[str, str, float]], int]:
+    """Return each distinct pair once, with the mean of its scores.
+
+    A repeated row adds nothing that a bootstrap may resample: with every row 20 times an interval
+    would be narrower by the square root of 20. Two pairs are the same when their texts differ in
+    letter case and white space alone.
+
+    Args:
+        pairs: (text, other text, score) of each row.
+        in_order: whether a pair with its texts exchanged is another pair, as of query and passage.
+
+    Returns the distinct pairs, in order and in the spelling of their first rows, and how many of
+    them have different scores.
+    """
+    scores: dict[tuple[str, str], list[float]] = {}
+    spellings: dict[tuple[str, str], tuple[str, str]] = {}
+    for first, second, score in pairs:
+        key = (" ".join(first.casefold().split()), " ".join(second.casefold().split()))
+        if not in_order and key[0] > key[1]:
+            key = (key[1], key[0])
+        spellings.setdefault(key, (first, second))
+        scores.setdefault(key, []).append(score)
+
+    distinct = [(*spellings[key], fmean(values)) for key, values in scores.items()]
+    contradicted = sum(len(set(values)) > 1 for values in scores.values())
+    return distinct, contradicted
+
+
+def _make_pairs_task(name: str, is_search: bool) -> Task:
+    """Make the task that scores the pairs of the file ``name`` by cosine."""
+    prompts = (
+        "; the first with the encoder's prompt for queries, the second with its prompt for "
+        "documents"
+    )
+    return Task(
+        name=f"{name}/cosine",
+        dataset=f"{name}/pairs",
+        group=OWN_GROUP,
+        family="sts",
+        protocol="own pairs: Spearman correlation x 100 between the cosine of two text embeddings "
+        f"and the score, over all pairs; no model is fitted on top{prompts if is_search else ''}",
+        metric="spearman",
+        sides=SIDES if is_search else None,
+    )
+
+
+def _make_search_task(name: str, metric: Metric) -> Task:
+    """Make the task that ranks the documents for the queries of the file ``name``."""
     return Task(
         name=f"{name}/{metric}",
         dataset=f"{name}/search",
-        group=OWN,
+        group=OWN_GROUP,
         family="search",
-        protocol=f"own queries: {metric} x 100 of the documents ranked by cosine, as trec_eval computes it, mean over "
-        "queries with a relevant document; the encoder's own prompts for queries and documents",
+        protocol=f"own queries: {metric} x 100 of the documents ranked by cosine, as trec_eval "
+        "computes it, without the document of the query's own id unless that is relevant, mean "
+        "over queries with a relevant document; the encoder's own prompts for queries and "
+        "documents",
         metric=metric,
         unit="queries",
         fitted_on=(CORPUS, QRELS),
-        sides=("query", "document"),
+        sides=SIDES,
     )
 
 
-def _search(queries: Path, corpus: Path, qrels: Path) -> dict[str, Rows]:
-    """The judged queries (id, text; number of relevant documents), the corpus (id, text) and the judgements."""
-    asked, documents = _by_id(queries, "query"), _by_id(corpus, "document")
-    columns, rows = _opened(qrels)
-    query, document, grade = (_column(qrels, columns, *names) for names in (IDS["query"], IDS["document"], GRADES))
-    judged, unknown = dict[tuple[str, str], float](), list[tuple[str, str]]()
-    for place, row in rows:
-        ids = as_text(row.get(query), place, query), as_text(row.get(document), place, document)
-        if ids in judged:
-            raise InputError(place, f"judges query {ids[0]!r} and document {ids[1]!r} twice")
-        for name, known, file in zip(ids, (asked, documents), (queries, corpus), strict=True):
-            if name not in known:
-                unknown.append((place, f"names the id {name!r}, which {file.name} lacks"))
-        value = _number(place, grade, row.get(grade))
-        if value != int(value):
-            raise InputError(place, f"its score is {value:g}", allowed="whole numbers; above 0 is relevant")
-        judged[ids] = max(value, 0.0)
-    if unknown:
-        raise InputError(*unknown[0], hint=f"{len(unknown)} such ids in all; give files of one collection")
-    relevant = Counter(query for (query, _), value in judged.items() if value > 0)
+def _read_search(
+    queries_path: Path, corpus_path: Path, qrels_path: Path, encoding: str | None
+) -> dict[str, Rows]:
+    """Read the judged queries, the corpus and the judgements, in BEIR's layout or TREC's.
+
+    Queries are (id, text; number of relevant documents), documents (id, text; 0), judgements
+    (query, document; grade).
+    """
+    # read the three files
+    queries = _read_texts(queries_path, "query", encoding)
+    documents = _read_texts(corpus_path, "document", encoding)
+    judged_files = ((queries_path.name, queries), (corpus_path.name, documents))
+    grades = _read_judgements(qrels_path, judged_files, encoding)
+
+    # keep the queries that have a text and a relevant document
+    relevant = Counter(query for (query, _), grade in grades.items() if grade > 0)
     if not relevant:
-        raise InputError(qrels, f"none of its {len(judged)} judgements is relevant", allowed="a score above 0")
-    over = Counter({"without a relevant document": sum(name not in relevant for name in asked)})
-    _require(queries, len(relevant), "queries", over)
-    found = f"{relevant.total():,} relevant judgements of {len(documents):,} documents{_passed(over)}"
-    say(f"{queries}: {len(relevant):,} queries with {found}")
+        problem = f"none of its {len(grades)} judgements is relevant"
+        raise InputError(qrels_path, problem, allowed="a score above 0")
+    judged: list[tuple[str, str, float]] = []
+    skipped = Counter[str]()
+    for query, text in queries.items():
+        if query not in relevant:
+            skipped["without a relevant document"] += 1
+        elif is_blank(text):
+            skipped["without a text"] += 1
+        else:
+            judged.append((query, text, float(relevant[query])))
+    _require_enough(queries_path, len(judged), "queries", skipped)
+
+    # say what was read, and what lowers or changes the score
+    judgements = sum(int(count) for _, _, count in judged)
+    logger.info(
+        f"{queries_path}: {len(judged):,} queries with {judgements:,} relevant judgements "
+        f"of {len(documents):,} documents{_describe_skipped(skipped)}"
+    )
+    empty = sum(is_blank(text) for text in documents.values())
+    if empty:
+        logger.warning(f"{corpus_path}: {empty:,} of {len(documents):,} documents have no text")
+    shared_ids = sum(query in documents for query, _, _ in judged)
+    if shared_ids:
+        logger.info(
+            f"{corpus_path}: {shared_ids:,} documents have the id of a query; a query "
+            "does not find the document of its own id, unless that is judged relevant"
+        )
     return {
-        SPLIT: Rows.of([(name, text, float(relevant[name])) for name, text in asked.items() if name in relevant]),
-        CORPUS: Rows.of([(name, text, 0.0) for name, text in documents.items()]),
-        QRELS: Rows.of([(*ids, value) for ids, value in judged.items()]),
+        SPLIT: Rows.from_tuples(judged),
+        CORPUS: Rows.from_tuples([(name, text, 0.0) for name, text in documents.items()]),
+        QRELS: Rows.from_tuples([(*ids, grade) for ids, grade in grades.items()]),
     }
 
 
-def _by_id(path: Path, kind: Side) -> dict[str, str]:
-    """The texts of queries or documents by id; a document's title stands before its text, as in BEIR."""
-    columns, rows = _opened(path)
-    names = [_column(path, columns, *IDS[kind]), _column(path, columns, *BODIES[kind])]
-    titles = [columns["title"]] if kind == "document" and "title" in columns else []
-    found = dict[str, str]()
-    for place, row in rows:
-        name, *parts = (as_text(row.get(column), place, column) for column in (names[0], *titles, names[1]))
-        if name in found:
-            raise InputError(place, f"the id {name!r} stands twice", hint="each text needs an id of its own")
-        found[name] = " ".join(parts).strip()
-    return found
+class _Judgement(NamedTuple):
+    """A judgement: its place in the file, the ids of query and document, and the grade."""
+
+    place: str
+    query: str
+    document: str
+    grade: float | None
 
 
-def _opened(path: Path) -> tuple[dict[str, str], Iterator[tuple[str, Mapping[str, Any]]]]:
-    """Columns by their plain names (``Sentence_1`` is sentence1), and rows with their places."""
+def _read_judgements(
+    path: Path, judged_files: Sequence[tuple[str, Mapping[str, str]]], encoding: str | None
+) -> dict[tuple[str, str], float]:
+    """Read the grade of every judged (query, document).
+
+    judged_files: (file name, texts by id) of the queries and of the documents. Raises InputError
+    for an id that is not among them, for a repeated judgement and for a grade that is not whole.
+    """
+    grades: dict[tuple[str, str], float] = {}
+    unknown: list[tuple[str, str]] = []
+    for place, query, document, grade in _iter_judgements(path, encoding):
+        if (query, document) in grades:
+            ids = f"query {_quote_id(query)} and document {_quote_id(document)}"
+            raise InputError(place, f"judges {ids} twice")
+        for name, (file, texts) in zip((query, document), judged_files, strict=True):
+            if name not in texts:
+                unknown.append((place, f"names the id {_quote_id(name)}, which {file} lacks"))
+        if grade is None or not grade.is_integer():
+            problem = "has no score" if grade is None else f"its score is {grade:g}"
+            raise InputError(place, problem, allowed="whole numbers; above 0 is relevant")
+        grades[query, document] = max(grade, 0.0)
+    if unknown:
+        hint = f"{len(unknown)} such ids in all; give files of one collection"
+        raise InputError(*unknown[0], hint=hint)
+    return grades
+
+
+def _iter_judgements(path: Path, encoding: str | None) -> Iterator[_Judgement]:
+    """Yield the judgements of a file: TREC's four columns, or a table with a header.
+
+    TREC's lines are query, iteration, document and grade, without a header. Raises InputError for
+    a table without the three columns.
+    """
     if not path.is_file():
         raise InputError(path, "no such file")
-    names, rows = open_rows(path, path)
-    plain = {"".join(filter(str.isalnum, name.casefold())): name for name in names}
-    return plain, ((f"{path}:{line}", row) for line, row in rows)
+    is_text = require_kind(path, path) in (".txt", ".tsv", ".csv")
+    lines = open_lines(path, path, encoding) if is_text else iter(())
+    first = next(((number, line) for number, line in lines if line.strip()), (1, ""))
+    if _is_trec_line(first[1]):
+        for number, line in chain([first], lines):
+            place = f"{path}:{number}"
+            cells = line.split()
+            if not cells:
+                continue
+            if not _is_trec_line(line):
+                problem = (
+                    f"is not a line of TREC's judgements: {join_lines(line, SHOWN_CHARACTERS)}"
+                )
+                raise InputError(place, problem, allowed="QUERY 0 DOCUMENT GRADE")
+            yield _Judgement(place, cells[0], cells[2], float(cells[3]))
+        return
+
+    table = _Table.read(path, encoding)
+    if any(re.fullmatch(r"-?\d+", column) for column in table.columns):
+        problem = f"has no header: its first row is {join_names(table.columns)}"
+        allowed = "a first row query-id, corpus-id, score; or TREC's lines QUERY 0 DOCUMENT GRADE"
+        raise InputError(path, problem, allowed=allowed)
+    columns = [table.find_column(ID_COLUMNS["query"]), table.find_column(ID_COLUMNS["document"])]
+    grade_column = table.find_column(GRADE_COLUMNS)
+    for place, row in table.rows:
+        query, document = (_get_text(row, column, place) for column in columns)
+        grade = as_number(row.get(grade_column), place, grade_column, table.decimal_mark)
+        yield _Judgement(place, query, document, grade)
 
 
-def _column(path: Path, columns: Mapping[str, str], *names: str) -> str:
-    found = next((columns[name] for name in names if name in columns), None)
-    if found is None:
-        raise _lacking(path, "a column", columns, f"one of {', '.join(names)}")
-    return found
+def _quote_id(name: str) -> str:
+    """Return an id for an error: quoted, in one line, at most ``SHOWN_CHARACTERS`` characters."""
+    return repr(join_lines(name, SHOWN_CHARACTERS))
 
 
-def _lacking(path: Path, what: str, columns: Mapping[str, str], allowed: str) -> InputError:
-    return InputError(path, f"lacks {what} (columns {', '.join(columns.values())})", allowed=allowed)
+def _is_trec_line(line: str) -> bool:
+    """Whether a line is query, iteration, document and whole grade, separated by spaces or tabs."""
+    return re.fullmatch(r"\S+\s+\S+\s+\S+\s+-?\d+", line.strip()) is not None
 
 
-def _number(place: str, column: str, value: object) -> float:
-    try:
-        found = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise InputError(place, f"its {column} is {value!r}", allowed="a number, e.g. 4.2") from None
-    if not isfinite(found):
-        raise InputError(place, f"its {column} is {found}", allowed="a number; an empty one passes the row over")
-    return found
+def _read_texts(path: Path, kind: Side, encoding: str | None) -> dict[str, str]:
+    """Read the texts of queries or documents by id; as in BEIR, a title precedes its text.
+
+    Raises InputError for an id that is missing or stands twice.
+    """
+    table = _Table.read(path, encoding)
+    columns = [table.find_column(ID_COLUMNS[kind]), table.find_column(TEXT_COLUMNS[kind])]
+    if kind == "document" and "title" in table.get_plain_names():
+        columns.insert(1, table.get_column("title"))
+    texts: dict[str, str] = {}
+    for place, row in table.rows:
+        name, *parts = (_get_text(row, column, place) for column in columns)
+        if is_blank(name):
+            raise InputError(place, f"has no {columns[0]}", hint="each text needs an id of its own")
+        if name in texts:
+            raise InputError(
+                place,
+                f"the id {_quote_id(name)} stands twice",
+                hint="each text needs an id of its own",
+            )
+        texts[name] = " ".join(part for part in parts if part).strip()
+    return texts
 
 
-def _require(path: Path, count: int, unit: str, over: Counter[str]) -> None:
-    if count < FEWEST:
-        raise InputError(path, f"has {count} {unit}{_passed(over)}", allowed=f"{FEWEST} or more")
+def _require_enough(path: Path, count: int, unit: str, skipped: Counter[str]) -> None:
+    if count < LEAST_COUNT:
+        problem = f"has too few {unit} ({count}){_describe_skipped(skipped)}"
+        raise InputError(path, problem, allowed=f"{LEAST_COUNT} or more")
 
 
-def _passed(over: Counter[str]) -> str:
-    """How many rows were passed over and why, as the end of a sentence."""
-    said = [f"{count:,} {why}" for why, count in over.items() if count]
-    return f"; passed over: {', '.join(said)}" if said else ""
+def _describe_skipped(skipped: Counter[str]) -> str:
+    """Describe how many rows were passed over and why, as the end of a sentence."""
+    reasons = [f"{count:,} {reason}" for reason, count in skipped.items() if count]
+    return f"; passed over: {', '.join(reasons)}" if reasons else ""

@@ -1,133 +1,174 @@
-"""Evaluation tasks and data sets by name. A name is ``<data set>/<protocol>``; groups stand for their tasks."""
+"""Evaluation tasks and datasets by name, ``<dataset>/<protocol>``; groups stand for their tasks."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import product
 
-from eval.tasks.sts import ORIGINALS, REGRESSIONS, SENTEVAL_DATA, YEARS
-from eval.tasks.sts import TASKS as STS_TASKS
-from eval.tasks.task import DataSet, Task
-from eval.tasks.transfer import MODES, PROBING, TRANSFER, VALIDATION
-from hub.contract.results import Average, TaskScore
-from hub.errors import InputError, did_you_mean
+from sts_dino.eval.tasks.sts import ORIGINALS, REGRESSIONS, SENTEVAL_DATA, YEARS
+from sts_dino.eval.tasks.sts import TASKS as STS_TASKS
+from sts_dino.eval.tasks.task import DataSet, Task
+from sts_dino.eval.tasks.transfer import MODES, PROBING, TRANSFER, VALIDATION
+from sts_dino.hub.contract.results import Average, TaskScore
+from sts_dino.hub.errors import InputError, suggest_choice
+
+MTEB = "mteb/"
+_CLASSIFICATIONS = (*TRANSFER, *PROBING)
+_PAPERS = ("sts", "sts-original", "transfer", "probing")
+
 
 _DECLARED = (
     *STS_TASKS,
-    *(one.task(mode) for mode in MODES for one in TRANSFER),
+    *(data.make_task(mode) for mode, data in product(MODES, TRANSFER)),
     *REGRESSIONS,
-    *(one.task(mode) for mode in MODES for one in PROBING),
-    *(one.validation_task(mode) for mode in MODES for one in (*TRANSFER, *PROBING)),
+    *(data.make_task(mode) for mode, data in product(MODES, PROBING)),
+    *(data.make_validation_task(mode) for mode, data in product(MODES, _CLASSIFICATIONS)),
 )
-_DATA = (*(one.dataset for one in (*TRANSFER, *PROBING)), *SENTEVAL_DATA, *ORIGINALS)
+_DATASETS = (*(data.dataset for data in _CLASSIFICATIONS), *SENTEVAL_DATA, *ORIGINALS)
 TASKS: dict[str, Task] = {task.name: task for task in _DECLARED}
-DATASETS: dict[str, DataSet] = {dataset.name: dataset for dataset in _DATA}
-MTEB = "mteb/"
-_PAPERS = ("sts", "sts-original", "transfer", "probing")
-GROUPS: dict[str, tuple[Task, ...]] = {
-    group: tuple(task for task in _DECLARED if task.group == group)
-    for group in dict.fromkeys(task.group for task in _DECLARED)
-} | {"papers": tuple(task for task in _DECLARED if task.group in _PAPERS and "-original/" not in task.name)}
+DATASETS: dict[str, DataSet] = {dataset.name: dataset for dataset in _DATASETS}
+
+
+def _group_tasks() -> dict[str, tuple[Task, ...]]:
+    """Map each group to its tasks; the group ``papers`` has the tasks of the papers' tables."""
+    groups: dict[str, list[Task]] = {}
+    for task in _DECLARED:
+        groups.setdefault(task.group, []).append(task)
+    papers = [task for task in _DECLARED if task.group in _PAPERS]
+    groups["papers"] = [task for task in papers if "-original/" not in task.name]
+    return {name: tuple(tasks) for name, tasks in groups.items()}
+
+
+GROUPS = _group_tasks()
 
 
 def find_dataset(name: str) -> DataSet:
-    """The data set called ``name``. Raises InputError with the nearest known name."""
+    """Find a dataset. Raises InputError, with the nearest known name, for an unknown name."""
     if name in DATASETS:
         return DATASETS[name]
-    hint = did_you_mean(name, DATASETS)
+    hint = suggest_choice(name, DATASETS)
     raise InputError("data set", f"unknown name {name!r}", allowed=", ".join(DATASETS), hint=hint)
 
 
 def find_tasks(names: Iterable[str]) -> tuple[Task, ...]:
-    """The tasks of ``names`` in order, each once; a group stands for its tasks. Raises InputError as ``find_task``."""
-    found = [task for name in names for task in GROUPS.get(name) or (find_task(name),)]
-    return tuple(dict.fromkeys(found))
+    """Find the tasks of ``names`` in order, each once; the name of a group gives its tasks.
+
+    Raises InputError for an unknown name, as ``find_task`` does.
+    """
+    tasks: list[Task] = []
+    for name in names:
+        tasks += GROUPS[name] if name in GROUPS else (find_task(name),)
+    return tuple(dict.fromkeys(tasks))
 
 
 def find_task(name: str) -> Task:
-    """The task called ``name``; ``mteb/NAME`` is any task, benchmark or task type that mteb knows by that name.
+    """Find a task. ``mteb/NAME`` makes the task for any task, benchmark or task type of mteb.
 
-    Raises InputError with the nearest known names.
+    Raises InputError, with the nearest known name, for an unknown name.
     """
     if name in TASKS:
         return TASKS[name]
     if name.startswith(MTEB) and name != MTEB:
-        of_mteb = name.removeprefix(MTEB)
-        return Task(name, of_mteb, "mteb", "mteb", f"{of_mteb} as MTEB defines it, its main score x 100", None)
-    same = [task for task in TASKS if task.startswith(f"{name.partition('/')[0]}/")]
-    allowed = same or [*GROUPS, "or a task of these", f"{MTEB}NAME"]
-    hint = did_you_mean(name, same or (*GROUPS, *TASKS))
-    raise InputError("evaluation.task", f"unknown task {name!r}", allowed=", ".join(allowed), hint=hint)
+        mteb_name = name.removeprefix(MTEB)
+        return Task(
+            name=name,
+            dataset=mteb_name,
+            group="mteb",
+            family="mteb",
+            protocol=f"{mteb_name} as MTEB defines it, its main score x 100",
+            metric=None,
+        )
 
-
-CLASSIFICATION = ("mr", "cr", "subj", "mpqa", "sst2", "sst5", "trec", "sick-e")
+    # suggest the dataset's own tasks, else any name
+    dataset = name.partition("/")[0]
+    choices = allowed = [task for task in TASKS if task.startswith(f"{dataset}/")]
+    if not choices:
+        choices = [*GROUPS, *TASKS]
+        allowed = [*GROUPS, "or a task of these", f"{MTEB}NAME"]
+    hint = suggest_choice(name, choices)
+    raise InputError(
+        "evaluation.task", f"unknown task {name!r}", allowed=", ".join(allowed), hint=hint
+    )
 
 
 @dataclass(frozen=True)
 class Definition:
-    """An average by name: the mean over the main scores of ``tasks``."""
+    """The definition of an average: the mean over the main scores of ``tasks``."""
 
     name: str
     words: str
     tasks: tuple[str, ...]
 
-    def of(self, scores: Mapping[str, TaskScore]) -> Average | None:
-        """The average of scores by task name; None unless all tasks are there."""
+    def compute(self, scores: Mapping[str, TaskScore]) -> Average | None:
+        """Average ``scores`` (task → score); None unless every task has a score."""
         if not scores.keys() >= set(self.tasks):
             return None
         mean = sum(scores[task].main_score for task in self.tasks) / len(self.tasks)
         return Average(name=self.name, definition=self.words, score=mean, tasks=self.tasks)
 
 
-def _named(names: Iterable[str], protocol: str) -> tuple[str, ...]:
-    return tuple(f"{name}/{protocol}" for name in names)
+def _name_tasks(datasets: Iterable[str], protocol: str) -> tuple[str, ...]:
+    return tuple(f"{dataset}/{protocol}" for dataset in datasets)
 
 
-_SENTEVAL = (*CLASSIFICATION, "mrpc")
-_PROBING = tuple(one.name for one in PROBING)
-_WITHOUT_TEST_ROWS = (
-    "mean accuracy on what SentEval's classification tasks choose their regularisation by, SNLI left out: for choices "
-    "between encoders, without test rows"
-)
+def _define_validation(name: str, words: str, datasets: Iterable[str]) -> list[Definition]:
+    """Define the averages over the validation tasks of datasets, one for each probe mode."""
+    definitions = []
+    for mode in MODES:
+        tasks = _name_tasks(datasets, f"{mode}{VALIDATION}")
+        definitions.append(Definition(f"{name}-{mode}", words, tasks))
+    return definitions
+
+
+_SENTEVAL = ("mr", "cr", "subj", "mpqa", "sst2", "sst5", "trec", "sick-e", "mrpc")
+_PROBING = tuple(classification.name for classification in PROBING)
 DEFINITIONS = (
     Definition(
         "declutr-probing",
-        "mean accuracy over SentEval's ten probing tasks (Giorgi et al. 2021, appendix C.2, table 3)",
-        _named(_PROBING, "senteval"),
+        "mean accuracy over SentEval's ten probing tasks "
+        "(Giorgi et al. 2021, appendix C.2, table 3)",
+        _name_tasks(_PROBING, "senteval"),
     ),
-    *(
-        Definition(f"validation-{kind}{mode}", words, _named(names, f"{mode}{VALIDATION}"))
-        for kind, words, names in (
-            ("", _WITHOUT_TEST_ROWS, _SENTEVAL),
-            ("probing-", "the same of SentEval's ten probing tasks", _PROBING),
-        )
-        for mode in MODES
+    *_define_validation(
+        "validation",
+        "mean accuracy on what SentEval's classification tasks choose their regularisation by, "
+        "SNLI left out: for choices between encoders, without test rows",
+        _SENTEVAL,
     ),
+    *_define_validation("validation-probing", "the same of SentEval's ten probing tasks", _PROBING),
     Definition(
         "auto-nli-sts",
-        "mean Spearman correlation over STS12-16 (all), STS-B and SICK-R by cosine, in SentEval's text form, as "
-        "SimCSE's toolkit scores them (Sato et al. 2024, table 2)",
-        (*_named(YEARS, "all"), "stsb-tokenised/cosine", "sick-r-tokenised/cosine"),
+        "mean Spearman correlation over STS12-16 (all), STS-B and SICK-R by cosine, in SentEval's "
+        "text form, as SimCSE's toolkit scores them (Sato et al. 2024, table 2)",
+        (*_name_tasks(YEARS, "all"), "stsb-tokenised/cosine", "sick-r-tokenised/cosine"),
     ),
     Definition(
         "auto-nli-transfer",
         "mean accuracy over MR, CR, SUBJ, MPQA, SST2, TREC and MRPC (Sato et al. 2024, appendix C)",
-        _named(("mr", "cr", "subj", "mpqa", "sst2", "trec", "mrpc"), "senteval"),
+        _name_tasks(("mr", "cr", "subj", "mpqa", "sst2", "trec", "mrpc"), "senteval"),
     ),
     Definition(
         "dino-sts",
-        "mean Spearman correlation over STS12-16 (all), STSb and SICK by cosine, the last two in their original text "
-        "form (Schick & Schütze 2021, table 1)",
-        (*_named(YEARS, "all"), "stsb/cosine", "sick-r/cosine"),
+        "mean Spearman correlation over STS12-16 (all), STSb and SICK by cosine, the last two in "
+        "their original text form (Schick & Schütze 2021, table 1)",
+        (*_name_tasks(YEARS, "all"), "stsb/cosine", "sick-r/cosine"),
     ),
     Definition(
         "dino-sts12-16-mean",
-        "mean over STS12-16 of the mean Spearman correlation over subsets (Schick & Schütze 2021, table 5)",
-        _named(YEARS, "mean"),
+        "mean over STS12-16 of the mean Spearman correlation over subsets "
+        "(Schick & Schütze 2021, table 5)",
+        _name_tasks(YEARS, "mean"),
     ),
 )
 
 
-def averages(scores: Iterable[TaskScore]) -> tuple[Average, ...]:
-    """Every average whose tasks are all there: of test (all rows, where folds are cut), or of tasks on validation."""
-    named = {score.task: score for score in scores if score.split in ("test", "all") or VALIDATION in score.task}
-    found = (definition.of(named) for definition in DEFINITIONS)
-    return tuple(average for average in found if average is not None)
+def compute_averages(scores: Iterable[TaskScore]) -> tuple[Average, ...]:
+    """Compute every declared average whose tasks all have a score.
+
+    Only scores on the splits ``test`` and ``all`` count, and the scores of validation tasks.
+    """
+    by_task = {}
+    for score in scores:
+        if score.split in ("test", "all") or VALIDATION in score.task:
+            by_task[score.task] = score
+    averages = [definition.compute(by_task) for definition in DEFINITIONS]
+    return tuple(average for average in averages if average is not None)

@@ -1,47 +1,57 @@
-"""Evaluation data: content of files, rows of a split with their hash, and the pins that these are held against."""
+"""Evaluation data: files, rows with their hash, the pins of rows, and the readers of SentEval's
+files.
+
+The readers keep the toolkit's encodings, row order and class numbers.
+"""
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from hub.errors import InputError
+from sts_dino.hub.errors import InputError
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file's bytes and the place that messages name."""
+    """The bytes of a file, and the place that errors name."""
 
     place: str
     content: bytes
 
-    def lines(self, encoding: str = "utf-8") -> list[str]:
-        """Lines ended by a newline, or by a carriage return and one; blank lines count.
+    def split_lines(self, encoding: str = "utf-8") -> list[str]:
+        """Return the lines, split at newlines, without carriage returns; blank lines count.
 
-        Not ``str.splitlines``: it also breaks at characters that stand inside sentences. Raises InputError when the
-        bytes are not in ``encoding``.
+        ``str.splitlines`` would also split at characters that stand inside sentences. Raises
+        InputError when the bytes are not in ``encoding``.
         """
         try:
             text = self.content.decode(encoding)
         except UnicodeDecodeError as error:
-            raise InputError(self.place, f"is not {encoding} (byte {error.start})", hint="restore the file") from error
-        lines = text.removesuffix("\n").split("\n") if text else []
-        return [line.removesuffix("\r") for line in lines]
+            raise InputError(
+                self.place, f"is not {encoding} (byte {error.start})", hint="restore the file"
+            ) from error
+        if not text:
+            return []
+        return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
 
-    def cells(self, columns: int, encoding: str = "utf-8", header: bool = False) -> Iterator[tuple[str, list[str]]]:
-        """(place, cells) of every line, split at tabs and nowhere else: these files know no quoting.
+    def iter_cells(
+        self, columns: int, encoding: str = "utf-8", header: bool = False
+    ) -> Iterator[tuple[str, list[str]]]:
+        """Yield (place, cells) of every line, split at tabs; quotation marks are text.
 
-        Raises InputError naming the line that has fewer than ``columns`` cells.
+        Raises InputError naming a line with fewer than ``columns`` cells. ``header``: whether the
+        first line is skipped.
         """
-        for number, line in enumerate(self.lines(encoding), start=1):
+        for number, line in enumerate(self.split_lines(encoding), start=1):
             if header and number == 1:
                 continue
             cells = line.split("\t")
@@ -51,39 +61,27 @@ class DataFile:
             yield f"{self.place}:{number}", cells
 
 
-def names_in_layout(name: str) -> tuple[str, ...]:
-    """A file's names: in the whole layout, and where its ``downstream`` folder is the root (as in SimCSE's archive)."""
-    return tuple(dict.fromkeys((name, name.removeprefix("downstream/"))))
-
-
-def in_directory(root: Path, option: str, name: str) -> DataFile:
-    """A file of a local directory in SentEval's layout (``downstream/``, ``probing/``; or ``downstream`` itself, by any
-    name), or in the STS organisers'.
-    """
-    if not root.is_dir():
-        raise InputError(root, "no such directory", hint=f"check {option}")
-    inside = root.resolve().name == "downstream" and not (root / "downstream").is_dir()
-    for candidate in names_in_layout(name):
-        path = (root.parent if inside else root) / candidate
-        if path.is_file():
-            return DataFile(str(path), path.read_bytes())
-    hint = f"{option} needs the whole layout: restore the file, or score without its task"
-    raise InputError(root / name, "no such data file", hint=hint)
-
-
+SMALLEST_NORM = 1e-12  # divides a zero vector, whose cosine is then 0
 Vector = NDArray[np.float64]
-Labels = NDArray[np.int64]
 Indices = NDArray[np.intp]
-Subset = tuple[str, int, int]
 Row = tuple[str | float | int, ...]
+
+
+class Subset(NamedTuple):
+    """Consecutive rows ``start`` to ``stop`` (exclusive) that come from one corpus."""
+
+    name: str
+    start: int
+    stop: int
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a split, in the data set's own text form; ``sha256`` is the same wherever they were read.
+    """The rows of a split, in the dataset's own text form.
 
-    ``columns`` are the texts: one a row, or the two of a pair. ``target`` (n,) is the human score, the number of the
-    class in ``classes``. ``subsets`` are (name, start, stop) of consecutive rows, if any.
+    ``columns``: one column of texts, or the two columns of pairs, n texts each. ``target`` (n,):
+    human scores, or the numbers of classes in ``classes``. ``subsets``: consecutive parts by their
+    corpus. ``sha256``: of the rows alone, whatever their file's form.
     """
 
     columns: tuple[tuple[str, ...], ...]
@@ -93,17 +91,14 @@ class Rows:
     sha256: str = ""
 
     @classmethod
-    def of(
-        cls,
-        rows: Sequence[Row],
-        classes: Sequence[str] = (),
-        subsets: Sequence[Subset] = (),
+    def from_tuples(
+        cls, rows: Sequence[Row], classes: Sequence[str] = (), subsets: Sequence[Subset] = ()
     ) -> "Rows":
-        """From (text, target) or (sentence1, sentence2, target), with their hash."""
+        """Make rows of tuples (text, target) or (sentence1, sentence2, target), with their hash."""
         *columns, target = zip(*rows, strict=True) if rows else ((),)
         numbers = np.array(target, dtype=np.int64 if classes else np.float64)
-        found = cls(tuple(columns), numbers, tuple(classes), tuple(subsets))
-        return replace(found, sha256=rows_sha256(found))
+        unhashed = cls(tuple(columns), numbers, tuple(classes), tuple(subsets))
+        return replace(unhashed, sha256=hash_rows(unhashed))
 
     def __len__(self) -> int:
         return len(self.target)
@@ -120,59 +115,69 @@ class Rows:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Every text, in order, repeats included."""
-        return tuple(text for column in self.columns for text in column)
+        """Every text: the first column, then the second; repeated texts included."""
+        return sum(self.columns, ())
 
-    def canonical(self) -> Iterable[Row]:
-        """The rows as they enter the hash: texts, then score or class name."""
-        target = [self.classes[label] for label in self.target] if self.classes else self.target.tolist()
+    def iter_canonical(self) -> Iterable[Row]:
+        """Return the rows of the hash: texts, then the score or the name of the class."""
+        target: list[Any] = self.target.tolist()
+        if self.classes:
+            target = [self.classes[label] for label in target]
         return zip(*self.columns, target, strict=True)
 
-    def take(self, chosen: Indices) -> "Rows":
-        """Some rows (sorted), with the SHA-256 of the whole."""
-        ends = [(name, *np.searchsorted(chosen, (start, stop)).tolist()) for name, start, stop in self.subsets]
+    def select(self, chosen: Indices) -> "Rows":
+        """Return the rows ``chosen`` (sorted indices), with the SHA-256 of all rows."""
+        subsets = []
+        for name, *bounds in self.subsets:
+            start, stop = np.searchsorted(chosen, bounds).tolist()
+            if start < stop:
+                subsets.append(Subset(name, start, stop))
         return replace(
             self,
-            columns=tuple(tuple(column[row] for row in chosen) for column in self.columns),
+            columns=tuple(tuple(np.array(column, object)[chosen]) for column in self.columns),
             target=self.target[chosen],
-            subsets=tuple((name, start, stop) for name, start, stop in ends if start < stop),
+            subsets=tuple(subsets),
         )
 
 
-def drawn(rows: Rows, limit: int | None, seed: int) -> Rows:
-    """``limit`` of the rows (all when None), in their order: every subset and class with its share.
+def draw_rows(rows: Rows, limit: int | None, seed: int) -> Rows:
+    """Draw ``limit`` rows (None: all) with ``seed``, in their order.
 
-    The first rows would be no sample: STSb's begin with captions, labelled rows often lie sorted by class.
+    Every subset and class keeps its share. The first rows would be a biased sample: STSb begins
+    with captions, and labelled rows are often sorted by class.
     """
     if limit is None or limit >= len(rows):
         return rows
     strata = rows.target.copy() if rows.classes else np.zeros(len(rows), dtype=np.intp)
     for number, (_, start, stop) in enumerate(rows.subsets):
         strata[start:stop] = number
-    return rows.take(spread(strata, limit, seed))
+    return rows.select(draw_indices(strata, limit, seed))
 
 
-def spread(strata: NDArray[np.integer], limit: int, seed: int) -> Indices:
-    """Indices (limit,), sorted, of rows drawn without replacement, each as likely as any other.
+def draw_indices(strata: NDArray[np.integer], limit: int, seed: int) -> Indices:
+    """Draw sorted row indices (limit,) without replacement, every row equally likely.
 
-    ``strata`` (n,) numbers each row's group; a group's share of the drawn rows is its share of all, but for rounding
-    (systematic sampling of shuffled rows, sorted by group).
+    ``strata`` (n,): the number of each row's group. Each group keeps its share, up to rounding:
+    rows are shuffled, sorted by group and sampled at equal distances.
     """
-    draw = np.random.default_rng(seed)
-    shuffled = draw.permutation(len(strata))
+    generator = np.random.default_rng(seed)
+    shuffled = generator.permutation(len(strata))
     by_group = shuffled[np.argsort(strata[shuffled], kind="stable")]
-    places = ((np.arange(limit) + draw.random()) * len(strata) / limit).astype(np.intp)
-    return np.sort(by_group[places])
+    positions = (np.arange(limit) + generator.random()) * len(strata) / limit
+    return np.sort(by_group[positions.astype(np.intp)])
 
 
 PINS_FILE = Path(__file__).with_name("pins") / "rows.yaml"
-RESTORE = "restore the files from their source: a score on other data would pass for a score on these"
+RESTORE_HINT = (
+    "restore the files from their source: a score on other data would pass for a score on these"
+)
 
 
 class RowsPin(BaseModel):
-    """A split's rows and their hash in canonical form; ``more``: how many further rows are accepted.
+    """The pin of a split's published rows.
 
-    ``subsets``: rows of every subset, in order.
+    ``rows``: their number. ``more``: the number of further rows that are accepted. ``sha256``: of
+    the rows. ``subsets``: name → rows of every subset, in order.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -182,46 +187,52 @@ class RowsPin(BaseModel):
     subsets: dict[str, int] = {}
 
 
-Pins = Mapping[str, Mapping[str, RowsPin]]  # data set → split → pin; empty for data of one's own, and for tests
+# dataset → split → pin; empty for a user's own data, and for tests
+Pins = Mapping[str, Mapping[str, RowsPin]]
 
 
 @cache
-def published() -> dict[str, dict[str, RowsPin]]:
-    """The pins of the published data, ``rows.yaml``."""
+def load_pins() -> dict[str, dict[str, RowsPin]]:
+    """Load the pins of the published data: dataset → split → pin."""
     pins = yaml.safe_load(PINS_FILE.read_text(encoding="utf-8"))
-    return {name: {split: RowsPin(**pin) for split, pin in splits.items()} for name, splits in pins.items()}
+    for splits in pins.values():
+        for split, pin in splits.items():
+            splits[split] = RowsPin(**pin)
+    return pins
 
 
 def check_rows(place: str, rows: Rows, pin: RowsPin | None) -> None:
-    """Raises InputError when a pinned split has other rows than the published ones, or another number of them."""
+    """Raise InputError naming ``place`` when rows differ from ``pin``; None accepts all rows."""
     if pin is None:
         return
+    sizes = {name: stop - start for name, start, stop in rows.subsets}
+    problem = None
     if not pin.rows <= len(rows) <= pin.rows + pin.more:
         expected = f"{pin.rows} to {pin.rows + pin.more}" if pin.more else str(pin.rows)
-        raise InputError(place, f"has {len(rows)} rows, expected {expected}", hint=RESTORE)
-    if pin.sha256 is not None and rows.sha256 != pin.sha256:
+        problem = f"has {len(rows)} rows, expected {expected}"
+    elif pin.sha256 is not None and rows.sha256 != pin.sha256:
         problem = f"has other rows: sha256 {rows.sha256[:12]}…, expected {pin.sha256[:12]}…"
-        raise InputError(place, problem, hint=RESTORE)
-    found = {name: stop - start for name, start, stop in rows.subsets}
-    if pin.subsets and found != pin.subsets:
-        raise InputError(place, f"has subsets of {found} rows, expected {pin.subsets}", hint=RESTORE)
+    elif pin.subsets and sizes != pin.subsets:
+        problem = f"has subsets of {sizes} rows, expected {pin.subsets}"
+    if problem is not None:
+        raise InputError(place, problem, hint=RESTORE_HINT)
 
 
-def rows_sha256(rows: Rows) -> str:
-    """SHA-256 of a split's rows, one JSON array a line, as UTF-8: equal wherever the same rows were read from."""
+def hash_rows(rows: Rows) -> str:
+    """Return the SHA-256 of a split's rows, one JSON array a line, as UTF-8."""
     digest = hashlib.sha256()
-    for row in rows.canonical():
+    for row in rows.iter_canonical():
         digest.update(json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
     return digest.hexdigest()
 
 
-def tokens(text: str) -> str:
-    """SentEval's text form: the tokens joined by single spaces."""
+def join_tokens(text: str) -> str:
+    """Return SentEval's text form: the tokens joined by single spaces."""
     return " ".join(text.split())
 
 
-def number(place: str, text: str, low: float, high: float) -> float:
-    """A score. Raises InputError when it is none, or not within low … high."""
+def parse_score(place: str, text: str, low: float, high: float) -> float:
+    """Parse a score. Raises InputError naming ``place`` unless it is within low … high."""
     try:
         value = float(text)
     except ValueError as error:
@@ -231,8 +242,149 @@ def number(place: str, text: str, low: float, high: float) -> float:
     return value
 
 
-def index(place: str, label: str, classes: Sequence[str]) -> int:
-    """The class's number. Raises InputError for an unknown class."""
+def parse_class(place: str, label: str, classes: Sequence[str]) -> int:
+    """Return the number of the class ``label``. Raises InputError for an unknown class."""
     if label not in classes:
-        raise InputError(place, f"unknown class {label!r}", allowed=", ".join(classes), hint="restore the file")
+        raise InputError(
+            place, f"unknown class {label!r}", allowed=", ".join(classes), hint="restore the file"
+        )
     return classes.index(label)
+
+
+# Facts of the toolkit's readers (facebookresearch/SentEval, ``senteval/*.py``): texts are tokens
+# split at white space; in the two-file tasks the first file has class 1 (SUBJ: ``objective``);
+# blank lines are rows. The toolkit sorts rows by length before it cuts folds. Here rows stay in the
+# order of the files, and the probe sorts them.
+BINARY = ("0", "1")
+FINE = ("0", "1", "2", "3", "4")
+TREC = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
+SICK = ("CONTRADICTION", "NEUTRAL", "ENTAILMENT")
+SNLI = ("entailment", "neutral", "contradiction")
+PART_CODES = {"train": "tr", "validation": "va", "test": "te"}  # in the files of probing tasks
+
+
+TextForm = Callable[[str], str]
+
+
+def read_two_classes(files: Sequence[DataFile]) -> Rows:
+    """Read MR, CR, SUBJ or MPQA: one text a line, Latin-1; the first file has class 1."""
+    rows: list[Row] = []
+    for label, file in zip((1, 0), files, strict=True):
+        rows += [(join_tokens(line), label) for line in file.split_lines("latin-1")]
+    return Rows.from_tuples(rows, BINARY)
+
+
+def read_table(
+    files: Sequence[DataFile],
+    columns: int,
+    texts: Sequence[int],
+    target: int,
+    classes: Sequence[str] = (),
+    span: tuple[float, float] = (0, 5),
+    header: bool = False,
+    form: TextForm = join_tokens,
+) -> Rows:
+    """Read tab-separated files, one after the other.
+
+    Raises InputError naming the line that is not in this form.
+
+    Args:
+        files: contents of the files.
+        columns: the least number of columns of a line.
+        texts: columns of the texts.
+        target: column of the class or, without ``classes``, of the score.
+        classes: names of the classes, in the order of their numbers.
+        span: lowest and highest score.
+        header: whether the first line names the columns.
+        form: gives a text its form.
+    """
+    rows: list[Row] = []
+    for file in files:
+        for place, cells in file.iter_cells(columns, header=header):
+            value: float
+            if classes:
+                value = parse_class(place, cells[target], classes)
+            else:
+                value = parse_score(place, cells[target], *span)
+            rows.append((*(form(cells[text]) for text in texts), value))
+    return Rows.from_tuples(rows, classes)
+
+
+def read_label_first(
+    files: Sequence[DataFile], classes: Sequence[str], encoding: str = "utf-8"
+) -> Rows:
+    """Read SST5 or TREC: the class (TREC: with a subclass behind a colon), a space, the text."""
+    rows: list[Row] = []
+    for place, cells in files[0].iter_cells(1, encoding):
+        label, _, text = cells[0].strip().partition(" ")
+        coarse_label = label.partition(":")[0]
+        rows.append((join_tokens(text), parse_class(place, coarse_label, classes)))
+    return Rows.from_tuples(rows, classes)
+
+
+def read_snli(files: Sequence[DataFile]) -> Rows:
+    """Read SNLI: classes, first and second texts in three parallel files.
+
+    The texts are read as Latin-1, as SentEval does. Raises InputError when the files have different
+    numbers of lines.
+    """
+    lines = [files[0].split_lines(), *(file.split_lines("latin-1") for file in files[1:])]
+    require_equal_line_counts(files, lines)
+    rows: list[Row] = []
+    for number, (label, first, second) in enumerate(zip(*lines, strict=True), start=1):
+        class_number = parse_class(f"{files[0].place}:{number}", label, SNLI)
+        rows.append((join_tokens(first), join_tokens(second), class_number))
+    return Rows.from_tuples(rows, SNLI)
+
+
+def read_probing(files: Sequence[DataFile], split: str) -> Rows:
+    """Read a split of a probing task, whose one file has lines of part code, class, …, text.
+
+    The class numbers follow the train part's classes, sorted as text (``10`` before ``5``). Raises
+    InputError for a line with another part code, or with a class that the train part lacks.
+    """
+    # the lines of the split, and the classes of the train part
+    train_labels = set()
+    lines = []
+    for place, (part, label, *_, text) in files[0].iter_cells(3):
+        if part not in PART_CODES.values():
+            raise InputError(
+                place, f"unknown part {part!r}", allowed="tr, va, te", hint="restore the file"
+            )
+        if part == PART_CODES["train"]:
+            train_labels.add(label)
+        if part == PART_CODES[split]:
+            lines.append((place, label, join_tokens(text)))
+    classes = sorted(train_labels)
+    rows = [(text, parse_class(place, label, classes)) for place, label, text in lines]
+    return Rows.from_tuples(rows, classes)
+
+
+def require_equal_line_counts(files: Sequence[DataFile], lines: Sequence[Sequence[str]]) -> None:
+    """Raise InputError when files that belong together have different numbers of lines."""
+    for file, content in zip(files, lines, strict=True):
+        if len(content) != len(lines[0]):
+            problem = f"has {len(content)} lines, {files[0].place} has {len(lines[0])}"
+            raise InputError(file.place, problem, hint="restore both files")
+
+
+def read_sts_year(files: Sequence[DataFile], subsets: Sequence[str], form: TextForm) -> Rows:
+    """Read a year's subsets in the toolkit's order; ``files``: input and gold file of each.
+
+    An empty line of a gold file means that the pair was not scored: it is left out. Raises
+    InputError when a pair of files differs in length, or a score is not within 0 … 5.
+    """
+    rows: list[Row] = []
+    bounds: list[Subset] = []
+    for name, texts, gold in zip(subsets, files[::2], files[1::2], strict=True):
+        # one line a pair, in both files
+        start = len(rows)
+        pairs = list(texts.iter_cells(2))
+        scores = gold.split_lines()
+        require_equal_line_counts((texts, gold), (texts.split_lines(), scores))
+        for line, ((_, cells), score) in enumerate(zip(pairs, scores, strict=True), start=1):
+            if score:
+                value = parse_score(f"{gold.place}:{line}", score, 0, 5)
+                rows.append((form(cells[0]), form(cells[1]), value))
+        bounds.append(Subset(name, start, len(rows)))
+    return Rows.from_tuples(rows, subsets=bounds)

@@ -1,35 +1,187 @@
-"""Where evaluation data are read from: a SentEval directory, the STS organisers' files, or pinned Hub datasets."""
+"""The sources of evaluation data, and the checked data of a task.
+
+A source is a directory in SentEval's layout or in the STS organisers', or a dataset repository that
+holds such files or one ``senteval.tar``. SimCSE's authors publish such an archive:
+``princeton-nlp/datasets-for-simcse``. A repository is read at one commit. The rows of all sources
+are checked against the same pins. The members of an archive are read in place: nothing is unpacked,
+so no name in an archive can reach a file of this machine.
+"""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
+from functools import cached_property, partial
+from pathlib import Path, PurePosixPath
 
-from eval.tasks.hub import Repository
-from eval.tasks.own import CORPUS, QRELS, OwnData
-from eval.tasks.registry import find_dataset
-from eval.tasks.rows import DataFile, Pins, Rows, check_rows, drawn, in_directory, published
-from eval.tasks.task import LAYOUTS, DataSet, Layout, Task
-from hub.assets import asset
-from hub.errors import InputError
+from sts_dino.eval.tasks.own import CORPUS, QRELS, OwnData
+from sts_dino.eval.tasks.registry import find_dataset
+from sts_dino.eval.tasks.rows import DataFile, Pins, Rows, check_rows, draw_rows, load_pins
+from sts_dino.eval.tasks.task import LAYOUTS, DataSet, Layout, Task
+from sts_dino.hub.assets import find_asset
+from sts_dino.hub.errors import InputError
 
-SHIPPED = asset("stsb")
+SHIPPED_FOLDER = find_asset("stsb")
+ARCHIVE_NAME = "senteval.tar"
 
 
-def shipped(name: str) -> DataFile:
-    """A file that the project carries. Raises InputError when the checkout has lost it."""
-    path = SHIPPED / Path(name).name
+def list_layout_names(name: str) -> tuple[str, ...]:
+    """List the paths of a file: in SentEval's layout, and inside its folder ``downstream``.
+
+    SimCSE's archive has the second path.
+    """
+    return tuple(dict.fromkeys((name, name.removeprefix("downstream/"))))
+
+
+def read_shipped(name: str) -> DataFile:
+    """Read a file that ships with the project. Raises InputError when it is missing."""
+    path = SHIPPED_FOLDER / Path(name).name
     if not path.is_file():
-        raise InputError(path, "no such data file", hint="it comes with the project: install that again")
+        raise InputError(
+            path, "no such data file", hint="it comes with the project: install that again"
+        )
     return DataFile(str(path), path.read_bytes())
 
 
-class Source:
-    """The rows of any data set, whole and checked, or an error. Nothing is read before it is asked for.
+def read_from_directory(root: Path, option: str, name: str) -> DataFile:
+    """Read the file ``name`` of a local directory in SentEval's or the STS organisers' layout.
 
-    A directory that is given is the only place of its layout; pinned Hub datasets serve the layouts without one. The
-    STS Benchmark's validation and test splits ship with the project, and are read there when nothing else is named.
+    ``root`` of SentEval's layout is the folder that holds ``downstream/`` and ``probing/``, or the
+    folder ``downstream`` itself, under any name. Raises InputError, naming the command's
+    ``option``, when the directory or the file is missing.
+    """
+    if not root.is_dir():
+        raise InputError(root, "no such directory", hint=f"check {option}")
+    is_downstream = root.resolve().name == "downstream" and not (root / "downstream").is_dir()
+    folder = root.parent if is_downstream else root
+    for candidate in list_layout_names(name):
+        path = folder / candidate
+        if path.is_file():
+            return DataFile(str(path), path.read_bytes())
+    hint = f"{option} needs the whole layout: restore the file, or score without its task"
+    raise InputError(root / name, "no such data file", hint=hint)
+
+
+def read_from_archive(path: Path, place: str, name: str) -> DataFile:
+    """Read the member of an uncompressed tar whose path ends like ``name``, in place.
+
+    Raises InputError when the archive is damaged, when no member or several members match, and when
+    the member is a link or folder. ``place``: the archive's name in errors.
+    """
+    hint = "use a whole archive with one layout of plain files"
+    try:
+        with tarfile.open(path, "r:") as tar:
+            members = [member for member in tar if _ends_like(member.name, name)]
+            if len(members) != 1:
+                names = ", ".join(member.name for member in members[:3])
+                problem = f"is there {len(members)} times in the archive"
+                if names:
+                    problem += f": {names}"
+                raise InputError(f"{place}: {name}", problem, hint=hint)
+            member_place = f"{place}: {members[0].name}"
+            stream = tar.extractfile(members[0]) if members[0].isfile() else None
+            if stream is None:
+                raise InputError(member_place, "is not a plain file", hint=hint)
+            return DataFile(member_place, stream.read())
+    except tarfile.TarError as error:
+        raise InputError(place, f"cannot be read as a tar archive: {error}", hint=hint) from error
+
+
+def _ends_like(path: str, name: str) -> bool:
+    """Whether ``path`` ends with one of the layout's paths of the file ``name``."""
+    return any(PurePosixPath(path).match(ending) for ending in list_layout_names(name))
+
+
+class Repository:
+    """The files of a dataset repository at a revision; each is downloaded when it is read."""
+
+    def __init__(self, repo_id: str, revision: str):
+        self._repo_id = repo_id
+        self._revision = revision
+        self._archive: Path | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "Repository":
+        """Parse ``ORG/NAME@REVISION``. Raises InputError for a repository without a revision."""
+        repo_id, _, revision = text.partition("@")
+        if repo_id.count("/") != 1 or not revision:
+            raise InputError(
+                "--hub-data",
+                f"{text!r} is not pinned",
+                allowed="ORG/NAME@REVISION",
+                hint="name a commit or tag: data that change under a score make it worthless; "
+                "mteb/NAME downloads MTEB's",
+            )
+        return cls(repo_id, revision)
+
+    def read(self, name: str) -> DataFile:
+        """Read a file from the repository, or from its archive.
+
+        Raises InputError when neither has the file, RunError when the Hub does not answer.
+        """
+        if self._archive is None:
+            for candidate in list_layout_names(name):
+                path = self._download(candidate)
+                if path is not None:
+                    return DataFile(f"{self._place}: {candidate}", path.read_bytes())
+            self._archive = self._download(ARCHIVE_NAME)
+            if self._archive is None:
+                hint = f"the repository needs SentEval's layout, or {ARCHIVE_NAME} with it"
+                raise InputError(
+                    f"{self._place}: {name}", "no such data file at this revision", hint=hint
+                )
+        return read_from_archive(self._archive, f"{self._place}: {ARCHIVE_NAME}", name)
+
+    @cached_property
+    def _commit(self) -> str:
+        from sts_dino.hub.client.connection import convert_read_errors
+        from sts_dino.hub.client.fetch import resolve_commit
+
+        with convert_read_errors(f"dataset {self._repo_id}", self._revision):
+            return resolve_commit(self._repo_id, self._revision)
+
+    @cached_property
+    def _place(self) -> str:
+        return f"dataset {self._repo_id}@{self._commit[:12]}"
+
+    def _download(self, name: str) -> Path | None:
+        """Download a file to the client's cache; None when the repository lacks the file.
+
+        A commit never changes. So a file in the cache, and a file that the cache records as absent,
+        needs no request and works offline.
+        """
+        from huggingface_hub import hf_hub_download, try_to_load_from_cache
+        from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+        from sts_dino.hub.client.connection import convert_read_errors
+
+        # a path, a mark of absence, or None where the cache has no entry
+        cached = try_to_load_from_cache(
+            self._repo_id, name, repo_type="dataset", revision=self._commit
+        )
+        if isinstance(cached, str):
+            return Path(cached)
+        if cached is not None:
+            return None
+        with convert_read_errors(f"dataset {self._repo_id}", self._revision):
+            try:
+                path = hf_hub_download(
+                    self._repo_id, name, repo_type="dataset", revision=self._commit
+                )
+            # offline and never downloaded: the repository may have the file
+            except LocalEntryNotFoundError:
+                raise
+            except EntryNotFoundError:
+                return None
+        return Path(path)
+
+
+class Source:
+    """The places of evaluation data. ``load`` reads and checks a dataset's rows.
+
+    A directory is the only place of its layout. A pinned Hub repository serves the layouts without
+    a directory. The validation and test splits of the STS Benchmark ship with the project, and are
+    read there when no directory of their layout is given.
     """
 
     def __init__(
@@ -41,58 +193,85 @@ class Source:
         pins: Pins | None = None,
         own: OwnData | None = None,
     ):
-        """``pins``: the published ones by default; ``{}`` checks nothing. ``own``: a user's files, scored as well."""
+        """Store the places of data; nothing is read.
+
+        Args:
+            senteval: directory in SentEval's layout.
+            originals: directory in the STS organisers' layout.
+            hub: dataset repository for the layouts without a directory.
+            pins: the pins of rows; None takes the published pins, ``{}`` checks nothing.
+            own: tasks and rows of a user's own files.
+        """
         self._roots: dict[Layout, Path | None] = {"senteval": senteval, "originals": originals}
         self._repository = hub
-        self._pins = published() if pins is None else pins
+        self._pins = load_pins() if pins is None else pins
         self.own = own or OwnData()
 
     def load(self, dataset: str, splits: Sequence[str]) -> dict[str, Rows]:
-        """The named splits (train, validation, test; ``all`` where the protocol cuts its own folds).
+        """Load split → rows of a dataset: train, validation, test, or ``all`` where folds are cut.
 
-        Raises InputError: unknown data set or split, no source for it (names the option to give), a file that is
-        missing, short, long or altered (names the files, found and expected).
+        Raises InputError for an unknown dataset or split, for a dataset without a place (the error
+        names the option), and for a missing or altered file (the error names files and rows).
         """
         if dataset in self.own.rows:
-            return {split: self.own.rows[dataset][split] for split in splits}
-        found = find_dataset(dataset)
+            own_rows = self.own.rows[dataset]
+            for split in splits:
+                if split not in own_rows:
+                    raise InputError(dataset, f"has no split {split!r}", allowed=list(own_rows))
+            return {split: own_rows[split] for split in splits}
+        declared = find_dataset(dataset)
         for split in splits:
-            found.part(split)
-        return {split: self._rows(found, split) for split in splits}
+            declared.find_part(split)
+        return {split: self._read_rows(declared, split) for split in splits}
 
     def has(self, dataset: str, split: str) -> bool:
-        """Whether a place is given where the split would be read; whether its files are there, ``load`` tells."""
-        return self._reader(find_dataset(dataset), split) is not None
+        """Whether the split has a place; ``load`` checks that the files are there."""
+        return self._find_reader(find_dataset(dataset), split) is not None
 
-    def _rows(self, dataset: DataSet, split: str) -> Rows:
-        """The rows of a split. The rows decide, not the bytes: a file with other line ends passes."""
-        part, read = dataset.part(split), self._reader(dataset, split)
-        if read is None:
+    def _read_rows(self, dataset: DataSet, split: str) -> Rows:
+        """Read and check a split from its place.
+
+        Raises InputError, which names the option, for a dataset without a place.
+        """
+        read_file = self._find_reader(dataset, split)
+        if read_file is None:
             option = LAYOUTS[dataset.layout].option
             hint = f"give {option}, or pinned Hub data with --hub-data ORG/NAME@REVISION"
             raise InputError(dataset.name, "no source of its data is given", hint=hint)
-        files = [read(name) for name in part.files]
-        rows = part.reader(files)
-        more = f" and {len(files) - 1} more files" if len(files) > 1 else ""
-        check_rows(f"{dataset.name} {split}, {files[0].place}{more}", rows, self._pins.get(dataset.name, {}).get(split))
-        return rows
+        part = dataset.parts[split]
+        files = [read_file(name) for name in part.files]
+        place = f"{dataset.name} {split}, {files[0].place}"
+        if len(files) > 1:
+            place += f" and {len(files) - 1} more files"
+        # the rows decide, not the bytes: a file with other line ends passes
+        return read_checked_rows(dataset, split, files, place, self._pins)
 
-    def _reader(self, dataset: DataSet, split: str) -> Callable[[str], DataFile] | None:
-        """What reads the files of a split; None when no directory or repository of files is named."""
+    def _find_reader(self, dataset: DataSet, split: str) -> Callable[[str], DataFile] | None:
+        """Return the function that reads a split's files by name; None without a place for them."""
         root = self._roots[dataset.layout]
         if root is not None:
-            return partial(in_directory, root, LAYOUTS[dataset.layout].option)
+            return partial(read_from_directory, root, LAYOUTS[dataset.layout].option)
         if split in dataset.shipped:
-            return shipped
+            return read_shipped
         return self._repository.read if self._repository else None
 
 
-BLANK = "."  # what the toolkit's example encoders are given for a blank line (4 rows of CR, 3 of MPQA)
+def read_checked_rows(
+    dataset: DataSet, split: str, files: Sequence[DataFile], place: str, pins: Pins
+) -> Rows:
+    """Parse a split's files. Raises InputError naming ``place`` when rows differ from their pin."""
+    rows = dataset.parts[split].reader(files)
+    check_rows(place, rows, pins.get(dataset.name, {}).get(split))
+    return rows
+
+
+# SentEval's example encoders embed this text for a blank line (4 rows of CR, 3 of MPQA)
+BLANK_TEXT_REPLACEMENT = "."
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A task and the split to score; ``path`` is the split's own file, where a recipe names one."""
+    """A task and the split to score; ``path``: the split's file, where a recipe names one."""
 
     task: Task
     split: str
@@ -102,56 +281,83 @@ class Entry:
         return f"{self.task.name} {self.split}"
 
 
+@dataclass(frozen=True)
 class TaskData:
-    """The rows of entries. Each split is read once; ``limit`` draws so many rows of each with ``seed``."""
+    """The checked rows that the score of one split needs: split → rows.
+
+    ``TaskReader`` checks rows, scores and classes, so scoring does not check them again. Scoring
+    checks what depends on embeddings, on a limit or on folds: a probe needs finite features, every
+    class among the train rows, and rows in every fold; STS needs scores and cosines that vary.
+    """
+
+    task: Task
+    split: str
+    rows: Mapping[str, Rows]
+
+    @property
+    def scored(self) -> Rows:
+        """The rows of the scored split."""
+        return self.rows[self.split]
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of all rows that the score depends on, of whole splits even with a limit."""
+        hashes = [rows.sha256 for rows in self.rows.values()]
+        if len(hashes) == 1:
+            return hashes[0]
+        return hashlib.sha256("\n".join(hashes).encode()).hexdigest()
+
+    def iter_texts(self) -> Iterator[str]:
+        """Yield every text that scoring needs embedded, split by split, repeats included."""
+        for rows in self.rows.values():
+            for text in rows.texts:
+                yield BLANK_TEXT_REPLACEMENT if self.task.design is not None and not text else text
+
+
+class TaskReader:
+    """Reads and checks the data of tasks, each split once.
+
+    ``limit``: the number of rows that ``seed`` draws from each split; None takes all. The documents
+    and judgements of a search are never limited.
+    """
 
     def __init__(self, source: Source, limit: int | None = None, seed: int = 42):
-        self.source, self._limit, self._seed = source, limit, seed
-        self._read: dict[tuple[str, str, Path | None], Rows] = {}
+        self.source = source
+        self._limit = limit
+        self._seed = seed
+        self._rows: dict[tuple[str, str, Path | None], Rows] = {}
 
-    def rows(self, entry: Entry) -> dict[str, Rows]:
-        """split → rows of all that scoring the entry needs. Raises InputError when they are not whole."""
+    def read(self, entry: Entry) -> TaskData:
+        """Return all rows that scoring the entry needs. Raises InputError for altered rows."""
         task = entry.task
-        keys = {split: (task.dataset, split, entry.path) for split in task.reads(entry.split)}
-        missing = [split for split, key in keys.items() if key not in self._read]
-        if missing:
-            found = self._load(entry, missing)
-            limits = {split: None if split in (CORPUS, QRELS) else self._limit for split in found}
-            self._read |= {keys[split]: drawn(rows, limits[split], self._seed) for split, rows in found.items()}
-        return {split: self._read[key] for split, key in keys.items()}
+        keys = {split: (task.dataset, split, entry.path) for split in task.list_splits(entry.split)}
+        missing = [split for split, key in keys.items() if key not in self._rows]
+        for split, rows in self._load(entry, missing).items():
+            limit = None if split in (CORPUS, QRELS) else self._limit
+            self._rows[keys[split]] = draw_rows(rows, limit, self._seed)
+        return TaskData(task, entry.split, {split: self._rows[key] for split, key in keys.items()})
 
     def _load(self, entry: Entry, splits: list[str]) -> dict[str, Rows]:
-        if entry.path is None:
+        """Load splits of the entry's dataset, or the entry's own file."""
+        if entry.path is None or not splits:
             return self.source.load(entry.task.dataset, splits)
-        return {entry.split: read_file(entry.path, entry.task, entry.split)}
-
-    def texts(self, entry: Entry) -> Iterator[tuple[str, ...]]:
-        """Every text that scoring the entry needs embedded, split by split, repeats included."""
-        has_probe = entry.task.design is not None
-        for rows in self.rows(entry).values():
-            yield tuple(text or BLANK for text in rows.texts) if has_probe else rows.texts
-
-    def sha256(self, entry: Entry) -> str:
-        """Hash of the rows that the score depends on; of whole splits, whatever the limit."""
-        hashes = [rows.sha256 for rows in self.rows(entry).values()]
-        return hashes[0] if len(hashes) == 1 else hashlib.sha256("\n".join(hashes).encode()).hexdigest()
+        return {entry.split: read_named_file(entry.path, entry.task, entry.split)}
 
 
-def read_file(path: Path, task: Task, split: str) -> Rows:
-    """The pairs of a split whose one file is named: the published file, wherever it lies.
+def read_named_file(path: Path, task: Task, split: str) -> Rows:
+    """Read the pairs of a split whose published data are one file, from a copy at ``path``.
 
-    Raises InputError when it is missing or another file, or the task does not read its split from one file.
+    Raises InputError when the file is missing or has other rows, and for a task that needs more
+    than one file.
     """
-    task.reads(split)
     dataset = find_dataset(task.dataset)
-    part = dataset.part(split)
-    if len(part.files) != 1 or task.fitted_on or task.design:
-        raise InputError(path, f"{task.name} is not read from one file", hint="leave path out of the recipe")
+    if len(dataset.find_part(split).files) != 1 or task.fitted_on or task.design:
+        raise InputError(
+            path, f"{task.name} is not read from one file", hint="leave path out of the recipe"
+        )
     try:
         file = DataFile(str(path), path.read_bytes())
     except (FileNotFoundError, IsADirectoryError) as error:
         hint = "the repository keeps it in assets/"
         raise InputError(path, f"no such data file for {task.name}", hint=hint) from error
-    rows = part.reader([file])
-    check_rows(str(path), rows, published().get(dataset.name, {}).get(split))
-    return rows
+    return read_checked_rows(dataset, split, [file], str(path), load_pins())

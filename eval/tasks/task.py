@@ -1,11 +1,11 @@
-"""Data sets and tasks: files and readers of a split, what is scored on it, and how a probe is fitted."""
+"""Types of datasets and tasks: a split's files and reader, its score, and a probe's design."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from eval.tasks.rows import DataFile, Rows, tokens
-from hub.errors import InputError
+from sts_dino.eval.tasks.rows import DataFile, Rows, join_tokens
+from sts_dino.hub.errors import InputError
 
 Layout = Literal["senteval", "originals"]
 Reader = Callable[[Sequence[DataFile]], Rows]
@@ -13,7 +13,12 @@ Reader = Callable[[Sequence[DataFile]], Rows]
 
 @dataclass(frozen=True)
 class Files:
-    """How files lie in a directory: the option that names it, their text form, and folder and prefix of STS files."""
+    """The layout of files in a directory.
+
+    ``option``: the command's option for the directory. ``form``: converts a text to the layout's
+    text form. ``year``: the folder of a year of STS, with ``{}`` for the year. ``prefix_of_2016``:
+    the start of STS16's file names.
+    """
 
     option: str
     form: Callable[[str], str]
@@ -22,14 +27,15 @@ class Files:
 
 
 LAYOUTS: dict[Layout, Files] = {
-    "senteval": Files("--senteval-data DIR", tokens, "downstream/STS/STS{}-en-test"),
-    "originals": Files("--sts-data DIR", str, "STS{}", prefix_of_2016="STS2016"),  # every character stays, as at MTEB
+    "senteval": Files("--senteval-data DIR", join_tokens, "downstream/STS/STS{}-en-test"),
+    # every character stays, as at MTEB
+    "originals": Files("--sts-data DIR", str, "STS{}", prefix_of_2016="STS2016"),
 }
 
 
 @dataclass(frozen=True)
 class Part:
-    """A split: the files it is read from, in the reader's order."""
+    """A split of a dataset: its files in the reader's order, and their reader."""
 
     files: tuple[str, ...]
     reader: Reader
@@ -37,10 +43,11 @@ class Part:
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set's layout and splits; ``sentences`` is the set of sentences it holds, whatever their text form.
+    """A dataset: its layout, and split → files.
 
-    ``sentences`` is None where a decontamination reads the data set only when it is named. ``shipped`` are the splits
-    whose files the project carries.
+    ``sentences``: the name of its set of sentences, the same for all text forms; None where a
+    decontamination reads the dataset only when a user names it. ``shipped``: the splits whose files
+    ship with the project.
     """
 
     name: str
@@ -49,16 +56,19 @@ class DataSet:
     sentences: str | None = None
     shipped: tuple[str, ...] = ()
 
-    def part(self, split: str) -> Part:
-        """The split's files and reader. Raises InputError when there is no such split."""
+    def find_part(self, split: str) -> Part:
+        """Return the split's files and reader. Raises InputError for an unknown split."""
         if split not in self.parts:
             raise InputError(self.name, f"has no split {split!r}", allowed=", ".join(self.parts))
         return self.parts[split]
 
 
-def parts(folder: str, files: Mapping[str, Sequence[str]], reader: Reader) -> dict[str, Part]:
-    """Splits that one reader reads from files of one folder."""
-    return {split: Part(tuple(f"{folder}/{file}" for file in names), reader) for split, names in files.items()}
+def make_parts(folder: str, files: Mapping[str, Sequence[str]], reader: Reader) -> dict[str, Part]:
+    """Make split → ``Part`` for files (split → names) of one folder with one reader."""
+    parts = {}
+    for split, names in files.items():
+        parts[split] = Part(tuple(f"{folder}/{name}" for name in names), reader)
+    return parts
 
 
 Metric = Literal["spearman", "pearson", "accuracy", "f1", "ndcg@10", "recall@10"]
@@ -71,11 +81,11 @@ Unit = Literal["pairs", "sentences", "documents", "queries"]
 
 @dataclass(frozen=True)
 class Design:
-    """How a probe chooses its regularisation and is scored.
+    """The design of a probe: how its regularisation is chosen, and which rows are scored.
 
-    ``probe`` is a function of ``eval.scoring.probe`` and ``rows`` the splits whose rows it takes, in this order.
-    ``validation`` is the design of the score that the choice is made by, which reads no test row; ``scored`` the split
-    of the scored rows.
+    ``probe``: the name of a function of ``sts_dino.eval.scoring.probe``. ``rows``: the splits that
+    the function takes, in this order. ``scored``: the split of the scored rows. ``validation``: the
+    design of the score that chooses the regularisation, which reads no test row.
     """
 
     words: str
@@ -86,29 +96,36 @@ class Design:
 
 
 _INNER_FOLDS = (
-    "the mean, over the 10 test folds of nested cross-validation, of the best mean accuracy on the inner folds; no "
-    "test fold is scored"
+    "the mean, over the 10 test folds of nested cross-validation, of the best mean accuracy on the "
+    "inner folds; no test fold is scored"
 )
 KFOLD = Design(
     "nested 10-fold cross-validation over all rows",
-    "nested_kfold",
+    "score_nested_folds",
     ("all",),
     "all",
-    Design(_INNER_FOLDS, "nested_validation", ("all",), "all"),
+    Design(_INNER_FOLDS, "validate_nested_folds", ("all",), "all"),
 )
 CROSS_VALIDATED = Design(
     "regularisation chosen by 10-fold cross-validation on train, scored on test",
-    "cross_validated",
+    "score_cross_validated",
     ("train", "test"),
     "test",
-    Design("the best mean accuracy over 10 folds of train", "cross_validation", ("train",), "train"),
+    Design(
+        "the best mean accuracy over 10 folds of train", "validate_by_folds", ("train",), "train"
+    ),
 )
 HELD_OUT = Design(
     "regularisation chosen on validation, scored on test",
-    "held_out",
+    "score_held_out",
     ("train", "validation", "test"),
     "test",
-    Design("the best accuracy on validation", "held_out", ("train", "validation", "validation"), "validation"),
+    Design(
+        "the best accuracy on validation",
+        "score_held_out",
+        ("train", "validation", "validation"),
+        "validation",
+    ),
 )
 
 
@@ -116,10 +133,12 @@ HELD_OUT = Design(
 class Task:
     """A declared evaluation; a score under its name is always the same measurement.
 
-    ``dataset`` is what ``Source.load`` reads (MTEB's name of an MTEB task), ``splits`` what is scored, ``fitted_on``
-    the further splits that a head is fitted or chosen on. ``family`` says which scores may share a table. ``metric`` is
-    None for MTEB, whose tasks have their own main score. ``design``, ``mode``, ``as_snli`` (the toolkit's rows,
-    features and training for SNLI) and ``with_f1`` are a probe's. ``sides``: of the first and the second text.
+    ``dataset``: the name that ``Source.load`` reads; for an MTEB task MTEB's name. ``protocol``:
+    the measurement in words. ``splits``: the splits that can be scored. ``fitted_on``: the splits
+    on which a head is fitted or chosen. ``family``: scores of one family may share a table.
+    ``metric``: None for MTEB tasks, which have their own main score. ``design``, ``mode``,
+    ``as_snli`` (SentEval's rows, features and training for SNLI) and ``with_f1`` are settings of a
+    probe. ``sides``: which of an encoder's prompts the first and the second text get.
     """
 
     name: str
@@ -140,21 +159,24 @@ class Task:
 
     @property
     def default_split(self) -> str:
-        """The split of a task named without one: test, or all rows where the protocol cuts its own folds."""
+        """The split that is scored by default: test, or all rows where a probe cuts folds."""
         return "test" if "test" in self.splits else self.splits[0]
 
     @property
     def on_validation(self) -> bool:
-        """Whether the score is the one that the regularisation is chosen by: no test row is read."""
+        """Whether the score chooses the regularisation and reads no test row."""
         return self.design is not None and self.design.validation is None
 
     @property
     def is_of_mteb(self) -> bool:
-        """Whether MTEB reads its data and measures it."""
+        """Whether the library mteb reads the data and measures the score."""
         return self.family == "mteb"
 
-    def reads(self, split: str) -> tuple[str, ...]:
-        """The splits that scoring ``split`` needs. Raises InputError when the task does not score it."""
+    def list_splits(self, split: str) -> tuple[str, ...]:
+        """List the splits whose rows the score of ``split`` needs.
+
+        Raises InputError when ``split`` is not one of ``splits``.
+        """
         if split not in self.splits:
             raise InputError(self.name, f"has no split {split!r}", allowed=list(self.splits))
         return (*self.fitted_on, split)

@@ -1,7 +1,8 @@
 """SentEval's classification and probing tasks, each declared once: files, reader, probe, protocol.
 
-A new task is one ``Classification`` in ``TRANSFER`` or ``PROBING``: its tasks (``NAME/senteval``, ``NAME/lbfgs``, and
-both as ``-validation``), its place in the groups, on cards and among the data of a decontamination follow from it.
+A new task is one ``Classification`` in ``TRANSFER`` or ``PROBING``: its tasks (``NAME/senteval``,
+``NAME/lbfgs``, and both as ``-validation``), its place in the groups, on cards and among the data
+of a decontamination follow from it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,16 +10,27 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from eval.tasks import readers as toolkit
-from eval.tasks.sts import SICK_FILES
-from eval.tasks.task import CROSS_VALIDATED, HELD_OUT, KFOLD, DataSet, Design, Mode, Part, Reader, Task, parts
+from sts_dino.eval.tasks import rows
+from sts_dino.eval.tasks.sts import SICK_FILES
+from sts_dino.eval.tasks.task import (
+    CROSS_VALIDATED,
+    HELD_OUT,
+    KFOLD,
+    DataSet,
+    Design,
+    Mode,
+    Part,
+    Reader,
+    Task,
+    make_parts,
+)
 
 MODES: dict[Mode, str] = {
     "senteval": "SentEval's own optimiser, initialisation and early stopping",
     "lbfgs": "the convex optimum by L-BFGS",
 }
 VALIDATION = "-validation"  # the end of the name of a task that is scored without test rows
-UNCHOSEN: dict[Mode, str] = {  # SNLI
+SNLI_TRAINING: dict[Mode, str] = {  # no regularisation is chosen for SNLI
     "senteval": "weight decay 1e-9, the best of up to 16 passes on validation, scored on test",
     "lbfgs": "weight decay 1e-9, scored on test",
 }
@@ -26,10 +38,11 @@ UNCHOSEN: dict[Mode, str] = {  # SNLI
 
 @dataclass(frozen=True)
 class Classification:
-    """A labelled data set of SentEval and the logistic regression that is scored on it.
+    """A labelled dataset of SentEval, and the logistic regression that is scored on it.
 
-    ``parts`` decide the probe's design: ``all`` rows are cut into folds, train and test alone are cross-validated.
-    ``is_elsewhere``: another data set has the same sentences, so a decontamination need not read this one.
+    ``parts``: split → files. They decide the probe's design: a split ``all`` is cut into folds, and
+    train and test without validation are cross-validated. ``is_elsewhere``: whether another dataset
+    has the same sentences, so that a decontamination skips this dataset.
     """
 
     name: str
@@ -43,44 +56,48 @@ class Classification:
 
     @property
     def dataset(self) -> DataSet:
-        """Where its rows are read."""
+        """The dataset of the rows."""
         sentences = None if self.is_elsewhere or self.family == "probing" else self.name
         return DataSet(self.name, "senteval", self.parts, sentences)
 
     @property
     def design(self) -> Design:
-        """How the regularisation is chosen."""
+        """The design of the probe, which follows from the splits."""
         if "all" in self.parts:
             return KFOLD
         return HELD_OUT if "validation" in self.parts else CROSS_VALIDATED
 
-    def validation_task(self, mode: Mode) -> Task:
-        """The accuracy that the regularisation is chosen by, on which encoders may be chosen, too."""
-        task, design = self.task(mode), self.design.validation
+    def make_validation_task(self, mode: Mode) -> Task:
+        """Make the task whose score chooses the regularisation, without test rows."""
+        task = self.make_task(mode)
+        design = self.design.validation
         assert design is not None
+        fitted_on = [split for split in design.rows if split != design.scored]
         return replace(
             task,
             name=task.name + VALIDATION,
             group=task.group + VALIDATION,
             protocol=f"{task.protocol.rpartition('; ')[0]}; {design.words}",
             splits=(design.scored,),
-            fitted_on=tuple(dict.fromkeys(split for split in design.rows if split != design.scored)),
+            fitted_on=tuple(dict.fromkeys(fitted_on)),
             design=design,
             with_f1=False,
         )
 
-    def task(self, mode: Mode) -> Task:
-        """Its accuracy under one of the probe's optimisers."""
-        chosen = UNCHOSEN[mode] if self.as_snli else self.design.words
-        pair_features = "u, v, u*v and |u-v|" if self.as_snli else "|u-v| and u*v"
-        features = pair_features if self.has_pairs else "the embedding"
+    def make_task(self, mode: Mode) -> Task:
+        """Make the task of the probe's accuracy with one optimiser."""
+        chosen_by = self.design.words
+        features = "|u-v| and u*v" if self.has_pairs else "the embedding"
+        if self.as_snli:
+            chosen_by = SNLI_TRAINING[mode]
+            features = "u, v, u*v and |u-v|"
         return Task(
             name=f"{self.name}/{mode}",
             dataset=self.name,
             group=self.family if mode == "senteval" else f"{self.family}-{mode}",
             family=self.family,
-            protocol=f"SentEval {self.words}: accuracy x 100 of a logistic regression on {features}, {MODES[mode]}; "
-            f"{chosen}",
+            protocol=f"SentEval {self.words}: accuracy x 100 of a logistic regression on "
+            f"{features}, {MODES[mode]}; {chosen_by}",
             metric="accuracy",
             unit="pairs" if self.has_pairs else "sentences",
             splits=(self.design.scored,),
@@ -92,52 +109,89 @@ class Classification:
         )
 
 
-def _transfer(
-    name: str, words: str, folder: str, files: Mapping[str, Sequence[str]], reader: Reader, **more: Any
+def _declare_transfer(
+    name: str,
+    words: str,
+    folder: str,
+    files: Mapping[str, Sequence[str]],
+    reader: Reader,
+    **options: Any,
 ) -> Classification:
-    return Classification(name, words, parts(f"downstream/{folder}", files, reader), **more)
+    """Declare a classification whose splits are files of one folder; ``options``: other fields."""
+    parts = make_parts(f"downstream/{folder}", files, reader)
+    return Classification(name, words, parts, **options)
 
 
-def _probing(name: str, words: str, file: str) -> Classification:
-    found = {split: Part((f"probing/{file}.txt",), partial(toolkit.probing, split=split)) for split in toolkit.PARTS}
-    return Classification(name, words, found, "probing")
+def _declare_two_classes(name: str, words: str, folder: str, *files: str) -> Classification:
+    return _declare_transfer(name, words, folder, {"all": files}, rows.read_two_classes)
 
 
-def _three(pattern: str) -> dict[str, tuple[str, ...]]:
-    names = dict(zip(toolkit.PARTS, ("train", "dev", "test"), strict=True))
-    return {split: (pattern.format(name),) for split, name in names.items()}
+def _declare_probing(name: str, words: str, file: str) -> Classification:
+    parts = {}
+    for split in rows.PART_CODES:
+        parts[split] = Part((f"probing/{file}.txt",), partial(rows.read_probing, split=split))
+    return Classification(name, words, parts, "probing")
 
 
-_SNLI_FILES = {split: (f"labels.{part}", f"s1.{part}", f"s2.{part}") for split, (part,) in _three("{}").items()}
-_SST2 = partial(toolkit.table, columns=2, texts=(0,), target=1, classes=toolkit.BINARY)
-_SST5 = partial(toolkit.label_first, classes=toolkit.FINE)
-_TREC = partial(toolkit.label_first, classes=toolkit.TREC, encoding="latin-1")
-_MRPC = partial(toolkit.table, columns=5, texts=(3, 4), target=0, classes=toolkit.BINARY, header=True)
-_SICK_E = partial(toolkit.table, columns=5, texts=(1, 2), target=4, classes=toolkit.SICK, header=True)
-_SUBJ_FILES = {"all": ("subj.objective", "subj.subjective")}
-_MRPC_FILES = {split: (f"msr_paraphrase_{split}.txt",) for split in ("train", "test")}
+_SST_FILES = {
+    "train": ("sentiment-train",),
+    "validation": ("sentiment-dev",),
+    "test": ("sentiment-test",),
+}
+_SNLI_FILES = {
+    "train": ("labels.train", "s1.train", "s2.train"),
+    "validation": ("labels.dev", "s1.dev", "s2.dev"),
+    "test": ("labels.test", "s1.test", "s2.test"),
+}
+_MRPC_FILES = {"train": ("msr_paraphrase_train.txt",), "test": ("msr_paraphrase_test.txt",)}
 _TREC_FILES = {"train": ("train_5500.label",), "test": ("TREC_10.label",)}
+_SST2 = partial(rows.read_table, columns=2, texts=(0,), target=1, classes=rows.BINARY)
+_SST5 = partial(rows.read_label_first, classes=rows.FINE)
+_TREC = partial(rows.read_label_first, classes=rows.TREC, encoding="latin-1")
+_PAIR_TABLE = partial(rows.read_table, columns=5, header=True)
+_MRPC = partial(_PAIR_TABLE, texts=(3, 4), target=0, classes=rows.BINARY)
+_SICK_E = partial(_PAIR_TABLE, texts=(1, 2), target=4, classes=rows.SICK)
 TRANSFER = (
-    _transfer("mr", "MR, movie reviews", "MR", {"all": ("rt-polarity.pos", "rt-polarity.neg")}, toolkit.two_classes),
-    _transfer("cr", "CR, customer reviews", "CR", {"all": ("custrev.pos", "custrev.neg")}, toolkit.two_classes),
-    _transfer("subj", "SUBJ, subjectivity", "SUBJ", _SUBJ_FILES, toolkit.two_classes),
-    _transfer("mpqa", "MPQA, opinion polarity", "MPQA", {"all": ("mpqa.pos", "mpqa.neg")}, toolkit.two_classes),
-    _transfer("sst2", "SST2, binary sentiment", "SST/binary", _three("sentiment-{}"), _SST2),
-    _transfer("sst5", "SST5, fine sentiment", "SST/fine", _three("sentiment-{}"), _SST5),
-    _transfer("trec", "TREC, question types", "TREC", _TREC_FILES, _TREC),
-    _transfer("mrpc", "MRPC, paraphrases", "MRPC", _MRPC_FILES, _MRPC, has_pairs=True, with_f1=True),
-    _transfer("sick-e", "SICK-E, entailment", "SICK", SICK_FILES, _SICK_E, has_pairs=True, is_elsewhere=True),
-    _transfer("snli", "SNLI, entailment", "SNLI", _SNLI_FILES, toolkit.snli, has_pairs=True, as_snli=True),
+    _declare_two_classes("mr", "MR, movie reviews", "MR", "rt-polarity.pos", "rt-polarity.neg"),
+    _declare_two_classes("cr", "CR, customer reviews", "CR", "custrev.pos", "custrev.neg"),
+    _declare_two_classes("subj", "SUBJ, subjectivity", "SUBJ", "subj.objective", "subj.subjective"),
+    _declare_two_classes("mpqa", "MPQA, opinion polarity", "MPQA", "mpqa.pos", "mpqa.neg"),
+    _declare_transfer("sst2", "SST2, binary sentiment", "SST/binary", _SST_FILES, _SST2),
+    _declare_transfer("sst5", "SST5, fine sentiment", "SST/fine", _SST_FILES, _SST5),
+    _declare_transfer("trec", "TREC, question types", "TREC", _TREC_FILES, _TREC),
+    _declare_transfer(
+        "mrpc", "MRPC, paraphrases", "MRPC", _MRPC_FILES, _MRPC, has_pairs=True, with_f1=True
+    ),
+    _declare_transfer(
+        "sick-e",
+        "SICK-E, entailment",
+        "SICK",
+        SICK_FILES,
+        _SICK_E,
+        has_pairs=True,
+        is_elsewhere=True,
+    ),
+    _declare_transfer(
+        "snli",
+        "SNLI, entailment",
+        "SNLI",
+        _SNLI_FILES,
+        rows.read_snli,
+        has_pairs=True,
+        as_snli=True,
+    ),
 )
 PROBING = (
-    _probing("sentlen", "SentLen, length in 6 bins", "sentence_length"),
-    _probing("wc", "WC, which of 1,000 words occurs", "word_content"),
-    _probing("treedepth", "TreeDepth, depth of the syntax tree", "tree_depth"),
-    _probing("topconst", "TopConst, constituents below the sentence node", "top_constituents"),
-    _probing("bshift", "BShift, two words inverted or not", "bigram_shift"),
-    _probing("tense", "Tense of the main verb", "past_present"),
-    _probing("subjnum", "SubjNum, number of the subject", "subj_number"),
-    _probing("objnum", "ObjNum, number of the object", "obj_number"),
-    _probing("somo", "SOMO, a word replaced or not", "odd_man_out"),
-    _probing("coordinv", "CoordInv, clauses inverted or not", "coordination_inversion"),
+    _declare_probing("sentlen", "SentLen, length in 6 bins", "sentence_length"),
+    _declare_probing("wc", "WC, which of 1,000 words occurs", "word_content"),
+    _declare_probing("treedepth", "TreeDepth, depth of the syntax tree", "tree_depth"),
+    _declare_probing(
+        "topconst", "TopConst, constituents below the sentence node", "top_constituents"
+    ),
+    _declare_probing("bshift", "BShift, two words inverted or not", "bigram_shift"),
+    _declare_probing("tense", "Tense of the main verb", "past_present"),
+    _declare_probing("subjnum", "SubjNum, number of the subject", "subj_number"),
+    _declare_probing("objnum", "ObjNum, number of the object", "obj_number"),
+    _declare_probing("somo", "SOMO, a word replaced or not", "odd_man_out"),
+    _declare_probing("coordinv", "CoordInv, clauses inverted or not", "coordination_inversion"),
 )

@@ -1,30 +1,180 @@
-"""Requests and answers of OpenAI-compatible servers (``model.server.dialect``), and the cache of paid answers.
+"""What OpenAI-compatible servers are sent and what they answer, for every ``model.server.dialect``.
 
-The OpenAI API has no top-k. Its answer says "stop" both when a stop word was met and when the model ended the text
-itself, without the stop word. A dialect declares what a server takes and reports beyond that.
+The OpenAI API has no top-k. Its answer says "stop" both when a stop word was met and when the model
+ended the text itself, without the stop word. A dialect declares which further fields a server takes
+and reports.
 """
 
-import hashlib
 import json
-import sqlite3
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import astuple, dataclass
-from pathlib import Path
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, Field
 
-from generation.backends.protocol import Request
-from hub.contract.recipe import QUOTE, DecodingParameters, LanguageModel, Server
-from hub.durable import make_folder
-from hub.errors import InputError, RunError
+from sts_dino.generation.backends.protocol import Request
+from sts_dino.hub.contract.recipe import QUOTE, DecodingParameters, LanguageModel, Server
+from sts_dino.hub.errors import InputError
+
+Body = dict[str, Any]
+_MORE_CONTEXT = (
+    "start it with more context (llama-server -c SLOTS×TOKENS -np SLOTS), or lower "
+    "decoding.max_new_tokens"
+)
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """One kind of server, declared once in ``DIALECTS``.
+
+    ``make_sampling`` returns the request's fields for sampling.
+    ``can_stop_at_quote`` returns whether the closing quotation mark may be a stop word, given
+    whether log-probabilities are requested; else its text would look like one that ended by itself.
+    ``opens_turn``: a chat model's turn can begin with our quotation mark.
+    ``read_text`` reads the generated text where the choice's own field lacks it.
+    """
+
+    make_sampling: Callable[[DecodingParameters], Body]
+    can_stop_at_quote: Callable[[bool], bool]
+    opens_turn: bool
+    read_text: Callable[[object, Server], str] | None = None
+
+
+# Requests
+
+JSON_TOKENS = 16  # of the braces and the key around a sentence
+SENTENCE_KEY = "sentence"
+# OpenAI's structured output; vLLM's and llama.cpp's servers take the same field
+SENTENCE_FORMAT: Body = {
+    "type": "json_schema",
+    "json_schema": {
+        "name": "answer",
+        "strict": True,
+        "schema": {
+            "type": "object",
+            "properties": {SENTENCE_KEY: {"type": "string"}},
+            "required": [SENTENCE_KEY],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+def continues_quotation(model: LanguageModel, server: Server) -> bool:
+    """Return whether an answer continues the prompt's open quotation.
+
+    Chat models answer otherwise whose turn cannot be begun, or whose answer is JSON.
+    """
+    can_open_turn = DIALECTS[server.dialect].opens_turn and not server.structured_output
+    return not model.chat_template or can_open_turn
+
+
+def make_body(
+    model: LanguageModel, server: Server, request: Request, settings: DecodingParameters
+) -> Body:
+    """Return all JSON fields of one request."""
+    dialect = DIALECTS[server.dialect]
+    body: Body = {
+        "model": server.model,
+        "max_tokens": settings.max_new_tokens,
+        "seed": request.seed >> 33,  # 31 bits: llama.cpp takes no more
+    }
+    body |= _make_prompt(model, server, request.prompt)
+    if continues_quotation(model, server):
+        body["stop"] = ["\n"]
+        if settings.text_end == "quotation_mark" and dialect.can_stop_at_quote(server.logprobs):
+            body["stop"] = [QUOTE, "\n"]
+    if server.logprobs:
+        body["logprobs"] = model.chat_template or 1
+    if server.structured_output:
+        body["response_format"] = SENTENCE_FORMAT
+        body["max_tokens"] += JSON_TOKENS
+    return body | dialect.make_sampling(settings)
+
+
+def _make_prompt(model: LanguageModel, server: Server, prompt: str) -> Body:
+    """Return the fields of a request that hold the prompt, which ends with a quotation mark."""
+    if not model.chat_template:
+        return {"prompt": prompt}
+
+    # The assistant's turn opens the quotation: prefilled where the server can continue a turn.
+    user_turn = {"role": "user", "content": prompt.removesuffix(QUOTE)}
+    if not continues_quotation(model, server):
+        return {"messages": [user_turn]}
+    return {
+        "messages": [user_turn, {"role": "assistant", "content": QUOTE}],
+        "add_generation_prompt": False,
+        "continue_final_message": True,
+    }
+
+
+def _make_openai_sampling(settings: DecodingParameters) -> Body:
+    """``top_k`` is sent when the recipe asks for one, so that a server without top-k refuses it."""
+    sampling: Body = {"temperature": 1.0, "top_p": settings.top_p}
+    if settings.top_k:
+        sampling["top_k"] = settings.top_k
+    return sampling
+
+
+def _make_vllm_sampling(settings: DecodingParameters) -> Body:
+    """Every field that a model's generation_config.json could change.
+
+    The text has its stop word.
+    """
+    return {
+        "temperature": 1.0,
+        "top_p": settings.top_p,
+        "top_k": settings.top_k or -1,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "include_stop_str_in_output": True,
+    }
+
+
+def _make_transformers_sampling(settings: DecodingParameters) -> Body:
+    """``transformers serve`` samples only when the field generation_config requests it.
+
+    The text has its stop word.
+    """
+    config = {
+        "temperature": 1.0,
+        "top_p": settings.top_p,
+        "do_sample": True,
+        "top_k": settings.top_k,
+        "repetition_penalty": 1.0,
+    }
+    return {"generation_config": json.dumps(config)}
+
+
+def _make_llamacpp_sampling(settings: DecodingParameters) -> Body:
+    """Top-k, then top-p, at temperature 1 (fields: tools/server/README.md of llama.cpp).
+
+    Samplers that are not named are off (min_p is 0.05 otherwise). As in the engine, the end of text
+    cannot be drawn where a quotation mark ends a text.
+    """
+    return {
+        "temperature": 1.0,
+        "top_k": settings.top_k,
+        "top_p": settings.top_p,
+        "samplers": ["top_k", "top_p", "temperature"],
+        "dynatemp_range": 0.0,
+        "mirostat": 0,
+        "ignore_eos": settings.text_end == "quotation_mark",
+        "verbose": True,  # the answer's field __verbose
+    }
+
+
+# Answers
+
+
+# how servers call the end of a turn that the model ended itself
+_END_REASONS = ("stop", "eos", "eos_token", "end_turn", "stop_sequence", "completed")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer as it was paid for: its text, why it ended, what it cost, and how likely it was."""
+    """One answer as it was paid for: its text, why it ended, its tokens, and its likelihood."""
 
     text: str
     finish_reason: str | None
@@ -32,21 +182,62 @@ class Answer:
     completion_tokens: int | None
     log_prob: float | None  # mean nats per token, the closing mark included; None: not reported
 
+    def has_ended(self, max_new_tokens: int) -> bool:
+        """Return whether the model ended its text.
 
-def _utf8(text: str) -> str:
-    text.encode()  # half a character (a lone surrogate) is not text: UnicodeEncodeError, a ValueError
-    return text
+        A server that gives no reason is believed unless the text has as many tokens as allowed.
+        """
+        if self.finish_reason is None:
+            return self.completion_tokens is None or self.completion_tokens < max_new_tokens
+        return self.finish_reason.lower() in _END_REASONS
 
 
-Text = Annotated[str, AfterValidator(_utf8)]
+# HTTP statuses for the words of error objects; the first match counts
+_STATUS_OF_WORDS = (
+    (429, re.compile(r"rate.?limit|too.?many|quota|throttl", re.IGNORECASE)),
+    (401, re.compile(r"auth|api.?key|permission|forbidden", re.IGNORECASE)),
+    (404, re.compile(r"not.?found|no such model|does not exist", re.IGNORECASE)),
+    (400, re.compile(r"invalid|bad.?request|unsupported|context", re.IGNORECASE)),
+)
+_UNKNOWN_FAILURE = 500
+
+
+def find_error_status(payload: object) -> int | None:
+    """Return the HTTP status that an error object in a body names; None: the body has none.
+
+    Some servers and gateways answer 200 with ``{"error": {"message", "type", "code"}}``.
+    """
+    error = payload.get("error") if isinstance(payload, dict) else None
+    if not error or (isinstance(payload, dict) and payload.get("choices")):
+        return None
+    fields = error if isinstance(error, dict) else {"message": error}
+    for name in ("code", "status", "status_code"):
+        status = str(fields.get(name))
+        if re.fullmatch("[45][0-9][0-9]", status):
+            return int(status)
+    words = " ".join(str(fields.get(name)) for name in ("code", "type", "status", "message"))
+    for named_status, pattern in _STATUS_OF_WORDS:
+        if pattern.search(words):
+            return named_status
+    return _UNKNOWN_FAILURE
+
+
+def replace_half_characters(text: str) -> str:
+    """Return the text with U+FFFD for each lone surrogate, which no file can hold."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+Text = Annotated[str, AfterValidator(replace_half_characters)]
+# Rounding may lift 0 a little. The lowest number of float32 is llama.cpp's for a likelihood of 0.
+_LogProb = Annotated[
+    float,
+    Field(ge=-3.4028235e38, le=1e-4, strict=True),
+    AfterValidator(lambda log_prob: min(log_prob, 0.0)),
+]
 
 
 class _Message(BaseModel):
     content: Text | None = None
-
-
-# Rounding may lift 0 a little; the lowest number of float32 is what llama.cpp sends for a likelihood of 0.
-_LogProb = Annotated[float, Field(ge=-3.4028235e38, le=1e-4, strict=True), AfterValidator(lambda one: min(one, 0.0))]
 
 
 class _Token(BaseModel):
@@ -55,7 +246,7 @@ class _Token(BaseModel):
 
 
 class _LogProbs(BaseModel):
-    """Both forms of the API: ``content`` of chats, or ``tokens`` beside ``token_logprobs``."""
+    """Both forms of the API: ``content`` of chats, or ``tokens`` and ``token_logprobs``."""
 
     content: list[_Token] | None = None
     tokens: list[Text] | None = None
@@ -74,212 +265,98 @@ class _Usage(BaseModel):
     completion_tokens: int | None = Field(default=None, ge=0, le=2**53)
 
 
+class _Verbose(BaseModel):
+    """The generated text; the choice of a chat repeats the beginning of the turn before it."""
+
+    content: Text
+    stopping_word: Text
+    truncated: bool
+
+
 class _Payload(BaseModel):
     choices: list[_Choice] = Field(min_length=1)
     usage: _Usage | None = None
-
-
-def _mean_log_prob(logprobs: _LogProbs, text: str, closes: bool) -> float | None:
-    """Over the tokens up to the one that closes the quotation."""
-    if logprobs.content is not None:
-        pairs = [(token.token, token.logprob) for token in logprobs.content]
-    else:
-        pairs = list(zip(logprobs.tokens or [], logprobs.token_logprobs or [], strict=False))
-    if closes:
-        closing = [place for place, (token, _) in enumerate(pairs) if QUOTE in token]
-        if QUOTE in text and not closing:
-            return None  # the mark came in one token with a stop word, of which some servers tell nothing
-        pairs = pairs[: closing[0] + 1] if closing else pairs
-    values = [value for _, value in pairs if value is not None]
-    return sum(values) / len(values) if values and len(values) == len(pairs) else None
-
-
-_TABLE = """CREATE TABLE IF NOT EXISTS answers (
-    key BLOB PRIMARY KEY, text TEXT NOT NULL, finish_reason TEXT, prompt_tokens INTEGER, completion_tokens INTEGER,
-    log_prob REAL) WITHOUT ROWID"""
-_TOTALS = """SELECT count(*), coalesce(sum(prompt_tokens), 0), coalesce(sum(completion_tokens), 0),
-    count(*) - count(prompt_tokens + completion_tokens) FROM answers"""
-
-
-class AnswerCache:
-    """The answers of a run. Without a path they are kept until the process ends, in a temporary file."""
-
-    def __init__(self, path: Path | None):
-        self.path = path
-        self._lock = threading.Lock()
-        if path is not None:
-            make_folder(path.parent)  # SQLite syncs the file's own name
-        with self._reported():
-            self._connection = sqlite3.connect(path or "", timeout=60, check_same_thread=False, isolation_level=None)
-            self._connection.execute("PRAGMA synchronous = FULL")
-            self._connection.execute(_TABLE)
-
-    def find(self, key: bytes) -> Answer | None:
-        """The answer kept under ``key``, or None."""
-        with self._reported():
-            row = self._connection.execute("SELECT * FROM answers WHERE key = ?", (key,)).fetchone()
-        return Answer(*row[1:]) if row else None
-
-    def add(self, key: bytes, answer: Answer) -> None:
-        """Keep an answer; it is on the disk when this returns. Any thread may call."""
-        with self._reported():
-            self._connection.execute(
-                "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?)", (key, *astuple(answer))
-            )
-
-    def totals(self) -> dict[str, int]:
-        """Sums over all answers, those of earlier processes included; ``uncounted`` came without a token count."""
-        with self._reported():
-            sums = self._connection.execute(_TOTALS).fetchone()
-        return dict(zip(("answers", "prompt_tokens", "completion_tokens", "uncounted"), sums, strict=True))
-
-    @contextmanager
-    def _reported(self) -> Iterator[None]:
-        try:
-            with self._lock:
-                yield
-        except sqlite3.OperationalError as error:
-            hint = "free some space or fix its permissions, and run the same command again"
-            raise RunError(self.path, f"cannot keep answers: {error}", hint=hint) from error
-        except sqlite3.DatabaseError as error:
-            hint = "move it away; what it held will be asked, and paid for, again"
-            raise InputError(self.path, f"is not a journal of answers: {error}", hint=hint) from error
-
-
-def key_of(*asked: Any) -> bytes:
-    """SHA-256 of everything that decides an answer (JSON values)."""
-    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).digest()
-
-
-Body = dict[str, Any]
-_SMALL = "start it with more context (llama-server -c SLOTS×TOKENS -np SLOTS), or lower decoding.max_new_tokens"
-
-
-@dataclass(frozen=True)
-class Dialect:
-    """One kind of server, declared once in ``DIALECTS``.
-
-    ``sampling`` gives the fields of the draw. ``quotes_stop``: whether the closing quotation mark may be a stop word,
-    given whether log-probabilities are requested; else its text would look like one that ended by itself.
-    ``opens_turn``: whether a chat model's turn can begin with our quotation mark. ``text`` reads the generated text
-    where the choice's own field lacks it.
-    """
-
-    sampling: Callable[[DecodingParameters], Body]
-    quotes_stop: Callable[[bool], bool]
-    opens_turn: bool
-    text: Callable[[object, Server], str] | None = None
-
-
-def opens_quotation(model: LanguageModel, server: Server) -> bool:
-    """Whether an answer continues an open quotation: always, but for chat models whose turn cannot be begun."""
-    return not model.chat_template or DIALECTS[server.dialect].opens_turn
-
-
-def request_body(model: LanguageModel, server: Server, request: Request, settings: DecodingParameters) -> Body:
-    """All JSON fields of one request. The row's seed keeps 31 bits: llama.cpp takes no more."""
-    dialect = DIALECTS[server.dialect]
-    body: Body = {"model": server.model, "max_tokens": settings.max_new_tokens, "seed": request.seed >> 33}
-    body |= _prompt(model, server, request.prompt)
-    if opens_quotation(model, server):
-        quoted = dialect.quotes_stop(server.logprobs) and settings.text_end == "quotation_mark"
-        body["stop"] = [QUOTE, "\n"] if quoted else ["\n"]
-    if server.logprobs:
-        body["logprobs"] = model.chat_template or 1
-    return body | dialect.sampling(settings)
-
-
-def read_answer(payload: object, model: LanguageModel, server: Server, settings: DecodingParameters) -> Answer:
-    """The answer in the JSON of /completions or /chat/completions.
-
-    Raises pydantic.ValidationError for another form, InputError for what the dialect lacks.
-    """
-    found = _Payload.model_validate(payload)
-    choice, usage = found.choices[0], found.usage or _Usage()
-    text = (choice.text if choice.message is None else choice.message.content) or ""
-    closes = opens_quotation(model, server) and settings.text_end == "quotation_mark"
-    log_prob = _mean_log_prob(choice.logprobs or _LogProbs(), text, closes)
-    if read_text := DIALECTS[server.dialect].text:
-        text = read_text(payload, server)
-    return Answer(text, choice.finish_reason, usage.prompt_tokens, usage.completion_tokens, log_prob)
-
-
-def _prompt(model: LanguageModel, server: Server, prompt: str) -> Body:
-    if not model.chat_template:
-        return {"prompt": prompt}
-    turns = [{"role": "user", "content": prompt.removesuffix(QUOTE)}]  # the answer opens the quotation
-    if not opens_quotation(model, server):
-        return {"messages": turns}
-    begun = {"role": "assistant", "content": QUOTE}
-    return {"messages": [*turns, begun], "add_generation_prompt": False, "continue_final_message": True}
-
-
-def _openai_sampling(settings: DecodingParameters) -> Body:
-    """``top_k`` is sent when the recipe asks for one, so that a server without top-k refuses it."""
-    plain = {"temperature": 1.0, "top_p": settings.top_p}
-    return {**plain, "top_k": settings.top_k} if settings.top_k else plain
-
-
-def _vllm_sampling(settings: DecodingParameters) -> Body:
-    """Every field that a model's generation_config.json could change; the stop word stays in the text."""
-    fixed = {"min_p": 0.0, "repetition_penalty": 1.0, "include_stop_str_in_output": True}
-    return {"temperature": 1.0, "top_p": settings.top_p, "top_k": settings.top_k or -1, **fixed}
-
-
-def _transformers_sampling(settings: DecodingParameters) -> Body:
-    """``transformers serve`` samples only when the field generation_config says so; the stop word stays."""
-    config = {"temperature": 1.0, "top_p": settings.top_p, "do_sample": True}
-    return {"generation_config": json.dumps({**config, "top_k": settings.top_k, "repetition_penalty": 1.0})}
-
-
-def _llamacpp_sampling(settings: DecodingParameters) -> Body:
-    """Top-k, then top-p, at temperature 1 (fields: tools/server/README.md of llama.cpp).
-
-    Samplers that are not named are off (min_p is 0.05 otherwise). As in the engine, the end of text cannot be drawn
-    where a quotation mark ends a text.
-    """
-    chain = {"samplers": ["top_k", "top_p", "temperature"], "dynatemp_range": 0.0, "mirostat": 0}
-    return {
-        "temperature": 1.0,
-        "top_k": settings.top_k,
-        "top_p": settings.top_p,
-        **chain,
-        "ignore_eos": settings.text_end == "quotation_mark",
-        "verbose": True,  # the answer's field __verbose
-    }
-
-
-class _Verbose(BaseModel):
-    content: Text  # the generated text; the choice of a chat repeats the beginning of the turn before it
-    stopping_word: Text
-    truncated: bool
 
 
 class _LlamacppPayload(BaseModel):
     verbose: _Verbose | None = Field(default=None, alias="__verbose")
 
 
-def _llamacpp_text(payload: object, server: Server) -> str:
-    """The generated text with the stop word that ended it, which the answer's ``text`` leaves out.
+def read_answer(
+    payload: object, model: LanguageModel, server: Server, settings: DecodingParameters
+) -> Answer:
+    """Return the answer in the JSON of /completions or /chat/completions.
 
-    Raises pydantic.ValidationError for another form; InputError when the server does not name the stop word, or when
-    its context was full before the text ended.
+    Raises:
+        pydantic.ValidationError: the JSON has another form.
+        InputError: it lacks a field of the dialect.
     """
+    parsed = _Payload.model_validate(payload)
+    choice = parsed.choices[0]
+    usage = parsed.usage or _Usage()
+    text = choice.text if choice.message is None else choice.message.content
+    closes = continues_quotation(model, server) and settings.text_end == "quotation_mark"
+    log_prob = _compute_mean_log_prob(choice.logprobs or _LogProbs(), text or "", closes)
+    read_text = DIALECTS[server.dialect].read_text
+    if read_text:
+        text = read_text(payload, server)
+    return Answer(
+        text or "", choice.finish_reason, usage.prompt_tokens, usage.completion_tokens, log_prob
+    )
+
+
+def _compute_mean_log_prob(logprobs: _LogProbs, text: str, closes: bool) -> float | None:
+    """Return the mean over the tokens up to the one that closes the quotation, or None."""
+    if logprobs.content is not None:
+        tokens = [token.token for token in logprobs.content]
+        values = [token.logprob for token in logprobs.content]
+    else:
+        values = logprobs.token_logprobs or []
+        tokens = (logprobs.tokens or [])[: len(values)]
+        values = values[: len(tokens)]
+
+    if closes:
+        closing = next((index for index, token in enumerate(tokens) if QUOTE in token), None)
+        if closing is not None:
+            values = values[: closing + 1]
+        elif QUOTE in text:
+            # the mark came in one token with a stop word, which some servers leave out here
+            return None
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) / len(numbers) if numbers and len(numbers) == len(values) else None
+
+
+def _read_llamacpp_text(payload: object, server: Server) -> str:
+    """Return the generated text with the stop word that ended it; the field ``text`` lacks it.
+
+    Raises:
+        pydantic.ValidationError: the JSON has another form.
+        InputError: the server does not name the stop word, or its context was full before the text
+            ended.
+    """
+    place = f"server {server.base_url}"
     verbose = _LlamacppPayload.model_validate(payload).verbose
     if verbose is None:
-        hint = "use llama.cpp's server of July 2026 or newer (or start it with -lv 10), or dialect: openai"
-        raise InputError(f"server {server.base_url}", "does not report in __verbose what ended a text", hint=hint)
+        raise InputError(
+            place,
+            "does not report in __verbose what ended a text",
+            hint="use llama.cpp's server of July 2026 or newer (or start it with -lv 10), or "
+            "dialect: openai",
+        )
     if verbose.truncated:
-        raise InputError(f"server {server.base_url}", "its context was full before the text ended", hint=_SMALL)
+        raise InputError(place, "its context was full before the text ended", hint=_MORE_CONTEXT)
     return verbose.content + verbose.stopping_word
 
 
 DIALECTS = {
-    "openai": Dialect(_openai_sampling, quotes_stop=lambda _: False, opens_turn=False),
-    "vllm": Dialect(_vllm_sampling, quotes_stop=lambda _: True, opens_turn=True),
-    "transformers": Dialect(_transformers_sampling, quotes_stop=lambda _: True, opens_turn=False),
+    "openai": Dialect(_make_openai_sampling, lambda logprobs: False, opens_turn=False),
+    "vllm": Dialect(_make_vllm_sampling, lambda logprobs: True, opens_turn=True),
+    "transformers": Dialect(_make_transformers_sampling, lambda logprobs: True, opens_turn=False),
     # llama.cpp gives no log-probability for a stop word, so none is sent where those are requested
     "llamacpp": Dialect(
-        _llamacpp_sampling, quotes_stop=lambda logprobs: not logprobs, opens_turn=True, text=_llamacpp_text
+        _make_llamacpp_sampling,
+        lambda logprobs: not logprobs,
+        opens_turn=True,
+        read_text=_read_llamacpp_text,
     ),
 }

@@ -1,13 +1,16 @@
-"""Batched self-debiased decoding with a KV cache. Knows prompts and counter-prompts, no labels, files or datasets.
+"""Batched self-debiased decoding with a KV cache. Knows prompts and counter-prompts, no labels,
+files or datasets.
 
-The rows of a request, one for each of its prompts, get the same token at every step. What rows share is computed once
-(``generation.backends.shared_attention``); a text that ends makes room for a waiting one. In float32 on a CPU a text
-and its statistics are a function of (model, request, settings), whatever the batch (docs/engine.md).
+The rows of a request, one for each of its prompts, get the same token at every step. What rows
+share is computed once (``sts_dino.generation.backends.shared_attention``); a text that ends makes
+room for a waiting one. In float32 on a CPU a text and its statistics are a function of (model,
+request, settings), whatever the batch (docs/engine.md).
 
-A plain loop decodes what shared attention does not know: ALiBi, soft caps, texts longer than a model's window. It gives
-the same texts and takes more memory and time.
+A plain loop decodes what shared attention does not know: ALiBi, soft caps, texts longer than a
+model's window. It gives the same texts and takes more memory and time.
 """
 
+import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -15,83 +18,151 @@ from copy import copy
 from functools import partial
 from itertools import chain, islice
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from generation.backends.batch import KVCaches, LiveBatch, LiveSequence, Prompt, Row
-from generation.backends.load_model import is_out_of_memory, rows_that_fit
-from generation.backends.model_check import PLAIN, AttentionPath, find_path, plain_logits, with_attention
-from generation.backends.output_layer import LogitsInPieces, OutputLayer, pack, take_output_layer
-from generation.backends.protocol import Completion, Request, cut
-from generation.backends.self_debiasing import NextTokenLogits, choose, guided_rows
-from generation.backends.shared_attention import KVCache, Level, Pass, Write, causal_mask, rounded, run_pass
-from generation.backends.side_by_side import side_by_side
-from generation.inputs.chat_template import PromptEncoder
-from generation.inputs.row_seeds import uniforms
-from hub.cli import say
-from hub.contract.recipe import QUOTE, DecodingParameters, TextEnd
-from hub.errors import InputError, OutOfMemory
+from sts_dino.generation.backends.batch import KVCaches, LiveBatch, LiveSequence, Prompt, Row
+from sts_dino.generation.backends.load_model import choose_row_count, is_out_of_memory
+from sts_dino.generation.backends.model_check import (
+    PLAIN,
+    AttentionPath,
+    compute_plain_logits,
+    find_path,
+    pad_left,
+    select_rows,
+    use_attention,
+)
+from sts_dino.generation.backends.output_layer import (
+    LogitsInPieces,
+    OutputLayer,
+    pack_layers,
+    take_output_layer,
+)
+from sts_dino.generation.backends.protocol import Completion, Request, extract_text
+from sts_dino.generation.backends.self_debiasing import (
+    NextTokenLogits,
+    TextRows,
+    append_guided_rows,
+    choose_tokens,
+)
+from sts_dino.generation.backends.shared_attention import (
+    KVCache,
+    Level,
+    Pass,
+    Write,
+    make_causal_mask,
+    round_length,
+    run_pass,
+)
+from sts_dino.generation.backends.side_by_side import stream_in_parallel
+from sts_dino.generation.inputs.chat_template import PromptEncoder
+from sts_dino.generation.inputs.row_seeds import draw_uniforms
+from sts_dino.hub.contract.recipe import QUOTE, DecodingParameters, TextEnd
+from sts_dino.hub.errors import InputError, OutOfMemory
+
+logger = logging.getLogger(__name__)
 
 PREFIX_CHUNK = 512  # tokens of a shared prefix in one pass
 Ids = tuple[int, ...]
+Completed = list[tuple[Request, Completion]]
+
+
+class Running(NamedTuple):
+    """The unfinished texts of a worker. Other threads read it, so it is replaced as a whole."""
+
+    texts: list[LiveSequence]
+    max_new_tokens: int
 
 
 class Engine(PromptEncoder):
     """A causal language model and its tokenizer, ready to complete quoted texts."""
 
-    def __init__(self, model: Any, tokenizer: Any, chat: bool = False, shared: bool = True, workers: int = 1):
-        """``model`` and ``tokenizer`` are transformers'; ``chat``: prompts go through the tokenizer's chat template.
+    def __init__(
+        self, model: Any, tokenizer: Any, chat: bool = False, shared: bool = True, workers: int = 1
+    ):
+        """Prepare the model for decoding.
 
-        ``shared``: read through ``generation.backends.shared_attention`` (where the model's attention can), else in the
-        plain loop. ``workers``: threads that write at the same time, where attention is shared.
+        Args:
+            model: transformers' causal language model.
+            tokenizer: its tokenizer.
+            chat: prompts go through the tokenizer's chat template.
+            shared: read through ``sts_dino.generation.backends.shared_attention`` if the model's
+                attention can, else in the plain loop.
+            workers: threads that write at the same time, where attention is shared.
         """
         super().__init__(tokenizer, model.config, chat)
-        self.model, config = model.eval(), model.config.get_text_config()
+        self.model = model.eval()
+        config = model.config.get_text_config()
+
+        # The tokens that end a text, and those that are never drawn
         self.vocabulary = int(config.vocab_size)
-        self.ends = self._end_tokens()
-        self.stops = self._stop_tables()
-        self.no_tokens = sorted({*range(self.vocabulary)} - {*tokenizer.get_vocab().values()})
-        self.attention = find_path(model) if shared else AttentionPath(False, "asked for", config._attn_implementation)
-        if shared and not self.attention.shared:
-            say(
-                f"{config.model_type}: the plain loop writes the texts in one worker ({self.attention.reason}); {PLAIN}"
-            )
+        self.ends = self._list_end_tokens()
+        self.stops = self._make_stop_tables()
+        self.unused_ids = sorted({*range(self.vocabulary)} - {*tokenizer.get_vocab().values()})
+
+        # How the model reads, and where its logits come from
+        if shared:
+            self.attention = find_path(model)
+            if not self.attention.shared:
+                logger.info(
+                    f"{config.model_type}: the plain loop writes the texts in one worker "
+                    f"({self.attention.reason}); {PLAIN}"
+                )
+        else:
+            self.attention = AttentionPath(False, "asked for", config._attn_implementation)
         self._output = take_output_layer(model) if self.attention.shared else None
         if shared and self._output is None:
-            pack(model, last=True)
-        beyond = (
-            f"texts beyond the model's window of {self.attention.window} tokens: the plain, slower loop writes them"
+            pack_layers(model, last=True)
+        # all workers together log it once
+        self._window_message = iter(
+            [
+                f"texts beyond the model's window of {self.attention.window} tokens: the plain, "
+                "slower loop writes them"
+            ]
         )
-        self._window_message = iter([beyond])  # said once by all workers
-        self._exact = model.dtype == torch.float32 and self._device.type == "cpu"  # a text never depends on its batch
+        # a text never depends on its batch
+        self._exact = model.dtype == torch.float32 and self._device.type == "cpu"
+
+        # The state of a worker
         self._caches = KVCaches()
         self.prefix_ids: list[Ids] = []
-        self._running: tuple[list[LiveSequence], int] = [], 1  # unfinished texts, the most tokens of one
+        self._running = Running([], 1)
         self.passes = 0  # those of shared prefixes do not count
-        self.tokens_computed = 0  # of rows and of prompts, each prompt once; without shared prefixes
-        self._most_rows: int | None = None  # once memory ran out: what is left of the rows, for all later calls
-        self._own = Lock()  # held in a step; the plain loop, for which the whole model changes its attention, holds all
-        self._locks, self._workers = [self._own], [self]
+        # of rows and of prompts, each prompt once; without shared prefixes
+        self.tokens_computed = 0
+        # once memory ran out: the rows that fit, for all later calls
+        self._most_rows: int | None = None
+
+        # A worker holds its lock in a step. The plain loop, for which the whole model changes its
+        # attention, holds all.
+        self._lock = Lock()
+        self._locks = [self._lock]
+        self._workers = [self]
         if self.attention.shared:
-            self._workers += [self._beside() for _ in range(workers - 1)]
+            self._workers += [self._copy_worker() for _ in range(workers - 1)]
         self.workers = len(self._workers)
 
     def describe(self) -> dict[str, Any]:
-        """Facts for the manifest."""
+        """Return facts for the manifest."""
         parameters = getattr(self.model, "parameters_as_published", self.model.num_parameters())
-        template = self._template.describe() if self._template else {}
-        return {"parameters": parameters, **self.attention.describe(), **template}
+        facts = {"parameters": parameters, **self.attention.describe()}
+        if self._template:
+            facts |= self._template.describe()
+        return facts
 
-    def _beside(self) -> "Engine":
-        """Another engine of the same model and tokenizer, with keys and values of its own."""
-        other = copy(self)
-        other._caches, other._own = KVCaches(), Lock()
-        self._locks.append(other._own)
-        return other
+    def _copy_worker(self) -> "Engine":
+        """Return another engine of the same model and tokenizer, with its own keys and values."""
+        worker = copy(self)
+        worker._caches = KVCaches()
+        worker._lock = Lock()
+        self._locks.append(worker._lock)
+        return worker
+
+    # Streams
 
     def stream(
         self,
@@ -100,183 +171,320 @@ class Engine(PromptEncoder):
         batch_size: int | None = None,
         prefixes: Sequence[str] = (),
     ) -> Iterator[tuple[Request, Completion]]:
-        """See ``generation.backends.protocol.Writer.stream``.
+        """Complete the requests of ``queue``, see ``Writer.stream``.
 
-        ``batch_size`` counts model rows of all workers: a text has 1 + K, one for each other prompt that it is scored
-        under, and with guidance one for its plain prompt.
+        ``batch_size`` counts model rows of all workers: a text has 1 + K, one for each other prompt
+        that it is scored under, and with guidance one for its plain prompt.
         """
-        rows, workers = self.rows(settings, batch_size), self._workers if self.ahead(settings, batch_size) else [self]
-        each = max(1, rows // len(workers))
-        streams = [partial(one._stream, settings=settings, rows=each, prefixes=prefixes) for one in workers]
-        return side_by_side(streams, queue, each) if len(streams) > 1 else streams[0](queue)
+        workers = self._workers if self.choose_queue_length(settings, batch_size) else [self]
+        rows = max(1, self.count_rows(settings, batch_size) // len(workers))
+        streams = [
+            partial(worker._stream, settings=settings, rows=rows, prefixes=prefixes)
+            for worker in workers
+        ]
+        if len(streams) > 1:
+            return stream_in_parallel(streams, queue, rows)
+        return streams[0](queue)
 
     @torch.inference_mode()
     def _stream(
-        self, queue: deque[Request], settings: DecodingParameters, rows: int, prefixes: Sequence[str]
+        self,
+        queue: deque[Request],
+        settings: DecodingParameters,
+        rows: int,
+        prefixes: Sequence[str],
     ) -> Iterator[tuple[Request, Completion]]:
-        """The stream of one worker, with so many model rows."""
+        """Complete the requests of one worker, with this many model rows."""
         rows = min(rows, self._most_rows or rows)
         batch: LiveBatch | None = None
-        wide = deque[Request]()  # beyond the model's window
-        while queue or wide or (batch and batch.sequences):
-            plain = queue if not self.attention.shared else None
-            if wide and (len(wide) >= self._wide_rows(rows) or not (queue or (batch and batch.sequences))):
-                plain = wide
-            ran_out, done = False, list[tuple[Request, Completion]]()
+        long_requests = deque[Request]()  # beyond the model's window
+        while queue or long_requests or (batch and batch.sequences):
+            completed: Completed = []
+            ran_out = False
             try:
-                with ExitStack() as held:
-                    for lock in self._locks if plain is not None else [self._own]:
-                        held.enter_context(lock)
-                    if plain is not None:
-                        done = self._plain_batch(plain, settings, self._wide_rows(rows) if plain is wide else rows)
-                    else:
+                plain_queue = self._choose_plain_queue(queue, long_requests, batch, rows)
+                if plain_queue is None:
+                    with self._lock:
                         if batch is None:
-                            self._read_prefixes(prefixes)
-                            batch = LiveBatch(self._caches, [len(ids) for ids in self.prefix_ids], self._device)
-                        self._admit(batch, queue, wide, settings, rows)
-                        done = self._step(batch, settings)
+                            batch = self._start_batch(prefixes)
+                        self._admit(batch, queue, long_requests, settings, rows)
+                        completed = self._step(batch, settings)
+                else:
+                    plain_rows = rows
+                    if plain_queue is long_requests:
+                        plain_rows = self._choose_long_rows(rows)
+                    completed = self._complete_plainly(plain_queue, settings, plain_rows)
             except (RuntimeError, MemoryError) as error:
-                _check_smaller(error, rows)
+                _require_smaller_batch(error, rows)
                 ran_out = True
-            if ran_out:  # not in the except block: the error holds the tensors of the pass
-                queue.extendleft(text.request for text in reversed(batch.sequences if batch else []))
-                batch, self._caches, self.prefix_ids = None, KVCaches(), []
-                rows = self._fewer(rows)
-            else:
-                self._running = batch.sequences if batch else [], settings.max_new_tokens
-                yield from done
 
-    def _plain_batch(
-        self, queue: deque[Request], settings: DecodingParameters, rows: int
-    ) -> list[tuple[Request, Completion]]:
-        """The next texts of the queue by the plain loop; they leave it when they are written."""
-        width = max(len(request.prompts) for request in islice(queue, rows))
-        batch = list(islice(queue, max(1, rows // width)))
-        prompts = [[self._checked(prompt, settings) for prompt in request.prompts] for request in batch]
-        with with_attention(self.model, self.attention.own):
-            texts = self._decode_plainly(batch, prompts, settings)
-        for _ in batch:
-            queue.popleft()
-        return [(text.request, self._finish(text, settings)) for text in texts]
+            # Start again with fewer rows; not in the except block, where the error holds the
+            # tensors of the pass
+            if ran_out:
+                unfinished = batch.sequences if batch else []
+                queue.extendleft(text.request for text in reversed(unfinished))
+                batch = None
+                self._caches = KVCaches()
+                self.prefix_ids = []
+                rows = self._halve_rows(rows)
+                continue
+            self._running = Running(batch.sequences if batch else [], settings.max_new_tokens)
+            yield from completed
 
-    def _decode_plainly(
-        self, requests: list[Request], prompts: list[list[Ids]], settings: DecodingParameters
-    ) -> list[LiveSequence]:
-        """Decode a batch in step, each row in its own cache; equal prompts are read once. ``prompts``: token ids."""
-        texts = live = [LiveSequence(request) for request in requests]
-        place = {ids: number for number, ids in enumerate(dict.fromkeys(chain.from_iterable(prompts)))}
-        rows = [[place[ids] for ids in of_text] for of_text in prompts]
-        longest = max(map(len, place))
-        ids, mask = (torch.zeros(len(place), longest, dtype=torch.long) for _ in range(2))
-        for row, prompt in enumerate(place):
-            ids[row, longest - len(prompt) :], mask[row, longest - len(prompt) :] = torch.tensor(prompt), 1
-        mask, cache = mask.to(self._device), DynamicCache(config=self.model.config)
-        while True:
-            self._draw(live, rows, plain_logits(self.model, ids, mask, cache), None, settings)
-            rows = [of_text for text, of_text in zip(live, rows, strict=True) if not self._ended(text, settings)]
-            live = [text for text in live if not self._ended(text, settings)]
-            if not live:
-                return texts
-            kept = torch.tensor([*chain.from_iterable(rows)], device=self._device)
-            cache.batch_select_indices(kept)
-            mask = torch.cat([mask[kept], mask.new_ones(len(kept), 1)], dim=1)
-            ids = torch.tensor([[text.tokens[-1]] for text, of_text in zip(live, rows, strict=True) for _ in of_text])
-            numbers = iter(range(len(kept)))
-            rows = [[next(numbers) for _ in of_text] for of_text in rows]
+    def count_rows(self, settings: DecodingParameters, batch_size: int | None = None) -> int:
+        """Return the model rows of all workers: the recipe's, or as many as fit.
 
-    def banned(self, settings: DecodingParameters) -> list[int]:
-        """The ids that cannot be drawn: those of no token, and the end of text where a quotation mark ends a text."""
-        return self.no_tokens + (self.ends if settings.text_end == "quotation_mark" else [])
+        No more than memory held before.
+        """
+        # float32, thrice for a softmax
+        logits_bytes = self._output.bytes_per_row if self._output else 12 * self.vocabulary
+        rows = batch_size or choose_row_count(self.model, settings.max_new_tokens, logits_bytes)
+        return min(rows, sum(worker._most_rows or rows for worker in self._workers))
 
-    def rows(self, settings: DecodingParameters, batch_size: int | None = None) -> int:
-        """Model rows of all workers: as many as the recipe says or as fit, and no more than memory once held."""
-        logits = self._output.bytes_per_row if self._output else 12 * self.vocabulary  # float32, thrice for a softmax
-        rows = batch_size or rows_that_fit(self.model, settings.max_new_tokens, logits)
-        return min(rows, sum(one._most_rows or rows for one in self._workers))
+    def choose_queue_length(self, settings: DecodingParameters, batch_size: int | None) -> int:
+        """Return the rows of the batch, see ``Writer.choose_queue_length``.
 
-    def ahead(self, settings: DecodingParameters, batch_size: int | None) -> int:
-        """See ``Writer.ahead``: 0 in the plain loop, and where a fixed batch repeats bits that depend on it."""
-        mixed = self.attention.shared and (self._exact or not batch_size)
-        return self.rows(settings, batch_size) if mixed else 0
+        It is 0 in the plain loop, and where a fixed batch repeats bits that depend on it.
+        """
+        if self.attention.shared and (self._exact or not batch_size):
+            return self.count_rows(settings, batch_size)
+        return 0
 
     def in_progress(self) -> float:
-        """The work done on unfinished texts, prompts included, as a number of texts; another thread may ask."""
-        return sum(text.share(most) for texts, most in (one._running for one in self._workers) for text in texts)
+        """Return the work done on unfinished texts, prompts included, as a number of texts.
 
-    def unfinished(self) -> list[tuple[int, int]]:
-        """The rows and the tokens so far of every unfinished text."""
-        return [(len(text.rows), len(text.tokens)) for text in self._running[0]]
+        Any thread may call.
+        """
+        total = 0.0
+        for worker in self._workers:
+            texts, max_new_tokens = worker._running
+            total += sum(text.measure_progress(max_new_tokens) for text in texts)
+        return total
 
-    def _fewer(self, rows: int) -> int:
-        """Half the rows, said and remembered; the GPU's freed memory is given back first."""
+    def _halve_rows(self, rows: int) -> int:
+        """Return half the rows, logged and remembered; free the GPU's memory first."""
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         self._most_rows = rows // 2
-        say(f"out of memory with {rows} rows: retrying with {self._most_rows}")
+        logger.info(f"out of memory with {rows} rows: retrying with {self._most_rows}")
         return self._most_rows
 
     @property
     def _device(self) -> torch.device:
         return self.model.get_input_embeddings().weight.device
 
-    def _wide_rows(self, rows: int) -> int:
-        """Rows of texts beyond the window. Where bits are promised one text at a time: padding would change them."""
-        for message in self._window_message:
-            say(message)
-        return 1 if self._exact else rows
+    # Decoding with shared attention
+
+    def _start_batch(self, prefixes: Sequence[str]) -> LiveBatch:
+        self._read_prefixes(prefixes)
+        return LiveBatch(self._caches, [len(ids) for ids in self.prefix_ids], self._device)
 
     def _admit(
         self,
         batch: LiveBatch,
         queue: deque[Request],
-        wide: deque[Request],
+        long_requests: deque[Request],
         settings: DecodingParameters,
         rows: int,
     ) -> None:
-        """Begin waiting texts while there is room for their rows, and for their prompts in one pass.
+        """Start waiting texts while there is room for their rows, and for their prompts in a pass.
 
-        Those beyond the model's window, which shared attention does not know, go to ``wide``.
+        Those beyond the model's window, which shared attention does not know, are moved to
+        ``long_requests``.
         """
-        live = batch.rows
-        while queue and (not live or live + len(queue[0].prompts) <= rows):
+        live_rows = batch.rows
+        while queue and (not live_rows or live_rows + len(queue[0].prompts) <= rows):
             if batch.prefill_tokens > 4 * rows:
                 break
             request = queue[0]
-            prompts = [self._checked(prompt, settings) for prompt in request.prompts]
-            if not self.attention.holds(max(map(len, prompts)) + settings.max_new_tokens):
-                wide.append(queue.popleft())
+            prompts = [self._encode_checked(prompt, settings) for prompt in request.prompts]
+            longest = max(len(ids) for ids in prompts)
+            if not self.attention.can_read(longest + settings.max_new_tokens):
+                long_requests.append(queue.popleft())
                 continue
-            batch.add(request, [(ids, self._prefix_of(ids)) for ids in prompts])
+            batch.add(request, [(ids, self._find_prefix(ids)) for ids in prompts])
             queue.popleft()  # not before it is in the batch: making room for it may fail
-            live += len(prompts)
+            live_rows += len(prompts)
 
-    def _step(self, batch: LiveBatch, settings: DecodingParameters) -> list[tuple[Request, Completion]]:
-        """One pass and one token for every text; those that end leave the batch."""
-        going = [row for text in batch.sequences if text.tokens for row in text.rows]
-        read: list[Row | Prompt] = [*going, *batch.prefill]
-        now = [batch.next_pass()] if read else []
-        outputs = [run_pass(self.model, one) for one in now]
-        self.passes += len(now)
-        self.tokens_computed += sum(len(one.ids) for one in now)
-        for number, prompt in enumerate(batch.prefill, len(going)):
-            prompt.output = outputs[0][number].clone()
+    def _step(self, batch: LiveBatch, settings: DecodingParameters) -> Completed:
+        """Run one pass, and draw one token for every text; those that end leave the batch."""
+        # Compute the newest token of every row, and the prompts to prefill
+        decoding = [row for text in batch.sequences if text.tokens for row in text.rows]
+        computed: list[Row | Prompt] = [*decoding, *batch.prefill]
+        outputs: Tensor | None = None
+        if computed:
+            next_pass = batch.next_pass()
+            outputs = run_pass(self.model, next_pass)
+            self.passes += 1
+            self.tokens_computed += len(next_pass.ids)
+            for prompt, output in zip(batch.prefill, outputs[len(decoding) :], strict=True):
+                prompt.output = output.clone()
         batch.prefill = []
-        if batch.sequences:  # none when all that waits is beyond the window
-            place, kept = {id(what): number for number, what in enumerate(read)}, list[Tensor]()
-            for prompt in (row.prompt for text in batch.sequences if not text.tokens for row in text.rows):
-                if id(prompt) not in place:
-                    place[id(prompt)] = len(place)
-                    kept.append(prompt.output)
-            table = torch.cat([*outputs, torch.stack(kept)]) if kept else outputs[0]
-            rows = [[place[id(row if text.tokens else row.prompt)] for row in text.rows] for text in batch.sequences]
+
+        # Draw a token for every text; there is none when all that wait are beyond the window
+        if batch.sequences:
+            table, rows = _make_table(batch.sequences, computed, outputs)
             self._draw(batch.sequences, rows, table, self._output, settings)
-        done = [text for text in batch.sequences if self._ended(text, settings)]
-        written = [(text.request, self._finish(text, settings)) for text in done]
-        for text in done:
-            batch.end(text)
-        batch.forget()
-        batch.sequences = [text for text in batch.sequences if not self._ended(text, settings)]
-        return written  # until the last line, texts whose step fails are asked for again
+
+        # Complete the texts that end. Until the last line, texts whose step fails are queued again.
+        ended = [text for text in batch.sequences if self._has_ended(text, settings)]
+        completed = [(text.request, self._finish(text, settings)) for text in ended]
+        for text in ended:
+            batch.remove(text)
+        batch.drop_unused_prompts()
+        batch.sequences = [text for text in batch.sequences if not self._has_ended(text, settings)]
+        return completed
+
+    def _read_prefixes(self, prefixes: Sequence[str]) -> None:
+        """Prefill the shared prefixes, unless the same ones are there.
+
+        The last token of a prefix is left to the prompts: with the next text it may become another
+        one.
+        """
+        prefix_ids: list[Ids] = []
+        for prefix in prefixes:
+            ids = self.encode_prefix(prefix)[:-1]
+            if ids and ids not in prefix_ids and self.attention.can_read(len(ids)):
+                prefix_ids.append(ids)
+        if prefix_ids == self.prefix_ids:
+            return
+        self.prefix_ids = prefix_ids
+        self._caches.shared_prefixes = KVCache()
+        for entry, ids in enumerate(prefix_ids):
+            self._caches.shared_prefixes.grow(entry + 1, len(ids))
+            for start in range(0, len(ids), PREFIX_CHUNK):
+                self._read_chunk(entry, ids, start, min(start + PREFIX_CHUNK, len(ids)))
+
+    def _read_chunk(self, entry: int, ids: Ids, start: int, end: int) -> None:
+        """Prefill the tokens ``start`` to ``end`` of a shared prefix."""
+        cache = self._caches.shared_prefixes
+        rows = end - start
+        length = round_length(end)
+        slots = torch.arange(rows, device=self._device)
+        write = Write(
+            cache,
+            rows=slice(0, rows),
+            entries=slots.new_full((rows,), entry),
+            positions=torch.arange(start, end, device=self._device),
+        )
+        level = Level(
+            cache,
+            entries=slots.new_tensor([entry]),
+            length=length,
+            slots=slots[None],
+            member_slots=slots,
+            members=slice(0, rows),
+            attn_bias=make_causal_mask(start, rows, length).to(self._device),
+        )
+        chunk = Pass(
+            ids=np.array(ids[start:end]),
+            positions=np.arange(start, end),
+            output_rows=np.array([rows - 1]),
+            writes=[write],
+            levels=[level],
+        )
+        run_pass(self.model, chunk)
+
+    def _find_prefix(self, ids: Ids) -> int:
+        """Return the longest shared prefix of a prompt that leaves at least one token, or -1."""
+        fitting = [(0, -1)]
+        for number, prefix in enumerate(self.prefix_ids):
+            length = len(prefix)
+            if length < len(ids) and ids[:length] == prefix:
+                fitting.append((length, number))
+        return max(fitting)[1]
+
+    # Decoding in the plain loop
+
+    def _choose_plain_queue(
+        self,
+        queue: deque[Request],
+        long_requests: deque[Request],
+        batch: LiveBatch | None,
+        rows: int,
+    ) -> deque[Request] | None:
+        """Return the queue whose next texts the plain loop writes now; None: shared attention."""
+        if not self.attention.shared:
+            return queue
+        if not long_requests:
+            return None
+        is_full = len(long_requests) >= self._choose_long_rows(rows)
+        is_alone = not queue and not (batch and batch.sequences)
+        return long_requests if is_full or is_alone else None
+
+    def _choose_long_rows(self, rows: int) -> int:
+        """Return the rows of texts beyond the window.
+
+        Where bits are promised one text at a time: padding would change them.
+        """
+        for message in self._window_message:
+            logger.info(message)
+        return 1 if self._exact else rows
+
+    def _complete_plainly(
+        self, queue: deque[Request], settings: DecodingParameters, rows: int
+    ) -> Completed:
+        """Complete the next texts of the queue; they leave it when they are written."""
+        with ExitStack() as locks:
+            for lock in self._locks:
+                locks.enter_context(lock)
+            width = max(len(request.prompts) for request in islice(queue, rows))
+            requests = list(islice(queue, max(1, rows // width)))
+            prompts: list[list[Ids]] = []
+            for request in requests:
+                prompts.append(
+                    [self._encode_checked(prompt, settings) for prompt in request.prompts]
+                )
+            with use_attention(self.model, self.attention.own):
+                texts = self._decode_plainly(requests, prompts, settings)
+            for _ in requests:
+                queue.popleft()
+            return [(text.request, self._finish(text, settings)) for text in texts]
+
+    def _decode_plainly(
+        self, requests: list[Request], prompts: list[list[Ids]], settings: DecodingParameters
+    ) -> list[LiveSequence]:
+        """Decode texts together, each row in its own cache; return them with their tokens.
+
+        Args:
+            requests: of the texts.
+            prompts: token ids of the prompts of each text; equal ones are read once.
+            settings: decoding parameters.
+        """
+        # Prefill the distinct prompts
+        texts = [LiveSequence(request) for request in requests]
+        numbers: dict[Ids, int] = {}
+        for ids in chain.from_iterable(prompts):
+            numbers.setdefault(ids, len(numbers))
+        tokens, mask = pad_left(list(numbers))
+        mask = mask.to(self._device)
+        cache = DynamicCache(config=self.model.config)
+        live = texts
+        rows = [[numbers[ids] for ids in text_prompts] for text_prompts in prompts]
+
+        # Draw a token for every text; those that have ended leave the batch
+        while True:
+            table = compute_plain_logits(self.model, tokens, mask, cache)
+            self._draw(live, rows, table, None, settings)
+            cache_rows: list[int] = []
+            newest: list[list[int]] = []
+            next_live: list[LiveSequence] = []
+            next_rows: list[list[int]] = []
+            for text, text_rows in zip(live, rows, strict=True):
+                if not self._has_ended(text, settings):
+                    next_live.append(text)
+                    first = len(cache_rows)
+                    cache_rows += text_rows
+                    newest += [text.tokens[-1:]] * len(text_rows)
+                    next_rows.append(list(range(first, len(cache_rows))))
+            if not next_live:
+                return texts
+            live = next_live
+            rows = next_rows
+            mask = select_rows(cache_rows, mask, cache)
+            tokens = torch.tensor(newest)
+
+    # Tokens
 
     def _draw(
         self,
@@ -289,121 +497,158 @@ class Engine(PromptEncoder):
         """Draw one token for every text.
 
         Args:
+            texts: they get the token and its log-probabilities.
             rows: for each of the text's prompts its row in ``table``.
             table: (R, V) logits, or (R, H) hidden states before the output ``layer``.
+            layer: the output layer; None: ``table`` has logits.
+            settings: decoding parameters.
         """
-        requests = [text.request for text in texts]
-        drawn, scored = (
-            _padded([row[:count] for row, count in zip(rows, counts, strict=True)]).to(table.device)
-            for counts in ([one.debiased_by for one in requests], [len(one.reported_prompts) for one in requests])
-        )
-        decay_constants, guidance, plain = (
-            torch.tensor(values).to(table.device)
-            for values in (
-                [one.decay_constant_in(settings) for one in requests],
-                [one.guidance_in(settings) for one in requests],
-                [row[one.plain_row] for row, one in zip(rows, requests, strict=True)],
-            )
-        )
-        guided = None
+        # The rows of each text, guided where the text is
+        device = table.device
+        pairs = [(text.request, text_rows) for text, text_rows in zip(texts, rows, strict=True)]
+        compared = [text_rows[: request.compared_count] for request, text_rows in pairs]
+        scored = [text_rows[: len(request.reported_prompts)] for request, text_rows in pairs]
+        table_rows = TextRows(_pad_rows(compared).to(device), _pad_rows(scored).to(device))
+        guidance = torch.tensor([request.get_guidance(settings) for request, _ in pairs]).to(device)
         if guidance.any():
-            table, drawn, scored, guided = guided_rows(table, drawn, scored, plain, guidance)
-        banned = self.banned(settings)
+            plain = torch.tensor([text_rows[request.plain_row] for request, text_rows in pairs])
+            table, table_rows = append_guided_rows(table, table_rows, plain.to(device), guidance)
+
+        # Draw with each text's own random number of this step
+        banned = self.list_banned(settings)
         logits = LogitsInPieces(layer, table, banned) if layer else NextTokenLogits(table, banned)
-        seeds = np.array([one.seed for one in requests], dtype=np.uint64)
+        seeds = np.array([request.seed for request, _ in pairs], dtype=np.uint64)
         steps = np.array([len(text.tokens) for text in texts], dtype=np.uint64)
-        numbers = torch.from_numpy(uniforms(seeds, steps)).to(table.device)
-        tokens, log_probs = choose(logits, drawn, settings, numbers, scored, guided, decay_constants)
-        sums = log_probs.double().cpu().numpy()
-        for text, token, added in zip(texts, tokens.tolist(), sums, strict=True):
+        decay_constants = [request.get_decay_constant(settings) for request, _ in pairs]
+        tokens, log_probs = choose_tokens(
+            logits,
+            table_rows,
+            settings,
+            torch.from_numpy(draw_uniforms(seeds, steps)).to(device),
+            torch.tensor(decay_constants).to(device),
+        )
+        token_log_probs = log_probs.double().cpu().numpy()
+        for text, token, values in zip(texts, tokens.tolist(), token_log_probs, strict=True):
             text.tokens.append(token)
-            text.log_probs += added[: len(text.log_probs)]
+            text.log_probs += values[: len(text.log_probs)]
 
-    def _ended(self, text: LiveSequence, settings: DecodingParameters) -> bool:
-        return bool(self.stops[settings.text_end][text.tokens[-1]]) or len(text.tokens) == settings.max_new_tokens
+    def list_banned(self, settings: DecodingParameters) -> list[int]:
+        """Return the ids that are never drawn: unused ones, and the end of text.
 
-    def _read_prefixes(self, prefixes: Sequence[str]) -> None:
-        """Prefill the shared prefixes that are missing; drop those that are not requested.
-
-        The last token of a prefix is left to the prompts: with the next text it may become another one.
+        The end of text can be drawn where a text is a line.
         """
-        encoded = (self.encoded_prefix(prefix)[:-1] for prefix in prefixes)
-        wanted = dict.fromkeys(ids for ids in encoded if self.attention.holds(len(ids)))
-        wanted.pop((), None)
-        if list(wanted) == self.prefix_ids:
-            return
-        self.prefix_ids = list(wanted)
-        self._caches.shared_prefixes = KVCache()
-        for number, ids in enumerate(wanted):
-            self._caches.shared_prefixes.grow(number + 1, len(ids))
-            for start in range(0, len(ids), PREFIX_CHUNK):
-                self._read_chunk(number, ids, start, min(start + PREFIX_CHUNK, len(ids)))
+        if settings.text_end == "quotation_mark":
+            return self.unused_ids + self.ends
+        return self.unused_ids
 
-    def _read_chunk(self, number: int, ids: Ids, start: int, end: int) -> None:
-        cache, rows, length = self._caches.shared_prefixes, end - start, rounded(end)
-        slots, positions = (torch.arange(*span, device=self._device) for span in ((rows,), (start, end)))
-        entry, attn_bias = slots.new_tensor([number]), causal_mask(start, rows, length).to(self._device)
-        level = Level(cache, entry, length, slots[None], slots, slice(0, rows), attn_bias)
-        write = Write(cache, slice(0, rows), slots.new_full((rows,), number), positions)
-        inputs = np.array(ids[start:end]), np.arange(start, end), np.array([rows - 1])
-        run_pass(self.model, Pass(*inputs, [write], [level]))
+    def _has_ended(self, text: LiveSequence, settings: DecodingParameters) -> bool:
+        is_full = len(text.tokens) == settings.max_new_tokens
+        return is_full or bool(self.stops[settings.text_end][text.tokens[-1]])
 
-    def _prefix_of(self, ids: Ids) -> int:
-        """The longest shared prefix of a prompt that leaves at least one token; -1: none."""
-        fitting = [
-            (len(prefix), number)
-            for number, prefix in enumerate(self.prefix_ids)
-            if len(prefix) < len(ids) and ids[: len(prefix)] == prefix
-        ]
-        return max(fitting, default=(0, -1))[1]
+    def _finish(self, text: LiveSequence, settings: DecodingParameters) -> Completion:
+        """Return the completion of a text that has ended."""
+        request = text.request
+        mean, *counter_means = (
+            text.log_probs[: request.compared_count] / len(text.tokens)
+        ).tolist()
+        margin = mean - max(counter_means) if counter_means else None
+        sums = dict(zip(request.reported_prompts, text.log_probs.tolist(), strict=True))
+        log_likelihoods = tuple(sums[prompt] for prompt in request.scored_prompts)
+        decoded, problem = self.decode_text(text.tokens, settings)
+        return Completion(decoded, problem, mean, margin, log_likelihoods)
 
-    def _checked(self, prompt: str, settings: DecodingParameters) -> Ids:
+    def decode_text(
+        self, tokens: list[int], settings: DecodingParameters
+    ) -> tuple[str, str | None]:
+        """Return the text that tokens spell, and its problem, as ``protocol.extract_text`` does."""
+        decoded = self.tokenizer.decode(
+            tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        return extract_text(decoded, tokens[-1] in self.ends, settings.text_end)
+
+    def _encode_checked(self, prompt: str, settings: DecodingParameters) -> Ids:
+        """Return the ids of a prompt. Raises InputError if a text after it exceeds the context."""
         ids = self.encode(prompt)
         if self.context and len(ids) + settings.max_new_tokens > self.context:
             raise InputError(
                 f"prompt {prompt[:60]!r}...",
-                f"{len(ids)} tokens + {settings.max_new_tokens} to write exceed the model's context of {self.context}",
+                f"{len(ids)} tokens + {settings.max_new_tokens} to write exceed the model's "
+                f"context of {self.context}",
                 hint="shorten the prompt or lower decoding.max_new_tokens",
             )
         return ids
 
-    def _end_tokens(self) -> list[int]:
-        """The tokens that end a document, or a turn: the tokenizer's and those of the model's generation settings."""
-        listed: Any = getattr(getattr(self.model, "generation_config", None), "eos_token_id", None)
-        found = {self.tokenizer.eos_token_id, self.tokenizer.pad_token_id, *np.atleast_1d(listed).tolist()}
-        return sorted(token for token in found if token is not None and token < self.vocabulary)
+    def _list_end_tokens(self) -> list[int]:
+        """Return the tokens that end a document, or a turn.
 
-    def _stop_tables(self) -> dict[TextEnd, np.ndarray]:
-        """For every token id whether it ends a text: with a quotation mark, a line break or the document's end."""
-        known = min(self.vocabulary, len(self.tokenizer))
-        texts = [self.tokenizer.decode([token]) for token in range(known)] + [""] * (self.vocabulary - known)
-        lines = np.array(["\n" in text or token in self.ends for token, text in enumerate(texts)])
-        return {"line": lines, "quotation_mark": lines | np.array([QUOTE in text for text in texts])}
+        These are the tokenizer's and those of the model's generation settings.
+        """
+        generation_config = getattr(self.model, "generation_config", None)
+        eos: Any = getattr(generation_config, "eos_token_id", None)
+        tokens = {self.tokenizer.eos_token_id, self.tokenizer.pad_token_id}
+        tokens.update(np.atleast_1d(eos).tolist())
+        return sorted(token for token in tokens if token is not None and token < self.vocabulary)
 
-    def text_of(self, tokens: list[int], settings: DecodingParameters) -> tuple[str, str | None]:
-        """The text that some tokens spell, and what is wrong with it (``generation.backends.protocol.cut``)."""
-        decoded = self.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return cut(decoded, tokens[-1] in self.ends, settings.text_end)
+    def _make_stop_tables(self) -> dict[TextEnd, np.ndarray]:
+        """Return for every token id whether it ends a text.
 
-    def _finish(self, text: LiveSequence, settings: DecodingParameters) -> Completion:
-        request, sums = text.request, text.log_probs
-        means = (sums[: request.debiased_by] / len(text.tokens)).tolist()
-        margin = means[0] - max(means[1:]) if len(means) > 1 else None
-        nats = dict(zip(request.reported_prompts, sums.tolist(), strict=True))
-        scored = tuple(nats[prompt] for prompt in request.scored_prompts)
-        return Completion(*self.text_of(text.tokens, settings), means[0], margin, scored)
+        A quotation mark does, a line break, or the document's end.
+        """
+        has_line_break = np.zeros(self.vocabulary, dtype=bool)
+        has_quote = np.zeros(self.vocabulary, dtype=bool)
+        for token in range(min(self.vocabulary, len(self.tokenizer))):
+            text = self.tokenizer.decode([token])
+            has_line_break[token] = "\n" in text
+            has_quote[token] = QUOTE in text
+        has_line_break[self.ends] = True
+        return {"line": has_line_break, "quotation_mark": has_line_break | has_quote}
 
 
-def _check_smaller(error: Exception, rows: int) -> None:
-    """Return when fewer rows may help. Raises what is not an out-of-memory error, OutOfMemory for one text alone."""
+def _make_table(
+    texts: Sequence[LiveSequence], computed: Sequence[Row | Prompt], outputs: Tensor | None
+) -> tuple[Tensor, list[list[int]]]:
+    """Return the outputs that texts draw their next token from, and each text's rows there.
+
+    Args:
+        texts: the running texts. A text without tokens reads the outputs of its prompts.
+        computed: the rows and prompts of the pass, in its order.
+        outputs: the pass's for them; None: no pass was necessary.
+    """
+    indices = {id(item): index for index, item in enumerate(computed)}
+    earlier: list[Tensor] = []  # of prompts that an earlier pass computed
+    rows: list[list[int]] = []
+    for text in texts:
+        items: Sequence[Row | Prompt] = text.rows
+        if not text.tokens:
+            prompts = [row.prompt for row in text.rows]
+            items = prompts
+            for prompt in prompts:
+                if id(prompt) not in indices:
+                    indices[id(prompt)] = len(indices)
+                    earlier.append(prompt.output)
+        rows.append([indices[id(item)] for item in items])
+    tables = [] if outputs is None else [outputs]
+    if earlier:
+        tables.append(torch.stack(earlier))
+    return torch.cat(tables) if earlier else tables[0], rows
+
+
+def _require_smaller_batch(error: Exception, rows: int) -> None:
+    """Return when fewer rows may help.
+
+    Raises the error if memory did not run out, OutOfMemory for one text alone.
+    """
     if not is_out_of_memory(error):
         raise error
     if rows <= 1:
-        hint = "use a smaller model, a narrower dtype or a shorter prompt"
-        raise OutOfMemory("memory", "is too small for one text at a time", hint=hint) from error
+        raise OutOfMemory(
+            "memory",
+            "is too small for one text at a time",
+            hint="use a smaller model, a narrower dtype or a shorter prompt",
+        ) from error
 
 
-def _padded(rows: list[list[int]]) -> Tensor:
-    """Rows of unequal length as one array; the first number stands where one is missing."""
+def _pad_rows(rows: list[list[int]]) -> Tensor:
+    """Return rows of unequal length as one tensor; a short row ends with its first number."""
     width = max(len(row) for row in rows)
     return torch.tensor([row + row[:1] * (width - len(row)) for row in rows])

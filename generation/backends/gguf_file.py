@@ -1,8 +1,12 @@
-"""A GGUF file: its config, and its weights de-quantised layer by layer into their final dtype.
+"""Read a GGUF file: its config, and its weights de-quantised layer by layer into their final dtype.
 
-Equal to what transformers reads, for ``PROVEN`` architectures; transformers takes seconds for a vocabulary alone.
+The result is equal to what transformers reads, for ``PROVEN`` architectures; transformers takes
+seconds for a vocabulary alone.
 """
 
+import hashlib
+import json
+import logging
 import os
 import secrets
 import shutil
@@ -13,55 +17,107 @@ from itertools import groupby
 from math import prod
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, NamedTuple
 
 import gguf
 import numpy as np
 import torch
+import xxhash
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, __version__
 from transformers.integrations.gguf.reader import _read_metadata, _read_tensor_table
-from transformers.modeling_gguf_pytorch_utils import GGUF_TO_TRANSFORMERS_MAPPING, TENSOR_PROCESSORS, TensorProcessor
+from transformers.modeling_gguf_pytorch_utils import (
+    GGUF_TO_TRANSFORMERS_MAPPING,
+    TENSOR_PROCESSORS,
+    TensorProcessor,
+)
 
-from hub.cli import say
-from hub.contract.run_dir import ARTIFACTS
-from hub.durable import make_folder, rename_folder, sha256_file
-from hub.untrusted import NO_CODE, first_line
+from sts_dino.hub.contract.packaged import get_prepared_folder
+from sts_dino.hub.durable import hash_file, make_folder, rename_folder, write_text
+from sts_dino.hub.errors import RunError
+from sts_dino.hub.untrusted import NO_CODE, convert_model_errors, get_first_line
+
+logger = logging.getLogger(__name__)
 
 PROVEN = {"llama": "llama", "qwen2": "qwen2", "gemma3": "gemma3_text"}  # architecture: model_type
-COPIES = ARTIFACTS / "lm" / "prepared"
-MOST = 10 * 10**9  # bytes of all copies
-SMALLEST = 3 * 10**8  # bytes of a GGUF whose weights are copied; a smaller one takes seconds
-LEFT = 3600  # seconds after its last layer: an unfinished copy belongs to a killed process
-_SMALL, _PIECE = 2**16, 2**18  # elements; a piece is de-quantised at once and stays in the processor's cache
+MOST_COPIED_BYTES = 10 * 10**9  # of all copies together
+FEWEST_COPIED_BYTES = 3 * 10**8  # of a GGUF file; the weights of a smaller one take seconds
+ABANDONED_SECONDS = 3600  # after its last layer, an unfinished copy belongs to a killed process
+CHECKSUMS = "checksums.json"  # of a copy: file name → XXH3-128, which finds damage, no forgery
+REMOVE_COPIES = "sts-dino lm --clean removes all copies"
+_SMALL_TENSOR_ELEMENTS = 2**16  # a smaller tensor is read instead of memory-mapped
+_PIECE_ELEMENTS = 2**18  # de-quantised at once: they stay in the processor's cache
 
 
-def read_header(file: str) -> tuple[dict[str, Any], list[tuple[Any, ...]], int]:
-    """A file's metadata; the name, shape, format and place of each tensor; and where their data start."""
+class StoredTensor(NamedTuple):
+    """One tensor of a GGUF file."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: int  # gguf.GGMLQuantizationType
+    offset: int  # bytes after the header's end
+
+
+class Header(NamedTuple):
+    """The header of a GGUF file."""
+
+    metadata: dict[str, Any]
+    tensors: list[StoredTensor]
+    end: int  # where the data start, in bytes
+
+
+def read_header(file: str) -> Header:
+    """Return a file's metadata, its tensors, and where their data start."""
     blob = np.memmap(file, mode="r", dtype=np.uint8)
     metadata, count, end = _read_metadata(blob, file)
-    tensors, end = _read_tensor_table(blob, count, end)
+    table, end = _read_tensor_table(blob, count, end)
     alignment = metadata.get("general.alignment", 32)
-    return metadata, tensors, -(-end // alignment) * alignment
+    tensors = [StoredTensor(*row) for row in table]
+    return Header(metadata, tensors, -(-end // alignment) * alignment)
 
 
 def read_config(file: str | None) -> Any | None:
-    """The config as transformers has it; None without a file, and for an architecture that is not proven."""
+    """Return the config as transformers has it; None without a proven architecture or a file."""
     if not file:
         return None
     metadata, tensors, _ = read_header(file)
     if metadata["general.architecture"] not in PROVEN or metadata.get("general.name") == "mistral":
         return None
+
+    # transformers' names of the metadata; it ignores those that are None or -1
     values: dict[str, Any] = {"vocab_size": metadata.get("tokenizer.ggml.tokens")}
-    names: Any = GGUF_TO_TRANSFORMERS_MAPPING["config"]
+    sections: Any = GGUF_TO_TRANSFORMERS_MAPPING["config"]
     for key, value in metadata.items():
-        section, _, rest = key.partition(".")
-        values[names.get(section, {}).get(rest)] = value
-    tied = all(name != "output.weight" for name, *_ in tensors)
-    values |= {"model_type": PROVEN[values["model_type"]], "tie_word_embeddings": tied}
-    return AutoConfig.for_model(**{name: value for name, value in values.items() if name not in (None, -1)})
+        section, _, field = key.partition(".")
+        name = sections.get(section, {}).get(field)
+        if name not in (None, -1):
+            values[name] = value
+    values["model_type"] = PROVEN[values["model_type"]]
+    values["tie_word_embeddings"] = all(tensor.name != "output.weight" for tensor in tensors)
+    return AutoConfig.for_model(**values)
+
+
+def count_weight_bytes(path: str, gguf_file: str | None, dtype: str) -> int:
+    """Return the bytes of a local model's weights in memory.
+
+    Safetensors count as on the disk. A GGUF file counts two bytes a weight for 16-bit types, else
+    four, as ``auto`` may become float32.
+
+    Args:
+        path: folder of the model.
+        gguf_file: name of the GGUF file in the folder; None: the safetensors.
+        dtype: the recipe's ``model.dtype``.
+
+    Raises InputError for a damaged GGUF file.
+    """
+    if not gguf_file:
+        return sum(file.stat().st_size for file in Path(path).glob("*.safetensors"))
+    with convert_model_errors(f"{path}/{gguf_file}", hint="is the file whole?"):
+        tensors = read_header(f"{path}/{gguf_file}")[1]
+    weights = sum(prod(shape) for _, shape, *_ in tensors)
+    return weights * (2 if "16" in dtype else 4)
 
 
 class GgufWeights:
@@ -69,110 +125,213 @@ class GgufWeights:
 
     def __init__(self, file: Path, config: Any, dtype: torch.dtype):
         """Read the header only. Raises ValueError for a damaged one."""
-        self.file, self.config, self.dtype = file, config, dtype
-        self.kept_in: Path | None = None  # the copy that was read
-        metadata, self.tensors, self._start = read_header(str(file))
-        self._kind = metadata["general.architecture"]
-        architecture = next(one for one, name in gguf.MODEL_ARCH_NAMES.items() if name == self._kind)
-        known = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
+        self.file = file
+        self.config = config
+        self.dtype = dtype
+        self.copy_folder: Path | None = None  # the copy that was read
+        self._header = read_header(str(file))
+        self._architecture = self._header.metadata["general.architecture"]
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config, **NO_CODE)
         self.model_class = type(model)
-        parts = {name: name.rpartition(".") for name in model.state_dict()}
-        self._names = {f"{known.get_name(stem)}.{ending}": name for name, (stem, _, ending) in parts.items()}
+
+        # transformers' names of the file's tensors
+        architectures = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
+        gguf_names = gguf.get_tensor_name_map(
+            architectures[self._architecture], config.num_hidden_layers
+        )
+        self._names: dict[str, str] = {}
+        for name in model.state_dict():
+            module, _, parameter = name.rpartition(".")
+            self._names[f"{gguf_names.get_name(module)}.{parameter}"] = name
 
     @property
     def bytes(self) -> int:
         """Bytes of all weights in ``dtype``."""
-        return sum(prod(shape) for _, shape, _, _ in self.tensors) * self.dtype.itemsize
+        return sum(prod(tensor.shape) for tensor in self._header.tensors) * self.dtype.itemsize
+
+    @property
+    def has_copy(self) -> bool:
+        """Whether loads keep a copy of the weights: for files neither too small nor too large."""
+        is_slow = self.file.stat().st_size >= FEWEST_COPIED_BYTES
+        return is_slow and self.bytes <= MOST_COPIED_BYTES
+
+    def describe_copy(self) -> str:
+        """Name the copy with its size and folder, as a part of a sentence."""
+        size = f"{self.bytes / 1e9:.1f} GB"
+        return f"copy of the weights for faster loads, {size} in {get_prepared_folder()}"
 
     @classmethod
-    def proven(cls, file: str | None, dtype: torch.dtype) -> "GgufWeights | None":
-        """Those of a file with a proven architecture whose model has a parameter for each tensor; else None."""
+    def open_proven(cls, file: str | None, dtype: torch.dtype) -> "GgufWeights | None":
+        """Return the weights of a file, or None.
+
+        None: without a file, for an architecture that is not proven, and where the model lacks a
+        parameter for a tensor.
+        """
         config = read_config(file)
-        found = cls(Path(file).resolve(), config, dtype) if file and config else None
-        return found if found and all(name in found._names for name, *_ in found.tensors) else None
+        if not file or not config:
+            return None
+        weights = cls(Path(file).resolve(), config, dtype)
+        if any(tensor.name not in weights._names for tensor in weights._header.tensors):
+            return None
+        return weights
 
-    def layers(self) -> Iterator[dict[str, Tensor]]:
+    def iter_layers(self) -> Iterator[dict[str, Tensor]]:
         """Yield the parameters of one layer after another in their final form."""
-        for _, members in groupby(self.tensors, lambda tensor: tensor[0].split(".")[:2]):
-            yield {self._names[name]: self._tensor(name, *stored) for name, *stored in members}
+        by_layer = groupby(self._header.tensors, lambda tensor: tensor.name.split(".")[:2])
+        for _, members in by_layer:
+            yield {self._names[tensor.name]: self._dequantize(tensor) for tensor in members}
 
-    def _tensor(self, name: str, shape: tuple[int, ...], kind: int, offset: int) -> Tensor:
-        quantized = gguf.GGMLQuantizationType(kind)
-        block, size = gguf.GGML_QUANT_SIZES[quantized]
-        raw = np.fromfile(self.file, np.uint8, prod(shape) // block * size, offset=self._start + offset)
-        rows = raw.reshape(shape[0] if len(shape) > 1 else 1, -1)
-        process = TENSOR_PROCESSORS.get(self._kind, TensorProcessor)(config=self.config.to_dict()).process
-        values = torch.empty(len(rows), prod(shape) // len(rows), dtype=self.dtype)
-        step = len(rows) if ".attn_" in name else max(1, _PIECE // values.shape[1])  # llama: rows change places
-        for start in range(0, len(rows), step):
-            part = process(gguf.dequantize(rows[start : start + step], quantized), name).weights
-            values[start : start + step] = torch.from_numpy(part)
-        return values.view(shape)
+    def _dequantize(self, tensor: StoredTensor) -> Tensor:
+        # Read the quantised rows
+        name = tensor.name
+        kind = gguf.GGMLQuantizationType(tensor.kind)
+        block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+        elements = prod(tensor.shape)
+        start = self._header.end + tensor.offset
+        raw = np.fromfile(self.file, np.uint8, elements // block * block_bytes, offset=start)
+        rows = raw.reshape(tensor.shape[0] if len(tensor.shape) > 1 else 1, -1)
+
+        # De-quantise them in pieces; llama's attention as a whole: its rows change places
+        processor_class = TENSOR_PROCESSORS.get(self._architecture, TensorProcessor)
+        processor = processor_class(config=self.config.to_dict())
+        values = torch.empty(len(rows), elements // len(rows), dtype=self.dtype)
+        step = len(rows) if ".attn_" in name else max(1, _PIECE_ELEMENTS // values.shape[1])
+        for row in range(0, len(rows), step):
+            piece = gguf.dequantize(rows[row : row + step], kind)
+            weights = processor.process(piece, name).weights
+            values[row : row + step] = torch.from_numpy(weights)
+        return values.view(tensor.shape)
 
     def read(self) -> dict[str, Tensor]:
-        """All parameters: memory-mapped from the copy of an earlier load, else de-quantised, and copied for the next.
+        """Return all parameters by their name in transformers.
 
-        A copy that is not whole is written anew; without room on the disk there is a warning and no copy.
+        They are memory-mapped from the copy of an earlier load, else de-quantised, and copied for
+        the next load. A damaged copy is reported and written anew. Without room on the disk there
+        is a warning and no copy.
         """
-        if self.file.stat().st_size < SMALLEST or self.bytes > MOST:
-            return {name: tensor for layer in self.layers() for name, tensor in layer.items()}
-        version = f"{str(self.dtype).removeprefix('torch.')}-transformers{__version__}"
-        copy = COPIES.resolve() / f"{self.file.stem}-{version}-{sha256_file(self.file)[:16]}"
-        with suppress(OSError, SafetensorError):
-            os.utime(copy)  # the one used last stays longest
-            found = {name: tensor for part in copy.glob("*.safetensors") for name, tensor in _mapped(part).items()}
-            if found.keys() == {self._names[name] for name, *_ in self.tensors}:
-                self.kept_in = copy
-                return found
-        shutil.rmtree(copy, ignore_errors=True)
-        return self._copied(copy)
+        parameters: dict[str, Tensor] = {}
+        if not self.has_copy:
+            for layer in self.iter_layers():
+                parameters.update(layer)
+            return parameters
 
-    def _copied(self, copy: Path) -> dict[str, Tensor]:
-        found, problem, size = dict[str, Tensor](), "", f"{self.bytes / 1e9:.1f} GB"
+        # Read the copy
+        version = f"{str(self.dtype).removeprefix('torch.')}-transformers{__version__}"
+        name = f"{self.file.stem}-{version}-{hash_file(self.file)[:16]}"
+        copy = get_prepared_folder() / name
+        if copy.is_dir():
+            try:
+                parameters = self._read_copy(copy)
+            except (OSError, SafetensorError, RunError) as error:
+                logger.warning(f"{get_first_line(error)}; the copy is written anew")
+                shutil.rmtree(copy, ignore_errors=True)
+            else:
+                self.copy_folder = copy
+                return parameters
+        return self._read_and_copy(copy)
+
+    def _read_copy(self, copy: Path) -> dict[str, Tensor]:
+        """Return all parameters, memory-mapped from a copy after its checksums were compared.
+
+        Raises RunError for a file with another checksum or a copy that lacks a parameter; OSError
+        or SafetensorError for a file that cannot be read.
+        """
+        os.utime(copy)  # the copy used last stays longest
+        parameters: dict[str, Tensor] = {}
+        for name, checksum in _read_checksums(copy).items():
+            if _compute_checksum(copy / name) != checksum:
+                raise RunError(copy / name, "is damaged: its checksum is another")
+            parameters.update(_map_tensors(copy / name))
+        if parameters.keys() != {self._names[tensor.name] for tensor in self._header.tensors}:
+            raise RunError(copy, "is not whole")
+        return parameters
+
+    def _read_and_copy(self, copy: Path) -> dict[str, Tensor]:
+        """Return all parameters, de-quantised, and write them to a copy where that is possible."""
+        parameters: dict[str, Tensor] = {}
+        checksums: dict[str, str] = {}
+        problem = ""
         staging = copy.with_name(f".{copy.name}.{secrets.token_hex(4)}")
-        for number, layer in enumerate(self.layers()):
+        for number, layer in enumerate(self.iter_layers()):
             try:
                 if not number:
                     _make_room(staging, self.bytes)
+                    logger.info(f"writing a {self.describe_copy()}; {REMOVE_COPIES}")
                 if not problem:
-                    save_file(layer, part := staging / f"{number:04}.safetensors")
-                    layer = _mapped(part)
+                    part = staging / f"{number:04}.safetensors"
+                    save_file(layer, part)
+                    checksums[part.name] = _compute_checksum(part)
+                    layer = _map_tensors(part)
             except (OSError, SafetensorError) as error:  # the layer stays in memory
-                problem = first_line(error)
-            found |= layer
+                problem = get_first_line(error)
+            parameters.update(layer)
+
         if problem:
             shutil.rmtree(staging, ignore_errors=True)
-            say(f"warning: no copy of the weights for faster loads ({size}) in {copy.parent}: {problem}")
-        else:
-            say(f"{copy}: copy of the weights for faster loads, {size}; it can be deleted at any time")
-            Thread(target=_keep, args=(staging, copy), name="copy").start()  # the disk is slower than the load
-        return found
+            logger.warning(f"no {self.describe_copy()}: {problem}")
+            return parameters
+        # the disk is slower than the load
+        Thread(target=_publish_copy, args=(staging, copy, checksums), name="copy").start()
+        return parameters
 
 
-def _mapped(part: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, memory-mapped; a small one is read, or it would keep its layer's mapping."""
-    return {name: one.clone() if one.numel() < _SMALL else one for name, one in load_file(part).items()}
+def _read_checksums(copy: Path) -> dict[str, str]:
+    """Return file name → checksum of a copy.
+
+    Raises RunError for a copy without checksums, as earlier versions wrote, and for a damaged file
+    of checksums.
+    """
+    file = copy / CHECKSUMS
+    if not file.is_file():
+        raise RunError(copy, "has no checksums")
+    checksums = None
+    with suppress(ValueError):
+        checksums = json.loads(file.read_bytes())
+    if not isinstance(checksums, dict):
+        raise RunError(file, "is damaged")
+    return checksums
+
+
+def _compute_checksum(file: Path) -> str:
+    """Return the XXH3-128 of a file, as hex: many times faster than SHA-256."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, xxhash.xxh3_128).hexdigest()
+
+
+def _map_tensors(part: Path) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file, memory-mapped.
+
+    A small one is read, or it would keep its layer's mapping.
+    """
+    tensors = load_file(part)
+    for name, tensor in tensors.items():
+        if tensor.numel() < _SMALL_TENSOR_ELEMENTS:
+            tensors[name] = tensor.clone()
+    return tensors
 
 
 def _make_room(staging: Path, size: int) -> None:
-    """Make a folder for ``size`` bytes; what a killed process left and the oldest copies go.
+    """Make a folder for ``size`` bytes; remove the oldest copies and those of killed processes.
 
     Raises OSError without room.
     """
     make_folder(staging)
     total = size
-    for old in sorted(staging.parent.iterdir(), key=lambda one: -one.stat().st_mtime):
-        total += sum(part.stat().st_size for part in old.iterdir())
-        left = old.name.startswith(".") and time.time() - old.stat().st_mtime > LEFT
-        if total > MOST or left:
-            shutil.rmtree(old)
-    if (free := shutil.disk_usage(staging).free) < size:
+    for copy in sorted(staging.parent.iterdir(), key=lambda path: -path.stat().st_mtime):
+        total += sum(part.stat().st_size for part in copy.iterdir())
+        age = time.time() - copy.stat().st_mtime
+        if total > MOST_COPIED_BYTES or (copy.name.startswith(".") and age > ABANDONED_SECONDS):
+            shutil.rmtree(copy)
+    free = shutil.disk_usage(staging).free
+    if free < size:
         raise OSError(f"{free / 1e9:.1f} GB are free")
 
 
-def _keep(staging: Path, copy: Path) -> None:
-    with suppress(OSError):  # another process was faster, or the disk failed
-        return rename_folder(staging, copy)
-    shutil.rmtree(staging, ignore_errors=True)
+def _publish_copy(staging: Path, copy: Path, checksums: dict[str, str]) -> None:
+    """Write a copy's checksums, and give the complete copy its name."""
+    try:
+        write_text(staging / CHECKSUMS, json.dumps(checksums))
+        rename_folder(staging, copy)
+    except OSError:  # another process was faster, or the disk failed
+        shutil.rmtree(staging, ignore_errors=True)

@@ -1,11 +1,11 @@
-"""What a model can do, tried at load on the model itself: serve at all, and read through shared attention.
+"""Checks of a model at load, on the model itself: can it serve, and read through shared attention?
 
-The logits of some tokens, read as the engine reads them, are compared with those of the model's own forward pass. The
-masks that the model asks for tell its window.
+The logits of some tokens, read as the engine reads them, are compared with those of the model's own
+forward pass. The masks that the model asks for tell its window.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass
@@ -16,32 +16,54 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
 
-from generation.backends.batch import KVCaches, LiveBatch
-from generation.backends.output_layer import precision
-from generation.backends.protocol import Request
-from generation.backends.shared_attention import NAME, attend, run_pass
-from hub.durable import write_text
-from hub.errors import InputError
+from sts_dino.generation.backends.batch import KVCaches, LiveBatch
+from sts_dino.generation.backends.output_layer import get_precision
+from sts_dino.generation.backends.protocol import Request
+from sts_dino.generation.backends.shared_attention import NAME, attend, run_pass
+from sts_dino.hub.durable import write_text
+from sts_dino.hub.errors import InputError
 
-PROMPT, WRITTEN = 16, 18  # tokens of the trial: written ones in two pages
+# tokens of the trial: of its prompt, and the generated ones, in two pages
+PROMPT = 16
+GENERATED = 18
 CAUSAL = "a causal language model with attention in every layer"
-OTHER_MODEL = "use another one, e.g. one of `sts-dino lm`, or serve this one and send prompts there (backend: openai)"
+OTHER_MODEL = (
+    "use another one, e.g. one of `sts-dino lm`, or serve this one and send prompts there (backend:"
+    " openai)"
+)
 TRIAL = "sts_dino_trial"  # shared attention of a model that also says which masks it wants
-EXACT = 1e-2  # of the logits' spread: the largest error in float32; a wrong attention moves them by their spread
-ROUNDING = 2.0  # times the mean difference between two orders of the model's own sums, in half precision
+# of the logits' spread: the largest error in float32; a wrong attention moves them by their spread
+EXACT = 1e-2
+# times the mean difference between two orders of the model's own sums, in half precision
+ROUNDING = 2.0
 UNKNOWN_ROUNDING = 0.02  # of the spread: the same difference where only one order is right
 WIDEST = 0.1  # of the spread: the largest mean error, whatever the rounding
-PLACES, SLIP = (1, 10), 0.25  # the likeliest tokens, in half precision: how far below their rank, of the spread
-READINGS, LIKELIEST = 8, 3  # passes that make random tokens likely; ranks of the tokens that they take
+# half precision: numbers of likeliest tokens that are compared, and how far below their rank they
+# may be, of the spread
+PLACES = (1, 10)
+SLIP = 0.25
+# passes that make random tokens likely; ranks of the tokens that they choose
+READINGS = 8
+LIKELIEST = 3
 PLAIN = "it is several times slower, most so with examples in the prompt"
+# what a foreign architecture raises with an attention that it does not know
+TRIAL_ERRORS = (
+    NotImplementedError,
+    ValueError,
+    TypeError,
+    RuntimeError,
+    AttributeError,
+    KeyError,
+)
 _WINDOWS: ContextVar[set[int]] = ContextVar("windows that a model on trial asked masks for")
 
 
 @dataclass(frozen=True)
 class AttentionPath:
-    """How a model reads: ``shared`` attention up to ``window`` tokens (0: no limit), or the plain loop for all.
+    """How a model reads: ``shared`` attention up to ``window`` tokens (0: no limit), or plain.
 
     ``own``: transformers' name of the model's own attention, which the plain loop uses.
     """
@@ -52,12 +74,17 @@ class AttentionPath:
     window: int = 0
 
     def describe(self) -> dict[str, Any]:
-        """Facts for the manifest: ``attention`` (shared, plain), its reason, and the window where there is one."""
-        facts: dict[str, Any] = {"attention": "shared" if self.shared else "plain", "attention_reason": self.reason}
-        return facts | ({"attention_window": self.window} if self.window else {})
+        """Return facts for the manifest: the attention, its reason, and the window if any."""
+        facts: dict[str, Any] = {
+            "attention": "shared" if self.shared else "plain",
+            "attention_reason": self.reason,
+        }
+        if self.window:
+            facts["attention_window"] = self.window
+        return facts
 
-    def holds(self, tokens: int) -> bool:
-        """Whether texts of so many tokens, prompt included, can be read through shared attention."""
+    def can_read(self, tokens: int) -> bool:
+        """Return whether texts of this many tokens, with their prompt, fit shared attention."""
         return self.shared and (not self.window or tokens <= self.window)
 
 
@@ -65,46 +92,79 @@ class AttentionPath:
 def require_servable(model: Any, where: object) -> None:
     """Prove that a loaded model can serve, in five short passes.
 
-    A later token moves no earlier logit. Two prompts in one padded batch, read as the plain loop reads them, get the
-    logits of the model's own pass. Raises InputError where that is not so, and whatever the model raises.
+    A later token moves no earlier logit. Two prompts in one padded batch, read as the plain loop
+    reads them, get the logits of the model's own pass. Raises InputError where that is not so, and
+    whatever the model raises.
     """
-    kind, problem = model.config.get_text_config().model_type, None
-    ids = np.random.default_rng(0).integers(5, model.config.get_text_config().vocab_size, PROMPT + WRITTEN)
-    wanted, half = _own_logits(model, ids), precision(model) != "float32"
-    changed = _own_logits(model, np.append(ids[:PROMPT], ids[:WRITTEN]))
+    kind = model.config.get_text_config().model_type
+    ids = _draw_tokens(model)
+    expected = _compute_own_logits(model, ids)
+    changed = _compute_own_logits(model, np.append(ids[:PROMPT], ids[:GENERATED]))
 
-    def same(found: Tensor, expected: Tensor) -> bool:
-        error = (found - expected).abs() / wanted.std()
-        return bool(error.mean() <= WIDEST) if half else bool(error.max() <= EXACT)
-
-    if not wanted.isfinite().all():
+    problem = None
+    if not expected.isfinite().all():
         problem = "its logits are not finite numbers (damaged weights, or too narrow a model.dtype)"
-    elif not same(changed[0], wanted[0]):
+    elif not _are_close(model, changed[0], expected[0], expected.std()):
         problem = f"{kind} reads both ways: a later token changes earlier logits"
-    elif not same(_padded_logits(model, ids), wanted[[0, -2, -1, 1, -1]]):
-        problem = f"{kind} gives other logits in a padded batch than for a prompt alone"
+    else:
+        padded = _compute_padded_logits(model, ids)
+        if not _are_close(model, padded, expected[[0, -2, -1, 1, -1]], expected.std()):
+            problem = f"{kind} gives other logits in a padded batch than for a prompt alone"
     if problem:
         raise InputError(where, f"cannot serve: {problem}", allowed=CAUSAL, hint=OTHER_MODEL)
 
 
-def _padded_logits(model: Any, ids: np.ndarray) -> Tensor:
-    """(5, V) of two prompts and of a token after the second, first and second, read as the plain loop does."""
-    short, device = PROMPT, model.get_input_embeddings().weight.device
-    batch, mask = (torch.zeros(2, len(ids) - 1, dtype=torch.long) for _ in range(2))
-    batch[0, -short:], mask[0, -short:] = torch.from_numpy(ids[:short]), 1
-    batch[1], mask[1] = torch.from_numpy(ids[:-1]), 1
-    mask, cache = mask.to(device), DynamicCache(config=model.config)
-    found = [plain_logits(model, batch, mask, cache)]
-    kept = torch.tensor([1, 0, 1], device=device)
-    cache.batch_select_indices(kept)
-    mask = torch.cat([mask[kept], mask.new_ones(3, 1)], dim=1)
-    found.append(plain_logits(model, torch.tensor([ids[-1], ids[short], ids[-1]])[:, None], mask, cache))
-    return torch.cat(found).float()
+def _draw_tokens(model: Any) -> np.ndarray:
+    """Return the random tokens of the trial, the same ones for every model of a vocabulary."""
+    config = model.config.get_text_config()
+    return np.random.default_rng(0).integers(5, config.vocab_size, PROMPT + GENERATED)
 
 
-def plain_logits(model: Any, ids: Tensor, mask: Tensor, cache: DynamicCache) -> Tensor:
-    """(B, V) of the last tokens of ``ids`` (B, n), padded on the left where ``mask`` has zeros."""
-    positions = (mask.cumsum(dim=-1) - 1).clamp(min=0)[:, -ids.shape[1] :]  # GPT-2 with left padding needs them
+def _are_close(model: Any, logits: Tensor, expected: Tensor, spread: Tensor) -> bool:
+    """Return whether logits are equal but for the rounding of the model's precision."""
+    error = (logits - expected).abs() / spread
+    if get_precision(model) == "float32":
+        return bool(error.max() <= EXACT)
+    return bool(error.mean() <= WIDEST)
+
+
+def _compute_padded_logits(model: Any, ids: np.ndarray) -> Tensor:
+    """Return (5, V) logits, read as the plain loop does.
+
+    They are of two prompts, and of a token after the second, first and second.
+    """
+    batch, mask = pad_left([ids[:PROMPT], ids[:-1]])
+    mask = mask.to(model.get_input_embeddings().weight.device)
+    cache = DynamicCache(config=model.config)
+    prompt_logits = compute_plain_logits(model, batch, mask, cache)
+    mask = select_rows([1, 0, 1], mask, cache)
+    newest = torch.tensor([ids[-1], ids[PROMPT], ids[-1]])[:, None]
+    token_logits = compute_plain_logits(model, newest, mask, cache)
+    return torch.cat([prompt_logits, token_logits]).float()
+
+
+def pad_left(prompts: Sequence[Sequence[int] | np.ndarray]) -> tuple[Tensor, Tensor]:
+    """Return the ids of prompts (B, n), padded on the left, and their mask (B, n): 0 is padding."""
+    rows = [torch.as_tensor(prompt) for prompt in prompts]
+    ids = pad_sequence(rows, batch_first=True, padding_side="left")
+    ones = [torch.ones_like(row) for row in rows]
+    return ids, pad_sequence(ones, batch_first=True, padding_side="left")
+
+
+def select_rows(rows: Sequence[int], mask: Tensor, cache: DynamicCache) -> Tensor:
+    """Keep some rows of a cache, and return their mask with a column for the next token."""
+    index = torch.tensor(rows, device=mask.device)
+    cache.batch_select_indices(index)
+    return torch.cat([mask[index], mask.new_ones(len(rows), 1)], dim=1)
+
+
+def compute_plain_logits(model: Any, ids: Tensor, mask: Tensor, cache: DynamicCache) -> Tensor:
+    """Return (B, V) logits after the last tokens of ``ids`` (B, n).
+
+    ``mask`` (B, all tokens so far) has zeros where ``ids`` are padded on the left.
+    """
+    # GPT-2 with left padding needs them
+    positions = (mask.cumsum(dim=-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
     output = model(
         input_ids=ids.to(mask.device),
         attention_mask=mask,
@@ -113,152 +173,182 @@ def plain_logits(model: Any, ids: Tensor, mask: Tensor, cache: DynamicCache) -> 
         use_cache=True,
         logits_to_keep=1,
     )
-    logits: Tensor = output.logits[:, -1]
-    return logits
+    return output.logits[:, -1]
 
 
 def find_path(model: Any) -> AttentionPath:
-    """What ``_tried`` finds, kept with a copy of the weights for later loads (1.5 billion parameters: 14 seconds).
+    """Return how a model reads, and let it read that way.
 
-    Another torch, processor or code of the trial tries again.
+    The result of the trial is stored with a copy of the weights for later loads (1.5 billion
+    parameters: 14 seconds). Another torch, processor or code of the trial tries again.
     """
-    folder, code = getattr(model, "kept_in", None), Path(__file__).parent
+    folder = getattr(model, "copy_folder", None)
     if folder is None:
-        return _tried(model)
-    decides = [(code / name).read_bytes() for name in ("model_check.py", "shared_attention.py", "batch.py")]
-    device = model.get_input_embeddings().weight.device.type
-    facts = (torch.__version__, torch.backends.cpu.get_cpu_capability(), device, precision(model))
-    decides.append(repr(facts).encode())
-    file = folder / f"attention-{sha256(b''.join(decides)).hexdigest()[:16]}.json"
+        return _try_shared_attention(model)
+
+    file = folder / f"attention-{_hash_trial(model)}.json"
     with suppress(OSError, ValueError, TypeError):
-        known = AttentionPath(**json.loads(file.read_bytes()))
+        path = AttentionPath(**json.loads(file.read_bytes()))
         model.set_attn_implementation(NAME)
-        return known
-    found = _tried(model)
-    with suppress(OSError):
-        if found.shared:  # a refusal may come from want of memory, and is tried again
-            write_text(file, json.dumps(asdict(found)))
-    return found
+        return path
+    path = _try_shared_attention(model)
+    if path.shared:  # a refusal may come from a lack of memory, and is tried again
+        with suppress(OSError):
+            write_text(file, json.dumps(asdict(path)))
+    return path
+
+
+def _hash_trial(model: Any) -> str:
+    """Return the beginning of the SHA-256 of everything that decides the trial of a model."""
+    digest = sha256()
+    for name in ("model_check.py", "shared_attention.py", "batch.py"):
+        digest.update(Path(__file__).with_name(name).read_bytes())
+    cpu = torch.backends.cpu.get_cpu_capability()
+    device = model.get_input_embeddings().weight.device.type
+    digest.update(repr((torch.__version__, cpu, device, get_precision(model))).encode())
+    return digest.hexdigest()[:16]
 
 
 @torch.inference_mode()
-def _tried(model: Any) -> AttentionPath:
-    """Try shared attention and leave the model with it if it gives the logits of the model's own, else as it was.
+def _try_shared_attention(model: Any) -> AttentionPath:
+    """Let the model read through shared attention if that gives the logits of its own attention.
 
-    A model that is spread over several devices is not tried.
+    Else the model stays as it was. A model on several devices is not tried.
     """
-    config = model.config.get_text_config()
-    own = config._attn_implementation
+    own = model.config.get_text_config()._attn_implementation
     if len({parameter.device for parameter in model.parameters()}) > 1:
         return AttentionPath(False, "the model is spread over several devices", own)
-    ids = np.random.default_rng(0).integers(5, config.vocab_size, PROMPT + WRITTEN)
-    wanted = _own_logits(model, ids)
-    rounding = None if precision(model) == "float32" else _rounding(model, ids, wanted)
+
+    # The model's own logits, and the rounding of its sums
+    ids = _draw_tokens(model)
+    expected = _compute_own_logits(model, ids)
+    rounding = _measure_rounding(model, ids, expected)
     if rounding and ROUNDING * rounding > WIDEST:  # such a trial would decide nothing
-        ids = _likely(model, ids)
-        wanted = _own_logits(model, ids)
-        rounding = _rounding(model, ids, wanted)
+        ids = _make_likely(model, ids)
+        expected = _compute_own_logits(model, ids)
+        rounding = _measure_rounding(model, ids, expected)
+
+    # The same logits through shared attention
     windows: set[int] = set()
     token = _WINDOWS.set(windows)
     try:
-        model.set_attn_implementation(TRIAL)
-        if config._attn_implementation != TRIAL:
-            return AttentionPath(False, "transformers cannot exchange its attention", own)
-        found = _shared_logits(model, ids)
-    except (NotImplementedError, ValueError, TypeError, RuntimeError, AttributeError, KeyError) as error:
-        model.set_attn_implementation(own)  # whatever a foreign architecture does with an attention it does not know
-        return AttentionPath(False, (str(error).splitlines() or [type(error).__name__])[0], own)
+        with use_attention(model, TRIAL):
+            if model.config.get_text_config()._attn_implementation != TRIAL:
+                return AttentionPath(False, "transformers cannot exchange its attention", own)
+            logits = _compute_shared_logits(model, ids)
+    except TRIAL_ERRORS as error:
+        reason = str(error) or type(error).__name__
+        return AttentionPath(False, reason.splitlines()[0], own)
     finally:
         _WINDOWS.reset(token)
-    model.set_attn_implementation(own)
+
+    # Decide
     window = min(windows, default=0)
     if 0 < window < len(ids):
         return AttentionPath(False, f"its window of {window} tokens is narrower than a prompt", own)
-    if problem := _difference(found, wanted, rounding):
-        return AttentionPath(False, f"its logits differ from those of the model's own attention: {problem}", own)
+    difference = _describe_difference(logits, expected, rounding)
+    if difference:
+        reason = f"its logits differ from those of the model's own attention: {difference}"
+        return AttentionPath(False, reason, own)
     model.set_attn_implementation(NAME)
     return AttentionPath(True, "gives the logits of the model's own attention", own, window)
 
 
 @contextmanager
-def with_attention(model: Any, name: str) -> Iterator[None]:
-    """Let the model read with the attention that transformers knows by this name, for as long as it is needed."""
-    config = model.config.get_text_config()
-    before = config._attn_implementation
-    model.set_attn_implementation(name)
+def use_attention(model: Any, name: str) -> Iterator[None]:
+    """Let the model read with the attention of this name in transformers, within the context."""
+    own = model.config.get_text_config()._attn_implementation
     try:
+        model.set_attn_implementation(name)
         yield
     finally:
-        model.set_attn_implementation(before)
+        model.set_attn_implementation(own)
 
 
-def _own_logits(model: Any, ids: np.ndarray, first: int = PROMPT - 1) -> Tensor:
-    """(1 + WRITTEN, V) of the end of the prompt and of every written token, in one pass of the model as it stands."""
+def _compute_own_logits(model: Any, ids: np.ndarray, first: int = PROMPT - 1) -> Tensor:
+    """Return the logits (n - first, V) of ``ids`` (n,) from token ``first`` on.
+
+    One pass of the model as it stands. By default these are of the end of the prompt and of every
+    generated token.
+    """
     device = model.get_input_embeddings().weight.device
-    logits: Tensor = model(input_ids=torch.from_numpy(ids)[None].to(device), use_cache=False).logits[0, first:]
-    return logits.float()
+    output = model(input_ids=torch.from_numpy(ids)[None].to(device), use_cache=False)
+    return output.logits[0, first:].float()
 
 
-def _shared_logits(model: Any, ids: np.ndarray) -> Tensor:
-    """The same, read as the engine reads them."""
+def _compute_shared_logits(model: Any, ids: np.ndarray) -> Tensor:
+    """Return the logits of ``_compute_own_logits``, read as the engine reads them."""
     batch = LiveBatch(KVCaches(), [], model.get_input_embeddings().weight.device)
     batch.add(Request("", (), 0), [(tuple(ids[:PROMPT].tolist()), -1)])
-    found = []
+    logits = []
     for token in [*ids[PROMPT:].tolist(), 0]:
-        found.append(run_pass(model, batch.next_pass())[-1].float())
+        logits.append(run_pass(model, batch.next_pass())[-1].float())
         batch.prefill = []
         batch.sequences[0].tokens.append(token)
-    return torch.stack(found)
+    return torch.stack(logits)
 
 
-def _rounding(model: Any, ids: np.ndarray, wanted: Tensor) -> float:
-    """The mean difference of logits between two orders of the same sums (SDPA, eager), in units of their spread."""
+def _measure_rounding(model: Any, ids: np.ndarray, logits: Tensor) -> float | None:
+    """Return the mean difference of logits between two orders of the same sums (SDPA, eager).
+
+    The unit is their spread. Returns None in float32.
+    """
+    if get_precision(model) == "float32":
+        return None
     if model.config.get_text_config()._attn_implementation != "sdpa":
         return UNKNOWN_ROUNDING
-    with with_attention(model, "eager"):
-        return float((_own_logits(model, ids) - wanted).abs().mean() / wanted.std())
+    with use_attention(model, "eager"):
+        difference = (_compute_own_logits(model, ids) - logits).abs().mean()
+    return float(difference / logits.std())
 
 
-def _likely(model: Any, ids: np.ndarray) -> np.ndarray:
-    """Tokens that the model finds likely behind each other, in place of random ``ids``.
+def _make_likely(model: Any, ids: np.ndarray) -> np.ndarray:
+    """Return tokens that the model finds likely after each other, in place of random ``ids``.
 
-    Random tokens may magnify rounding: another order of the same sums then moves logits as far as wrong positions do.
+    Random tokens may magnify rounding: another order of the same sums then moves logits as far as
+    wrong positions do.
     """
-    ids, ranks = ids.copy(), np.random.default_rng(1).integers(LIKELIEST, size=len(ids) - 1)
+    ids = ids.copy()
+    ranks = np.random.default_rng(1).integers(LIKELIEST, size=len(ids) - 1)
     for _ in range(READINGS):
-        likeliest = _own_logits(model, ids, first=0)[:-1].topk(LIKELIEST).indices.cpu().numpy()
+        logits = _compute_own_logits(model, ids, first=0)[:-1]
+        likeliest = logits.topk(LIKELIEST).indices.cpu().numpy()
         ids[1:] = likeliest[np.arange(len(ranks)), ranks]
     return ids
 
 
-def _difference(found: Tensor, wanted: Tensor, rounding: float | None) -> str | None:
-    """How far logits differ, in units of their spread, where that is more than allowed.
+def _describe_difference(logits: Tensor, expected: Tensor, rounding: float | None) -> str | None:
+    """Return how far logits differ, in units of their spread, or None where that is allowed.
 
-    In half precision up to ``rounding``, since of some million logits the worst says little: the mean error is about
-    what another order of the same sums makes; and the likeliest tokens, the first and the first ten, are the likeliest
-    ones of the model's own attention, or close to them.
+    In half precision up to ``rounding``, since of some million logits the worst says little: the
+    mean error is about what another order of the same sums makes; and the likeliest tokens, the
+    first and the first ten, are the likeliest ones of the model's own attention, or close to them.
     """
-    spread = wanted.std()
-    errors = (found - wanted).abs() / spread
+    spread = expected.std()
+    errors = (logits - expected).abs() / spread
     if rounding is None:
-        exact = (found - wanted).abs().max() <= EXACT * spread
-        return None if exact else f"by up to {errors.max():.2g} of their spread (allowed: {EXACT})"
+        if (logits - expected).abs().max() <= EXACT * spread:
+            return None
+        return f"by up to {errors.max():.2g} of their spread (allowed: {EXACT})"
+
+    # "not <=" also refuses what is no number
     allowed = min(ROUNDING * rounding, WIDEST)
     if not errors.mean() <= allowed:
         return f"by {errors.mean():.2g} of their spread on average (allowed: {allowed:.2g})"
-    for places in PLACES:
-        least = wanted.topk(places).values[:, -1]
-        chosen = wanted.gather(1, found.topk(places).indices).amin(dim=1)
-        if not (slip := ((least - chosen) / spread).max()) <= SLIP:
-            return f"the {places} likeliest tokens by {slip:.2g} of their spread (allowed: {SLIP})"
+    for count in PLACES:
+        least = expected.topk(count).values[:, -1]
+        likeliest = expected.gather(1, logits.topk(count).indices).amin(dim=1)
+        slip = ((least - likeliest) / spread).max()
+        if not slip <= SLIP:
+            return f"the {count} likeliest tokens by {slip:.2g} of their spread (allowed: {SLIP})"
     return None
 
 
-def _no_mask(local_size: int | None = None, **_: Any) -> None:
-    """The mask of shared attention: none; the window or chunk that the model wants is noted."""
+def _make_no_mask(local_size: int | None = None, **_: Any) -> None:
+    """The mask of shared attention: none. Note the window or chunk that the model wants."""
     if local_size:
         _WINDOWS.get().add(int(local_size))
 
 
 AttentionInterface.register(TRIAL, attend)
-AttentionMaskInterface.register(TRIAL, _no_mask)
+AttentionMaskInterface.register(TRIAL, _make_no_mask)

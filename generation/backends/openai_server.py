@@ -1,16 +1,24 @@
-"""``backend: openai``: texts from any OpenAI-compatible server, several requests at a time, none paid for twice.
+"""``backend: openai``: texts from any OpenAI-compatible server, several requests at a time.
 
-The ``openai`` client retries by itself: 408, 409, 429, 5xx, timeouts and dropped connections, after 0.5 to 8 seconds
-(doubling, with jitter) or after the server's Retry-After up to 120 seconds. Failures are one line each.
+No answer is paid for twice: ``AnswerCache`` stores them beside the run directory.
+
+The ``openai`` client retries by itself: 408, 409, 429, 5xx, timeouts and dropped connections, after
+0.5 to 8 seconds (doubling, with jitter) or after the server's Retry-After up to 120 seconds.
+Failures are one line each.
 """
 
+import hashlib
+import json
 import os
 import re
+import sqlite3
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import astuple
 from functools import cached_property, partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
@@ -20,263 +28,481 @@ import httpx2
 import openai
 from pydantic import ValidationError
 
-from generation.backends.answers import bounded, turn_text
-from generation.backends.dialects import Answer, AnswerCache, key_of, opens_quotation, read_answer, request_body
-from generation.backends.protocol import Completion, Request, cut
-from hub.contract.published_paths import UNTOLD
-from hub.contract.recipe import DecodingParameters, LanguageModel, Server
-from hub.environment import require_usable
-from hub.errors import InputError, RunError, StsDinoError
-from hub.untrusted import one_line
+from sts_dino.generation.backends.answer_text import (
+    bound_text,
+    decode_escapes,
+    extract_structured_text,
+    extract_turn_text,
+)
+from sts_dino.generation.backends.dialects import (
+    Answer,
+    continues_quotation,
+    find_error_status,
+    make_body,
+    read_answer,
+)
+from sts_dino.generation.backends.protocol import Completion, Request, extract_text
+from sts_dino.hub.contract.published_paths import HIDDEN_ADDRESS
+from sts_dino.hub.contract.recipe import DecodingParameters, LanguageModel, Server
+from sts_dino.hub.contract.schema import NOT_CLOSED
+from sts_dino.hub.durable import make_folder
+from sts_dino.hub.environment import require_usable
+from sts_dino.hub.errors import InputError, RunError, StsDinoError
+from sts_dino.hub.untrusted import join_lines
 
 _KEY = "OPENAI_API_KEY"
 _AGAIN = "run the same command again: what was answered is kept"
-_SHOWN = 200  # characters of a server's own words in an error
+_QUOTED_LENGTH = 200  # characters of a server's message in an error
 _CONNECT_SECONDS = 10.0
 _LONGEST_ANSWER = 16 * 2**20  # bytes; most have a few kilobytes
+_CONTROL_TOKEN = re.compile(r"<\|[^\s<>|]{1,40}\|>|</?s>|<(?:start|end)_of_turn>|\[/?INST\]")
+
+_TABLE = (
+    "CREATE TABLE IF NOT EXISTS answers (\n"
+    "    key BLOB PRIMARY KEY, text TEXT NOT NULL, finish_reason TEXT, prompt_tokens INTEGER, "
+    "completion_tokens INTEGER,\n"
+    "    log_prob REAL) WITHOUT ROWID"
+)
+_TOTALS = """SELECT count(*) AS answers,
+    coalesce(sum(prompt_tokens), 0) AS prompt_tokens,
+    coalesce(sum(completion_tokens), 0) AS completion_tokens,
+    count(*) - count(prompt_tokens + completion_tokens) AS uncounted FROM answers"""
 
 
-class _Limits(threading.local):
-    """Of one answer, its headers, trailers and redirects included: a byte at a time satisfies the limit of a read."""
+class AnswerCache:
+    """The answers of a run in an SQLite file.
 
-    last, left = 0.0, 0  # the clock's time of the end; bytes
+    Without a path they are stored until the process ends, in a temporary file.
+    """
 
-    def begin(self, seconds: float) -> None:
-        """Begin the answer of this thread."""
-        self.last, self.left = time.monotonic() + seconds, _LONGEST_ANSWER
+    def __init__(self, path: Path | None):
+        self.path = path
+        self._lock = threading.Lock()
+        if path is not None:
+            make_folder(path.parent)  # SQLite syncs the file's own name
+        with self._lock_connection():
+            self._connection = sqlite3.connect(
+                path or "", timeout=60, check_same_thread=False, isolation_level=None
+            )
+            self._connection.execute("PRAGMA synchronous = FULL")
+            self._connection.execute(_TABLE)
 
-    def watch(self, event: str, info: dict[str, Any]) -> None:
-        """The extension ``trace`` of httpx: what is read of a new connection counts."""
+    def find(self, key: bytes) -> Answer | None:
+        """Return the answer stored under ``key``, or None."""
+        with self._lock_connection():
+            row = self._connection.execute("SELECT * FROM answers WHERE key = ?", (key,)).fetchone()
+        return Answer(*row[1:]) if row else None
+
+    def add(self, key: bytes, answer: Answer) -> None:
+        """Store an answer; it is on the disk when this returns. Any thread may call."""
+        with self._lock_connection():
+            self._connection.execute(
+                "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?)", (key, *astuple(answer))
+            )
+
+    def sum_tokens(self) -> dict[str, int]:
+        """Return sums over all answers, those of earlier processes included.
+
+        Keys: ``answers``, ``prompt_tokens``, ``completion_tokens``, and ``uncounted``, the number
+        of answers without a token count.
+        """
+        with self._lock_connection():
+            cursor = self._connection.execute(_TOTALS)
+            sums = cursor.fetchone()
+        return {column[0]: sums[index] for index, column in enumerate(cursor.description)}
+
+    @contextmanager
+    def _lock_connection(self) -> Iterator[None]:
+        try:
+            with self._lock:
+                yield
+        except sqlite3.OperationalError as error:
+            raise RunError(
+                self.path,
+                f"cannot keep answers: {error}",
+                hint="free some space or fix its permissions, and run the same command again",
+            ) from error
+        except sqlite3.DatabaseError as error:
+            raise InputError(
+                self.path,
+                f"is not a journal of answers: {error}",
+                hint="move it away; what it held will be asked, and paid for, again",
+            ) from error
+
+
+def hash_request(*values: Any) -> bytes:
+    """Return the SHA-256 of everything that decides an answer (JSON values)."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).digest()
+
+
+class _AnswerLimits(threading.local):
+    """Limits of one answer in time and size, its headers, trailers and redirects included.
+
+    The timeout of a read alone does not end an answer that sends a byte at a time.
+    """
+
+    deadline = 0.0  # of the monotonic clock
+    bytes_left = 0
+
+    def start(self, seconds: float) -> None:
+        """Start the answer of this thread."""
+        self.deadline = time.monotonic() + seconds
+        self.bytes_left = _LONGEST_ANSWER
+
+    def watch_connection(self, event: str, info: dict[str, Any]) -> None:
+        """Count what is read of a new connection: httpx's extension ``trace``."""
         if event.endswith(("connect_tcp.complete", "start_tls.complete")):
             stream = info["return_value"]
             stream.read = partial(self._read, stream.read)
 
-    def _read(self, read: Callable[[int, float], bytes], most: int, timeout: float) -> bytes:
-        seconds = self.last - time.monotonic()
+    def _read(self, read: Callable[[int, float], bytes], size: int, timeout: float) -> bytes:
+        seconds = self.deadline - time.monotonic()
         if seconds <= 0:
             raise httpx2.ReadTimeout("the answer does not end")
-        found = read(most, min(timeout, seconds))
-        self.left -= len(found)
-        if self.left < 0:
+        chunk = read(size, min(timeout, seconds))
+        self.bytes_left -= len(chunk)
+        if self.bytes_left < 0:
             raise httpx2.ReadError(f"the answer has more than {_LONGEST_ANSWER >> 20} MB")
-        return found
+        return chunk
 
 
 class Client:
-    """Sends requests to one server. The key is read from the environment and appears in no message."""
+    """Sends requests to one server. The key is read from the environment and is in no message."""
 
     def __init__(self, server: Server):
         self.server = server
         self._key = os.environ.get(_KEY, "")
+        self._limits = _AnswerLimits()
         require_usable()
         self._client = openai.OpenAI(
             base_url=server.base_url,
-            api_key=self._key or "none",  # servers of one's own often ask for none, the client always wants one
+            # local servers often need no key, the client always does
+            api_key=self._key or "none",
             timeout=openai.Timeout(server.timeout, connect=min(server.timeout, _CONNECT_SECONDS)),
             max_retries=server.max_retries,
-            default_headers={"Accept-Encoding": "identity"},  # else a small body may unpack to gigabytes
+            # else a small body may unpack to gigabytes
+            default_headers={"Accept-Encoding": "identity"},
             http_client=openai.DefaultHttpxClient(
-                event_hooks={"request": [self._begin], "response": [self._guard]},
-                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),  # one that is not ASCII stops all requests
+                event_hooks={
+                    "request": [self._limit_answer],
+                    "response": [self._guard_response],
+                },
+                # a cookie that is not ASCII stops all requests
+                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
             ),
         )
-        self._limits = _Limits()
 
     def post(self, path: str, body: dict[str, object]) -> object:
-        """The server's JSON. Raises what ``_answer`` raises."""
-        return self._answer(lambda: self._client.post(path, cast_to=object, body=body), body)
+        """Return the server's JSON. Raises what ``_send`` raises."""
+        return self._send(lambda: self._client.post(path, cast_to=object, body=body), body)
 
-    def owners(self) -> set[str]:
-        """The owners that the server reports for its models; none in another form. Raises what ``_answer`` raises."""
-        payload = self._answer(lambda: self._client.get("/models", cast_to=object), {})
-        listed = payload.get("data") if isinstance(payload, dict) else None
-        models = listed if isinstance(listed, list) else []
-        return {str(one.get("owned_by")) for one in models if isinstance(one, dict)}
+    def list_owners(self) -> set[str]:
+        """Return the owners that the server reports for its models; none in another form.
 
-    def _begin(self, request: httpx2.Request) -> None:
+        Raises what ``_send`` raises.
+        """
+        payload = self._send(lambda: self._client.get("/models", cast_to=object), {})
+        models = payload.get("data") if isinstance(payload, dict) else None
+        if not isinstance(models, list):
+            return set()
+        return {str(model.get("owned_by")) for model in models if isinstance(model, dict)}
+
+    def _limit_answer(self, request: httpx2.Request) -> None:
         if "trace" not in request.extensions:  # a redirect has those of its request
-            self._limits.begin(self.server.timeout)
-            request.extensions["trace"] = self._limits.watch
+            self._limits.start(self.server.timeout)
+            request.extensions["trace"] = self._limits.watch_connection
 
-    def _guard(self, response: httpx2.Response) -> None:
+    def _guard_response(self, response: httpx2.Response) -> None:
         """Follow no redirect to another host or port, unpack nothing, and read UTF-8 alone."""
         response.headers.pop("content-encoding", None)
         response.encoding = "utf-8"
-        there = response.url.join(response.headers.get("location", ""))
-        if (there.scheme, there.netloc) != (response.url.scheme, response.url.netloc):
+        target = response.url.join(response.headers.get("location", ""))
+        if (target.scheme, target.netloc) != (response.url.scheme, response.url.netloc):
             response.headers["elsewhere"] = response.headers.pop("location")
+        if response.is_success:
+            self._apply_error_object(response)
 
-    def _answer(self, send: Callable[[], object], body: Iterable[str]) -> object:
-        """What a request is answered with, as JSON. ``body``: the names of its fields.
+    def _apply_error_object(self, response: httpx2.Response) -> None:
+        """Give a successful response with an error object the status that the object names.
 
-        Raises InputError when the server refuses the key or the request, RunError when it fails after all retries.
+        The client then retries or fails as for that status.
+        """
+        response.read()
+        if '"error"' not in response.text:  # nearly all answers, which the client parses
+            return
+        try:
+            payload = json.loads(response.text)
+        except (ValueError, RecursionError):
+            return
+        status = find_error_status(payload)
+        if status is not None:
+            response.status_code = status
+
+    def _send(self, send: Callable[[], object], fields: Iterable[str]) -> object:
+        """Return the JSON that answers a request. ``fields``: the names of the request's fields.
+
+        Raises:
+            InputError: the server refuses the key or the request.
+            RunError: the request fails after all retries.
         """
         try:
             payload = send()
-        except openai.APIStatusError as error:
-            failure = self._refused(error, body)
-        except openai.APITimeoutError:
-            seconds = f"no answer within {self.server.timeout:g} s"
-            failure = self._failed(seconds, f"{_AGAIN}; if it is only slow, raise model.server.timeout")
-        except openai.APIConnectionError as error:
-            problem = f"cannot be reached or read ({self._shown(str(error.__cause__))})"
-            failure = self._failed(problem, f"check that it runs at that address, then {_AGAIN}")
-        except (ValueError, RecursionError, httpx2.InvalidURL):  # nested too deeply; a redirect to no address
-            failure = self._failed("its answer is not JSON", "check that model.server.base_url is the API's address")
-        else:
-            if isinstance(payload, str):  # the client hands on what was not sent as JSON
-                failure = self._failed(f"its answer is not JSON: {self._shown(payload)}", "check model.server.base_url")
-            else:
+            if not isinstance(payload, str):
                 return payload
-        raise failure  # outside of the except block: its context would carry the server's words, and they the key
+            # the client passes on text that was not sent as JSON
+            problem = f"its answer is not JSON: {self._quote(payload)}"
+            failure: StsDinoError = self._make_error(problem, "check model.server.base_url")
+        except openai.APIStatusError as error:
+            failure = self._explain_status(error, fields)
+        except openai.APITimeoutError:
+            failure = self._make_error(
+                f"no answer within {self.server.timeout:g} s",
+                f"{_AGAIN}; if it is only slow, raise model.server.timeout",
+            )
+        except openai.APIConnectionError as error:
+            failure = self._make_error(
+                f"cannot be reached or read ({self._quote(str(error.__cause__))})",
+                f"check that it runs at that address, then {_AGAIN}",
+            )
+        # nested too deeply; a redirect to no address
+        except (ValueError, RecursionError, httpx2.InvalidURL):
+            failure = self._make_error(
+                "its answer is not JSON",
+                "check that model.server.base_url is the API's address",
+            )
+        # outside of the except block: its context would carry the server's message, and that the
+        # key
+        raise failure
 
-    def malformed(self, error: ValidationError) -> RunError:
-        """The error for JSON of another form."""
+    def describe_malformed(self, error: ValidationError) -> RunError:
+        """Return the error for JSON of another form."""
         first = error.errors()[0]
-        problem = f"{'.'.join(map(str, first['loc'])) or 'the whole'}: {first['msg']}"
-        form = f"its answer has another form than OpenAI's: {self._shown(problem)}"
-        return self._failed(form, "check what it serves")
+        field = ".".join(str(part) for part in first["loc"]) or "the whole"
+        problem = self._quote(f"{field}: {first['msg']}")
+        return self._make_error(
+            f"its answer has another form than OpenAI's: {problem}",
+            "check what it serves",
+        )
 
     def check_secret(self, text: str) -> None:
         """Raise RunError when a text from the server holds the key: the text must go nowhere."""
         if self._key and self._key in text:
-            raise self._failed("its answer holds the API key", "change the key")
+            raise self._make_error("its answer holds the API key", "change the key")
 
-    def _refused(self, error: openai.APIStatusError, body: Iterable[str]) -> StsDinoError:
-        place, status = f"server {self.server.base_url}", error.status_code
-        if status in (401, 403):  # its words may hold the key or a part of it
-            given = "the key in" if self._key else "a request without a key; set"
-            return InputError(place, f"refuses (HTTP {status}) {given} {_KEY}", hint="give a key that it accepts")
-        if there := error.response.headers.get("elsewhere"):
-            hint = "give that address as model.server.base_url if you trust it"
-            return InputError(place, f"sends the request on to {self._shown(there)} (HTTP {status})", hint=hint)
-        shown = f"HTTP {status}: {self._shown(error.response.text)}"
+    def _explain_status(self, error: openai.APIStatusError, fields: Iterable[str]) -> StsDinoError:
+        """Return the error for an HTTP status of failure."""
+        place = f"server {self.server.base_url}"
+        status = error.status_code
+        body = error.response.text
+        if status in (401, 403):  # the body may hold the key or a part of it
+            credentials = "the key in" if self._key else "a request without a key; set"
+            return InputError(
+                place,
+                f"refuses (HTTP {status}) {credentials} {_KEY}",
+                hint="give a key that it accepts",
+            )
+        target = error.response.headers.get("elsewhere")
+        if target:
+            return InputError(
+                place,
+                f"sends the request on to {self._quote(target)} (HTTP {status})",
+                hint="give that address as model.server.base_url if you trust it",
+            )
+
+        problem = f"HTTP {status}: {self._quote(body)}"
         if status == 404:
-            return InputError(place, shown, hint="check base_url (it mostly ends in /v1) and model in model.server")
+            return InputError(
+                place,
+                problem,
+                hint="check base_url (it mostly ends in /v1) and model in model.server",
+            )
         if status in (408, 409, 429) or status >= 500:
-            later = error.response.headers.get("retry-after")
-            return self._failed(shown, f"{f'after {self._shown(later)} s ' if later else ''}{_AGAIN}")
-        hint = f"fields sent: {', '.join(body)}; check model.server (decoding.top_k=0 leaves top_k out)"
-        if "context" in error.response.text.lower():  # the word of OpenAI, vLLM and llama.cpp for a prompt too long
-            hint = "serve the model with a longer context, or shorten the prompts (source, few_shot)"
-        return InputError(place, f"refuses the request, {shown}", hint=hint)
+            seconds = error.response.headers.get("retry-after")
+            delay = f"after {self._quote(seconds)} s " if seconds else ""
+            return self._make_error(problem, f"{delay}{_AGAIN}")
+        hint = (
+            f"fields sent: {', '.join(fields)}; check model.server (decoding.top_k=0 leaves top_k "
+            "out)"
+        )
+        # the word of OpenAI, vLLM and llama.cpp for a prompt too long
+        if "context" in body.lower():
+            hint = (
+                "serve the model with a longer context, or shorten the prompts (source, few_shot)"
+            )
+        return InputError(place, f"refuses the request, {problem}", hint=hint)
 
-    def _failed(self, problem: str, hint: str) -> RunError:
+    def _make_error(self, problem: str, hint: str) -> RunError:
         return RunError(f"server {self.server.base_url}", problem, hint=hint)
 
-    def _shown(self, words: str) -> str:
-        """A server's words, fit for one line of a terminal: short, printable, without the key."""
-        return one_line(words.replace(self._key, "[key]") if self._key else words, _SHOWN)
-
-
-_CONTROL = re.compile(r"<\|[^\s<>|]{1,40}\|>|</?s>|<(?:start|end)_of_turn>|\[/?INST\]")
+    def _quote(self, message: str) -> str:
+        """Return a server's message for one line of a terminal: short, printable, no key."""
+        if self._key:
+            message = message.replace(self._key, "[key]")
+        return join_lines(message, _QUOTED_LENGTH)
 
 
 class OpenAIServer:
-    """A language model behind a server, as a ``generation.backends.protocol.Writer``."""
+    """A language model behind a server, as a ``sts_dino.generation.backends.protocol.Writer``."""
 
-    context = 0  # not known: a prompt that is too long is refused by the server
+    context = 0  # not known: the server refuses a prompt that is too long
 
     def __init__(self, model: LanguageModel, directory: Path | None = None):
-        """The writer of a recipe's section ``model``; its answers are kept beside the run ``directory``.
+        """Make the writer of a recipe's section ``model``; no request is sent yet.
 
-        No request is sent yet. Raises InputError for a published recipe, which does not name the server's address.
+        Its answers are stored beside the run ``directory``. Raises InputError for a published
+        recipe, which does not name the server's address.
         """
-        assert model.server is not None, "hub.contract.recipe checks this"
-        self.model, self.server = model, model.server
-        if self.server.base_url == UNTOLD:
-            hint = f"serve {self.server.model}, and say where: --set model.server.base_url=URL"
-            raise InputError("model.server.base_url", "is not published", hint=hint)
+        assert model.server is not None, "sts_dino.hub.contract.recipe checks this"
+        self.model = model
+        self.server = model.server
+        if self.server.base_url == HIDDEN_ADDRESS:
+            raise InputError(
+                "model.server.base_url",
+                "is not published",
+                hint=f"serve {self.server.model}, and say where: --set model.server.base_url=URL",
+            )
+        self.client = Client(self.server)
         path = directory.with_name(f"{directory.name}.answers.sqlite") if directory else None
-        self.client, self._journal = Client(self.server), AnswerCache(path)
+        self._cache = AnswerCache(path)
 
     def stream(
-        self, queue: deque[Request], settings: DecodingParameters, batch_size: int | None, prefixes: Sequence[str] = ()
+        self,
+        queue: deque[Request],
+        settings: DecodingParameters,
+        batch_size: int | None,
+        prefixes: Sequence[str] = (),
     ) -> Iterator[tuple[Request, Completion]]:
-        """See ``generation.backends.protocol.Writer.stream``. ``server.concurrency`` requests are under way at a time.
+        """Complete the requests as ``Writer.stream`` does, ``server.concurrency`` at a time.
 
-        When a request fails for good, no other is begun; those under way are waited for, and their answers kept.
+        When a request fails for good, no other starts. Those in flight are waited for, and their
+        answers are stored.
         """
+        if queue and self.server.structured_output:
+            self._prove_structured_output(queue[0], settings)
         pool = ThreadPoolExecutor(self.server.concurrency, thread_name_prefix="openai")
-        under_way: dict[Future[Answer], Request] = {}
+        in_flight: dict[Future[Answer], Request] = {}
         try:
-            while queue or under_way:
-                while queue and len(under_way) < self.server.concurrency:
+            while queue or in_flight:
+                while queue and len(in_flight) < self.server.concurrency:
                     request = queue.popleft()
-                    under_way[pool.submit(self._answer, request, settings)] = request
-                done, _ = wait(under_way, return_when=FIRST_COMPLETED)
-                for future in done:
-                    request = under_way.pop(future)
-                    yield request, self._completion(request, future.result(), settings)
+                    in_flight[pool.submit(self._fetch_answer, request, settings)] = request
+                finished, _ = wait(in_flight, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    request = in_flight.pop(future)
+                    yield request, self._make_completion(request, future.result(), settings)
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def ahead(self, settings: DecodingParameters, batch_size: int | None) -> int:
-        """As many as are under way at a time."""
+    def choose_queue_length(self, settings: DecodingParameters, batch_size: int | None) -> int:
+        """Return the number of concurrent requests, see ``Writer.choose_queue_length``."""
         return self.server.concurrency
 
-    def _answer(self, request: Request, settings: DecodingParameters) -> Answer:
+    def _prove_structured_output(self, request: Request, settings: DecodingParameters) -> None:
+        """Raise InputError when the first answer is no JSON of the schema.
+
+        Some servers ignore the field. The answer is cached as any other, so it is paid for once.
+        """
+        answer = self._fetch_answer(request, settings)
+        text, problem = extract_structured_text(answer.text)
+        if problem == NOT_CLOSED and answer.has_ended(settings.max_new_tokens):
+            raise InputError(
+                f"server {self.server.base_url}",
+                "answers without the JSON of model.server.structured_output: "
+                f"{join_lines(text, _QUOTED_LENGTH)!r}",
+                hint="remove structured_output from the recipe: the sentence is then found in the "
+                "answer's text",
+            )
+
+    def _fetch_answer(self, request: Request, settings: DecodingParameters) -> Answer:
+        """Return the cached answer of a request, or the server's, which is then cached."""
         path = "/chat/completions" if self.model.chat_template else "/completions"
-        body = request_body(self.model, self.server, request, settings)
-        key = key_of(self.server.base_url, path, body, request.seed)
-        answer = self._journal.find(key)
+        body = make_body(self.model, self.server, request, settings)
+        key = hash_request(self.server.base_url, path, body, request.seed)
+        answer = self._cache.find(key)
         if answer is None:
             payload = self.client.post(path, body)
             try:
                 answer = read_answer(payload, self.model, self.server, settings)
             except ValidationError as error:
-                raise self.client.malformed(error) from None
+                raise self.client.describe_malformed(error) from None
             self.client.check_secret(f"{answer.text} {answer.finish_reason}")
-            self._journal.add(key, answer)
+            self._cache.add(key, answer)
         return answer
 
-    def _completion(self, request: Request, answer: Answer, settings: DecodingParameters) -> Completion:
-        stopped = answer.finish_reason == "stop"
-        if opens_quotation(self.model, self.server):
-            text, problem = cut(answer.text, stopped, settings.text_end)
+    def _make_completion(
+        self, request: Request, answer: Answer, settings: DecodingParameters
+    ) -> Completion:
+        has_ended = answer.has_ended(settings.max_new_tokens)
+        if self.server.structured_output:
+            text, problem = extract_structured_text(answer.text)
+            text, problem = bound_text(text, problem, request.prompt, settings.max_new_tokens)
+            return Completion(text, problem, answer.log_prob, margin=None)
+        answer_text = decode_escapes(answer.text, request.prompt)
+        if continues_quotation(self.model, self.server):
+            text, problem = extract_text(answer_text, has_ended, settings.text_end)
         else:
-            text, problem = turn_text(request.prompt, answer.text, stopped)
-        return Completion(*bounded(text, problem, settings.max_new_tokens), answer.log_prob, None)
+            text, problem = extract_turn_text(request.prompt, answer_text, has_ended)
+        text, problem = bound_text(text, problem, request.prompt, settings.max_new_tokens)
+        return Completion(text, problem, answer.log_prob, margin=None)
 
     def count_tokens(self, text: str) -> int:
-        """How many tokens the model's tokenizer makes of ``text``; it is read from ``path`` or ``repo_id``."""
+        """Return how many tokens the model's tokenizer makes of ``text``.
+
+        The tokenizer is read from ``model.path`` or ``model.repo_id``.
+        """
         return len(self._tokenizer(text, add_special_tokens=False).input_ids)
 
     def is_control(self, text: str) -> bool:
-        """Whether ``text`` holds a usual control token: which ones the served model has is not known."""
-        return _CONTROL.search(text) is not None
+        """Return whether ``text`` holds a usual control token; the served model's are unknown."""
+        return _CONTROL_TOKEN.search(text) is not None
 
-    def shown_tokens(self, prompt: str) -> str:
-        """Nothing: no server tells how it reads a prompt."""
+    def format_tokens(self, prompt: str) -> str:
+        """Return an empty string: no server reports how it reads a prompt."""
         return ""
 
-    prompt_tokens = count_tokens  # what the server adds to a prompt is not known
+    count_prompt_tokens = count_tokens  # what the server adds to a prompt is not known
 
     @cached_property
     def _tokenizer(self) -> Any:
         name = self.model.path or self.model.repo_id
         if name is None:
-            problem = "a server does not count tokens, and no tokenizer is named"
-            raise InputError("model", problem, hint="give model.path or model.repo_id with the model's tokenizer")
+            raise InputError(
+                "model",
+                "a server does not count tokens, and no tokenizer is named",
+                hint="give model.path or model.repo_id with the model's tokenizer",
+            )
         if self.model.path is None and self.model.revision is None:
-            raise InputError("model.revision", "the tokenizer decides which texts are used", hint=f"pin that of {name}")
-        from generation.backends.load_model import load_tokenizer  # torch: not without premise_tokens
+            raise InputError(
+                "model.revision",
+                "the tokenizer decides which texts are used",
+                hint=f"pin that of {name}",
+            )
+        # torch: not without premise_tokens
+        from sts_dino.generation.backends.load_model import load_tokenizer
 
         return load_tokenizer(self.model)
 
     def describe(self) -> dict[str, Any]:
-        """Facts for the manifest."""
+        """Return facts for the manifest."""
         return {
             "id": self.model.repo_id or self.server.model,
             "parameters": None,
             "backend": "openai",
             "served_model": self.server.model,
+            **({"structured_output": True} if self.server.structured_output else {}),
         }
 
     @property
     def usage(self) -> dict[str, Any]:
-        """Tokens and cost of all kept answers, those of interrupted runs included; cost None without prices."""
-        totals = self._journal.totals()
-        prices = self.server.price_per_million
-        used = totals["prompt_tokens"], totals["completion_tokens"]
-        return {**totals, "cost": (used[0] * prices[0] + used[1] * prices[1]) / 1e6 if prices else None}
+        """Tokens and cost of all stored answers, those of interrupted runs included.
+
+        The cost is None without prices.
+        """
+        totals: dict[str, Any] = dict(self._cache.sum_tokens())
+        totals["cost"] = None
+        if self.server.price_per_million:
+            prompt_price, completion_price = self.server.price_per_million
+            prompt_cost = totals["prompt_tokens"] * prompt_price
+            completion_cost = totals["completion_tokens"] * completion_price
+            totals["cost"] = (prompt_cost + completion_cost) / 1e6
+        return totals

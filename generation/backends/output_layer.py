@@ -1,10 +1,16 @@
-"""The output layer in pieces: logits of (rows, V) are never in memory at once, only statistics of them.
+"""The output layer in pieces: logits of (rows, V) are never in memory at once, only statistics of
+them.
 
-Hidden states leave the model's forward pass. Of the logits of each piece of the vocabulary are kept: the running
-maximum and sum of exponentials (so the log-normaliser), and the maxima of tiles of tokens, among which the largest
-logits are found. The few logits that are read are then computed once more, one product each (docs/engine.md).
+The model's forward pass ends with hidden states. Of the logits of each piece of the vocabulary,
+these are stored: the running maximum and sum of exponentials (so the log-normaliser), and the
+maxima of tiles of tokens, among which the largest logits are found. The few logits that are read
+are then computed once more, one product each (docs/engine.md).
+
+The second part of this module packs a model's linear layers for the CPU, in their own dtype or in
+8 bits.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -12,17 +18,20 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from generation.backends.batch import KVCaches, LiveBatch
-from generation.backends.protocol import Request
-from generation.backends.self_debiasing import NextTokenLogits, largest
-from generation.backends.shared_attention import CURRENT, ROW_ALIGN, run_pass
+from sts_dino.generation.backends.batch import KVCaches, LiveBatch
+from sts_dino.generation.backends.protocol import Request
+from sts_dino.generation.backends.self_debiasing import NextTokenLogits, find_largest
+from sts_dino.generation.backends.shared_attention import CURRENT, ROW_ALIGN, run_pass
 
 PIECE = 4096  # tokens whose logits are computed together: they stay in the processor's cache
 SMALLEST = 16_384  # tokens of a vocabulary; logits of a smaller one are read faster as a whole
 TILE = 8  # tokens whose maximum stands for them; in a piece they lie its length / TILE apart
+PIECE_TILES = PIECE // TILE
 TRIED = 8  # prompts on which the layer taken out is compared with the model's own
-REFINED = 4  # tiles of a row in half precision whose logits are computed once more for its normaliser
-AT_ONCE = {"cpu": 2**24, "cuda": 2**28}  # numbers of the weight that are read together for single logits: 64 MB, 1 GB
+# tiles of a row in half precision whose logits are computed once more for its normaliser
+REFINED = 4
+# numbers of the weight that are read together for single logits: 64 MB, 1 GB
+AT_ONCE = {"cpu": 2**24, "cuda": 2**28}
 _LOWEST = -1e30  # finite, so that differences of it are
 
 
@@ -31,171 +40,214 @@ class OutputLayer:
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
         """``weight`` is (V, H), ``bias`` (V,)."""
-        self.weight, self.bias, self.vocabulary = weight, bias, len(weight)
+        self.weight = weight
+        self.bias = bias
+        self.vocabulary = len(weight)
         self.starts = range(0, self.vocabulary, PIECE)
-        self._pieces = [self._piece(start) for start in self.starts]
+        self._pieces = [self._make_piece(start) for start in self.starts]
 
     @property
     def bytes_per_row(self) -> int:
-        """Bytes that a row takes: the maxima of its tiles, twice while they are put together, and two pieces."""
+        """Bytes of a row: the maxima of its tiles, twice while they are joined, and two pieces."""
         return 8 * self.vocabulary // TILE + 8 * PIECE
 
-    def _piece(self, start: int) -> Callable[[Tensor], Tensor]:
-        """Hidden states (R, H) to the logits of a piece, whose length is filled up to whole tiles."""
+    def _make_piece(self, start: int) -> Callable[[Tensor], Tensor]:
+        """Return the layer (R, H) to the logits of a piece, filled up to whole tiles."""
         weight = self.weight[start : start + PIECE]
         bias = None if self.bias is None else self.bias[start : start + PIECE]
-        missing = -len(weight) % TILE
-        if missing:
-            weight = torch.cat([weight, weight.new_zeros(missing, weight.shape[1])])
-            bias = None if bias is None else torch.cat([bias, bias.new_zeros(missing)])
-        return linear(weight, bias)
+        padding = -len(weight) % TILE
+        if padding:
+            weight = nn.functional.pad(weight, (0, 0, 0, padding))
+            bias = None if bias is None else nn.functional.pad(bias, (0, padding))
+        return make_linear(weight, bias)
 
-    def pieces(self, hidden: Tensor, banned: Sequence[int]) -> Iterator[Tensor]:
-        """Logits (R, at most PIECE) in float32, piece by piece; -∞ for ``banned`` tokens and behind the vocabulary."""
+    def compute_pieces(self, hidden: Tensor, banned: Sequence[int]) -> Iterator[Tensor]:
+        """Yield logits (R, at most PIECE) in float32, piece by piece.
+
+        They are -∞ for ``banned`` tokens and behind the vocabulary.
+        """
         hidden = hidden.to(self.weight.dtype)
-        never = dict[int, list[int]]()
+        banned_columns = defaultdict[int, list[int]](list)  # of each piece
         for token in banned:
-            never.setdefault(token // PIECE, []).append(token % PIECE)
+            banned_columns[token // PIECE].append(token % PIECE)
         for number, (start, piece) in enumerate(zip(self.starts, self._pieces, strict=True)):
             logits = piece(hidden).float()
             logits[:, self.vocabulary - start :] = -torch.inf
-            if number in never:
-                logits[:, never[number]] = -torch.inf
+            if number in banned_columns:
+                logits[:, banned_columns[number]] = -torch.inf
             yield logits
 
 
 class LogitsInPieces(NextTokenLogits):
-    """The logits of R hidden states as ``generation.backends.self_debiasing.choose`` reads them.
+    """The logits of R hidden states, as ``self_debiasing.choose_tokens`` reads them.
 
-    Kernels of half precision round what they have summed in float32: a bfloat16 logit of 20 is off by up to 0.06, a
-    probability by 6 %, which the decay constant of self-debiasing multiplies by 100. So what is read one by one is
-    computed in float32, and the largest terms of the normaliser are replaced by theirs.
+    Kernels of half precision round what they have summed in float32: a bfloat16 logit of 20 is off
+    by up to 0.06, a probability by 6 %, which the decay constant of self-debiasing multiplies by
+    100. So what is read one by one is computed in float32, and the largest terms of the normaliser
+    are replaced by theirs.
     """
 
     def __init__(self, layer: OutputLayer, hidden: Tensor, banned: Sequence[int]):
-        """``hidden`` is (R, H), of the layer's dtype or float32; ``banned`` tokens have a logit of -∞."""
-        self._layer, self._banned, self._rows = layer, banned, len(hidden)
-        self._hidden = nn.functional.pad(hidden, (0, 0, 0, -len(hidden) % ROW_ALIGN))
-        peak = hidden.new_full((len(self._hidden),), _LOWEST, dtype=torch.float32)
-        total, tops = torch.zeros_like(peak), list[Tensor]()
-        for logits in layer.pieces(self._hidden, banned):
-            tops.append(logits.view(len(logits), TILE, -1).amax(dim=1))
-            higher = torch.maximum(peak, tops[-1].amax(dim=1))
-            total = total * (peak - higher).exp() + logits.sub_(higher[:, None]).exp_().sum(dim=1)
-            peak = higher
-        self._tops = torch.cat(tops, dim=1)
-        self.norms = (peak + total.log())[: self._rows]
-        self._refined: tuple[Tensor, Tensor] | None = None  # logits of the likeliest tiles, and their tokens
-        if layer.weight.dtype != torch.float32:
-            self._refine(layer.weight.dtype)
+        """Read the logits of ``hidden`` (R, H), of the layer's dtype or float32.
 
-    def _refine(self, rounded: torch.dtype) -> None:
-        """Put the exact logits of each row's likeliest tokens in the place of the rounded ones in its normaliser."""
-        self._refined = self._tiles(torch.arange(self._rows, device=self.norms.device), REFINED)
+        ``banned`` tokens have a logit of -∞.
+        """
+        self._layer = layer
+        self._banned = banned
+        self._rows = len(hidden)
+        self._hidden = nn.functional.pad(hidden, (0, 0, 0, -len(hidden) % ROW_ALIGN))
+
+        # The maxima of tiles, and the normaliser as a running maximum and sum of exponentials
+        peak = hidden.new_full((len(self._hidden),), _LOWEST, dtype=torch.float32)
+        total = torch.zeros_like(peak)
+        maxima: list[Tensor] = []
+        for logits in layer.compute_pieces(self._hidden, banned):
+            piece_maxima = logits.view(len(logits), TILE, -1).amax(dim=1)
+            maxima.append(piece_maxima)
+            new_peak = torch.maximum(peak, piece_maxima.amax(dim=1))
+            piece_total = logits.sub_(new_peak[:, None]).exp_().sum(dim=1)
+            total = total * (peak - new_peak).exp() + piece_total
+            peak = new_peak
+        self._maxima = torch.cat(maxima, dim=1)
+        self.norms = (peak + total.log())[: self._rows]
+
+        # logits of the likeliest tiles, and their tokens
+        self._refined: tuple[Tensor, Tensor] | None = None
+        if layer.weight.dtype != torch.float32:
+            self._refine_norms(layer.weight.dtype)
+
+    def _refine_norms(self, dtype: torch.dtype) -> None:
+        """Replace the rounded logits of each row's likeliest tokens in its normaliser."""
+        rows = torch.arange(self._rows, device=self.norms.device)
+        self._refined = self._compute_tiles(rows, REFINED)
         exact = self._refined[0]
         norm = self.norms[:, None]
-        change = (exact - norm).exp() - (exact.to(rounded).float() - norm).exp()
+        change = (exact - norm).exp() - (exact.to(dtype).float() - norm).exp()
         self.norms += change.sum(dim=1).clamp(min=-0.5).log1p()
 
-    def at(self, rows: Tensor, ids: Tensor) -> Tensor:
-        """Logits (B, W, C) of the rows (B, W) at the tokens (B, C)."""
-        if len(rows) == 1:  # one product alone is computed by another kernel, whose last bits differ
-            return self.at(rows.repeat(2, 1), ids.repeat(2, 1))[:1]
+    def get(self, rows: Tensor, ids: Tensor) -> Tensor:
+        """Return the logits (B, W, C) of the rows (B, W) for the tokens (B, C)."""
+        # one product alone is computed by another kernel, whose last bits differ
+        if len(rows) == 1:
+            return self.get(rows.repeat(2, 1), ids.repeat(2, 1))[:1]
         most = AT_ONCE.get(ids.device.type, AT_ONCE["cpu"])
-        each = max(2, most // (ids.shape[1] * self._hidden.shape[1]))
-        if len(rows) > each:
-            parts = zip(rows.split(each), ids.split(each), strict=True)
-            return torch.cat([self.at(*part) for part in parts])
-        taken = nn.functional.embedding(ids, self._layer.weight).float().transpose(1, 2)  # (B, H, C)
+        size = max(2, most // (ids.shape[1] * self._hidden.shape[1]))
+        if len(rows) > size:
+            parts = zip(rows.split(size), ids.split(size), strict=True)
+            return torch.cat([self.get(*part) for part in parts])
+
+        weights = nn.functional.embedding(ids, self._layer.weight).float().transpose(1, 2)
         states = self._hidden[rows].float()
-        # a row at a time, for sums depend on the shape of a product, and W on the other texts
-        logits = torch.cat([torch.bmm(states[:, [row]], taken) for row in range(rows.shape[1])], dim=1)
+        # (B, 1, H) @ (B, H, C), a row at a time: sums depend on the shape of a product, and W on
+        # the other texts
+        columns = range(rows.shape[1])
+        logits = torch.cat([torch.bmm(states[:, [row]], weights) for row in columns], dim=1)
         if self._layer.bias is not None:
             logits += self._layer.bias.float()[ids][:, None]
-        return logits.masked_fill_(torch.isin(ids, ids.new_tensor(self._banned))[:, None], -torch.inf)
+        is_banned = torch.isin(ids, ids.new_tensor(self._banned))
+        return logits.masked_fill_(is_banned[:, None], -torch.inf)
 
-    def largest(self, rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """The ``count`` largest logits (B, count) of the rows (B,) in falling order, and their tokens."""
-        logits, ids = self._tiles(rows, count)
-        found, order = logits.topk(min(count, self._layer.vocabulary), dim=-1)
-        return found, ids.gather(1, order).clamp(max=self._layer.vocabulary - 1)
+    def find_largest(self, rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Return the ``count`` largest logits (B, count) of rows (B,), and their tokens.
 
-    def _tiles(self, rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Logits (B, count · TILE) of the rows (B,) in the tiles with the largest maxima, their tokens (V: none)."""
-        tiles = largest(self._tops[rows], min(count, self._tops.shape[1]))[1]
-        each = PIECE // TILE  # tiles of a piece, but the last
-        before = (len(self._layer.starts) - 1) * each
-        apart = torch.where(tiles < before, each, self._tops.shape[1] - before)
-        first = tiles // each * PIECE + tiles % each
-        ids = (first[:, :, None] + apart[:, :, None] * torch.arange(TILE, device=tiles.device)).flatten(1)
-        ids, last = ids.clamp(max=self._layer.vocabulary), self._layer.vocabulary - 1
-        return self.at(rows[:, None], ids.clamp(max=last))[:, 0].masked_fill_(ids > last, -torch.inf), ids
+        They are in falling order, and all V where ``count`` exceeds V.
+        """
+        vocabulary = self._layer.vocabulary
+        logits, ids = self._compute_tiles(rows, count)
+        largest, order = logits.topk(min(count, vocabulary), dim=-1)
+        return largest, ids.gather(1, order).clamp(max=vocabulary - 1)
 
-    def whole(self, rows: Tensor) -> Tensor:
-        """All logits (n, V) of some rows (n,): for a few at a time."""
+    def _compute_tiles(self, rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Compute the logits in the tiles with the largest maxima.
+
+        Returns the logits (B, count · TILE) of the rows (B,), and their tokens (V: no token).
+        """
+        _, tiles = find_largest(self._maxima[rows], min(count, self._maxima.shape[1]))
+
+        # The tokens of a tile lie as far apart as its piece has tiles
+        tiles_before_last = (len(self._layer.starts) - 1) * PIECE_TILES
+        last_piece_tiles = self._maxima.shape[1] - tiles_before_last
+        stride = torch.where(tiles < tiles_before_last, PIECE_TILES, last_piece_tiles)
+        first = tiles // PIECE_TILES * PIECE + tiles % PIECE_TILES
+        offsets = stride[:, :, None] * torch.arange(TILE, device=tiles.device)
+        ids = (first[:, :, None] + offsets).flatten(1).clamp(max=self._layer.vocabulary)
+
+        last = self._layer.vocabulary - 1
+        logits = self.get(rows[:, None], ids.clamp(max=last))[:, 0]
+        return logits.masked_fill_(ids > last, -torch.inf), ids
+
+    def get_rows(self, rows: Tensor) -> Tensor:
+        """Return all logits (n, V) of some rows (n,): for a few at a time."""
         states = self._hidden[nn.functional.pad(rows, (0, -len(rows) % ROW_ALIGN))]
-        pieces = list(self._layer.pieces(states, self._banned))
+        pieces = list(self._layer.compute_pieces(states, self._banned))
         logits = torch.cat(pieces, dim=1)[: len(rows)]
         if self._refined:
-            exact, ids = (part[rows] for part in self._refined)
-            logits = nn.functional.pad(logits, (0, 1)).scatter(1, ids, exact)  # one place more: of no token
+            exact, ids = self._refined
+            # one column more: of no token
+            logits = nn.functional.pad(logits, (0, 1)).scatter(1, ids[rows], exact[rows])
         return logits[:, : self._layer.vocabulary]
 
 
 class HiddenStatesOfPasses(nn.Module):
-    """Replaces a model's output layer: passes of the engine end with hidden states, other uses as before."""
+    """Replaces a model's output layer: the engine's passes end with hidden states.
+
+    Other uses of the model get logits, as before.
+    """
 
     def __init__(self, layer: nn.Linear):
         super().__init__()
         self.layer = layer
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """(..., H) as it is, or (..., V)."""
-        logits: Tensor = hidden if CURRENT.get(None) else self.layer(hidden)
-        return logits
+        """Return ``hidden`` (..., H) as it is, or logits (..., V)."""
+        return hidden if CURRENT.get(None) else self.layer(hidden)
 
 
 @torch.inference_mode()
 def take_output_layer(model: Any) -> OutputLayer | None:
-    """The output layer of a causal language model, whose forward pass then gives hidden states instead of logits.
+    """Return the output layer of a causal language model, whose passes then give hidden states.
 
-    Returns None and an untouched model for a small vocabulary, for a layer that is not a plain matrix, and where logits
-    of a few tokens differ: what the model does to its logits (a scale) it now does to the hidden states.
+    Returns None and leaves the model untouched for a small vocabulary, for a layer that is not a
+    plain matrix, and where logits of a few tokens differ: what the model does to its logits (a
+    scale) it now does to the hidden states.
     """
     layer = model.get_output_embeddings()
     if type(layer) is not nn.Linear or len(layer.weight) < SMALLEST:
         return None
-    wanted = _outputs(model).float()
-    parent, name = next(
-        (parent, name) for parent in model.modules() for name, child in parent.named_children() if child is layer
-    )
-    setattr(parent, name, HiddenStatesOfPasses(layer))
-    hidden = _outputs(model)
-    found = nn.functional.linear(hidden, layer.weight, layer.bias).float()
-    exact = hidden.dtype == torch.float32
-    if found.shape == wanted.shape and (found - wanted).abs().max() <= (1e-4 if exact else 5e-2) * wanted.abs().max():
-        return OutputLayer(layer.weight.detach(), None if layer.bias is None else layer.bias.detach())
-    setattr(parent, name, layer)
+    expected = _run_short_prompts(model).float()
+
+    # Try the replacement on the same prompts
+    name = next(name for name, module in model.named_modules() if module is layer)
+    model.set_submodule(name, HiddenStatesOfPasses(layer))
+    hidden = _run_short_prompts(model)
+    logits = nn.functional.linear(hidden, layer.weight, layer.bias).float()
+    tolerance = 1e-4 if hidden.dtype == torch.float32 else 5e-2
+    has_shape = logits.shape == expected.shape
+    if has_shape and (logits - expected).abs().max() <= tolerance * expected.abs().max():
+        bias = None if layer.bias is None else layer.bias.detach()
+        return OutputLayer(layer.weight.detach(), bias)
+    model.set_submodule(name, layer)
     return None
 
 
-def _outputs(model: Any) -> Tensor:
-    """What the forward pass gives for some short prompts."""
+def _run_short_prompts(model: Any) -> Tensor:
+    """Return what the forward pass gives for some short prompts."""
     batch = LiveBatch(KVCaches(), [], model.get_input_embeddings().weight.device)
     batch.add(Request("", (), 0), [((first, first + 1), -1) for first in range(TRIED)])
     return run_pass(model, batch.next_pass())
 
 
 TYPES = (torch.float32, torch.bfloat16)
-VNNI = ("avx512_vnni", "avx_vnni")  # sums of 8-bit products, as torch.cpu.get_capabilities names them
+# sums of 8-bit products, as torch.cpu.get_capabilities names them
+VNNI = ("avx512_vnni", "avx_vnni")
 ROWS = 128  # of a weight that are rounded together: memory for more would stay with the process
 _TINY = 1e-9
 
 
 def cpu_has(*names: str) -> bool:
-    """Whether this CPU has one of these instructions; torch before it listed them says no."""
-    able: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    return any(able.get(name, False) for name in names)
+    """Return whether this CPU has one of these instructions; an old torch returns False."""
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return any(capabilities.get(name, False) for name in names)
 
 
 class PackedLinear(nn.Module):
@@ -210,87 +262,136 @@ class PackedLinear(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """(..., in) → (..., out)."""
         flat = inputs.reshape(-1, self.in_features)
-        out = torch.ops.mkldnn._linear_pointwise(flat, self.packed, self.bias, "none", [], "")
-        return out.view(*inputs.shape[:-1], self.out_features)
+        output = torch.ops.mkldnn._linear_pointwise(flat, self.packed, self.bias, "none", [], "")
+        return output.view(*inputs.shape[:-1], self.out_features)
 
 
 class Int8Linear(nn.Module):
-    """x·Wᵀ + b in 8 bits, summed in 32: a scale for each row of W and of x; takes (..., in) and gives (..., out).
+    """x·Wᵀ + b in 8 bits, summed in 32: a scale for each row of W and of x.
 
-    Without VNNI the CPU adds pairs of products in 16 bits, so that x has 7 bits.
+    Takes (..., in) and gives (..., out). Without VNNI the CPU adds pairs of products in 16 bits, so
+    that x has 7 bits.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        self.levels, self.bias = 127 if cpu_has(*VNNI) else 63, bias
+        self.bias = bias
+        self.levels = 127 if cpu_has(*VNNI) else 63
         self.scale = weight.abs().amax(dim=1).float().clamp_(min=_TINY).div_(127)
-        whole = torch.empty(weight.shape, dtype=torch.int8)
-        for part, rows, scale in zip(whole.split(ROWS), weight.split(ROWS), self.scale.split(ROWS), strict=True):
-            part.copy_(torch.div(rows, scale[:, None]).round_())
-        self.packed = torch.ops.onednn.qlinear_prepack(whole, None)
+        rounded = torch.empty(weight.shape, dtype=torch.int8)
+        for start in range(0, self.out_features, ROWS):
+            part = slice(start, start + ROWS)
+            rounded[part] = torch.div(weight[part], self.scale[part, None]).round_()
+        self.packed = torch.ops.onednn.qlinear_prepack(rounded, None)
         self.zeros = torch.zeros(self.out_features, dtype=torch.int32)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """(..., in) → (..., out)."""
+        # Round the inputs; kernels are fast for unsigned numbers alone
         flat = inputs.reshape(-1, self.in_features)
         scale = flat.abs().amax(dim=1, keepdim=True).float().clamp_(min=_TINY).div_(self.levels)
-        middle = self.levels + 1  # kernels are fast for unsigned x alone
-        whole = torch.mul(flat, scale.reciprocal()).add_(middle + 0.5).to(torch.uint8)  # rounds, for to() cuts
-        out = torch.ops.onednn.qlinear_pointwise(
-            whole, 1.0, middle, self.packed, self.scale, self.zeros, None, 1.0, 0, flat.dtype, "none", [], ""
+        zero_point = self.levels + 1
+        # + 0.5 rounds, for to() cuts
+        rounded = torch.mul(flat, scale.reciprocal()).add_(zero_point + 0.5).to(torch.uint8)
+
+        output = torch.ops.onednn.qlinear_pointwise(
+            rounded,
+            1.0,
+            zero_point,
+            self.packed,
+            self.scale,
+            self.zeros,
+            None,
+            1.0,
+            0,
+            flat.dtype,
+            "none",
+            [],
+            "",
         )
-        out = out.mul_(scale.to(flat.dtype))
+        output = output.mul_(scale.to(flat.dtype))
         if self.bias is not None:
-            out += self.bias
-        return out.view(*inputs.shape[:-1], self.out_features)
+            output += self.bias
+        return output.view(*inputs.shape[:-1], self.out_features)
 
 
 @torch.inference_mode()
-def pack(model: Any, last: bool = False, eight_bits: bool = False) -> int:
-    """Replace a model's linear layers by packed ones: all but the last, or the ``last`` alone. Returns how many were.
+def pack_layers(model: Any, last: bool = False, eight_bits: bool = False) -> int:
+    """Replace a model's linear layers by packed ones, and return how many were replaced.
 
-    Training is over after that. No replaced layer is held, or weights would be in memory twice.
+    These are all but the output layer, or with ``last`` the output layer alone. The model cannot be
+    trained after that. No replaced layer is held, or weights would be in memory twice.
     """
-    output, count = model.get_output_embeddings(), 0
-    places = [(parent, name) for parent in model.modules() for name, _ in parent.named_children()]
-    for parent, name in places:
-        layer = getattr(parent, name)
-        if (layer is output) == last and (replacement := packed(layer, eight_bits)) is not layer:
-            setattr(parent, name, replacement)
+    output_layer = model.get_output_embeddings()
+    names = [name for name, _ in model.named_modules(remove_duplicate=False) if name]
+    count = 0
+    for name in names:
+        layer = model.get_submodule(name)
+        if (layer is output_layer) != last:
+            continue
+        packed = pack_layer(layer, eight_bits)
+        if packed is not layer:
+            model.set_submodule(name, packed)
             count += 1
     return count
 
 
-def linear(weight: Tensor, bias: Tensor | None) -> nn.Module:
-    """x·Wᵀ + b for a weight (out, in) and a bias (out,), packed where that can be done."""
+def make_linear(weight: Tensor, bias: Tensor | None) -> nn.Module:
+    """Return x·Wᵀ + b for a weight (out, in) and a bias (out,), packed where possible."""
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
     layer.weight = nn.Parameter(weight, requires_grad=False)
     if bias is not None:
         layer.bias = nn.Parameter(bias, requires_grad=False)
-    return packed(layer)
+    return pack_layer(layer)
 
 
 @torch.inference_mode()
-def packed(layer: nn.Module, eight_bits: bool = False) -> nn.Module:
-    """A linear layer in packed form; the layer itself where that cannot be done or gives something else."""
+def pack_layer(layer: nn.Module, eight_bits: bool = False) -> nn.Module:
+    """Return a linear layer in packed form.
+
+    Returns the layer itself where it cannot be packed, or the packed one gives something else.
+    """
     if type(layer) is not nn.Linear and type(layer) is not Conv1D:
         return layer
     weight = layer.weight.t() if isinstance(layer, Conv1D) else layer.weight
-    can = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
-    if eight_bits:  # other CPUs have no fast kernel for it
-        can = can and cpu_has("avx2") and hasattr(torch.ops.onednn, "qlinear_prepack")
-    if not can or weight.device.type != "cpu" or weight.dtype not in TYPES:
+    if not _can_pack(weight, eight_bits):
         return layer
-    kind = Int8Linear if eight_bits else PackedLinear
-    found = kind(weight.detach(), None if layer.bias is None else layer.bias.detach())
-    probe = torch.randn(4, found.in_features, generator=torch.Generator().manual_seed(0)).to(weight.dtype)
-    plain = layer(probe).float()
-    tolerance = 1e-1 if eight_bits else 1e-4 if weight.dtype == torch.float32 else 2e-2
-    return found if (found(probe).float() - plain).norm() <= tolerance * plain.norm() else layer
+    bias = None if layer.bias is None else layer.bias.detach()
+    packed_class = Int8Linear if eight_bits else PackedLinear
+    packed = packed_class(weight.detach(), bias)
+
+    # Compare both on random inputs
+    generator = torch.Generator().manual_seed(0)
+    probe = torch.randn(4, packed.in_features, generator=generator).to(weight.dtype)
+    expected = layer(probe).float()
+    tolerance = 1e-4 if weight.dtype == torch.float32 else 2e-2
+    if eight_bits:
+        tolerance = 1e-1
+    difference = (packed(probe).float() - expected).norm()
+    return packed if difference <= tolerance * expected.norm() else layer
 
 
-def precision(model: Any) -> str:
-    """The narrowest numbers that a model multiplies: int8, or the name of its dtype."""
-    eight_bits = any(isinstance(layer, Int8Linear) for layer in model.modules())
-    return "int8" if eight_bits else str(model.dtype).removeprefix("torch.")
+def _can_pack(weight: Tensor, eight_bits: bool) -> bool:
+    """Return whether torch and this CPU have the kernels for a weight."""
+    if weight.device.type != "cpu" or weight.dtype not in TYPES:
+        return False
+    if not torch.backends.mkldnn.is_available():
+        return False
+    if eight_bits and not (cpu_has("avx2") and hasattr(torch.ops.onednn, "qlinear_prepack")):
+        return False  # other CPUs have no fast kernel for it
+    if weight.dtype == torch.bfloat16 and not eight_bits and not has_packed_bfloat16():
+        return False
+    return hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+
+
+def has_packed_bfloat16() -> bool:
+    """Return whether this CPU has kernels for packed bfloat16; one with AVX2 alone has none."""
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def get_precision(model: Any) -> str:
+    """Return the narrowest numbers that a model multiplies: int8, or the name of its dtype."""
+    if any(isinstance(layer, Int8Linear) for layer in model.modules()):
+        return "int8"
+    return str(model.dtype).removeprefix("torch.")

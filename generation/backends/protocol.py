@@ -1,92 +1,120 @@
-"""Writer protocol: how the engine and the server backends are asked for texts, and what they answer."""
+"""Writer protocol: the request for one text, its completion, and the class that completes it."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from generation.inputs.prompts import TokenCounter
-from hub.contract.recipe import QUOTE, DecodingParameters, TextEnd
-from hub.contract.schema import EMPTY, LINE_BREAK, NOT_CLOSED
+from sts_dino.generation.inputs.prompts import TokenCounter
+from sts_dino.hub.contract.recipe import QUOTE, DecodingParameters, TextEnd
+from sts_dino.hub.contract.schema import EMPTY, LINE_BREAK, NOT_CLOSED
 
 
 @dataclass(frozen=True)
 class Request:
-    """One text to write: a prompt that ends in an opening quotation mark, its counter-prompts and its seed."""
+    """A request for one text: a prompt that ends in an opening quotation mark, and a seed.
+
+    The engine alone reads ``scored_prompts``, ``plain_prompt``, ``decay_constant`` and
+    ``guidance``.
+    """
 
     prompt: str
     counter_prompts: tuple[str, ...]
     seed: int
-    key: Any = None  # the caller's own, handed back with the completion
-    scored_prompts: tuple[str, ...] = ()  # under which the text is scored; they do not change it (the engine alone)
-    plain_prompt: str | None = None  # which guidance leads away from (the engine alone)
-    decay_constant: float | None = None  # λ of this text; None: that of the settings (the engine alone)
-    guidance: float | None = None  # γ of this text; None: that of the settings (the engine alone)
+    key: Any = None  # the caller's identifier of the request
+    # the text is scored under these prompts; they do not change it
+    scored_prompts: tuple[str, ...] = ()
+    plain_prompt: str | None = None  # guidance leads away from it
+    decay_constant: float | None = None  # λ of this text; None: that of the settings
+    guidance: float | None = None  # γ of this text; None: that of the settings
 
     @property
-    def debiased_by(self) -> int:
-        """How many of ``reported_prompts``, the first ones, self-debiasing compares: 1 + K."""
+    def compared_count(self) -> int:
+        """Number of prompts that self-debiasing compares, the first of ``reported_prompts``."""
         return 1 + len(self.counter_prompts)
 
-    def decay_constant_in(self, settings: DecodingParameters) -> float:
-        """λ of the text."""
-        return settings.decay_constant if self.decay_constant is None else self.decay_constant
+    def get_decay_constant(self, settings: DecodingParameters) -> float:
+        """Return λ of the text."""
+        if self.decay_constant is None:
+            return settings.decay_constant
+        return self.decay_constant
 
-    def guidance_in(self, settings: DecodingParameters) -> float:
-        """γ of the text, 0 where it has no plain prompt."""
-        chosen = settings.guidance if self.guidance is None else self.guidance
-        return 0.0 if self.plain_prompt is None else chosen
+    def get_guidance(self, settings: DecodingParameters) -> float:
+        """Return γ of the text, 0 without a plain prompt."""
+        if self.plain_prompt is None:
+            return 0.0
+        return settings.guidance if self.guidance is None else self.guidance
 
     @property
     def reported_prompts(self) -> tuple[str, ...]:
-        """The prompts whose log-probabilities are reported: own, counter-prompts, then those it is scored under."""
-        drawn = (self.prompt, *self.counter_prompts)
-        return (*drawn, *(prompt for prompt in dict.fromkeys(self.scored_prompts) if prompt not in drawn))
+        """Prompts with a reported log-probability: own prompt, counter-prompts, scored prompts.
+
+        A scored prompt that is one of the others, or appears twice, is reported once.
+        """
+        compared = (self.prompt, *self.counter_prompts)
+        scored = dict.fromkeys(self.scored_prompts)
+        return (*compared, *(prompt for prompt in scored if prompt not in compared))
 
     @property
     def prompts(self) -> tuple[str, ...]:
-        """One for each of the text's rows: the reported ones, then the plain one if there is any."""
-        return self.reported_prompts if self.plain_prompt is None else (*self.reported_prompts, self.plain_prompt)
+        """One prompt per model row of the text: ``reported_prompts``, then the plain prompt."""
+        if self.plain_prompt is None:
+            return self.reported_prompts
+        return (*self.reported_prompts, self.plain_prompt)
 
     @property
     def plain_row(self) -> int:
-        """Which of ``prompts`` is the plain one; the text's own where there is none."""
+        """Index of the plain prompt in ``prompts``; 0, the own prompt, if there is none."""
         return 0 if self.plain_prompt is None else len(self.reported_prompts)
 
 
 @dataclass(frozen=True)
 class Completion:
-    """The text up to its end (``decoding.endings``). ``problem``: one of ``hub.contract.schema.COMPLETION``."""
+    """The generated text up to its end (``decoding.endings``), and its statistics."""
 
     text: str
-    problem: str | None
-    log_prob: float | None  # mean nats per token, the ending one included, under the own prompt; None: not reported
+    problem: str | None  # one of sts_dino.hub.contract.schema.COMPLETION
+    # mean nats per token, the ending one included, under the own prompt; None: not reported
+    log_prob: float | None
     margin: float | None  # log_prob minus the best counter-prompt's; None without counter-prompts
-    log_likelihoods: tuple[float, ...] = ()  # nats of all tokens, the ending one included, under each scored prompt
+    # nats of all tokens, the ending one included, under each scored prompt
+    log_likelihoods: tuple[float, ...] = ()
 
 
 class Writer(TokenCounter, Protocol):
-    """A language model that completes quoted texts: ``generation.backends.engine.Engine`` or a backend."""
+    """A language model that completes quoted texts: the engine or a server backend."""
 
     def stream(
-        self, queue: deque[Request], settings: DecodingParameters, batch_size: int | None, prefixes: Sequence[str] = ()
+        self,
+        queue: deque[Request],
+        settings: DecodingParameters,
+        batch_size: int | None,
+        prefixes: Sequence[str] = (),
     ) -> Iterator[tuple[Request, Completion]]:
-        """Complete the requests of ``queue``, yielding each as it is done, until the queue is empty.
+        """Complete the requests of ``queue`` until it is empty; yield each when it is done.
 
-        The caller may add requests between two yields, on the left if their prompts were asked before. ``prefixes`` are
-        shared by many prompts and computed once. Neither they nor ``batch_size`` change a text.
+        The caller may add requests between two yields, on the left if their prompts were used
+        before.
 
-        Raises InputError when a prompt and the token budget do not fit the model's context.
+        Args:
+            queue: requests that wait; a request leaves it when its decoding starts.
+            settings: decoding parameters of all requests.
+            batch_size: model rows decoded together; None: as many as fit. Changes no text.
+            prefixes: starts that many prompts share, computed once. They change no text.
+
+        Raises:
+            InputError: a prompt and the token budget do not fit the model's context.
         """
 
-    def ahead(self, settings: DecodingParameters, batch_size: int | None) -> int:
-        """How many requests to keep in the queue, those of further shards among them, so that the batch stays full.
+    def choose_queue_length(self, settings: DecodingParameters, batch_size: int | None) -> int:
+        """Return how many requests, from later shards too, the queue needs to fill the batch.
 
-        0: a text may depend on the others in the queue, and a shard is to be generated alone to be reproducible.
+        Returns 0 where a text may depend on others in the queue. A shard is then generated alone,
+        so that it is reproducible.
         """
 
     def describe(self) -> dict[str, Any]:
-        """Facts for the manifest: ``parameters`` (None when not known) and whatever else the card should say."""
+        """Return facts for the manifest and the card: ``parameters`` (None: unknown) and more."""
 
 
 def complete(
@@ -96,25 +124,45 @@ def complete(
     batch_size: int | None = None,
     prefixes: Sequence[str] = (),
 ) -> list[Completion]:
-    """The completions of ``requests``, in their order."""
-    queue = deque(replace(request, key=place) for place, request in enumerate(requests))
-    done = {request.key: completion for request, completion in writer.stream(queue, settings, batch_size, prefixes)}
-    return [done[place] for place in range(len(requests))]
+    """Return the completions of ``requests`` in their order; the arguments are ``stream``'s."""
+    queue = deque(replace(request, key=index) for index, request in enumerate(requests))
+    completions: dict[int, Completion] = {}
+    for request, completion in writer.stream(queue, settings, batch_size, prefixes):
+        completions[request.key] = completion
+    return [completions[index] for index in range(len(requests))]
 
 
-def cut(written: str, ended: bool, text_end: TextEnd) -> tuple[str, str | None]:
-    """The text in a completion of an open quotation mark, and its problem.
+def extract_text(generated: str, ended: bool, text_end: TextEnd) -> tuple[str, str | None]:
+    """Return the text in a completion of an open quotation mark, and its problem or None.
 
-    ``ended``: the model ended the text by itself. The problem: one of ``hub.contract.schema.COMPLETION``, or None.
+    Args:
+        generated: everything that the model wrote after the opening quotation mark.
+        ended: the model ended the text by itself.
+        text_end: the recipe's ``decoding.text_end``.
+
+    Returns:
+        The text, and None or one of ``sts_dino.hub.contract.schema.COMPLETION``.
     """
     if text_end == "line":
-        line, broken, _ = written.partition("\n")
-        line = line.strip()
-        closing = next((mark for mark in (f"{QUOTE}.", QUOTE) if line.endswith(mark)), "")
-        text = line.removesuffix(closing).strip()
-        problem = NOT_CLOSED if not (broken or ended or closing) else None if text else EMPTY
-    else:
-        inner, closed, _ = written.partition(QUOTE)
-        text = inner.split("\n")[0].strip()
-        problem = LINE_BREAK if "\n" in inner else NOT_CLOSED if not closed else None if text else EMPTY
-    return text, problem
+        return _extract_line(generated, ended)
+    inside, quote, _ = generated.partition(QUOTE)
+    first_line, line_break, _ = inside.partition("\n")
+    text = first_line.strip()
+    if line_break:
+        return text, LINE_BREAK
+    if not quote:
+        return text, NOT_CLOSED
+    return text, None if text else EMPTY
+
+
+def _extract_line(generated: str, ended: bool) -> tuple[str, str | None]:
+    """Return the first line without a quotation mark at its end, and its problem or None."""
+    line, line_break, _ = generated.partition("\n")
+    line = line.strip()
+    unquoted = line.removesuffix(f"{QUOTE}.")
+    if unquoted == line:
+        unquoted = line.removesuffix(QUOTE)
+    text = unquoted.strip()
+    if not (line_break or ended or unquoted != line):
+        return text, NOT_CLOSED
+    return text, None if text else EMPTY

@@ -1,74 +1,90 @@
-"""The backends of a recipe's section ``model``: how each is loaded. Capabilities: ``hub.contract.recipe``."""
+"""The backends of a recipe's section ``model``, and how each is loaded.
+
+Their capabilities are in ``sts_dino.hub.contract.recipe``.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from generation.backends.protocol import Writer
-from generation.inputs.prompts import TokenCounter
-from hub.contract.recipe import DatasetRecipe, LanguageModel, Server
-from hub.errors import InputError
+from sts_dino.generation.backends.protocol import Writer
+from sts_dino.generation.inputs.prompts import TokenCounter
+from sts_dino.hub.contract.recipe import DatasetRecipe, LanguageModel, Server
+from sts_dino.hub.errors import InputError
 
-OWNERS = ("llamacpp", "vllm")  # what these servers report as the owner of their models; their dialects' names
-ASK_SECONDS = 10.0
+# servers report these names as the owner of their models; each is the name of a dialect
+OWNERS = ("llamacpp", "vllm")
+OWNER_SECONDS = 10.0  # for a server's answer about its owners
 
 
 @dataclass(frozen=True)
 class Backend:
     """How one backend is loaded, declared once in ``BACKENDS``.
 
-    ``load`` gives the writer, of so many workers; a server's answers are kept beside the run directory. ``preview``
-    gives the token counter for a plan, without weights, and lines about the model. ``dtype`` resolves ``dtype: auto``.
-    ``proof`` tries the model, and gives lines about that.
+    ``load`` takes the section ``model``, the run directory and the number of workers; a server's
+    answers are stored next to the run directory. ``preview`` returns the token counter of a plan,
+    without weights, and lines about the model. ``resolve_dtype`` resolves ``dtype: auto``.
+    ``prove`` tries the model, and returns lines about the result. ``describe_disk`` returns lines
+    about what a load writes.
     """
 
     load: Callable[[LanguageModel, Path | None, int], Writer]
     preview: Callable[[LanguageModel], tuple[TokenCounter, list[str]]]
-    dtype: Callable[[LanguageModel], str]
-    proof: Callable[[LanguageModel], list[str]] = lambda model: []
+    resolve_dtype: Callable[[LanguageModel], str]
+    prove: Callable[[LanguageModel], list[str]] = lambda model: []
+    describe_disk: Callable[[LanguageModel], list[str]] = lambda model: []
 
 
-def _engine(model: LanguageModel, _: Path | None = None, workers: int = 1) -> Writer:
+def _load_engine(model: LanguageModel, directory: Path | None, workers: int) -> Writer:
     import torch
 
-    from generation.backends.engine import Engine
+    from sts_dino.generation.backends.engine import Engine
 
-    loaded, tokenizer = _torch().load_model(model)
-    engine = Engine(loaded, tokenizer, model.chat_template, workers=workers)
+    language_model, tokenizer = _import_load_model().load_model(model)
+    engine = Engine(language_model, tokenizer, model.chat_template, workers=workers)
     if not model.threads:
         torch.set_num_threads(max(1, torch.get_num_threads() // engine.workers))
     return engine
 
 
-def _torch() -> Any:
-    from generation.backends import load_model  # imports torch, which takes seconds
+def _import_load_model() -> Any:
+    """Return the module ``load_model``; it imports torch, which takes seconds."""
+    from sts_dino.generation.backends import load_model
 
     return load_model
 
 
-def _server(model: LanguageModel, directory: Path | None = None, _: int = 1) -> Any:
+def _load_server(model: LanguageModel, directory: Path | None = None, workers: int = 1) -> Any:
     try:
-        from generation.backends.openai_server import OpenAIServer
+        from sts_dino.generation.backends.openai_server import OpenAIServer
     except ImportError as error:
-        hint = 'pip install -c constraints.txt -e ".[openai]"'
-        raise InputError("model.backend openai", f"the package openai is missing ({error})", hint=hint) from error
+        raise InputError(
+            "model.backend openai",
+            f"the package openai is missing ({error})",
+            hint='pip install -c constraints.txt -e ".[openai]"',
+        ) from error
     return OpenAIServer(model, directory)
 
 
 BACKENDS = {
     "engine": Backend(
-        _engine,
-        lambda model: _torch().load_preview(model),
-        lambda model: _torch().resolve_dtype(model),
-        lambda model: [_torch().try_model(model)],
+        _load_engine,
+        preview=lambda model: _import_load_model().load_preview(model),
+        resolve_dtype=lambda model: _import_load_model().resolve_dtype(model),
+        prove=lambda model: [_import_load_model().try_model(model)],
+        describe_disk=lambda model: _import_load_model().describe_copy(model),
     ),
-    "openai": Backend(_server, lambda model: (_server(model), []), lambda model: model.dtype),  # the server's own dtype
+    "openai": Backend(
+        _load_server,
+        preview=lambda model: (_load_server(model), []),
+        resolve_dtype=lambda model: model.dtype,  # the server chooses its own
+    ),
 }
 
 
 def load_writer(model: LanguageModel, directory: Path | None = None, workers: int = 1) -> Writer:
-    """The writer of a recipe's section ``model``. ``workers``: threads that write at the same time.
+    """Return the writer of a recipe's section ``model``, with this many parallel workers.
 
     Raises InputError when it cannot be loaded.
     """
@@ -76,23 +92,35 @@ def load_writer(model: LanguageModel, directory: Path | None = None, workers: in
 
 
 def load_preview(model: LanguageModel) -> tuple[TokenCounter, list[str]]:
-    """The token counter of a plan, and lines about the model. Raises InputError for an unusable model."""
+    """Return the token counter of a plan, and lines about the model.
+
+    Raises InputError for an unusable model.
+    """
     return BACKENDS[model.backend].preview(model)
 
 
-def with_dtype(recipe: DatasetRecipe) -> DatasetRecipe:
-    """The recipe with ``model.dtype: auto`` resolved on this machine. Raises InputError for a missing device."""
-    if recipe.model.dtype != "auto":
-        return recipe
-    model = recipe.model.model_copy(update={"dtype": BACKENDS[recipe.model.backend].dtype(recipe.model)})
-    return recipe.model_copy(update={"model": model})
+def resolve_model_dtype(recipe: DatasetRecipe) -> DatasetRecipe:
+    """Return the recipe with ``model.dtype: auto`` resolved on this machine.
 
-
-def dialect_of(base_url: str, model: str) -> str:
-    """The dialect of a running server, by the owner it reports for its models; openai where that is not known.
-
-    Raises InputError when it refuses the key or the package openai is missing, RunError when it cannot be reached.
+    Raises InputError for a missing device.
     """
-    server = Server(base_url=base_url, model=model, timeout=ASK_SECONDS, max_retries=0)
-    owners = _server(LanguageModel(backend="openai", server=server, license="unknown")).client.owners()
+    model = recipe.model
+    if model.dtype != "auto":
+        return recipe
+    dtype = BACKENDS[model.backend].resolve_dtype(model)
+    return recipe.model_copy(update={"model": model.model_copy(update={"dtype": dtype})})
+
+
+def infer_dialect(base_url: str, model: str) -> str:
+    """Return the dialect of a running server, from the owner that it reports for its models.
+
+    An unknown owner gives the dialect openai.
+
+    Raises:
+        InputError: the server refuses the key, or the package openai is missing.
+        RunError: the server cannot be reached.
+    """
+    server = Server(base_url=base_url, model=model, timeout=OWNER_SECONDS, max_retries=0)
+    section = LanguageModel(backend="openai", server=server, license="unknown")
+    owners = _load_server(section).client.list_owners()
     return next((dialect for dialect in OWNERS if dialect in owners), "openai")

@@ -1,14 +1,17 @@
-"""Attention over keys and values that many rows share: each is computed and kept once for all readers.
+"""Attention over keys and values that many rows share: each is computed and stored once.
 
-A *row* is one token of a forward pass: the newest token of a text, or one token of a prompt in its prefill. A row sees
-several *levels*: the prefix that its prompt shares with others, the rest of its prompt, and its text in pages. A level
-is read in one matrix product for all its rows. The softmax over all levels follows from each level's maximum and sums:
+A *row* is one token of a forward pass: the newest token of a text, or one token of a prompt in its
+prefill. A row sees several *levels*: the prefix that its prompt shares with others, the rest of its
+prompt, and its text in pages. A level is read in one matrix product for all its rows. The softmax
+over all levels follows from each level's maximum and sums:
 
-    m = max over levels of max(s),  out = sum over levels of exp(s - m)·V / sum over levels of exp(s - m)·1
+    m = max over levels of max(s)
+    out = sum over levels of exp(s - m)·V / sum over levels of exp(s - m)·1
 
-The ones are a column beside the values, so the denominator is summed as the values are. Tokens that a row does not see
-add zeros. So a row's bits do not depend on the other rows, as long as the matrix products do the same for every shape:
-MKL and oneDNN do from 16 rows on and for lengths that are multiples of ``KV_ALIGN`` (docs/engine.md, tested).
+The ones are a column beside the values, so the denominator is summed as the values are. Tokens that
+a row does not see add zeros. So a row's bits do not depend on the other rows, as long as the matrix
+products do the same for every shape: MKL and oneDNN do from 16 rows on and for lengths that are
+multiples of ``KV_ALIGN`` (docs/engine.md, tested).
 """
 
 import math
@@ -27,72 +30,109 @@ ROW_ALIGN = 32  # rows of a pass come in multiples of it
 LOG2_E = math.log2(math.e)
 FUSED: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
 FUSED_TYPES = (torch.bfloat16, torch.float16) if FUSED else ()
+# keyword arguments of transformers that change nothing here
+HARMLESS = {
+    "dropout",
+    "sliding_window",
+    "position_ids",
+    "is_causal",
+    "use_cache",
+    "cache_position",
+    "output_attentions",
+}
 
 
-def rounded(length: int) -> int:
-    """``length`` up to the next multiple of KV_ALIGN, at least one."""
+def round_length(length: int) -> int:
+    """Return ``length`` rounded up to a multiple of KV_ALIGN, at least one."""
     return max(KV_ALIGN, -(-length // KV_ALIGN) * KV_ALIGN)
 
 
 class KVCache:
     """Keys and values of every layer: entries of up to ``length`` tokens, grown on demand.
 
-    A layer's keys are (entries, key heads, length, size), its values (entries, key heads, length, size + KV_ALIGN):
-    after the values stands a one, then zeros. They are made at the layer's first write, on that write's device.
+    A layer's keys are (entries, key heads, length, size), its values (entries, key heads, length,
+    size + KV_ALIGN): after the values stands a one, then zeros. They are made at the layer's first
+    write, on that write's device.
     """
 
     def __init__(self, entries: int = 0, length: int = KV_ALIGN):
-        self.entries, self.length = entries, length
+        self.entries = entries
+        self.length = length
         self.keys: dict[int, Tensor] = {}
         self.values: dict[int, Tensor] = {}
 
     def grow(self, entries: int, length: int = 0) -> None:
-        """Make room for so many entries of so many tokens; what is there stays."""
-        entries, length = max(entries, self.entries), max(rounded(length), self.length)
-        if (entries, length) != (self.entries, self.length):
-            self.entries, self.length = entries, length
-            for layers in (self.keys, self.values):
-                for layer, old in layers.items():
-                    layers[layer] = old.new_zeros(entries, old.shape[1], self.length, old.shape[3])
-                    layers[layer][: old.shape[0], :, : old.shape[2]] = old
-            for values in self.values.values():
-                values[..., -KV_ALIGN] = 1
+        """Make room for this many entries of this many tokens; the content stays."""
+        entries = max(entries, self.entries)
+        length = max(round_length(length), self.length)
+        if (entries, length) == (self.entries, self.length):
+            return
+        self.entries = entries
+        self.length = length
+        for layers in (self.keys, self.values):
+            for layer, old in layers.items():
+                layers[layer] = old.new_zeros(entries, old.shape[1], length, old.shape[3])
+                layers[layer][: old.shape[0], :, : old.shape[2]] = old
+        for values in self.values.values():
+            values[..., -KV_ALIGN] = 1
 
     def reserve(self, entries: int, length: int) -> None:
-        """Grow if there is no room for so many entries of so many tokens: by an eighth more than that."""
+        """Grow if there is no room for these entries and tokens, then by an eighth more."""
         if entries > self.entries or length > self.length:
             self.grow(max(self.entries, entries * 9 // 8 + KV_ALIGN), length)
 
-    def write(self, layer: int, entries: Tensor, positions: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Put keys and values (N, key heads, size) at (entry, position), both (N,)."""
+    def write(
+        self, layer: int, entries: Tensor, positions: Tensor, keys: Tensor, values: Tensor
+    ) -> None:
+        """Write the keys and values of N tokens to a layer.
+
+        Args:
+            layer: number of the layer.
+            entries: (N,) the entry of each token.
+            positions: (N,) its position there.
+            keys, values: (N, key heads, size).
+        """
+        size = values.shape[2]
         if layer not in self.keys:
-            heads, size = keys.shape[1:]
-            self.keys[layer] = keys.new_zeros(self.entries, heads, self.length, size)
-            self.values[layer] = values.new_zeros(self.entries, heads, self.length, values.shape[2] + KV_ALIGN)
+            shape = (self.entries, keys.shape[1], self.length)
+            self.keys[layer] = keys.new_zeros(*shape, keys.shape[2])
+            self.values[layer] = values.new_zeros(*shape, size + KV_ALIGN)
             self.values[layer][..., -KV_ALIGN] = 1
         self.keys[layer][entries, :, positions] = keys
-        self.values[layer][entries, :, positions, : values.shape[2]] = values
+        self.values[layer][entries, :, positions, :size] = values
 
 
 @dataclass
 class Level:
-    """What some rows of a pass read in one cache. E entries are read by n slots each; a slot is a row or empty."""
+    """The reads of some rows of a pass in one cache.
+
+    E entries are read by n slots each; a slot is a row or empty.
+    """
 
     cache: KVCache
     entries: Tensor | None  # (E,) numbers of the entries read; None: the first E
     length: int  # tokens of an entry that are read, a multiple of KV_ALIGN
-    slots: Tensor  # (E, n) the row in each slot; any row where it is empty: nobody reads what comes of it
-    place: Tensor  # (L,) where in the flattened slots each member is
+    # (E, n) the row in each slot; any row where it is empty: nothing reads its result
+    slots: Tensor
+    member_slots: Tensor  # (L,) the flat slot of each member
     members: slice | Tensor  # the L rows that read this level
-    attn_bias: Tensor  # (E, 1 or n, length) additive mask: 0 where a slot sees the token, -inf elsewhere
+    # (E, 1 or n, length) additive mask: 0 where a slot sees the token, -inf elsewhere
+    attn_bias: Tensor
 
-    def read(self, tensors: dict[int, Tensor], layer: int) -> Tensor:
-        """(E, key heads, length, size) of a layer."""
+    def read_keys(self, layer: int) -> Tensor:
+        """Return the keys of a layer (E, key heads, length, size)."""
+        return self._read(self.cache.keys[layer])
+
+    def read_values(self, layer: int) -> Tensor:
+        """Return the values of a layer and their ones (E, key heads, length, size + KV_ALIGN)."""
+        return self._read(self.cache.values[layer])
+
+    def _read(self, tensor: Tensor) -> Tensor:
         entries = slice(len(self.slots)) if self.entries is None else self.entries
-        return tensors[layer][entries, :, : self.length]
+        return tensor[entries, :, : self.length]
 
-    def bias(self, queries: int) -> Tensor:
-        """``attn_bias`` for so many queries of each key head: (E, 1, 1 or queries, length)."""
+    def make_bias(self, queries: int) -> Tensor:
+        """Return the mask (E, 1, 1 or queries, length) for this many queries of a key head."""
         bias = self.attn_bias
         if bias.shape[1] > 1:
             bias = bias.repeat_interleave(queries // bias.shape[1], dim=1)
@@ -101,7 +141,7 @@ class Level:
 
 @dataclass
 class Write:
-    """Where the keys and values of some rows of a pass go."""
+    """Where the keys and values of some rows of a pass are stored."""
 
     cache: KVCache
     rows: slice | Tensor  # the N rows
@@ -111,19 +151,16 @@ class Write:
 
 @dataclass
 class Pass:
-    """One forward pass over M rows: its inputs, the rows whose logits are wanted, what it writes and what it reads."""
+    """One forward pass over M rows: its inputs, outputs, writes and reads."""
 
     ids: np.ndarray  # (M,) token ids
     positions: np.ndarray  # (M,)
-    wanted: np.ndarray  # numbers of rows
+    output_rows: np.ndarray  # the rows whose logits are returned
     writes: list[Write] = field(default_factory=list)
     levels: list[Level] = field(default_factory=list)
 
 
 CURRENT: ContextVar[Pass] = ContextVar("the pass that the model is computing")
-HARMLESS = {  # arguments that change nothing here
-    "dropout", "sliding_window", "position_ids", "is_causal", "use_cache", "cache_position", "output_attentions",
-}  # fmt: skip
 
 
 def attend(
@@ -133,7 +170,7 @@ def attend(
     value: Tensor,
     attention_mask: Any,
     scaling: float | None = None,
-    **more: Any,
+    **options: Any,
 ) -> tuple[Tensor, None]:
     """Attention of the current pass, in the form of transformers' ``AttentionInterface``.
 
@@ -144,117 +181,153 @@ def attend(
         (1, rows, heads, size) and no weights.
 
     Raises:
-        NotImplementedError: the model wants more of its attention than this (soft caps, sinks, biases).
+        NotImplementedError: the model needs more of its attention (soft caps, sinks, biases).
     """
-    unknown = {name for name, value in more.items() if value is not None and value is not False} - HARMLESS
+    unknown = set()
+    for name, option in options.items():
+        if option is not None and option is not False and name not in HARMLESS:
+            unknown.add(name)
     if unknown or attention_mask is not None:
         raise NotImplementedError(f"attention with {sorted(unknown) or 'a mask'}")
-    now, layer = CURRENT.get(), module.layer_idx
-    keys, values = key[0].transpose(0, 1), value[0].transpose(0, 1)
-    for write in now.writes:
-        write.cache.write(layer, write.entries, write.positions, keys[write.rows], values[write.rows])
-    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+
+    # Store the keys and values of this pass
+    current_pass = CURRENT.get()
+    layer = module.layer_idx
+    keys = key[0].transpose(0, 1)
+    values = value[0].transpose(0, 1)
+    for write in current_pass.writes:
+        write.cache.write(
+            layer, write.entries, write.positions, keys[write.rows], values[write.rows]
+        )
+
+    # Read what its rows see
+    if scaling is None:
+        scaling = query.shape[-1] ** -0.5
     queries = query[0].transpose(0, 1)
     if query.device.type == "cpu" and query.dtype in FUSED_TYPES:
-        return read_fused(queries, now.levels, layer, scaling)[None].to(query.dtype), None
-    wide = torch.promote_types(query.dtype, torch.float32)  # bfloat16 rounds scores of hundreds by more than 1
-    return read_levels(queries.to(wide) * (scaling * LOG2_E), now.levels, layer)[None].to(query.dtype), None
+        output = read_fused(queries, current_pass.levels, layer, scaling)
+    else:
+        # bfloat16 rounds scores of hundreds by more than 1
+        wide = torch.promote_types(query.dtype, torch.float32)
+        queries = queries.to(wide) * (scaling * LOG2_E)
+        output = read_levels(queries, current_pass.levels, layer)
+    return output[None].to(query.dtype), None
 
 
 def read_fused(queries: Tensor, levels: list[Level], layer: int, scaling: float) -> Tensor:
-    """``read_levels`` by torch's fused attention for CPUs, whose scores are float32 and stay in the cache.
+    """Return what ``read_levels`` does, by torch's fused attention for CPUs.
 
-    It gives the values and the logarithm of the sum of each level, which are then put together. Its bits may depend on
-    the number of rows, so float32 does not use it.
+    Its scores are float32 and stay in the processor's cache. It gives the values and the logarithm
+    of the sum of each level, which are then merged. Its bits may depend on the number of rows, so
+    float32 does not use it.
     """
     rows, heads, size = queries.shape
-    out = queries.new_zeros(rows, heads, size, dtype=torch.float32)
-    sums = queries.new_full((rows, heads), -torch.inf, dtype=torch.float32)
+    output = queries.new_zeros(rows, heads, size, dtype=torch.float32)
+    log_sums = queries.new_full((rows, heads), -torch.inf, dtype=torch.float32)
     for level in levels:
-        keys, values = level.read(level.cache.keys, layer), level.read(level.cache.values, layer)[..., :-KV_ALIGN]
-        asked = _by_slot(queries, level, keys.shape[1])
-        found = FUSED(asked, keys, values, attn_mask=level.bias(asked.shape[2]), scale=scaling)
-        read, of_level = (_by_row(part, level) for part in found)
-        total = torch.logaddexp(sums[level.members], of_level)
-        kept, added = (sums[level.members] - total).exp_(), (of_level - total).exp_()
-        out[level.members] = out[level.members] * kept[..., None] + read * added[..., None]
-        sums[level.members] = total
-    return out
+        # Read the level
+        keys = level.read_keys(layer)
+        values = level.read_values(layer)[..., :-KV_ALIGN]
+        slot_queries = _gather_slots(queries, level, keys.shape[1])
+        bias = level.make_bias(slot_queries.shape[2])
+        results = FUSED(slot_queries, keys, values, attn_mask=bias, scale=scaling)
+        level_output, level_log_sums = (_gather_rows(result, level) for result in results)
+
+        # Merge it with the levels before it
+        members = level.members
+        merged = torch.logaddexp(log_sums[members], level_log_sums)
+        weight = (log_sums[members] - merged).exp_()[..., None]
+        level_weight = (level_log_sums - merged).exp_()[..., None]
+        output[members] = output[members] * weight + level_output * level_weight
+        log_sums[members] = merged
+    return output
 
 
 def read_levels(queries: Tensor, levels: list[Level], layer: int) -> Tensor:
-    """The softmax-weighted values of all levels together.
+    """Return the softmax-weighted values of all levels together.
 
     Args:
-        queries: (M, heads, size), float32 or wider, scaled, so that scores are logarithms to base 2: torch's ``exp`` is
-            ten times slower for -∞ on a CPU, ``exp2`` is not.
+        queries: (M, heads, size), float32 or wider, scaled, so that scores are logarithms to base
+            2: torch's ``exp`` is ten times slower for -∞ on a CPU, ``exp2`` is not.
+        levels: the levels of the pass.
+        layer: number of the layer.
 
     Returns:
         (M, heads, value size), float32 or wider.
     """
+    # Score every token that a row may see, and find each row's largest score
     rows, heads, _ = queries.shape
-    top = queries.new_full((rows, heads), -torch.inf, dtype=torch.float32)
+    peaks = queries.new_full((rows, heads), -torch.inf, dtype=torch.float32)
     scores = []
     for level in levels:
-        keys = level.read(level.cache.keys, layer)
-        score = (_by_slot(queries, level, keys.shape[1]) @ keys.to(queries.dtype).transpose(-1, -2)).float()
-        score += level.bias(score.shape[2])
+        keys = level.read_keys(layer)
+        slot_queries = _gather_slots(queries, level, keys.shape[1])
+        score = (slot_queries @ keys.to(queries.dtype).transpose(-1, -2)).float()
+        score += level.make_bias(score.shape[2])
         scores.append(score)
-        top[level.members] = torch.maximum(top[level.members], _by_row(score.amax(dim=-1), level))
-    out: Tensor | None = None
+        level_peaks = _gather_rows(score.amax(dim=-1), level)
+        peaks[level.members] = torch.maximum(peaks[level.members], level_peaks)
+
+    # Sum the weighted values, and the weights in the column of ones
+    output: Tensor | None = None
     for level, score in zip(levels, scores, strict=True):
-        values = level.read(level.cache.values, layer)
-        weights = score.sub_(_by_slot(top, level, values.shape[1])).exp2_()
-        read = _by_row((weights.to(values.dtype) @ values).float(), level)
-        if out is None:
-            out = read.new_zeros(rows, heads, read.shape[-1])
-        out[level.members] += read
-    assert out is not None
-    sums = out[..., -KV_ALIGN, None].clamp(min=torch.finfo(out.dtype).tiny)  # 0 in rows that fill the pass: 0 / 0 is
-    return out[..., :-KV_ALIGN] / sums  # no number, and kernels of half precision let it into the rows beside
+        values = level.read_values(layer)
+        weights = score.sub_(_gather_slots(peaks, level, values.shape[1])).exp2_()
+        level_output = _gather_rows((weights.to(values.dtype) @ values).float(), level)
+        if output is None:
+            output = level_output.new_zeros(rows, heads, level_output.shape[-1])
+        output[level.members] += level_output
+    assert output is not None
+
+    # Rows that only fill the pass have a sum of 0. 0 / 0 is not a number, and kernels of half
+    # precision let it into the neighbouring rows.
+    sums = output[..., -KV_ALIGN, None].clamp(min=torch.finfo(output.dtype).tiny)
+    return output[..., :-KV_ALIGN] / sums
 
 
-def _by_slot(rows: Tensor, level: Level, key_heads: int) -> Tensor:
+def _gather_slots(rows: Tensor, level: Level, key_heads: int) -> Tensor:
     """(M, heads, size) by row → (E, key heads, n·G, size) by slot; a missing size counts as 1."""
     entries, slots = level.slots.shape
-    taken = rows[level.slots.flatten()].view(entries, slots, key_heads, rows.shape[1] // key_heads, -1)
-    return taken.transpose(1, 2).flatten(2, 3)
+    group = rows.shape[1] // key_heads
+    gathered = rows[level.slots.flatten()].view(entries, slots, key_heads, group, -1)
+    return gathered.transpose(1, 2).flatten(2, 3)
 
 
-def _by_row(slots: Tensor, level: Level) -> Tensor:
+def _gather_rows(slots: Tensor, level: Level) -> Tensor:
     """(E, key heads, n·G[, size]) by slot → (L, heads[, size]) by member."""
     count = level.slots.shape[1]
-    taken = slots.unflatten(2, (count, -1)).transpose(1, 2)  # (E, n, key heads, G[, size])
-    return taken.flatten(2, 3).flatten(0, 1)[level.place]
+    by_slot = slots.unflatten(2, (count, -1)).transpose(1, 2)  # (E, n, key heads, G[, size])
+    return by_slot.flatten(2, 3).flatten(0, 1)[level.member_slots]
 
 
-def causal_mask(seen: int, rows: int, length: int) -> Tensor:
-    """(1, rows, length) additive mask: row i sees the tokens 0 to ``seen`` + i."""
-    return torch.full((rows, length), -torch.inf).triu(seen + 1)[None]
+def make_causal_mask(start: int, rows: int, length: int) -> Tensor:
+    """Return an additive mask (1, rows, length): row i sees the tokens 0 to ``start`` + i."""
+    return torch.full((rows, length), -torch.inf).triu(start + 1)[None]
 
 
-def run_pass(model: Any, now: Pass) -> Tensor:
-    """Logits (rows wanted, V) of a pass.
+def run_pass(model: Any, current_pass: Pass) -> Tensor:
+    """Return the logits (output rows, V) of a pass.
 
-    Padding rows fill the pass up to a multiple of ``ROW_ALIGN``: kernels are made anew for every number of rows.
+    Padding rows fill the pass up to a multiple of ``ROW_ALIGN``: kernels are made anew for every
+    number of rows.
     """
     device = model.get_input_embeddings().weight.device
-    token = CURRENT.set(now)
+    token = CURRENT.set(current_pass)
     try:
         output = model(
-            input_ids=torch.from_numpy(_filled(now.ids))[None].to(device),
-            position_ids=torch.from_numpy(_filled(now.positions))[None].to(device),
+            input_ids=_pad_rows(current_pass.ids)[None].to(device),
+            position_ids=_pad_rows(current_pass.positions)[None].to(device),
             use_cache=False,
-            logits_to_keep=torch.from_numpy(_filled(now.wanted)).to(device),
+            logits_to_keep=_pad_rows(current_pass.output_rows).to(device),
         )
     finally:
         CURRENT.reset(token)
-    return output.logits[0, : len(now.wanted)]
+    return output.logits[0, : len(current_pass.output_rows)]
 
 
-def _filled(numbers: np.ndarray) -> np.ndarray:
-    """Zeros up to the next multiple of ROW_ALIGN."""
-    return np.pad(numbers, (0, -len(numbers) % ROW_ALIGN))
+def _pad_rows(numbers: np.ndarray) -> Tensor:
+    """Return the numbers, with zeros up to the next multiple of ROW_ALIGN."""
+    return torch.from_numpy(np.pad(numbers, (0, -len(numbers) % ROW_ALIGN)))
 
 
 AttentionInterface.register(NAME, attend)

@@ -1,6 +1,8 @@
-"""Engines that write at the same time, each in a thread of its own, with one copy of the model's weights.
+"""Engines that write at the same time, each in its own thread, with one copy of the model's
+weights.
 
-A request goes to the engine that has least to do; those that share a prompt go to one engine, which reads it once.
+A request goes to the engine with the fewest rows. Requests that share a prompt go to one engine,
+which computes it once.
 """
 
 from collections import Counter, deque
@@ -8,90 +10,104 @@ from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
 from threading import Event, Thread
 
-from generation.backends.protocol import Completion, Request
+from sts_dino.generation.backends.protocol import Completion, Request
 
 SLACK = 32  # rows that an engine may have more than another one, for the sake of a shared prompt
 Stream = Callable[[deque[Request]], Iterator[tuple[Request, Completion]]]
-Done = tuple["Share", Request, Completion] | BaseException
+Result = tuple["Share", Request, Completion] | BaseException
 
 
 class Share:
     """The requests of one engine and the thread that completes them."""
 
-    def __init__(self, stream: Stream, done: SimpleQueue[Done]):
-        self.rows, self.prompts = 0, Counter[str]()  # of unfinished requests
-        self._stream, self._done, self._queue = stream, done, deque[Request]()
-        self._asked, self._ended = Event(), False
+    def __init__(self, stream: Stream, results: SimpleQueue[Result]):
+        # of unfinished requests
+        self.rows = 0
+        self.prompts = Counter[str]()
+        self._stream = stream
+        self._results = results
+        self._queue = deque[Request]()
+        self._has_news = Event()  # a request, or the end
+        self._is_stopped = False
         self._thread = Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def add(self, request: Request) -> None:
-        """Have a request completed."""
-        self._count(request, 1)
+        """Add a request."""
+        self.rows += len(request.prompts)
+        self.prompts.update(request.prompts)
         self._queue.append(request)
-        self._asked.set()
+        self._has_news.set()
 
-    def done(self, request: Request) -> None:
+    def mark_completed(self, request: Request) -> None:
         """Count a request as completed."""
-        self._count(request, -1)
+        self.rows -= len(request.prompts)
+        self.prompts -= Counter(request.prompts)  # drops those that no request needs
 
-    def end(self) -> None:
-        """Leave unfinished requests, after the step of now."""
-        self._ended = True
-        self._asked.set()
+    def stop(self) -> None:
+        """End the thread after its current step, with requests unfinished."""
+        self._is_stopped = True
+        self._has_news.set()
 
     def join(self) -> None:
         """Wait until the thread has ended."""
         self._thread.join()
 
-    def _count(self, request: Request, sign: int) -> None:
-        self.rows += sign * len(request.prompts)
-        for prompt in request.prompts:
-            self.prompts[prompt] += sign
-            if not self.prompts[prompt]:
-                del self.prompts[prompt]
-
     def _run(self) -> None:
         try:
-            while not self._ended:
+            while not self._is_stopped:
                 for request, completion in self._stream(self._queue):
-                    self._done.put((self, request, completion))
-                    if self._ended:
+                    self._results.put((self, request, completion))
+                    if self._is_stopped:
                         return
-                self._asked.wait()
-                self._asked.clear()
+                self._has_news.wait()
+                self._has_news.clear()
         except BaseException as error:  # noqa: BLE001 - the caller's thread raises it
-            self._done.put(error)
+            self._results.put(error)
 
 
-def side_by_side(streams: Sequence[Stream], queue: deque[Request], rows: int) -> Iterator[tuple[Request, Completion]]:
-    """Complete the requests of ``queue`` as ``generation.backends.protocol.Writer.stream`` does, in several threads.
+def stream_in_parallel(
+    streams: Sequence[Stream], queue: deque[Request], rows: int
+) -> Iterator[tuple[Request, Completion]]:
+    """Complete the requests of ``queue`` in several threads, as ``Writer.stream`` does.
 
-    streams: each completes the requests of a queue of its own, to which requests are added meanwhile.
-    rows: of an engine's full batch; a quarter more wait for it.
-    Raises what a stream raises.
+    Args:
+        streams: each completes the requests of its own queue, which grows meanwhile.
+        queue: requests that wait.
+        rows: of an engine's full batch; a quarter more wait for it.
+
+    Raises:
+        Exception: what a stream raises.
     """
-    done, most = SimpleQueue[Done](), rows + rows // 4
-    shares = [Share(stream, done) for stream in streams]
+    results = SimpleQueue[Result]()
+    most_rows = rows + rows // 4
+    shares = [Share(stream, results) for stream in streams]
     try:
         while queue or any(share.rows for share in shares):
-            while queue and min(share.rows for share in shares) < most:
-                chosen(shares, queue[0]).add(queue.popleft())
-            found = done.get()
-            if isinstance(found, BaseException):
-                raise found
-            share, request, completion = found
-            share.done(request)
+            # Fill the engines, then wait for the next text of any
+            while queue and min(share.rows for share in shares) < most_rows:
+                choose_share(shares, queue[0]).add(queue.popleft())
+            result = results.get()
+            if isinstance(result, BaseException):
+                raise result
+            share, request, completion = result
+            share.mark_completed(request)
             yield request, completion
     finally:
         for share in shares:
-            share.end()
+            share.stop()
         for share in shares:
             share.join()
 
 
-def chosen(shares: Sequence[Share], request: Request) -> Share:
-    """The share of a request: one that has a prompt of it, if it has hardly more to do than the one with least."""
-    least = min(shares, key=lambda share: share.rows)
-    near = (share for share in shares if share.rows <= least.rows + SLACK)
-    return next((share for share in near if any(prompt in share.prompts for prompt in request.prompts)), least)
+def choose_share(shares: Sequence[Share], request: Request) -> Share:
+    """Return the share of a request.
+
+    It is one that has a prompt of it, if it has hardly more rows than the one with the fewest.
+    """
+    smallest = min(shares, key=lambda share: share.rows)
+    for share in shares:
+        has_prompt = any(prompt in share.prompts for prompt in request.prompts)
+        if has_prompt and share.rows <= smallest.rows + SLACK:
+            return share
+    return smallest

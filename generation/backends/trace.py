@@ -1,7 +1,8 @@
-"""One text, token by token, with every probability that led to it: the slow way, for ``sts-dino explain``.
+"""One text, token by token, with every probability that led to it, for ``sts-dino explain``.
 
-Every prompt is read alone with transformers' own forward pass and cache, and each token is chosen over the whole
-vocabulary: none of the engine's batching, sharing or bounds.
+This is the slow way: every prompt is read alone with transformers' own forward pass and cache, and
+each token is chosen over the whole vocabulary. It has none of the engine's batching, sharing or
+bounds.
 """
 
 from collections.abc import Sequence
@@ -12,29 +13,38 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from generation.backends.engine import Engine
-from generation.backends.load_model import load_model
-from generation.backends.protocol import Completion, Request, complete
-from generation.backends.self_debiasing import debias, draw, guide, log_alpha, nucleus
-from generation.inputs.row_seeds import uniforms
-from hub.contract.recipe import DecodingParameters, LanguageModel
+from sts_dino.generation.backends.engine import Engine
+from sts_dino.generation.backends.load_model import load_model
+from sts_dino.generation.backends.protocol import Completion, Request, complete
+from sts_dino.generation.backends.self_debiasing import (
+    compute_log_alpha,
+    debias,
+    draw,
+    guide,
+    select_nucleus,
+)
+from sts_dino.generation.inputs.row_seeds import draw_uniforms
+from sts_dino.hub.contract.recipe import DecodingParameters, LanguageModel
 
 
 @dataclass(frozen=True)
 class Step:
-    """One token of a completion. ``counter``, ``delta``: None without counter-prompts; ``plain``, ``guided``: without
-    guidance."""
+    """One token of a completion, with its probabilities."""
 
     token: str
     token_id: int
     own: float  # p under the prompt
-    counter: float | None  # p under the counter-prompt that gives it most
-    delta: float | None  # own - counter (DINO's δ)
-    plain: float | None  # p under the plain prompt
-    guided: float | None  # p after guidance: own · (own / plain)^γ, renormalised
-    alpha: float  # what debiasing multiplies p, or what guidance gives, by, before renormalisation
+    # p under the counter-prompt that gives it most, and own - counter (DINO's δ); None without
+    # counter-prompts
+    counter: float | None
+    delta: float | None
+    # p under the plain prompt, and after guidance: own · (own / plain)^γ, renormalised; None
+    # without guidance
+    plain: float | None
+    guided: float | None
+    alpha: float  # debiasing multiplies own, or guided, by it, before renormalisation
     debiased: float  # p after debiasing
-    sampled: float  # p after top-k and top-p: what it was drawn with
+    sampled: float  # p after top-k and top-p: the token was drawn with it
     number: float  # the uniform random number of the draw
 
 
@@ -42,53 +52,90 @@ class Tracer:
     """The language model of a recipe, read the slow way and, to compare, through the engine."""
 
     def __init__(self, model: LanguageModel):
-        """Raises InputError when the model cannot be loaded."""
+        """Load the model. Raises InputError when it cannot be loaded."""
         self._model, tokenizer = load_model(model)
         self._slow = Engine(self._model, tokenizer, chat=model.chat_template, shared=False)
-        self._chat, self.shown_tokens = model.chat_template, self._slow.shown_tokens
+        self._chat = model.chat_template
+        self.format_tokens = self._slow.format_tokens
 
     @torch.inference_mode()
     def trace(self, request: Request, settings: DecodingParameters) -> tuple[list[Step], str]:
-        """The steps of a text and the text up to its end."""
-        plain = () if request.plain_prompt is None else (request.plain_prompt,)
-        prompts = (request.prompt, *request.counter_prompts, *plain)
+        """Return the steps of a text, and the text up to its end."""
+        # Prefill every prompt in its own cache
+        prompts = [request.prompt, *request.counter_prompts]
+        if request.plain_prompt is not None:
+            prompts.append(request.plain_prompt)
         caches = [DynamicCache(config=self._model.config) for _ in prompts]
-        read = [self._logits(self._slow.encode(prompt), cache) for prompt, cache in zip(prompts, caches, strict=True)]
-        seed, steps = np.array([request.seed], dtype=np.uint64), list[Step]()
+        newest: list[Sequence[int]] = [self._slow.encode(prompt) for prompt in prompts]
+
+        # Draw token after token
+        seed = np.array([request.seed], dtype=np.uint64)
+        banned = self._slow.list_banned(settings)
+        steps: list[Step] = []
         for number in range(settings.max_new_tokens):
-            logits = torch.stack(read).float()
-            if plain:
-                logits = torch.cat([logits, guide(logits[:1], logits[-1:], request.guidance_in(settings))])
-            logits[:, self._slow.banned(settings)] = -torch.inf
+            rows = [
+                self._compute_logits(ids, cache) for ids, cache in zip(newest, caches, strict=True)
+            ]
+            logits = torch.stack(rows).float()
+            if request.plain_prompt is not None:
+                guided = guide(logits[:1], logits[-1:], request.get_guidance(settings))
+                logits = torch.cat([logits, guided])
+            logits[:, banned] = -torch.inf
             log_probs = logits.log_softmax(dim=-1)[None]
-            step = self._step(log_probs, request, settings, float(uniforms(seed, number)[0]))
+            step = self._draw_step(
+                log_probs, request, settings, float(draw_uniforms(seed, number)[0])
+            )
             steps.append(step)
             if self._slow.stops[settings.text_end][step.token_id]:
                 break
-            read = [self._logits([step.token_id], cache) for cache in caches]
-        return steps, self._slow.text_of([step.token_id for step in steps], settings)[0]
+            newest = [[step.token_id] for _ in prompts]
+        text, _ = self._slow.decode_text([step.token_id for step in steps], settings)
+        return steps, text
 
     def regenerate(
-        self, request: Request, settings: DecodingParameters, batch_size: int | None, prefixes: Sequence[str]
+        self,
+        request: Request,
+        settings: DecodingParameters,
+        batch_size: int | None,
+        prefixes: Sequence[str],
     ) -> Completion:
-        """The completion as the engine writes it. The slow way cannot be asked after this."""
+        """Return the completion as the engine writes it. ``trace`` cannot be called after this."""
         engine = Engine(self._model, self._slow.tokenizer, chat=self._chat)
         return complete(engine, [request], settings, batch_size, prefixes)[0]
 
-    def _step(self, every: Tensor, request: Request, settings: DecodingParameters, number: float) -> Step:
-        """Draw a token from log-probabilities (1, 1 + K, V); with guidance plain and guided ones stand behind them."""
-        compared, decay_constant = request.debiased_by, request.decay_constant_in(settings)
-        log_probs, plain, guided = every[:, :compared], None, None
-        if every.shape[1] > compared:
-            plain, guided = every[:, compared], every[:, compared + 1]
-        debiased = debias(log_probs, decay_constant, settings.epsilon, guided)
-        probs, ids = nucleus(debiased, settings)
-        token = int(draw(probs, ids, torch.tensor([number], dtype=torch.float64, device=probs.device)))
-        own, counter, alpha = float(log_probs[0, 0, token].exp()), None, 1.0
-        if log_probs.shape[1] > 1:
-            counter = float(log_probs[0, 1:, token].amax().exp())
-            factors = log_alpha(log_probs[:, 0], log_probs[:, 1:], decay_constant, settings.epsilon)
-            alpha = float(factors[0, token].exp()) if decay_constant else 1.0
+    def _draw_step(
+        self, log_probs: Tensor, request: Request, settings: DecodingParameters, number: float
+    ) -> Step:
+        """Draw a token.
+
+        Args:
+            log_probs: (1, 1 + K, V); with guidance the plain and the guided ones follow.
+            request: of the text.
+            settings: decoding parameters.
+            number: the uniform random number of the draw.
+        """
+        # Draw the token as the engine does
+        decay_constant = request.get_decay_constant(settings)
+        compared = log_probs[:, : request.compared_count]
+        plain, guided = None, None
+        if log_probs.shape[1] > request.compared_count:
+            plain, guided = log_probs[:, request.compared_count :].unbind(dim=1)
+        debiased = debias(compared, decay_constant, settings.epsilon, guided)
+        probs, ids = select_nucleus(debiased, settings)
+        uniform = torch.tensor([number], dtype=torch.float64, device=probs.device)
+        token = int(draw(probs, ids, uniform))
+
+        # Read the probabilities that led to it
+        own = float(compared[0, 0, token].exp())
+        counter = None
+        alpha = 1.0
+        if compared.shape[1] > 1:
+            counter = float(compared[0, 1:, token].amax().exp())
+            if decay_constant:
+                log_alpha = compute_log_alpha(
+                    compared[:, 0], compared[:, 1:], decay_constant, settings.epsilon
+                )
+                alpha = float(log_alpha[0, token].exp())
         return Step(
             token=self._slow.tokenizer.decode([token]),
             token_id=token,
@@ -103,6 +150,8 @@ class Tracer:
             number=number,
         )
 
-    def _logits(self, tokens: Sequence[int], cache: DynamicCache) -> Tensor:
+    def _compute_logits(self, tokens: Sequence[int], cache: DynamicCache) -> Tensor:
+        """Return the logits (V,) after the tokens, which are appended to a cache."""
         ids = torch.tensor([tokens], device=self._model.get_input_embeddings().weight.device)
-        return self._model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[0, -1]
+        output = self._model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        return output.logits[0, -1]

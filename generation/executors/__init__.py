@@ -1,1 +1,1 @@
-"""Executors of a run on several workers: options, Ray workers and nodes, scheduling, result store."""
+"""Executors of a run on several workers: options, Ray workers and nodes, scheduling, results."""

@@ -1,50 +1,73 @@
-"""Executor of a run's tasks on Ray: workers of this machine or of a cluster, driven by this process.
+"""Executor of a run's tasks on Ray: workers of this machine or of a cluster, driven by this
+process.
 
-The driver reads tasks as workers become free and takes their results as they come; it alone writes the run directory.
-No byte depends on where, when and how often a task is done. The type of an error decides its cause. A node's problem
-(versions, files, memory, disk) leaves the node out, with one line; a task's (a prompt that is too long) stops the run,
-as in one process; any other task is tried elsewhere.
+The driver reads tasks as workers become free and takes their results as they come; it alone writes
+the run directory. No byte depends on where, when and how often a task is done. The type of an error
+decides its cause. A node's problem (versions, files, memory, disk) leaves the node out, with one
+line; a task's (a prompt that is too long) stops the run, as in one process; any other task is tried
+elsewhere.
 """
 
+import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from generation.backends.registry import load_preview
-from generation.executors.options import (
-    ClusterOptions,
-    WorkerResources,
-    cluster,
-    local_instance,
-    withheld_secrets,
-    worker_resources,
+from sts_dino.generation.backends.registry import load_preview
+from sts_dino.generation.executors.options import ClusterOptions
+from sts_dino.generation.executors.ray_connection import (
+    join_cluster,
+    list_withheld_secrets,
+    start_local_ray,
 )
-from generation.executors.ray_workers import RemoteWorker, WorkerSpec, code_versions
-from generation.executors.store import FULL, LostResult, ResultStore, store_folder
-from generation.inputs.prompts import TokenCounter
-from generation.pipeline.finish import files_read
-from generation.pipeline.job import model_files
-from generation.pipeline.tasks import Executor, ExecutorSpec, FinishGroup, Task, TaskResult, Tick, WriteShard
-from hub import cli
-from hub.durable import sha256_file
-from hub.errors import InputError, OutOfMemory, RunError
+from sts_dino.generation.executors.ray_workers import (
+    RemoteWorker,
+    WorkerResources,
+    WorkerSpec,
+    compute_worker_resources,
+    read_code_versions,
+)
+from sts_dino.generation.executors.store import (
+    FULL_DISK_ERRNOS,
+    LostResult,
+    ResultStore,
+    name_store_folder,
+)
+from sts_dino.generation.inputs.prompts import TokenCounter
+from sts_dino.generation.pipeline.finish import list_input_files
+from sts_dino.generation.pipeline.job import list_model_files
+from sts_dino.generation.pipeline.tasks import (
+    Executor,
+    ExecutorSpec,
+    FinishGroup,
+    Task,
+    TaskResult,
+    Tick,
+    WriteShard,
+)
+from sts_dino.hub.durable import hash_file
+from sts_dino.hub.errors import InputError, OutOfMemory, RunError
 
-PAUSE = 1.0  # seconds without an answer, after which the cluster is looked at
-PATIENCE = 60.0  # seconds that a cluster may have no node to work on
-AUTOSCALED = 900.0  # the same where --workers asked for nodes: a machine takes minutes to start
-AHEAD = 4  # shards that a worker may begin while one is not done
-TRIES = 3  # workers that a task may take with it
-LOSSES = 5  # consecutive workers that a node may lose without a finished task
-LOOK = 2.0  # seconds between two looks at the cluster's nodes
-RELEASE = 10.0  # seconds for workers to end
-_KILLED = "OOM kill reason"  # begins the line of Ray's message when it ended a worker before the kernel would
+logger = logging.getLogger(__name__)
+
+ANSWER_SECONDS = 1.0  # without an answer, after which the cluster is looked at
+EMPTY_SECONDS = 60.0  # that a cluster may have no node to work on
+AUTOSCALING_SECONDS = 900.0  # the same with --workers: a machine takes minutes to start
+SHARDS_AHEAD = 4  # shards that a worker may begin while one is not done
+MOST_TASK_FAILURES = 3  # workers that a task may take with it
+MOST_CONSECUTIVE_LOSSES = 5  # consecutive workers that a node may lose without a finished task
+LOOK_SECONDS = 2.0  # between two looks at the cluster's nodes
+RELEASE_SECONDS = 10.0  # for workers to end
+# begins the line of Ray's message when it ended a worker before the kernel would
+_KILLED_PREFIX = "OOM kill reason"
+_KEPT_HINT = "finished shards are kept"
 
 
 class Cause(Enum):
@@ -56,28 +79,50 @@ class Cause(Enum):
     WORKER = "the worker is lost: its task is tried elsewhere"
 
 
-def classify(error: BaseException, starting: bool) -> tuple[Cause, str]:
-    """The cause of an error and the reason in one line. ``starting``: the worker was loading its model."""
+class Failure(NamedTuple):
+    """The cause of an error, and the reason in one line."""
+
+    cause: Cause
+    reason: str
+
+
+def classify_error(error: BaseException, starting: bool) -> Failure:
+    """Return the cause of an error that a worker raised, with the reason in one line.
+
+    ``starting``: whether the worker was loading its model; a refused input is then a problem of its
+    node, not of a task.
+    """
     from ray.exceptions import OutOfDiskError, OutOfMemoryError, RayActorError
 
     if isinstance(error, InputError):
-        return Cause.NODE if starting else Cause.TASK, str(error)
-    if isinstance(error, (OutOfMemory, OutOfMemoryError)):  # reported by the worker, or Ray ended it for that
-        return Cause.MEMORY, one_line(error)
+        return Failure(Cause.NODE if starting else Cause.TASK, str(error))
+    # The worker reported it, or Ray ended the worker for it.
+    if isinstance(error, (OutOfMemory, OutOfMemoryError)):
+        return Failure(Cause.MEMORY, summarise_error(error))
     if isinstance(error, OutOfDiskError):
-        return Cause.NODE, "its disk is full (Ray cannot keep objects there)"
-    if isinstance(error, OSError) and error.errno in FULL:
-        return Cause.NODE, f"no space is left on its disk ({error.filename or error.strerror})"
-    if isinstance(error, ImportError) or (isinstance(error, RayActorError) and error.actor_init_failed):
-        return Cause.NODE, f"this package is not installed there as it is here: {one_line(error)}"
-    return Cause.WORKER, one_line(error)
+        return Failure(Cause.NODE, "its disk is full (Ray cannot keep objects there)")
+    if isinstance(error, OSError) and error.errno in FULL_DISK_ERRNOS:
+        disk = error.filename or error.strerror
+        return Failure(Cause.NODE, f"no space is left on its disk ({disk})")
+    is_missing_package = isinstance(error, RayActorError) and error.actor_init_failed
+    if is_missing_package or isinstance(error, ImportError):
+        problem = "this package is not installed there as it is here"
+        return Failure(Cause.NODE, f"{problem}: {summarise_error(error)}")
+    return Failure(Cause.WORKER, summarise_error(error))
 
 
-def one_line(error: BaseException) -> str:
-    """An error's type and the most useful line of its message."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no reason given"]
-    line = next((line for line in lines if line.startswith(_KILLED)), lines[-1])
-    return f"{type(error).__name__}: {line}"
+def summarise_error(error: BaseException) -> str:
+    """Return the type of an error and one line of its message.
+
+    This is the line with Ray's reason for ending the worker, else the last line.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    summary = lines[-1] if lines else "no reason given"
+    for line in lines:
+        if line.startswith(_KILLED_PREFIX):
+            summary = line
+            break
+    return f"{type(error).__name__}: {summary}"
 
 
 @dataclass
@@ -91,127 +136,176 @@ class Node:
     problem: str | None = None
     losses: int = 0  # workers lost since a task was finished here
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether the node may host workers."""
+        return self.alive and self.problem is None and self.room > 0
+
 
 @dataclass
 class Nodes:
     """Every node that was seen, by id."""
 
-    share: WorkerResources
-    seen: dict[str, Node] = field(default_factory=dict)
+    resources: WorkerResources  # of one worker
+    by_id: dict[str, Node] = field(default_factory=dict)
 
-    def update(self, found: Iterable[Mapping[str, Any]]) -> None:
-        """Apply the answer of ``ray.nodes()``: nodes come and go. A node that is left out stays so."""
-        alive = {entry["NodeID"]: entry for entry in found if entry["Alive"]}
-        for name, node in self.seen.items():
-            node.alive = name in alive
-        for name, entry in alive.items():
-            if name in self.seen:
-                continue
-            given, address, resources = entry["NodeName"], entry["NodeManagerAddress"], entry["Resources"]
-            shown = f"{entry['NodeManagerHostname']} ({address})" if given in ("", address) else given
-            node = self.seen[name] = Node(name, shown, self.share.room(resources))
-            if not node.room and resources.get("CPU"):  # a node without CPUs is not for work
-                node.problem = self.share.lacking(resources)
+    def update(self, entries: Iterable[Mapping[str, Any]]) -> None:
+        """Apply the answer of ``ray.nodes()``: nodes come and go. One that is left out stays so."""
+        alive = {entry["NodeID"]: entry for entry in entries if entry["Alive"]}
+        for node_id, node in self.by_id.items():
+            node.alive = node_id in alive
+        for node_id, entry in alive.items():
+            if node_id not in self.by_id:
+                self.by_id[node_id] = self._make_node(entry)
 
-    def usable(self) -> list[Node]:
-        """The nodes that may host workers."""
-        return [node for node in self.seen.values() if node.alive and node.problem is None and node.room > 0]
+    def _make_node(self, entry: Mapping[str, Any]) -> Node:
+        """Return the node of an entry of ``ray.nodes()``.
 
-    def placements(self, have: Mapping[str, int], most: int | None) -> list[Node]:
-        """Nodes for new workers, one entry each, the emptiest first; ``most`` in all, with those they ``have``."""
-        count, chosen = Counter(dict(have)), list[Node]()
-        while most is None or count.total() < most:
-            open_ = [node for node in self.usable() if count[node.id] < node.room]
-            if not open_:
+        A node with CPUs but without room for one worker gets a problem, so it is left out.
+        """
+        name = entry["NodeName"]
+        address = entry["NodeManagerAddress"]
+        if name in ("", address):
+            name = f"{entry['NodeManagerHostname']} ({address})"
+        resources = entry["Resources"]
+        node = Node(entry["NodeID"], name, self.resources.count_workers(resources))
+        if not node.room and resources.get("CPU"):  # a node without CPUs is not for work
+            node.problem = self.resources.explain_no_room(resources)
+        return node
+
+    def list_usable(self) -> list[Node]:
+        """List the nodes that may host workers."""
+        return [node for node in self.by_id.values() if node.is_usable]
+
+    def choose_placements(self, workers: Mapping[str, int], most: int | None) -> list[Node]:
+        """Return a node for each new worker, the node with the fewest workers first.
+
+        Args:
+            workers: node id → number of workers that the node has.
+            most: number of old and new workers together, at most; None: as many as there is room.
+        """
+        counts = Counter(dict(workers))
+        chosen = list[Node]()
+        while most is None or counts.total() < most:
+            candidates = [node for node in self.list_usable() if counts[node.id] < node.room]
+            if not candidates:
                 break
-            chosen.append(min(open_, key=lambda node: count[node.id]))
-            count[chosen[-1].id] += 1
+            emptiest = min(candidates, key=lambda node: counts[node.id])
+            chosen.append(emptiest)
+            counts[emptiest.id] += 1
         return chosen
 
-    def hopeless(self) -> bool:
-        """Whether every node that was meant for work is left out."""
-        meant = [node for node in self.seen.values() if node.room or node.problem]
-        return bool(meant) and all(node.problem for node in meant)
+    def is_hopeless(self) -> bool:
+        """Return whether every node that was meant for work is left out."""
+        workers = [node for node in self.by_id.values() if node.room or node.problem]
+        return bool(workers) and all(node.problem for node in workers)
 
-    def none_left(self) -> RunError:
-        """The error when no node can be worked on, with every node's reason."""
-        why = {node.name: node.problem or ("no CPUs" if node.alive else "it is gone") for node in self.seen.values()}
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in why.items()) or "the cluster has none"
-        return RunError("no node is left to work on", reasons, hint="finished shards are kept")
+    def make_error(self) -> RunError:
+        """Return the error that no node can have a worker, with the reason of every node."""
+        reasons = list[str]()
+        for node in self.by_id.values():
+            reason = node.problem
+            if reason is None:
+                reason = "no CPUs" if node.alive else "it is gone"
+            reasons.append(f"{node.name}: {reason}")
+        problem = "; ".join(reasons) or "the cluster has none"
+        return RunError("no node is left to work on", problem, hint=_KEPT_HINT)
 
 
 class TaskQueue:
-    """Queue of one call of ``Executor.run_tasks``: lazily read, with retries. Each task is finished once."""
+    """Queue of one call of ``Executor.run_tasks``: lazily read, with retries.
+
+    Each task is finished once.
+    """
 
     def __init__(self, tasks: Iterable[Task]):
         self._source: Iterator[Task] = iter(tasks)
-        self._again = dict[str, Task]()
+        self._retries = dict[str, Task]()
         self._open = dict[str, Task]()
-        self._tried = dict[str, list[str]]()  # task → nodes where it ended a worker
+        self._failed_on = dict[str, list[str]]()  # task → nodes where it ended a worker
         self._exhausted = False
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether every task is done."""
         return self._exhausted and not self._open
 
-    def next(self, node: str, others: Collection[str] = ()) -> Task | None:
-        """The next task for a worker of ``node``, or None.
+    def take_next(self, node: str, nodes: Collection[str] = ()) -> Task | None:
+        """Return the next task for a worker, or None when the queue has none for this worker.
 
-        A task that failed there comes last, and waits for one of the ``others`` where it did not, if there is any.
+        Args:
+            node: name of the worker's node. A task that failed on this node comes last.
+            nodes: names of all nodes with a ready worker. A failed task waits for a node of these
+                where it has not failed, if there is one.
         """
-        for key in self._again:
-            if node not in self._tried.get(key, ()):
-                return self._again.pop(key)
-        if new := self.new():
-            return new
-        again = (key for key in self._again if all(other in self._tried[key] for other in others))
-        return self._again.pop(next(again, ""), None)
-
-    def new(self) -> Task | None:
-        """The next task that no worker had yet, or None."""
-        task = None if self._exhausted else next(self._source, None)
-        self._exhausted = task is None
+        for key in self._retries:
+            if node not in self._failed_on.get(key, ()):
+                return self._retries.pop(key)
+        task = self.take_new()
         if task is not None:
+            return task
+        for key in self._retries:
+            if set(nodes) <= set(self._failed_on[key]):
+                return self._retries.pop(key)
+        return None
+
+    def take_new(self) -> Task | None:
+        """Return the next task that no worker had yet, or None when the source has no more."""
+        if self._exhausted:
+            return None
+        task = next(self._source, None)
+        if task is None:
+            self._exhausted = True
+        else:
             self._open[task.key] = task
         return task
 
     def has_failed(self, task: Task) -> bool:
-        """Whether a worker ended at the task."""
-        return task.key in self._tried
+        """Return whether a worker ended at the task."""
+        return task.key in self._failed_on
 
     def is_open(self, task: Task) -> bool:
-        """Whether the task was handed out and is not done."""
+        """Return whether the task was handed out and is not done."""
         return task.key in self._open
 
-    def done(self, task: Task) -> None:
+    def mark_done(self, task: Task) -> None:
         """Note that an open task is done."""
         del self._open[task.key]
-        self._again.pop(task.key, None)
+        self._retries.pop(task.key, None)
 
     def requeue(self, task: Task) -> None:
-        """Have another worker do a task."""
+        """Put an open task back into the queue, for any worker; a finished task stays finished."""
         if self.is_open(task):
-            self._again.setdefault(task.key, task)
+            self._retries.setdefault(task.key, task)
 
-    def failed(self, task: Task, node: str, reason: str) -> None:
-        """Requeue a task at which its worker failed. Raises RunError after ``TRIES`` failures."""
+    def record_failure(self, task: Task, node: str, reason: str) -> None:
+        """Requeue a task at which its worker ended.
+
+        Args:
+            task: the task of the worker.
+            node: name of the worker's node.
+            reason: why the worker ended.
+
+        Raises RunError when this is the failure number ``MOST_TASK_FAILURES`` of the task.
+        """
         if not self.is_open(task):
             return
-        nodes = self._tried.setdefault(task.key, [])
+        nodes = self._failed_on.setdefault(task.key, [])
         nodes.append(node)
-        if len(nodes) == TRIES:
-            problem = f"failed {TRIES} times, on {', '.join(dict.fromkeys(nodes))}; the last time: {reason}"
-            hint = "finished shards are kept; mend the cause and run the same command again"
+        if len(nodes) == MOST_TASK_FAILURES:
+            names = ", ".join(dict.fromkeys(nodes))
+            problem = f"failed {MOST_TASK_FAILURES} times, on {names}; the last time: {reason}"
+            hint = f"{_KEPT_HINT}; mend the cause and run the same command again"
             raise RunError(f"task {task.key}", problem, hint=hint)
         self.requeue(task)
 
 
 @dataclass
 class WorkerHandle:
-    """An actor, its node, and the call that it works on (None: it waits): a task, or first its model's loading.
+    """An actor, its node, and the call that it works on (None: it waits).
 
-    ahead: its next tasks, which it may begin while texts of the first one are unfinished.
+    The first call loads the model, the others do a task. ``ahead``: its next tasks, which it may
+    begin while texts of the first one are unfinished.
     """
 
     node: Node
@@ -223,86 +317,117 @@ class WorkerHandle:
 
 
 @contextmanager
-def ray_executor(options: ClusterOptions, spec: ExecutorSpec) -> Iterator[Executor]:
-    """Start workers on a cluster, or so many on this machine. Raises RunError when no node can have one."""
-    recipe, remote = spec.recipe, options.remote
+def start_ray_executor(options: ClusterOptions, spec: ExecutorSpec) -> Iterator[Executor]:
+    """Start workers on a cluster or on this machine, and yield their executor.
+
+    Raises RunError when no node can have a worker.
+    """
+    recipe = spec.recipe
     if recipe.model.device == "cpu" and not recipe.model.threads:
-        cli.say(
-            "warning: the recipe does not fix model.threads, and sums depend on it: other workers or machines may "
-            "write other texts; --set model.threads=1 writes the same everywhere"
+        logger.warning(
+            "the recipe does not fix model.threads, and sums depend on it: other workers or "
+            "machines may write other texts; --set model.threads=1 writes the same everywhere"
         )
-    folder = store_folder(spec.run, spec.directory)
-    store = None if options.store is None else ResultStore(options.store, folder)
-    worker = WorkerSpec(
+
+    # Collect what every worker needs.
+    folder = name_store_folder(spec.run, spec.directory)
+    store = None
+    store_mark = None
+    if options.store is not None:
+        store = ResultStore(options.store, folder)
+        store_mark = (store.url, store.leave_mark())
+    inputs = dict[str, str]()
+    if options.is_remote:
+        inputs = {str(path): hash_file(path) for path in list_model_files(recipe.model)}
+    worker_spec = WorkerSpec(
         recipe=recipe,
         sets=spec.prompts.sets,
         run=folder,
         directory=spec.directory.resolve(),
         folder=Path.cwd(),
-        inputs={str(path): sha256_file(path) for path in model_files(recipe.model)} if remote else {},
-        resources=worker_resources(recipe, options),
-        store=(store.url, store.mark()) if store else None,
+        inputs=inputs,
+        resources=compute_worker_resources(recipe, options),
+        store=store_mark,
     )
+
+    # Connect to Ray, and start the workers.
     if options.address is not None:
-        connection = cluster(options.address)
+        connection = join_cluster(options.address)
     else:
-        cpus = math.ceil((options.workers or 1) * worker.resources.cpus)  # Ray has whole ones
-        gpus = None if worker.resources.gpus else 0
-        connection = local_instance(cpus, gpus, withheld_secrets(recipe, options.store))
+        resources = worker_spec.resources
+        cpus = math.ceil((options.workers or 1) * resources.cpus)  # Ray has whole ones
+        gpus = None if resources.gpus else 0
+        connection = start_local_ray(cpus, gpus, list_withheld_secrets(recipe, options.store))
     with ExitStack() as stack:
         ray = stack.enter_context(connection)
-        stack.enter_context(_translated_errors())
-        executor = RayExecutor(ray, worker, options, store)
+        stack.enter_context(convert_ray_errors())
+        executor = RayExecutor(ray, worker_spec, options, store)
         stack.callback(executor.close)
         executor.start()
         yield executor
 
 
 class RayExecutor:
-    """Executor on Ray workers of one recipe (``generation.pipeline.tasks.Executor``)."""
+    """Executor on Ray workers of one recipe (``sts_dino.generation.pipeline.tasks.Executor``)."""
 
-    def __init__(self, ray: Any, spec: WorkerSpec, options: ClusterOptions, store: ResultStore | None):
-        self._ray, self._spec, self._store, self._most = ray, spec, store, options.workers
-        self._spec_ref, self._remote = ray.put(spec), options.remote
-        self._growing = self._remote and options.workers is not None  # an autoscaler is asked for nodes
-        self._patience = 0.0 if not self._remote else AUTOSCALED if self._growing else PATIENCE
-        self.nodes, self.workers = Nodes(spec.resources), list[WorkerHandle]()
-        self._facts: dict[str, Any] | None = None
+    def __init__(
+        self, ray: Any, spec: WorkerSpec, options: ClusterOptions, store: ResultStore | None
+    ):
+        self.nodes = Nodes(spec.resources)
+        self.workers = list[WorkerHandle]()
+        self._ray = ray
+        self._spec = spec
+        self._spec_ref = ray.put(spec)
+        self._store = store
+        self._most_workers = options.workers
+        self._is_remote = options.is_remote
+        # With --workers an autoscaler is asked for nodes.
+        self._asks_for_nodes = options.is_remote and options.workers is not None
+        self._patience = 0.0
+        if options.is_remote:
+            self._patience = AUTOSCALING_SECONDS if self._asks_for_nodes else EMPTY_SECONDS
+        self._model_facts: dict[str, Any] | None = None
         self._reported = set[str]()
-        self._looked = float("-inf")
-        self._empty = 0.0  # seconds that were seen without a node
+        self._last_look = float("-inf")
+        self._seconds_empty = 0.0  # without a usable node
 
     def start(self) -> None:
         """Start workers wherever there is room. Raises RunError when no node can have one."""
-        if self._growing:
-            _ask_for_nodes(self._spec.resources, self._most or 0)
-        self._reconcile()
-        room = sum(node.room for node in self.nodes.usable())
-        if self._most and room < self._most:
-            self._report([f"warning: there is room for {room} of {self._most} workers now"])
+        if self._asks_for_nodes:
+            request_nodes(self._spec.resources, self._most_workers or 0)
+        self._update_workers()
+        room = sum(node.room for node in self.nodes.list_usable())
+        if self._most_workers and room < self._most_workers:
+            self._report(f"warning: there is room for {room} of {self._most_workers} workers now")
 
     def run_tasks(self, tasks: Iterable[Task], tick: Tick = lambda _: None) -> Iterator[TaskResult]:
-        """See ``Executor``; ``tick`` is called for whole shards: texts of other processes come with them.
+        """See ``Executor``; ``tick`` is called for whole shards only.
 
         Raises RunError when no node is left, or when a task fails repeatedly.
         """
         queue = TaskQueue(tasks)
         while True:
-            self._reconcile()
-            self._assign(queue)
-            if queue.finished:
+            self._update_workers()
+            self._assign_tasks(queue)
+            if queue.is_finished:
                 return
-            if result := self._next(queue):
-                if isinstance(result.task, WriteShard):
-                    tick(self._spec.recipe.texts_per_source_sentence * len(result.task.firsts))
-                yield result
+            result = self._wait_for_result(queue)
+            if result is None:
+                continue
+            if isinstance(result.task, WriteShard):
+                sentences = len(result.task.sentences)
+                tick(self._spec.recipe.texts_per_source_sentence * sentences)
+            yield result
 
     def describe(self) -> dict[str, Any]:
-        """See ``Executor``; reported by the first ready worker. Raises RunError when no node can have one."""
-        while self._facts is None:
-            self._reconcile()
-            self._next(TaskQueue(()))
-        return self._facts
+        """See ``Executor``; the first ready worker answers.
+
+        Raises RunError when no node can have one.
+        """
+        while self._model_facts is None:
+            self._update_workers()
+            self._wait_for_result(TaskQueue(()))
+        return self._model_facts
 
     @cached_property
     def model(self) -> TokenCounter:
@@ -310,103 +435,160 @@ class RayExecutor:
         return load_preview(self._spec.recipe.model)[0]
 
     def close(self) -> None:
-        """Release the nodes that were asked for, which cost money; end all workers, and wait until they are gone."""
+        """End all workers, wait until they are gone, and release the nodes that were asked for."""
         try:
-            if self._growing:
-                _ask_for_nodes(self._spec.resources, 0)
+            if self._asks_for_nodes:
+                request_nodes(self._spec.resources, 0)  # they cost money
         finally:
             calls = [worker.call for worker in self.workers if worker.task is not None]
             for worker in list(self.workers):
-                self._remove(worker)
+                self._remove_worker(worker)
             if calls:
-                self._ray.wait(calls, num_returns=len(calls), timeout=RELEASE, fetch_local=False)
+                number = len(calls)
+                self._ray.wait(
+                    calls, num_returns=number, timeout=RELEASE_SECONDS, fetch_local=False
+                )
 
-    def _reconcile(self, now: bool = False) -> None:
-        """Every other second, or ``now``: see which nodes are there, and start workers wherever there is room.
+    def _update_workers(self, at_once: bool = False) -> None:
+        """Read the cluster's nodes, and start workers wherever there is room.
 
-        Raises RunError when there was no usable node for too long; at once when all were left out and none may join.
+        A call within ``LOOK_SECONDS`` of the last look does nothing, unless ``at_once``. Raises
+        RunError when no node was usable for too long, or when every node is left out and no other
+        node may join.
         """
         clock = time.monotonic()
-        if not now and clock - self._looked < LOOK:
+        if not at_once and clock - self._last_look < LOOK_SECONDS:
             return
-        seconds, self._looked = min(clock - self._looked, 2 * LOOK), clock
+        seconds = min(clock - self._last_look, 2 * LOOK_SECONDS)
+        self._last_look = clock
+
+        # Apply which nodes came and went.
         self.nodes.update(self._ray.nodes())
-        left_out = (node for node in self.nodes.seen.values() if node.problem)
-        self._report(f"warning: node {node.name} is left out: {node.problem}" for node in left_out)
-        for node in self.nodes.placements(Counter(worker.node.id for worker in self.workers), self._most):
+        for node in self.nodes.by_id.values():
+            if node.problem:
+                self._report(f"warning: node {node.name} is left out: {node.problem}")
+        workers = Counter(worker.node.id for worker in self.workers)
+        for node in self.nodes.choose_placements(workers, self._most_workers):
             self._start_worker(node)
-        usable = self.nodes.usable()
-        self._empty = 0.0 if usable else self._empty + seconds
-        if not usable:
-            hopeless = self.nodes.hopeless() and not self._growing  # else other nodes may join
-            if not self.workers and (self._empty > self._patience or hopeless):
-                raise self.nodes.none_left()
-            self._report(["no node can have a worker now: waiting for one"])
+
+        # Give up when no node is left.
+        if self.nodes.list_usable():
+            self._seconds_empty = 0.0
+            return
+        self._seconds_empty += seconds
+        is_hopeless = self.nodes.is_hopeless() and not self._asks_for_nodes  # else others may join
+        is_too_long = self._seconds_empty > self._patience
+        if not self.workers and (is_too_long or is_hopeless):
+            raise self.nodes.make_error()
+        self._report("no node can have a worker now: waiting for one")
 
     def _start_worker(self, node: Node) -> None:
-        """Start a worker. Ray must not restart it: the cause of its end decides where its task goes."""
+        """Start a worker on a node.
+
+        Ray does not restart a lost worker: the cause of the loss decides where its task goes.
+        """
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        share, place = self.nodes.share, NodeAffinitySchedulingStrategy(node.id, soft=False)
-        options = {"num_cpus": share.cpus, "num_gpus": share.gpus, "memory": int(share.memory) or None}
-        remote = self._ray.remote(**options, max_restarts=0, max_task_retries=0, scheduling_strategy=place)
-        actor = remote(RemoteWorker).remote()
-        self.workers.append(WorkerHandle(node, actor, actor.prepare.remote(code_versions(), [self._spec_ref])))
+        resources = self.nodes.resources
+        make_actor = self._ray.remote(
+            num_cpus=resources.cpus,
+            num_gpus=resources.gpus,
+            memory=int(resources.memory) or None,
+            max_restarts=0,
+            max_task_retries=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
+        )
+        actor = make_actor(RemoteWorker).remote()
+        call = actor.prepare.remote(read_code_versions(), [self._spec_ref])
+        self.workers.append(WorkerHandle(node, actor, call))
 
-    def _assign(self, queue: TaskQueue) -> None:
-        """Give a task to every worker that waits for one, and new shards to begin ahead.
+    def _remove_worker(self, worker: WorkerHandle) -> None:
+        """End a worker, whatever it does."""
+        self._ray.kill(worker.actor)
+        self.workers.remove(worker)
 
-        A task at which a worker ended is done alone, so that a second end is not another shard's.
-        """
-        names, waiting = {one.node.name for one in self.workers if one.ready}, list[WorkerHandle]()
-        for worker in self.workers:
-            if worker.call is None:
-                worker.task = worker.ahead.pop(0) if worker.ahead else queue.next(worker.node.name, names)
-                busiest = max((one.ahead for one in self.workers), key=len)
-                if worker.task is None and len(busiest) > 1:
-                    worker.task = busiest.pop()  # the last of its tasks, which it has hardly begun
-                waiting.append(worker)
-        for worker in waiting * AHEAD:
-            if isinstance(worker.task, WriteShard) and not queue.has_failed(worker.task) and len(worker.ahead) < AHEAD:
-                following = queue.new()
-                worker.ahead += [following] if following else []
+    def _assign_tasks(self, queue: TaskQueue) -> None:
+        """Give a task to every worker without a call, and new shards that the worker may begin."""
+        ready_nodes = {worker.node.name for worker in self.workers if worker.ready}
+        waiting = [worker for worker in self.workers if worker.call is None]
+        for worker in waiting:
+            worker.task = self._take_task(queue, worker, ready_nodes)
+
+        # The shards ahead are dealt out in rounds, so that each worker gets as many.
+        for worker in waiting * SHARDS_AHEAD:
+            if may_begin_ahead(queue, worker):
+                task = queue.take_new()
+                if task is not None:
+                    worker.ahead.append(task)
+
         for worker in waiting:
             if worker.task is not None:
-                worker.call = worker.actor.do.remote(worker.task, self._files(worker.task), worker.ahead)
+                files = self._read_files(worker.task)
+                worker.call = worker.actor.do.remote(worker.task, files, worker.ahead)
 
-    def _files(self, task: Task) -> dict[str, bytes] | None:
-        """The files of the run directory that a task reads, for workers that may not see it."""
-        if not self._remote or not isinstance(task, FinishGroup):
+    def _take_task(
+        self, queue: TaskQueue, worker: WorkerHandle, ready_nodes: Collection[str]
+    ) -> Task | None:
+        """Return the next task of a worker, or None.
+
+        The worker's own shards ahead come first, then the queue, then the last shard ahead of the
+        worker that has most of them.
+        """
+        if worker.ahead:
+            return worker.ahead.pop(0)
+        task = queue.take_next(worker.node.name, ready_nodes)
+        if task is None:
+            busiest = max(self.workers, key=lambda candidate: len(candidate.ahead))
+            if len(busiest.ahead) > 1:
+                return busiest.ahead.pop()  # the last one, which it has hardly begun
+        return task
+
+    def _read_files(self, task: Task) -> dict[str, bytes] | None:
+        """Read the files of the run directory that a task needs; None where workers see them."""
+        if not self._is_remote or not isinstance(task, FinishGroup):
             return None
-        paths = files_read(self._spec.recipe, task.group) - task.empty
+        paths = list_input_files(self._spec.recipe, task.group) - task.empty
         return {path: (self._spec.directory / path).read_bytes() for path in sorted(paths)}
 
-    def _next(self, queue: TaskQueue) -> TaskResult | None:
-        """Wait for an answer of a worker, and react to it; the result, if it is still wanted.
+    def _wait_for_result(self, queue: TaskQueue) -> TaskResult | None:
+        """Wait at most ``ANSWER_SECONDS`` for an answer of a worker, and react to this answer.
 
-        Raises errors that stop the run.
+        Return the result of an open task, None for everything else. Raises the error of a task that
+        stops the run.
         """
         from ray.exceptions import RayError, RayTaskError
 
         calls = {worker.call: worker for worker in self.workers if worker.call is not None}
         if not calls:
-            time.sleep(PAUSE)
+            time.sleep(ANSWER_SECONDS)
             return None
-        for done in self._ray.wait(list(calls), num_returns=1, timeout=PAUSE)[0]:
-            worker = calls[done]
-            try:
-                answer, messages = self._ray.get(done)
-            except RayError as error:
-                self._failed(queue, worker, error.cause if isinstance(error, RayTaskError) else error)
-                return None
-            self._report(messages)
-            return self._answered(queue, worker, answer)
-        return None
+        answered, _ = self._ray.wait(list(calls), num_returns=1, timeout=ANSWER_SECONDS)
+        if not answered:
+            return None
+        worker = calls[answered[0]]
+        try:
+            answer, messages = self._ray.get(answered[0])
+        except RayError as error:
+            cause = error.cause if isinstance(error, RayTaskError) else error
+            self._handle_failure(queue, worker, cause)
+            return None
+        for message in messages:
+            self._report(message)
+        return self._accept_answer(queue, worker, answer)
 
-    def _answered(self, queue: TaskQueue, worker: WorkerHandle, answer: Any) -> TaskResult | None:
-        task, worker.task, worker.call = worker.task, None, None
+    def _accept_answer(
+        self, queue: TaskQueue, worker: WorkerHandle, answer: Any
+    ) -> TaskResult | None:
+        """Store the answer of a worker's call; return the result if its task is still open.
+
+        ``answer``: facts about the model after the first call, a ``TaskResult`` after the others.
+        """
+        task = worker.task
+        worker.task = None
+        worker.call = None
         if task is None:
-            worker.ready, self._facts = True, self._facts or answer
+            worker.ready = True
+            self._model_facts = self._model_facts or answer
             return None
         worker.node.losses = 0
         if not queue.is_open(task):
@@ -415,72 +597,109 @@ class RayExecutor:
         try:
             if self._store:
                 self._store.fetch(result, self._spec.directory)
-        except LostResult as error:  # the store retries passing failures; a store that fails for long ends the run
-            queue.failed(task, worker.node.name, str(error))
+        # The store retries temporary failures; one that fails for long ends the run.
+        except LostResult as error:
+            queue.record_failure(task, worker.node.name, str(error))
             return None
-        queue.done(task)
+        queue.mark_done(task)
         return result
 
-    def _failed(self, queue: TaskQueue, worker: WorkerHandle, error: BaseException) -> None:
-        """A call raised: react to its cause, and requeue the tasks of lost workers."""
-        cause, reason = classify(error, starting=worker.task is None)
-        node, lost, blamed = worker.node, [worker], True
-        there = [one for one in self.workers if one.node is node]
-        if cause is Cause.TASK and worker.task:
+    def _handle_failure(self, queue: TaskQueue, worker: WorkerHandle, error: BaseException) -> None:
+        """React to the cause of an error that a call raised, and requeue the tasks of lost workers.
+
+        Raises the error if its task is the cause.
+        """
+        failure = classify_error(error, starting=worker.task is None)
+        if failure.cause is Cause.TASK and worker.task:
             if queue.is_open(worker.task):
                 raise error
-            worker.task = worker.call = None
+            worker.task = None
+            worker.call = None
             return
-        if cause is Cause.MEMORY:
-            node.room = min(node.room, len(there)) - 1
-            blamed = node.room <= 0
-            if blamed:
-                node.problem = f"it has too little memory for a worker: {reason}"
-            else:
-                self._report([f"warning: node {node.name} has memory for {node.room} workers at most"])
-        elif cause is Cause.NODE and (worker.task or not any(one.ready for one in there)):
-            node.problem, lost, blamed = reason, there, False
-        else:  # also a node's problem where another worker is ready: it may pass
-            node.losses += 1
-            if node.losses >= LOSSES:
-                node.problem = f"{LOSSES} workers failed there one after the other, the last: {reason}"
-        for one in lost:
-            self._remove(one)
-        self._reconcile(now=True)
-        for task in (task for one in lost for task in one.ahead):
-            queue.requeue(task)
-        for task in [one.task for one in lost if one.task]:
-            if blamed and node.alive:
-                queue.failed(task, node.name, reason)
-            else:
+
+        node = worker.node
+        neighbours = [handle for handle in self.workers if handle.node is node]
+        if failure.cause is Cause.MEMORY:
+            node.room = min(node.room, len(neighbours)) - 1
+            self._report_memory(node, failure.reason)
+            self._replace_workers(queue, [worker], failure.reason if node.room <= 0 else None)
+            return
+        # Where another worker is ready, a node's problem at the start may pass.
+        is_starting = worker.task is None and any(handle.ready for handle in neighbours)
+        if failure.cause is Cause.NODE and not is_starting:
+            node.problem = failure.reason
+            self._replace_workers(queue, neighbours, None)
+            return
+        node.losses += 1
+        if node.losses >= MOST_CONSECUTIVE_LOSSES:
+            node.problem = (
+                f"{MOST_CONSECUTIVE_LOSSES} workers failed there one after the other, "
+                f"the last: {failure.reason}"
+            )
+        self._replace_workers(queue, [worker], failure.reason)
+
+    def _replace_workers(
+        self, queue: TaskQueue, lost: Sequence[WorkerHandle], reason: str | None
+    ) -> None:
+        """Replace the lost workers of one node, and have others do their tasks.
+
+        ``reason``: why the tasks may be to blame; None: they are not.
+        """
+        for worker in lost:
+            self._remove_worker(worker)
+        self._update_workers(at_once=True)
+        for worker in lost:
+            for task in worker.ahead:
                 queue.requeue(task)
+        for worker in lost:
+            if worker.task and reason is not None and worker.node.alive:
+                queue.record_failure(worker.task, worker.node.name, reason)
+            elif worker.task:
+                queue.requeue(worker.task)
 
-    def _remove(self, worker: WorkerHandle) -> None:
-        """End a worker, whatever it does."""
-        self._ray.kill(worker.actor)
-        self.workers.remove(worker)
+    def _report_memory(self, node: Node, reason: str) -> None:
+        """Report how many workers a node has memory for; leave it out if it has none for one."""
+        if node.room <= 0:
+            node.problem = f"it has too little memory for a worker: {reason}"
+        else:
+            self._report(f"warning: node {node.name} has memory for {node.room} workers at most")
 
-    def _report(self, messages: Iterable[str]) -> None:
-        """Print each message once: many workers send the same."""
-        for message in messages:
-            if message not in self._reported:
-                self._reported.add(message)
-                cli.say(message)
+    def _report(self, message: str) -> None:
+        """Log a message once: many workers send the same."""
+        if message not in self._reported:
+            self._reported.add(message)
+            logger.info(message)
+
+
+def may_begin_ahead(queue: TaskQueue, worker: WorkerHandle) -> bool:
+    """Return whether a worker may begin another shard beside its task.
+
+    A task at which a worker ended is done alone, so that a second end is not another shard's.
+    """
+    is_shard = isinstance(worker.task, WriteShard)
+    if not is_shard or len(worker.ahead) >= SHARDS_AHEAD:
+        return False
+    return worker.task is not None and not queue.has_failed(worker.task)
 
 
 @contextmanager
-def _translated_errors() -> Iterator[None]:
+def convert_ray_errors() -> Iterator[None]:
+    """Raise Ray's errors as RunError."""
     from ray.exceptions import RayError
 
     try:
         yield
     except RayError as error:
-        hint = "finished shards are kept; run the same command again"
-        raise RunError("Ray", one_line(error), hint=hint) from error
+        hint = f"{_KEPT_HINT}; run the same command again"
+        raise RunError("Ray", summarise_error(error), hint=hint) from error
 
 
-def _ask_for_nodes(resources: WorkerResources, workers: int) -> None:
-    """Have an autoscaler, if the cluster has one, start nodes for so many workers; 0 withdraws the request."""
+def request_nodes(resources: WorkerResources, workers: int) -> None:
+    """Have an autoscaler, if the cluster has one, start nodes for so many workers.
+
+    ``workers``: 0 withdraws the request.
+    """
     from ray.autoscaler.sdk import request_resources
 
-    request_resources(bundles=[{name: amount for name, amount in resources.asked.items() if amount}] * workers)
+    bundle = {name: amount for name, amount in resources.by_name.items() if amount}
+    request_resources(bundles=[bundle] * workers)

@@ -1,4 +1,5 @@
-"""Workers of a run on Ray: actors that get a recipe, its few-shot examples and tasks, and hand back bytes.
+"""Workers of a run on Ray: actors that get a recipe, its few-shot examples and tasks, and hand back
+bytes.
 
 A worker needs this package and the model's files, and no shared disk.
 """
@@ -9,27 +10,92 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from generation.backends.registry import load_writer
-from generation.executors.options import WorkerResources
-from generation.executors.store import ResultStore
-from generation.inputs.examples import ExampleSet
-from generation.inputs.prompts import Prompts
-from generation.pipeline.code_digest import digest_of, module_digests, versions
-from generation.pipeline.tasks import Read, Task, TaskResult
-from generation.pipeline.worker import Worker
-from hub import cli
-from hub.contract.recipe import DatasetRecipe
-from hub.durable import sha256_file
-from hub.errors import InputError
+from sts_dino.generation.backends.registry import load_writer
+from sts_dino.generation.executors.store import ResultStore
+from sts_dino.generation.inputs.examples import ExampleSet
+from sts_dino.generation.inputs.prompts import Prompts
+from sts_dino.generation.pipeline.code_digest import (
+    combine_hashes,
+    get_versions,
+    hash_reachable_modules,
+)
+from sts_dino.generation.pipeline.tasks import Read, Task, TaskResult
+from sts_dino.generation.pipeline.worker import Worker
+from sts_dino.hub.contract.recipe import DatasetRecipe
+from sts_dino.hub.durable import hash_file
+from sts_dino.hub.errors import InputError
+from sts_dino.hub.messages import MessageList, route_messages
+
+if TYPE_CHECKING:
+    from sts_dino.generation.executors.options import ClusterOptions
 
 CLUSTER_CODE = "sts-dino cluster code"
+PROCESS_BYTES = 12 * 10**8  # of a worker without its model: libraries, activations
+# bytes of a worker for a byte of its weights: the packed output layer, keys and values of a full
+# batch
+BYTES_PER_WEIGHT_BYTE = 1.65
+_GB = 10**9
+_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True)
+class WorkerResources:
+    """Resources that one worker reserves on a node; ``memory`` in bytes."""
+
+    cpus: float = 1
+    gpus: float = 0
+    memory: float = 0
+
+    @property
+    def by_name(self) -> dict[str, float]:
+        """The amounts by Ray's names."""
+        return {"CPU": self.cpus, "GPU": self.gpus, "memory": self.memory}
+
+    def count_workers(self, resources: Mapping[str, float]) -> int:
+        """Count the workers that a node with these resources (by Ray's names) has room for."""
+        counts = list[int]()
+        for name, amount in self.by_name.items():
+            if amount:
+                counts.append(int(resources.get(name, 0) / amount + _ROUNDING))
+        return min(counts)
+
+    def explain_no_room(self, resources: Mapping[str, float]) -> str:
+        """Explain why a node has no room for a worker."""
+        cpus, gpus, memory = (resources.get(name, 0) for name in self.by_name)
+        return (
+            f"a worker takes {self.cpus:g} CPU, {self.gpus:g} GPU, {self.memory / _GB:.1f} GB of "
+            f"memory, it has {cpus:g}, {gpus:g}, {memory / _GB:.1f} GB"
+        )
+
+
+def compute_worker_resources(recipe: DatasetRecipe, options: "ClusterOptions") -> WorkerResources:
+    """Return the resources of one worker: CPUs, GPUs, and bytes of memory for a local model.
+
+    Memory 0 reserves nothing: the model is on a GPU, on a server, or of unknown size.
+    """
+    model = recipe.model
+    cpus = options.cpus or model.threads
+    if not cpus:
+        cpus = 1
+        if not options.is_remote:
+            cpus = max(1, (os.cpu_count() or 1) // (options.workers or 1))
+    if model.device.startswith("cuda") or model.device_map is not None:
+        return WorkerResources(cpus, options.gpus or 1)
+    memory = 0.0
+    if model.path:
+        from sts_dino.generation.backends.gguf_file import count_weight_bytes  # imports torch
+
+        weights = count_weight_bytes(model.path, model.gguf_file, model.dtype)
+        if weights:
+            memory = BYTES_PER_WEIGHT_BYTE * weights + PROCESS_BYTES
+    return WorkerResources(cpus, options.gpus or 0, memory)
 
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """The facts that every worker of a run needs."""
+    """Everything that a worker of a run gets from the driver."""
 
     recipe: DatasetRecipe
     sets: Mapping[int, Sequence[ExampleSet]]
@@ -41,86 +107,135 @@ class WorkerSpec:
     store: tuple[str, str] | None  # its URL, and the driver's mark in it
 
 
+class WorkerAnswer(NamedTuple):
+    """What a worker returns: the model's facts or a task's result, and messages for the user."""
+
+    value: Any
+    messages: tuple[str, ...]
+
+
 class RemoteWorker:
     """A worker on some node. Ray makes it, then ``prepare`` is called once."""
 
     def __init__(self) -> None:
-        self._messages = list[str]()
-        cli.listeners[:] = [self._messages.append]
+        handler = MessageList()
+        route_messages(handler)
+        self._messages = handler.messages
 
-    def prepare(self, driver: Mapping[str, str], spec_ref: list[Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Load the model; return facts about it, and messages. ``spec_ref``: read when the ``driver`` has our versions.
+    def prepare(self, driver_versions: Mapping[str, str], spec_ref: list[Any]) -> WorkerAnswer:
+        """Load the model, and return the facts of ``Writer.describe``.
 
-        Raises InputError when this node's versions, model files or store are not the driver's, and OutOfMemory.
+        Args:
+            driver_versions: versions of libraries and code of the driver.
+            spec_ref: a list with Ray's reference of the ``WorkerSpec``, which is read after the
+                versions agree.
+
+        Raises InputError when the versions, model files or store of this node differ from the
+        driver's, and OutOfMemory when the model needs more memory.
         """
-        require_versions(driver, code_versions())
+        # Compare this node with the driver's.
+        require_versions(driver_versions, read_code_versions())
         import ray
 
         spec: WorkerSpec = ray.get(spec_ref[0])
         if spec.folder.is_dir():
             os.chdir(spec.folder)
         require_files(spec.inputs)
-        if not (spec.recipe.model.threads or spec.resources.gpus):
+        self._store: ResultStore | None = None
+        if spec.store:
+            url, mark = spec.store
+            self._store = ResultStore(url, spec.run, proven=True)
+            self._store.require_mark(mark)
+
+        # Load the model.
+        recipe = spec.recipe
+        if not (recipe.model.threads or spec.resources.gpus):
             import torch
 
             torch.set_num_threads(max(1, int(spec.resources.cpus)))
-        self._store = ResultStore(spec.store[0], spec.run, proven=True) if spec.store else None
-        if self._store and spec.store:
-            self._store.require(spec.store[1])
-        recipe, model = spec.recipe, spec.recipe.model
-        if model.device.startswith("cuda:"):  # Ray shows a worker its own GPUs alone, whatever number the recipe names
-            recipe = recipe.model_copy(update={"model": model.model_copy(update={"device": "cuda"})})
-        with _typed_out_of_memory("for the model"):
+        if recipe.model.device.startswith("cuda:"):
+            # Ray shows a worker its own GPUs alone, whatever number the recipe names.
+            model = recipe.model.model_copy(update={"device": "cuda"})
+            recipe = recipe.model_copy(update={"model": model})
+        with convert_memory_errors("for the model"):
             writer = load_writer(recipe.model)
-        self._worker, self._directory = Worker(recipe, Prompts(recipe, spec.sets), writer), spec.directory
-        return writer.describe(), self._new_messages()
+        self._worker = Worker(recipe, Prompts(recipe, spec.sets), writer)
+        self._directory = spec.directory
+        return WorkerAnswer(writer.describe(), self._take_messages())
 
     def do(
         self, task: Task, files: Mapping[str, bytes] | None, ahead: Sequence[Task] = ()
-    ) -> tuple[TaskResult, tuple[str, ...]]:
-        """A task's result, and messages. Raises OutOfMemory.
+    ) -> WorkerAnswer:
+        """Do a task and return its result, or return the result that the store already has.
 
-        files: those that it reads; None: they are here. ahead: the tasks of the next calls.
+        Args:
+            task: the task.
+            files: path → content of the files that the task reads; None: read them from the run
+                directory.
+            ahead: the tasks of the next calls, whose shards may be begun.
+
+        Raises OutOfMemory when the task needs more memory.
         """
-        read: Read = self._directory.joinpath if files is None else files.__getitem__
-        with _typed_out_of_memory(f"for {task.key}"):
-            result = self._store.find(task) if self._store else None
+        read: Read = self._directory.joinpath
+        if files is not None:
+            read = files.__getitem__
+        with convert_memory_errors(f"for {task.key}"):
+            result: TaskResult | None = None
+            if self._store:
+                result = self._store.find(task)
             if result is None:
-                result = self._worker.do(task, read, ahead)
-                result = self._store.put(result) if self._store else result
-        return result, self._new_messages()
+                result = self._worker.do_task(task, read, ahead)
+                if self._store:
+                    result = self._store.put(result)
+        return WorkerAnswer(result, self._take_messages())
 
-    def _new_messages(self) -> tuple[str, ...]:
+    def _take_messages(self) -> tuple[str, ...]:
         messages = tuple(self._messages)
         self._messages.clear()
         return messages
 
 
-def _typed_out_of_memory(what: str) -> AbstractContextManager[None]:
-    from generation.backends.load_model import typed_out_of_memory
+def convert_memory_errors(purpose: str) -> AbstractContextManager[None]:
+    """Raise memory that ran out as OutOfMemory, with a hint for a cluster."""
+    from sts_dino.generation.backends.load_model import convert_out_of_memory
 
-    return typed_out_of_memory(what, "start fewer workers there (--cpus, --gpus)")
+    return convert_out_of_memory(purpose, "start fewer workers there (--cpus, --gpus)")
 
 
 @cache
-def code_versions() -> dict[str, str]:
-    """Versions that must agree on all nodes: those that decide the bytes, and every module that a worker imports."""
-    return versions() | {CLUSTER_CODE: digest_of(module_digests(__name__))}
+def read_code_versions() -> dict[str, str]:
+    """Return name → version of everything that must agree on all nodes.
+
+    These are the libraries and the code that decide bytes, and a digest of every module that a
+    worker imports.
+    """
+    modules = hash_reachable_modules(__name__)
+    return get_versions() | {CLUSTER_CODE: combine_hashes(modules)}
 
 
-def require_versions(driver: Mapping[str, str], here: Mapping[str, str]) -> None:
+def require_versions(driver: Mapping[str, str], node: Mapping[str, str]) -> None:
     """Raise InputError when this node would not produce the driver's bytes."""
-    differ = [name for name in sorted(driver.keys() | here.keys()) if driver.get(name) != here.get(name)]
-    if differ:
-        changes = ", ".join(f"{name} {here.get(name)}, on the driver {driver.get(name)}" for name in differ)
-        raise InputError("versions", f"are not the driver's: {changes}", hint="install the same on every node")
+    differences = list[str]()
+    for name in sorted(driver.keys() | node.keys()):
+        if driver.get(name) != node.get(name):
+            differences.append(f"{name} {node.get(name)}, on the driver {driver.get(name)}")
+    if differences:
+        problem = f"are not the driver's: {', '.join(differences)}"
+        raise InputError("versions", problem, hint="install the same on every node")
 
 
 def require_files(inputs: Mapping[str, str]) -> None:
-    """Raise InputError when one of the driver's files (paths from its folder) is missing here or has other bytes."""
-    hint = "bring the driver's files there under the same path, or give a model of the Hub (model.repo_id)"
+    """Raise InputError when a file of the driver is missing here or has other bytes.
+
+    ``inputs``: path from the driver's folder → SHA-256.
+    """
+    hint = (
+        "bring the driver's files there under the same path, or give a model of the Hub "
+        "(model.repo_id)"
+    )
     for path, digest in inputs.items():
+        file_name = f"model file {Path(path).resolve()}"
         if not Path(path).is_file():
-            raise InputError(f"model file {Path(path).resolve()}", "is not there", hint=hint)
-        if sha256_file(Path(path)) != digest:
-            raise InputError(f"model file {Path(path).resolve()}", "differs from the driver's", hint=hint)
+            raise InputError(file_name, "is not there", hint=hint)
+        if hash_file(Path(path)) != digest:
+            raise InputError(file_name, "differs from the driver's", hint=hint)

@@ -1,7 +1,8 @@
-"""The process that renders chat templates: a question a line on stdin, an answer a line on stdout, both JSON.
+"""The process that renders chat templates: a line of JSON on stdin, a line of JSON on stdout.
 
-``generation.inputs.chat_template`` runs ``main`` of this file alone: no module of ours and no torch is imported. The
-process sets its limits before it reads a template. They end it even inside a C function, and when nobody waits for it.
+``sts_dino.generation.inputs.chat_template`` runs ``main`` of this file alone: no module of ours and
+no torch is imported. The process sets its limits before it reads a template. They end it even
+inside a C function, and when nobody waits for it.
 """
 
 import json
@@ -12,25 +13,34 @@ from pathlib import Path
 from typing import Any
 
 MOST_BYTES = 1 << 30  # of memory, more than it has when it starts
-TIME = "2026-01-01T12:00:00"  # what a template's strftime_now reads: else prompts differ from day to day
+# what a template's strftime_now reads: else prompts differ from day to day
+TIME = "2026-01-01T12:00:00"
 MOST_CHARACTERS = 200_000  # that a template adds to a text
 
 
-def limit_memory() -> None:
+def cap_memory() -> None:
     """Let the address space grow by ``MOST_BYTES`` and no more."""
     if sys.platform == "linux":
         import resource
 
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-        most = pages * resource.getpagesize() + MOST_BYTES
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        limit = pages * resource.getpagesize() + MOST_BYTES
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 def answer(question: dict[str, Any], render: Any) -> dict[str, Any]:
-    """The rendered ``turn``, or what the template ``raised``, or how many characters too many it ``added``."""
+    """Return the rendered ``turn``, or an error.
+
+    The error is what the template ``raised``, or how many characters too many it ``added``.
+    """
     turn = [{"role": "user", "content": question["text"]}]
     try:
-        rendered = render([turn], chat_template=question["template"], add_generation_prompt=True, **question["special"])
+        rendered = render(
+            [turn],
+            chat_template=question["template"],
+            add_generation_prompt=True,
+            **question["special"],
+        )
         text = str(rendered[0][0])
     except Exception as error:  # noqa: BLE001 - an untrusted program may raise anything
         return {"raised": f"{type(error).__name__}: {str(error)[:1_000]}"}
@@ -42,19 +52,20 @@ def main(seconds: float) -> None:
     """Answer until stdin ends, each question within so many ``seconds`` of CPU."""
     from transformers.utils import chat_template_utils as library
 
-    class Pinned(datetime):
+    class PinnedTime(datetime):
         @classmethod
-        def now(cls, tz: Any = None) -> "Pinned":
-            """The pinned time."""
+        def now(cls, tz: Any = None) -> "PinnedTime":
+            """Return the pinned time."""
             return cls.fromisoformat(TIME)
 
-    setattr(library, "datetime", Pinned)  # noqa: B010 - mypy takes no class for another
-    limit_memory()
-    timed = hasattr(signal, "setitimer")  # not on Windows
+    setattr(library, "datetime", PinnedTime)  # noqa: B010 - mypy takes no class for another
+    cap_memory()
+    has_timer = hasattr(signal, "setitimer")  # not on Windows
     for line in sys.stdin:
-        if timed:
-            signal.setitimer(signal.ITIMER_PROF, seconds)  # its SIGPROF ends the process, as nobody handles it
-        said = json.dumps(answer(json.loads(line), library.render_jinja_template))
-        if timed:
+        if has_timer:
+            # its SIGPROF ends the process, as nobody handles it
+            signal.setitimer(signal.ITIMER_PROF, seconds)
+        reply = json.dumps(answer(json.loads(line), library.render_jinja_template))
+        if has_timer:
             signal.setitimer(signal.ITIMER_PROF, 0)
-        print(said, flush=True)
+        print(reply, flush=True)

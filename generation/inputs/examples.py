@@ -1,7 +1,8 @@
-"""Few-shot examples (Auto-NLI section 3.2): pairs drawn by seed from a labelled dataset, a file or an own run.
+"""Few-shot examples (Auto-NLI section 3.2): pairs drawn by seed from a dataset, a file or a run.
 
-The dataset is read once, as a stream, and a fixed number of premises is held: those with the smallest hash of
-(seed, shot count, premise). Such a sample depends on no order of the rows, and keeps a premise's rows together.
+The dataset is read once, as a stream. Memory holds the premises with the smallest hashes of (seed,
+shot count, premise), a fixed number of them. So the sample does not depend on the order of the
+rows, and the rows of a premise stay together.
 """
 
 import heapq
@@ -11,34 +12,43 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from tqdm import tqdm
+from sts_dino.generation.inputs.row_seeds import make_seed
+from sts_dino.generation.inputs.sources import find_text_problem, read_file_rows, read_source_rows
+from sts_dino.hub.contract.recipe import QUOTE, DatasetRecipe, Examples, FewShot, Source
+from sts_dino.hub.contract.run_dir import require_complete
+from sts_dino.hub.contract.schema import get_base_config
+from sts_dino.hub.errors import InputError
+from sts_dino.hub.progress import ProgressBar
 
-from generation.inputs.row_seeds import row_seed
-from generation.inputs.sources import file_rows, source_rows, text_problem
-from hub.contract.recipe import QUOTE, DatasetRecipe, Examples, FewShot, Source
-from hub.contract.run_dir import require_complete
-from hub.contract.schema import base_config
-from hub.errors import InputError
-
-POOL = 64  # premises held for every one needed, so that enough of them have an example of every label
-FIRST = "text1"  # the column of source sentences in a file of kind hand, as in the config raw
-SHARED = {"kind", "path", "repo_id", "revision", "config", "splits", "description", "license"}  # keys of a Source
-PAIR = (FIRST, "text2", "target")  # the columns of the config raw that make an example
+# premises in memory for each one needed: enough of them have an example of every label
+PREMISES_PER_EXAMPLE = 64
+SOURCE_COLUMN = "text1"  # of source sentences, in a file of kind hand and in the config raw
+# keys that the sections Examples and Source share
+SOURCE_KEYS = {
+    *("kind", "path", "repo_id", "revision", "config", "splits", "description", "license"),
+    "encoding",
+}
+RAW_PAIR_COLUMNS = (SOURCE_COLUMN, "text2", "target")  # of the config raw
 
 
 class LabelledPair(NamedTuple):
-    """A pair of an origin. ``row``: its row number there, from 0 (splits and files are read one after the other)."""
+    """A pair of texts in the examples' dataset.
+
+    ``row``: the pair's row number, from 0, over all splits and files in reading order. ``value``:
+    the cell of the label column, or the name of the text's column. ``rank``: the cell of the
+    ranking column.
+    """
 
     row: int
     premise: str
     hypothesis: str
-    value: str  # of the label column, or the name of the text's column
-    rank: str = ""  # the cell of the ranking column
+    value: str
+    rank: str = ""
 
 
 @dataclass(frozen=True)
 class Example:
-    """A pair to show. ``row`` is its row number in the dataset."""
+    """A pair for the prompt. ``row``: its row number in the examples' dataset, from 0."""
 
     row: int
     premise: str
@@ -50,36 +60,56 @@ ExampleSet = Mapping[str, Sequence[Example]]  # label → its examples, in promp
 
 @dataclass(frozen=True)
 class ExampleOrigin:
-    """A kind of origin for examples, declared once in ``ORIGINS``.
+    """A kind of ``few_shot.examples``, declared in ``ORIGINS``.
 
-    ``pairs`` yields its pairs. ``files`` lists the local files it reads. ``more`` tells the user how to get more.
+    ``read_pairs``: reads the pairs. ``list_files``: lists the local files that are read. ``more``:
+    the remedy of an error for too few pairs.
     """
 
-    pairs: Callable[[Examples, DatasetRecipe], Iterator[LabelledPair]]
-    files: Callable[[Examples], list[Path]]
+    read_pairs: Callable[[Examples, DatasetRecipe], Iterator[LabelledPair]]
+    list_files: Callable[[Examples], list[Path]]
     more: str = "name a larger dataset"
 
 
-def best(pairs: Iterable[LabelledPair], values: Sequence[str], column: str, top: int) -> list[LabelledPair]:
-    """Of each label the ``top`` pairs with the largest numbers, by row.
+def choose_best_pairs(
+    pairs: Iterable[LabelledPair], values: Sequence[str], column: str, top: int
+) -> list[LabelledPair]:
+    """Return each label's ``top`` pairs with the largest ranks, ordered by row.
 
-    ``values``: the labels' values in the pairs. Pairs with other values, without a number, or with two equal texts are
-    skipped. Raises InputError for a cell that is not a number, and for a label with fewer pairs than ``top``.
+    Pairs with other values, with an empty rank, or with two equal texts are skipped. Raises
+    InputError for a rank that is not a number, and for a label with fewer pairs than ``top``.
+
+    Args:
+        pairs: the pairs of an origin, each with its ``rank``.
+        values: the labels' values in the pairs.
+        column: the name of the ranking column.
+        top: pairs to choose of each label.
     """
-    held: dict[str, list[tuple[float, int, LabelledPair]]] = {value: [] for value in values}
+    # the largest numbers of each label; of equal ones, the earlier row
+    heaps: dict[str, list[tuple[float, int, LabelledPair]]] = {value: [] for value in values}
     for pair in pairs:
-        if pair.value in held and pair.rank and pair.premise.strip() != pair.hypothesis.strip():
-            heapq.heappush(held[pair.value], (_number(pair.rank, column), -pair.row, pair))
-            if len(held[pair.value]) > top:
-                heapq.heappop(held[pair.value])
-    for label, found in held.items():
-        if len(found) < top:
-            problem = f"{len(found)} rows of label {label!r} have a {column}, and {top} are wanted"
-            raise InputError("few_shot.examples.top", problem, hint="lower top, or write more rows in the first round")
-    return sorted(pair for found in held.values() for *_, pair in found)
+        is_copy = pair.premise.strip() == pair.hypothesis.strip()
+        if pair.value not in heaps or not pair.rank or is_copy:
+            continue
+        heap = heaps[pair.value]
+        heapq.heappush(heap, (_parse_number(pair.rank, column), -pair.row, pair))
+        if len(heap) > top:
+            heapq.heappop(heap)
+
+    best: list[LabelledPair] = []
+    for label, heap in heaps.items():
+        if len(heap) < top:
+            raise InputError(
+                "few_shot.examples.top",
+                f"{len(heap)} rows of label {label!r} have a {column}, and {top} are wanted",
+                hint="lower top, or write more rows in the first round",
+            )
+        best += [pair for *_, pair in heap]
+    return sorted(best)
 
 
-def _number(cell: str, column: str) -> float:
+def _parse_number(cell: str, column: str) -> float:
+    """Parse a cell of ``column``. Raises InputError for anything but a number."""
     try:
         number = float(cell)
     except ValueError:
@@ -89,173 +119,291 @@ def _number(cell: str, column: str) -> float:
     return number
 
 
-def _dataset_pairs(examples: Examples, _: DatasetRecipe) -> Iterator[LabelledPair]:
-    """The pairs of a file or Hub dataset, by its label column, its score column, or a text column for every label."""
-    ranked = (examples.rank_by,) if examples.rank_by else ()
-    columns = tuple(examples.texts.values()) or (examples.hypothesis, examples.label, *ranked)
-    source = Source(**examples.model_dump(include=SHARED), columns=(examples.premise, *columns))
-    every = (cells for _, rows in source_rows(source) for cells in rows)
-    for row, (premise, *cells) in enumerate(every):
+def _list_rank_columns(examples: Examples) -> tuple[str, ...]:
+    return (examples.rank_by,) if examples.rank_by else ()
+
+
+def _read_dataset_pairs(examples: Examples, _: DatasetRecipe) -> Iterator[LabelledPair]:
+    """Yield the pairs of a file or Hub dataset.
+
+    Its rows have a label column, a score column, or a text column for every label.
+    """
+    columns = (examples.hypothesis, examples.label, *_list_rank_columns(examples))
+    if examples.texts:
+        columns = tuple(examples.texts.values())
+    source = Source(
+        **examples.model_dump(include=SOURCE_KEYS), columns=(examples.premise, *columns)
+    )
+    every_row = (cells for _, rows in read_source_rows(source) for cells in rows)
+    for row, (premise, *cells) in enumerate(every_row):
         if examples.texts:
             for text, column in zip(cells, columns, strict=True):
                 yield LabelledPair(row, premise, text, column)
         else:
-            yield LabelledPair(row, premise, cells[0], _label(cells[1], examples), *cells[2:])
+            hypothesis, value, *rank = cells
+            yield LabelledPair(row, premise, hypothesis, _find_label(value, examples), *rank)
 
 
-def _label(cell: str, examples: Examples) -> str:
-    """The value of a label column; for a score column, the label whose band holds the score, or an empty text."""
+def _find_label(cell: str, examples: Examples) -> str:
+    """Return the label of a cell: the cell itself, or of a score the label of its band.
+
+    The label is an empty text for a score outside all bands.
+    """
     if not examples.scores:
         return cell
-    score = _number(cell, examples.label)
-    return next((label for label, (low, high) in examples.scores.items() if low <= score <= high), "")
+    score = _parse_number(cell, examples.label)
+    for label, (low, high) in examples.scores.items():
+        if low <= score <= high:
+            return label
+    return ""
 
 
-def _run_pairs(examples: Examples, _: DatasetRecipe) -> Iterator[LabelledPair]:
-    """The pairs of a finished run's raw rows, each once, without copies of a source sentence."""
-    columns, seen = (*PAIR, *((examples.rank_by,) if examples.rank_by else ())), set[tuple[str, ...]]()
-    every = (cells for path in _run_files(examples) for cells in file_rows(path, columns, str(path)))
-    for row, cells in enumerate(every):
-        if cells[0] != cells[1] and cells[:3] not in seen:
-            seen.add(cells[:3])
+def _read_run_pairs(examples: Examples, _: DatasetRecipe) -> Iterator[LabelledPair]:
+    """Yield the distinct pairs of a finished run's raw rows, apart from copies of x1."""
+    columns = (*RAW_PAIR_COLUMNS, *_list_rank_columns(examples))
+    paths = _list_run_files(examples)
+    every_row = (cells for path in paths for cells in read_file_rows(path, columns, str(path)))
+    seen_pairs: set[tuple[str, ...]] = set()
+    for row, cells in enumerate(every_row):
+        pair = cells[: len(RAW_PAIR_COLUMNS)]
+        if cells[0] != cells[1] and pair not in seen_pairs:
+            seen_pairs.add(pair)
             yield LabelledPair(row, *cells)
 
 
-def _run_files(examples: Examples) -> list[Path]:
-    """The raw shards of a finished run, for all shot counts. Raises InputError for a run that is not finished."""
+def _list_run_files(examples: Examples) -> list[Path]:
+    """List the raw shards of a run, of all shot counts. Raises InputError for an unfinished run."""
     directory = Path(examples.path or "")
     files = require_complete(directory).files
-    return [directory / file.path for file in files if file.config and base_config(file.config) == "raw"]
+    return [
+        directory / file.path
+        for file in files
+        if file.config and get_base_config(file.config) == "raw"
+    ]
 
 
-def _hand_pairs(examples: Examples, recipe: DatasetRecipe) -> Iterator[LabelledPair]:
-    """The pairs of a file of kind ``hand``: ``text1`` and, in a column of its name, each label's text.
+def _read_hand_pairs(examples: Examples, recipe: DatasetRecipe) -> Iterator[LabelledPair]:
+    """Yield the pairs of a file of kind ``hand``.
 
-    Raises InputError for a label without a column, a text that no prompt can hold, and one that repeats its source
-    sentence. A label that is never written may repeat it: its prompt is a counter-prompt.
+    The file has the column ``text1`` and a column for each label, with the label's name. Raises
+    InputError for a label without a column, for a text that no prompt can hold, and for a text that
+    repeats its source sentence. The text of a label that is never generated may repeat it: that
+    label's prompt is only a counter-prompt.
     """
     path = Path(examples.path or "")
-    place, labels = f"few_shot.examples {path}", [label.name for label in recipe.labels]
-    may_repeat = {FIRST, *(label.name for label in recipe.labels if not label.written)}
-    for row, cells in enumerate(file_rows(path, (FIRST, *labels), place)):
-        texts = dict(zip((FIRST, *labels), (cell.strip() for cell in cells), strict=True))
+    location = f"few_shot.examples {path}"
+    labels = [label.name for label in recipe.labels]
+    may_repeat = {SOURCE_COLUMN, *(label.name for label in recipe.labels if not label.written)}
+    for row, (text1, *label_texts) in enumerate(
+        read_file_rows(path, (SOURCE_COLUMN, *labels), location, examples.encoding)
+    ):
+        texts = {SOURCE_COLUMN: text1.strip()}
+        for label, text in zip(labels, label_texts, strict=True):
+            texts[label] = text.strip()
         for name, text in texts.items():
-            copied = text == texts[FIRST] and name not in may_repeat
-            problem = "repeats its source sentence, which teaches to copy" if copied else _problem(text, recipe)
+            problem = _find_problem(text, recipe)
+            if text == texts[SOURCE_COLUMN] and name not in may_repeat:
+                problem = "repeats its source sentence, which teaches to copy"
             if problem:
-                raise InputError(f"{place}: row {row}, column {name!r}", f"{problem}: {text!r}")
-        yield from (LabelledPair(row, texts[FIRST], texts[label], label) for label in labels)
+                raise InputError(f"{location}: row {row}, column {name!r}", f"{problem}: {text!r}")
+        for label in labels:
+            yield LabelledPair(row, texts[SOURCE_COLUMN], texts[label], label)
 
 
-def _problem(text: str, recipe: DatasetRecipe) -> str | None:
-    """Why a text cannot be an example, or None: a quotation mark that ends texts would teach a wrong end."""
+def _find_problem(text: str, recipe: DatasetRecipe) -> str | None:
+    """Return the reason why a text cannot be an example, or None.
+
+    A quotation mark inside an example would teach the model to end its texts too early.
+    """
     if QUOTE in text and recipe.decoding.text_end != "line":
         return "has a quotation mark inside, which would end it"
-    found = text_problem(text, None, len)
-    return f"no prompt can hold it ({found})" if found else None
+    problem = find_text_problem(text, None, len)
+    return f"no prompt can hold it ({problem})" if problem else None
 
 
-def local_files(examples: Examples) -> list[Path]:
-    """The local files that examples are drawn from. Raises InputError for an own run that is not finished."""
-    return ORIGINS[examples.kind].files(examples)
+def list_example_files(examples: Examples) -> list[Path]:
+    """Return the local files from which examples are drawn.
+
+    Raises InputError for an unfinished run of kind ``own``.
+    """
+    return ORIGINS[examples.kind].list_files(examples)
 
 
-_MORE = "raise few_shot.examples.top, or write more rows in the first round"
+_MORE_RUN_PAIRS = "raise few_shot.examples.top, or write more rows in the first round"
 ORIGINS = {
-    "file": ExampleOrigin(_dataset_pairs, lambda examples: [Path(examples.path or "")]),
-    "hub": ExampleOrigin(_dataset_pairs, lambda _: []),
-    "hand": ExampleOrigin(_hand_pairs, lambda examples: [Path(examples.path or "")], more="write more rows"),
-    "own": ExampleOrigin(_run_pairs, _run_files, more=_MORE),
+    "file": ExampleOrigin(_read_dataset_pairs, lambda examples: [Path(examples.path or "")]),
+    "hub": ExampleOrigin(_read_dataset_pairs, lambda _: []),
+    "hand": ExampleOrigin(
+        _read_hand_pairs, lambda examples: [Path(examples.path or "")], more="write more rows"
+    ),
+    "own": ExampleOrigin(_read_run_pairs, _list_run_files, more=_MORE_RUN_PAIRS),
 }
 
 
 class PremiseSample:
-    """The ``size`` premises with the smallest hashes among those added, each with its first example of every label."""
+    """A sample of premises: the ``size`` premises with the smallest hashes, with their examples.
+
+    Each premise keeps its first example of every label. ``identity``: the values that are hashed
+    with the premise.
+    """
 
     def __init__(self, size: int, *identity: object):
-        self.size, self.identity = size, identity
-        self._held: dict[str, dict[str, Example]] = {}
+        self.size = size
+        self.identity = identity
+        self._examples: dict[str, dict[str, Example]] = {}  # premise → label → example
 
     def add(self, label: str, example: Example) -> None:
-        """Hold the example if its premise is among the smallest so far."""
-        self._held.setdefault(example.premise, {}).setdefault(label, example)
-        if len(self._held) > 2 * self.size:
-            self._forget()
+        """Add the example; premises with larger hashes are dropped from time to time."""
+        self._examples.setdefault(example.premise, {}).setdefault(label, example)
+        if len(self._examples) > 2 * self.size:
+            self._drop_largest()
 
-    def _forget(self) -> None:
-        smallest = heapq.nsmallest(self.size, self._held, key=lambda premise: row_seed(*self.identity, premise))
-        self._held = {premise: self._held[premise] for premise in smallest}
+    def _drop_largest(self) -> None:
+        smallest = heapq.nsmallest(
+            self.size, self._examples, key=lambda premise: make_seed(*self.identity, premise)
+        )
+        self._examples = {premise: self._examples[premise] for premise in smallest}
 
-    def by_label(self, labels: Sequence[str]) -> dict[str, list[Example]]:
-        """For each label the examples in drawing order: premises that have every label come first, for all alike."""
-        self._forget()
-        drawn = sorted(self._held.values(), key=lambda found: len(found) < len(labels))
-        return {label: [found[label] for found in drawn if label in found] for label in labels}
+    def group_by_label(self, labels: Sequence[str]) -> dict[str, list[Example]]:
+        """Return label → its examples in drawing order.
+
+        Premises with an example of every label come first, in the same order for every label.
+        """
+        self._drop_largest()
+        by_label: dict[str, list[Example]] = {label: [] for label in labels}
+        premises = sorted(self._examples.values(), key=lambda examples: len(examples) < len(labels))
+        for examples in premises:
+            for label, example in examples.items():
+                by_label[label].append(example)
+        return by_label
 
 
-def example_sets(recipe: DatasetRecipe) -> dict[int, list[ExampleSet]]:
-    """The example sets of a recipe, drawn from its dataset; empty without few-shot examples.
+def load_example_sets(recipe: DatasetRecipe) -> dict[int, list[ExampleSet]]:
+    """Return shot count → example sets of a recipe; empty without few-shot examples.
 
-    Raises InputError when the dataset is missing, cannot be read, or differs from what the recipe says.
+    Raises InputError when the examples' dataset is missing, cannot be read, lacks a column of the
+    recipe, or has too few examples.
     """
     if recipe.few_shot is None or not any(recipe.few_shot.shots):
         return {}
     examples = recipe.few_shot.examples
-    if any(not path.is_file() for path in local_files(examples)):
-        raise InputError(f"few_shot.examples.path {examples.path}", "no such file", hint="check it in the recipe")
-    pairs: Iterable[LabelledPair] = ORIGINS[examples.kind].pairs(examples, recipe)
+    if not all(path.is_file() for path in list_example_files(examples)):
+        raise InputError(
+            f"few_shot.examples.path {examples.path}", "no such file", hint="check it in the recipe"
+        )
+    pairs: Iterable[LabelledPair] = ORIGINS[examples.kind].read_pairs(examples, recipe)
     if examples.rank_by is not None:
         values = [examples.names.get(label.name, label.name) for label in recipe.labels]
-        pairs = best(pairs, values, examples.rank_by, examples.top or 0)
-    return draw(tqdm(pairs, unit="row", desc=f"{recipe.name} examples", delay=1), recipe, recipe.few_shot)
+        pairs = choose_best_pairs(pairs, values, examples.rank_by, examples.top or 0)
+    pairs = ProgressBar(pairs, unit="row", desc=f"{recipe.name} examples", delay=1)
+    return draw_example_sets(pairs, recipe, recipe.few_shot)
 
 
-def draw(pairs: Iterable[LabelledPair], recipe: DatasetRecipe, few_shot: FewShot) -> dict[int, list[ExampleSet]]:
-    """The example sets of every shot count above 0.
+def draw_example_sets(
+    pairs: Iterable[LabelledPair], recipe: DatasetRecipe, few_shot: FewShot
+) -> dict[int, list[ExampleSet]]:
+    """Return shot count → example sets, for every shot count above 0.
 
-    What is drawn for a shot count does not depend on the other counts, and the first sets not on how many follow. The
-    labels of a set have the same premises in the same order, as in the authors' sets, as long as there are premises
-    with an example of every label. No example stands in two sets of one shot count, but with ``few_shot.rotate`` each
-    set is a draw of its own, in its own order. Pairs of other labels and texts that no prompt can hold are skipped.
+    The draw for one shot count does not depend on the other counts. The first sets do not depend on
+    the number of sets. The labels of a set have the same premises in the same order, as in the
+    authors' sets, while premises with an example of every label last. Two sets of one shot count
+    share no example; with ``few_shot.rotate`` each set is an independent draw instead. Pairs of
+    other labels, and pairs with a text that no prompt can hold, are skipped.
 
     Raises InputError when there are too few examples.
+
+    Args:
+        pairs: the pairs of the examples' dataset.
+        recipe: the dataset's recipe.
+        few_shot: the recipe's section of few-shot examples.
     """
+    samples = {}
+    for shots in few_shot.shots:
+        if shots:
+            size = PREMISES_PER_EXAMPLE * shots * few_shot.sets
+            samples[shots] = PremiseSample(size, recipe.seed, "examples", shots)
+
+    # sample the premises of usable pairs
     labels = [label.name for label in recipe.labels]
-    samples = {
-        shots: PremiseSample(POOL * shots * few_shot.sets, recipe.seed, "examples", shots)
-        for shots in few_shot.shots
-        if shots
-    }
-    names = {few_shot.examples.names.get(label, label): label for label in labels}
+    label_of_value = {few_shot.examples.names.get(label, label): label for label in labels}
     for pair in pairs:
+        if pair.value not in label_of_value:
+            continue
         example = Example(pair.row, pair.premise.strip(), pair.hypothesis.strip())
-        if pair.value in names and not (_problem(example.premise, recipe) or _problem(example.hypothesis, recipe)):
-            for sample in samples.values():
-                sample.add(names[pair.value], example)
-    return {shots: _sets(sample.by_label(labels), shots, few_shot, recipe.seed) for shots, sample in samples.items()}
+        texts = (example.premise, example.hypothesis)
+        if any(_find_problem(text, recipe) for text in texts):
+            continue
+        for sample in samples.values():
+            sample.add(label_of_value[pair.value], example)
+
+    # draw the sets from them
+    sets = {}
+    for shots, sample in samples.items():
+        pool = sample.group_by_label(labels)
+        _require_enough_examples(pool, shots, few_shot)
+        if few_shot.rotate:
+            sets[shots] = _draw_rotating_sets(pool, shots, few_shot.sets, recipe.seed)
+        else:
+            sets[shots] = _cut_sets(pool, shots, few_shot.sets)
+    return sets
 
 
-def _sets(pool: Mapping[str, Sequence[Example]], shots: int, few_shot: FewShot, seed: int) -> list[ExampleSet]:
-    """The sets of a shot count. Rotating ones may share examples: each takes the smallest hashes of (seed, set)."""
-    wanted, need = shots * few_shot.sets, f"{few_shot.sets} sets of {shots} need {shots * few_shot.sets}"
+def _require_enough_examples(
+    pool: Mapping[str, Sequence[Example]], shots: int, few_shot: FewShot
+) -> None:
+    """Raise InputError for a label with fewer examples in ``pool`` than the sets need."""
     if few_shot.rotate:
-        wanted, need = shots, f"a set needs {shots}"
+        least = shots
+        requirement = f"a set needs {shots}"
+    else:
+        least = shots * few_shot.sets
+        requirement = f"{few_shot.sets} sets of {shots} need {least}"
+    origin = few_shot.examples
     for label, examples in pool.items():
-        if len(examples) < wanted:
-            place = few_shot.examples.repo_id or few_shot.examples.path
-            problem = f"has {len(examples)} usable examples of {label!r}, but {need}"
-            hint = f"lower few_shot.sets or few_shot.shots, or {ORIGINS[few_shot.examples.kind].more}"
-            if value := few_shot.examples.labels.get(label) if not examples else None:
-                hint = f"is {value!r} what stands for it in the column {few_shot.examples.label!r}?"
-            raise InputError(f"few_shot.examples {place}", problem, hint=hint)
-    if not few_shot.rotate:
-        starts = range(0, wanted, shots)
-        return [{label: examples[start : start + shots] for label, examples in pool.items()} for start in starts]
-    shared = set.intersection(*({example.premise for example in examples} for examples in pool.values()))
-    if len(shared) >= shots:  # the labels of a set show the same premises
-        pool = {label: [one for one in examples if one.premise in shared] for label, examples in pool.items()}
+        if len(examples) < least:
+            hint = f"lower few_shot.sets or few_shot.shots, or {ORIGINS[origin.kind].more}"
+            if not examples and origin.labels.get(label):
+                value = origin.labels[label]
+                hint = f"is {value!r} what stands for it in the column {origin.label!r}?"
+            raise InputError(
+                f"few_shot.examples {origin.repo_id or origin.path}",
+                f"has {len(examples)} usable examples of {label!r}, but {requirement}",
+                hint=hint,
+            )
 
-    def drawn(number: int, examples: Sequence[Example]) -> list[Example]:
-        return sorted(examples, key=lambda one: row_seed(seed, "example set", shots, number, one.premise))[:shots]
 
-    return [{label: drawn(number, examples) for label, examples in pool.items()} for number in range(few_shot.sets)]
+def _cut_sets(
+    pool: Mapping[str, Sequence[Example]], shots: int, set_count: int
+) -> list[ExampleSet]:
+    """Cut sets that share no example: consecutive parts of the pool."""
+    sets: list[ExampleSet] = []
+    for start in range(0, shots * set_count, shots):
+        sets.append({label: examples[start : start + shots] for label, examples in pool.items()})
+    return sets
+
+
+def _draw_rotating_sets(
+    pool: Mapping[str, Sequence[Example]], shots: int, set_count: int, seed: int
+) -> list[ExampleSet]:
+    """Draw sets independently: each takes the smallest hashes of (seed, set number, premise)."""
+    # the labels of a set show the same premises where there are enough
+    premises = [{example.premise for example in examples} for examples in pool.values()]
+    shared = set.intersection(*premises)
+    if len(shared) < shots:
+        shared = set.union(*premises)
+
+    sets: list[ExampleSet] = []
+    for number in range(set_count):
+        example_set = {}
+        for label, examples in pool.items():
+            usable = [example for example in examples if example.premise in shared]
+            example_set[label] = _draw_examples(usable, shots, seed, "example set", shots, number)
+        sets.append(example_set)
+    return sets
+
+
+def _draw_examples(examples: Sequence[Example], count: int, *identity: object) -> list[Example]:
+    """Return the ``count`` examples with the smallest hashes of (``identity``, premise)."""
+    return heapq.nsmallest(
+        count, examples, key=lambda example: make_seed(*identity, example.premise)
+    )

@@ -1,96 +1,141 @@
-"""Source sentence x label → prompt and counter-prompts (DINO section 3, figure 2), with examples before them (Auto-NLI
-section 3.2)."""
+"""Source sentence x label → prompt and counter-prompts (DINO section 3, figure 2).
 
+Few-shot examples stand before them (Auto-NLI section 3.2).
+"""
+
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, Protocol
 
-from generation.inputs.examples import ExampleSet, example_sets
-from generation.inputs.row_seeds import row_seed
-from hub.cli import say
-from hub.contract.recipe import PUBLISHED, X1, DatasetRecipe, Label, Variant
-from hub.errors import InputError
+from sts_dino.generation.inputs.examples import ExampleSet, load_example_sets
+from sts_dino.generation.inputs.row_seeds import make_seed
+from sts_dino.hub.contract.recipe import PUBLISHED, X1, DatasetRecipe, Label, Variant
+from sts_dino.hub.errors import InputError
+
+logger = logging.getLogger(__name__)
 
 
 class Prompts:
     """Every prompt of a recipe. ``sets``: shot count → example sets."""
 
-    def __init__(self, recipe: DatasetRecipe, sets: Mapping[int, Sequence[ExampleSet]] | None = None):
-        self.recipe, self.sets = recipe, sets or {}
+    def __init__(
+        self, recipe: DatasetRecipe, sets: Mapping[int, Sequence[ExampleSet]] | None = None
+    ):
+        self.recipe = recipe
+        self.sets = sets or {}
         self.labels = {label.name: label for label in recipe.labels}
-        self._block = cache(self._examples)
+        self._get_examples = cache(self._format_examples)
 
-    def of(self, label: Label, text1: str, variant: Variant) -> tuple[str, tuple[str, ...]]:
-        """The prompt and the counter-prompts of ``label`` for a source sentence (CL(y), in recipe order).
+    def make_prompt(self, label: Label, text1: str, variant: Variant) -> str:
+        """Return the prompt of a label for a source sentence, its own examples before it."""
+        return self._get_examples(label.name, variant) + _fill_instruction(label, text1)
 
-        Each label's prompt, a counter-label's too, has that label's own examples before it.
+    def make_prompts(
+        self, label: Label, text1: str, variant: Variant
+    ) -> tuple[str, tuple[str, ...]]:
+        """Return the prompt and the counter-prompts of a label for a source sentence.
+
+        The counter-prompts are those of its counter-labels, CL(y), in recipe order.
         """
-        counters = tuple(self._prompt(self.labels[name], text1, variant) for name in label.counter_labels)
-        return self._prompt(label, text1, variant), counters
+        counter_labels = [self.labels[name] for name in label.counter_labels]
+        counter_prompts = (
+            self.make_prompt(counter_label, text1, variant) for counter_label in counter_labels
+        )
+        return self.make_prompt(label, text1, variant), tuple(counter_prompts)
 
-    def plain(self, label: Label) -> str | None:
-        """The prompt that guidance leads away from, without examples; None where its texts are not guided."""
-        return label.plain_prompt if self.recipe.decoding_of(label).guidance else None
+    def get_plain_prompt(self, label: Label) -> str | None:
+        """Return the prompt that guidance leads away from; None where a label is not guided.
 
-    def variant(self, asked: Variant, text1: str) -> Variant:
-        """The variant of a source sentence's prompts, among those of ``asked``.
+        It has no examples.
+        """
+        if not self.recipe.get_decoding(label).guidance:
+            return None
+        return label.plain_prompt
 
-        With ``few_shot.rotate`` a hash of (seed, shot count, source sentence) chooses its example set, so all rows of a
-        source sentence have one set, and its samples share a prompt. Else it is ``asked``.
+    def choose_variant(self, variant: Variant, text1: str) -> Variant:
+        """Return the variant of a source sentence's prompts in a run of ``variant``.
+
+        With ``few_shot.rotate`` a hash of (seed, shot count, source sentence) chooses its example
+        set, so all rows of a source sentence have one set, and its samples share a prompt. Else it
+        is ``variant``.
         """
         few_shot = self.recipe.few_shot
-        if few_shot is None or not few_shot.rotate or not asked.shots:
-            return asked
-        return Variant(asked.shots, row_seed(self.recipe.seed, "example set", asked.shots, text1) % few_shot.sets)
+        if few_shot is None or not few_shot.rotate or not variant.shots:
+            return variant
+        number = make_seed(self.recipe.seed, "example set", variant.shots, text1)
+        return Variant(variant.shots, number % few_shot.sets)
 
-    def prefixes(self, asked: Variant) -> tuple[str, ...]:
-        """The shared prefixes of a variant's prompts, one for each label and example set."""
-        few_shot, variants = self.recipe.few_shot, [asked]
-        if few_shot is not None and few_shot.rotate:
-            variants = [one for one in self.recipe.row_variants if one.shots == asked.shots]
-        return tuple(
-            self._block(label.name, variant) + self.source_sentence_prefix(label)
-            for variant in variants
-            for label in self.labels.values()
-        )
+    def list_prefixes(self, variant: Variant) -> tuple[str, ...]:
+        """Return the shared prefixes of a variant's prompts, one for each label and example set."""
+        variants: Sequence[Variant] = [variant]
+        if self.recipe.few_shot is not None and self.recipe.few_shot.rotate:
+            variants = [row for row in self.recipe.row_variants if row.shots == variant.shots]
+        prefixes = []
+        for row_variant in variants:
+            for label in self.labels.values():
+                examples = self._get_examples(label.name, row_variant)
+                prefixes.append(examples + self.get_source_prefix(label))
+        return tuple(prefixes)
 
-    def source_sentence_prefix(self, label: Label) -> str:
-        """The instruction up to the source sentence, its opening quotation mark included (DINO section 3)."""
+    def get_source_prefix(self, label: Label) -> str:
+        """Return the instruction up to the source sentence, its opening quotation mark included.
+
+        The model continues it when it generates source sentences (DINO section 3).
+        """
         return label.instruction[: label.instruction.index(X1)]
 
-    def provenance(self) -> dict[str, Any]:
-        """For the manifest: ``examples`` with their dataset and the rows of every set; nothing without examples."""
+    def describe_examples(self) -> dict[str, Any]:
+        """Return the manifest's ``examples``: their dataset and the rows of every set.
+
+        Empty without few-shot examples.
+        """
         if self.recipe.few_shot is None:
             return {}
         keys = {"repo_id", "revision", "config", "splits", "path"}
-        named = self.recipe.few_shot.examples.model_dump(context=PUBLISHED, include=keys, exclude_none=True)
-        rows = {
-            f"{shots}shot": [{label: [one.row for one in shown] for label, shown in found.items()} for found in sets]
-            for shots, sets in self.sets.items()
-        }
-        return {"examples": {**named, "rows": rows}}
+        origin = self.recipe.few_shot.examples.model_dump(
+            context=PUBLISHED, include=keys, exclude_none=True
+        )
+        rows: dict[str, list[dict[str, list[int]]]] = {}
+        for shots, sets in self.sets.items():
+            rows[f"{shots}shot"] = [_list_row_numbers(example_set) for example_set in sets]
+        return {"examples": {**origin, "rows": rows}}
 
-    def _prompt(self, label: Label, text1: str, variant: Variant) -> str:
-        return self._block(label.name, variant) + _fill(label, text1)
+    def _format_examples(self, label: str, variant: Variant) -> str:
+        """Return a label's examples, each with the separator after it, as in the authors' code.
 
-    def _examples(self, label: str, variant: Variant) -> str:
-        """The examples of one label and the separator after the last, as in the authors' code; none: it alone."""
+        A few-shot recipe's prompt without examples begins with the separator, too.
+        """
         few_shot = self.recipe.few_shot
         if few_shot is None:
             return ""
-        examples = self.sets[variant.shots][variant.example_set][label] if variant.shots else ()
-        shown = [_fill(self.labels[label], example.premise) + example.hypothesis for example in examples]
-        return few_shot.separator.join([*(text + few_shot.end for text in shown), ""]) or few_shot.separator
+        if not variant.shots:
+            return few_shot.separator
+        examples = ""
+        for example in self.sets[variant.shots][variant.example_set][label]:
+            prompt = _fill_instruction(self.labels[label], example.premise)
+            examples += prompt + example.hypothesis + few_shot.end + few_shot.separator
+        return examples or few_shot.separator
 
 
-def _fill(label: Label, text1: str) -> str:
+def _fill_instruction(label: Label, text1: str) -> str:
     return label.instruction.replace(X1, text1)
 
 
+def _list_row_numbers(example_set: ExampleSet) -> dict[str, list[int]]:
+    numbers = {}
+    for label, examples in example_set.items():
+        numbers[label] = [example.row for example in examples]
+    return numbers
+
+
 def load_prompts(recipe: DatasetRecipe) -> Prompts:
-    """The prompts of a recipe, its few-shot examples drawn. Raises InputError when they cannot be."""
-    return Prompts(recipe, example_sets(recipe))
+    """Return the prompts of a recipe and draw its few-shot examples.
+
+    Raises InputError when the examples cannot be drawn.
+    """
+    return Prompts(recipe, load_example_sets(recipe))
 
 
 _JOINTS = 8  # tokens that a text may cost more between other texts than alone
@@ -104,66 +149,100 @@ class TokenCounter(Protocol):
         """Tokens of prompt and completion together; 0: not known."""
 
     def count_tokens(self, text: str) -> int:
-        """How many tokens the model's tokenizer makes of ``text``, without special tokens."""
+        """Return how many tokens the model's tokenizer makes of ``text``, special tokens apart."""
 
-    def prompt_tokens(self, prompt: str) -> int:
-        """How many tokens the model reads of a prompt: special tokens and the chat template's included."""
+    def count_prompt_tokens(self, prompt: str) -> int:
+        """Return how many tokens the model reads of a prompt.
+
+        Special tokens and the chat template's are included.
+        """
 
     def is_control(self, text: str) -> bool:
-        """Whether ``text`` holds a control token, which the model would not read as letters."""
+        """Return whether ``text`` holds a control token, which is not read as letters."""
 
-    def shown_tokens(self, prompt: str) -> str:
-        """The tokens that the model reads of a prompt; nothing where a server does not tell."""
+    def format_tokens(self, prompt: str) -> str:
+        """Return the tokens that the model reads of a prompt; empty behind a server."""
 
 
 @dataclass(frozen=True)
 class ContextRoom:
-    """The context of a model, and the prompts of a recipe in it."""
+    """The context of a model, and the prompts of a recipe in it.
+
+    Raises InputError for an example, or a chat template's message, that holds a control token; logs
+    a warning for one in a prompt without a chat template.
+    """
 
     prompts: Prompts
     model: TokenCounter
 
     def __post_init__(self) -> None:
-        """Raise InputError for an example, or a chat template's message, with a control token; else warn of it."""
         for label in self.prompts.recipe.labels:
             if self.model.is_control(label.instruction):
-                place, problem = f"label {label.name}", "its instruction holds a control token of the model"
-                if self.prompts.recipe.model.chat_template:
-                    raise InputError(place, f"{problem}, which may end its turn", hint="leave those to the template")
-                say(f"warning: {place}: {problem}; it is read as that, not as letters")
-        sets = (one for of_shots in self.prompts.sets.values() for one in of_shots)
-        for example in (one for found in sets for shown in found.values() for one in shown):
-            if self.model.is_control(f"{example.premise}\n{example.hypothesis}"):
-                problem = f"an example holds a control token of the model: {example.hypothesis[:60]!r}"
-                raise InputError("few_shot.examples", problem, hint="take it out of the examples")
+                self._report_control_token(label)
+        for sets in self.prompts.sets.values():
+            for example_set in sets:
+                self._refuse_control_tokens(example_set)
 
-    def lack(self, text: str) -> int:
-        """Tokens beyond the context for a source sentence's longest prompt and its new tokens; 0: they fit.
+    def _report_control_token(self, label: Label) -> None:
+        location = f"label {label.name}"
+        problem = "its instruction holds a control token of the model"
+        if self.prompts.recipe.model.chat_template:
+            raise InputError(
+                location, f"{problem}, which may end its turn", hint="leave those to the template"
+            )
+        logger.warning(f"{location}: {problem}; it is read as that, not as letters")
 
-        Raises InputError where the prompts do not fit with any source sentence.
+    def _refuse_control_tokens(self, example_set: ExampleSet) -> None:
+        for examples in example_set.values():
+            for example in examples:
+                if self.model.is_control(f"{example.premise}\n{example.hypothesis}"):
+                    raise InputError(
+                        "few_shot.examples",
+                        "an example holds a control token of the model: "
+                        f"{example.hypothesis[:60]!r}",
+                        hint="take it out of the examples",
+                    )
+
+    def count_excess(self, text: str) -> int:
+        """Return how many tokens beyond the context a source sentence needs; 0: it fits.
+
+        Counted are its longest prompt and the new tokens. Raises InputError where the prompts do
+        not fit with any source sentence.
         """
-        if not self.model.context or self._beside + len(text.encode(errors="surrogatepass")) <= self.model.context:
-            return 0  # a token has a byte at least: short texts need not be counted
-        return max(0, self._longest(text) + self.prompts.recipe.decoding.max_new_tokens - self.model.context)
+        context = self.model.context
+        if not context:
+            return 0
+        # a token has a byte at least: short texts need not be counted
+        if self._tokens_beside + len(text.encode(errors="surrogatepass")) <= context:
+            return 0
+        new_tokens = self.prompts.recipe.decoding.max_new_tokens
+        return max(0, self._count_longest_prompt(text) + new_tokens - context)
 
     @cached_property
-    def _beside(self) -> int:
+    def _tokens_beside(self) -> int:
         """Tokens beside the source sentence, at most."""
-        recipe, context = self.prompts.recipe, self.model.context
-        written = recipe.decoding.max_new_tokens
-        found = max(
-            self.model.prompt_tokens(self.prompts.of(label, "", variant)[0])
-            for label in recipe.labels
-            for variant in recipe.row_variants
-        )
-        if found + written >= context:
-            problem = f"{found} tokens without a source sentence, and {written} to write"
-            hint = "use fewer examples, shorter instructions, or lower decoding.max_new_tokens"
-            allowed = f"fewer than the {context} of the model's context, in all"
-            raise InputError("the longest prompt", problem, allowed=allowed, hint=hint)
-        return found + written + _JOINTS
+        recipe = self.prompts.recipe
+        longest = 0
+        for label in recipe.labels:
+            for variant in recipe.row_variants:
+                prompt = self.prompts.make_prompt(label, "", variant)
+                longest = max(longest, self.model.count_prompt_tokens(prompt))
+        new_tokens = recipe.decoding.max_new_tokens
+        if longest + new_tokens >= self.model.context:
+            raise InputError(
+                "the longest prompt",
+                f"{longest} tokens without a source sentence, and {new_tokens} to write",
+                allowed=f"fewer than the {self.model.context} of the model's context, in all",
+                hint="use fewer examples, shorter instructions, or lower decoding.max_new_tokens",
+            )
+        return longest + new_tokens + _JOINTS
 
-    def _longest(self, text: str) -> int:
-        variants = [self.prompts.variant(asked, text) for asked in self.prompts.recipe.variants]
-        found = (self.prompts.of(label, text, one) for one in variants for label in self.prompts.recipe.written_labels)
-        return max(self.model.prompt_tokens(prompt) for own, counters in found for prompt in (own, *counters))
+    def _count_longest_prompt(self, text: str) -> int:
+        longest = 0
+        for run_variant in self.prompts.recipe.variants:
+            variant = self.prompts.choose_variant(run_variant, text)
+            for label in self.prompts.recipe.written_labels:
+                prompt, counter_prompts = self.prompts.make_prompts(label, text, variant)
+                for each_prompt in (prompt, *counter_prompts):
+                    longest = max(longest, self.model.count_prompt_tokens(each_prompt))
+        return longest

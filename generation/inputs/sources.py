@@ -1,20 +1,19 @@
-"""Source sentences: (source id, text) from a file or a pinned Hub dataset, streamed in order, each text once."""
+"""Source sentences from a file or a pinned Hub dataset: streamed, in order, without repetition."""
 
 import hashlib
 import re
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from generation.inputs.row_seeds import fraction
-from hub.client.connection import is_wrong, reading
-from hub.client.offline import commit_of, prepared
-from hub.contract.recipe import QUOTE, DatasetRecipe, Source
-from hub.contract.schema import (
+from sts_dino.generation.inputs.row_seeds import draw_fraction
+from sts_dino.hub.client.connection import convert_read_errors, is_wrong_answer
+from sts_dino.hub.client.fetch import load_prepared, resolve_commit
+from sts_dino.hub.contract.recipe import QUOTE, DatasetRecipe, Source
+from sts_dino.hub.contract.schema import (
     CONTROL_CHARACTERS,
     CONTROL_TOKEN,
     DUPLICATE,
@@ -25,58 +24,87 @@ from hub.contract.schema import (
     QUOTATION_MARK,
     TOO_LONG,
 )
-from hub.contract.shards import reading_rows
-from hub.errors import InputError, RunError, did_you_mean
-from hub.text_files import MARK, as_text, is_blank, open_rows, require_kind
-from hub.untrusted import check_dataset_card, first_line, one_line
+from sts_dino.hub.contract.shards import convert_reader_errors
+from sts_dino.hub.errors import InputError, RunError, suggest_choice
+from sts_dino.hub.text_files import (
+    MARK,
+    as_text,
+    is_blank,
+    join_names,
+    open_rows,
+    require_kind,
+)
+from sts_dino.hub.untrusted import check_dataset_card, get_first_line, join_lines
 
 Columns = tuple[str, ...]
 Cells = tuple[str, ...]
 
 
-def file_rows(path: Path, columns: Columns, place: str) -> Iterator[Cells]:
-    """The cells of ``columns`` in every row of a file (``hub.text_files``), as texts; a .txt file has no columns.
+def read_file_rows(
+    path: Path, columns: Columns, location: str, encoding: str | None = None
+) -> Iterator[Cells]:
+    """Yield the cells of ``columns`` in every row of a file, as texts.
 
-    Raises InputError naming ``place`` for what ``open_rows`` refuses, and for a cell that holds no text.
+    A row that lacks a column has an empty text there. Raises InputError naming ``location`` for
+    columns of a .txt file, for a column that no row has, for a cell without text, and for what
+    ``sts_dino.hub.text_files.open_rows`` refuses. ``encoding``: of a file that is not UTF-8.
     """
-    is_plain = require_kind(path, place) == ".txt"
+    is_plain = require_kind(path, location) == ".txt"
     if is_plain and columns:
-        raise InputError(f"{place}: columns {columns}", "a .txt file has no columns", hint="remove source.columns")
-    names, rows = open_rows(path, place, columns)
-    wanted = ("text",) if is_plain else require_columns(place, columns, names)
-    for number, row in rows:
-        if not row.keys() >= {*wanted}:  # of JSON
-            require_columns(f"{place}:{number}", wanted, list(row))
-        yield tuple(as_text(row[name], f"{place}:{number}", name) for name in wanted)
+        raise InputError(
+            f"{location}: columns {columns}",
+            "a .txt file has no columns",
+            hint="remove source.columns",
+        )
+    table = open_rows(path, location, columns, encoding)
+    selected = ("text",) if is_plain else require_columns(location, columns, table.columns)
+    for number, row in table.rows:
+        row_location = f"{location}:{number}"
+        yield tuple(as_text(row.get(column), row_location, column) for column in selected)
 
 
-def require_columns(place: object, wanted: Columns, columns: list[str]) -> Columns:
-    """``wanted``, if all are there. Raises InputError naming the columns that are."""
-    if not wanted:
-        raise InputError(place, "source.columns is needed for this kind of source", allowed=", ".join(columns))
-    for column in wanted:
+def require_columns(location: object, selected: Columns, columns: Sequence[str]) -> Columns:
+    """Return the columns ``selected``, if all of them are among ``columns``.
+
+    Raises InputError, naming ``location`` and ``columns``, for a missing column and for an empty
+    selection.
+    """
+    if not selected:
+        raise InputError(
+            location,
+            "source.columns is needed for this kind of source",
+            allowed=join_names(columns),
+        )
+    for column in selected:
         if column not in columns:
-            allowed, hint = ", ".join(columns), did_you_mean(column, columns)
-            raise InputError(f"{place}: column {column!r}", "not in the source", allowed=allowed, hint=hint)
-    return wanted
+            raise InputError(
+                f"{location}: column {column!r}",
+                "not in the source",
+                allowed=join_names(columns),
+                hint=suggest_choice(column, columns),
+            )
+    return selected
 
 
-CountTokens = Callable[[str], int]
-IsControl = Callable[[str], bool]  # prompts.TokenCounter.is_control
-Lack = Callable[[str], int]  # tokens of a source sentence beyond the context: prompts.ContextRoom.lack
-MANY, SHOWN = 0.2, 100  # share of passed-over rows that is a warning; characters of a text that is shown
+CountTokens = Callable[[str], int]  # a text → its tokens
+IsControl = Callable[[str], bool]  # a text → whether it holds a control token of the model
+CountExcess = Callable[[str], int]  # a text → tokens beyond the model's context
+WARNING_SHARE = 0.2  # of skipped rows: a larger share is a warning
+SHOWN_CHARACTERS = 100  # of each sample text in the log
 LENGTH_HINT = "the recipe's premise_tokens bound the length in the model's tokens"
 _SURROGATE = re.compile("[\ud800-\udfff]")
-# Control characters but the tab; half a surrogate pair; embeddings, overrides and isolates of writing direction, with
-# which a text reads other than it is stored; the replacement character, which stands where something could not be read.
-_UNWANTED = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069\ufffd]")
+# Control characters but the tab; half a surrogate pair; embeddings, overrides and isolates of
+# writing direction, which show a text in another order than it is stored; U+FFFD, which replaces
+# an undecodable byte.
+_CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069\ufffd]")
 
 
 @dataclass(frozen=True)
 class SourceSentence:
-    """A source sentence and its row number in the source, from 0.
+    """A source sentence and its id: the row number in the source, from 0.
 
-    With several splits the split stands before it, with several columns the column after: ``test-000012-sentence2``.
+    The id begins with the split where the source has several, and ends with the column where it has
+    several: ``test-000012-sentence2``.
     """
 
     source_id: str
@@ -84,117 +112,186 @@ class SourceSentence:
 
 
 class SeenTexts:
-    """A set of texts in a private temporary file, as BLAKE2 digests of 16 bytes: 23 MB of disk for a million texts."""
+    """A set of texts on disk, in a private temporary file, as BLAKE2 digests of 16 bytes.
+
+    A million texts take 23 MB of disk.
+    """
 
     def __init__(self) -> None:
         self._table = sqlite3.connect("")  # SQLite's name for a temporary database on disk
         for setting in ("journal_mode=OFF", "synchronous=OFF", "cache_size=-8192"):
             self._table.execute(f"PRAGMA {setting}")
-        self._table.execute("CREATE TABLE seen (digest BLOB PRIMARY KEY) WITHOUT ROWID")
+        self._table.execute("CREATE TABLE seen_texts (digest BLOB PRIMARY KEY) WITHOUT ROWID")
 
     def add(self, text: str) -> bool:
-        """Whether ``text`` is new. Raises RunError when the disk of temporary files is full."""
+        """Add a text, and return whether the text is new.
+
+        Raises RunError when the temporary disk is full.
+        """
         digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
         try:
-            return self._table.execute("INSERT OR IGNORE INTO seen VALUES (?)", (digest,)).rowcount == 1
+            cursor = self._table.execute("INSERT OR IGNORE INTO seen_texts VALUES (?)", (digest,))
         except sqlite3.OperationalError as error:
-            hint = "free some space there, or set TMPDIR to a larger disk, and run the same command again"
-            raise RunError("the folder of temporary files", str(error), hint=hint) from error
+            raise RunError(
+                "the folder of temporary files",
+                str(error),
+                hint="free some space there, or set TMPDIR to a larger disk, "
+                "and run the same command again",
+            ) from error
+        return cursor.rowcount == 1
 
 
 class GivenTexts:
-    """The usable source sentences of a recipe, streamed; ``skipped`` counts the other rows by reason.
+    """The usable source sentences of a recipe, as a stream of at most ``source.limit``.
 
-    At most ``source.limit`` texts are given. A hash of (seed, source id) chooses ``source.share`` of all. ``lack``: how
-    much too long a text is for the model; without it, no text is. ``is_control``: whether a text holds a control token.
+    ``skipped`` counts the unusable texts by reason. A hash of (seed, source id) chooses the share
+    ``source.share`` of all texts.
+
+    Args:
+        recipe: the dataset's recipe.
+        count_tokens: counts the model's tokens of a text.
+        count_excess: counts the tokens by which a text is too long for the model; without it, no
+            text is too long.
+        is_control: whether a text holds a control token.
     """
 
     def __init__(
         self,
         recipe: DatasetRecipe,
         count_tokens: CountTokens,
-        lack: Lack = lambda _: 0,
+        count_excess: CountExcess = lambda _: 0,
         is_control: IsControl = lambda _: False,
     ):
+        self.source = recipe.source
+        self.skipped = Counter[str]()
+        self._recipe = recipe
+        self._count_tokens = count_tokens
+        self._count_excess = count_excess
         self._is_control = is_control
-        self.source, self.seed, self.skipped = recipe.source, recipe.seed, Counter[str]()
-        self._length, self._count_tokens, self._lack = recipe.premise_tokens, count_tokens, lack
-        self._chosen = frozenset(recipe.postprocess.reject)
 
     def __iter__(self) -> Iterator[SourceSentence]:
-        """One pass over the source.
+        """Yield the source sentences, in one pass over the source.
 
-        Raises InputError when the source is missing, empty, not UTF-8, lacks a named column, or has no usable text; or
-        when one is too long for the model, and the recipe does not pass such texts over.
+        Raises InputError when the source is missing, empty, cannot be decoded, lacks a named
+        column, or has no usable text. Raises it, too, for a text that is too long for the model,
+        unless the recipe rejects ``too_long``.
         """
-        seen, given = SeenTexts(), 0
-        for source_id, value in _numbered_texts(self.source):
-            if self.source.share < 1 and fraction(self.seed, "source", source_id) >= self.source.share:
+        seen_texts = SeenTexts()
+        usable = 0
+        for source_id, cell in _read_numbered_texts(self.source):
+            if not self._is_chosen(source_id):
                 continue
-            text = value.strip().removeprefix(MARK).strip()
-            reason = self._problem(text) or (None if seen.add(text) else DUPLICATE)
-            reason = reason or self._too_long(source_id, text)
-            if reason:
+
+            # check the text
+            text = cell.strip().removeprefix(MARK).strip()
+            reason = self._find_problem(text)
+            if reason is None and not seen_texts.add(text):
+                reason = DUPLICATE
+            if reason is None:
+                reason = self._check_excess(source_id, text)
+
+            # skip it, or give it and stop at the limit
+            if reason is not None:
                 self.skipped[reason] += 1
                 continue
-            given += 1
+            usable += 1
             yield SourceSentence(source_id, text)
-            if given == self.source.limit:
+            if usable == self.source.limit:
                 return
-        if not given:
-            place, hint = self.source.path or self.source.repo_id, f"passed over: {dict(self.skipped)}"
-            raise InputError(place, "has no usable source sentence", allowed="at least one", hint=hint)
+        if not usable:
+            raise InputError(
+                self.source.path or self.source.repo_id,
+                "has no usable source sentence",
+                allowed="at least one",
+                hint=f"passed over: {dict(self.skipped)}",
+            )
 
-    def reason(self, text: str) -> str | None:
-        """Why a stripped text is passed over, or None; repeated texts apart."""
-        return self._problem(text) or self._too_long("", text)
+    def _is_chosen(self, source_id: str) -> bool:
+        if self.source.share >= 1:
+            return True
+        return draw_fraction(self._recipe.seed, "source", source_id) < self.source.share
 
-    def _problem(self, text: str) -> str | None:
+    def find_reason(self, text: str) -> str | None:
+        """Return the reason why a stripped text is skipped, or None; repetition is not checked."""
+        return self._find_problem(text) or self._check_excess("", text)
+
+    def _find_problem(self, text: str) -> str | None:
+        """Return the reason why a text is skipped, whatever its length in the prompt, or None."""
         if self.source.quotation_marks == "skip" and QUOTE in text:
             return QUOTATION_MARK
-        found = text_problem(text, self._length, self._count_tokens)
-        if found is None and self._is_control(text):
+        problem = find_text_problem(text, self._recipe.premise_tokens, self._count_tokens)
+        if problem is not None:
+            return problem
+        if self._is_control(text):
             return CONTROL_TOKEN
-        if found is None and CONTROL_CHARACTERS in self._chosen and has_control_characters(text):
+        rejects_controls = CONTROL_CHARACTERS in self._recipe.postprocess.reject
+        if rejects_controls and has_control_characters(text):
             return CONTROL_CHARACTERS
-        return found
+        return None
 
-    def _too_long(self, source_id: str, text: str) -> str | None:
-        lack = self._lack(text)
-        if not lack or TOO_LONG in self._chosen:
-            return TOO_LONG if lack else None
-        place = f"{self.source.path or self.source.repo_id}: row {source_id} (rows count from 0)"
-        problem = (
-            f"a text of {len(text):,} characters; its prompt and the text to write are {lack:,} tokens longer than"
+    def _check_excess(self, source_id: str, text: str) -> str | None:
+        """Return ``TOO_LONG`` for a text beyond the model's context, or None.
+
+        Raises InputError for such a text when the recipe does not reject ``too_long``.
+        """
+        excess = self._count_excess(text)
+        if not excess:
+            return None
+        if TOO_LONG in self._recipe.postprocess.reject:
+            return TOO_LONG
+        location = self.source.path or self.source.repo_id
+        raise InputError(
+            f"{location}: row {source_id} (rows count from 0)",
+            f"a text of {len(text):,} characters; its prompt and the text to write are "
+            f"{excess:,} tokens longer than the model's context",
+            hint=f"pass such texts over: add {TOO_LONG} to postprocess.reject, or set "
+            "premise_tokens",
         )
-        hint = f"pass such texts over: add {TOO_LONG} to postprocess.reject, or set premise_tokens"
-        raise InputError(place, f"{problem} the model's context", hint=hint)
 
 
-def what_was_read(place: object, columns: Columns, given: int, skipped: Mapping[str, int], first: Columns) -> list[str]:
-    """What was read of a source, as lines: place, columns, rows, passed-over rows by reason, the first three texts.
+def describe_source(
+    location: object, columns: Columns, usable: int, skipped: Mapping[str, int], first: Columns
+) -> list[str]:
+    """Return the summary of a source as lines: its counts, then its first three texts.
 
-    A warning follows where more than ``MANY`` of the rows are passed over.
+    The last line is a warning when more than ``WARNING_SHARE`` of the rows are skipped.
+
+    Args:
+        location: the source's path or repository.
+        columns: the columns that were read; empty for a .txt file.
+        usable: the number of usable rows.
+        skipped: reason → number of skipped rows.
+        first: the first usable sentences; three of them are shown.
     """
-    rows = given + sum(skipped.values())
-    lines = [f"read {place}{', column ' * bool(columns)}{', '.join(columns)}: {rows:,} rows, {given:,} usable"]
-    lines[0] += f"; passed over: {passed_over(given, skipped)}"
-    lines += [f'  "{one_line(text, SHOWN)}"' for text in first[:3]]
-    if rows - given > MANY * rows:
+    rows = usable + sum(skipped.values())
+    of_columns = f", column {', '.join(columns)}" if columns else ""
+    counts = f"{rows:,} rows, {usable:,} usable; passed over: {describe_skipped(usable, skipped)}"
+    lines = [f"read {location}{of_columns}: {counts}"]
+    lines += [f'  "{join_lines(text, SHOWN_CHARACTERS)}"' for text in first[:3]]
+    if rows - usable > WARNING_SHARE * rows:
         hint = f"; {LENGTH_HINT}" if LENGTH in skipped else ""
-        lines.append(f"warning: {place}: rows are passed over: {passed_over(given, skipped)}{hint}")
+        skipped_rows = describe_skipped(usable, skipped)
+        lines.append(f"warning: {location}: rows are passed over: {skipped_rows}{hint}")
     return lines
 
 
-def passed_over(given: int, skipped: Mapping[str, int]) -> str:
-    """Passed-over rows by reason, and their share of all."""
-    listed = ", ".join(f"{count:,} {reason}" for reason, count in skipped.items() if count)
-    over = sum(skipped.values())
-    return f"{listed} ({over / (given + over):.0%} of the rows)" if listed else "none"
+def describe_skipped(usable: int, skipped: Mapping[str, int]) -> str:
+    """Return the skipped rows by reason, and their share of all rows; "none" without any."""
+    total = sum(skipped.values())
+    if not total:
+        return "none"
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in skipped.items() if count)
+    return f"{reasons} ({total / (usable + total):.0%} of the rows)"
 
 
-def text_problem(text: str, length: tuple[int, int] | None, count_tokens: CountTokens) -> str | None:
-    """Why a text cannot be a source sentence, or None."""
+def find_text_problem(
+    text: str, length: tuple[int, int] | None, count_tokens: CountTokens
+) -> str | None:
+    """Return the reason why a text cannot be a source sentence, or None.
+
+    ``length``: the least and most tokens of a source sentence, as ``count_tokens`` counts; None
+    allows any length.
+    """
     if is_blank(text):
         return EMPTY
     if len(text.splitlines()) > 1:
@@ -207,95 +304,125 @@ def text_problem(text: str, length: tuple[int, int] | None, count_tokens: CountT
 
 
 def has_control_characters(text: str) -> bool:
-    """Whether a text has a control character other than a tab, a directional override, or U+FFFD."""
-    return _UNWANTED.search(text) is not None
+    """Return whether a text has a control character, a directional override, or U+FFFD.
+
+    A tab does not count.
+    """
+    return _CONTROL.search(text) is not None
 
 
-def _numbered_texts(source: Source) -> Iterator[tuple[str, str]]:
-    """(source id, text) of every cell, row by row, the columns of a row side by side."""
-    for split, rows in source_rows(source):
+def _read_numbered_texts(source: Source) -> Iterator[tuple[str, str]]:
+    """Yield (source id, text) of every cell: row by row, and in a row column by column."""
+    for split, rows in read_source_rows(source):
         for number, cells in enumerate(rows):
-            place = f"{split}-{number:06d}" if split else f"{number:06d}"
-            columns = [f"-{column}" for column in source.columns] if len(cells) > 1 else [""]
-            yield from ((place + column, cell) for column, cell in zip(columns, cells, strict=True))
+            row_id = f"{split}-{number:06d}" if split else f"{number:06d}"
+            if len(cells) == 1:
+                yield row_id, cells[0]
+                continue
+            for column, cell in zip(source.columns, cells, strict=True):
+                yield f"{row_id}-{column}", cell
 
 
-def source_rows(source: Source) -> Iterator[tuple[str | None, Iterator[Cells]]]:
-    """(split, rows) of a source, one split after the other; the name is None where there is only one."""
+def read_source_rows(source: Source) -> Iterator[tuple[str | None, Iterator[Cells]]]:
+    """Yield (split, rows) of a source, split after split; the name of a single split is None."""
     return SOURCES[source.kind](source)
 
 
-def local_files(source: Source) -> list[Path]:
-    """The local file of a source, if it is one."""
+def list_source_files(source: Source) -> list[Path]:
+    """Return the local file of a source of kind ``file``; an empty list for other kinds."""
     return [Path(source.path or "")] if "path" in source.facts.needs else []
 
 
 def require_file(source: Source) -> None:
-    """Raise InputError when the file that a source names is missing, or of a kind that no reader takes."""
-    for path in local_files(source):
+    """Raise InputError when a source's local file is missing, or of a kind without a reader."""
+    for path in list_source_files(source):
         require_kind(path, str(path))
         if not path.is_file():
             raise InputError(path, "no such file", hint="check source.path in the recipe")
 
 
-def _local_rows(source: Source) -> Iterator[tuple[str | None, Iterator[Cells]]]:
+def _read_local_rows(source: Source) -> Iterator[tuple[str | None, Iterator[Cells]]]:
     require_file(source)
-    yield None, file_rows(path := Path(source.path or ""), source.columns, str(path))
+    path = Path(source.path or "")
+    yield None, read_file_rows(path, source.columns, str(path), source.encoding)
 
 
-def _hub_rows(source: Source) -> Iterator[tuple[str | None, Iterator[Cells]]]:
-    """The splits of a Hub dataset, or one file of its repository."""
+def _read_hub_rows(source: Source) -> Iterator[tuple[str | None, Iterator[Cells]]]:
+    """Yield (split, rows) of a Hub dataset, or of one file in its repository.
+
+    The split is None where the recipe names one split only, and for a file.
+
+    Raises InputError for an unknown repository, revision, split, file or column, RunError when the
+    Hub does not answer.
+    """
     if source.path is None:
         for split in source.splits:
-            yield (split if len(source.splits) > 1 else None), _split_rows(source, split)
+            name = split if len(source.splits) > 1 else None
+            yield name, _read_split_rows(source, split)
         return
     from huggingface_hub import hf_hub_download
 
-    with _reading(source):
-        pin = commit_of(source.repo_id or "", source.revision)
-        found = hf_hub_download(source.repo_id or "", source.path, repo_type="dataset", revision=pin)
-    yield None, file_rows(Path(found), source.columns, f"{source.repo_id}/{source.path}")
+    repo_id = source.repo_id or ""
+    with _convert_hub_errors(source):
+        commit = resolve_commit(repo_id, source.revision)
+        file = hf_hub_download(repo_id, source.path, repo_type="dataset", revision=commit)
+    location = f"{repo_id}/{source.path}"
+    yield None, read_file_rows(Path(file), source.columns, location, source.encoding)
 
 
 @contextmanager
-def _reading(source: Source) -> Iterator[None]:
+def _convert_hub_errors(source: Source) -> Iterator[None]:
+    """Convert errors of a Hub and a missing file to InputError and RunError."""
     from huggingface_hub.errors import RemoteEntryNotFoundError
 
-    with reading(f"dataset {source.repo_id}", source.revision):
+    with convert_read_errors(f"dataset {source.repo_id}", source.revision):
         try:
             yield
         except RemoteEntryNotFoundError:
-            place = f"dataset {source.repo_id}: {source.path}"
-            raise InputError(place, "no such file at this revision", hint="check source.path in the recipe") from None
+            raise InputError(
+                f"dataset {source.repo_id}: {source.path}",
+                "no such file at this revision",
+                hint="check source.path in the recipe",
+            ) from None
 
 
-def _split_rows(source: Source, split: str) -> Iterator[Cells]:
+def _read_split_rows(source: Source, split: str) -> Iterator[Cells]:
+    """Yield the named columns of a Hub dataset's split, streamed.
+
+    Raises InputError for an unknown config, split or column and for a dataset made by a script.
+    """
     from datasets import load_dataset  # which takes seconds to import
     from huggingface_hub import constants
 
-    place = f"source {source.repo_id}"
-    with _reading(source), reading_rows(place, hint=None):
-        pin = commit_of(source.repo_id or "", source.revision)
-        check_dataset_card(source.repo_id or "", pin)
+    location = f"source {source.repo_id}"
+    repo_id = source.repo_id or ""
+    with _convert_hub_errors(source), convert_reader_errors(location, hint=None):
+        commit = resolve_commit(repo_id, source.revision)
+        check_dataset_card(repo_id, commit)
+
+        # open the split
         try:
-            options: dict[str, Any] = {"split": split, "streaming": True}
             if constants.HF_HUB_OFFLINE:
-                rows = prepared(source.repo_id or "", pin, source.config, **options)
+                rows = load_prepared(repo_id, commit, source.config, split=split, streaming=True)
             else:
-                rows = load_dataset(source.repo_id, source.config, revision=pin, **options)
-        except ValueError as error:  # unknown config or split: the message lists those that are there
-            if is_wrong(error):
+                rows = load_dataset(
+                    repo_id, source.config, revision=commit, split=split, streaming=True
+                )
+        except ValueError as error:  # unknown config or split: the message lists those there are
+            if is_wrong_answer(error):
                 raise
-            raise InputError(place, first_line(error)) from error
-        except RuntimeError as error:  # it is made by a script, which nobody runs any more
-            raise InputError(place, f"cannot be read: {first_line(error)}") from error
-        names = require_columns(source.repo_id, source.columns, list(rows.column_names or []))
+            raise InputError(location, get_first_line(error)) from error
+        except RuntimeError as error:  # it is made by a script, which datasets no longer runs
+            raise InputError(location, f"cannot be read: {get_first_line(error)}") from error
+
+        # read its columns
+        columns = require_columns(repo_id, source.columns, list(rows.column_names or []))
         for row in rows:
-            yield tuple(as_text(row[name], place, name) for name in names)
+            yield tuple(as_text(row[column], location, column) for column in columns)
 
 
 SOURCES: dict[str, Callable[[Source], Iterator[tuple[str | None, Iterator[Cells]]]]] = {
-    "file": _local_rows,
-    "hub": _hub_rows,
+    "file": _read_local_rows,
+    "hub": _read_hub_rows,
     "model": lambda _: iter(()),  # the model writes the sentences
 }

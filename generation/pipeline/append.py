@@ -1,149 +1,266 @@
-"""Rows of more source sentences for a finished dataset: its next version, in which every earlier file is unchanged.
+"""Rows of more source sentences for a finished dataset: its next version.
 
-The new sentences are a run in a folder beside the run directory, resumable like any other. When it is finished, its
-files are copied under new names, and one manifest names both: until then the directory holds the earlier version.
+Every earlier file stays unchanged. The new sentences are a run in a folder beside the run
+directory, resumable like any other. When it is finished, its files are copied under new names, and
+one manifest names both: until then the directory holds the earlier version.
 """
 
 import dataclasses
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from generation.backends.registry import with_dtype
-from generation.pipeline.directory import BaseRun
-from generation.pipeline.job import generate, input_hashes
-from generation.pipeline.tasks import StartExecutor
-from generation.pipeline.worker import local_executor
-from hub.client.plan import MEASURED
-from hub.client.publish import is_later
-from hub.contract import run_dir
-from hub.contract.measured import PROVENANCE as DECONTAMINATION
-from hub.contract.published_paths import published_path, remember
-from hub.contract.recipe import DatasetRecipe
-from hub.contract.recipe_file import deciding, fingerprint, load_recipe, resolved
-from hub.contract.run_dir import Manifest
-from hub.durable import atomic_path
-from hub.errors import InputError
+from sts_dino.generation.backends.registry import resolve_model_dtype
+from sts_dino.generation.pipeline.directory import BaseRun
+from sts_dino.generation.pipeline.job import generate, hash_inputs
+from sts_dino.generation.pipeline.tasks import StartExecutor
+from sts_dino.generation.pipeline.worker import start_local_executor
+from sts_dino.hub.client.plan import MEASURED
+from sts_dino.hub.client.publish import is_later
+from sts_dino.hub.contract import run_dir
+from sts_dino.hub.contract.measured import DROPPED_ROWS_PROVENANCE
+from sts_dino.hub.contract.published_paths import hide_folders, store_input_places
+from sts_dino.hub.contract.recipe import DatasetRecipe
+from sts_dino.hub.contract.recipe_file import (
+    compute_fingerprint,
+    format_recipe,
+    get_deciding_values,
+    load_recipe,
+)
+from sts_dino.hub.contract.run_dir import Manifest
+from sts_dino.hub.durable import write_atomically
+from sts_dino.hub.errors import InputError
 
-GROWING = ("limit", "path", "revision", "splits")  # keys of `source` that may add sentences after the existing ones
-HISTORY = "history"  # of a manifest's provenance: what each version brought, the oldest first
-BESIDE = (".timing.json", ".places.json")  # notes on the new rows' run, for people
+# keys of `source` that may add sentences after the existing ones
+GROWING_SOURCE_KEYS = ("limit", "path", "revision", "splits")
+HISTORY_KEY = "history"  # of a manifest's provenance: what each version brought, the oldest first
+NOTE_SUFFIXES = (
+    ".timing.json",
+    ".places.json",
+)  # suffixes of notes on the new rows' run, for people
 
 
-def append(recipe: DatasetRecipe, directory: Path, command: str, start: StartExecutor = local_executor) -> Manifest:
-    """Generate the rows of further source sentences for a finished run and add them. Lock the directory first.
+def append_rows(
+    recipe: DatasetRecipe,
+    directory: Path,
+    command: str,
+    start: StartExecutor = start_local_executor,
+) -> Manifest:
+    """Generate the rows of further source sentences for a finished run and add them.
 
-    Interrupted at any place, the same call goes on. Raises InputError when the directory holds no finished run, or when
-    anything but the source's length differs from it.
+    Lock the directory first. The same call resumes after an interruption.
+
+    Args:
+        recipe: a later version of the run's recipe, with a longer source.
+        directory: the run directory of the finished dataset.
+        command: the command line that the manifest keeps.
+        start: starts the executor, which changes no byte.
+
+    Raises InputError when the directory holds no finished run, or when more than version, card keys
+    and the length of the source differ from this run.
     """
-    recipe, found = with_dtype(recipe), run_dir.require_complete(directory)
-    new, inputs = appending(directory), input_hashes(recipe)
-    if (known := run_dir.base_inputs(found)) and fingerprint(recipe, inputs | known) == found.fingerprint:
-        whole = generate(recipe, directory, command, start)  # says that it is complete
+    recipe = resolve_model_dtype(recipe)
+    manifest = run_dir.require_complete(directory)
+    base_inputs = run_dir.get_base_inputs(manifest)
+    new_directory = get_new_rows_directory(directory)
+    is_appended = bool(base_inputs) and manifest.fingerprint == compute_fingerprint(
+        recipe, hash_inputs(recipe) | base_inputs
+    )
+    if is_appended:
+        merged = generate(recipe, directory, command, start)  # says that it is complete
     else:
-        base = appendable(recipe, directory)
-        whole = joined(base, new, generate(recipe, new, command, start, base), recipe)
-        remember(directory, recipe.local_paths())
-    shutil.rmtree(new, ignore_errors=True)
-    for name in BESIDE:
-        new.with_name(new.name + name).unlink(missing_ok=True)
-    return whole
+        base = require_appendable(recipe, directory)
+        new_manifest = generate(recipe, new_directory, command, start, base)
+        merged = add_new_rows(base, new_directory, new_manifest, recipe)
+        store_input_places(directory, recipe.collect_local_paths())
+    shutil.rmtree(new_directory, ignore_errors=True)
+    for suffix in NOTE_SUFFIXES:
+        new_directory.with_name(new_directory.name + suffix).unlink(missing_ok=True)
+    return merged
 
 
-def appending(directory: Path) -> Path:
-    """The run directory of the new rows, until they are added to ``directory``."""
+def get_new_rows_directory(directory: Path) -> Path:
+    """Return the run directory of the new rows, until they are added to ``directory``."""
     return directory.with_name(f"{directory.name}.appending")
 
 
-def appendable(recipe: DatasetRecipe, directory: Path) -> BaseRun:
-    """The finished run in ``directory``.
+def require_appendable(recipe: DatasetRecipe, directory: Path) -> BaseRun:
+    """Return the finished run in ``directory``.
 
-    Raises InputError unless ``recipe`` is a later version of it that differs in nothing but a longer source.
+    Raises InputError unless ``recipe`` is a later version of it that differs in nothing but a
+    longer source.
     """
-    recipe, base = with_dtype(recipe), run_dir.require_complete(directory)
-    inputs = input_hashes(recipe)
-    there, growing = load_recipe(directory / run_dir.RECIPE, DatasetRecipe), ", ".join(f"source.{k}" for k in GROWING)
-    allowed = f"{growing}, version and keys of the card may change"
-    hint = "give it the value it had, or make a dataset of another name"
-    if DECONTAMINATION in base.provenance:
-        problem = "rows were left out of it, which appended ones would not be"
-        raise InputError(directory, problem, hint="append to its origin")
-    for key, words in run_dir.changed_values(_fixed(there), _fixed(recipe)).items():
-        raise InputError(f"{directory}: {key}", f"{words}, which no append can mix", allowed=allowed, hint=hint)
-    before = {name: digest for name, digest in base.inputs.items() if not name.startswith(run_dir.APPENDED)}
-    sources = {published_path(one.source.path) for one in (there, recipe) if one.source.path}
-    for name in sorted((before.keys() | inputs.keys()) - sources):
-        if before.get(name) != inputs.get(name):
-            problem = "is another file than it was written with"
-            raise InputError(f"{directory}: {name}", problem, hint="put that one back")
-    if base.fingerprint == fingerprint(recipe, inputs | run_dir.base_inputs(base)):
-        hint = f"raise source.limit, or append rows to the source; it has {base.counts['sources']:,} source sentences"
-        raise InputError(directory, "has all rows of this recipe: there is nothing to append", hint=hint)
-    if not is_later(recipe.version, base.version):
-        problem = f"{recipe.version} is not later than {base.version}, to which rows are appended"
-        raise InputError(f"{directory}: version", problem, hint="raise `version` in the recipe")
-    if recipe.source.facts.generated and (recipe.source.limit or 0) <= base.counts["sources"]:
-        problem = f"{recipe.source.limit} is not above the {base.counts['sources']:,} source sentences that are there"
-        hint = "raise it: it counts all source sentences, old and new"
-        raise InputError(f"{directory}: source.limit", problem, hint=hint)
-    return BaseRun(directory, base)
+    recipe = resolve_model_dtype(recipe)
+    base = BaseRun(directory, run_dir.require_complete(directory))
+    base_recipe = load_recipe(directory / run_dir.RECIPE, DatasetRecipe)
+    inputs = hash_inputs(recipe)
+    if DROPPED_ROWS_PROVENANCE in base.manifest.provenance:
+        raise InputError(
+            directory,
+            "rows were left out of it, which appended ones would not be",
+            hint="append to its origin",
+        )
+    _require_same_keys(base, base_recipe, recipe)
+    _require_same_files(base, base_recipe, recipe, inputs)
+    _require_more_sentences(base, recipe, inputs)
+    return base
 
 
-def _fixed(recipe: DatasetRecipe) -> dict[str, Any]:
-    """What decides rows and may not grow, as JSON has it."""
-    tree = deciding(recipe)
-    return {**tree, "source": {key: value for key, value in tree["source"].items() if key not in GROWING}}
+def _require_same_keys(base: BaseRun, base_recipe: DatasetRecipe, recipe: DatasetRecipe) -> None:
+    """Raise InputError for a changed key that decides rows and may not grow."""
+    changed = run_dir.compare_values(_select_fixed_keys(base_recipe), _select_fixed_keys(recipe))
+    growing = ", ".join(f"source.{key}" for key in GROWING_SOURCE_KEYS)
+    for key, change in changed.items():
+        raise InputError(
+            f"{base.directory}: {key}",
+            f"{change}, which no append can mix",
+            allowed=f"{growing}, version and keys of the card may change",
+            hint="give it the value it had, or make a dataset of another name",
+        )
 
 
-def joined(base: BaseRun, new: Path, manifest: Manifest, recipe: DatasetRecipe) -> Manifest:
-    """Add the finished run in the folder ``new`` to ``base``, the manifest last; what was measured of it goes."""
-    whole = with_new_rows(base.manifest, manifest)
-    for file in manifest.files:
-        with atomic_path(base.directory / new_path(file.path, manifest.version)) as temporary:
-            shutil.copyfile(new / file.path, temporary)
+def _select_fixed_keys(recipe: DatasetRecipe) -> dict[str, Any]:
+    """Return the keys that decide rows and may not grow, with their values as JSON."""
+    keys = get_deciding_values(recipe)
+    source = {key: value for key, value in keys["source"].items() if key not in GROWING_SOURCE_KEYS}
+    return {**keys, "source": source}
+
+
+def _require_same_files(
+    base: BaseRun, base_recipe: DatasetRecipe, recipe: DatasetRecipe, inputs: dict[str, str]
+) -> None:
+    """Raise InputError when an input other than the source is another file."""
+    base_inputs = {}
+    for name, digest in base.manifest.inputs.items():
+        if not name.startswith(run_dir.APPENDED_INPUT):
+            base_inputs[name] = digest
+    names = base_inputs.keys() | inputs.keys()
+    for source in (base_recipe.source, recipe.source):
+        if source.path:
+            names.discard(hide_folders(source.path))
+    for name in sorted(names):
+        if base_inputs.get(name) != inputs.get(name):
+            raise InputError(
+                f"{base.directory}: {name}",
+                "is another file than it was written with",
+                hint="put that one back",
+            )
+
+
+def _require_more_sentences(base: BaseRun, recipe: DatasetRecipe, inputs: dict[str, str]) -> None:
+    """Raise InputError unless the recipe is a later version with further source sentences."""
+    # other rows than the base has
+    manifest = base.manifest
+    total = base.source_sentences
+    if manifest.fingerprint == compute_fingerprint(
+        recipe, inputs | run_dir.get_base_inputs(manifest)
+    ):
+        raise InputError(
+            base.directory,
+            "has all rows of this recipe: there is nothing to append",
+            hint="raise source.limit, or append rows to the source; "
+            f"it has {total:,} source sentences",
+        )
+
+    # in a later version, with a higher limit
+    if not is_later(recipe.version, manifest.version):
+        raise InputError(
+            f"{base.directory}: version",
+            f"{recipe.version} is not later than {manifest.version}, to which rows are appended",
+            hint="raise `version` in the recipe",
+        )
+    if recipe.source.facts.generated and (recipe.source.limit or 0) <= total:
+        raise InputError(
+            f"{base.directory}: source.limit",
+            f"{recipe.source.limit} is not above the {total:,} source sentences that are there",
+            hint="raise it: it counts all source sentences, old and new",
+        )
+
+
+def add_new_rows(
+    base: BaseRun, new_directory: Path, new: Manifest, recipe: DatasetRecipe
+) -> Manifest:
+    """Add the finished run in ``new_directory`` to ``base``, the manifest last.
+
+    Measurements of ``base`` are removed: they do not hold for the new version.
+    """
+    merged = merge_manifests(base.manifest, new)
+    for file in new.files:
+        path = base.directory / rename_new_file(file.path, new.version)
+        with write_atomically(path) as temporary:
+            shutil.copyfile(new_directory / file.path, temporary)
     for name in MEASURED:
         (base.directory / name).unlink(missing_ok=True)
-    run_dir.write_manifest(base.directory, whole)
-    return run_dir.rewrite_recipe(base.directory, whole, recipe.version, resolved(recipe))
+    run_dir.write_manifest(base.directory, merged)
+    return run_dir.rewrite_recipe(base.directory, merged, recipe.version, format_recipe(recipe))
 
 
-def new_path(path: str, version: str) -> str:
-    """Where a file of the new rows stands: data/raw/train-v1.1.0-00000-of-00004.parquet, after those without one."""
+def rename_new_file(path: str, version: str) -> str:
+    """Return the path that a file of the new rows gets in the dataset.
+
+    Its name holds the version and sorts after the files of the first version, for example
+    data/raw/train-v1.1.0-00000-of-00004.parquet.
+    """
     folder, slash, name = path.rpartition("/")
-    split, dash, rest = name.partition("-")
-    return f"{folder}{slash}{split}{dash}v{version}{dash}{rest}"
+    split, _, part = name.partition("-")
+    return f"{folder}{slash}{split}-v{version}-{part}"
 
 
-def with_new_rows(base: Manifest, new: Manifest) -> Manifest:
-    """The manifest of a version: files, counts and history of ``base`` with those of ``new``, whose recipe it has."""
-    added = [dataclasses.replace(file, path=new_path(file.path, new.version)) for file in new.files]
-    renamed = (new_path(path, new.version) for path in new.counts.get("empty_shards", ()))
-    empty = [*base.counts.get("empty_shards", ()), *renamed]
-    counts = _sum(base.counts, new.counts) | ({"empty_shards": empty} if empty else {})
-    if "sources_skipped" in new.counts:  # of the whole source, which was read from its beginning
+def merge_manifests(base: Manifest, new: Manifest) -> Manifest:
+    """Return the manifest of the next version, with the files, counts and history of both runs.
+
+    Recipe and provenance are the new run's.
+
+    Args:
+        base: the manifest of the dataset.
+        new: the manifest of the run of the new rows.
+    """
+    version = new.version
+    files = []
+    for file in new.files:
+        files.append(dataclasses.replace(file, path=rename_new_file(file.path, version)))
+
+    # counts add up, but for lists of files and the skipped rows of the source
+    counts = _add_counts(base.counts, new.counts)
+    empty = list(base.counts.get("empty_shards", ()))
+    empty += [rename_new_file(path, version) for path in new.counts.get("empty_shards", ())]
+    if empty:
+        counts["empty_shards"] = empty
+    if "sources_skipped" in new.counts:  # of all the source, which was read from its beginning
         counts["sources_skipped"] = new.counts["sources_skipped"]
-    history = [*base.provenance.get(HISTORY, [_entry(base)]), _entry(new)]
-    contents = {f"{name} of v{new.version}": digest for name, digest in new.contents.items()}
+
+    history = base.provenance.get(HISTORY_KEY, [_make_history_entry(base)])
+    contents = dict(base.contents)
+    for name, digest in new.contents.items():
+        contents[f"{name} of v{version}"] = digest
     return new.model_copy(update={"files": base.files}).with_files(
-        added, counts=counts, provenance={**new.provenance, HISTORY: history}, contents={**base.contents, **contents}
+        files,
+        counts=counts,
+        provenance={**new.provenance, HISTORY_KEY: [*history, _make_history_entry(new)]},
+        contents=contents,
     )
 
 
-def _sum(one: Any, other: Any) -> Any:
-    """Two trees of counts as one; what is not a number is the other's."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        both = {key: _sum(one[key], other[key]) for key in one.keys() & other.keys()}
-        return {**one, **other, **both}
-    return one + other if isinstance(one, int) and isinstance(other, int) else other
+def _add_counts(base: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Return two trees of counts as one: numbers are added, other values are the new tree's."""
+    counts = {**base, **new}
+    for key in base.keys() & new.keys():
+        if isinstance(base[key], dict) and isinstance(new[key], dict):
+            counts[key] = _add_counts(base[key], new[key])
+        elif isinstance(base[key], int) and isinstance(new[key], int):
+            counts[key] = base[key] + new[key]
+    return counts
 
 
-def _entry(manifest: Manifest) -> dict[str, Any]:
-    """What a version brought: the run of its own rows."""
+def _make_history_entry(manifest: Manifest) -> dict[str, Any]:
+    """Return the history entry of a version: the counts and the origin of its own rows."""
     counts = manifest.counts
     return {
         "version": manifest.version,
         "source_sentences": counts["sources"],
-        **{name: counts[name] for name in ("requested", "kept")},
+        "requested": counts["requested"],
+        "kept": counts["kept"],
         "rows": {config: sum(splits.values()) for config, splits in counts["splits"].items()},
         "command": manifest.provenance["command"],
         "fingerprint": manifest.fingerprint,

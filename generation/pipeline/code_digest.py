@@ -1,7 +1,8 @@
-"""Versions that decide a run's bytes besides its recipe and inputs: the libraries, and a digest of our own code.
+"""Versions that decide a run's bytes besides its recipe and inputs: libraries and our own code.
 
-A run that one version begins must not be finished by another: ``hub.contract.run_dir.begin`` refuses it. The digest
-covers every module that a run can reach, unless ``ASIDE`` says why it decides no row. Library versions are compared
+A run that one version begins must not be finished by another:
+``sts_dino.hub.contract.run_dir.begin`` refuses it. The digest covers every module that a run can
+reach, unless ``UNDECIDING_MODULES`` says why it decides no row. Library versions are compared
 whole: a patch release of torch may change the last bit of a sum, and so a token.
 """
 
@@ -12,85 +13,118 @@ from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
 
-from hub.contract.recipe import DatasetRecipe
+from sts_dino.hub.contract.recipe import DatasetRecipe
 
 LIBRARIES = ("torch", "transformers", "tokenizers", "datasets", "pyarrow", "numpy")
-LANGUAGES = "py3langid"  # tells them apart, for recipes that ask for it
-CODE = "sts-dino code"
-ROOT = Path(__file__).parents[2]
-_PACKAGES = ("generation", "hub")
-_WORK = "generation.pipeline.job"  # what a run calls
-ASIDE = {
-    "generation.pipeline.reporting": "the progress bar, timing, a server's cost, the manifest's provenance",
-    "generation.pipeline.code_digest": "this digest",
-    "hub.cli": "talk on stderr, exit codes",
-    "hub.client.connection": "how long a Hub may take, and how its failures are known",
-    "hub.environment": "which environment variables are refused",
-    "hub.errors": "the wording of a problem",
-    "hub.contract.packaged": "where the models of sts-dino lm are, and whether memory holds them",
-    "hub.process": "signals, exit codes, the peak of memory",
-    "hub.untrusted": "text on its way to a terminal or a page, YAML, model folders",
-    "hub.contract.recipe_file": "what it reads is in the fingerprint",
-    "hub.contract.run_dir": "the manifest, which is written anew as a whole",
+LANGUAGE_LIBRARY = "py3langid"  # recognises languages, for recipes that reject wrong ones
+CODE_VERSION_NAME = "sts-dino code"
+# the folder that holds generation/ and hub/: a clone, or the package sts_dino of an installation
+CODE_ROOT = Path(__file__).resolve().parents[2]
+_PACKAGES = ("sts_dino.generation.", "sts_dino.hub.")
+_START = "sts_dino.generation.pipeline.job"  # the module that a run calls
+UNDECIDING_MODULES = {
+    "sts_dino.generation.pipeline.reporting": "the progress bar, timing, a server's cost, "
+    "the manifest's provenance",
+    "sts_dino.generation.pipeline.code_digest": "this digest",
+    "sts_dino.hub.client.connection": "how long a Hub may take, and how its failures are known",
+    "sts_dino.hub.environment": "which environment variables are refused",
+    "sts_dino.hub.errors": "the wording of a problem",
+    "sts_dino.hub.contract.packaged": "where the models of sts-dino lm are, and whether memory "
+    "holds them",
+    "sts_dino.hub.process": "signals, exit codes, the peak of memory",
+    "sts_dino.hub.progress": "how progress is shown",
+    "sts_dino.hub.untrusted": "text on its way to a terminal or a page, YAML, model folders",
+    "sts_dino.hub.contract.recipe_file": "what it reads is in the fingerprint",
+    "sts_dino.hub.contract.run_dir": "the manifest, which is written anew as a whole",
 }
 
 
-def versions(recipe: DatasetRecipe | None = None) -> dict[str, str]:
-    """Library → version, and the digest of our own code; of all libraries, or those that decide a recipe's rows."""
-    detects = recipe is None or "wrong_language" in recipe.postprocess.reject
-    names = (*LIBRARIES, *((LANGUAGES,) if detects else ()))
-    return {name: importlib.metadata.version(name) for name in names} | {CODE: code_digest()}
+def get_versions(recipe: DatasetRecipe | None = None) -> dict[str, str]:
+    """Return library → version, and the digest of our own code.
+
+    The libraries are those that decide a recipe's rows; without a recipe, all of them.
+    """
+    versions = {name: importlib.metadata.version(name) for name in LIBRARIES}
+    if recipe is None or "wrong_language" in recipe.postprocess.reject:
+        versions[LANGUAGE_LIBRARY] = importlib.metadata.version(LANGUAGE_LIBRARY)
+    versions[CODE_VERSION_NAME] = compute_code_digest()
+    return versions
 
 
 @cache
-def code_digest() -> str:
-    """SHA-256, shortened, over the code of ours that decides rows."""
-    return digest_of(deciding_modules())
+def compute_code_digest() -> str:
+    """Return the shortened SHA-256 over the code of ours that decides rows."""
+    return combine_hashes(hash_deciding_modules())
 
 
-def deciding_modules(root: Path = ROOT) -> dict[str, str]:
-    """Module → SHA-256 of its code: all that a run can reach but ``ASIDE``."""
-    return module_digests(_WORK, ASIDE, root)
+def hash_deciding_modules(root: Path = CODE_ROOT) -> dict[str, str]:
+    """Return the SHA-256 of the code of each module that a run imports.
+
+    Modules in ``UNDECIDING_MODULES`` are left out, and modules that only they import.
+    ``root``: the folder that holds ``generation/`` and ``hub/``.
+    """
+    return hash_reachable_modules(_START, UNDECIDING_MODULES, root)
 
 
-def digest_of(modules: Mapping[str, str]) -> str:
-    """SHA-256, shortened, of all modules together."""
+def combine_hashes(modules: Mapping[str, str]) -> str:
+    """Return the shortened SHA-256 of all modules together."""
     text = "".join(f"{name} {modules[name]}\n" for name in sorted(modules))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def module_digests(start: str, aside: Collection[str] = (), root: Path = ROOT) -> dict[str, str]:
-    """Module → SHA-256 of its code, for ``start`` and what it imports anywhere, but through modules ``aside``."""
-    found, waiting = dict[str, str](), [start]
+def hash_reachable_modules(
+    start: str, aside: Collection[str] = (), root: Path = CODE_ROOT
+) -> dict[str, str]:
+    """Return the SHA-256 of the code of a module and of all modules that it imports anywhere.
+
+    Args:
+        start: name of the first module.
+        aside: modules that are left out, with the modules that only they import.
+        root: the folder that holds ``generation/`` and ``hub/``.
+    """
+    hashes: dict[str, str] = {}
+    waiting = [start]
     while waiting:
         name = waiting.pop()
-        path = _file(name, root)
-        if name not in found and name not in aside and path.is_file():
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            waiting += [other for other in _imported(tree) if other.split(".")[0] in _PACKAGES]
-            found[name] = hashlib.sha256(_bare(tree).encode()).hexdigest()
-    return found
+        path = _find_file(name, root)
+        if name in hashes or name in aside or not path.is_file():
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for imported in _list_imports(tree):
+            if f"{imported}.".startswith(_PACKAGES):
+                waiting.append(imported)
+        hashes[name] = hashlib.sha256(_unparse_code(tree).encode()).hexdigest()
+    return hashes
 
 
-def _file(module: str, root: Path) -> Path:
-    path = root.joinpath(*module.split("."))
+def _find_file(module: str, root: Path) -> Path:
+    """Return the file of a module: ``sts_dino.hub.errors`` lies in the folder ``hub``."""
+    _, *parts = module.split(".")
+    path = root.joinpath(*parts)
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
-def _imported(tree: ast.Module) -> set[str]:
+def _list_imports(tree: ast.Module) -> set[str]:
+    """Return the names that a module imports, as modules, and their packages."""
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
+            names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+            names.add(node.module)
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
     parents = {name.rpartition(".")[0] for name in names}  # a package's own code runs first
-    return names | {parent for parent in parents if parent}
+    return names | parents - {""}
 
 
-def _bare(tree: ast.Module) -> str:
-    """A module's code without docstrings, comments and layout. Changes ``tree``."""
+def _unparse_code(tree: ast.Module) -> str:
+    """Return the code of a module without docstrings, comments and layout.
+
+    The function removes the docstrings from ``tree`` itself.
+    """
     for node in ast.walk(tree):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            continue
+        if ast.get_docstring(node) is not None:
             node.body = node.body[1:] or [ast.Pass()]
     return ast.unparse(tree)

@@ -1,7 +1,8 @@
-"""Run directory of a dataset while it is generated: shards in, manifest after them, everything resumable.
+"""Run directory of a dataset while it is generated: shards first, the manifest after them.
 
-A manifest names every file, so a shard gets one line in a journal, and the manifest follows when that costs little
-(``_is_due``): the time of a shard does not grow with the run. docs/architecture.md lists what a restart reads.
+A manifest names every file, so a shard gets one line in a journal, and the manifest follows when
+that costs little (``_is_manifest_due``): the time of a shard does not grow with the run.
+docs/architecture.md lists what a restart reads.
 """
 
 import hashlib
@@ -12,19 +13,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from generation.inputs.sources import SeenTexts, SourceSentence
-from generation.pipeline import tasks
-from generation.pipeline.tasks import Row, Shard, TaskResult
-from hub.contract import run_dir
-from hub.contract.recipe import DatasetRecipe, config_features
-from hub.contract.run_dir import APPENDED, File, Manifest
-from hub.contract.schema import base_config
-from hub.contract.shards import ROWS_PER_FILE, Parts, read_shard, shard_tables
-from hub.durable import fsync, make_folder, named_in_errors, regular, sha256_file, write_bytes
-from hub.errors import InputError
+from sts_dino.generation.inputs.sources import SeenTexts, SourceSentence
+from sts_dino.generation.pipeline import tasks
+from sts_dino.generation.pipeline.tasks import Shard, TaskResult
+from sts_dino.generation.rows.verification import Row
+from sts_dino.hub.contract import run_dir
+from sts_dino.hub.contract.recipe import DatasetRecipe, build_config_features
+from sts_dino.hub.contract.run_dir import APPENDED_INPUT, File, Manifest
+from sts_dino.hub.contract.schema import get_base_config
+from sts_dino.hub.contract.shards import ROWS_PER_FILE, Parts, iter_shard_tables, read_shard
+from sts_dino.hub.durable import (
+    hash_file,
+    make_folder,
+    name_in_errors,
+    require_regular_file,
+    sync_to_disk,
+    write_bytes,
+)
+from sts_dino.hub.errors import InputError
 
-SHARE = 0.02  # of a run's time that may go into writing manifests
-NEW = 1 / 64  # new shards for every file that the manifest names: worth a manifest whatever it costs
+MANIFEST_TIME_SHARE = 0.02  # of a run's time that may go into writing manifests
+# new shards for every file that the manifest names: worth a manifest whatever it costs
+NEW_SHARDS_PER_FILE = 1 / 64
 
 
 @dataclass(frozen=True)
@@ -36,8 +46,8 @@ class BaseRun:
 
     @property
     def inputs(self) -> dict[str, str]:
-        """Its entry among the inputs of the new rows' run: those rows follow these."""
-        return {f"{APPENDED}{self.manifest.version}": self.manifest.fingerprint}
+        """The entry that this run is among the inputs of the run of the new rows."""
+        return {f"{APPENDED_INPUT}{self.manifest.version}": self.manifest.fingerprint}
 
     @property
     def source_sentences(self) -> int:
@@ -45,58 +55,92 @@ class BaseRun:
         return int(self.manifest.counts["sources"])
 
     @property
-    def asked(self) -> int:
-        """The numbers that are used up where the model generates the source sentences."""
-        return self.source_sentences + sum(self.manifest.counts.get("sources_rejected", {}).values())
+    def used_numbers(self) -> int:
+        """How many numbers the generation of source sentences used, rejected texts included."""
+        rejected = self.manifest.counts.get("sources_rejected", {})
+        return self.source_sentences + sum(rejected.values())
 
-    def rows(self, config: str, columns: Sequence[str]) -> Iterator[Row]:
-        """The rows of a config, some columns of them."""
+    def read_rows(self, config: str, columns: Sequence[str]) -> Iterator[Row]:
+        """Yield the rows of a config, some columns of them."""
         for file in self.manifest.shards(config):
-            for table in shard_tables(self.directory / file.path, ROWS_PER_FILE, columns):
+            for table in iter_shard_tables(self.directory / file.path, ROWS_PER_FILE, columns):
                 yield from table.to_pylist()
 
-    def new_among(self, texts: Iterable[SourceSentence], place: str | None) -> Iterator[SourceSentence]:
-        """The sentences of a source (``place``) after those of this run, which have to come first and unchanged.
+    def select_new(
+        self, sentences: Iterable[SourceSentence], source: str | None
+    ) -> Iterator[SourceSentence]:
+        """Yield the source sentences that follow the source sentences of this run.
 
-        Raises InputError when they do not, or when no other comes after them.
+        Args:
+            sentences: all sentences of the longer source.
+            source: name of the source, for errors.
+
+        Raises InputError when the source does not begin with this run's sentences, unchanged, or
+        when no other sentence follows them.
         """
-        known, hint = SeenTexts(), "leave the source sentences that are there as they are, and add new ones after them"
-        for config in dict.fromkeys(file.config or "" for file in self.manifest.files):
-            if base_config(config) in ("raw", "rejected"):  # each source sentence has a row in one of them
-                for row in self.rows(config, ("source_id", "text1")):
-                    known.add(f"{row['source_id']}\n{row['text1']}")
-        total, version, number = self.source_sentences, f"v{self.manifest.version}", 0
-        for number, first in enumerate(texts, start=1):
+        # this run's sentences come first, unchanged
+        base_sentences = self._collect_sentences()
+        total = self.source_sentences
+        version = f"v{self.manifest.version}"
+        number = 0
+        for number, sentence in enumerate(sentences, start=1):
             if number > total:
-                yield first
-            elif known.add(f"{first.source_id}\n{first.text}"):
-                problem = (
-                    f"row {first.source_id} is not a source sentence of {version}, but is among its first {total:,}"
+                yield sentence
+            elif base_sentences.add(f"{sentence.source_id}\n{sentence.text}"):
+                raise InputError(
+                    source,
+                    f"row {sentence.source_id} is not a source sentence of {version}, "
+                    f"but is among its first {total:,}",
+                    hint="leave the source sentences that are there as they are, "
+                    "and add new ones after them",
                 )
-                raise InputError(place, problem, hint=hint)
+
+        # and others follow
         if number <= total:
-            problem = f"has {number:,} source sentences, and {version} has {total:,} already: nothing to append"
-            raise InputError(place, problem, hint="raise source.limit, or add rows at the end of the source")
+            raise InputError(
+                source,
+                f"has {number:,} source sentences, and {version} has {total:,} already: "
+                "nothing to append",
+                hint="raise source.limit, or add rows at the end of the source",
+            )
+
+    def _collect_sentences(self) -> SeenTexts:
+        """Return the source sentences of this run, from its raw and rejected rows."""
+        base_sentences = SeenTexts()
+        for config in {file.config for file in self.manifest.files if file.config}:
+            if get_base_config(config) in ("raw", "rejected"):
+                for row in self.read_rows(config, ("source_id", "text1")):
+                    base_sentences.add(f"{row['source_id']}\n{row['text1']}")
+        return base_sentences
 
 
 def append_line(journal: Path, result: TaskResult) -> None:
-    """Add a result to a journal; it is on disk when this returns. Raises OSError with the file's name."""
-    line = b"\n" + result.line()  # the line break first: it ends what a kill or full disk tore
+    """Append a result to a journal, and return when the line is on the disk.
+
+    Raises OSError with the name of the journal.
+    """
+    line = b"\n" + result.to_line()  # the line break first: it ends what a kill or full disk tore
     make_folder(journal.parent)
-    begun = not journal.exists()
-    with named_in_errors(journal), regular(journal).open("ab", buffering=0) as file:
+    is_new = not journal.exists()
+    with name_in_errors(journal), require_regular_file(journal).open("ab", buffering=0) as file:
         while line:
-            line = line[file.write(line) :]
+            written = file.write(line)
+            line = line[written:]
         os.fsync(file.fileno())
-        if begun:
-            fsync(journal.parent)  # its name, too
+        if is_new:
+            sync_to_disk(journal.parent)  # its name, too
 
 
 class DatasetRun:
     """One dataset's directory, its recipe and the manifest as it is on disk.
 
-    ``journal``: the file for results that the manifest does not name yet, one a line; an earlier start's are read.
-    ``base``: the finished run that these rows will be added to, if any. ``empty``: files not written, for want of rows.
+    Args:
+        directory: the run directory.
+        recipe: the dataset's recipe.
+        manifest: the manifest on disk.
+        journal: the file for results that the manifest does not name yet, one a line; those of an
+            earlier start are read.
+        base: the finished run that these rows will be added to, if any.
     """
 
     def __init__(
@@ -107,138 +151,178 @@ class DatasetRun:
         journal: Path | None = None,
         base: BaseRun | None = None,
     ):
-        self.directory, self.recipe, self.manifest, self.base = directory, recipe, manifest, base
+        self.directory = directory
+        self.recipe = recipe
+        self.manifest = manifest
+        self.base = base
+        # paths of files not written, for want of rows
+        self.empty: set[str] = set(manifest.counts.get("empty_shards", ()))
         self._journal = journal
         self._files = {file.path: file for file in manifest.files}
-        self.empty = set[str](manifest.counts.get("empty_shards", ()))
-        self._done: int | None = None  # shards, once counted
-        self._new, self._last, self._cost = 0, 0.0, 0.0  # shards since the manifest, when it was written, seconds
-        for result in self._journalled():
-            if not result.raw and self._holds(result.files):
-                self._enter(result)
-        if self._new:
+        self._shards_done: int | None = None  # once counted
+        # since the last manifest: shards; when it was written, and how long that took, in seconds
+        self._new_shards = 0
+        self._written_at = 0.0
+        self._write_seconds = 0.0
+
+        for result in self._read_journal():
+            if not result.raw and self._has_files(result.files):
+                self._enter_shard(result)
+        if self._new_shards:
             counts = {**self.manifest.counts, "empty_shards": sorted(self.empty)}
             self.manifest = self.manifest.model_copy(update={"counts": counts})
 
-    def record(self, files: list[File], **changes: Any) -> None:
-        """Add finished files to the manifest on disk."""
+    def update_manifest(self, files: Iterable[File] = (), **changes: Any) -> None:
+        """Add finished files to the manifest on disk, and change some of its values."""
         self._files |= {file.path: file for file in files}
         ordered = tuple(self._files[path] for path in sorted(self._files))
         started = time.monotonic()
         self.manifest = self.manifest.model_copy(update={"files": ordered, **changes})
         run_dir.write_manifest(self.directory, self.manifest)
-        if self._journal and self._new:  # without a new shard, the journal holds finished groups
+        if self._journal and self._new_shards:  # without one, the journal holds finished groups
             self._journal.unlink(missing_ok=True)
-        self._new, self._last = 0, time.monotonic()
-        self._cost = self._last - started
+        self._new_shards = 0
+        self._written_at = time.monotonic()
+        self._write_seconds = self._written_at - started
 
-    def count(self, **counts: Any) -> None:
+    def set_counts(self, **counts: Any) -> None:
         """Set some of the manifest's counts; on disk only when that changes them."""
         changed = {**self.manifest.counts, **counts}
         if changed != self.manifest.counts:
-            self.record([], counts=changed)
+            self.update_manifest(counts=changed)
 
-    def rows(self, config: str) -> Iterator[Row]:
-        """All rows of a config, one file in memory at a time."""
+    def read_rows(self, config: str) -> Iterator[Row]:
+        """Yield all rows of a config, one file in memory at a time."""
         for file in self.manifest.shards(config):
             yield from read_shard(self.directory / file.path)
 
     def has_sources(self) -> bool:
-        """Whether all generated source sentences were published."""
+        """Return whether the config ``sources`` has every generated source sentence."""
         rows = sum(file.rows or 0 for file in self.manifest.shards("sources"))
         return rows > 0 and rows == self.manifest.counts.get("sources")
 
     def write_sources(self, rounds: Iterable[Sequence[Row]]) -> None:
         """Publish the generated source sentences, as the config ``sources``."""
-        size = tasks.sources_per_file(self.recipe)
-        parts = Parts(self.directory, "sources", "train", config_features("sources", self.recipe), size)
+        features = build_config_features("sources", self.recipe)
+        rows_per_file = tasks.count_sources_per_file(self.recipe)
+        parts = Parts(self.directory, "sources", "train", features, rows_per_file)
         try:
             for rows in rounds:
                 parts.add(rows)
-            self.record(self.named(parts))
+            self.update_manifest(self.name_parts(parts))
         finally:
             parts.discard()
 
-    def named(self, parts: Parts) -> list[File]:
-        """Give finished files their names; return their manifest entries."""
-        return [
-            run_dir.describe(self.directory, path, config=parts.config, split=parts.split, rows=rows)
-            for path, rows in parts.finish()
-        ]
+    def name_parts(self, parts: Parts) -> list[File]:
+        """Give finished files their final names, and return the manifest entries of these files."""
+        files = []
+        for path, rows in parts.finish():
+            files.append(
+                run_dir.describe_file(
+                    self.directory, path, config=parts.config, split=parts.split, rows=rows
+                )
+            )
+        return files
 
-    def shards(self, blocks: int) -> list[Shard]:
-        """All shards in the order of work."""
-        return tasks.shards(self.recipe, blocks)
+    def list_shards(self, blocks: int) -> list[Shard]:
+        """Return all shards in the order of work."""
+        return tasks.list_shards(self.recipe, blocks)
 
-    def missing(self, shards: Iterable[Shard]) -> list[Shard]:
-        """The shards that no earlier start finished."""
+    def find_missing_shards(self, shards: Iterable[Shard]) -> list[Shard]:
+        """Return the shards of which manifest and journal lack a file."""
         return [shard for shard in shards if not self._is_done(shard)]
 
-    def raw_digest(self) -> str:
-        """SHA-256 over the raw and rejected files, from which the finished configs are made."""
-        digest = hashlib.sha256()
-        for path in sorted(self._files.keys() | self.empty):
-            if path in self.empty or (self._files[path].config or "").startswith(("raw", "rejected")):
-                digest.update(f"{path} {'' if path in self.empty else self._files[path].sha256}\n".encode())
-        return digest.hexdigest()
+    def hash_raw_files(self) -> str:
+        """Return the SHA-256 over the raw and rejected files.
 
-    def finished_groups(self, raw: str) -> dict[str, TaskResult]:
-        """Task → result of the whole groups that an earlier start finished from the same raw files."""
-        return {one.key: one for one in self._journalled() if one.raw == raw and self._holds(one.files)}
+        The finished configs are made from them.
+        """
+        hashes = dict.fromkeys(self.empty, "")
+        for path, file in self._files.items():
+            if file.config and get_base_config(file.config) in ("raw", "rejected"):
+                hashes.setdefault(path, file.sha256)
+        lines = "".join(f"{path} {hashes[path]}\n" for path in sorted(hashes))
+        return hashlib.sha256(lines.encode()).hexdigest()
+
+    def find_finished_groups(self, raw: str) -> dict[str, TaskResult]:
+        """Return the groups that an earlier start finished from the same raw files, by task key.
+
+        ``raw``: the digest of those files.
+        """
+        groups = {}
+        for result in self._read_journal():
+            if result.raw == raw and self._has_files(result.files):
+                groups[result.key] = result
+        return groups
 
     def add_shard(self, result: TaskResult, blocks: int) -> None:
-        """Put the files of a shard in their places, then enter it in the journal, and in the manifest when due."""
-        self.journalled(result)
-        if self._done is not None:
-            self._done += not self._is_done(result.task.shard)
-        self._enter(result)
-        if self._is_due():
-            self.show_progress(blocks)
+        """Store a shard's result, and bring the manifest up to date when that is due."""
+        self.store_result(result)
+        if self._shards_done is not None and not self._is_done(result.task.shard):
+            self._shards_done += 1
+        self._enter_shard(result)
+        if self._is_manifest_due():
+            self.write_progress(blocks)
 
-    def journalled(self, result: TaskResult) -> TaskResult:
-        """Put the files of a result in place, then append it to the journal."""
-        placed = self.place(result)
+    def store_result(self, result: TaskResult) -> TaskResult:
+        """Write the files of a result, then append it to the journal."""
+        stored = self.write_files(result)
         if self._journal:
-            append_line(self._journal, placed)
-        return placed
+            append_line(self._journal, stored)
+        return stored
 
-    def _journalled(self) -> Iterator[TaskResult]:
-        """Every whole result in the journal, the oldest first; torn lines are skipped."""
-        if self._journal and self._journal.is_file():
-            with self._journal.open("rb") as file:
-                yield from filter(None, map(TaskResult.read, file))
-
-    def place(self, result: TaskResult) -> TaskResult:
-        """Write the files of a result that are not in their places; the result without their contents."""
+    def write_files(self, result: TaskResult) -> TaskResult:
+        """Write the files that a result has in memory; return the result without them."""
         for path, content in result.contents.items():
             write_bytes(self.directory / path, content)
-        return result.with_(contents={})
+        return result.replace(contents={})
 
-    def show_progress(self, blocks: int) -> None:
+    def _read_journal(self) -> Iterator[TaskResult]:
+        """Yield every result in the journal, the oldest first; torn lines are skipped."""
+        if self._journal and self._journal.is_file():
+            with self._journal.open("rb") as file:
+                for line in file:
+                    result = TaskResult.from_line(line)
+                    if result is not None:
+                        yield result
+
+    def write_progress(self, blocks: int) -> None:
         """Bring the manifest up to date with every shard that was entered."""
         total = len(self.recipe.variants) * blocks
-        if self._done is None:  # looked up once, as shards may be very many, and counted from then on
-            self._done = total - len(self.missing(self.shards(blocks)))
-        progress = {"shards_done": self._done, "shards_total": total, "empty_shards": sorted(self.empty)}
-        self.record([], counts={**self.manifest.counts, **progress})
+        # looked up once, as shards may be very many, and counted from then on
+        if self._shards_done is None:
+            missing = self.find_missing_shards(self.list_shards(blocks))
+            self._shards_done = total - len(missing)
+        progress = {
+            "shards_done": self._shards_done,
+            "shards_total": total,
+            "empty_shards": sorted(self.empty),
+        }
+        self.update_manifest(counts={**self.manifest.counts, **progress})
 
-    def _is_due(self) -> bool:
-        """Whether many shards are new, or the last manifest's cost is a small share of the time since then."""
-        many = self._new >= max(1.0, NEW * len(self._files))
-        return many or time.monotonic() - self._last >= self._cost / SHARE
+    def _is_manifest_due(self) -> bool:
+        """Return whether many shards are new, or a manifest costs a small share of the time."""
+        if self._new_shards >= max(1.0, NEW_SHARDS_PER_FILE * len(self._files)):
+            return True
+        return time.monotonic() - self._written_at >= self._write_seconds / MANIFEST_TIME_SHARE
 
     def _is_done(self, shard: Shard) -> bool:
-        return all(path in self._files or path in self.empty for path in tasks.paths(self.recipe, shard))
+        paths = tasks.make_shard_paths(self.recipe, shard)
+        return all(path in self._files or path in self.empty for path in paths)
 
-    def _enter(self, result: TaskResult) -> None:
-        """Note a shard's files. A shard that is repeated may gain or lose the rows of a file."""
+    def _enter_shard(self, result: TaskResult) -> None:
+        """Enter the files of a shard, in place of the files of an earlier result of this shard."""
         for path in result.empty:
             self._files.pop(path, None)
         self._files |= {file.path: file for file in result.files}
         self.empty -= {file.path for file in result.files}
         self.empty |= set(result.empty)
-        self._new += 1
+        self._new_shards += 1
 
-    def _holds(self, files: Iterable[File]) -> bool:
-        found = ((self.directory / file.path, file.sha256) for file in files)
-        return all(path.is_file() and sha256_file(path) == digest for path, digest in found)
+    def _has_files(self, files: Iterable[File]) -> bool:
+        """Return whether all files are in the directory, unchanged."""
+        for file in files:
+            path = self.directory / file.path
+            if not path.is_file() or hash_file(path) != file.sha256:
+                return False
+        return True

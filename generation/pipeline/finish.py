@@ -1,194 +1,435 @@
-"""The end of a run: raw shards to finished configs, group by group, and the counts that the card shows.
+"""The end of a run: raw shards to finished configs, group by group, and the manifest's counts.
 
-Sampled negatives (DINO section 4: "for each x1, we sample two x2's from other dataset entries") would need all second
-sentences at once. Instead, those of a shard come from partner shards: the one half the source away, since sources are
-often ordered by topic, then those after it, until the split has ``POOL`` pairs or ``PARTNERS`` shards were read. Within
-the pool a hash of (seed, source sentence, number) chooses.
+Sampled negatives (DINO section 4: "for each x1, we sample two x2's from other dataset entries")
+would need all second sentences at once. Instead, the negatives of a shard come from partner shards:
+first the shard half the source away, since sources are often ordered by topic, then the shards
+after it, until the split has ``POOL_PAIRS`` pairs or ``MOST_PARTNER_SHARDS`` shards were read.
+Within this pool a hash of (seed, source sentence, number) chooses.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
-from generation.inputs.sources import SeenTexts
-from generation.pipeline import tasks
-from generation.pipeline.directory import DatasetRun
-from generation.pipeline.tasks import Executor, FinishGroup, Group, Read, Row, Shard, TaskResult, with_files
-from generation.rows import pairs
-from generation.rows.counts import WORDS, Tally, TextLength
-from generation.rows.filters import filtered
-from hub.contract.recipe import DatasetRecipe, config_features, config_name, verified_columns
-from hub.contract.run_dir import File
-from hub.contract.schema import DUPLICATE, SAMPLED
-from hub.contract.shards import Parts, read_shard
-from hub.errors import RunError
+from sts_dino.generation.inputs.sources import SeenTexts
+from sts_dino.generation.pipeline import tasks
+from sts_dino.generation.pipeline.directory import DatasetRun
+from sts_dino.generation.pipeline.tasks import Executor, FinishGroup, Group, Read, Shard, TaskResult
+from sts_dino.generation.rows import pairs
+from sts_dino.generation.rows.filters import filter_rows
+from sts_dino.generation.rows.verification import Row, choose_likeliest_label, compute_label_bias
+from sts_dino.hub.contract.recipe import (
+    DatasetRecipe,
+    build_config_features,
+    format_config_name,
+    get_verified_columns,
+)
+from sts_dino.hub.contract.run_dir import File
+from sts_dino.hub.contract.schema import DUPLICATE, SAMPLED
+from sts_dino.hub.contract.shards import Parts, read_shard, write_loading_file
+from sts_dino.hub.errors import RunError
 
-POOL = 256  # pairs that sampled negatives are chosen from, if so many can be had
-PARTNERS = 16  # shards read for them, at most
+POOL_PAIRS = 256  # pairs that sampled negatives are chosen from, if so many can be had
+MOST_PARTNER_SHARDS = 16  # shards read for them, at most
+
+
+@dataclass(frozen=True)
+class TextLength:
+    """How the length of a text is measured.
+
+    ``unit``: words or tokens. ``tokenizer``: the model whose tokenizer counts tokens; None for
+    words. ``measure``: returns the length of a text.
+    """
+
+    unit: str
+    tokenizer: str | None
+    measure: Callable[[str], int]
+
+
+LENGTH_IN_WORDS = TextLength("words", None, lambda text: len(text.split()))
+
+
+class Tally:
+    """Counts of kept and rejected texts and of text lengths, which add up in any order."""
+
+    def __init__(self) -> None:
+        self.kept = Counter[tuple[int | None, str]]()  # (shots, label)
+        self.rejected = Counter[tuple[int | None, str, str]]()  # (shots, label, reason)
+        self.lengths = Counter[tuple[str, int]]()  # (label, length)
+        self.likeliest = Counter[tuple[int | None, str, str]]()  # (shots, target, likeliest label)
+        self.sampled = 0  # sampled negatives
+
+    def add_raw(self, shots: int | None, raw: Sequence[Row], recipe: DatasetRecipe) -> None:
+        """Count the label that each raw text of a shard fits best.
+
+        A recipe without verification has no likelihoods, and nothing is counted.
+        """
+        if recipe.verification:
+            bias = compute_label_bias(raw, recipe)
+            self.likeliest.update(
+                (shots, row["target"], choose_likeliest_label(row, bias)) for row in raw
+            )
+
+    def add_kept(
+        self, shots: int | None, rows: Sequence[Row], measure: Callable[[str], int]
+    ) -> None:
+        """Count kept rows of a shot count, and the lengths of their second texts.
+
+        ``measure``: returns the length of a text.
+        """
+        self.kept.update((shots, row["target"]) for row in rows)
+        self.lengths.update((row["target"], measure(row["text2"])) for row in rows)
+
+    def add_rejected(self, shots: int | None, rows: Sequence[Row]) -> None:
+        """Count rejected rows."""
+        self.rejected.update((shots, row["target"], row["reason"]) for row in rows)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the counts as JSON: lists of key and number."""
+        facts: dict[str, Any] = {"sampled": self.sampled}
+        for name, counter in self._list_counters():
+            facts[name] = [[*key, count] for key, count in sorted(counter.items(), key=repr)]
+        return facts
+
+    def add_json(self, facts: dict[str, Any]) -> None:
+        """Add the counts of another tally's ``to_json``."""
+        self.sampled += facts["sampled"]
+        for name, counter in self._list_counters():
+            for *key, count in facts[name]:
+                counter[tuple(key)] += count
+
+    def _list_counters(self) -> list[tuple[str, Counter[Any]]]:
+        names = ("lengths", "kept", "rejected", "likeliest")
+        return [(name, getattr(self, name)) for name in names]
+
+    def make_counts(self, recipe: DatasetRecipe, length: TextLength) -> dict[str, Any]:
+        """Return the manifest's counts of texts.
+
+        ``kept`` + ``rejected`` = ``requested``, in all and for every label. ``likeliest``: label
+        asked for → label that the text fits best by its likelihoods → raw texts.
+        """
+        # by label
+        labels = [label.name for label in recipe.written_labels]
+        by_label = {}
+        lengths: dict[str, dict[str, int]] = {label: {} for label in labels}
+        for label in labels:
+            reasons = self._count_reasons(label=label)
+            by_label[label] = {**self._count_texts(label=label), "reasons": reasons}
+        for (label, size), count in sorted(self.lengths.items()):
+            lengths[label][str(size)] = count
+
+        # in all, and what only some recipes have
+        counts: dict[str, Any] = {
+            **self._count_texts(),
+            "rejected": self._count_reasons(),
+            "sampled_negatives": self.sampled,
+            "by_label": by_label,
+            "token_lengths": {
+                "unit": length.unit,
+                "tokenizer": length.tokenizer,
+                "by_label": lengths,
+            },
+        }
+        if recipe.few_shot:
+            counts["variants"] = {
+                f"{shots}shot": self._count_texts(shots=shots)
+                for shots in tasks.group_variants(recipe)
+            }
+        if recipe.verification:
+            likeliest = {target: dict.fromkeys(labels, 0) for target in labels}
+            for (_, target, label), count in self.likeliest.items():
+                likeliest[target][label] += count
+            counts["likeliest"] = likeliest
+        return counts
+
+    def _count_texts(self, label: str | None = None, shots: int | None = None) -> dict[str, int]:
+        """Return requested, kept and rejected texts, of one label or shot count if it is given."""
+        rejected = sum(self._count_reasons(label, shots).values())
+        kept_count = 0
+        for (kept_shots, kept_label), count in self.kept.items():
+            if label in (None, kept_label) and shots in (None, kept_shots):
+                kept_count += count
+        return {"requested": kept_count + rejected, "kept": kept_count, "rejected": rejected}
+
+    def _count_reasons(self, label: str | None = None, shots: int | None = None) -> dict[str, int]:
+        """Return rejected texts by reason, of one label or shot count if it is given."""
+        reasons = Counter[str]()
+        for (rejected_shots, rejected_label, reason), count in self.rejected.items():
+            if label in (None, rejected_label) and shots in (None, rejected_shots):
+                reasons[reason] += count
+        return dict(sorted(reasons.items()))
+
+    def require_every_label(self, recipe: DatasetRecipe, directory: object) -> None:
+        """Raise RunError naming ``directory`` when a label has no kept row at a shot count."""
+        for shots in tasks.group_variants(recipe):
+            for label in recipe.written_labels:
+                if not self.kept[shots, label.name]:
+                    at_shots = "" if shots is None else f" at {shots} shots"
+                    reasons = self._count_reasons(label.name, shots)
+                    raise RunError(
+                        f"{directory}: label {label.name!r}",
+                        f"no row is left of it{at_shots} (rejected: {reasons})",
+                        hint="use a stronger model, other instructions or more source sentences",
+                    )
 
 
 class RawRows:
-    """The rows of finished shards. ``empty``: files that were not written, for want of rows."""
+    """Reads the raw and rejected rows of finished shards.
+
+    Args:
+        recipe: the dataset's recipe.
+        read: gives a file of the run directory.
+        empty: paths that have no file, because the shard has no such row.
+    """
 
     def __init__(self, recipe: DatasetRecipe, read: Read, empty: frozenset[str]):
-        self.recipe, self._read, self._empty = recipe, read, empty
-        self.pairs = lru_cache(maxsize=PARTNERS)(self._pairs)
+        self.recipe = recipe
+        self._read = read
+        self._empty = empty
+        self._get_pairs = lru_cache(maxsize=MOST_PARTNER_SHARDS)(self._read_pairs)
 
-    def all(self, shard: Shard, columns: Sequence[str] | None = None, rejected: bool = False) -> list[Row]:
-        """All raw, or all rejected, rows of a shard."""
-        path = tasks.paths(self.recipe, shard)[rejected]
+    def read_raw(self, shard: Shard, columns: Sequence[str] | None = None) -> list[Row]:
+        """Return the raw rows of a shard, with all columns or some."""
+        return self._read_file(tasks.make_shard_paths(self.recipe, shard).raw, columns)
+
+    def read_rejected(self, shard: Shard, columns: Sequence[str]) -> list[Row]:
+        """Return some columns of a shard's rejected rows."""
+        return self._read_file(tasks.make_shard_paths(self.recipe, shard).rejected, columns)
+
+    def _read_file(self, path: str, columns: Sequence[str] | None) -> list[Row]:
         return [] if path in self._empty else read_shard(self._read(path), columns)
 
-    def pool(self, shard: Shard, split: str) -> list[pairs.Pair]:
-        """The (text1, text2) of one split that a shard's sampled negatives are chosen from."""
-        found = list[pairs.Pair]()
-        for partner in partners(shard):
-            found += self.pairs(partner)[split]
-            if len(found) >= POOL:
-                break
-        return found
+    def collect_pool(self, shard: Shard, split: str) -> list[pairs.Pair]:
+        """Return the pairs of a split from which a shard's sampled negatives are chosen.
 
-    def _pairs(self, shard: Shard) -> dict[str, list[pairs.Pair]]:
-        columns = ("text1", "text2", "target", *verified_columns("raw", self.recipe))
-        kept, _ = filtered(self.all(shard, columns), self.recipe)
-        splits = pairs.by_split(kept, self.recipe)
-        return {name: [(row["text1"], row["text2"]) for row in rows] for name, rows in splits.items()}
+        The list is empty where the schema has no sampled negatives.
+        """
+        pool: list[pairs.Pair] = []
+        if self.recipe.dataset_schema.sampled_negatives:
+            for partner in list_partners(shard):
+                pool += self._get_pairs(partner)[split]
+                if len(pool) >= POOL_PAIRS:
+                    break
+        return pool
+
+    def _read_pairs(self, shard: Shard) -> dict[str, list[pairs.Pair]]:
+        columns = ("text1", "text2", "target", *get_verified_columns("raw", self.recipe))
+        kept_rows, _ = filter_rows(self.read_raw(shard, columns), self.recipe)
+        shard_pairs = {}
+        for split, rows in pairs.split_rows(kept_rows, self.recipe).items():
+            shard_pairs[split] = [(row["text1"], row["text2"]) for row in rows]
+        return shard_pairs
 
 
-def partners(shard: Shard) -> list[Shard]:
-    """The shards that sampled negatives of ``shard`` may come from, the first one first."""
-    steps = range(min(shard.blocks, PARTNERS))
-    blocks = [(shard.block + shard.blocks // 2 + step) % shard.blocks for step in steps]
-    return [Shard(shard.variant, block, shard.blocks) for block in blocks]
+def list_partners(shard: Shard) -> list[Shard]:
+    """Return the shards that a shard's sampled negatives may come from, the first one first."""
+    start = shard.block + shard.blocks // 2
+    partners = []
+    for step in range(min(shard.blocks, MOST_PARTNER_SHARDS)):
+        partners.append(Shard(shard.variant, (start + step) % shard.blocks, shard.blocks))
+    return partners
 
 
 def finish_group(
-    recipe: DatasetRecipe, task: FinishGroup, read: Read, length: Callable[[str], int], seen: SeenTexts | None = None
+    recipe: DatasetRecipe,
+    task: FinishGroup,
+    read: Read,
+    measure: Callable[[str], int],
+    seen_texts: SeenTexts | None = None,
 ) -> tuple[TaskResult, list[Row]]:
-    """Finish a group: its result (facts: ``Tally.parts``), and the rows rejected as duplicates of an earlier shard's.
+    """Finish a group of shards.
 
-    ``seen``: the (text, label) of all earlier shards, for the schema ``text``.
+    Args:
+        recipe: the dataset's recipe.
+        task: the group.
+        read: gives a file of the run directory.
+        measure: the length of a text.
+        seen_texts: the (text, label) of all earlier shards, for the schema ``text``.
+
+    Returns:
+        The group's result (facts: ``Tally.to_json``), and the rows rejected as duplicates of an
+        earlier shard's.
     """
-    raw, tally, shots = RawRows(recipe, read, task.empty), Tally(), task.group.shots
-    files, late = dict[str, list[Row]](), list[Row]()
+    raw_rows = RawRows(recipe, read, task.empty)
+    tally = Tally()
+    shots = task.group.shots
+    files = defaultdict[str, list[Row]](list)
+    duplicates: list[Row] = []
     for shard in task.group.shards:
-        tally.reject(shots, raw.all(shard, ("target", "reason"), rejected=True))
-        rows = raw.all(shard)
-        tally.verify(shots, rows, recipe)
-        kept = pairs.scored(filtered(rows, recipe)[0], rows, recipe)
-        if seen is not None:
-            new = [seen.add(f"{row['target']}\n{row['text2']}") for row in kept]
-            late += [{**row, "reason": DUPLICATE} for row, is_new in zip(kept, new, strict=True) if not is_new]
-            kept = [row for row, is_new in zip(kept, new, strict=True) if is_new]
-        tally.keep(shots, kept, length)
-        for split, of_split in pairs.by_split(kept, recipe).items():
-            pool = raw.pool(shard, split) if recipe.dataset_schema.sampled_negatives else []
-            for config, finished in pairs.finished_rows(of_split, pool, recipe).items():
-                if finished:
-                    files.setdefault(task.group.path(config, split), []).extend(finished)
-                tally.sampled += sum(row.get("target") == SAMPLED for row in finished)
-    tally.reject(shots, late)
-    return with_files(TaskResult(key=task.key, task=task, facts=tally.parts()), recipe, files), late
+        # filter and score the shard's rows
+        tally.add_rejected(shots, raw_rows.read_rejected(shard, ("target", "reason")))
+        raw = raw_rows.read_raw(shard)
+        tally.add_raw(shots, raw, recipe)
+        filtered, _ = filter_rows(raw, recipe)
+        kept_rows = pairs.add_scores(filtered, raw, recipe)
+        if seen_texts is not None:
+            kept_rows, repeated = _split_off_duplicates(kept_rows, seen_texts)
+            duplicates += repeated
+        tally.add_kept(shots, kept_rows, measure)
+
+        # make the rows of every finished config
+        for split, of_split in pairs.split_rows(kept_rows, recipe).items():
+            pool = raw_rows.collect_pool(shard, split)
+            for config, rows in pairs.make_finished_rows(of_split, pool, recipe).items():
+                files[task.group.make_path(config, split)] += rows
+                tally.sampled += sum(row.get("target") == SAMPLED for row in rows)
+    tally.add_rejected(shots, duplicates)
+    result = TaskResult(key=task.key, task=task, facts=tally.to_json())
+    return tasks.add_files(result, recipe, files), duplicates
 
 
-def files_read(recipe: DatasetRecipe, group: Group) -> set[str]:
-    """Every file that finishing a group may read."""
-    own = {path for shard in group.shards for path in tasks.paths(recipe, shard)}
-    if not recipe.dataset_schema.sampled_negatives:
-        return own
-    far = {partner for shard in group.shards for partner in partners(shard)}
-    return own | {tasks.paths(recipe, partner)[0] for partner in far}
+def _split_off_duplicates(
+    rows: Sequence[Row], seen_texts: SeenTexts
+) -> tuple[list[Row], list[Row]]:
+    """Return the rows whose (text, label) is new, and the others with their reason."""
+    new = []
+    repeated = []
+    for row in rows:
+        if seen_texts.add(f"{row['target']}\n{row['text2']}"):
+            new.append(row)
+        else:
+            repeated.append({**row, "reason": DUPLICATE})
+    return new, repeated
+
+
+def list_input_files(recipe: DatasetRecipe, group: Group) -> set[str]:
+    """Return every file that finishing a group may read."""
+    paths: set[str] = set()
+    for shard in group.shards:
+        paths.update(tasks.make_shard_paths(recipe, shard))
+        if recipe.dataset_schema.sampled_negatives:
+            for partner in list_partners(shard):
+                paths.add(tasks.make_shard_paths(recipe, partner).raw)
+    return paths
 
 
 def finish(
-    run: DatasetRun, blocks: int, sources: int, length: TextLength = WORDS, executor: Executor | None = None
+    run: DatasetRun,
+    blocks: int,
+    sources: int,
+    length: TextLength = LENGTH_IN_WORDS,
+    executor: Executor | None = None,
 ) -> None:
     """Write the finished configs from the raw shards, count everything, mark the run complete.
 
-    ``executor`` does it group by group, and counts lengths as ``length`` does; without one this process does. A group
-    that an earlier start finished from the same raw files is kept.
+    A group that an earlier start finished from the same raw files is kept. Raises RunError when a
+    label has no row left.
 
-    Raises RunError when a label has no row left.
+    Args:
+        run: the run, all its shards written.
+        blocks: blocks of source sentences.
+        sources: source sentences.
+        length: how the length of a text is measured.
+        executor: finishes the groups, and measures lengths as ``length`` does; None: this process.
     """
-    tally, files = Tally(), list[File]()
-    distinct = run.recipe.dataset_schema.distinct
-    for result in _texts(run, blocks, length) if distinct else _groups(run, blocks, length, executor):
-        tally.add(result.facts)
+    # finish the groups
+    if run.recipe.dataset_schema.distinct:
+        results = _finish_distinct_texts(run, blocks, length)
+    else:
+        results = _finish_groups(run, blocks, length, executor)
+    tally = Tally()
+    files: list[File] = []
+    for result in results:
+        tally.add_json(result.facts)
         files += result.files
     if run.base is None:  # else the dataset has rows of every label
-        _check_labels(run, tally)
-    run.record(files)
-    before, splits = run.manifest.counts, dict[str, Counter[str]]()
+        tally.require_every_label(run.recipe, run.directory)
+    run.update_manifest(files)
+
+    # count texts and rows, then mark the run complete
+    splits = defaultdict[str, Counter[str]](Counter)
     for file in run.manifest.files:
         if file.config and file.split and file.rows is not None:
-            splits.setdefault(file.config, Counter())[file.split] += file.rows
-    kept = ("sources_skipped", "sources_rejected", "empty_shards")
-    counts = {name: before[name] for name in kept if before.get(name)}
-    run.record([], counts={**counts, "sources": sources, **tally.counts(run.recipe, length), "splits": splits})
-    run.record([], complete=True)
+            splits[file.config][file.split] += file.rows
+    counts: dict[str, Any] = {}
+    for name in ("sources_skipped", "sources_rejected", "empty_shards"):
+        if run.manifest.counts.get(name):
+            counts[name] = run.manifest.counts[name]
+    counts |= {"sources": sources, **tally.make_counts(run.recipe, length), "splits": dict(splits)}
+    run.update_manifest(counts=counts)
+    write_loading_file(run.directory, run.manifest, run.recipe.configs)
+    run.update_manifest(complete=True)
 
 
-def _groups(run: DatasetRun, blocks: int, length: TextLength, executor: Executor | None) -> Iterator[TaskResult]:
-    """Every group, those first that an earlier start finished from the same raw files."""
-    raw = run.raw_digest()
-    done = run.finished_groups(raw)
-    yield from done.values()
-    left = (task for group in tasks.groups(run.recipe, blocks) if (task := _task(run, group)).key not in done)
-    read = run.directory.joinpath
-    here = (finish_group(run.recipe, task, read, length.of)[0] for task in left)
-    for result in executor.run_tasks(left) if executor else here:
-        yield run.journalled(result.with_(raw=raw))
+def _finish_groups(
+    run: DatasetRun, blocks: int, length: TextLength, executor: Executor | None
+) -> Iterator[TaskResult]:
+    """Yield every group, those first that an earlier start finished from the same raw files."""
+    raw_digest = run.hash_raw_files()
+    finished = run.find_finished_groups(raw_digest)
+    yield from finished.values()
+
+    all_tasks = (_make_task(run, group) for group in tasks.iter_groups(run.recipe, blocks))
+    missing = (task for task in all_tasks if task.key not in finished)
+    if executor is not None:
+        results = executor.run_tasks(missing)
+    else:
+        read = run.directory.joinpath
+        results = (finish_group(run.recipe, task, read, length.measure)[0] for task in missing)
+    for result in results:
+        yield run.store_result(result.replace(raw=raw_digest))
 
 
-def _task(run: DatasetRun, group: Group) -> FinishGroup:
-    return FinishGroup(group, frozenset(run.empty & files_read(run.recipe, group) if run.empty else ()))
+def _make_task(run: DatasetRun, group: Group) -> FinishGroup:
+    return FinishGroup(group, frozenset(run.empty & list_input_files(run.recipe, group)))
 
 
-def _texts(run: DatasetRun, blocks: int, length: TextLength) -> Iterator[TaskResult]:
-    """Finish the text form here and in order: whether a text stands in an earlier shard, only one who saw them knows.
+def _finish_distinct_texts(
+    run: DatasetRun, blocks: int, length: TextLength
+) -> Iterator[TaskResult]:
+    """Finish the schema ``text`` in this process and in order.
 
-    The late ones are in one file of rejected rows after the shards'. Nothing is journalled: a new start has to see
-    all rows again.
+    Whether a text is new depends on all earlier shards. The duplicates of their texts are in one
+    file of rejected rows after the shards'. Nothing is journalled: a new start has to see all rows
+    again.
     """
-    seen, late = SeenTexts(), dict[int | None, Parts]()
+    seen_texts = SeenTexts()
+    late: dict[int | None, Parts] = {}  # shots → rows rejected as duplicates of earlier shards'
     try:
-        for task in (_task(run, group) for group in tasks.groups(run.recipe, blocks)):
-            shots = task.group.shots
-            if shots not in late:
-                seen, late[shots] = _seen_before(run, shots), _late_parts(run, shots, blocks)
-            result, duplicates = finish_group(run.recipe, task, run.directory.joinpath, length.of, seen)
-            late[shots].add(duplicates)
-            yield run.place(result)
+        # finish group after group; each shot count has its own texts
+        for group in tasks.iter_groups(run.recipe, blocks):
+            if group.shots not in late:
+                seen_texts = _collect_base_texts(run, group.shots)
+                late[group.shots] = _open_late_parts(run, group.shots, blocks)
+            result, duplicates = finish_group(
+                run.recipe,
+                _make_task(run, group),
+                run.directory.joinpath,
+                length.measure,
+                seen_texts,
+            )
+            late[group.shots].add(duplicates)
+            yield run.write_files(result)
+
+        # then the files of duplicates
         for parts in late.values():
-            yield TaskResult(key="late", files=tuple(run.named(parts)), facts=Tally().parts())
+            files = tuple(run.name_parts(parts))
+            yield TaskResult(key="late", files=files, facts=Tally().to_json())
     finally:
         for parts in late.values():
             parts.discard()
 
 
-def _seen_before(run: DatasetRun, shots: int | None) -> SeenTexts:
-    """The (text, label) that the run has before its first shard: those of the run that its rows are added to."""
-    seen = SeenTexts()
+def _collect_base_texts(run: DatasetRun, shots: int | None) -> SeenTexts:
+    """Return the (text, label) of the finished run that the rows are added to, if any."""
+    seen_texts = SeenTexts()
     if run.base is not None:
-        config = config_name(run.recipe.dataset_schema.labelled, shots)
-        for row in run.base.rows(config, ("text", "target")):
-            seen.add(f"{row['target']}\n{row['text']}")
-    return seen
+        config = format_config_name(run.recipe.dataset_schema.labelled, shots)
+        for row in run.base.read_rows(config, ("text", "target")):
+            seen_texts.add(f"{row['target']}\n{row['text']}")
+    return seen_texts
 
 
-def _late_parts(run: DatasetRun, shots: int | None, blocks: int) -> Parts:
-    config = config_name("rejected", shots)
-    before = blocks * sum(variant.shots == shots for variant in run.recipe.variants)
-    return Parts(run.directory, config, "train", config_features(config, run.recipe), None, before)
-
-
-def _check_labels(run: DatasetRun, tally: Tally) -> None:
-    for shots in dict.fromkeys(variant.shots for variant in run.recipe.variants):
-        for label in run.recipe.written_labels:
-            if tally.kept[shots, label.name]:
-                continue
-            reasons = {r: n for (count, name, r), n in tally.rejected.items() if (count, name) == (shots, label.name)}
-            asked = "" if shots is None else f" at {shots} shots"
-            problem = f"no row is left of it{asked} (rejected: {dict(sorted(reasons.items()))})"
-            hint = "use a stronger model, other instructions or more source sentences"
-            raise RunError(f"{run.directory}: label {label.name!r}", problem, hint=hint)
+def _open_late_parts(run: DatasetRun, shots: int | None, blocks: int) -> Parts:
+    config = format_config_name("rejected", shots)
+    shard_count = blocks * len(tasks.group_variants(run.recipe)[shots])
+    return Parts(
+        run.directory,
+        config,
+        "train",
+        build_config_features(config, run.recipe),
+        rows_per_file=None,
+        first=shard_count,
+    )

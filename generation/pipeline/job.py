@@ -1,153 +1,227 @@
-"""A dataset run from start to end: source sentences, shards of pairs, finished configs, and the manifest's entries."""
+"""A dataset run from start to end: source sentences, shards, finished configs, manifest."""
 
 import hashlib
 import json
+import logging
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from generation.backends.registry import with_dtype
-from generation.inputs import examples, sources
-from generation.inputs.prompts import load_prompts
-from generation.pipeline.code_digest import ROOT, versions
-from generation.pipeline.directory import BaseRun, DatasetRun
-from generation.pipeline.finish import finish
-from generation.pipeline.reporting import Progress, provenance
-from generation.pipeline.source_sentences import Scratch, SourceSentences, prepare
-from generation.pipeline.tasks import Executor, ExecutorSpec, StartExecutor, WriteShard
-from generation.pipeline.worker import local_executor, text_length
-from hub import cli
-from hub.contract import run_dir
-from hub.contract.published_paths import clone_of, published_path, remember
-from hub.contract.recipe import DatasetRecipe, LanguageModel
-from hub.contract.recipe_file import begin_run
-from hub.contract.run_dir import Manifest
-from hub.durable import sha256_file
-from hub.errors import InputError
-from hub.untrusted import require_safetensors
+from sts_dino.generation.backends.registry import resolve_model_dtype
+from sts_dino.generation.inputs import examples, sources
+from sts_dino.generation.inputs.prompts import load_prompts
+from sts_dino.generation.pipeline.code_digest import CODE_ROOT, get_versions
+from sts_dino.generation.pipeline.directory import BaseRun, DatasetRun
+from sts_dino.generation.pipeline.finish import finish
+from sts_dino.generation.pipeline.pilot_texts import get_pilot_path
+from sts_dino.generation.pipeline.reporting import Progress, make_provenance
+from sts_dino.generation.pipeline.source_sentences import (
+    Scratch,
+    SourceSentences,
+    prepare_sentences,
+)
+from sts_dino.generation.pipeline.tasks import Executor, ExecutorSpec, StartExecutor, WriteShard
+from sts_dino.generation.pipeline.worker import choose_text_length, start_local_executor
+from sts_dino.hub.contract import run_dir
+from sts_dino.hub.contract.published_paths import describe_clone, hide_folders, store_input_places
+from sts_dino.hub.contract.recipe import DatasetRecipe, LanguageModel
+from sts_dino.hub.contract.recipe_file import begin_run
+from sts_dino.hub.contract.run_dir import Manifest
+from sts_dino.hub.durable import hash_file
+from sts_dino.hub.errors import InputError
+from sts_dino.hub.untrusted import require_safetensors
 
-_READ = (".json", ".safetensors", ".txt", ".model", ".jinja")  # what transformers reads of a folder
+logger = logging.getLogger(__name__)
+
+# the suffixes of the files that transformers reads of a folder
+_MODEL_SUFFIXES = (".json", ".safetensors", ".txt", ".model", ".jinja")
 
 
 def generate(
     recipe: DatasetRecipe,
     directory: Path,
     command: str,
-    start: StartExecutor = local_executor,
+    start: StartExecutor = start_local_executor,
     base: BaseRun | None = None,
 ) -> Manifest:
-    """Generate the dataset in ``directory``, or finish it; a finished run stays as it is. Lock the directory first.
+    """Generate the dataset in ``directory``, or finish it; a finished run stays as it is.
 
-    ``start`` starts the executor, which changes no byte. ``command`` and the clone's commit are those of the first
-    start. ``base``: a finished run of the first of these source sentences; only those after them are used
-    (``pipeline.append``).
+    Lock the directory first. Raises InputError when it holds another run, or one that rows were
+    appended to and that is damaged.
 
-    Raises InputError when the directory holds another run, or one that rows were appended to and that is damaged.
+    Args:
+        recipe: the dataset's recipe.
+        directory: the run directory.
+        command: the command line, for the manifest; a resumed run keeps that of its first start.
+        start: starts the executor, which changes no byte.
+        base: a finished run of the first of these source sentences; only those after them are used
+            (``pipeline.append``).
     """
-    recipe = with_dtype(recipe)
-    inputs = input_hashes(recipe) | (base.inputs if base else run_dir.base_inputs(run_dir.read_manifest(directory)))
-    manifest = begin_run(directory, recipe, inputs, versions(recipe))
-    remember(directory, recipe.local_paths())
-    scratch = Scratch(directory, run_key(manifest))
+    # open the run directory
+    recipe = resolve_model_dtype(recipe)
+    inputs = hash_inputs(recipe)
+    if base is not None:
+        inputs |= base.inputs
+    else:
+        inputs |= run_dir.get_base_inputs(run_dir.read_manifest(directory))
+    manifest = begin_run(directory, recipe, inputs, get_versions(recipe))
+    store_input_places(directory, recipe.collect_local_paths())
+    scratch = Scratch(directory, compute_run_key(manifest.fingerprint, manifest.versions))
     if manifest.complete:
-        scratch.clear()  # a start that was killed right after its last word did not come to it
-        cli.say(f"{directory}: already complete, nothing to do")
+        scratch.clear()  # a start that was killed at its very end did not come to it
+        logger.info(f"{directory}: already complete, nothing to do")
         return manifest
-    if base is None and run_dir.base_inputs(manifest):
-        problem = "files of a dataset that rows were appended to are missing or damaged: one run cannot make them again"
-        hint = "remove the directory and take it from the Hub again: sts-dino release RECIPE --append --yes"
-        raise InputError(directory, problem, hint=hint)
-    if not manifest.provenance:  # a fresh start trusts nothing that an earlier run left
+    if base is None and run_dir.get_base_inputs(manifest):
+        raise InputError(
+            directory,
+            "files of a dataset that rows were appended to are missing or damaged: "
+            "one run cannot make them again",
+            hint="remove the directory and take it from the Hub again: "
+            "sts-dino release RECIPE --append --yes",
+        )
+
+    # a fresh start trusts nothing that an earlier run left
+    is_fresh = not manifest.provenance
+    if is_fresh:
         scratch.clear()
-    command = manifest.provenance.get("command", command)
-    code = manifest.provenance.get("code", {}) if manifest.provenance else clone_of(ROOT)
+        code = describe_clone(CODE_ROOT)
+    else:
+        command = manifest.provenance.get("command", command)
+        code = manifest.provenance.get("code", {})
+
     with ExitStack() as stack:
+        # start the executor
         try:
             prompts = load_prompts(recipe)
-            executor = stack.enter_context(start(ExecutorSpec(recipe, prompts, directory, scratch.notes.key)))
+            spec = ExecutorSpec(recipe, prompts, directory, scratch.notes.key)
+            executor = stack.enter_context(start(spec))
         except InputError:
-            if not manifest.provenance:  # a fresh start leaves nothing of a model or of examples that cannot serve
-                run_dir.withdraw(directory)
+            # a fresh start leaves nothing of a model or of examples that cannot serve
+            if is_fresh:
+                run_dir.remove_empty_run(directory)
             raise
+
+        # generate and finish the rows
         run = DatasetRun(directory, recipe, manifest, scratch.journal, base)
-        run.record([], provenance=provenance(recipe, executor, prompts, inputs, command, code))
-        firsts = prepare(run, scratch, executor, prompts)
-        write_shards(run, executor, firsts)
-        finish(run, firsts.blocks, firsts.total, text_length(recipe, executor.model.count_tokens), executor)
+        provenance = make_provenance(recipe, executor, prompts, inputs, command, code)
+        run.update_manifest(provenance=provenance)
+        sentences = prepare_sentences(run, scratch, executor, prompts)
+        write_missing_shards(run, executor, sentences)
+        length = choose_text_length(recipe, executor.model.count_tokens)
+        finish(run, sentences.blocks, sentences.total, length, executor)
     scratch.clear()
+    get_pilot_path(directory).unlink(missing_ok=True)
     return run.manifest
 
 
-def write_shards(run: DatasetRun, executor: Executor, firsts: SourceSentences) -> None:
-    """Write every shard that is missing, in the order of work."""
-    shards = run.shards(firsts.blocks)
-    missing = run.missing(shards)
-    run.count(shards_done=len(shards) - len(missing), shards_total=len(shards))
-    wanted = run.recipe.texts_per_source_sentence
-    total = firsts.total * len(run.recipe.variants) * wanted
-    left = wanted * sum(firsts.size(shard.block) for shard in missing)
-    tasks = (WriteShard(shard, tuple(firsts.block(shard.block))) for shard in missing)
-    in_progress = getattr(executor, "in_progress", lambda: 0.0)  # texts of other processes come with their shard
-    with Progress(run.recipe.name, total, total - left, run.directory, in_progress) as progress:
-        for result in executor.run_tasks(tasks, progress.tick):
-            run.add_shard(result, firsts.blocks)
-            progress.shard(result)
-    if missing:
-        run.show_progress(firsts.blocks)
+def write_missing_shards(run: DatasetRun, executor: Executor, sentences: SourceSentences) -> None:
+    """Generate every missing shard in the order of work, and show the progress.
 
-
-def run_key(manifest: Manifest) -> str:
-    """Which run and which code a scratch folder belongs to."""
-    return hashlib.sha256(json.dumps([manifest.fingerprint, manifest.versions], sort_keys=True).encode()).hexdigest()
-
-
-def input_hashes(recipe: DatasetRecipe) -> dict[str, str]:
-    """SHA-256 of every local file the run depends on (Hub inputs are pinned), by its published path.
-
-    A file of the model, or of a run with examples, keeps its folder's name. Raises InputError for a missing model and
-    for two files of one published path.
+    Args:
+        run: the run directory, to which shards and manifest are written.
+        executor: generates the shards.
+        sentences: the source sentences of all shards.
     """
-    shown = recipe.few_shot.examples if recipe.few_shot else None
-    own = str(Path(shown.path)) if shown and shown.path and Path(shown.path).is_dir() else None
+    shards = run.list_shards(sentences.blocks)
+    missing = run.find_missing_shards(shards)
+    run.set_counts(shards_done=len(shards) - len(missing), shards_total=len(shards))
+
+    # the texts of the whole run and those that are missing, for the progress bar
+    texts_per_sentence = run.recipe.texts_per_source_sentence
+    total = sentences.total * len(run.recipe.variants) * texts_per_sentence
+    missing_sentences = sum(sentences.count_block(shard.block) for shard in missing)
+    done_texts = total - missing_sentences * texts_per_sentence
+    # texts of other processes come with their shard
+    measure_in_progress = getattr(executor, "in_progress", lambda: 0.0)
+
+    shard_tasks = (WriteShard(shard, tuple(sentences.read_block(shard.block))) for shard in missing)
+    with Progress(
+        run.recipe.name, total, done_texts, run.directory, measure_in_progress
+    ) as progress:
+        for result in executor.run_tasks(shard_tasks, progress.count_texts):
+            run.add_shard(result, sentences.blocks)
+            progress.add_shard(result)
+    if missing:
+        run.write_progress(sentences.blocks)
+
+
+def compute_run_key(fingerprint: str, versions: Mapping[str, str]) -> str:
+    """Return the SHA-256 of a run's fingerprint and of the versions of libraries and code.
+
+    Unfinished results belong to the run with this key alone.
+    """
+    identity = json.dumps([fingerprint, versions], sort_keys=True)
+    return hashlib.sha256(identity.encode()).hexdigest()
+
+
+def hash_inputs(recipe: DatasetRecipe) -> dict[str, str]:
+    """Return the SHA-256 of every local file the run depends on, by its published path.
+
+    Inputs on the Hub are pinned. A file of the model, or of a run with examples, keeps its folder's
+    name. Raises InputError for a missing model and for two files of one published path.
+    """
     hashes: dict[str, str] = {}
-    for folder, paths in (
-        (None, sources.local_files(recipe.source)),
-        (own, examples.local_files(shown) if shown else []),
-        (recipe.model.path, model_files(recipe.model)),
-    ):
-        for path in filter(Path.is_file, paths):
-            inside = f"/{path.relative_to(folder).as_posix()}" if folder else ""
-            name, digest = published_path(folder or str(path)) + inside, sha256_file(path)
-            if hashes.setdefault(name, digest) != digest:
-                hint = "rename one: of paths that lead out of this folder, names alone are published"
-                raise InputError(path, f"has the name of another input, {name}", hint=hint)
+    _add_hashes(hashes, sources.list_source_files(recipe.source))
+    if recipe.few_shot is not None:
+        origin = recipe.few_shot.examples
+        folder = None
+        if origin.path and Path(origin.path).is_dir():
+            folder = str(Path(origin.path))
+        _add_hashes(hashes, examples.list_example_files(origin), folder)
+    _add_hashes(hashes, list_model_files(recipe.model), recipe.model.path)
     return hashes
 
 
-def model_files(model: LanguageModel) -> list[Path]:
-    """The local files that are the model: of a folder what transformers reads, or its ``gguf_file`` alone.
+def _add_hashes(hashes: dict[str, str], paths: list[Path], folder: str | None = None) -> None:
+    """Add the hash of each file; those in ``folder`` are named by its published path."""
+    for path in paths:
+        if not path.is_file():
+            continue
+        if folder is None:
+            name = hide_folders(str(path))
+        else:
+            name = f"{hide_folders(folder)}/{path.relative_to(folder).as_posix()}"
+        digest = hash_file(path)
+        if hashes.setdefault(name, digest) != digest:
+            raise InputError(
+                path,
+                f"has the name of another input, {name}",
+                hint="rename one: of paths that lead out of this folder, names alone are published",
+            )
 
-    Raises InputError when they are not there, named in another way, or hold their weights as a pickle.
+
+def list_model_files(model: LanguageModel) -> list[Path]:
+    """Return the local files of a model: those that transformers reads, or its GGUF file alone.
+
+    A model of the Hub or of a server has none. Raises InputError when the folder or GGUF file is
+    missing, when ``model.path`` names a GGUF file, or when weights are a pickle.
     """
     if not model.path:
         return []
+
+    # the folder
     folder = Path(model.path)
+    location = f"model.path {folder}"
     if folder.suffix == ".gguf" and folder.is_file():
-        hint = f"set model.path={folder.parent} and model.gguf_file={folder.name}"
-        raise InputError(f"model.path {folder}", "is a GGUF file, not a folder", hint=hint)
+        raise InputError(
+            location,
+            "is a GGUF file, not a folder",
+            hint=f"set model.path={folder.parent} and model.gguf_file={folder.name}",
+        )
     if not folder.is_dir():
-        raise InputError(f"model.path {folder}", "no such folder", hint="give the folder of a transformers model")
+        raise InputError(location, "no such folder", hint="give the folder of a transformers model")
+
+    # its GGUF file, or the files of a transformers model
+    gguf_names = sorted(path.name for path in folder.glob("*.gguf"))
     if model.gguf_file:
         file = folder / model.gguf_file
         if not file.is_file():
-            raise InputError(f"model.gguf_file {file}", "no such file", allowed=", ".join(_ggufs(folder)) or None)
+            allowed = ", ".join(gguf_names) or None
+            raise InputError(f"model.gguf_file {file}", "no such file", allowed=allowed)
         return [file]
-    files = sorted(path for path in folder.iterdir() if path.suffix in _READ)
-    if model.facts.local and not (folder / "config.json").is_file() and (held := _ggufs(folder)):
-        raise InputError(f"model.path {folder}", "holds GGUF files alone", hint=f"set model.gguf_file={held[0]}")
     if model.facts.local:
-        require_safetensors(folder, f"model.path {folder}", "transformers")
-    return files
-
-
-def _ggufs(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.glob("*.gguf"))
+        if gguf_names and not (folder / "config.json").is_file():
+            hint = f"set model.gguf_file={gguf_names[0]}"
+            raise InputError(location, "holds GGUF files alone", hint=hint)
+        require_safetensors(folder, location, "transformers")
+    return sorted(path for path in folder.iterdir() if path.suffix in _MODEL_SUFFIXES)

@@ -1,94 +1,134 @@
-"""What a run reports, none of which decides a row: progress and timing, the cost of a server, provenance."""
+"""Reports of a run, none of which decides a row: progress, timing, a server's cost, provenance."""
 
-import io
 import json
-import sys
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-from tqdm import tqdm
+from sts_dino.generation.inputs.prompts import Prompts
+from sts_dino.generation.pipeline.tasks import Executor, TaskResult
+from sts_dino.hub.contract.published_paths import hide_folders
+from sts_dino.hub.contract.recipe import DatasetRecipe
+from sts_dino.hub.durable import write_text
+from sts_dino.hub.process import measure_peak_rss_mb
+from sts_dino.hub.progress import ProgressBar
+from sts_dino.hub.untrusted import read_upstream
 
-from generation.inputs.prompts import Prompts
-from generation.pipeline.tasks import Executor, TaskResult
-from hub import cli
-from hub.contract.published_paths import published_path
-from hub.contract.recipe import DatasetRecipe
-from hub.durable import write_text
-from hub.process import peak_rss_mb
-from hub.untrusted import upstream_of
+logger = logging.getLogger(__name__)
 
-SECONDS = 60.0  # between two lines of a log file
-LINE = "{desc}: {n_fmt} of {total_fmt} texts, {remaining} left"
+UPDATE_SECONDS = 1.0  # between two updates of the bar
 
 
 class Progress(AbstractContextManager["Progress"]):
-    """A bar over the texts that a run wants, in a log file a line a minute; a context manager.
+    """A progress bar over the texts that a run wants, and the record of its seconds.
 
-    ``in_progress``: the work on unfinished texts, as a number of texts. ``NAME.timing.json`` beside the run directory,
-    unpublished, sums seconds and rows over all workers and starts.
+    ``NAME.timing.json`` beside the run directory, unpublished, sums seconds and rows over all
+    workers and starts.
+
+    Args:
+        name: the dataset's name.
+        total: texts that the run wants.
+        done_texts: texts that earlier starts wrote.
+        directory: the run directory.
+        measure_in_progress: returns the work on unfinished texts, as a number of texts.
     """
 
-    def __init__(self, name: str, total: int, done: int, directory: Path, in_progress: Callable[[], float]):
-        self._to_file, self._total, self._done = not sys.stderr.isatty(), total, done
-        self._in_progress = in_progress
-        form: dict[str, Any] = {"file": io.StringIO(), "bar_format": LINE} if self._to_file else {"file": sys.stderr}
-        self._bar = tqdm(total=total, initial=done, unit="text", desc=name, **form)
-        self._ended, self._thread = Event(), Thread(target=self._repeat, daemon=True)
+    def __init__(
+        self,
+        name: str,
+        total: int,
+        done_texts: int,
+        directory: Path,
+        measure_in_progress: Callable[[], float],
+    ):
+        self._total = total
+        self._done = done_texts
+        self._measure_in_progress = measure_in_progress
+        self._bar = ProgressBar(total=total, initial=done_texts, unit="text", desc=name)
+
+        # the sums of earlier starts
         self.path = directory.with_name(f"{directory.name}.timing.json")
-        self.seconds, self.rows = 0.0, 0
+        self.seconds = 0.0
+        self.rows = 0
         for leftover in self.path.parent.glob(f".{self.path.name}.*.tmp"):  # of a killed process
             leftover.unlink()
         if self.path.is_file():
-            found = json.loads(self.path.read_text(encoding="utf-8"))
-            self.seconds, self.rows = found["seconds"], found["rows"]
+            record = json.loads(self.path.read_text(encoding="utf-8"))
+            self.seconds = record["seconds"]
+            self.rows = record["rows"]
+
+        self._ended = Event()
+        self._thread = Thread(target=self._update_until_end, daemon=True)
         self._thread.start()
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
-        self._show()
+        self._update_bar()
         self._bar.close()
 
-    def _repeat(self) -> None:
-        while not self._ended.wait(SECONDS if self._to_file else 1.0):
-            self._show()
+    def _update_until_end(self) -> None:
+        while not self._ended.wait(UPDATE_SECONDS):
+            self._update_bar()
 
-    def _show(self) -> None:
-        self._bar.n = max(self._bar.n, min(self._total, int(self._done + self._in_progress())))
+    def _update_bar(self) -> None:
+        texts = int(self._done + self._measure_in_progress())
+        self._bar.n = max(self._bar.n, min(self._total, texts))
         self._bar.refresh()
-        if self._to_file:
-            cli.say(str(self._bar))
 
-    def tick(self, texts: int) -> None:
+    def count_texts(self, texts: int) -> None:
         """Count texts that are accepted or given up."""
         self._done += texts
 
-    def shard(self, result: TaskResult) -> None:
+    def add_shard(self, result: TaskResult) -> None:
         """Record the seconds and rows of a shard."""
         self.seconds += result.seconds
         self.rows += result.rows
-        record = {"seconds": round(self.seconds, 3), "rows": self.rows, "peak_rss_mb": peak_rss_mb()}
+        record = {
+            "seconds": round(self.seconds, 3),
+            "rows": self.rows,
+            "peak_rss_mb": measure_peak_rss_mb(),
+        }
         write_text(self.path, json.dumps(record) + "\n")
 
 
 @contextmanager
 def report_usage(writer: object, directory: Path) -> Iterator[None]:
-    """Run a block; then print and keep the ``usage`` of a writer that has one (a server), also when the block fails."""
+    """Run a block, then log and store the usage of a writer that counts it (a server).
+
+    The usage goes to ``NAME.usage.json`` beside the run directory, also when the block fails.
+
+    Args:
+        writer: the writer; its attribute ``usage`` is a mapping of counts, or missing.
+        directory: the run directory.
+    """
     try:
         yield
     finally:
-        if usage := getattr(writer, "usage", None):
-            write_text(directory.with_name(f"{directory.name}.usage.json"), json.dumps(usage) + "\n")
-            tokens = f"{usage['prompt_tokens']:,} prompt and {usage['completion_tokens']:,} completion tokens"
-            missing = f" ({usage['uncounted']:,} answers came without a count)" if usage["uncounted"] else ""
-            cost = "" if usage["cost"] is None else f", cost {usage['cost']:.4f}"
-            cli.say(f"used so far: {usage['answers']:,} answers, {tokens}{missing}{cost}")
+        usage = getattr(writer, "usage", None)
+        if usage:
+            path = directory.with_name(f"{directory.name}.usage.json")
+            write_text(path, json.dumps(usage) + "\n")
+            logger.info(f"used so far: {_describe_usage(usage)}")
 
 
-def provenance(
+def _describe_usage(usage: dict[str, Any]) -> str:
+    """Return answers, tokens and cost of a server in one line."""
+    tokens = (
+        f"{usage['prompt_tokens']:,} prompt and {usage['completion_tokens']:,} completion tokens"
+    )
+    text = f"{usage['answers']:,} answers, {tokens}"
+    if usage["uncounted"]:
+        text += f" ({usage['uncounted']:,} answers came without a count)"
+    if usage["cost"] is not None:
+        text += f", cost {usage['cost']:.4f}"
+    return text
+
+
+def make_provenance(
     recipe: DatasetRecipe,
     executor: Executor,
     prompts: Prompts,
@@ -96,25 +136,40 @@ def provenance(
     command: str,
     code: dict[str, str],
 ) -> dict[str, Any]:
-    """Provenance section of a manifest: command, model, source, examples; no key that the card may correct later.
+    """Return the provenance of a manifest: command, model, source, examples and code.
 
-    ``code``: the clone of the run's first start (``hub.contract.published_paths.clone_of``).
+    Keys that a card may correct later are not part of the provenance.
+
+    Args:
+        recipe: the dataset's recipe.
+        executor: describes the model.
+        prompts: describe the few-shot examples.
+        inputs: published path → SHA-256 of the local inputs.
+        command: the command line of the run's first start.
+        code: the clone of the run's first start (``published_paths.describe_clone``).
     """
+    # what every dataset has
     model = recipe.model
-    weights = [digest for path, digest in inputs.items() if path.endswith((".safetensors", ".gguf"))]
-    examples = prompts.provenance()
-    if recipe.few_shot:
-        examples["examples"]["sha256"] = inputs.get(published_path(str(recipe.few_shot.examples.path)))
-    return {
+    weights = [
+        digest for path, digest in inputs.items() if path.endswith((".safetensors", ".gguf"))
+    ]
+    provenance: dict[str, Any] = {
         "command": command,
         "model": {
-            "id": model.repo_id or (model.path and published_path(model.path)),
+            "id": model.repo_id or (model.path and hide_folders(model.path)),
             "revision": model.revision,
             "sha256": weights[0] if weights else None,
             **executor.describe(),
-            **upstream_of(model.path),
+            **read_upstream(model.path),
         },
-        "source": {"sha256": inputs.get(published_path(str(recipe.source.path)))},
-        **examples,
-        **({"code": code} if code else {}),
+        "source": {"sha256": inputs.get(hide_folders(str(recipe.source.path)))},
+        **prompts.describe_examples(),
     }
+
+    # few-shot examples from a file, and the clone
+    if recipe.few_shot:
+        path = hide_folders(str(recipe.few_shot.examples.path))
+        provenance["examples"]["sha256"] = inputs.get(path)
+    if code:
+        provenance["code"] = code
+    return provenance

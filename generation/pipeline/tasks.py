@@ -1,103 +1,153 @@
-"""Units of a run: shards and groups with their file names, tasks and their results, and what executes them.
+"""Units of a run: shards and groups with their file names, tasks with their results, executors.
 
-A shard is the unit of generation, a group of neighbouring shards that of finishing. Names follow from the recipe alone.
-A task's result is a function of the task, the recipe and the files it reads: it may be done again, in any order and
-place, without changing a byte.
+A shard is the unit of generation, a group of neighbouring shards that of finishing. Names follow
+from the recipe alone. A task's result is a function of the task, the recipe and the files it reads:
+it may be done again, in any order and place, without changing a byte.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pydantic import BaseModel, Field
 
-from generation.inputs.prompts import Prompts, TokenCounter
-from generation.inputs.sources import SourceSentence
-from generation.rows.filters import filtered
-from hub.contract.recipe import DatasetRecipe, Variant, config_features, config_name
-from hub.contract.run_dir import File, described
-from hub.contract.shards import ROWS_PER_FILE, shard_bytes, shard_path
+from sts_dino.generation.inputs.prompts import Prompts, TokenCounter
+from sts_dino.generation.inputs.sources import SourceSentence
+from sts_dino.generation.rows.filters import filter_rows
+from sts_dino.generation.rows.verification import Row
+from sts_dino.hub.contract.recipe import (
+    DatasetRecipe,
+    Variant,
+    build_config_features,
+    format_config_name,
+)
+from sts_dino.hub.contract.run_dir import File, describe_content
+from sts_dino.hub.contract.shards import ROWS_PER_FILE, encode_shard, format_shard_path
 
-Row = dict[str, Any]
 Tick = Callable[[int], object]  # gets every number of texts that are accepted or given up
 Read = Callable[[str], Path | bytes]  # a file of the run directory: its path, or its content
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The unit of work: the source sentences of one of ``blocks`` blocks, in one variant of the prompt."""
+    """The unit of generation: one of ``blocks`` blocks of source sentences, in one variant."""
 
     variant: Variant
     block: int
     blocks: int
 
 
+class ShardPaths(NamedTuple):
+    """The paths of a shard's raw and rejected rows, from the run directory."""
+
+    raw: str
+    rejected: str
+
+
 @dataclass(frozen=True)
 class Group:
-    """Neighbouring shards of one shot count whose finished rows share files; ``index`` counts from 0."""
+    """Neighbouring shards of one shot count, whose finished rows share files.
+
+    ``index``: the group's number among the ``total`` groups of the shot count, from 0.
+    """
 
     shots: int | None
     index: int
     total: int
     shards: tuple[Shard, ...]
 
-    def path(self, config: str, split: str) -> str:
-        """The group's file of a finished config."""
-        return shard_path(config_name(config, self.shots), split, self.index, self.total)
+    def make_path(self, config: str, split: str) -> str:
+        """Return the path of the group's file of a finished config."""
+        return format_shard_path(
+            format_config_name(config, self.shots), split, self.index, self.total
+        )
 
 
-def shards(recipe: DatasetRecipe, blocks: int) -> list[Shard]:
-    """All shards in the order of work: every block of a variant, then the next variant."""
+def list_shards(recipe: DatasetRecipe, blocks: int) -> list[Shard]:
+    """Return all shards in the order of work: every block of a variant, then the next variant."""
     return [Shard(variant, block, blocks) for variant in recipe.variants for block in range(blocks)]
 
 
-def paths(recipe: DatasetRecipe, shard: Shard) -> tuple[str, str]:
-    """The files of a shard's raw and rejected rows. The shards of a shot count's example sets follow each other."""
-    sets = sum(variant.shots == shard.variant.shots for variant in recipe.variants)
-    index, total = shard.variant.example_set * shard.blocks + shard.block, sets * shard.blocks
-    raw, rejected = (config_name(base, shard.variant.shots) for base in ("raw", "rejected"))
-    late = int(recipe.dataset_schema.distinct)  # one more file: texts that another shard holds already
-    return shard_path(raw, "train", index, total), shard_path(rejected, "train", index, total + late)
+def group_variants(recipe: DatasetRecipe) -> dict[int | None, list[Variant]]:
+    """Return the variants of each shot count, both in the recipe's order."""
+    by_shots: dict[int | None, list[Variant]] = {}
+    for variant in recipe.variants:
+        by_shots.setdefault(variant.shots, []).append(variant)
+    return by_shots
 
 
-def groups(recipe: DatasetRecipe, blocks: int) -> Iterator[Group]:
-    """The groups of a run, shot count by shot count, one in memory at a time; each shard belongs to one."""
-    size = shards_per_group(recipe)
-    for shots in dict.fromkeys(variant.shots for variant in recipe.variants):
-        variants = [variant for variant in recipe.variants if variant.shots == shots]
-        count = len(variants) * blocks
-        for index, start in enumerate(range(0, count, size)):
-            numbers = range(start, min(start + size, count))
-            members = tuple(Shard(variants[number // blocks], number % blocks, blocks) for number in numbers)
-            yield Group(shots, index, -(-count // size), members)
+def make_shard_paths(recipe: DatasetRecipe, shard: Shard) -> ShardPaths:
+    """Return the paths of a shard's files, which are numbered within the shot count.
+
+    All blocks of one example set come before the blocks of the next example set.
+    """
+    shots = shard.variant.shots
+    sets = Counter(variant.shots for variant in recipe.variants)[shots]
+    index = shard.variant.example_set * shard.blocks + shard.block
+    total = sets * shard.blocks
+    # one more file: texts that another shard holds already
+    rejected_total = total + int(recipe.dataset_schema.distinct)
+    return ShardPaths(
+        format_shard_path(format_config_name("raw", shots), "train", index, total),
+        format_shard_path(format_config_name("rejected", shots), "train", index, rejected_total),
+    )
 
 
-def shards_per_group(recipe: DatasetRecipe) -> int:
-    """The largest number that gives a finished file at most ``ROWS_PER_FILE`` rows; at least one."""
-    kept = len(recipe.written_labels) * min(recipe.decoding.max_attempts, recipe.postprocess.max_per_label)
-    sampled = recipe.postprocess.sampled_negatives if recipe.dataset_schema.sampled_negatives else 0
-    return max(1, ROWS_PER_FILE // (recipe.shard_size * (kept + sampled)))
+def iter_groups(recipe: DatasetRecipe, blocks: int) -> Iterator[Group]:
+    """Yield the groups of a run, shot count by shot count. Each shard belongs to one group.
+
+    ``blocks``: the number of shards of one variant.
+    """
+    size = count_shards_per_group(recipe)
+    for shots, variants in group_variants(recipe).items():
+        shard_count = len(variants) * blocks
+        group_count = ceil(shard_count / size)
+        for index in range(group_count):
+            start = index * size
+            shards = []
+            for number in range(start, min(start + size, shard_count)):
+                variant = variants[number // blocks]
+                shards.append(Shard(variant, number % blocks, blocks))
+            yield Group(shots, index, group_count, tuple(shards))
 
 
-def sources_per_file(recipe: DatasetRecipe) -> int:
-    """Rows of a file of the config ``sources``, which has at most a thousand files."""
+def count_shards_per_group(recipe: DatasetRecipe) -> int:
+    """Return the number of shards whose finished rows share a file, at least one.
+
+    So many shards have at most ``ROWS_PER_FILE`` finished rows.
+    """
+    kept_texts = min(recipe.decoding.max_attempts, recipe.postprocess.max_per_label)
+    rows = len(recipe.written_labels) * kept_texts
+    if recipe.dataset_schema.sampled_negatives:
+        rows += recipe.postprocess.sampled_negatives
+    return max(1, ROWS_PER_FILE // (recipe.shard_size * rows))
+
+
+def count_sources_per_file(recipe: DatasetRecipe) -> int:
+    """Return the rows of a file of the config ``sources``, which has at most a thousand files."""
     return max(ROWS_PER_FILE, (recipe.source.limit or 0) // 1_000)
 
 
-def folders(recipe: DatasetRecipe, source_sentences: int) -> dict[str, int]:
-    """Config → files of its folder when the run is complete, at most: a file without rows is not written."""
-    blocks, per_group = -(-source_sentences // recipe.shard_size), shards_per_group(recipe)
-    found = dict.fromkeys(recipe.configs, -(-source_sentences // sources_per_file(recipe)))  # that of ``sources`` stays
-    for shots in dict.fromkeys(variant.shots for variant in recipe.variants):
-        count = blocks * sum(variant.shots == shots for variant in recipe.variants)
-        late = int(recipe.dataset_schema.distinct)
-        finished = 2 * -(-count // per_group)  # train and validation
-        sizes = {"raw": count, "rejected": count + late, **dict.fromkeys(recipe.dataset_schema.finished, finished)}
-        found |= {name: size for base, size in sizes.items() if (name := config_name(base, shots)) in found}
-    return found
+def count_files(recipe: DatasetRecipe, source_sentences: int) -> dict[str, int]:
+    """Return the most files that each config of a complete run has.
+
+    There are fewer where a file would have no rows, as it is not written.
+    """
+    blocks = ceil(source_sentences / recipe.shard_size)
+    sizes = {"sources": ceil(source_sentences / count_sources_per_file(recipe))}
+    for shots, variants in group_variants(recipe).items():
+        shards = len(variants) * blocks
+        sizes[format_config_name("raw", shots)] = shards
+        sizes[format_config_name("rejected", shots)] = shards + int(recipe.dataset_schema.distinct)
+        for config in recipe.dataset_schema.finished:
+            train_and_validation = 2 * ceil(shards / count_shards_per_group(recipe))
+            sizes[format_config_name(config, shots)] = train_and_validation
+    return {config: sizes[config] for config in recipe.configs}
 
 
 @dataclass(frozen=True)
@@ -114,10 +164,10 @@ class WriteSourceSentences:
 
 @dataclass(frozen=True)
 class WriteShard:
-    """Generate the texts of a shard."""
+    """Generate the texts of a shard from its source sentences."""
 
     shard: Shard
-    firsts: tuple[SourceSentence, ...]
+    sentences: tuple[SourceSentence, ...]
 
     @property
     def key(self) -> str:
@@ -128,7 +178,7 @@ class WriteShard:
 
 @dataclass(frozen=True)
 class FinishGroup:
-    """Finish the raw rows of a group. ``empty``: files among its inputs that were not written, for want of rows."""
+    """Finish the raw rows of a group. ``empty``: its input files that have no rows, so no file."""
 
     group: Group
     empty: frozenset[str]
@@ -143,10 +193,12 @@ Task = WriteSourceSentences | WriteShard | FinishGroup
 
 
 class TaskResult(BaseModel, frozen=True, extra="forbid"):
-    """The result of a task. Without ``task`` and ``contents`` it is a line of JSON in a journal or a store.
+    """The result of a task; without ``task`` and ``contents`` a line of a journal or a store.
 
-    ``contents``: content of files that are neither in the run directory nor in a store. ``empty``: paths without rows.
-    ``facts``: JSON that the task's kind defines. ``rows``: accepted texts. ``raw``: digest of a group's raw files.
+    ``contents``: content of files that are neither in the run directory nor in a store. ``empty``:
+    paths without rows.
+    ``facts``: JSON that the task's kind defines. ``rows``: accepted texts. ``raw``: digest of a
+    group's raw files.
     """
 
     key: str
@@ -159,50 +211,69 @@ class TaskResult(BaseModel, frozen=True, extra="forbid"):
     task: Any = Field(default=None, exclude=True)
     contents: dict[str, bytes] = Field(default_factory=dict, exclude=True)
 
-    def line(self) -> bytes:
-        """One line of JSON, with infinities and lone surrogates."""
+    def to_line(self) -> bytes:
+        """Return one line of JSON, with infinities and lone surrogates."""
         return json.dumps(self.model_dump()).encode()
 
     @classmethod
-    def read(cls, line: bytes, task: Task | None = None) -> "TaskResult | None":
-        """The result in a line; None for a torn or foreign one."""
+    def from_line(cls, line: bytes, task: Task | None = None) -> "TaskResult | None":
+        """Return the result in a line; None for a torn or foreign line."""
         try:
-            found = cls.model_validate(json.loads(line))
+            result = cls.model_validate(json.loads(line))
         except (ValueError, RecursionError):
             return None
-        whole = found.model_fields_set == cls.model_fields.keys() - {"task", "contents"}
-        return found.with_(task=task) if whole else None
+        if result.model_fields_set != cls.model_fields.keys() - {"task", "contents"}:
+            return None
+        return result.replace(task=task)
 
-    def with_(self, **changes: Any) -> "TaskResult":
-        """The same with other values."""
+    def replace(self, **changes: Any) -> "TaskResult":
+        """Return a copy with other values."""
         return self.model_copy(update=changes)
 
 
-def shard_files(recipe: DatasetRecipe, task: WriteShard, raw: list[Row], failed: list[Row]) -> TaskResult:
-    """The files of one shard. A file without rows is not written: it could not be loaded.
+def make_shard_result(
+    recipe: DatasetRecipe, task: WriteShard, raw: Sequence[Row], failed: Sequence[Row]
+) -> TaskResult:
+    """Return the result of one shard, with its files in memory.
 
-    ``failed``: rows without a usable text; those that the filters reject join them, in the order of work.
+    A file without rows is not written, because the library datasets could not load it.
+
+    Args:
+        recipe: the dataset's recipe.
+        task: the task of the shard.
+        raw: rows with an accepted text.
+        failed: rejected rows without a usable text; the file adds the raw rows that the filters
+            reject.
     """
-    _, dropped = filtered(raw, recipe)
-    named = dict(zip(paths(recipe, task.shard), (raw, [*failed, *dropped]), strict=True))
-    empty = tuple(path for path, rows in named.items() if not rows)
-    return with_files(TaskResult(key=task.key, task=task, empty=empty, rows=len(raw)), recipe, named)
+    _, filtered_out = filter_rows(raw, recipe)
+    paths = make_shard_paths(recipe, task.shard)
+    rows = {paths.raw: raw, paths.rejected: [*failed, *filtered_out]}
+    empty = tuple(path for path in paths if not rows[path])
+    result = TaskResult(key=task.key, task=task, empty=empty, rows=len(raw))
+    return add_files(result, recipe, rows)
 
 
-def with_files(result: TaskResult, recipe: DatasetRecipe, rows: dict[str, list[Row]]) -> TaskResult:
-    """A result with parquet files in memory, by path, from their rows."""
-    files, contents = list[File](), dict[str, bytes]()
-    for path, of_file in rows.items():
-        if of_file:
+def add_files(
+    result: TaskResult, recipe: DatasetRecipe, rows: Mapping[str, Sequence[Row]]
+) -> TaskResult:
+    """Return a result with a parquet file in memory for each path that has rows."""
+    files = []
+    contents = {}
+    for path, file_rows in rows.items():
+        if file_rows:
             _, config, name = path.split("/")
-            contents[path] = shard_bytes(of_file, config_features(config, recipe))
-            facts = {"config": config, "split": name.split("-")[0], "rows": len(of_file)}
-            files.append(described(path, contents[path], **facts))
-    return result.with_(files=tuple(files), contents=contents)
+            split = name.split("-")[0]
+            contents[path] = encode_shard(file_rows, build_config_features(config, recipe))
+            files.append(
+                describe_content(
+                    path, contents[path], config=config, split=split, rows=len(file_rows)
+                )
+            )
+    return result.replace(files=tuple(files), contents=contents)
 
 
 class Executor(Protocol):
-    """Workers of one recipe, started by ``generation.run``."""
+    """Workers of one recipe, started by ``sts_dino.generation.run``."""
 
     @property
     def model(self) -> TokenCounter:
@@ -211,8 +282,9 @@ class Executor(Protocol):
     def run_tasks(self, tasks: Iterable[Task], tick: Tick = lambda _: None) -> Iterator[TaskResult]:
         """Do tasks; yield their results in any order.
 
-        ``tasks`` is read as workers become free, never far ahead. Every file of a result is either whole in the run
-        directory or handed over. The caller may stop listening; unfinished tasks are then abandoned.
+        ``tasks`` is read as workers become free, never far ahead. Every file of a result is either
+        whole in the run directory or handed over. The caller may stop listening; unfinished tasks
+        are then abandoned.
         """
 
     def describe(self) -> dict[str, Any]:
@@ -221,7 +293,14 @@ class Executor(Protocol):
 
 @dataclass(frozen=True)
 class ExecutorSpec:
-    """The run of an executor. ``run``: names recipe, inputs and code; results of another run are not used."""
+    """The run of an executor.
+
+    Args:
+        recipe: the dataset's recipe.
+        prompts: the prompts of the recipe.
+        directory: the run directory.
+        run: digest of recipe, inputs and code; results with another digest are not used.
+    """
 
     recipe: DatasetRecipe
     prompts: Prompts

@@ -1,4 +1,4 @@
-"""Worker: a language model that does a recipe's tasks; and the executor with one worker, in this process."""
+"""Worker: a language model that does a recipe's tasks; and the executor with one worker."""
 
 import time
 from collections import deque
@@ -7,16 +7,16 @@ from contextlib import contextmanager
 from itertools import groupby, tee
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
-from generation.backends.protocol import Request, Writer, complete
-from generation.backends.registry import load_writer
-from generation.inputs.prompts import Prompts
-from generation.inputs.row_seeds import row_seed
-from generation.inputs.sources import CountTokens, text_problem
-from generation.pipeline.finish import finish_group
-from generation.pipeline.reporting import report_usage
-from generation.pipeline.tasks import (
+from sts_dino.generation.backends.protocol import Request, Writer, complete
+from sts_dino.generation.backends.registry import load_writer
+from sts_dino.generation.inputs.prompts import Prompts
+from sts_dino.generation.inputs.row_seeds import make_seed
+from sts_dino.generation.inputs.sources import CountTokens, find_text_problem
+from sts_dino.generation.pipeline.finish import LENGTH_IN_WORDS, TextLength, finish_group
+from sts_dino.generation.pipeline.pilot_texts import use_pilot_texts
+from sts_dino.generation.pipeline.reporting import report_usage
+from sts_dino.generation.pipeline.tasks import (
     Executor,
     ExecutorSpec,
     Read,
@@ -25,24 +25,23 @@ from generation.pipeline.tasks import (
     Tick,
     WriteShard,
     WriteSourceSentences,
-    shard_files,
+    make_shard_result,
 )
-from generation.rows.attempts import write_shards
-from generation.rows.counts import WORDS, TextLength
-from generation.rows.filters import TextFilters
-from hub.contract.published_paths import published_path
-from hub.contract.recipe import DatasetRecipe, DecodingParameters, Variant
+from sts_dino.generation.rows.attempts import write_shards
+from sts_dino.generation.rows.filters import TextFilters
+from sts_dino.hub.contract.published_paths import hide_folders
+from sts_dino.hub.contract.recipe import DatasetRecipe, DecodingParameters, Variant
 
 
-class _Feed(Iterator[WriteShard]):
-    """Tasks that come one by one: it ends when there are none, and goes on when there are more."""
+class _TaskFeed(Iterator[WriteShard]):
+    """An iterator over waiting shards that ends when none waits, and resumes when one is added."""
 
     def __init__(self) -> None:
-        self.tasks = deque[WriteShard]()
+        self.waiting = deque[WriteShard]()
 
     def __next__(self) -> WriteShard:
-        if self.tasks:
-            return self.tasks.popleft()
+        if self.waiting:
+            return self.waiting.popleft()
         raise StopIteration
 
 
@@ -50,113 +49,183 @@ class Worker:
     """One language model with the prompts and filters of one recipe."""
 
     def __init__(self, recipe: DatasetRecipe, prompts: Prompts, writer: Writer):
-        self.recipe, self.prompts, self.writer = recipe, prompts, writer
+        self.recipe = recipe
+        self.prompts = prompts
+        self.writer = writer
         self._filters = TextFilters(recipe, prompts.sets)
-        self._begun = set[str]()  # keys of the shards of the stream that are not done
-        self._feed, self._stream = _Feed(), iter(list[TaskResult]())
+        # the stream of shards that earlier calls began, and the keys of those that are not done
+        self._feed = _TaskFeed()
+        self._stream: Iterator[TaskResult] = iter(())
+        self._begun: set[str] = set()
 
-    def do(self, task: Task, read: Read, ahead: Sequence[Task] = ()) -> TaskResult:
-        """Do a task; ``read`` gives the run's finished files. Shards ``ahead``, the next tasks, are begun meanwhile.
+    def do_task(self, task: Task, read: Read, ahead: Sequence[Task] = ()) -> TaskResult:
+        """Do a task and return its result.
 
         Raises InputError when a prompt and the token budget do not fit the model's context.
+
+        Args:
+            task: the task.
+            read: gives the run's finished files.
+            ahead: the next tasks; shards among them are begun meanwhile.
         """
         started = time.monotonic()
         if isinstance(task, WriteShard):
-            return self._write_next(task, ahead)
+            return self._write_next_shard(task, ahead)
         if isinstance(task, WriteSourceSentences):
-            result = self._source_sentences(task)
+            result = self._write_source_sentences(task)
         else:
-            result = finish_group(self.recipe, task, read, text_length(self.recipe, self.writer.count_tokens).of)[0]
-        return result.with_(seconds=time.monotonic() - started)
+            length = choose_text_length(self.recipe, self.writer.count_tokens)
+            result, _ = finish_group(self.recipe, task, read, length.measure)
+        return result.replace(seconds=time.monotonic() - started)
 
-    def _write_next(self, task: WriteShard, ahead: Sequence[Task]) -> TaskResult:
-        """The result of a shard, from the stream in which an earlier call began it, else from a new one."""
+    def _write_next_shard(self, task: WriteShard, ahead: Sequence[Task]) -> TaskResult:
+        """Return the result of a shard, and begin the shards ahead in the same stream.
+
+        An earlier call may have begun the shard in the current stream; otherwise a new stream
+        starts.
+        """
+        # feed the shards of its variant to the stream
         variant = task.shard.variant
         if task.key not in self._begun:
-            self._begun, self._feed = set(), _Feed()
-            self._stream = self.write(self._feed, variant)
-        for one in (task, *ahead):
-            if isinstance(one, WriteShard) and one.shard.variant == variant and one.key not in self._begun:
-                self._feed.tasks.append(one)
-                self._begun.add(one.key)
-        begun, self._begun = self._begun, set()  # an error ends the stream
+            self._begun = set()
+            self._feed = _TaskFeed()
+            self._stream = self.write_shards(self._feed, variant)
+        for next_task in (task, *ahead):
+            if (
+                isinstance(next_task, WriteShard)
+                and next_task.shard.variant == variant
+                and next_task.key not in self._begun
+            ):
+                self._feed.waiting.append(next_task)
+                self._begun.add(next_task.key)
+
+        # read its result; an error ends the stream, so that no shard counts as begun
+        begun = self._begun
+        self._begun = set()
         for result in self._stream:
             begun.discard(result.key)
-            if result.key == task.key:  # others were done elsewhere
+            if result.key == task.key:  # the others were done by another worker
                 self._begun = begun
                 return result
         raise AssertionError(f"no result for {task.key}")
 
-    def write(self, tasks: Iterable[Any], variant: Variant, tick: Tick = lambda _: None) -> Iterator[TaskResult]:
-        """Write shards of one variant, in order; the next ones are begun before one is done (``write_shards``)."""
-        (ahead, tasks), started = tee(tasks), time.monotonic()
-        sentences = map(attrgetter("firsts"), ahead)
-        written = write_shards(self.writer, self.prompts, self.recipe, sentences, tick, variant)
-        for task, (raw, failed) in zip(tasks, written, strict=False):
-            result = shard_files(self.recipe, task, raw, failed)
-            yield result.with_(seconds=time.monotonic() - started)
+    def write_shards(
+        self, tasks: Iterable[WriteShard], variant: Variant, tick: Tick = lambda _: None
+    ) -> Iterator[TaskResult]:
+        """Yield the results of shards of one variant, in order.
+
+        Later shards are begun before the first one is done (``rows.attempts.write_shards``).
+
+        Args:
+            tasks: the shards, which are read as the model needs further requests.
+            variant: shot count and example set of all shards.
+            tick: called with every number of texts that are accepted or given up.
+        """
+        started = time.monotonic()
+        ahead, tasks = tee(tasks)
+        # map resumes after its end, as the feed of tasks does
+        sentences = map(attrgetter("sentences"), ahead)
+        shard_rows = write_shards(self.writer, self.prompts, self.recipe, sentences, tick, variant)
+        for task, rows in zip(tasks, shard_rows, strict=False):
+            result = make_shard_result(self.recipe, task, rows.raw, rows.rejected)
+            yield result.replace(seconds=time.monotonic() - started)
             started = time.monotonic()
 
-    def _source_sentences(self, task: WriteSourceSentences) -> TaskResult:
-        """Facts: for every number a row of the config ``sources``, with a ``reason`` where it cannot be one.
+    def _write_source_sentences(self, task: WriteSourceSentences) -> TaskResult:
+        """Return a row of the config ``sources`` for every number, as the result's facts.
 
-        The labels' instructions take turns, cut after the quotation mark that opens the sentence; nucleus sampling at
+        A text that cannot be a source sentence has a ``reason``. The labels' instructions take
+        turns, cut after the quotation mark that opens the sentence; nucleus sampling at
         ``source.top_p`` without top-k (DINO sections 3 and 4).
         """
-        recipe, own = self.recipe, self.recipe.written_labels
-        labels = [own[number % len(own)] for number in task.numbers]
-        requests = [
-            Request(self.prompts.source_sentence_prefix(label), (), row_seed(recipe.seed, "x1", number))
-            for number, label in zip(task.numbers, labels, strict=True)
-        ]
+        # generate a text for each number
+        recipe = self.recipe
+        labels = []
+        requests = []
+        for number in task.numbers:
+            label = recipe.written_labels[number % len(recipe.written_labels)]
+            prefix = self.prompts.get_source_prefix(label)
+            labels.append(label)
+            requests.append(Request(prefix, (), make_seed(recipe.seed, "x1", number)))
         settings = DecodingParameters(
-            decay_constant=0.0, top_k=0, top_p=recipe.source.top_p, max_new_tokens=recipe.decoding.max_new_tokens
+            decay_constant=0.0,
+            top_k=0,
+            top_p=recipe.source.top_p,
+            max_new_tokens=recipe.decoding.max_new_tokens,
         )
         completions = complete(self.writer, requests, settings, recipe.decoding.batch_size)
-        rows = [
-            {
+
+        # make their rows
+        rows = []
+        for number, label, request, completion in zip(
+            task.numbers, labels, requests, completions, strict=True
+        ):
+            reason = completion.problem or self._find_source_problem(completion.text)
+            row = {
                 "source_id": f"{number:06d}",
                 "text": completion.text,
                 "instruction": label.name,
                 "seed": request.seed,
                 "log_prob": completion.log_prob,
-                "reason": completion.problem
-                or text_problem(completion.text, recipe.premise_tokens, self.writer.count_tokens)
-                or self._filters.reason(completion.text),
+                "reason": reason,
             }
-            for number, label, request, completion in zip(task.numbers, labels, requests, completions, strict=True)
-        ]
-        return TaskResult(key=task.key, task=task, facts=rows, rows=sum(row["reason"] is None for row in rows))
+            rows.append(row)
+        usable = sum(row["reason"] is None for row in rows)
+        return TaskResult(key=task.key, task=task, facts=rows, rows=usable)
+
+    def _find_source_problem(self, text: str) -> str | None:
+        problem = find_text_problem(text, self.recipe.premise_tokens, self.writer.count_tokens)
+        return problem or self._filters.find_reason(text)
 
 
-def text_length(recipe: DatasetRecipe, count_tokens: CountTokens) -> TextLength:
-    """How the card counts the length of a text: in the generator's tokens; behind a server mostly in words."""
+def choose_text_length(recipe: DatasetRecipe, count_tokens: CountTokens) -> TextLength:
+    """Return how the card measures the length of a text.
+
+    A local model counts its own tokens, and so does a server if the recipe limits the tokens of a
+    source sentence; any other length is in words. ``count_tokens``: the model's token counter.
+    """
     model = recipe.model
     if not model.facts.local and recipe.premise_tokens is None:
-        return WORDS
-    return TextLength("tokens", model.repo_id or published_path(model.path or ""), count_tokens)
+        return LENGTH_IN_WORDS
+    return TextLength("tokens", model.repo_id or hide_folders(model.path or ""), count_tokens)
 
 
 class LocalExecutor:
     """Executor with one worker, in this process."""
 
     def __init__(self, worker: Worker, directory: Path):
-        self.worker, self._directory = worker, directory
-        self.model, self.describe = worker.writer, worker.writer.describe
-        self.in_progress = getattr(worker.writer, "in_progress", lambda: 0.0)  # no server tells
+        self.worker = worker
+        self.model = worker.writer
+        self.describe = worker.writer.describe
+        self.in_progress = getattr(worker.writer, "in_progress", lambda: 0.0)  # a server has none
+        self._directory = directory
 
     def run_tasks(self, tasks: Iterable[Task], tick: Tick = lambda _: None) -> Iterator[TaskResult]:
         """See ``Executor``: one task after the other, but shards of one variant in one stream."""
-        for variant, alike in groupby(tasks, lambda task: task.shard.variant if isinstance(task, WriteShard) else None):
-            if variant:
-                yield from self.worker.write(alike, variant, tick)
+        for variant, group in groupby(tasks, _get_variant):
+            if variant is None:
+                for task in group:
+                    yield self.worker.do_task(task, self._directory.joinpath)
             else:
-                yield from (self.worker.do(task, self._directory.joinpath) for task in alike)
+                shard_tasks = (task for task in group if isinstance(task, WriteShard))
+                yield from self.worker.write_shards(shard_tasks, variant, tick)
+
+
+def _get_variant(task: Task) -> Variant | None:
+    return task.shard.variant if isinstance(task, WriteShard) else None
 
 
 @contextmanager
-def local_executor(spec: ExecutorSpec, workers: int = 1) -> Iterator[Executor]:
-    """Load the model in this process, for so many threads that write. Raises InputError when it cannot be loaded."""
+def start_local_executor(spec: ExecutorSpec, workers: int = 1) -> Iterator[Executor]:
+    """Load the model in this process, and yield the executor.
+
+    Args:
+        spec: the run.
+        workers: threads that generate with this model at the same time.
+
+    Raises InputError when the model cannot be loaded.
+    """
     writer = load_writer(spec.recipe.model, spec.directory, workers)
+    writer = use_pilot_texts(writer, spec.recipe, spec.directory, spec.run)
     with report_usage(writer, spec.directory):
         yield LocalExecutor(Worker(spec.recipe, spec.prompts, writer), spec.directory)

@@ -1,48 +1,144 @@
-"""Generate texts until each (source sentence, label) has what the recipe wants, or its attempts are used up.
+"""Generate texts until each (source sentence, label) has enough usable ones, or no attempt is left.
 
-Source: DINO section 4, footnote 2: up to five tries for two texts, because a model may not close its quotation mark.
-The original code generates all tries, removes unclosed and identical pairs and duplicates, and keeps two of the rest.
-Here an unusable completion asks for the next attempt at once. A (source sentence, label) thus gets the shortest prefix
-0..m of attempts with ``samples`` usable texts, or all ``max_attempts``, in whatever order they end. Every completion
-becomes one raw or rejected row, or both where a filter drops it later, so kept + rejected = requested.
+Source: DINO section 4, footnote 2: up to five tries for two texts, because a model may not close
+its quotation mark. The original code generates all tries, removes unclosed and identical pairs and
+duplicates, and keeps two of the rest. Here an unusable completion asks for the next attempt at
+once. A (source sentence, label) thus gets the shortest prefix 0..m of attempts with ``samples``
+usable texts, or all ``max_attempts``, in whatever order they end. Every completion becomes one raw
+or rejected row, or both where a filter drops it later, so kept + rejected = requested.
 """
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice, product
+from itertools import islice
+from typing import NamedTuple
 
-from generation.backends.protocol import Completion, Request, Writer
-from generation.inputs.prompts import Prompts
-from generation.inputs.row_seeds import row_seed
-from generation.inputs.sources import SourceSentence
-from generation.rows import verification
-from generation.rows.filters import Row, TextFilters
-from hub.contract.recipe import DatasetRecipe, Label, Variant
-from hub.contract.schema import SAME_FOR_LABELS
+from sts_dino.generation.backends.protocol import Completion, Request, Writer
+from sts_dino.generation.inputs.prompts import Prompts
+from sts_dino.generation.inputs.row_seeds import make_seed
+from sts_dino.generation.inputs.sources import SourceSentence
+from sts_dino.generation.rows import verification
+from sts_dino.generation.rows.filters import TextFilters
+from sts_dino.generation.rows.verification import Row
+from sts_dino.hub.contract.recipe import DatasetRecipe, Label, Variant
+from sts_dino.hub.contract.schema import SAME_BEGINNING, SAME_FOR_LABELS
+from sts_dino.hub.word_overlap import Words, split_words
 
-OPEN = 8192  # (source sentence, label) pairs of further shards that are begun while the first one is not done
+BEGINNING_WORDS = 4
+FEWEST_SENTENCES = 8  # of a shard; fewer may begin alike by chance
+# (source sentence, label) pairs of further shards that are begun while the first one is not done
+OPEN = 8192
+
+
+class ShardRows(NamedTuple):
+    """The rows of one shard, ordered by source sentence, label, attempt."""
+
+    raw: list[Row]
+    rejected: list[Row]  # with ``reason``
+
+
+class _Attempt(NamedTuple):
+    seed: int
+    completion: Completion
+    reason: str | None  # why it is rejected
 
 
 @dataclass(eq=False)
-class _Wanted:
-    """One (source sentence, label) of a shard and its completions by attempt, each with its seed and problem."""
+class _TextRequest:
+    """One (source sentence, label) of a shard, with its attempts so far and their usable texts."""
 
-    shard: int
-    first: SourceSentence
+    source: SourceSentence
     label: Label
     variant: Variant
-    asked: int = 0
-    done: dict[int, tuple[int, Completion, str | None]] = field(default_factory=dict)
-    texts: set[str] = field(default_factory=set)
+    requested: int = 0
+    attempts: dict[int, _Attempt] = field(default_factory=dict)
+    usable_texts: set[str] = field(default_factory=set)
 
-    def take(self, completion: Completion, recipe: DatasetRecipe) -> bool:
-        """Whether a text is new, differs from its source sentence, and passes verification. Order-independent."""
+    def add_usable(self, completion: Completion, recipe: DatasetRecipe) -> bool:
+        """Add the text if it is usable, and return whether it is.
+
+        A usable text is new, differs from its source sentence, and passes verification. The set of
+        usable texts does not depend on the order of the completions.
+        """
         text = completion.text
-        row = {"target": self.label.name, **verification.columns(completion, self.label.name, recipe)}
-        usable = text != self.first.text and text not in self.texts and not verification.asks_again(row, recipe)
-        self.texts |= {text} if usable else set()
-        return usable
+        if text == self.source.text or text in self.usable_texts:
+            return False
+        columns = verification.make_columns(completion, self.label.name, recipe)
+        if verification.should_retry({"target": self.label.name, **columns}, recipe):
+            return False
+        self.usable_texts.add(text)
+        return True
+
+
+@dataclass(eq=False)
+class _OpenShard:
+    """A shard whose texts are requested. ``open_texts``: those neither usable nor given up."""
+
+    requests: list[_TextRequest]
+    open_texts: int = 0
+
+
+@dataclass
+class _RequestQueue:
+    """The requests that wait for the writer, and the shards that they belong to, in order."""
+
+    recipe: DatasetRecipe
+    prompts: Prompts
+    variant: Variant
+    sources: Iterator[Sequence[SourceSentence]]  # of the shards that are not begun
+    size: int  # requests to keep waiting, those of further shards included
+    waiting: deque[Request] = field(default_factory=deque)
+    shards: deque[_OpenShard] = field(default_factory=deque)
+
+    def fill(self) -> None:
+        """Begin further shards until enough requests wait."""
+        while self._has_room():
+            sources = next(self.sources, None)
+            if sources is None:
+                return
+            self._begin_shard(sources)
+
+    def _has_room(self) -> bool:
+        if not self.shards:
+            return True
+        ahead = sum(len(shard.requests) for shard in islice(self.shards, 1, None))
+        return len(self.waiting) < self.size and ahead < OPEN
+
+    def _begin_shard(self, sources: Sequence[SourceSentence]) -> None:
+        """Queue the first requests of a shard.
+
+        They are queued by the length of their source sentence, so that neighbours have prompts of
+        similar length.
+        """
+        shard = _OpenShard([])
+        for source in sources:
+            variant = self.prompts.choose_variant(self.variant, source.text)
+            for label in self.recipe.written_labels:
+                shard.requests.append(_TextRequest(source, label, variant))
+        for text_request in sorted(shard.requests, key=lambda request: len(request.source.text)):
+            for _ in range(self.recipe.count_texts_asked(text_request.label)):
+                self.waiting.append(self._make_request(shard, text_request))
+                shard.open_texts += 1
+        self.shards.append(shard)
+
+    def retry(self, shard: _OpenShard, text_request: _TextRequest) -> None:
+        """Queue the next attempt before all other requests."""
+        self.waiting.appendleft(self._make_request(shard, text_request))
+
+    def _make_request(self, shard: _OpenShard, text_request: _TextRequest) -> Request:
+        attempt = text_request.requested
+        text_request.requested += 1
+        source, label, variant = text_request.source, text_request.label, text_request.variant
+        seed = compute_text_seed(self.recipe, variant, source, label.name, attempt)
+        scored_prompts: tuple[str, ...] = ()
+        if self.recipe.verification:
+            scored_prompts = tuple(
+                self.prompts.make_prompt(scored_label, source.text, variant)
+                for scored_label in self.recipe.written_labels
+            )
+        request = make_text_request(self.prompts, label, source.text, variant, seed)
+        return replace(request, key=(shard, text_request, attempt), scored_prompts=scored_prompts)
 
 
 def write_shards(
@@ -52,119 +148,183 @@ def write_shards(
     sentences: Iterable[Sequence[SourceSentence]],
     tick: Callable[[int], object],
     variant: Variant = Variant(None, 0),  # noqa: B008 - frozen
-    stops_early: bool = False,
-) -> Iterator[tuple[list[Row], list[Row]]]:
-    """Raw rows and rejected rows (with ``reason``) of each shard's source sentences, shard after shard.
+) -> Iterator[ShardRows]:
+    """Yield the rows of each shard, in order. They depend on sentences, recipe and variant only.
 
-    stops_early: the rows so far of shards that the writer leaves unfinished are yielded, too (a pilot).
+    Texts of the next shards are requested before a shard is done, so that the batch stays full
+    (``Writer.choose_queue_length``).
 
-    Texts of the next shards are requested before a shard is done, so that the batch stays full (``Writer.ahead``).
-    ``tick(n)`` is called for every n texts that are usable or given up. The rows depend on the sentences, the recipe
-    and the variant only. Requests of a shard are queued by the length of their source sentence, so that neighbours have
-    prompts of similar length.
+    Args:
+        writer: the language model.
+        prompts: the prompts of ``recipe``.
+        recipe: the dataset's recipe.
+        sentences: the source sentences of each shard.
+        tick: called with every number of texts that are usable or given up.
+        variant: the variant of the prompts.
     """
-    queue, shards, filters = deque[Request](), deque[list[_Wanted]](), TextFilters(recipe, prompts.sets)
-    waiting, ahead = enumerate(sentences), writer.ahead(recipe.decoding, recipe.decoding.batch_size)
-    left = Counter[int]()  # texts of a shard that are neither usable nor given up
+    decoding = recipe.decoding
+    filters = TextFilters(recipe, prompts.sets)
+    ahead = writer.choose_queue_length(decoding, decoding.batch_size)
+    queue = _RequestQueue(recipe, prompts, variant, iter(sentences), ahead)
+    queue.fill()
+    prefixes = prompts.list_prefixes(variant)
+    for request, completion in writer.stream(
+        queue.waiting, decoding, decoding.batch_size, prefixes
+    ):
+        # record the attempt
+        shard, text_request, attempt = request.key
+        reason = completion.problem or filters.find_reason(
+            completion.text,
+            text_request.source.text,
+            text_request.label,
+            text_request.variant,
+        )
+        text_request.attempts[attempt] = _Attempt(request.seed, completion, reason)
 
-    def fill() -> None:
-        while not shards or (len(queue) < ahead and sum(map(len, islice(shards, 1, None))) < OPEN):
-            number, firsts = next(waiting, (0, None))
-            if firsts is None:
-                return
-            needs = product(((one, prompts.variant(variant, one.text)) for one in firsts), recipe.written_labels)
-            shards.append([_Wanted(number, first, label, of_first) for (first, of_first), label in needs])
-            for need in sorted(shards[-1], key=lambda need: len(need.first.text)):
-                queue.extend(_request(need, recipe, prompts) for _ in range(recipe.texts_asked(need.label)))
-            left[number] = sum(need.asked for need in shards[-1])
-
-    fill()
-    stream = writer.stream(queue, recipe.decoding, recipe.decoding.batch_size, prompts.prefixes(variant))
-    for request, completion in stream:
-        need, attempt = request.key
-        reason = completion.problem or filters.reason(completion.text, need.first.text, need.label, need.variant)
-        need.done[attempt] = request.seed, completion, reason
-        if (reason is None and need.take(completion, recipe)) or need.asked >= recipe.decoding.max_attempts:
-            left[need.shard] -= 1
+        # accept its text, give it up, or request the next attempt
+        is_usable = reason is None and text_request.add_usable(completion, recipe)
+        if is_usable or text_request.requested >= decoding.max_attempts:
+            shard.open_texts -= 1
             tick(1)
         else:
-            queue.appendleft(_request(need, recipe, prompts))
-        while shards and not left[shards[0][0].shard]:
-            yield _shard_rows(shards.popleft(), recipe)
-        fill()
-    if stops_early:
-        yield from (_shard_rows(shard, recipe) for shard in shards)
+            queue.retry(shard, text_request)
+
+        # yield the shards that are done, in order, and begin further ones
+        while queue.shards and not queue.shards[0].open_texts:
+            yield _make_shard_rows(queue.shards.popleft(), recipe)
+        queue.fill()
 
 
-def _shard_rows(wanted: Sequence[_Wanted], recipe: DatasetRecipe) -> tuple[list[Row], list[Row]]:
-    """Raw and rejected rows, ordered by sentence, label, attempt."""
+def _make_shard_rows(shard: _OpenShard, recipe: DatasetRecipe) -> ShardRows:
     if recipe.model.server is not None:
-        _reject_same(wanted, len(recipe.written_labels))
-    rows = [row for need in wanted for row in _rows(need, recipe)]
-    raw = [{k: v for k, v in row.items() if k != "reason"} for row in rows if row["reason"] is None]
-    return raw, [row for row in rows if row["reason"] is not None]
+        _reject_same_texts(shard.requests, len(recipe.written_labels))
+        for label in recipe.written_labels:
+            of_label = [request for request in shard.requests if request.label is label]
+            _reject_texts_that_begin_alike(of_label)
+    rows = ShardRows([], [])
+    for text_request in shard.requests:
+        for row in _make_rows(text_request, recipe):
+            if row["reason"] is None:
+                del row["reason"]
+                rows.raw.append(row)
+            else:
+                rows.rejected.append(row)
+    return rows
 
 
-def _reject_same(wanted: Sequence[_Wanted], labels: int) -> None:
-    """Reject a text that a source sentence has under every label: a server answers without reading the label."""
-    for start in range(0, len(wanted) if labels > 1 else 0, labels):
-        needs = wanted[start : start + labels]
-        same = set[str].intersection(*(need.texts for need in needs))
-        for need in needs:
-            for attempt, (seed, completion, reason) in need.done.items():
-                if reason is None and completion.text in same:
-                    need.done[attempt] = seed, completion, SAME_FOR_LABELS
+def _reject_same_texts(text_requests: Sequence[_TextRequest], label_count: int) -> None:
+    """Reject the texts that a source sentence has under every label.
+
+    A server that returns them answers without reading the label.
+    """
+    if label_count < 2:
+        return
+    for start in range(0, len(text_requests), label_count):
+        of_sentence = text_requests[start : start + label_count]
+        same_texts = set.intersection(*(request.usable_texts for request in of_sentence))
+        for text_request in of_sentence:
+            for number, attempt in text_request.attempts.items():
+                if attempt.reason is None and attempt.completion.text in same_texts:
+                    text_request.attempts[number] = attempt._replace(reason=SAME_FOR_LABELS)
 
 
-def text_seed(recipe: DatasetRecipe, variant: Variant, first: SourceSentence, label: str, attempt: int) -> int:
-    """The seed of one completion. Without few-shot examples the variant is not part of its identity."""
-    asked = () if variant.shots is None else (variant.shots, variant.example_set)
-    return row_seed(recipe.seed, first.source_id, first.text, label, attempt, *asked)
+def _reject_texts_that_begin_alike(text_requests: Sequence[_TextRequest]) -> None:
+    """Reject a label's texts that begin with the same four words in most source sentences.
+
+    Such words ("A rephrased version would be …") are about the task. Source sentences that begin
+    alike themselves (questions) excuse their texts.
+
+    Args:
+        text_requests: the requests of one label in one shard, one for each source sentence.
+    """
+    source_counts = Counter(_get_beginning(request.source.text) for request in text_requests)
+    text_counts = Counter[Words]()
+    for text_request in text_requests:
+        text_counts.update({_get_beginning(text) for text in text_request.usable_texts})
+    if len(text_requests) < FEWEST_SENTENCES or not text_counts:
+        return
+    beginning, count = text_counts.most_common(1)[0]
+    alike_sources = source_counts.most_common(1)[0][1]
+    if len(beginning) < BEGINNING_WORDS or 2 * count <= len(text_requests):
+        return
+    if 2 * alike_sources >= count:
+        return
+
+    for text_request in text_requests:
+        for number, attempt in text_request.attempts.items():
+            if attempt.reason is None and _get_beginning(attempt.completion.text) == beginning:
+                text_request.attempts[number] = attempt._replace(reason=SAME_BEGINNING)
 
 
-def text_request(prompts: Prompts, label: Label, text1: str, variant: Variant, seed: int) -> Request:
-    """The request for one text of a label, with the λ and γ that the label sets for itself."""
-    prompt, counter_prompts = prompts.of(label, text1, variant)
+def _get_beginning(text: str) -> Words:
+    return split_words(text)[:BEGINNING_WORDS]
+
+
+def compute_text_seed(
+    recipe: DatasetRecipe, variant: Variant, source: SourceSentence, label: str, attempt: int
+) -> int:
+    """Return the seed of one completion.
+
+    Without few-shot examples the variant is not part of the completion's identity.
+
+    Args:
+        recipe: the dataset's recipe.
+        variant: the variant of the prompt.
+        source: the source sentence.
+        label: the label's name.
+        attempt: the number of the attempt, from 0.
+    """
+    identity = [recipe.seed, source.source_id, source.text, label, attempt]
+    if variant.shots is not None:
+        identity += [variant.shots, variant.example_set]
+    return make_seed(*identity)
+
+
+def make_text_request(
+    prompts: Prompts, label: Label, text1: str, variant: Variant, seed: int
+) -> Request:
+    """Return the request for one text of a label, with the label's own λ and γ.
+
+    Args:
+        prompts: the prompts of the recipe.
+        label: the label to generate for.
+        text1: the source sentence.
+        variant: the variant of the prompt.
+        seed: the completion's seed.
+    """
+    prompt, counter_prompts = prompts.make_prompts(label, text1, variant)
     return Request(
         prompt,
         counter_prompts,
         seed,
-        plain_prompt=prompts.plain(label),
+        plain_prompt=prompts.get_plain_prompt(label),
         decay_constant=label.decay_constant,
         guidance=label.guidance,
     )
 
 
-def _request(need: _Wanted, recipe: DatasetRecipe, prompts: Prompts) -> Request:
-    attempt, need.asked = need.asked, need.asked + 1
-    seed = text_seed(recipe, need.variant, need.first, need.label.name, attempt)
-    labels = recipe.written_labels if recipe.verification else ()
-    scored = tuple(prompts.of(label, need.first.text, need.variant)[0] for label in labels)
-    request = text_request(prompts, need.label, need.first.text, need.variant, seed)
-    return replace(request, key=(need, attempt), scored_prompts=scored)
-
-
-def _rows(need: _Wanted, recipe: DatasetRecipe) -> list[Row]:
-    """A row for every attempt, in order; ``sample`` counts the usable texts before it."""
-    rows, before = list[Row](), _Wanted(need.shard, need.first, need.label, need.variant)
-    example_set = {"example_set": need.variant.example_set} if recipe.few_shot else {}
-    for attempt, (seed, completion, reason) in sorted(need.done.items()):
-        rows.append(
-            {
-                "text1": need.first.text,
-                "text2": completion.text,
-                "source_id": need.first.source_id,
-                "target": need.label.name,
-                "sample": len(before.texts),
-                "attempt": attempt,
-                "seed": seed,
-                "log_prob": completion.log_prob,
-                "margin": completion.margin,
-                **verification.columns(completion, need.label.name, recipe),
-                **example_set,
-                "reason": reason,
-            }
-        )
-        if reason is None:
-            before.take(completion, recipe)
-    return rows
+def _make_rows(text_request: _TextRequest, recipe: DatasetRecipe) -> Iterator[Row]:
+    """Yield a row for every attempt, in order; ``sample`` counts the usable texts before it."""
+    source, label, variant = text_request.source, text_request.label, text_request.variant
+    # replay the attempts, as they may have ended in another order
+    earlier = _TextRequest(source, label, variant)
+    for number, attempt in sorted(text_request.attempts.items()):
+        completion = attempt.completion
+        row = {
+            "text1": source.text,
+            "text2": completion.text,
+            "source_id": source.source_id,
+            "target": label.name,
+            "sample": len(earlier.usable_texts),
+            "attempt": number,
+            "seed": attempt.seed,
+            "log_prob": completion.log_prob,
+            "margin": completion.margin,
+            **verification.make_columns(completion, label.name, recipe),
+        }
+        if recipe.few_shot:
+            row["example_set"] = variant.example_set
+        row["reason"] = attempt.reason
+        if attempt.reason is None:
+            earlier.add_usable(completion, recipe)
+        yield row

@@ -1,25 +1,26 @@
-"""Filters of generated texts: copies of the prompt, texts in another language, duplicates ... Pure.
+"""Filters of generated texts: copies of the prompt, texts in another language, duplicates ...
 
-The reasons are in ``hub.contract.schema``. identical is of DINO section 4, duplicate and over_cap
-(``postprocess.max_per_label``) of the original code; the others are ours, and a recipe chooses among them
-(``postprocess.reject``, ``postprocess.near_copy``, a label's ``overlap``, ``verification``).
+The reasons are in ``sts_dino.hub.contract.schema``. identical comes from DINO section 4, duplicate
+and over_cap (``postprocess.max_per_label``) from the original code. The others are ours, and a
+recipe chooses among them (``postprocess.reject``, ``postprocess.near_copy``, a label's ``overlap``,
+``verification``). Every function here is pure.
 """
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from itertools import zip_longest
-from typing import Any
+from typing import NamedTuple
 
-from generation.inputs.examples import ExampleSet
-from generation.inputs.sources import has_control_characters
-from generation.rows import verification
-from hub.contract.recipe import X1, DatasetRecipe, Label, Variant
-from hub.contract.schema import (
+from sts_dino.generation.inputs.examples import ExampleSet
+from sts_dino.generation.inputs.sources import has_control_characters
+from sts_dino.generation.rows.verification import Row, find_rejections
+from sts_dino.hub.contract.recipe import X1, DatasetRecipe, Label, Variant
+from sts_dino.hub.contract.schema import (
     CONTROL_CHARACTERS,
     DUPLICATE,
     EXAMPLE_COPY,
+    EXAMPLE_LEAK,
     IDENTICAL,
     NEAR_COPY,
     OVER_CAP,
@@ -28,113 +29,251 @@ from hub.contract.schema import (
     PROMPT_WORDS,
     WRONG_LANGUAGE,
 )
-from hub.word_overlap import Words, word_overlap, words
+from sts_dino.hub.word_overlap import Words, compute_word_overlap, split_words
 
-Row = dict[str, Any]
-RUN = 4  # so many of an instruction's words in a row are a copy: "a bad movie" is none, "mean the same thing" is one
-_ENDS_A_PIECE = re.compile(r'[\n".:;!?。：；！？]')
+# so many of an instruction's words in a row are a copy: "mean the same thing" is one, "a bad movie"
+# is not
+RUN = 4
+# an example leaks into a text with so many of its long words, or characters without spaces in a row
+LEAKED_WORDS = 3
+LONG_WORD_LETTERS = 5
+LEAKED_CHARACTERS = 8
+_NAME = re.compile(r"(?<=[\w,;] )[A-ZÀ-ÖØ-Þ][^\W\d_]{2,}")  # within a sentence
+_WORD = re.compile(r"[^\W\d_]+")
+_LANGUAGES_WITH_CAPITAL_NOUNS = ("de", "lb")
+_PIECE_END = re.compile(r'[\n".:;!?。：；！？]')
+
+
+class _Candidate(NamedTuple):
+    """A generated text and its prompt's source sentence, label and variant, if it has them."""
+
+    text: str
+    text1: str
+    label: Label | None
+    variant: Variant | None
 
 
 class TextFilters:
-    """Reject completions that are unusable, copy their prompt, or are too near to or far from x1."""
+    """Reject generated texts that copy their prompt, or are too near to or far from x1.
+
+    ``sets``: shot count → example sets.
+    """
 
     def __init__(self, recipe: DatasetRecipe, sets: Mapping[int, Sequence[ExampleSet]]):
-        self._near_copy, self._language = recipe.postprocess.near_copy, recipe.language
-        self._chosen, self._sets = frozenset(recipe.postprocess.reject), sets
-        self._scaffold = InstructionText(label.instruction for label in recipe.labels)
-        self._shown = cache(self._examples)
+        self._near_copy = recipe.postprocess.near_copy
+        self._language = recipe.language
+        self._sets = sets
+        self._instructions = InstructionText(label.instruction for label in recipe.labels)
+        self._get_example_words = cache(self._collect_example_words)
+        self._get_traits = cache(self._collect_traits)
+        rules = {
+            EXAMPLE_COPY: self._is_example_copy,
+            EXAMPLE_LEAK: self._has_example_leak,
+            CONTROL_CHARACTERS: lambda candidate: has_control_characters(candidate.text),
+            PROMPT_WORDS: lambda candidate: self._instructions.is_copied_by(candidate.text),
+            PROMPT_ECHO: self._is_prompt_echo,
+            WRONG_LANGUAGE: lambda candidate: is_foreign(candidate.text, self._language),
+        }
+        chosen: set[str] = set(recipe.postprocess.reject)
+        if EXAMPLE_COPY in chosen:  # a leak is a copy in part
+            chosen.add(EXAMPLE_LEAK)
+        self._rules = {reason: rule for reason, rule in rules.items() if reason in chosen}
 
-    def reason(
+    def find_reason(
         self, text: str, text1: str = "", label: Label | None = None, variant: Variant | None = None
     ) -> str | None:
-        """The rejection reason of a generated text, or None.
+        """Return the rejection reason of a generated text, or None.
 
-        ``text1``, ``label`` and ``variant`` are of its prompt; a source sentence that the model writes has none of
-        them. Words that text1 has, too, do not echo the instruction. ``filtered`` handles a text equal to text1.
+        ``filter_rows`` handles a text equal to text1.
+
+        Args:
+            text: the generated text.
+            text1: the source sentence of its prompt; generated source sentences have none.
+            label: the label of its prompt, if any.
+            variant: the variant of its prompt, if any.
         """
-        if EXAMPLE_COPY in self._chosen and label and variant and words(text) in self._shown(label.name, variant):
-            return EXAMPLE_COPY
-        if CONTROL_CHARACTERS in self._chosen and has_control_characters(text):
-            return CONTROL_CHARACTERS
-        if PROMPT_WORDS in self._chosen and self._scaffold.holds(text):
-            return PROMPT_WORDS
-        echo = PROMPT_ECHO in self._chosen and self._scaffold.holds(text)
-        if echo and not {*words(text)} <= {*words(text1)}:
-            return PROMPT_ECHO
-        if WRONG_LANGUAGE in self._chosen and is_foreign(text, self._language):
-            return WRONG_LANGUAGE
-        if label is None or text == text1 or (self._near_copy is None and label.overlap is None):
-            return None
-        shared, (least, most) = word_overlap(text1, text), label.overlap or (0.0, 1.0)
-        if self._near_copy is not None and shared >= self._near_copy:
-            return NEAR_COPY
-        return None if least <= shared <= most else OVERLAP
+        candidate = _Candidate(text, text1, label, variant)
+        for reason, is_rejected in self._rules.items():
+            if is_rejected(candidate):
+                return reason
+        return self._compare_with_source(candidate)
 
-    def _examples(self, label: str, variant: Variant) -> frozenset[Words]:
-        if not variant.shots:
-            return frozenset()
-        examples = self._sets[variant.shots][variant.example_set][label]
-        shown = (words(text) for example in examples for text in (example.premise, example.hypothesis))
-        return frozenset(found for found in shown if found)
+    def _is_example_copy(self, candidate: _Candidate) -> bool:
+        if candidate.label is None or candidate.variant is None:
+            return False
+        examples = self._get_example_words(candidate.label.name, candidate.variant)
+        return split_words(candidate.text) in examples
+
+    def _collect_example_words(self, label: str, variant: Variant) -> set[Words]:
+        example_words: set[Words] = set()
+        if variant.shots:
+            for example in self._sets[variant.shots][variant.example_set][label]:
+                example_words |= {split_words(example.premise), split_words(example.hypothesis)}
+        return example_words - {()}
+
+    def _has_example_leak(self, candidate: _Candidate) -> bool:
+        """Return whether a text repeats what only the examples of its prompt say.
+
+        That is a name of an example, or most of an example's long words. Everything that the source
+        sentence has, too, does not count.
+        """
+        if candidate.label is None or candidate.variant is None:
+            return False
+        traits = self._get_traits(candidate.label.name, candidate.variant)
+        source_in_order = split_words(candidate.text1)
+        source_words = set(source_in_order)
+        names = traits.names & set(_WORD.findall(candidate.text))
+        if any(name.casefold() not in source_words for name in names):
+            return True
+
+        text_words = split_words(candidate.text)
+        new_words = {word for word in text_words if len(word) >= LONG_WORD_LETTERS} - source_words
+        for example_words in traits.long_words:
+            leaked = len(example_words & new_words)
+            if leaked >= LEAKED_WORDS and 2 * leaked >= len(new_words):
+                return True
+        characters = "".join(text_words)
+        source_characters = "".join(source_in_order)
+        return any(
+            run in characters and run not in source_characters for run in traits.character_runs
+        )
+
+    def _collect_traits(self, label: str, variant: Variant) -> "_ExampleTraits":
+        """Return what tells the examples of a prompt from other texts."""
+        sentences: list[str] = []
+        if variant.shots:
+            for example in self._sets[variant.shots][variant.example_set][label]:
+                sentences += [example.premise, example.hypothesis]
+        return _describe_examples(sentences, self._language)
+
+    def _is_prompt_echo(self, candidate: _Candidate) -> bool:
+        """Return whether a text copies the instructions, beyond the words that x1 has, too."""
+        if not self._instructions.is_copied_by(candidate.text):
+            return False
+        return not set(split_words(candidate.text)) <= set(split_words(candidate.text1))
+
+    def _compare_with_source(self, candidate: _Candidate) -> str | None:
+        label = candidate.label
+        if label is None or candidate.text == candidate.text1:
+            return None
+        if self._near_copy is None and label.overlap is None:
+            return None
+        overlap = compute_word_overlap(candidate.text1, candidate.text)
+        if self._near_copy is not None and overlap >= self._near_copy:
+            return NEAR_COPY
+        if label.overlap is not None and not label.overlap[0] <= overlap <= label.overlap[1]:
+            return OVERLAP
+        return None
+
+
+class _ExampleTraits(NamedTuple):
+    """What tells example sentences from other texts."""
+
+    names: frozenset[str]  # capitalised words
+    long_words: tuple[frozenset[str], ...]  # of each sentence, case-folded
+    character_runs: tuple[str, ...]  # in a script without spaces between words
+
+
+def _describe_examples(sentences: Sequence[str], language: str) -> _ExampleTraits:
+    """Return the traits of example sentences.
+
+    A capitalised word is a name within a sentence that is mostly in lower case, except in a
+    language that capitalises its nouns, and where another example has the word in lower case.
+    """
+    names: set[str] = set()
+    long_words: list[frozenset[str]] = []
+    character_runs: list[str] = []
+    for sentence in sentences:
+        words = split_words(sentence)
+        long_words.append(frozenset(word for word in words if len(word) >= LONG_WORD_LETTERS))
+        written_words = _WORD.findall(sentence)
+        in_lower_case = sum(word.islower() for word in written_words)
+        if 2 * in_lower_case > len(written_words):
+            names.update(_NAME.findall(sentence))
+        for start in range(len(words) - LEAKED_CHARACTERS + 1):
+            run = words[start : start + LEAKED_CHARACTERS]
+            if all(len(word) == 1 for word in run):
+                character_runs.append("".join(run))
+    if language in _LANGUAGES_WITH_CAPITAL_NOUNS:
+        names.clear()
+    every_word = {word for sentence in sentences for word in _WORD.findall(sentence)}
+    names = {name for name in names if name.lower() not in every_word}
+    return _ExampleTraits(frozenset(names), tuple(long_words), tuple(character_runs))
 
 
 class InstructionText:
     """The words of the instructions without a source sentence."""
 
     def __init__(self, instructions: Iterable[str]):
-        parts = [part for instruction in instructions for part in instruction.split(X1)]
-        pieces = {_unnumbered(piece) for part in parts for piece in _ENDS_A_PIECE.split(part)}
-        self._pieces = pieces - {()}
-        self._parts = [_joined(_unnumbered(part)) for part in parts]
+        self._parts: list[str] = []  # the words around a source sentence
+        self._pieces: set[Words] = set()  # the words between two punctuation marks
+        for instruction in instructions:
+            for part in instruction.split(X1):
+                self._parts.append(_join_words(_split_without_numbers(part)))
+                self._pieces.update(map(_split_without_numbers, _PIECE_END.split(part)))
+        self._pieces.discard(())
 
-    def holds(self, text: str) -> bool:
-        """Whether a text is nothing but whole pieces of the instructions, or ``RUN`` and more of their words in a row.
+    def is_copied_by(self, text: str) -> bool:
+        """Return whether a text is made of the instructions' words alone.
 
-        Case, punctuation and the value of numbers do not matter: ``Sentence 3:`` is a copy of ``Sentence 2:``.
+        It is when it consists of whole pieces of the instructions, or is ``RUN`` or more of their
+        words in a row. Case, punctuation and the value of numbers do not matter: ``Sentence 3:``
+        is a copy of ``Sentence 2:``.
         """
-        found = _unnumbered(text)
-        if len(found) >= RUN and any(_joined(found) in part for part in self._parts):
+        text_words = _split_without_numbers(text)
+        joined = _join_words(text_words)
+        if len(text_words) >= RUN and any(joined in part for part in self._parts):
             return True
+
+        # numbers of words after which a sequence of whole pieces can end
         ends = {0}
-        for start in range(len(found)):
+        for start in range(len(text_words)):
             if start in ends:
-                ends |= {start + len(piece) for piece in self._pieces if found[start : start + len(piece)] == piece}
-        return bool(found) and len(found) in ends
+                for piece in self._pieces:
+                    end = start + len(piece)
+                    if text_words[start:end] == piece:
+                        ends.add(end)
+        return bool(text_words) and len(text_words) in ends
 
 
-def _unnumbered(text: str) -> Words:
-    return tuple(re.sub(r"\d+", "0", word) for word in words(text))
+def _split_without_numbers(text: str) -> Words:
+    return tuple(re.sub(r"\d+", "0", word) for word in split_words(text))
 
 
-def _joined(found: Words) -> str:
-    return f" {' '.join(found)} "
+def _join_words(text_words: Words) -> str:
+    return f" {' '.join(text_words)} "
 
 
-def filtered(raw: Sequence[Row], recipe: DatasetRecipe) -> tuple[list[Row], list[Row]]:
-    """Split the raw rows of a shard, in order, into kept rows and rejected ones with their ``reason``.
+def filter_rows(raw: Sequence[Row], recipe: DatasetRecipe) -> tuple[list[Row], list[Row]]:
+    """Split the raw rows of a shard, in order, into kept rows and rejected ones.
 
-    A row is rejected as identical, by verification, as duplicate or as over_cap. It stays in the config ``raw``.
+    A row is rejected as identical, by verification, as duplicate or as over_cap; it gets a
+    ``reason``, and stays in the config ``raw``.
     """
-    kept, dropped = list[Row](), list[Row]()
-    seen, per_label = set[tuple[str, str, str]](), Counter[tuple[str, str]]()
-    for row, refused in zip_longest(raw, verification.refused(raw, recipe)):
-        key = (row["text1"], row["text2"], row["target"])
-        reason = IDENTICAL if row["text1"] == row["text2"] else refused
-        if reason is None and key in seen:
+    kept_rows: list[Row] = []
+    rejected_rows: list[Row] = []
+    seen_texts: set[tuple[str, str, str]] = set()
+    per_label = Counter[tuple[str, str]]()
+    for row, reason in zip(raw, find_rejections(raw, recipe), strict=True):
+        label_key = (row["text1"], row["target"])
+        text_key = (*label_key, row["text2"])
+        if row["text1"] == row["text2"]:
+            reason = IDENTICAL
+        elif reason is None and text_key in seen_texts:
             reason = DUPLICATE
-        if reason is None and per_label[key[0], key[2]] >= recipe.postprocess.max_per_label:
+        elif reason is None and per_label[label_key] >= recipe.postprocess.max_per_label:
             reason = OVER_CAP
         if reason is not None:
-            dropped.append({**row, "reason": reason})
+            rejected_rows.append({**row, "reason": reason})
             continue
-        seen.add(key)
-        per_label[key[0], key[2]] += 1
-        kept.append(row)
-    return kept, dropped
+        seen_texts.add(text_key)
+        per_label[label_key] += 1
+        kept_rows.append(row)
+    return kept_rows, rejected_rows
 
 
 MARGIN = 15.0  # nats between the likeliest other language and the text's own
-OF_OTHER_WORDS = 7.5  # and so many of them without the capitalised words
+MARGIN_WITHOUT_NAMES = 7.5  # and so many of them without the capitalised words
 ALIKE = (  # written so alike that a sentence is often of both
     frozenset({"ar", "ary", "arz"}),
     frozenset({"bs", "hr", "sr"}),
@@ -147,16 +286,32 @@ _NO_LANGUAGE = "zxx"  # the classifier's class of numbers and code
 
 
 def is_foreign(text: str, language: str) -> bool:
-    """Whether a text is in another language than ``language``, one of ``hub.contract.recipe.RECOGNISED``."""
-    without_names = (word for word in text.split() if not next(filter(str.isalpha, word), "").isupper())
-    return _margin(text, language) >= MARGIN and _margin(" ".join(without_names), language) >= OF_OTHER_WORDS
+    """Return whether a text is in another language than ``language``.
+
+    ``language``: one of ``sts_dino.hub.contract.recipe.RECOGNISED_LANGUAGES``.
+    """
+    if _measure_language_margin(text, language) < MARGIN:
+        return False
+    without_names = " ".join(word for word in text.split() if not _is_capitalised(word))
+    return _measure_language_margin(without_names, language) >= MARGIN_WITHOUT_NAMES
 
 
-def _margin(text: str, language: str) -> float:
-    """Nats by which another language is likelier than ``language`` or one alike; negative where none is."""
+def _is_capitalised(word: str) -> bool:
+    letters = filter(str.isalpha, word)
+    return next(letters, "").isupper()
+
+
+def _measure_language_margin(text: str, language: str) -> float:
+    """Return by how many nats another language is likelier than ``language`` or one alike.
+
+    Negative where every other language is less likely.
+    """
     import py3langid  # loads its model, half a second: not before a recipe asks for it
 
     scores: Mapping[str, float] = dict(py3langid.rank(text))
-    own = next((group for group in ALIKE if language in group), {language})
-    others = scores.keys() - own - {_NO_LANGUAGE}
-    return max(scores[one] for one in others) - max(scores[one] for one in own)
+    accepted: set[str] | frozenset[str] = {language}
+    for group in ALIKE:
+        if language in group:
+            accepted = group
+    foreign = scores.keys() - accepted - {_NO_LANGUAGE}
+    return max(scores[code] for code in foreign) - max(scores[code] for code in accepted)

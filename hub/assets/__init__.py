@@ -1,36 +1,51 @@
-"""Files that come with the project: in a clone its own folders, in an installation the data of the package."""
+"""Files of the project that are not Python: in a clone its folders, else an installation's data."""
 
 import sysconfig
 from pathlib import Path
 
-_CLONE = Path(__file__).resolve().parents[2]
-_INSTALLED = Path(sysconfig.get_path("data")) / "share" / "sts-dino"
-BRING = (  # in place of the built-in LM
-    "get one, e.g. sts-dino lm gemma-3-270m, and begin again (sts-dino new or adapt without --lm builtin), "
-    "or name a model that writes such texts: --lm FOLDER --lm-license ID, --lm NAME@URL of a server"
+_CLONE_FOLDER = Path(__file__).resolve().parents[2]
+_INSTALLED_FOLDER = Path(sysconfig.get_path("data")) / "share" / "sts-dino"
+# The hint of an error over the built-in language model, which writes a few kinds of text alone
+HINT_ANOTHER_LANGUAGE_MODEL = (
+    "get one, e.g. sts-dino lm gemma-3-270m, "
+    "and begin again (sts-dino new or adapt without --lm builtin), "
+    "or name a model that writes such texts: "
+    "--lm FOLDER --lm-license ID, --lm NAME@URL of a server"
 )
 
 
-def asset(name: str) -> Path:
-    """Where a file or folder of ``assets`` is, e.g. ``demo-lm`` or ``examples/sts.tsv``."""
-    return (_CLONE / "assets" if _is_clone() else _INSTALLED) / name
+def find_asset(name: str) -> Path:
+    """Return the path of a file or folder of ``assets``, e.g. ``demo-lm``; it may be absent."""
+    return _find_folder("assets", ".") / name
 
 
-def student_recipe(name: str) -> Path:
-    """Where a recipe of the encoders that ``sts-dino value`` trains is, e.g. ``value-student.yaml``."""
-    return (_CLONE / "recipes/value" if _is_clone() else _INSTALLED / "value") / name
+def find_student_recipe(name: str) -> Path:
+    """Return the path of a recipe of ``recipes/value``, e.g. ``value-student.yaml``.
+
+    ``sts-dino value`` trains these recipes.
+    """
+    return _find_folder("recipes/value", "value") / name
 
 
-def shipped(path: str) -> str:
-    """``path``, which a shipped recipe names from the clone's root: in an installation without it here, where it is."""
+def resolve_shipped_path(path: str) -> str:
+    """Return the local path of a file that a shipped recipe names as ``assets/NAME``.
+
+    The function returns ``path`` unchanged when ``path`` exists relative to the working directory,
+    or does not begin with ``assets/``.
+    """
     folder, _, name = path.partition("/")
-    return path if folder != "assets" or Path(path).exists() else str(asset(name))
+    if folder != "assets" or Path(path).exists():
+        return path
+    return str(find_asset(name))
 
 
-def dataset_scripts() -> Path:
-    """Folder of the generic loading script."""
-    return (_CLONE if _is_clone() else _INSTALLED) / "dataset_scripts"
+def find_dataset_scripts() -> Path:
+    """Return the folder of the generic loading script."""
+    return _find_folder("dataset_scripts", "dataset_scripts")
 
 
-def _is_clone() -> bool:
-    return (_CLONE / "assets").is_dir()
+def _find_folder(folder_of_clone: str, folder_of_installation: str) -> Path:
+    is_clone = (_CLONE_FOLDER / "assets").is_dir()
+    if is_clone:
+        return _CLONE_FOLDER / folder_of_clone
+    return _INSTALLED_FOLDER / folder_of_installation

@@ -1,1 +1,1 @@
-"""A Hub as its client sees it: repositories, publication, retries, ownership, resume."""
+"""Client of a Hub: reads repositories, publishes runs, retries after failures, resumes."""

@@ -1,8 +1,11 @@
-"""HTTP client for a Hub: time limits, checked answers, and its failures as the project's errors, never with a token.
+"""HTTP client for a Hub: time limits, checked answers, failures as the project's errors.
 
-A proxy, a login page or worse may answer in place of a Hub. The client library trusts every answer, so its errors over
-a wrong one are of any kind: ``is_wrong`` knows them by where they were raised. ``httpx2`` and the library keep a token
-from following a redirect to another host.
+No message holds a token. ``httpx2`` and the client library send no token along a redirect to
+another host.
+
+A proxy or a login page may answer in place of a Hub. The client library trusts every answer, so a
+wrong answer can raise any exception in the library: ``is_wrong_answer`` looks at the module where
+the exception was raised.
 """
 
 import logging
@@ -10,7 +13,8 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
@@ -31,227 +35,496 @@ from huggingface_hub.errors import (
 )
 from pydantic import BaseModel, Field, ValidationError
 
-from hub.environment import require_usable
-from hub.errors import InputError, RunError, StsDinoError
-from hub.untrusted import first_line, one_line, printable
+from sts_dino.hub.environment import require_usable
+from sts_dino.hub.errors import InputError, RunError, StsDinoError
+from sts_dino.hub.untrusted import get_first_line, join_lines, strip_controls
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-TIMEOUT = httpx2.Timeout(60, read=300)  # the client's own default waits for ever
-LEAST_RATE = 100  # bytes a second, from ``TIMEOUT.read`` seconds on: slower is not an answer
-LONGEST_ASKED = 86_400  # seconds; a server that asks for more asks for nonsense
-_CLIENT = ("huggingface_hub", "httpx2", "httpcore2", "h11", "hf_xet")
-_CHECKS = "huggingface_hub.dataclasses"  # of a model's config, wherever that lies
-_TRIPS = (ArithmeticError, AttributeError, AssertionError, LookupError, RecursionError, TypeError, ValueError)
-Heard = Callable[[httpx2.Response], None]
+CLIENT_TIMEOUT = httpx2.Timeout(60, read=300)  # seconds; the library's default waits for ever
+LEAST_BYTES_PER_SECOND = 100  # of an answer that takes longer than ``CLIENT_TIMEOUT.read``
+LONGEST_REQUESTED_WAIT_SECONDS = 86_400  # a longer ``Retry-After`` is ignored
+MOST_ANSWER_BYTES = 128 << 20  # of an answer after decompression, but for uncompressed downloads
+_UNPACKED_PIECE_BYTES = 1 << 20  # decompressed at once
+_CLIENT_PACKAGES = ("huggingface_hub", "httpx2", "httpcore2", "h11", "hf_xet")
+# This module checks a model's config, which may be a local file: no answer is involved.
+_CONFIG_CHECKS_MODULE = "huggingface_hub.dataclasses"
+# The library raises these over an answer of an unexpected form.
+_FORM_ERRORS = (
+    ArithmeticError,
+    AttributeError,
+    AssertionError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+_NO_HUB_HINT = (
+    "is HF_ENDPOINT right, or does a proxy or a login page answer in its place? Nothing is lost"
+)
+_ADVICE = {
+    400: "the Hub refuses this request: see its message",
+    401: "the token is unknown, or the repository is private or absent: "
+    "run `hf auth login` or set HF_TOKEN",
+    403: "its message says why; a token needs write access to publish (`hf auth whoami`)",
+    404: "check the repository id and the revision",
+    407: "the proxy asks for a password: put it into HTTP_PROXY or HTTPS_PROXY, "
+    "as http://USER:PASSWORD@HOST:PORT",
+    409: "something on the Hub is in the way: run the same command again, it will plan anew; "
+    "if it is refused again, rename or remove what the message names",
+    412: "somebody else committed meanwhile: run the same command again, it will plan anew",
+    413: "too large for this Hub: a file, a commit, or what the storage quota has left; "
+    "its message says which",
+    422: "the Hub refuses this content: see its message",
+    429: "too many requests: wait and run the same command again, nothing is lost",
+    507: "the Hub cannot store this; its message says why: mend that there "
+    "and run the same command again",
+}
+_STORAGE_HINT = (
+    "the storage of this account is used up: make room there, or publish to another account"
+)
+# Errors of a connection, and the problem that each one shows
+_CONNECTION_PROBLEMS: tuple[tuple[Any, str], ...] = (
+    (httpx2.ProxyError, "the proxy refused the connection"),
+    (httpx2.ReadTimeout, "the Hub did not answer in time"),
+    (httpx2.WriteTimeout, "the Hub stopped receiving"),
+    (
+        (httpx2.ReadError, httpx2.WriteError, httpx2.RemoteProtocolError, ConnectionResetError),
+        "the connection to the Hub broke off",
+    ),
+)
+Listener = Callable[[httpx2.Response], None]
+_is_installed = False
 
 
 class WrongAnswer(httpx2.RequestError):
-    """An answer that no Hub gives."""
+    """An HTTP answer that a Hub never sends, such as a branch without a commit."""
 
 
-_ours = list[Callable[[], httpx2.Client]]()  # what makes the clients of this process, once it is set
+def install_client(*listeners: Listener) -> None:
+    """Make huggingface_hub use an HTTP client with this module's limits, in this process.
 
+    The new client raises InputError for a bad environment variable (``require_usable``).
 
-def use(*heard: Heard) -> None:
-    """Make the client library of this process use our client; ``heard`` is called with the head of every answer."""
+    Args:
+        listeners: functions that are called with every answer, before its body is read.
+    """
     from huggingface_hub import set_client_factory
     from huggingface_hub.utils._http import default_client_factory
 
-    def client() -> httpx2.Client:
+    def create_client() -> httpx2.Client:
         require_usable(of_hub=True)
-        made = default_client_factory()
-        made.timeout = TIMEOUT
-        hooks = made.event_hooks
-        made.event_hooks = {**hooks, "response": [*hooks["response"], *heard, _checked]}
-        return made
+        client = default_client_factory()
+        client.timeout = CLIENT_TIMEOUT
+        client.headers["accept-encoding"] = "gzip"  # the one that ``_Body`` unpacks
+        hooks = client.event_hooks
+        response_hooks = [*hooks["response"], *listeners, _check_response]
+        client.event_hooks = {**hooks, "response": response_hooks}
+        return client
 
-    _ours[:] = [client]
-    set_client_factory(client)
-    library = logging.getLogger("huggingface_hub")
-    for place in (logging.getLogger("huggingface_hub.utils._http"), *library.handlers):
-        place.addFilter(fit_to_print)
+    global _is_installed
+    _is_installed = True
+    set_client_factory(create_client)
+    logging.getLogger("huggingface_hub.utils._http").addFilter(clean_log_record)
+    for handler in logging.getLogger("huggingface_hub").handlers:
+        handler.addFilter(clean_log_record)
 
 
-def _checked(response: httpx2.Response) -> None:
-    """Refuse what leads an API request to somebody else, and look after the time that an answer takes."""
-    seconds = asked_seconds(response.headers)
+def _check_response(response: httpx2.Response) -> None:
+    """Check the head of an answer, and limit the time and the length of its body.
+
+    ``Retry-After`` is replaced by its value in seconds, or removed; ``Content-Encoding`` is
+    removed, because ``_Body`` decompresses.
+
+    Raises:
+        WrongAnswer: a request other than a download is redirected to another host, or the body has
+            another encoding than gzip.
+    """
+    # Replace the header by its checked value in seconds.
+    seconds = parse_retry_after(response.headers)
     response.headers.pop("retry-after", None)
     if seconds is not None:
         response.headers["retry-after"] = str(seconds)
-    request, goes_on = response.request, response.headers.get("location") if response.is_redirect else None
-    if goes_on and ("/api/" in request.url.path or not isinstance(request.stream, httpx2.ByteStream)):
-        there = request.url.join(goes_on)
-        if there.host != request.url.host or request.method == "PUT":  # an upload's body is gone by now
-            raise WrongAnswer(f"the request is sent on to {there.host}", request=request)
+
+    # Requests to the API, and those whose body is a stream, may not leave the host.
+    request = response.request
+    location = response.headers.get("location")
+    is_download = "/api/" not in request.url.path and isinstance(request.stream, httpx2.ByteStream)
+    if response.is_redirect and location and not is_download:
+        target = request.url.join(location)
+        # The body of an upload was sent already.
+        if target.host != request.url.host or request.method == "PUT":
+            raise WrongAnswer(f"the request is sent on to {target.host}", request=request)
+
+    # Decompress here: the library's decoders unpack a small chunk to any number of bytes at once.
+    encoding = response.headers.pop("content-encoding", "identity").strip().lower()
+    if encoding not in ("identity", "gzip", "x-gzip"):
+        raise WrongAnswer(f"an answer with the encoding {encoding[:20]}", request=request)
     if isinstance(response.stream, httpx2.SyncByteStream):
-        response.stream = _Flowing(response.stream)
+        is_packed = encoding != "identity"
+        if is_packed and request.method != "HEAD":  # the header is the compressed length
+            response.headers.pop("content-length", None)
+        is_bounded = is_packed or not is_download
+        response.stream = _Body(response.stream, is_packed=is_packed, is_bounded=is_bounded)
 
 
-class _Flowing(httpx2.SyncByteStream):
-    """A body that must keep coming: a drip of bytes satisfies every limit on a single read."""
+class _Body(httpx2.SyncByteStream):
+    """The body of an answer, decompressed, with limits.
 
-    def __init__(self, stream: httpx2.SyncByteStream):
+    A body must keep coming: a drip of bytes satisfies every limit on a single read.
+
+    Args:
+        stream: the body as it arrives.
+        is_packed: whether the body is compressed with gzip.
+        is_bounded: whether the body can have ``MOST_ANSWER_BYTES`` alone.
+    """
+
+    def __init__(
+        self, stream: httpx2.SyncByteStream, is_packed: bool = False, is_bounded: bool = False
+    ):
         self._stream = stream
+        self._is_packed = is_packed
+        self._is_bounded = is_bounded
 
     def __iter__(self) -> Iterator[bytes]:
-        started, came = time.monotonic(), 0
+        """Yield the decompressed bytes.
+
+        Raises ReadTimeout for a body below ``LEAST_BYTES_PER_SECOND``, WrongAnswer for a body of
+        more than ``MOST_ANSWER_BYTES``, DecodingError for damaged gzip, and RemoteProtocolError for
+        a body that ends too early.
+        """
+        produced = 0
+        pieces = self._iter_received()
+        for piece in unpack_gzip(pieces) if self._is_packed else pieces:
+            produced += len(piece)
+            if self._is_bounded and produced > MOST_ANSWER_BYTES:
+                raise WrongAnswer(f"an answer of more than {MOST_ANSWER_BYTES >> 20} MiB")
+            yield piece
+
+    def _iter_received(self) -> Iterator[bytes]:
+        started = time.monotonic()
+        received = 0
         for chunk in self._stream:
             yield chunk
-            came += len(chunk)
-            late = time.monotonic() - started - (TIMEOUT.read or 0)
-            if late > 0 and came < LEAST_RATE * late:
-                raise httpx2.ReadTimeout(f"{came} bytes in {time.monotonic() - started:.0f} seconds")
+            received += len(chunk)
+            seconds = time.monotonic() - started
+            seconds_late = seconds - (CLIENT_TIMEOUT.read or 0)
+            if seconds_late > 0 and received < LEAST_BYTES_PER_SECOND * seconds_late:
+                raise httpx2.ReadTimeout(f"{received} bytes in {seconds:.0f} seconds")
 
     def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
         self._stream.close()
 
 
-def asked_seconds(headers: httpx2.Headers) -> int | None:
-    """The seconds of a ``Retry-After``, which is a number or a date (RFC 9110, 10.2.3); None when it is neither."""
-    asked = headers.get("retry-after", "").strip()
-    if re.fullmatch(r"[0-9]{1,9}", asked):
-        seconds = int(asked)
-    else:
-        try:
-            seconds = round(parsedate_to_datetime(asked).timestamp() - time.time())
-        except (ValueError, OverflowError):
-            return None
-    return seconds if 0 <= seconds <= LONGEST_ASKED else None
+def unpack_gzip(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the decompressed bytes of one gzip stream, in pieces of ``_UNPACKED_PIECE_BYTES``.
+
+    Raises DecodingError for damaged data, RemoteProtocolError when the stream ends too early.
+    """
+    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)  # 16: with gzip's header and checksum
+    is_empty = True
+    for chunk in chunks:
+        while chunk and not unpacker.eof:
+            is_empty = False
+            try:
+                piece = unpacker.decompress(chunk, _UNPACKED_PIECE_BYTES)
+            except zlib.error as error:
+                raise httpx2.DecodingError(str(error)) from error
+            chunk = unpacker.unconsumed_tail
+            if piece:
+                yield piece
+    if is_empty:  # the answer to HEAD has an encoding, and no body
+        return
+    yield unpacker.flush()  # some hundred bytes at most, because all input is consumed
+    if not unpacker.eof:
+        raise httpx2.RemoteProtocolError("a compressed answer ended too early")
 
 
-def is_wrong(error: BaseException) -> bool:
-    """Whether the answer is not a Hub's: the client tripped over the answer, or was led in circles or elsewhere."""
+def parse_retry_after(headers: httpx2.Headers) -> int | None:
+    """Return the ``Retry-After`` header in seconds from now (RFC 9110, 10.2.3).
+
+    The header holds seconds or a date. Return None for other text, a date in the past, and more
+    than ``LONGEST_REQUESTED_WAIT_SECONDS``.
+    """
+    value = headers.get("retry-after", "").strip()
+    try:
+        if re.fullmatch(r"[0-9]{1,9}", value):
+            seconds = int(value)
+        else:
+            seconds = round(parsedate_to_datetime(value).timestamp() - time.time())
+    except (ValueError, OverflowError):
+        return None
+    if not 0 <= seconds <= LONGEST_REQUESTED_WAIT_SECONDS:
+        return None
+    return seconds
+
+
+def is_wrong_answer(error: BaseException) -> bool:
+    """Return whether an error of the client library shows that the answer came from no Hub.
+
+    This is so for redirects in circles, undecodable bodies, and exceptions that the library
+    raises while it parses an answer.
+    """
     if isinstance(error, HFValidationError):
         return False
-    if isinstance(error, (WrongAnswer, httpx2.TooManyRedirects, httpx2.UnsupportedProtocol, httpx2.DecodingError)):
+    if isinstance(
+        error,
+        (
+            WrongAnswer,
+            httpx2.TooManyRedirects,
+            httpx2.UnsupportedProtocol,
+            httpx2.DecodingError,
+            httpx2.InvalidURL,
+            FileMetadataError,
+            CorruptedCacheException,
+        ),
+    ):
         return True
-    if isinstance(error, (FileMetadataError, CorruptedCacheException, httpx2.InvalidURL)):
-        return True
-    unnamed = type(error) is OSError and error.errno is None  # a download of another length than was announced
-    modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
-    in_client = any(module.partition(".")[0] in _CLIENT and module != _CHECKS for module in modules)
-    return in_client and (unnamed or isinstance(error, _TRIPS))
+    # An OSError without a number is a download of another length than announced.
+    is_plain_os_error = type(error) is OSError and error.errno is None
+    if not (is_plain_os_error or isinstance(error, _FORM_ERRORS)):
+        return False
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        module = frame.f_globals.get("__name__", "")
+        is_of_client = module.partition(".")[0] in _CLIENT_PACKAGES
+        if is_of_client and module != _CONFIG_CHECKS_MODULE:
+            return True
+    return False
 
 
-def fit_to_print(record: logging.LogRecord) -> bool:
-    """Clean the client's log: of what a server says, and of the query of addresses (signed, and good for hours)."""
-    said = re.sub(r"(https?://[^\s'\"?]+)\?[^\s'\"]+", r"\1", record.getMessage())
-    record.msg, record.args = printable(said), ()
+def clean_log_record(record: logging.LogRecord) -> bool:
+    """Remove control characters and queries of URLs from a record of the client library's log.
+
+    A query may hold a signature that gives access for hours. Returns True: as a logging filter the
+    function drops no record.
+    """
+    message = re.sub(r"(https?://[^\s'\"?]+)\?[^\s'\"]+", r"\1", record.getMessage())
+    record.msg = strip_controls(message)
+    record.args = ()
     return True
 
 
-def reason(error: BaseException) -> str:
-    """Return in a few words what went wrong between a Hub and this machine, with the Hub's own words if it has any."""
+def describe_failure(error: BaseException) -> str:
+    """Return a phrase for a failed request: the Hub's status and message, or the kind of failure.
+
+    The phrase is one line without control characters.
+    """
     if isinstance(error, HfHubHTTPError):
-        said = getattr(error, "server_message", None) or error.response.headers.get("x-error-message")
-        return f"the Hub answered {error.response.status_code}: {one_line(said or error.response.reason_phrase)}"
-    if is_wrong(error):
-        found = one_line(str(error)) if isinstance(error, WrongAnswer) else type(error).__name__
-        return f"the answer is not a Hub's ({found})"
-    return f"the Hub cannot be reached ({type(error).__name__})"
+        response = error.response
+        message = getattr(error, "server_message", None) or response.headers.get("x-error-message")
+        message = join_lines(message or response.reason_phrase)
+        return f"the Hub answered {response.status_code}: {message}"
+    if isinstance(error, WrongAnswer):
+        return f"the answer is not a Hub's ({join_lines(str(error))})"
+    if is_wrong_answer(error):
+        return f"the answer is not a Hub's ({type(error).__name__})"
+    kind = type(error).__name__
+    for error_types, problem in _CONNECTION_PROBLEMS:
+        if isinstance(error, error_types):
+            return f"{problem} ({kind})"
+    if _is_certificate_error(error):
+        return f"the certificate of the Hub, or of a proxy, cannot be verified ({kind})"
+    return f"the Hub cannot be reached ({kind})"
 
 
-_ADVICE = {
-    401: "the token is unknown, or the repository is private or absent: run `hf auth login` or set HF_TOKEN",
-    403: "the token may not do this: use a token with write access to the organisation",
-    404: "check the repository id and the revision",
-    409: "it exists already in another state: run the same command again, it will plan anew",
-    412: "somebody else committed meanwhile: run the same command again, it will plan anew",
-    413: "too large for this Hub: a file, a commit, or what the storage quota has left; its message says which",
-    422: "the Hub refuses this content: see its message",
-    429: "too many requests: wait and run the same command again, nothing is lost",
-    507: "the Hub's disk is full: free some space there and run the same command again",
-}
+def _is_certificate_error(error: BaseException) -> bool:
+    return isinstance(error, httpx2.ConnectError) and "CERTIFICATE_VERIFY_FAILED" in str(error)
+
+
+def _advise(error: Exception) -> str | None:
+    """Return the hint of a message over a failed request to a Hub; None for other exceptions."""
+    if isinstance(error, HfHubHTTPError):
+        return _advise_on_status(error)
+    if is_wrong_answer(error):
+        return _NO_HUB_HINT
+    if isinstance(error, httpx2.ProxyError):
+        return "are HTTP_PROXY, HTTPS_PROXY and ALL_PROXY right? Nothing is lost"
+    if _is_certificate_error(error):
+        return (
+            "set SSL_CERT_FILE to a file with the certificate of its authority, "
+            "and check this machine's clock. Nothing is lost"
+        )
+    if isinstance(error, (httpx2.ConnectError, httpx2.ConnectTimeout, ConnectionRefusedError)):
+        return (
+            "is it running, and is HF_ENDPOINT right? "
+            "Run the same command again later: nothing is lost"
+        )
+    if isinstance(error, httpx2.HTTPError | ConnectionError):
+        return "run the same command again later: nothing is lost"
+    return None
+
+
+def _advise_on_status(error: HfHubHTTPError) -> str:
+    response = error.response
+    message = describe_failure(error).lower()
+    if response.status_code in (403, 413) and ("storage" in message or "quota" in message):
+        return _STORAGE_HINT
+    # A Hub's 404 over a repository, a revision or a file has a code.
+    if response.status_code == 404 and "x-error-code" not in response.headers:
+        return _NO_HUB_HINT
+    again = "run the same command again later: nothing is lost"
+    return _ADVICE.get(response.status_code, again)
 
 
 @contextmanager
-def hub_errors(what: str, known_as: Callable[[Exception], StsDinoError | None] = lambda error: None) -> Iterator[None]:
-    """Turn client exceptions into RunError (InputError for a malformed name), unless ``known_as`` knows another error.
+def convert_hub_errors(
+    action: str, convert: Callable[[Exception], StsDinoError | None] = lambda error: None
+) -> Iterator[None]:
+    """Convert exceptions of the client library in the block into the project's errors.
 
-    what: e.g. "publish org/name".
+    Other exceptions pass. Installs the project's HTTP client unless it is installed.
+
+    Args:
+        action: the action for the message, e.g. ``publish org/name``.
+        convert: called first with the exception; returns the error to raise, or None.
+
+    Raises:
+        InputError: a repository's name is malformed.
+        RunError: the Hub refused, or did not answer.
     """
-    if not _ours:
-        use()
+    if not _is_installed:
+        install_client()
     try:
         yield
     except StsDinoError:
         raise
     except Exception as error:
-        known = known_as(error) or in_words(what, error)
-        if known is None:
+        converted = convert(error) or convert_error(action, error)
+        if converted is None:
             raise
-        raise known from None  # the cause holds request headers
+        raise converted from None  # the cause holds request headers
 
 
-def reading(what: str, revision: str | None) -> AbstractContextManager[None]:
-    """Turn the Hub's failures while reading ``what`` into InputError (wrong name) or RunError (no access, no Hub)."""
-    return hub_errors(f"read {what}", lambda error: _of_reading(f"{what} at {constants.ENDPOINT}", revision, error))
+def convert_read_errors(name: str, revision: str | None) -> AbstractContextManager[None]:
+    """Convert exceptions over reading the repository ``name`` at ``revision``.
+
+    Raises:
+        InputError: the repository, its revision or its data files do not exist.
+        RunError: the token has no access, or the Hub did not answer.
+    """
+    target = f"{name} at {constants.ENDPOINT}"
+    return convert_hub_errors(
+        f"read {name}", lambda error: _convert_read_error(name, target, revision, error)
+    )
 
 
-def _of_reading(place: str, revision: str | None, error: Exception) -> StsDinoError | None:
-    """The project's error for what a download, or ``datasets``, says of a repository; None of anything else."""
-    if isinstance(error, GatedRepoError):
-        return RunError(place, "is gated", hint="ask for access on its page, then set HF_TOKEN")
-    status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
-    if status == 403:
-        return RunError(place, f"is forbidden: {reason(error)}", hint="use a token with read access to it")
-    if isinstance(error, RepositoryNotFoundError):  # without a token, the Hub says 401 of an absent one, too
-        hint = "a private one needs a token with access to it: run `hf auth login` or set HF_TOKEN"
-        if status == 401:
-            problem = "no such repository, or a private one: without a valid token the Hub does not say which"
-            return InputError(place, problem, hint=hint)
-        return InputError(place, "no such repository, or no access to it", hint=hint)
-    if isinstance(error, RevisionNotFoundError):
-        return InputError(place, f"has no revision {revision!r}", hint="give a tag, branch or commit that is there")
-    library: Any = sys.modules.get("datasets.exceptions")  # its errors can only be raised once it is imported
-    if library and isinstance(error, library.DataFilesNotFoundError):
-        hint = "does its card name files that are there? Publish them, or give another revision"
-        return InputError(place, "has no data files that can be read", hint=hint)
-    unanswered = isinstance(error, LocalEntryNotFoundError | ConnectionError)
-    unanswered = unanswered or (library and isinstance(error, library.FileNotFoundDatasetsError))
-    if unanswered and constants.HF_HUB_OFFLINE:
-        hint = "run once without it, or give the revision that was downloaded"
-        return RunError(place, "is not downloaded, and HF_HUB_OFFLINE is set", hint=hint)
-    if unanswered or (isinstance(error, FileNotFoundError) and error.errno is None):  # datasets, of a silent Hub
-        return RunError(place, "stopped answering", hint="run the same command again later")
+def _convert_read_error(
+    name: str, target: str, revision: str | None, error: Exception
+) -> StsDinoError | None:
+    """Return the project's error for a failure to read a repository; None for other exceptions.
+
+    Args:
+        name: the repository.
+        target: the repository and its Hub, for errors.
+        revision: the revision that is read; None: the main branch.
+        error: the exception.
+    """
+    refusal = _convert_read_refusal(target, revision, error)
+    if refusal is not None:
+        return refusal
+
+    # Exceptions of ``datasets``: only an imported library can have raised one.
+    is_unanswered = isinstance(error, LocalEntryNotFoundError | ConnectionError)
+    datasets_errors: Any = sys.modules.get("datasets.exceptions")
+    if datasets_errors:
+        is_unanswered |= isinstance(error, datasets_errors.FileNotFoundDatasetsError)
+        if isinstance(error, datasets_errors.DataFilesNotFoundError):
+            return InputError(
+                target,
+                "has no data files that can be read",
+                hint="does its card name files that are there? "
+                "Publish them, or give another revision",
+            )
+
+    # A failed request, which the client library and ``datasets`` report as a missing file
+    cause = error.__cause__
+    if is_unanswered and isinstance(cause, HfHubHTTPError | httpx2.HTTPError | FileMetadataError):
+        refusal = _convert_read_refusal(target, revision, cause)
+        return refusal or convert_error(f"read {name}", cause)
+    if is_unanswered and constants.HF_HUB_OFFLINE:
+        return RunError(
+            target,
+            "is not downloaded, and HF_HUB_OFFLINE is set",
+            hint="run once without it, or give the revision that was downloaded",
+        )
+    if is_unanswered or (isinstance(error, FileNotFoundError) and error.errno is None):
+        return RunError(target, "stopped answering", hint="run the same command again later")
     return None
 
 
-def in_words(what: str, error: Exception) -> StsDinoError | None:
-    """The project's error for a failure of a Hub or of the way there; None when ``error`` is something else."""
+def _convert_read_refusal(
+    target: str, revision: str | None, error: Exception
+) -> StsDinoError | None:
+    """Return the project's error for a Hub's refusal of a read; None for other exceptions."""
+    status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
+    if isinstance(error, GatedRepoError):
+        return RunError(target, "is gated", hint="ask for access on its page, then set HF_TOKEN")
+    if status == 403:
+        return RunError(
+            target,
+            f"is forbidden: {describe_failure(error)}",
+            hint="use a token with read access to it",
+        )
+    if isinstance(error, RepositoryNotFoundError):
+        problem = "no such repository, or no access to it"
+        if status == 401:
+            problem = (
+                "no such repository, or a private one: "
+                "without a valid token the Hub does not say which"
+            )
+        return InputError(
+            target,
+            problem,
+            hint="a private one needs a token with access to it: "
+            "run `hf auth login` or set HF_TOKEN",
+        )
+    if isinstance(error, RevisionNotFoundError):
+        return InputError(
+            target,
+            f"has no revision {revision!r}",
+            hint="give a tag, branch or commit that is there",
+        )
+    return None
+
+
+def convert_error(action: str, error: Exception) -> StsDinoError | None:
+    """Return the project's error for a failed request to a Hub; None for other exceptions.
+
+    action: the action for the message, e.g. ``publish org/name``.
+    """
     if isinstance(error, StsDinoError):
         return error
     if isinstance(error, HFValidationError):
-        return InputError(what, first_line(error))
-    place, error = f"{what} at {constants.ENDPOINT}", lost_connection(error) or error
+        return InputError(action, get_first_line(error))
+    target = f"{action} at {constants.ENDPOINT}"
+    error = find_lost_connection(error) or error
     if isinstance(error, OfflineModeIsEnabled):
-        return RunError(place, "HF_HUB_OFFLINE is set", hint="unset it to reach the Hub")
+        return RunError(target, "HF_HUB_OFFLINE is set", hint="unset it to reach the Hub")
     if isinstance(error, LocalTokenNotFoundError):
-        return RunError(place, "no token", hint="run `hf auth login` or set HF_TOKEN")
-    if isinstance(error, HfHubHTTPError):
-        hint = _ADVICE.get(error.response.status_code, "run the same command again later: nothing is lost")
-    elif is_wrong(error):
-        hint = "is HF_ENDPOINT right, or does a proxy or a login page answer in its place? Nothing is lost"
-    elif isinstance(error, httpx2.HTTPError | ConnectionError):
-        hint = "is it running, and is HF_ENDPOINT right? Run the same command again later: nothing is lost"
-    else:
+        return RunError(target, "no token", hint="run `hf auth login` or set HF_TOKEN")
+    hint = _advise(error)
+    if hint is None:
         return None
-    return RunError(place, reason(error), hint=hint)
+    return RunError(target, describe_failure(error), hint=hint)
 
 
-def lost_connection(error: BaseException) -> Exception | None:
-    """The failed connection that transformers' plain OSError was raised from, or None."""
-    behind: BaseException | None = error if type(error) is OSError and error.errno is None else None
-    while behind is not None and not isinstance(behind, httpx2.TransportError | ConnectionError):
-        behind = behind.__cause__
-    return behind
+def find_lost_connection(error: BaseException) -> Exception | None:
+    """Return the connection error among the causes of an OSError without a number, or None.
+
+    transformers reports a lost connection as such an OSError.
+    """
+    if type(error) is not OSError or error.errno is not None:
+        return None
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, httpx2.TransportError | ConnectionError):
+        cause = cause.__cause__
+    return cause
 
 
 class Account(BaseModel):
-    """The token's user and organisations; an organisation has a name alone."""
+    """A token's user, or an organisation of the user; an organisation has only a name."""
 
     name: str = Field(min_length=1)
     orgs: tuple["Account", ...] = ()
@@ -259,19 +532,23 @@ class Account(BaseModel):
 
     @property
     def role(self) -> str | None:
-        """What the token may do ("read", "write", ...); None when the Hub does not say."""
+        """The token's role, e.g. "read" or "write"; None when the Hub gives no role."""
         token = self.auth.get("accessToken")
         return token.get("role") if isinstance(token, dict) else None
 
     @property
     def names(self) -> list[str]:
-        """Where its token may publish: the user first, then the organisations."""
+        """The namespaces that the token may publish to: the user, then the organisations."""
         return [self.name, *(item.name for item in self.orgs)]
 
 
-def account(api: "HfApi") -> Account:
-    """Ask the Hub. Raises WrongAnswer when what it says is not an account."""
+def fetch_account(api: "HfApi") -> Account:
+    """Return the account of the client's token. Raises WrongAnswer for an answer of another form.
+
+    Raises HfHubHTTPError when the Hub refuses the token.
+    """
     try:
         return Account.model_validate(api.whoami())
     except ValidationError as error:
-        raise WrongAnswer(f"an account without {'.'.join(map(str, error.errors()[0]['loc'])) or 'fields'}") from None
+        field = ".".join(map(str, error.errors()[0]["loc"]))
+        raise WrongAnswer(f"an account without {field or 'fields'}") from None

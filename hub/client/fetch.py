@@ -1,9 +1,14 @@
-"""Downloads from a Hub: a run to resume, the checked shards of a published run, any dataset that ``datasets`` reads.
+"""Downloads from a Hub: a run to resume, a published run's shards, any other dataset.
 
-A run is known by its manifest, and its files by their SHA-256. Any other dataset is pinned at a commit, its card is
-checked before a library parses it, and its scripts are never run.
+A run is identified by its manifest, and a run's files by their SHA-256. Any other dataset is
+pinned at a commit; its card is checked before a library parses the card, and its scripts never run.
+
+With HF_HUB_OFFLINE ``datasets`` by itself takes the rows that it prepared last, of any commit.
+``load_prepared`` takes the rows of the wanted commit.
 """
 
+import logging
+import re
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,226 +19,446 @@ import httpx2
 from huggingface_hub import constants
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
-from hub import cli
-from hub.client.connection import is_wrong, reading
-from hub.client.offline import PREPARED, commit_of
-from hub.client.plan import OF_DATASETS, Remote
-from hub.client.repository import Repository, unwrapped
-from hub.contract import run_dir
-from hub.contract.recipe import DatasetRecipe, ModelRecipe
-from hub.contract.recipe_file import fingerprint, resolved
-from hub.contract.run_dir import (
+from sts_dino.hub.client.connection import convert_read_errors, is_wrong_answer
+from sts_dino.hub.client.plan import OF_DATASETS, Remote
+from sts_dino.hub.client.repository import Repository, unwrap_errors
+from sts_dino.hub.contract import run_dir
+from sts_dino.hub.contract.recipe import DatasetRecipe, ModelRecipe
+from sts_dino.hub.contract.recipe_file import compute_fingerprint, format_recipe
+from sts_dino.hub.contract.run_dir import (
     MANIFEST,
     RECIPE,
     REPORT,
     File,
     Manifest,
-    changed_files,
+    find_changed_files,
     read_manifest,
     require_complete,
 )
-from hub.contract.shards import AGAIN, unreadable, unreadable_kinds
-from hub.durable import rename_folder
-from hub.errors import InputError, RunError, did_you_mean
-from hub.untrusted import check_dataset_card
+from sts_dino.hub.contract.shards import RERUN_HINT, list_reader_errors, make_reading_error
+from sts_dino.hub.durable import rename_folder, write_text
+from sts_dino.hub.errors import InputError, RunError, suggest_choice
+from sts_dino.hub.untrusted import check_dataset_card
 
 if TYPE_CHECKING:
     from huggingface_hub import DatasetCardData
 
-_REPAIR = "repair the repository, or start again without it: --fresh"
+logger = logging.getLogger(__name__)
 
 
 def is_run_of(manifest: Manifest, recipe: DatasetRecipe | ModelRecipe) -> bool:
-    """Whether a manifest is of this recipe's rows or weights; that its inputs are as before, the run itself checks."""
-    return manifest.fingerprint == fingerprint(recipe, manifest.inputs)
+    """Return whether a manifest's fingerprint is the recipe's, given the manifest's own inputs.
+
+    The stage that resumes the run compares these inputs with the recipe's.
+    """
+    return manifest.fingerprint == compute_fingerprint(recipe, manifest.inputs)
 
 
-def fetch(
-    repository: Repository, remote: Remote, manifest: Manifest, recipe: DatasetRecipe | None, directory: Path
+def fetch_run(
+    repository: Repository,
+    remote: Remote,
+    manifest: Manifest,
+    recipe: DatasetRecipe | None,
+    directory: Path,
 ) -> None:
-    """Make ``directory``, empty or absent, the run directory of a published manifest, all at once.
+    """Download a published run as the run directory ``directory``, by one atomic rename.
 
-    ``recipe``: the one that the run resumes under; None: the published one. After a kill it resumes from the files that
-    arrived whole. Raises RunError for a file that the manifest does not name as it is.
+    The files arrive in ``NAME.fetching`` beside ``directory``. After a kill the next call keeps
+    the files that arrived completely.
+
+    Args:
+        repository: the repository on the Hub.
+        remote: the commit to download.
+        manifest: the manifest of the commit.
+        recipe: the recipe of the resumed run; None: the published recipe.
+        directory: the run directory, empty or absent.
+
+    Raises:
+        RunError: a file is missing in the commit, or differs from the manifest's SHA-256.
+        ConnectionError: the Hub stopped answering.
     """
     from huggingface_hub import snapshot_download
 
-    def require(found: bool, path: str, problem: str) -> None:
-        if not found:
-            raise RunError(f"{repository.repo_id}: {path}", problem, hint=_REPAIR)
-
+    # List the manifest's files, and the measurements, which no stage makes again.
+    beside = [name for name in (*OF_DATASETS, REPORT, RECIPE) if name in remote.files]
     for file in manifest.files:
-        require(file.path in remote.files, file.path, "is named by the manifest and not there")
-    cli.say(f"{directory}: going on from {repository.repo_id} ({len(manifest.files)} files)")
+        if file.path not in remote.files:
+            raise _damage_error(repository, file.path, "is named by the manifest and not there")
+    if recipe is None and RECIPE not in beside:
+        raise _damage_error(repository, RECIPE, "is not there")
+    paths = [*(file.path for file in manifest.files), *beside]
+    logger.info(f"{directory}: going on from {repository.repo_id} ({len(manifest.files)} files)")
+
     staging = directory.with_name(f"{directory.name}.fetching")
-    beside = [name for name in (*OF_DATASETS, REPORT, RECIPE) if name in remote.files]  # no stage makes them again
-    require(recipe is not None or RECIPE in beside, RECIPE, "is not there")
-    wanted = [*(file.path for file in manifest.files), *beside]
-    with unwrapped(staging):
+    with unwrap_errors(staging):
         snapshot_download(
             repository.repo_id,
             repo_type=repository.kind,
             revision=remote.sha,
             local_dir=staging,
-            allow_patterns=wanted,
+            allow_patterns=paths,
             endpoint=repository.api.endpoint,
             token=repository.api.token,
         )
-    named = {staging / path for path in wanted}
-    if not all(path.is_file() for path in named):
-        raise ConnectionError("not every file came")  # the client returns when the Hub does not answer: this passes
-    for changed in changed_files(staging, manifest):
-        (staging / changed).unlink()  # the client would keep it, should the repository be repaired
-        require(False, changed, "is not the file that the repository's manifest names")
+
+    # Check the files, and remove files that an earlier call fetched from another commit.
+    local_paths = {staging / path for path in paths}
+    if not all(path.is_file() for path in local_paths):
+        # The client returns normally when the Hub stops answering. The caller tries again.
+        raise ConnectionError("not every file came")
+    for changed in find_changed_files(staging, manifest):
+        # After a repair of the repository, the client would keep this file.
+        (staging / changed).unlink()
+        raise _damage_error(
+            repository, changed, "is not the file that the repository's manifest names"
+        )
     shutil.rmtree(staging / ".cache", ignore_errors=True)  # the client's notes
-    for path in {*staging.rglob("*")} - named:  # an earlier start may have fetched another state
+    for path in {*staging.rglob("*")} - local_paths:
         if path.is_file():
             path.unlink()
-    version = recipe.version if recipe else manifest.version
-    text = resolved(recipe) if recipe else (staging / RECIPE).read_text(encoding="utf-8")
+
+    # Add the manifest and the recipe, and give the folder its name.
+    if recipe:
+        version = recipe.version
+        text = format_recipe(recipe)
+    else:
+        version = manifest.version
+        text = (staging / RECIPE).read_text(encoding="utf-8")
     run_dir.write_manifest(staging, manifest)
     run_dir.rewrite_recipe(staging, manifest, version, text)
     rename_folder(staging, directory)
 
 
+def _damage_error(repository: Repository, path: str, problem: str) -> RunError:
+    return RunError(
+        f"{repository.repo_id}: {path}",
+        problem,
+        hint="repair the repository, or start again without it: --fresh",
+    )
+
+
 @dataclass(frozen=True)
 class FinishedRun:
-    """A complete run of a dataset: its manifest, and ``bring``, which returns the folder that holds given files.
+    """A complete run of a dataset, local or published.
 
-    ``recipe``: where its recipe.yaml lies, or None, or a Hub that has it cannot be asked.
+    Attributes:
+        place: the run's name in messages.
+        manifest: the run's manifest.
+        revision: the fingerprint of a local run, the commit of a published run.
+        fetch_files: downloads the given files, and returns the folder of all files.
+        fetch_recipe: returns the path of recipe.yaml; None when the run has no recipe.yaml, and
+            when the Hub does not answer and the cache has no copy.
     """
 
     place: str
     manifest: Manifest
-    revision: str  # the fingerprint of a local run, the commit of a published one
-    bring: Callable[[Sequence[File]], Path]
-    recipe: Callable[[], Path | None]
+    revision: str
+    fetch_files: Callable[[Sequence[File]], Path]
+    fetch_recipe: Callable[[], Path | None]
 
     @property
     def configs(self) -> list[str]:
-        """Its configs that have files, in alphabetical order."""
+        """The names of the configs that have files, in alphabetical order."""
         return sorted({file.config for file in self.manifest.files if file.config})
 
-    def shards(self, config: str) -> tuple[Path, list[File]]:
-        """The shards of a config that have rows, and their folder. Raises InputError naming a damaged one."""
-        shards = [file for file in self.manifest.shards(config) if file.rows != 0]  # parquet readers fail on those
-        directory = self.bring(shards)
-        damaged = changed_files(directory, self.manifest.model_copy(update={"files": tuple(shards)}))
+    def fetch_shards(self, config: str) -> tuple[Path, list[File]]:
+        """Return the run's folder and the shards of a config, with every shard checked.
+
+        Shards without rows are left out, because parquet readers fail over an empty shard. Raises
+        InputError when a shard is missing or differs from the manifest.
+        """
+        shards = [file for file in self.manifest.shards(config) if file.rows != 0]
+        directory = self.fetch_files(shards)
+        manifest = self.manifest.model_copy(update={"files": tuple(shards)})
+        damaged = find_changed_files(directory, manifest)
         if damaged:
-            raise InputError(self.place, f"{damaged[0]} is missing or not what its manifest says", hint=AGAIN)
+            raise InputError(
+                self.place,
+                f"{damaged[0]} is missing or not what its manifest says",
+                hint=RERUN_HINT,
+            )
         return directory, shards
 
 
-def local_run(directory: Path, place: str) -> FinishedRun:
-    """The run in a directory. Raises InputError when it is missing or unfinished."""
-    if not directory.is_dir():
-        hint = "make the dataset first (sts-dino write RECIPE), or name one of a Hub"
-        raise InputError(place, "no such directory", hint=hint)
-    manifest = require_complete(directory)
-    return FinishedRun(place, manifest, manifest.fingerprint, lambda files: directory, lambda: directory / RECIPE)
+def open_local_run(directory: Path, name: str) -> FinishedRun:
+    """Return the run in a directory, called ``name`` in messages.
 
-
-def published_run(repo_id: str, revision: str | None, place: str) -> FinishedRun | None:
-    """The run that a repository of a Hub holds, its files downloaded when they are asked for; None when it holds none.
-
-    Raises InputError when there is no such repository or the run is unfinished, RunError when the Hub cannot be read.
+    Raises InputError when the directory is missing, or the run is unfinished.
     """
-    from huggingface_hub import HfApi, hf_hub_download
+    if not directory.is_dir():
+        raise InputError(
+            name,
+            "no such directory",
+            hint="make the dataset first (sts-dino write RECIPE), or name one of a Hub",
+        )
+    manifest = require_complete(directory)
+    return FinishedRun(
+        name, manifest, manifest.fingerprint, lambda files: directory, lambda: directory / RECIPE
+    )
 
-    def brought(path: str, commit: str | None) -> Path | None:
-        """A downloaded file; None when the repository, or without a Hub the cache, does not have it."""
-        with reading(repo_id, commit):
-            try:
-                return Path(hf_hub_download(repo_id, path, repo_type="dataset", revision=commit))
-            except LocalEntryNotFoundError:
-                if path == RECIPE:
-                    return None
-                raise
-            except EntryNotFoundError:
-                return None
 
-    if not constants.HF_HUB_OFFLINE:  # the client gives what it has when the Hub does not answer
-        with reading(repo_id, revision):
+def open_published_run(repo_id: str, revision: str | None, name: str) -> FinishedRun | None:
+    """Return the run of a dataset repository; None when the repository has no run's manifest.
+
+    The run's files are downloaded later.
+
+    Args:
+        repo_id: the repository.
+        revision: a branch, a tag or a commit; None: main.
+        name: the run's name in messages.
+
+    Raises:
+        InputError: the repository does not exist, or the run is unfinished.
+        RunError: the token has no access, or the Hub did not answer.
+    """
+    from huggingface_hub import HfApi
+
+    # Without an answer of the Hub the client returns cached files, so ask the Hub first.
+    if not constants.HF_HUB_OFFLINE:
+        with convert_read_errors(repo_id, revision):
             HfApi().dataset_info(repo_id, revision=revision)
-    found = brought(MANIFEST, revision)
-    if found is None:
+    manifest_path = _fetch_file(repo_id, MANIFEST, revision)
+    if manifest_path is None:
         return None
-    directory = found.parent
-
-    def bring(files: Sequence[File]) -> Path:
-        for file in files:
-            if brought(file.path, directory.name) is None:
-                raise InputError(place, f"{file.path} is named by its manifest and not there")
-        return directory
-
+    directory = manifest_path.parent
     try:
         manifest = read_manifest(directory)
-    except InputError:  # somebody else's file of that name
+    except InputError:  # a file of another format that has the same name
         return None
     assert manifest is not None
     if not manifest.complete:
-        raise InputError(place, "the run is not finished", hint="publish it again when it is")
-    return FinishedRun(place, manifest, directory.name, bring, lambda: brought(RECIPE, directory.name))
+        raise InputError(name, "the run is not finished", hint="publish it again when it is")
+    commit = directory.name
+
+    def fetch_files(files: Sequence[File]) -> Path:
+        for file in files:
+            if _fetch_file(repo_id, file.path, commit) is None:
+                raise InputError(name, f"{file.path} is named by its manifest and not there")
+        return directory
+
+    return FinishedRun(
+        name, manifest, commit, fetch_files, lambda: _fetch_file(repo_id, RECIPE, commit)
+    )
+
+
+def _fetch_file(repo_id: str, path: str, commit: str | None) -> Path | None:
+    """Return the local path of a downloaded file; None when the repository lacks the file.
+
+    Return None, too, for a recipe.yaml that is not cached, when the Hub does not answer.
+    """
+    from huggingface_hub import hf_hub_download
+
+    with convert_read_errors(repo_id, commit):
+        try:
+            return Path(hf_hub_download(repo_id, path, repo_type="dataset", revision=commit))
+        except LocalEntryNotFoundError:
+            if path == RECIPE:
+                return None
+            raise
+        except EntryNotFoundError:
+            return None
+
+
+def resolve_commit(repo_id: str, revision: str | None, kind: str = "dataset") -> str:
+    """Return the commit id of a revision, from the Hub, or with HF_HUB_OFFLINE from the cache.
+
+    A commit id of a dataset is returned without a request. A commit id of a model is looked up on
+    the Hub, because without the Hub the client library may load a half-downloaded model.
+
+    Args:
+        repo_id: the repository.
+        revision: a branch, a tag or a commit; None: main.
+        kind: ``dataset`` or ``model``.
+
+    Raises:
+        LocalEntryNotFoundError: HF_HUB_OFFLINE is set, and the revision was never looked up.
+        HfHubHTTPError: the Hub has no such repository or revision, or refused.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.file_download import repo_folder_name
+
+    name = revision or "main"
+    if re.fullmatch(r"[0-9a-f]{40}", name) and (kind == "dataset" or constants.HF_HUB_OFFLINE):
+        return name
+
+    # The client library keeps the commit of a branch or a tag in the same file.
+    folder = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=repo_id, repo_type=kind))
+    cached_ref = folder / "refs" / name
+    if not constants.HF_HUB_OFFLINE:
+        commit = HfApi().repo_info(repo_id, repo_type=kind, revision=revision).sha or ""
+        if name != commit:
+            write_text(cached_ref, commit)
+        return commit
+    if not cached_ref.is_file():
+        raise LocalEntryNotFoundError(f"{repo_id}: {name} was never downloaded")
+    return cached_ref.read_text(encoding="utf-8")
+
+
+def list_prepared_configs(repo_id: str, commit: str) -> dict[str, Path]:
+    """Return config → the folder of rows that ``datasets`` prepared from a commit.
+
+    Raises LocalEntryNotFoundError when the cache of ``datasets`` has no such folder.
+    """
+    import datasets
+    from datasets.naming import camelcase_to_snakecase
+
+    # Name the folder of the cache as ``datasets`` does.
+    owner, _, name = repo_id.rpartition("/")
+    folder = camelcase_to_snakecase(name)
+    if owner:
+        folder = f"{owner}___{folder}"
+    paths = Path(datasets.config.HF_DATASETS_CACHE, folder).glob(f"*/*/{commit}")
+    folders = {path.parts[-3]: path for path in paths if path.is_dir()}
+    if not folders:
+        raise LocalEntryNotFoundError(f"{repo_id}: nothing was prepared at {commit}")
+    return folders
+
+
+def load_prepared(
+    repo_id: str,
+    commit: str,
+    config: str | None = None,
+    split: str | None = None,
+    streaming: bool = False,
+) -> Any:
+    """Return what ``load_dataset`` returned for a commit, from rows prepared on this machine.
+
+    Args:
+        repo_id: the dataset's repository.
+        commit: the commit.
+        config: the config; None: the only config, or of several configs ``default``.
+        split: the split; None: all splits.
+        streaming: whether to return an iterable dataset.
+
+    Raises:
+        LocalEntryNotFoundError: ``datasets`` never prepared this config of this commit here.
+    """
+    from datasets.packaged_modules.cache.cache import Cache
+
+    folders = list_prepared_configs(repo_id, commit)
+    if not config:
+        config = "default" if len(folders) > 1 else next(iter(folders))
+    if config not in folders:
+        raise LocalEntryNotFoundError(f"{repo_id}: {config} was not prepared at {commit}")
+    cache = Cache(
+        repo_id=repo_id,
+        dataset_name=repo_id.rpartition("/")[2],
+        config_name=config,
+        version=folders[config].parts[-2],
+        hash=commit,
+    )
+    return cache.as_streaming_dataset(split) if streaming else cache.as_dataset(split)
+
+
+OFFLINE_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "load_dataset": load_prepared,
+    "get_dataset_config_names": list_prepared_configs,
+}
 
 
 @dataclass(frozen=True)
 class HubDataset:
-    """A dataset on a Hub that is not a published run, at a commit."""
+    """A dataset on a Hub that is not a published run, at a commit.
+
+    ``place``: the dataset's name in messages; ``license``: the licence that the card names.
+    """
 
     place: str
     repo_id: str
     commit: str
     license: str | None
 
-    def ask(self, function: str, *arguments: str, **options: Any) -> Any:
-        """Return what a function of ``datasets`` answers. Raises InputError for unreadable data."""
+    def call(self, function: str, *arguments: str, **options: Any) -> Any:
+        """Call a function of ``datasets`` with this repository and commit; return its result.
+
+        With HF_HUB_OFFLINE a function of ``OFFLINE_FUNCTIONS`` takes the place of the function.
+
+        Args:
+            function: the name of the function, e.g. ``load_dataset``.
+            arguments: its positional arguments after the repository.
+            options: its keyword arguments.
+
+        Raises:
+            InputError: the data cannot be read, or the repository or the commit does not exist.
+            RunError: the Hub did not answer, or refused.
+        """
         import datasets
         from datasets.data_files import EmptyDatasetError
         from datasets.exceptions import DatasetNotFoundError
 
-        with reading(self.repo_id, self.commit):
-            if constants.HF_HUB_OFFLINE and function in PREPARED:
-                return PREPARED[function](self.repo_id, self.commit, *arguments, **options)
+        with convert_read_errors(self.repo_id, self.commit):
+            if constants.HF_HUB_OFFLINE and function in OFFLINE_FUNCTIONS:
+                return OFFLINE_FUNCTIONS[function](self.repo_id, self.commit, *arguments, **options)
+            load = getattr(datasets, function)
             try:
-                return getattr(datasets, function)(self.repo_id, *arguments, revision=self.commit, **options)
-            except DatasetNotFoundError as error:  # between two requests
-                raise RunError(self.place, "is no longer on the Hub", hint="run the same command again") from error
-            except unreadable_kinds(EmptyDatasetError, RuntimeError) as error:  # RuntimeError: only a script makes it
+                return load(self.repo_id, *arguments, revision=self.commit, **options)
+            except DatasetNotFoundError as error:  # it was there when its commit was resolved
+                raise RunError(
+                    self.place, "is no longer on the Hub", hint="run the same command again"
+                ) from error
+            # ``datasets`` raises RuntimeError over a dataset's loading script alone.
+            except list_reader_errors(EmptyDatasetError, RuntimeError) as error:
+                # Raise the failed request, because the outer message holds signed URLs.
                 if isinstance(error.__cause__, httpx2.HTTPError | ConnectionError):
-                    raise error.__cause__ from None  # the Hub's failure, and its words hold signed addresses
-                raise unreadable(error, self.place, hint=None) from None
+                    raise error.__cause__ from None
+                raise make_reading_error(error, self.place, hint=None) from None
             except ValueError as error:
-                if is_wrong(error):
+                if is_wrong_answer(error):
                     raise
-                raise unreadable(error, self.place, hint=None) from None
+                raise make_reading_error(error, self.place, hint=None) from None
 
 
-def hub_dataset(repo_id: str, revision: str | None, place: str) -> HubDataset:
-    """The dataset at the commit that its revision stands for now. Raises what ``reading`` raises, and InputError for
-    a card beyond its limits.
+def open_hub_dataset(repo_id: str, revision: str | None, name: str) -> HubDataset:
+    """Return a dataset at the commit that ``revision`` names now.
+
+    Args:
+        repo_id: the dataset's repository.
+        revision: a branch, a tag or a commit; None: main.
+        name: the dataset's name in messages.
+
+    Raises:
+        InputError: the repository or the revision does not exist, or the card's metadata breaks a
+            limit of ``check_dataset_card``.
+        RunError: the token has no access, or the Hub did not answer.
     """
     from huggingface_hub import DatasetCard, try_to_load_from_cache
 
-    with reading(repo_id, revision):
-        commit = commit_of(repo_id, revision)
+    with convert_read_errors(repo_id, revision):
+        commit = resolve_commit(repo_id, revision)
         check_dataset_card(repo_id, commit)
-        kept = try_to_load_from_cache(repo_id, "README.md", repo_type="dataset", revision=commit)
-        card = DatasetCard.load(kept, ignore_metadata_errors=True).data if isinstance(kept, str) else None
-    return HubDataset(place, repo_id, commit, _license(card))
+        path = try_to_load_from_cache(repo_id, "README.md", repo_type="dataset", revision=commit)
+        licence = None
+        if isinstance(path, str):
+            licence = _read_licence(DatasetCard.load(path, ignore_metadata_errors=True).data)
+    return HubDataset(name, repo_id, commit, licence)
 
 
-def require_known(name: str, known: Iterable[str], place: str, what: str) -> str:
-    """``name``, if it is among the configs or splits (``what``) of a dataset. Raises InputError naming those."""
-    names = list(known)
-    if name not in names:
-        raise InputError(place, f"has no {what} {name!r}", allowed=names, hint=did_you_mean(name, names))
-    return name
+def _read_licence(card: "DatasetCardData") -> str | None:
+    """Return the licence that a card names, several joined by commas; None without a text.
 
-
-def _license(card: "DatasetCardData | None") -> str | None:
-    """The licence that a card names, in either of the Hub's forms; None when it is not text."""
-    if card is None:
+    For the licence ``other`` the card's ``license_name`` is the licence.
+    """
+    licence = card.get("license")
+    if licence == "other":
+        licence = card.get("license_name")
+    names = licence if isinstance(licence, list) else [licence]
+    if not names or not all(isinstance(name, str) for name in names):
         return None
-    licence = card.get("license_name") if card.get("license") == "other" else card.get("license")
-    several = licence if isinstance(licence, list) else [licence]
-    return ", ".join(several) if several and all(isinstance(one, str) for one in several) else None
+    return ", ".join(names)
+
+
+def require_known(name: str, choices: Iterable[str], owner: str, kind: str) -> str:
+    """Return ``name`` if it is one of the choices. Raises InputError that lists the choices.
+
+    Args:
+        name: the name of a config or a split.
+        choices: the names that exist.
+        owner: the dataset, for the message.
+        kind: ``config`` or ``split``, for the message.
+    """
+    names = list(choices)
+    if name not in names:
+        raise InputError(
+            owner, f"has no {kind} {name!r}", allowed=names, hint=suggest_choice(name, names)
+        )
+    return name

@@ -1,11 +1,13 @@
-"""Plan of a publication, pure: what changes on a Hub branch, who changed it before, and in how many commits.
+"""Plan of a publication: the changes of a branch, and the commits that make them. No request.
 
-- ``compare``: the local snapshot against a branch. Contents are compared by SHA-256 where the Hub keeps a large file,
-  by git's id otherwise.
-- ``Stamp``: the last line of a card, with a digest of the facts it was written from and a checksum of its text. A card
-  of other facts is stale and is not published. A card of another text was edited on the Hub and is not overwritten.
-- ``steps``: a publication too large for one commit, as several. Each commit is whole: its manifest names exactly the
-  data that are there, so a killed publication resumes. The last commit brings the card, and it alone is tagged.
+- ``find_changes``: the local snapshot against a branch. Contents are compared by SHA-256 where the
+  Hub keeps a large file, by git's id otherwise.
+- ``Stamp``: the last line of a card, with a digest of the facts it was written from and a checksum
+  of its text. A card of other facts is stale and is not published. A card of another text was
+  edited on the Hub and is not overwritten.
+- ``plan_commits``: a publication too large for one commit, as several. Each commit is complete: its
+  manifest names exactly the data that are there, so a killed publication resumes. The last commit
+  brings the card, and it alone is tagged.
 """
 
 import hashlib
@@ -15,193 +17,43 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from hub.contract.measured import FIDELITY, LEDGER, REPEATS, VALUE
-from hub.contract.run_dir import MANIFEST, RECIPE, REPORT, Manifest, manifest_text
-from hub.durable import sha256_file
-from hub.untrusted import printable
+from sts_dino.hub.contract.measured import FIDELITY, LEDGER, REPEATS, VALUE
+from sts_dino.hub.contract.run_dir import MANIFEST, RECIPE, REPORT, Manifest, format_manifest
+from sts_dino.hub.durable import hash_file
+from sts_dino.hub.untrusted import strip_controls
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoFile
 
-CARD, RESULTS = "README.md", "results.json"
-DETAILS = "DETAILS.md"  # what a card links to
-OF_DATASETS = (VALUE, FIDELITY, LEDGER)
-MEASURED = (RESULTS, REPEATS, *OF_DATASETS, REPORT)  # what a card is written from, beside the manifest
-BESIDE = (CARD, DETAILS, RECIPE, MANIFEST, *MEASURED, ".eval_results/*.yaml", "assets/*.png")  # not in the manifest
-KEPT = (".gitattributes",)  # the Hub's own
-
-
-@dataclass(frozen=True)
-class Content:
-    """Content of a file to publish: a local file or bytes in memory; ``known`` is its SHA-256, if known."""
-
-    data: Path | bytes
-    known: str | None = None
-
-    @property
-    def size(self) -> int:
-        """Bytes."""
-        return len(self.data) if isinstance(self.data, bytes) else self.data.stat().st_size
-
-    def equals(self, remote: "RepoFile") -> bool:
-        """Whether the Hub holds these very bytes."""
-        if remote.lfs is not None:
-            return self.sha256() == remote.lfs.sha256
-        from huggingface_hub.utils.sha import git_hash
-
-        return self.size == remote.size and git_hash(self.read()) == remote.blob_id
-
-    def sha256(self) -> str:
-        """As hex."""
-        if self.known is not None:
-            return self.known
-        return hashlib.sha256(self.data).hexdigest() if isinstance(self.data, bytes) else sha256_file(self.data)
-
-    def read(self) -> bytes:
-        """The bytes."""
-        return self.data if isinstance(self.data, bytes) else self.data.read_bytes()
-
-
-Snapshot = Mapping[str, Content]  # path in the repository → content: everything that shall be in it
-
-
-@dataclass(frozen=True)
-class Remote:
-    """State of a branch on the Hub: its head commit and its files."""
-
-    sha: str
-    files: "Mapping[str, RepoFile]"
-
-
-@dataclass(frozen=True)
-class Changes:
-    """Paths to add, replace and delete so that a branch holds a snapshot and nothing else (but ``KEPT``)."""
-
-    added: tuple[str, ...] = ()
-    replaced: tuple[str, ...] = ()
-    deleted: tuple[str, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.added) + len(self.replaced) + len(self.deleted)
-
-
-def compare(snapshot: Snapshot, remote: Remote | None) -> Changes:
-    """The changes from ``remote`` (None: no repository yet) to ``snapshot``, paths in order."""
-    there = remote.files if remote else {}
-    return Changes(
-        added=tuple(path for path in sorted(snapshot) if path not in there),
-        replaced=tuple(p for p in sorted(snapshot) if p in there and not snapshot[p].equals(there[p])),
-        deleted=tuple(path for path in sorted(there) if path not in snapshot and path not in KEPT),
-    )
-
-
-def is_beside(path: str) -> bool:
-    """Whether a path is one that is published beside the manifest's files."""
-    return any(Path(path).match(pattern) and path.count("/") == pattern.count("/") for pattern in BESIDE)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A publication: what it would change on which commit, the tag to set, and what it would take from a person."""
-
-    repo_id: str
-    repo_type: str
-    remote: Remote | None
-    changes: Changes
-    tag: str | None  # None: the tag is there and marks these bytes, or the run is not finished
-    script: bool = False  # whether the branch `script` is to be renewed
-    edits: Mapping[str, str] = field(default_factory=dict)  # path → what a person did to it
-    upload: int = 0  # bytes of the files that are new
-    commits: int = 1  # on main
-
-    @property
-    def url(self) -> str:
-        """The repository's page on the Hub of HF_ENDPOINT, without a password."""
-        from huggingface_hub import constants
-
-        endpoint = re.sub("//[^/]*@", "//", constants.ENDPOINT)
-        return f"{endpoint}/{'datasets/' * (self.repo_type == 'dataset')}{self.repo_id}"
-
-    def facts(self) -> dict[str, Any]:
-        """The plan for machines."""
-        changes = {"added": self.changes.added, "replaced": self.changes.replaced, "deleted": self.changes.deleted}
-        facts = {
-            "repo_id": self.repo_id,
-            "repo_type": self.repo_type,
-            "url": self.url,
-            "edits": dict(self.edits),
-            "tag": self.tag,
-        }
-        return {**facts, **{kind: list(paths) for kind, paths in changes.items()}, "bytes": self.upload}
-
-    def shown(self, done: bool) -> str:
-        """The plan as text; after the publication, with the repository's page as the last line."""
-        return f"{self}\n{self.url}" if done else str(self)
-
-    def __str__(self) -> str:
-        lines = [f"{self.repo_type} {self.repo_id}" + ("" if self.remote else " (new)")]
-        changes = self.changes
-        for mark, paths in (("+", changes.added), ("~", changes.replaced), ("-", changes.deleted)):
-            lines += [f"  {mark} {path}" for path in paths]
-        several = f" in {self.commits} commits" if self.commits > 1 else ""
-        lines.append(f"  {self.upload:,} bytes to send{several}" if changes else "  no file changes")
-        if self.tag:
-            lines.append(f"  tag {self.tag}")
-        if self.script:
-            lines.append("  branch script")
-        lines += [f"  ! {path}: {what}" for path, what in self.edits.items()]
-        return printable("\n".join(lines))  # paths of others
-
-
-OTHERS = ("repeats", "value", "fidelity", "decontamination", "report")  # files beside results, as plan.MEASURED
-_STAMP = re.compile(
-    r"<!-- sts-dino: (?P<repo_id>\S+) facts (?P<facts>[0-9a-f]{64}) text (?P<text>[0-9a-f]{64}) -->\n\Z"
+CARD = "README.md"
+RESULTS = "results.json"
+DETAILS = "DETAILS.md"  # the page that a card links to
+OF_DATASETS = (VALUE, FIDELITY, LEDGER)  # files of measurements of a dataset
+# The files that a card is written from, beside the manifest
+MEASURED = (RESULTS, REPEATS, *OF_DATASETS, REPORT)
+# Patterns of published files that the manifest does not name
+PATTERNS_BESIDE_MANIFEST = (
+    CARD,
+    DETAILS,
+    RECIPE,
+    MANIFEST,
+    *MEASURED,
+    ".eval_results/*.yaml",
+    "assets/*.png",
 )
-
-
-@dataclass(frozen=True)
-class Stamp:
-    """The repository id a card was written for, and the digest of the facts it was written from."""
-
-    repo_id: str
-    facts: str
-
-
-def facts_digest(manifest: bytes, *measured: bytes | None) -> str:
-    """SHA-256 over what a card is written from: manifest.json and the measured files, None for those that are missing.
-
-    measured: in the order of ``MEASURED``; the last ones may be left out.
-    """
-    parts = [hashlib.sha256(manifest).hexdigest()]
-    for name, content in zip(("", *OTHERS), measured, strict=False):
-        if content is not None:
-            parts.append(f"{name} {hashlib.sha256(content).hexdigest()}".lstrip())
-    return hashlib.sha256(" ".join(parts).encode()).hexdigest()
-
-
-def stamped(text: str, repo_id: str, facts: str) -> str:
-    """``text`` with the stamp as its last line."""
-    text = text.rstrip("\n") + "\n\n"
-    return f"{text}<!-- sts-dino: {repo_id} facts {facts} text {_stamp_digest(repo_id, facts, text)} -->\n"
-
-
-def read_stamp(card: str) -> Stamp | None:
-    """The stamp of a card; None when it has none, or when its text was changed after it was stamped."""
-    found = _STAMP.search(card)
-    if found is None or _stamp_digest(found["repo_id"], found["facts"], card[: found.start()]) != found["text"]:
-        return None
-    return Stamp(found["repo_id"], found["facts"])
-
-
-def _stamp_digest(*parts: str) -> str:
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
-# Files of a commit: the most that the official client sends at once (it begins with 250). The Hub advises a hundred and
-# allows 128 commits an hour: the 100,000 files that a repository may have would take it eight hours.
-FILES = 1_000
-_BESIDE = (CARD, MANIFEST, RECIPE)  # in each commit
-_UNDER_WAY = """---
+HUB_FILES = (".gitattributes",)  # files that the Hub itself adds to a repository
+# The names of ``MEASURED``'s files, in their order, in a card's digest of facts
+_FACT_NAMES = ("", "repeats", "value", "fidelity", "decontamination", "report")
+_STAMP = re.compile(
+    r"<!-- sts-dino: (?P<repo_id>\S+) facts (?P<facts>[0-9a-f]{64}) "
+    r"text (?P<text>[0-9a-f]{64}) -->\n\Z"
+)
+# The official client sends at most this many files in one commit. The Hub advises a hundred, but
+# allows 128 commits an hour: at that rate the 100,000 files of the largest repository would take
+# eight hours.
+MOST_FILES_PER_COMMIT = 1_000
+_IN_EACH_COMMIT = (CARD, MANIFEST, RECIPE)
+_CARD_OF_A_PART = """---
 tags:
 - being-published
 viewer: false
@@ -212,52 +64,296 @@ configs:
 
 # {name}
 
-Version {version} is being published: its files come in several commits, and the last commit replaces this card. Nothing
+Version {version} is being published: its files come in several commits, and the last commit \
+replaces this card. Nothing
 can be loaded from here until then. Earlier versions can be, by their tags.
 """
 
 
 @dataclass(frozen=True)
-class Step:
-    """One commit: its changes, the contents they are taken from, and how far it comes, for its message."""
+class Content:
+    """Content of a file to publish: the path of a local file, or the bytes.
+
+    ``digest``: the content's SHA-256 as hex, when known.
+    """
+
+    data: Path | bytes
+    digest: str | None = None
+
+    @property
+    def size(self) -> int:
+        """The content's length in bytes."""
+        return len(self.data) if isinstance(self.data, bytes) else self.data.stat().st_size
+
+    def is_same_as(self, remote: "RepoFile") -> bool:
+        """Return whether a file on the Hub has this content, compared by SHA-256 or git's id."""
+        if remote.lfs is not None:
+            return self.hash() == remote.lfs.sha256
+        from huggingface_hub.utils.sha import git_hash
+
+        return self.size == remote.size and git_hash(self.read()) == remote.blob_id
+
+    def hash(self) -> str:
+        """Return the SHA-256, as hex."""
+        if self.digest is not None:
+            return self.digest
+        if isinstance(self.data, bytes):
+            return hashlib.sha256(self.data).hexdigest()
+        return hash_file(self.data)
+
+    def read(self) -> bytes:
+        """Return the bytes."""
+        return self.data if isinstance(self.data, bytes) else self.data.read_bytes()
+
+
+# Path in the repository → content: all files that the repository shall hold after a publication
+Snapshot = Mapping[str, Content]
+
+
+@dataclass(frozen=True)
+class Remote:
+    """State of a branch on the Hub: the id of its newest commit, and its files by path."""
+
+    sha: str
+    files: "Mapping[str, RepoFile]"
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Paths to add, replace and delete, so that a branch holds a snapshot and ``HUB_FILES``."""
+
+    added: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+    deleted: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.added) + len(self.replaced) + len(self.deleted)
+
+
+def find_changes(snapshot: Snapshot, remote: Remote | None) -> Changes:
+    """Return the changes that turn a branch into a snapshot; each list of paths is sorted.
+
+    remote: the branch; None when the repository does not exist.
+    """
+    remote_files = remote.files if remote else {}
+    added = sorted(snapshot.keys() - remote_files.keys())
+    common = sorted(snapshot.keys() & remote_files.keys())
+    replaced = [path for path in common if not snapshot[path].is_same_as(remote_files[path])]
+    deleted = sorted(remote_files.keys() - snapshot.keys() - set(HUB_FILES))
+    return Changes(tuple(added), tuple(replaced), tuple(deleted))
+
+
+def is_beside(path: str) -> bool:
+    """Return whether a path of a repository matches ``PATTERNS_BESIDE_MANIFEST``."""
+    # ``match`` compares a path's end, so a pattern also matches in a deeper folder.
+    patterns = [item for item in PATTERNS_BESIDE_MANIFEST if item.count("/") == path.count("/")]
+    return any(Path(path).match(pattern) for pattern in patterns)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A planned publication: its changes, its tag, and the edits that it would overwrite."""
+
+    repo_id: str
+    repo_type: str
+    remote: Remote | None
+    changes: Changes
+    tag: str | None  # None: the tag exists with this content, or the run is not finished
+    script: bool = False  # whether the branch `script` needs a commit
+    edits: Mapping[str, str] = field(default_factory=dict)  # path → a person's change of the file
+    upload: int = 0  # bytes of the added and replaced files
+    commits: int = 1  # number of commits on main
+
+    @property
+    def url(self) -> str:
+        """The repository's page on the Hub of HF_ENDPOINT, without a password."""
+        from huggingface_hub import constants
+
+        endpoint = re.sub("//[^/]*@", "//", constants.ENDPOINT)
+        prefix = constants.REPO_TYPES_URL_PREFIXES.get(self.repo_type, "")
+        return f"{endpoint}/{prefix}{self.repo_id}"
+
+    def describe(self) -> dict[str, Any]:
+        """Return the plan as a dict of JSON values."""
+        return {
+            "repo_id": self.repo_id,
+            "repo_type": self.repo_type,
+            "url": self.url,
+            "edits": dict(self.edits),
+            "tag": self.tag,
+            "added": list(self.changes.added),
+            "replaced": list(self.changes.replaced),
+            "deleted": list(self.changes.deleted),
+            "bytes": self.upload,
+        }
+
+    def format_text(self, is_published: bool) -> str:
+        """Return the plan as text, with the repository's URL as last line if ``is_published``."""
+        lines = [str(self)]
+        if is_published:
+            lines.append(self.url)
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        lines = [f"{self.repo_type} {self.repo_id}"]
+        if self.remote is None:
+            lines[0] += " (new)"
+        lines += [f"  + {path}" for path in self.changes.added]
+        lines += [f"  ~ {path}" for path in self.changes.replaced]
+        lines += [f"  - {path}" for path in self.changes.deleted]
+        if self.changes:
+            several = f" in {self.commits} commits" if self.commits > 1 else ""
+            lines.append(f"  {self.upload:,} bytes to send{several}")
+        else:
+            lines.append("  no file changes")
+        if self.tag:
+            lines.append(f"  tag {self.tag}")
+        if self.script:
+            lines.append("  branch script")
+        lines += [f"  ! {path}: {edit}" for path, edit in self.edits.items()]
+        return strip_controls("\n".join(lines))  # paths of others
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """The last line of a card: the card's repository id, and the digest of the card's facts."""
+
+    repo_id: str
+    facts: str
+
+
+def hash_facts(manifest: bytes, *measured: bytes | None) -> str:
+    """Return the SHA-256 (hex) over the facts of a card: manifest.json and the measured files.
+
+    Args:
+        manifest: the content of manifest.json.
+        measured: the contents of ``MEASURED``'s files, in their order; None for a missing file.
+            Missing files at the end may be left out.
+    """
+    parts = [hashlib.sha256(manifest).hexdigest()]
+    for name, content in zip(_FACT_NAMES, measured, strict=False):
+        if content is not None:
+            parts.append(f"{name} {hashlib.sha256(content).hexdigest()}".lstrip())
+    return hashlib.sha256(" ".join(parts).encode()).hexdigest()
+
+
+def add_stamp(text: str, repo_id: str, facts: str) -> str:
+    """Return the text of a card with its stamp as last line.
+
+    The stamp holds ``repo_id``, the digest ``facts`` of ``hash_facts``, and a checksum of the text.
+    """
+    text = text.rstrip("\n") + "\n\n"
+    checksum = _hash_parts(repo_id, facts, text)
+    return f"{text}<!-- sts-dino: {repo_id} facts {facts} text {checksum} -->\n"
+
+
+def read_stamp(card: str) -> Stamp | None:
+    """Return the stamp of a card; None without a stamp, and when the text's checksum differs."""
+    match = _STAMP.search(card)
+    if match is None:
+        return None
+    checksum = _hash_parts(match["repo_id"], match["facts"], card[: match.start()])
+    if checksum != match["text"]:
+        return None
+    return Stamp(match["repo_id"], match["facts"])
+
+
+def _hash_parts(*parts: str) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class PlannedCommit:
+    """One commit: its changes, the contents of changed paths, and a suffix of its message."""
 
     changes: Changes
     snapshot: Snapshot
     progress: str = ""
 
 
-def steps(snapshot: Snapshot, remote: Remote, manifest: Manifest, repo_id: str) -> list[Step]:
-    """The commits that make ``remote`` hold ``snapshot``: none, one or, of more than ``FILES`` files, several."""
-    changes = compare(snapshot, remote)
-    if len(changes) <= FILES:
-        return [Step(changes, snapshot)] if changes else []
-    emptied = _emptied(changes)
-    kept = {path for path in remote.files if path in snapshot and not is_beside(path) and not _within(path, emptied)}
-    new = [path for path in sorted(snapshot) if path not in kept and not is_beside(path)]
-    parts = [tuple(new[start : start + FILES - len(_BESIDE)]) for start in range(0, len(new), FILES - len(_BESIDE))]
+def plan_commits(
+    snapshot: Snapshot, remote: Remote, manifest: Manifest, repo_id: str
+) -> list[PlannedCommit]:
+    """Return the commits that turn the branch ``remote`` into ``snapshot``, in their order.
+
+    The list is empty without changes, and has one commit for at most ``MOST_FILES_PER_COMMIT``
+    changes. Of several commits, all but the last publish a manifest of an unfinished run.
+
+    Args:
+        snapshot: the files that the branch shall hold.
+        remote: the state of the branch.
+        manifest: the manifest in the snapshot.
+        repo_id: the repository's id, for the cards of unfinished states.
+    """
+    changes = find_changes(snapshot, remote)
+    if not changes:
+        return []
+    if len(changes) <= MOST_FILES_PER_COMMIT:
+        return [PlannedCommit(changes, snapshot)]
+
+    # Group the paths: to delete first, present on the branch, to send, beside the manifest.
+    emptied = _find_emptied_paths(changes)
+    present = _find_present_files(snapshot, remote, emptied)
+    new = [path for path in sorted(snapshot) if path not in present and not is_beside(path)]
     beside = {path: content for path, content in snapshot.items() if is_beside(path)}
-    gone = tuple(path for path in changes.deleted if is_beside(path))
+    deleted = tuple(path for path in changes.deleted if is_beside(path))
+
+    # Cut the new files into parts. The deletions come first, as a commit without new files.
+    length = MOST_FILES_PER_COMMIT - len(_IN_EACH_COMMIT)
+    parts = [tuple(new[start : start + length]) for start in range(0, len(new), length)]
+    last_part = parts.pop() if parts else ()
+    total = len(present) + len(new)
+    if emptied:
+        parts.insert(0, ())
+    deleted = (*emptied, *deleted)
+
+    # Each commit but the last has the manifest of an unfinished run, and its own card.
+    commits = []
+    for part in parts:
+        present |= set(part)
+        contents = {**beside, **_describe_part(snapshot, manifest, present, repo_id)}
+        commits.append(
+            PlannedCommit(
+                Changes(part, tuple(contents), deleted),
+                {**snapshot, **contents},
+                f", {len(present):,} of {total:,} files",
+            )
+        )
+        deleted = ()
+    # The client skips unchanged files.
+    commits.append(PlannedCommit(Changes(last_part, tuple(beside), deleted), snapshot))
+    return commits
+
+
+def _find_present_files(snapshot: Snapshot, remote: Remote, emptied: tuple[str, ...]) -> set[str]:
+    """Return the data files of the snapshot that are on the branch and stay there."""
+    common = remote.files.keys() & snapshot.keys()
+    return {path for path in common if not is_beside(path) and not _is_within(path, emptied)}
+
+
+def _describe_part(
+    snapshot: Snapshot, manifest: Manifest, present: set[str], repo_id: str
+) -> dict[str, Content]:
+    """Return the manifest and the card of a branch that holds the ``present`` files alone."""
+    files = tuple(file for file in manifest.files if file.path in present)
+    part = manifest.model_copy(update={"complete": False, "files": files})
+    text = format_manifest(part).encode()
     measured = [snapshot[path].read() if path in snapshot else None for path in MEASURED]
-    opening, there = list[Step](), set(kept)
-    for part in [(), *parts[:-1]] if emptied else parts[:-1]:  # what is emptied goes first, by itself
-        there |= set(part)
-        files = tuple(file for file in manifest.files if file.path in there)
-        text = manifest_text(manifest.model_copy(update={"complete": False, "files": files})).encode()
-        card = _UNDER_WAY.format(name=manifest.name, version=manifest.version)
-        card = stamped(card, repo_id, facts_digest(text, *measured))
-        held = {**beside, MANIFEST: Content(text), CARD: Content(card.encode())}  # the client skips what is there
-        mixed = Changes(part, tuple(held), () if opening else (*emptied, *gone))
-        opening.append(Step(mixed, {**snapshot, **held}, f", {len(there):,} of {len(kept) + len(new):,} files"))
-    last = Changes(parts[-1] if parts else (), tuple(beside), () if opening else gone)
-    return [*opening, Step(last, snapshot)]
+    card = _CARD_OF_A_PART.format(name=manifest.name, version=manifest.version)
+    card = add_stamp(card, repo_id, hash_facts(text, *measured))
+    return {MANIFEST: Content(text), CARD: Content(card.encode())}
 
 
-def _emptied(changes: Changes) -> tuple[str, ...]:
-    """What is deleted first: each folder of data with a file that does not stay as it is, else the file."""
-    doomed = [path for path in (*changes.replaced, *changes.deleted) if not is_beside(path)]
-    folders = {f"{PurePosixPath(path).parent}/" if "/" in path else path for path in doomed}
-    return tuple(sorted(place for place in folders if not _within(place, folders - {place})))
+def _find_emptied_paths(changes: Changes) -> tuple[str, ...]:
+    """Return the files and folders (``PATH/``) to delete before a commit adds files.
+
+    The result has the folder of each data file that is replaced or deleted, and each such file of
+    the top folder. A folder inside another folder of the result is left out.
+    """
+    paths = [path for path in (*changes.replaced, *changes.deleted) if not is_beside(path)]
+    roots = {f"{PurePosixPath(path).parent}/" if "/" in path else path for path in paths}
+    return tuple(sorted(root for root in roots if not _is_within(root, roots - {root})))
 
 
-def _within(path: str, places: Iterable[str]) -> bool:
-    return any(path == place or (place.endswith("/") and path.startswith(place)) for place in places)
+def _is_within(path: str, roots: Iterable[str]) -> bool:
+    return any(path == root or (root.endswith("/") and path.startswith(root)) for root in roots)

@@ -1,66 +1,78 @@
 """Publication of a finished run directory; ``sts-dino publish`` is the command.
 
-The run directory is copied to the Hub in one atomic commit on the parent it was planned on, and tagged with its
-version; very many files take several commits (``hub.client.plan.steps``), and the last one is tagged. Files on the Hub
-are not sent again; files that left the artefact are deleted. Old versions of ``datasets`` find a loading script on the
-branch ``script``, next to the same files.
+One atomic commit copies the run directory to the branch main, and a tag ``vVERSION`` marks the
+commit. More than ``MOST_FILES_PER_COMMIT`` files take several commits, of which the last is tagged.
+Unchanged files are not sent again, and files that are no longer in the run are deleted. Old
+versions of ``datasets`` find a loading script and the same files on the branch ``script``.
 
-Nothing of another person is overwritten silently: not a file, an edit, an unfinished run or a later version.
+A publication stops before it overwrites another person's file, edit, unfinished run or later
+version.
 """
 
 import hashlib
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hub import cli
-from hub.client import plan as batches
-from hub.client.connection import account
-from hub.client.plan import (
-    BESIDE,
+from sts_dino.hub.client import plan as batches
+from sts_dino.hub.client.connection import fetch_account
+from sts_dino.hub.client.plan import (
     CARD,
-    KEPT,
+    HUB_FILES,
     MEASURED,
+    PATTERNS_BESIDE_MANIFEST,
     Changes,
     Content,
     Plan,
+    PlannedCommit,
     Remote,
     Snapshot,
-    compare,
-    facts_digest,
+    find_changes,
+    hash_facts,
     is_beside,
+    plan_commits,
     read_stamp,
 )
-from hub.client.repository import MAIN, Repository
-from hub.client.retry import RetryPolicy
-from hub.contract import run_dir
-from hub.contract.measured import INPUT
-from hub.contract.recipe import DatasetRecipe, ModelRecipe, config_features
-from hub.contract.recipe_file import fingerprint, load_recipe
-from hub.contract.run_dir import MANIFEST, RECIPE, Manifest
-from hub.contract.schema import same_schema
-from hub.contract.shards import parquet_schema
-from hub.errors import InputError, RunError
+from sts_dino.hub.client.repository import MAIN, Repository
+from sts_dino.hub.client.retry import RetryPolicy
+from sts_dino.hub.contract import run_dir
+from sts_dino.hub.contract.measured import DROPPED_ROWS_INPUT
+from sts_dino.hub.contract.recipe import DatasetRecipe, ModelRecipe, build_config_features
+from sts_dino.hub.contract.recipe_file import compute_fingerprint, load_recipe
+from sts_dino.hub.contract.run_dir import MANIFEST, RECIPE, Manifest
+from sts_dino.hub.contract.schema import is_same_schema
+from sts_dino.hub.contract.shards import read_parquet_schema
+from sts_dino.hub.errors import InputError, RunError
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
+    from huggingface_hub.hf_api import RepoFile
 
-SCRIPT, NEXT = "script", "next"  # branches: for old versions of datasets; of a new version while it grows
-VERSION = "raise `version` in the recipe"
-SCRIPT_ON_MAIN = "a script on main: datasets 4 and later refuse to load the repository"
-Edits = dict[str, str]  # path → what a person did to it
-BASELINE = "is a baseline, which is not published: nothing was trained, and its weights are somebody else's"
+logger = logging.getLogger(__name__)
+
+SCRIPT_BRANCH = "script"  # holds the loading script for old versions of ``datasets``
+GROWING_BRANCH = "next"  # holds the shards of a new version until the version is complete
+EDIT_SCRIPT_ON_MAIN = "a script on main: datasets 4 and later refuse to load the repository"
+Edits = dict[str, str]  # path → a phrase for a person's change of the file
+BASELINE_PROBLEM = (
+    "is a baseline, which is not published: nothing was trained, "
+    "and its weights are somebody else's"
+)
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to publish. ``force`` replaces what a person changed on the Hub.
+    """Options of a publication.
 
-    ``public``: None makes a new repository private and leaves an existing one as it is; True and False refuse one of
-    the other visibility.
-    ``script``: the loading script and the modules it imports, name → text.
+    Attributes:
+        public: the visibility. None: a new repository is private, an existing repository keeps its
+            visibility. True and False refuse an existing repository of the other visibility.
+        force: whether to overwrite a person's changes on the Hub.
+        script: name → text of the loading script and of the modules that the script imports.
+        patience: the retry policy.
     """
 
     public: bool | None = None
@@ -69,56 +81,114 @@ class Options:
     patience: RetryPolicy = field(default_factory=RetryPolicy)
 
 
-def publish(api: "HfApi", directory: Path, org: str | None, yes: bool, options: Options | None = None) -> Plan:
-    """Plan the publication of a run directory and, with ``yes``, carry it out.
+def publish_run(
+    api: "HfApi", directory: Path, org: str | None, yes: bool, options: Options | None = None
+) -> Plan:
+    """Plan the publication of a run directory and, with ``yes``, publish; return the plan.
+
+    Args:
+        api: the client of the Hub.
+        directory: the run directory.
+        org: the organisation or user to publish under; None: the token's user.
+        yes: whether to publish; otherwise only the plan is made.
+        options: how to publish.
 
     Raises:
-        InputError: the run is unfinished, has no card, or recipe, manifest, files and card do not agree.
-        RunError: the version's tag exists and marks other bytes, or a person changed the repository since.
-        HfHubHTTPError: the Hub refused.
+        InputError: the run is unfinished or has no card, or its recipe, manifest, files and card
+            contradict each other.
+        RunError: the version's tag marks other content, or a person changed the repository after
+            the last publication.
+        HfHubHTTPError: the Hub refused a request.
     """
     options = options or Options()
-    manifest = checked(directory)
-    namespace = org or options.patience.until_done("ask for the user", lambda: account(api).name)
-    release = Release(Repository(api, f"{namespace}/{manifest.name}", manifest.kind), directory, manifest, options)
+    manifest = check_run(directory)
+    namespace = org or options.patience.call_until_done(
+        "ask for the user", lambda: fetch_account(api).name
+    )
+    repository = Repository(api, f"{namespace}/{manifest.name}", manifest.kind)
+    release = Release(repository, directory, manifest, options)
     release.check_card()
-    return options.patience.until_done(f"publish {release.repository.repo_id}", lambda: release.attempt(yes))
+    return options.patience.call_until_done(
+        f"publish {repository.repo_id}", lambda: release.try_publish(yes)
+    )
 
 
-def checked(directory: Path) -> Manifest:
-    """The manifest of a run directory that is ready to be published. Raises InputError otherwise."""
+def check_run(directory: Path) -> Manifest:
+    """Return the manifest of a run directory that can be published.
+
+    Raises InputError when the run is unfinished or a baseline, when a file or the recipe differs
+    from the manifest, and when a shard has other columns than its config.
+    """
     manifest = run_dir.require_complete(directory)
-    changed = ", ".join(run_dir.changed_files(directory, manifest)[:5])
+    changed = ", ".join(run_dir.find_changed_files(directory, manifest)[:5])
     if changed:
-        raise InputError(directory, f"files differ from the manifest: {changed}", hint="run the stage that made them")
+        raise InputError(
+            directory,
+            f"files differ from the manifest: {changed}",
+            hint="run the stage that made them",
+        )
+
+    # The recipe must be the one of the manifest's fingerprint.
     path = directory / RECIPE
-    recipe = load_recipe(path, DatasetRecipe) if manifest.kind == "dataset" else load_recipe(path, ModelRecipe)
-    if fingerprint(recipe, manifest.inputs) != manifest.fingerprint or not run_dir.holds_recipe(directory, manifest):
-        hint = "change the recipe where it came from and run its stage again: only what is missing is made"
-        raise InputError(path, "is not the recipe that the manifest's run was made by", hint=hint)
-    if isinstance(recipe, ModelRecipe) and recipe.is_baseline:
-        raise InputError(directory, BASELINE, hint="its scores are in results.json, for tables and comparisons")
+    recipe: DatasetRecipe | ModelRecipe
+    if manifest.kind == "dataset":
+        recipe = load_recipe(path, DatasetRecipe)
+    else:
+        recipe = load_recipe(path, ModelRecipe)
+    is_same_recipe = compute_fingerprint(recipe, manifest.inputs) == manifest.fingerprint
+    if not is_same_recipe or not run_dir.has_current_recipe(directory, manifest):
+        raise InputError(
+            path,
+            "is not the recipe that the manifest's run was made by",
+            hint="change the recipe where it came from and run its stage again: "
+            "only what is missing is made",
+        )
+
     if isinstance(recipe, DatasetRecipe):
-        for file in (file for file in manifest.files if file.config is not None):
-            wanted = config_features(file.config or "", recipe).arrow_schema
-            found = parquet_schema(directory / file.path)
-            if not same_schema(found, wanted):
-                problem = f"has the columns {', '.join(found.names)}, which are not those of {file.config}"
-                allowed, hint = ", ".join(wanted.names), "run the stage that made it"
-                raise InputError(directory / file.path, problem, allowed=allowed, hint=hint)
+        _check_columns(directory, manifest, recipe)
+    elif recipe.is_baseline:
+        raise InputError(
+            directory,
+            BASELINE_PROBLEM,
+            hint="its scores are in results.json, for tables and comparisons",
+        )
     return manifest
 
 
-def snapshot_of(directory: Path, manifest: Manifest) -> dict[str, Content]:
-    """Everything that a finished run publishes: the manifest's files and the fixed ones beside them."""
-    beside = {path.relative_to(directory).as_posix() for pattern in BESIDE for path in directory.glob(pattern)}
-    contents = {path: Content(directory / path) for path in beside}
-    return contents | {file.path: Content(directory / file.path, file.sha256) for file in manifest.files}
+def _check_columns(directory: Path, manifest: Manifest, recipe: DatasetRecipe) -> None:
+    """Raise InputError when a shard's columns differ from the columns of the shard's config."""
+    for file in manifest.files:
+        if file.config is None:
+            continue
+        expected = build_config_features(file.config, recipe).arrow_schema
+        actual = read_parquet_schema(directory / file.path)
+        if not is_same_schema(actual, expected):
+            columns = ", ".join(actual.names)
+            raise InputError(
+                directory / file.path,
+                f"has the columns {columns}, which are not those of {file.config}",
+                allowed=", ".join(expected.names),
+                hint="run the stage that made it",
+            )
+
+
+def collect_snapshot(directory: Path, manifest: Manifest) -> dict[str, Content]:
+    """Return path → content of all files to publish: the manifest's files, the card and so on.
+
+    ``PATTERNS_BESIDE_MANIFEST`` names the files that the manifest does not list.
+    """
+    contents = {}
+    for pattern in PATTERNS_BESIDE_MANIFEST:
+        for path in directory.glob(pattern):
+            contents[path.relative_to(directory).as_posix()] = Content(path)
+    for file in manifest.files:
+        contents[file.path] = Content(directory / file.path, file.sha256)
+    return contents
 
 
 @dataclass
 class Release:
-    """One publication of a finished run. ``attempt`` plans anew whenever it is called, so it may be called again."""
+    """One publication of a finished run; every call of ``try_publish`` makes a new plan."""
 
     repository: Repository
     directory: Path
@@ -126,179 +196,286 @@ class Release:
     options: Options
 
     def __post_init__(self) -> None:
-        self.snapshot = snapshot_of(self.directory, self.manifest)
+        self.snapshot = collect_snapshot(self.directory, self.manifest)
         self.tag = f"v{self.manifest.version}"
-        self._first: Plan | None = None  # a later attempt may find that the work of the first was done after all
+        # The plan to report: a second attempt may find the changes of the first attempt done.
+        self._first_plan: Plan | None = None
 
     def check_card(self) -> None:
-        """Raise InputError unless the card was written for this repository from what the run directory holds."""
+        """Raise InputError unless the card was written for this repository and from these facts.
+
+        The facts are the manifest and the measured files of the run directory.
+        """
+        repo_id = self.repository.repo_id
         card = self.directory / CARD
-        hint = f"run: sts-dino card {self.directory} --repo-id {self.repository.repo_id}"
+        hint = f"run: sts-dino card {self.directory} --repo-id {repo_id}"
         if not card.is_file():
             raise InputError(card, "no card", hint=hint)
         stamp = read_stamp(card.read_text(encoding="utf-8"))
         if stamp is None:
-            raise InputError(card, "was edited by hand: prose belongs into the recipe's about:", hint=hint)
+            raise InputError(
+                card, "was edited by hand: prose belongs into the recipe's about:", hint=hint
+            )
+
+        # A card of other facts, or of another repository, is stale.
         measured = [self.directory / name for name in MEASURED]
         contents = [path.read_bytes() if path.is_file() else None for path in measured]
-        if stamp.facts != facts_digest((self.directory / MANIFEST).read_bytes(), *contents):
-            held = f"{MANIFEST}, {', '.join(MEASURED[:-1])} and {MEASURED[-1]} hold now"
-            raise InputError(card, f"was written from other facts than {held}", hint=hint)
-        if stamp.repo_id != self.repository.repo_id:
-            raise InputError(card, f"is that of {stamp.repo_id}, not of {self.repository.repo_id}", hint=hint)
+        if stamp.facts != hash_facts((self.directory / MANIFEST).read_bytes(), *contents):
+            sources = f"{MANIFEST}, {', '.join(MEASURED[:-1])} and {MEASURED[-1]}"
+            raise InputError(
+                card, f"was written from other facts than {sources} hold now", hint=hint
+            )
+        if stamp.repo_id != repo_id:
+            raise InputError(card, f"is that of {stamp.repo_id}, not of {repo_id}", hint=hint)
 
-    def attempt(self, yes: bool) -> Plan:
-        """Compare the run with the Hub; with ``yes``, do what is missing. Returns the plan of the first attempt."""
-        plan = self.plan()
-        self._first = self._first or plan
+    def try_publish(self, yes: bool) -> Plan:
+        """Compare the run with the Hub and, with ``yes``, make the changes.
+
+        Returns:
+            The plan of the first call: a repeated call after a lost answer may find no changes.
+
+        Raises:
+            RunError: a person changed the repository, and ``force`` is not set.
+        """
+        plan = self.make_plan()
+        self._first_plan = self._first_plan or plan
         if not yes:
             return plan
+        repo_id = self.repository.repo_id
         if plan.edits and not self.options.force:
-            cli.say(str(plan))
-            found = ", ".join(f"{path} ({what})" for path, what in plan.edits.items())
-            hint = "look at it (without --yes, nothing is sent), then use --force to replace it"
-            raise RunError(self.repository.repo_id, f"was changed by hand since it was published: {found}", hint=hint)
+            logger.info(str(plan))
+            edits = ", ".join(f"{path} ({edit})" for path, edit in plan.edits.items())
+            raise RunError(
+                repo_id,
+                f"was changed by hand since it was published: {edits}",
+                hint="look at it (without --yes, nothing is sent), then use --force to replace it",
+            )
+
+        # Commit to main, each commit on the one before it.
         remote = plan.remote or self.repository.create(self.options.public)
-        sha, message = remote.sha, f"{self.manifest.name} {self.tag}"
-        for step in self._steps(remote):
-            sha = self.repository.commit(Remote(sha, {}), MAIN, step.changes, step.snapshot, message + step.progress)
-            if step.progress:
-                cli.say(f"{self.repository.repo_id}: {self.tag}{step.progress} published")
+        sha = remote.sha
+        for commit in self._plan_commits(remote):
+            message = f"{self.manifest.name} {self.tag}{commit.progress}"
+            sha = self.repository.commit(
+                Remote(sha, {}), MAIN, commit.changes, commit.snapshot, message
+            )
+            if commit.progress:
+                logger.info(f"{repo_id}: {self.tag}{commit.progress} published")
+
+        # Then the references that depend on main's new head
         if plan.tag:
             self.repository.set_tag(plan.tag, sha)
         if self.options.script:
-            self._renew_script(sha)
+            self._update_script(sha)
         self._drop_next(sha)
-        return self._first
+        return self._first_plan
 
-    def _steps(self, remote: Remote) -> list[batches.Step]:
-        return batches.steps(self.snapshot, remote, self.manifest, self.repository.repo_id)
+    def _plan_commits(self, remote: Remote) -> list[PlannedCommit]:
+        return plan_commits(self.snapshot, remote, self.manifest, self.repository.repo_id)
 
-    def plan(self) -> Plan:
-        """What ``attempt`` would do now.
+    def make_plan(self) -> Plan:
+        """Compare the run with the Hub and return the plan of its publication.
 
-        Raises RunError when the tag exists and marks other bytes, or when main holds an unfinished run of another
-        recipe or a later version (but for ``force``).
+        Raises:
+            RunError: the repository has the other visibility; the tag marks other content; or,
+                without ``force``, main holds a later version or an unfinished run of another
+                recipe.
         """
         self.repository.require_visibility(self.options.public)
-        remote = self.repository.branch()
-        changes = compare(self.snapshot, remote)
+
+        # Only the branch main can hold a person's edits or another run.
+        remote = self.repository.get_branch()
+        changes = find_changes(self.snapshot, remote)
         edits: Edits = {}
         if remote:
-            there = remote_manifest(self.repository, remote)
-            if not self.options.force and not self._is_ours(there):
-                check_place(self.repository, MAIN, there, self.manifest.version)
-            edits = edits_since(self.repository, remote, there, self.snapshot)
+            manifest = read_remote_manifest(self.repository, remote)
+            if not self.options.force and not self._is_ours(manifest):
+                require_replaceable(self.repository, MAIN, manifest, self.manifest.version)
+            edits = find_edits(self.repository, remote, manifest, self.snapshot)
+        new_paths = (*changes.added, *changes.replaced)
         return Plan(
-            self.repository.repo_id,
-            self.manifest.kind,
-            remote,
-            changes,
-            self._missing_tag(remote, changes),
-            self._needs_script(remote, changes),
-            edits,
-            sum(self.snapshot[path].size for path in (*changes.added, *changes.replaced)),
-            len(self._steps(remote or Remote("", {}))),
+            repo_id=self.repository.repo_id,
+            repo_type=self.manifest.kind,
+            remote=remote,
+            changes=changes,
+            tag=self._find_missing_tag(remote, changes),
+            script=self._needs_script(remote, changes),
+            edits=edits,
+            upload=sum(self.snapshot[path].size for path in new_paths),
+            commits=len(self._plan_commits(remote or Remote("", {}))),
         )
 
     def _is_ours(self, manifest: Manifest | None) -> bool:
-        """Whether a manifest is of these rows or weights, and of no later version of them."""
-        same = manifest is not None and manifest.fingerprint == self.manifest.fingerprint
-        return same and manifest is not None and not is_later(manifest.version, self.manifest.version)
+        """Return whether a manifest has this run's fingerprint, and no later version."""
+        if manifest is None or manifest.fingerprint != self.manifest.fingerprint:
+            return False
+        return not is_later(manifest.version, self.manifest.version)
 
-    def _missing_tag(self, remote: Remote | None, changes: Changes) -> str | None:
-        tagged = self.repository.tags().get(self.tag) if remote else None
-        if remote is None or tagged is None:
+    def _find_missing_tag(self, remote: Remote | None, changes: Changes) -> str | None:
+        """Return the version's tag if the Hub lacks the tag, else None.
+
+        Raises RunError when the tag exists and marks other content.
+        """
+        tagged_sha = self.repository.list_tags().get(self.tag) if remote else None
+        if remote is None or tagged_sha is None:
             return self.tag
-        at_tag = changes if tagged == remote.sha else compare(self.snapshot, self.repository.at(tagged))
-        if at_tag:
-            what = ", ".join((*at_tag.added, *at_tag.replaced, *at_tag.deleted)[:5])
-            hint = "drop again with a later --drop-version" if INPUT in self.manifest.inputs else VERSION
-            place = f"{self.repository.repo_id}: tag {self.tag}"
-            raise RunError(place, f"exists and marks other content ({what})", hint=hint)
-        return None
+        differences = changes
+        if tagged_sha != remote.sha:
+            differences = find_changes(self.snapshot, self.repository.get_commit(tagged_sha))
+        if not differences:
+            return None
+        paths = (*differences.added, *differences.replaced, *differences.deleted)
+        target = f"{self.repository.repo_id}: tag {self.tag}"
+        problem = f"exists and marks other content ({', '.join(paths[:5])})"
+        hint = "raise `version` in the recipe"
+        if DROPPED_ROWS_INPUT in self.manifest.inputs:
+            hint = "drop again with a later --drop-version"
+        raise RunError(target, problem, hint=hint)
 
-    def _with_script(self) -> Snapshot:
-        return self.snapshot | {name: Content(text.encode()) for name, text in self.options.script.items()}
+    def _add_script(self) -> Snapshot:
+        """Return the files of the branch ``script``: the snapshot and the loading script."""
+        contents = dict(self.snapshot)
+        for name, text in self.options.script.items():
+            contents[name] = Content(text.encode())
+        return contents
 
     def _needs_script(self, remote: Remote | None, changes: Changes) -> bool:
         if not self.options.script:
             return False
-        there = self.repository.branch(SCRIPT) if remote and not changes else None
-        return there is None or bool(compare(self._with_script(), there))
+        if remote is None or changes:
+            return True
+        branch = self.repository.get_branch(SCRIPT_BRANCH)
+        return branch is None or bool(find_changes(self._add_script(), branch))
 
-    def _renew_script(self, sha: str) -> None:
-        """The branch ``script``: cut from main the first time, then always main's files and the script, atomically."""
-        there = self.repository.branch(SCRIPT)
-        if there is not None and len(compare(self._with_script(), there)) > batches.FILES:
-            self.repository.drop_branch(SCRIPT)  # too much for one commit: cut again
-            there = None
-        if there is None:
-            there = self.repository.make_branch(SCRIPT, sha)
-        snapshot = self._with_script()
-        changes = compare(snapshot, there)
+    def _update_script(self, sha: str) -> None:
+        """Make the branch ``script`` hold the files of the commit ``sha`` and the loading script.
+
+        One commit makes the changes; a missing branch is created at ``sha`` before.
+        """
+        snapshot = self._add_script()
+        branch = self.repository.get_branch(SCRIPT_BRANCH)
+        # Too many changes for one commit: create the branch again.
+        if branch is not None:
+            change_count = len(find_changes(snapshot, branch))
+            if change_count > batches.MOST_FILES_PER_COMMIT:
+                self.repository.drop_branch(SCRIPT_BRANCH)
+                branch = None
+        if branch is None:
+            branch = self.repository.make_branch(SCRIPT_BRANCH, sha)
+        changes = find_changes(snapshot, branch)
         if changes:
             message = f"{self.manifest.name} {self.tag}: loading script"
-            self.repository.commit(there, SCRIPT, changes, snapshot, message)
+            self.repository.commit(branch, SCRIPT_BRANCH, changes, snapshot, message)
 
     def _drop_next(self, sha: str) -> None:
-        """Remove the branch ``next``: this run grew there, or nothing did. Another version may still grow there."""
-        ahead = self.repository.branch(NEXT)
-        if ahead is None:
+        """Delete the branch ``next`` if the branch holds this run, or only commits of main.
+
+        A branch that holds another version's shards stays. ``sha``: the newest commit of main.
+        """
+        branch = self.repository.get_branch(GROWING_BRANCH)
+        if branch is None:
             return
-        ours = self._is_ours(remote_manifest(self.repository, ahead))
-        if ours or ahead.sha in [commit.commit_id for commit in self.repository.commits(sha)]:
-            self.repository.drop_branch(NEXT)
+        is_ours = self._is_ours(read_remote_manifest(self.repository, branch))
+        if is_ours or branch.sha in [item.commit_id for item in self.repository.list_commits(sha)]:
+            self.repository.drop_branch(GROWING_BRANCH)
 
 
-def remote_manifest(repository: Repository, remote: Remote) -> Manifest | None:
-    """The manifest of a branch; None when it has none that can be read."""
-    content = repository.read(remote, MANIFEST)
+def read_remote_manifest(repository: Repository, remote: Remote) -> Manifest | None:
+    """Return the manifest of a branch; None when the manifest is missing or malformed."""
+    content = repository.read_file(remote, MANIFEST)
+    if content is None:
+        return None
     try:
-        return Manifest.model_validate_json(content) if content is not None else None
+        return Manifest.model_validate_json(content)
     except ValueError:
         return None
 
 
-def check_place(repository: Repository, branch: str, there: Manifest | None, version: str) -> None:
-    """Raise RunError when the run of another recipe that stands on a branch is unfinished, or of a later version."""
-    place = f"{repository.repo_id}: branch {branch}"
-    if there is not None and not there.complete:
-        found = f"holds an unfinished run of another recipe ({there.name} v{there.version})"
-        raise RunError(place, found, hint="finish that one, or use --force to replace it")
-    if there is not None and is_later(there.version, version):
-        found = f"holds v{there.version}, which is later than v{version}"
-        raise RunError(place, found, hint="raise `version` in the recipe, or use --force to go back")
+def require_replaceable(
+    repository: Repository, branch: str, manifest: Manifest | None, version: str
+) -> None:
+    """Raise RunError when a branch holds an unfinished run or a later version.
+
+    The caller has found that the branch's run has another recipe than the run to publish.
+
+    Args:
+        repository: the repository on the Hub.
+        branch: the branch's name.
+        manifest: the branch's manifest; None raises nothing.
+        version: the version to publish.
+    """
+    if manifest is None:
+        return
+    target = f"{repository.repo_id}: branch {branch}"
+    if not manifest.complete:
+        run = f"{manifest.name} v{manifest.version}"
+        raise RunError(
+            target,
+            f"holds an unfinished run of another recipe ({run})",
+            hint="finish that one, or use --force to replace it",
+        )
+    if is_later(manifest.version, version):
+        raise RunError(
+            target,
+            f"holds v{manifest.version}, which is later than v{version}",
+            hint="raise `version` in the recipe, or use --force to go back",
+        )
 
 
 def is_later(version: str, than: str) -> bool:
-    """Whether one version comes after another."""
-    one, other = ([int(part) for part in re.findall(r"[0-9]+", text)] for text in (version, than))
-    return one > other
+    """Return whether ``version`` is later than the version ``than``, number by number."""
+    return parse_version(version) > parse_version(than)
 
 
-def edits_since(repository: Repository, remote: Remote, manifest: Manifest | None, snapshot: Snapshot) -> Edits:
-    """Return what a person changed on the branch since it was last published.
+def parse_version(text: str) -> list[int]:
+    """Return the numbers of a version or of its tag, for comparisons: v1.2.0 → [1, 2, 0]."""
+    return [int(part) for part in re.findall(r"[0-9]+", text)]
 
-    ``manifest`` is the branch's; without one, no file there is ours. A file as in the snapshot is not looked at.
+
+def find_edits(
+    repository: Repository, remote: Remote, manifest: Manifest | None, snapshot: Snapshot
+) -> Edits:
+    """Return the changes that a person made on a branch after the last publication.
+
+    Args:
+        repository: the repository on the Hub.
+        remote: the branch.
+        manifest: the branch's manifest; None: the project published none of the branch's files.
+        snapshot: the files to publish; an equal file on the branch is no edit.
     """
     ours = {file.path: file.sha256 for file in manifest.files} if manifest else {}
     edits: Edits = {}
+    # Compare each file with the manifest; the files beside it are covered by the card's stamp.
     for path, entry in sorted(remote.files.items()):
-        if path in KEPT or (manifest and is_beside(path)):
+        if path in HUB_FILES or (manifest and is_beside(path)):
             continue
         if path not in ours:
-            script = path.endswith(".py") and "/" not in path
-            edits[path] = SCRIPT_ON_MAIN if script else "not ours"
-        elif not (path in snapshot and snapshot[path].equals(entry)):
-            digest = entry.lfs.sha256 if entry.lfs else hashlib.sha256(repository.read(remote, path) or b"").hexdigest()
-            edits |= {path: "changed by hand"} if digest != ours[path] else {}
-    if CARD not in remote.files or (CARD in snapshot and snapshot[CARD].equals(remote.files[CARD])):
-        return edits
-    stamp = read_stamp((repository.read(remote, CARD) or b"").decode("utf-8", "replace"))
+            is_script = path.endswith(".py") and "/" not in path
+            edits[path] = EDIT_SCRIPT_ON_MAIN if is_script else "not ours"
+        elif path in snapshot and snapshot[path].is_same_as(entry):
+            continue
+        elif _hash_remote_file(repository, remote, entry) != ours[path]:
+            edits[path] = "changed by hand"
+    return edits | _find_card_edits(repository, remote, snapshot)
+
+
+def _hash_remote_file(repository: Repository, remote: Remote, entry: "RepoFile") -> str:
+    if entry.lfs:
+        return entry.lfs.sha256
+    return hashlib.sha256(repository.read_file(remote, entry.path) or b"").hexdigest()
+
+
+def _find_card_edits(repository: Repository, remote: Remote, snapshot: Snapshot) -> Edits:
+    """Return a person's edits of the card and of the card's facts, which the stamp reveals."""
+    if CARD not in remote.files:
+        return {}
+    if CARD in snapshot and snapshot[CARD].is_same_as(remote.files[CARD]):
+        return {}
+    stamp = read_stamp((repository.read_file(remote, CARD) or b"").decode("utf-8", "replace"))
     if stamp is None:
-        return {**edits, CARD: "edited by hand"}
-    measured = [repository.read(remote, path) for path in MEASURED]
-    if stamp.facts != facts_digest(repository.read(remote, MANIFEST) or b"", *measured):
-        edits[MANIFEST] = "this or results.json was changed by hand: the card was written from others"
-    return edits
+        return {CARD: "edited by hand"}
+    # The card's text is unedited: compare the branch's files with the card's digest of facts.
+    measured = [repository.read_file(remote, path) for path in MEASURED]
+    if stamp.facts == hash_facts(repository.read_file(remote, MANIFEST) or b"", *measured):
+        return {}
+    return {MANIFEST: "this or results.json was changed by hand: the card was written from others"}

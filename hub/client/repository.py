@@ -1,10 +1,10 @@
-"""A repository on a Hub as the publisher sees it. The only module that writes to a Hub.
+"""A repository on a Hub: the reads and writes of a publication. No other module writes to a Hub.
 
-Every method is one or a few requests of the official client, and raises the client's own errors: ``hub.client.retry``
-decides which of them pass, ``hub.client.connection`` words the others.
+Every method makes one or a few requests through the official client library, and raises the
+library's errors. ``sts_dino.hub.client.retry`` decides which errors are temporary;
+``sts_dino.hub.client.connection`` converts the permanent ones.
 """
 
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,9 +20,9 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from hub.client.connection import WrongAnswer
-from hub.client.plan import Changes, Remote, Snapshot
-from hub.errors import RunError
+from sts_dino.hub.client.connection import WrongAnswer
+from sts_dino.hub.client.plan import Changes, Remote, Snapshot
+from sts_dino.hub.errors import DISK_PROBLEMS, RunError
 
 if TYPE_CHECKING:
     import httpx2
@@ -30,122 +30,173 @@ if TYPE_CHECKING:
     from huggingface_hub.hf_api import GitCommitInfo
 
 MAIN = "main"
-COMMIT = re.compile(r"[0-9a-f]{40}")
+COMMIT_ID = re.compile(r"[0-9a-f]{40}")
 
 
 class Repository:
-    """One repository: its branches as they are, and the few ways the project changes it."""
+    """One repository on a Hub; ``kind`` is ``dataset`` or ``model``."""
 
     def __init__(self, api: "HfApi", repo_id: str, kind: str):
-        self.api, self.repo_id, self.kind = api, repo_id, kind
+        self.api = api
+        self.repo_id = repo_id
+        self.kind = kind
 
-    def branch(self, name: str = MAIN) -> Remote | None:
-        """The branch's head and files at one commit; None when the repository or the branch is not there."""
+    def get_branch(self, name: str = MAIN) -> Remote | None:
+        """Return the newest commit of a branch with its files.
+
+        Return None when the branch or the repository does not exist. Raises WrongAnswer for an
+        answer without a commit id.
+        """
         try:
             sha = self.api.repo_info(self.repo_id, repo_type=self.kind, revision=name).sha
         except (RepositoryNotFoundError, RevisionNotFoundError):
             return None
-        if not COMMIT.fullmatch(str(sha)):
+        if not COMMIT_ID.fullmatch(str(sha)):
             raise WrongAnswer("a branch without a commit")
-        return self.at(str(sha))
+        return self.get_commit(str(sha))
 
-    def seen(self, name: str) -> Remote:
-        """A branch that was made. Raises ConnectionError as long as the Hub does not show it: that passes."""
-        remote = self.branch(name)
+    def require_branch(self, name: str) -> Remote:
+        """Return the state of a branch that this process created.
+
+        Raises ConnectionError, a temporary error, when the Hub does not list the branch yet.
+        """
+        remote = self.get_branch(name)
         if remote is None:
             raise ConnectionError(f"the branch {name} was made and cannot be seen yet")
         return remote
 
-    def at(self, sha: str) -> Remote:
-        """The files of a commit."""
+    def get_commit(self, sha: str) -> Remote:
+        """Return a commit with its files.
+
+        Raises WrongAnswer when the tree has no files, but the repository's info lists some.
+        """
         from huggingface_hub.hf_api import RepoFile
 
-        tree = self.api.list_repo_tree(self.repo_id, repo_type=self.kind, recursive=True, revision=sha)
+        tree = self.api.list_repo_tree(
+            self.repo_id, repo_type=self.kind, recursive=True, revision=sha
+        )
         files = {entry.path: entry for entry in tree if isinstance(entry, RepoFile)}
-        if not files and getattr(self.api.repo_info(self.repo_id, repo_type=self.kind, revision=sha), "siblings", None):
-            raise WrongAnswer("a list of files without any")  # what is there would be taken for nobody's
+        if not files:
+            info = self.api.repo_info(self.repo_id, repo_type=self.kind, revision=sha)
+            if getattr(info, "siblings", None):
+                # A plan on an empty tree would overwrite the files of other people.
+                raise WrongAnswer("a list of files without any")
         return Remote(sha, files)
 
-    def tags(self) -> dict[str, str]:
-        """Tag → commit."""
-        return {ref.name: ref.target_commit for ref in self.api.list_repo_refs(self.repo_id, repo_type=self.kind).tags}
+    def list_tags(self) -> dict[str, str]:
+        """Return the name of each tag → its commit id."""
+        references = self.api.list_repo_refs(self.repo_id, repo_type=self.kind)
+        return {tag.name: tag.target_commit for tag in references.tags}
 
-    def read(self, remote: Remote, path: str) -> bytes | None:
-        """The bytes of a file of a commit; None when it has no such file."""
+    def read_file(self, remote: Remote, path: str) -> bytes | None:
+        """Return the content of a file at the commit ``remote``; None when the file is absent."""
         if path not in remote.files:
             return None
-        with unwrapped():
-            found = self.api.hf_hub_download(self.repo_id, path, repo_type=self.kind, revision=remote.sha)
-        return Path(found).read_bytes()
+        with unwrap_errors():
+            local_path = self.api.hf_hub_download(
+                self.repo_id, path, repo_type=self.kind, revision=remote.sha
+            )
+        return Path(local_path).read_bytes()
 
-    def commits(self, revision: str) -> "list[GitCommitInfo]":
-        """The commits of a revision, newest first. The last one is the Hub's own, made with the repository."""
+    def list_commits(self, revision: str) -> "list[GitCommitInfo]":
+        """Return the commits of a revision, newest first.
+
+        The Hub itself made the oldest commit, when it created the repository.
+        """
         return self.api.list_repo_commits(self.repo_id, repo_type=self.kind, revision=revision)
 
     def create(self, public: bool | None) -> Remote:
-        """Make the repository, private unless ``public``. The next plan finds one that another process just made (409).
+        """Create the repository, private unless ``public``, and return its branch main.
 
-        Raises RunError when it is there and this token cannot see it: no next plan would find it.
+        Raises RunError when the repository exists and this token cannot see it, and the Hub's
+        error 409 when another process has just created it: the next plan finds the repository.
         """
         try:
             self.api.create_repo(self.repo_id, repo_type=self.kind, private=not public)
         except HfHubHTTPError as error:
-            if _is_taken(error.response) and not self.api.repo_exists(self.repo_id, repo_type=self.kind):
-                hint = "use a token with access to it, or another name in the recipe"
-                raise RunError(self.repo_id, "exists, but this token cannot see it", hint=hint) from None
+            is_taken = _is_taken(error.response)
+            if is_taken and not self.api.repo_exists(self.repo_id, repo_type=self.kind):
+                raise RunError(
+                    self.repo_id,
+                    "exists, but this token cannot see it",
+                    hint="use a token with access to it, or another name in the recipe",
+                ) from None
             raise
-        return self.seen(MAIN)
+        return self.require_branch(MAIN)
 
     def require_visibility(self, public: bool | None) -> None:
-        """Raise RunError when the repository is there and has the other visibility; None: either will do."""
+        """Raise RunError when the repository exists with the opposite visibility.
+
+        public: the wanted visibility; None accepts both.
+        """
         if public is None:
             return
         try:
-            found = self.api.repo_info(self.repo_id, repo_type=self.kind)
+            info = self.api.repo_info(self.repo_id, repo_type=self.kind)
         except RepositoryNotFoundError:
             return
-        wanted, other = ("public", "private") if public else ("private", "public")
-        if bool(found.private) == public:
-            hint = f"make it {wanted} on its settings page, or leave --{wanted} out"
-            raise RunError(self.repo_id, f"is there already, and {other}", hint=hint)
+        wished, actual = ("public", "private") if public else ("private", "public")
+        if bool(info.private) == public:
+            raise RunError(
+                self.repo_id,
+                f"is there already, and {actual}",
+                hint=f"make it {wished} on its settings page, or leave --{wished} out",
+            )
 
-    def commit(self, remote: Remote, branch: str, changes: Changes, snapshot: Snapshot, message: str) -> str:
-        """One atomic commit on ``remote``'s commit, or none at all when the branch has moved since (412). Its id."""
+    def commit(
+        self, remote: Remote, branch: str, changes: Changes, snapshot: Snapshot, message: str
+    ) -> str:
+        """Make one atomic commit and return its id.
+
+        The Hub refuses (412) and changes nothing when ``remote`` is not the branch's newest commit.
+
+        Args:
+            remote: the parent commit.
+            branch: the branch to commit to.
+            changes: the paths to add, replace and delete.
+            snapshot: the contents of the paths to add and replace.
+            message: the commit's message.
+        """
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
-        adds = [CommitOperationAdd(path, snapshot[path].data) for path in (*changes.added, *changes.replaced)]
-        deletes = [CommitOperationDelete(path) for path in changes.deleted]
-        with unwrapped(self.repo_id):
-            done = self.api.create_commit(
+        new_paths = (*changes.added, *changes.replaced)
+        additions = [CommitOperationAdd(path, snapshot[path].data) for path in new_paths]
+        deletions = [CommitOperationDelete(path) for path in changes.deleted]
+        with unwrap_errors(self.repo_id):
+            commit = self.api.create_commit(
                 self.repo_id,
-                [*adds, *deletes],
+                [*additions, *deletions],
                 repo_type=self.kind,
                 revision=branch,
                 parent_commit=remote.sha,
                 commit_message=message,
             )
-        return str(done.oid)
+        return str(commit.oid)
 
     def set_tag(self, name: str, sha: str) -> None:
-        """Tag a commit; an existing tag is refused by the Hub (409) and found by the next plan.
+        """Tag a commit; raises the Hub's error 409 when the tag exists.
 
-        Raises WrongAnswer when the tag is not there afterwards: any 200 reads as "done".
+        Raises WrongAnswer when the Hub does not list the tag afterwards: the client library takes
+        every answer with the status 200 for success.
         """
         self.api.create_tag(self.repo_id, tag=name, repo_type=self.kind, revision=sha)
-        if self.tags().get(name) != sha:
+        if self.list_tags().get(name) != sha:
             raise WrongAnswer(f"the tag {name} was set and is not there")
 
     def make_branch(self, name: str, sha: str) -> Remote:
-        """Make a branch at a commit unless it is there. Another name in its way is refused by the Hub (409)."""
+        """Create a branch at a commit unless the branch exists, and return its state.
+
+        Raises the Hub's error 409 when another reference's name conflicts, as ``a`` with ``a/b``.
+        """
         try:
             self.api.create_branch(self.repo_id, branch=name, repo_type=self.kind, revision=sha)
         except HfHubHTTPError as error:
-            if error.response.status_code != 409 or self.branch(name) is None:
+            if error.response.status_code != 409 or self.get_branch(name) is None:
                 raise
-        return self.seen(name)
+        return self.require_branch(name)
 
     def drop_branch(self, name: str) -> None:
-        """Remove a branch if it is there."""
+        """Delete a branch if the branch exists."""
         try:
             self.api.delete_branch(self.repo_id, branch=name, repo_type=self.kind)
         except RevisionNotFoundError:
@@ -153,12 +204,13 @@ class Repository:
 
 
 @contextmanager
-def unwrapped(place: object = constants.HF_HOME) -> Iterator[None]:
-    """The Hub's answer, or what broke the line, where the client hides it in another error.
+def unwrap_errors(target: object = constants.HF_HOME) -> Iterator[None]:
+    """Raise the cause of a misleading error of the client library in place of the error.
 
-    The client reports a failed download as "not in the local cache", which reads as "no such file", a failed upload as
-    a RuntimeError, and a refused card as a ValueError. A failing local disk becomes a RunError: the client may not say
-    which disk it is.
+    The library reports a failed download as "not in the local cache", a failed upload as a
+    RuntimeError, and a refused card as a ValueError. The cause is the Hub's answer or the lost
+    connection. A failure of the local disk becomes a RunError that names ``target`` when the
+    library's error names no file.
     """
     try:
         yield
@@ -167,18 +219,24 @@ def unwrapped(place: object = constants.HF_HOME) -> Iterator[None]:
             raise error.__cause__ from None
         raise
     except OSError as error:
-        found = re.search(r"\(os error (\d+)\)", str(error))
-        code = int(found[1]) if found else error.errno
-        if code is None or isinstance(error, (ConnectionError, TimeoutError)):
+        # Errors of the Xet client have the number in their message, and no ``errno``.
+        match = re.search(r"\(os error (\d+)\)", str(error))
+        code = int(match[1]) if match else error.errno
+        if code not in DISK_PROBLEMS:  # a connection's error
             raise
-        hint = "make room, or choose another folder (HF_HOME, --artifacts), and run it again: nothing is lost"
-        raise RunError(error.filename or place, os.strerror(code), hint=hint) from None
+        hint = "HF_HOME and --artifacts choose folders; what the Hub has is not sent again"
+        raise RunError(error.filename or target, DISK_PROBLEMS[code], hint=hint) from None
 
 
-def _is_taken(answer: "httpx2.Response") -> bool:
-    """Whether a repository cannot be made because it is there: of all a 409 may mean, only that names its ``url``."""
+def _is_taken(response: "httpx2.Response") -> bool:
+    """Return whether a refusal to create a repository says that the repository exists.
+
+    Of all answers with the status 409, only this one has a ``url`` in its JSON.
+    """
+    if response.status_code != 409:
+        return False
     try:
-        body = answer.json() if answer.status_code == 409 else None
+        body = response.json()
     except ValueError:
         return False
     return isinstance(body, dict) and "url" in body

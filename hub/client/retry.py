@@ -1,10 +1,11 @@
-"""Retry policy of the project: which failures pass, how long to wait, and how many commits an hour may hold.
+"""Retry policy of the project: temporary failures, waits, and a budget of commits per hour.
 
-The client library retries a request a few times by itself. A failure that remains comes here, and the whole step is
-planned anew: a commit whose answer was lost is found on the Hub. A 429 comes here at once, because the client would
-sleep through the hour that a quota may ask for without a word.
+The client library retries a request a few times by itself. When it gives up, this module repeats
+the whole step, which plans anew and so finds a commit whose answer was lost. An answer with the
+status 429 is raised at once: the library would wait in silence for the hour that a quota may ask.
 """
 
+import logging
 import random
 import time
 from collections.abc import Callable, Iterable
@@ -16,141 +17,203 @@ import httpx2
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_before_delay
 
-from hub import cli
-from hub.client import connection as client
+from sts_dino.hub.client import connection
 
-# Others are permanent: the same request would be refused again. 409 and 412: somebody else committed meanwhile.
-PASSING = frozenset({408, 409, 412, 425, 429, 500, 502, 503, 504})
-LONGEST_SECONDS = 3900.0  # an hourly quota, and some minutes for clocks that differ
-SAME_CONFLICTS = 5  # the very same request refused with 409 so often in a row (half a minute) is refused for good
+logger = logging.getLogger(__name__)
+
+# Statuses of temporary failures. 409 and 412 mean that another process committed meanwhile.
+TEMPORARY_STATUSES = frozenset({408, 409, 412, 425, 429, 500, 502, 503, 504})
+LONGEST_OUTAGE_SECONDS = 3900.0  # an hour's quota, and five minutes for differing clocks
+# After this many equal 409s in a row, which take half a minute, a conflict is permanent.
+MOST_EQUAL_CONFLICTS = 5
+HOUR = timedelta(hours=1)
+COMMITS_PER_HOUR = 100  # the Hub allows 128
+# Commits of an hour that growth leaves to the release: on main, on `script`, and one repetition
+RESERVED_COMMITS = 3
+LONGEST_PAUSE_SECONDS = 300.0  # between two attempts, unless the Hub asks for a longer wait
+MOST_DOUBLINGS = 20  # of a pause, so that the power stays a small number
 
 Result = TypeVar("Result")
 
 
 @dataclass
 class RetryPolicy:
-    """Retry policy of requests to a Hub: seconds until a failing step is given up; ``scale`` shortens waits (tests)."""
+    """Retry policy of requests to a Hub.
 
-    longest: float = LONGEST_SECONDS
+    Attributes:
+        longest: seconds after which a failing step is given up.
+        scale: factor of all waits; tests use a small factor.
+        reached: whether the Hub has answered a request. A refused connection is temporary only
+            then; an address that never answered is wrong.
+    """
+
+    longest: float = LONGEST_OUTAGE_SECONDS
     scale: float = 1.0
-    reached: bool = field(default=False, init=False)  # one that never answered is a wrong address
-    _why: str = field(default="", init=False)  # the last failure
-    _answered: bool = field(default=False, init=False)  # a whole step was done: what answers is a Hub
-    _conflicts: list[object] = field(default_factory=list, init=False)  # the same 409 in a row
+    reached: bool = field(default=False, init=False)
+    _last_failure: str = field(default="", init=False)  # a phrase for the log
+    # Whether a step succeeded: from then on, a wrong answer comes from a proxy and is temporary.
+    _has_succeeded: bool = field(default=False, init=False)
+    _conflicts: list[object] = field(default_factory=list, init=False)  # equal 409s in a row
 
-    def until_done(self, what: str, attempt: Callable[[], Result]) -> Result:
-        """The result of ``attempt``, which is called again after every passing failure until it succeeds.
+    def call_until_done(self, action: str, attempt: Callable[[], Result]) -> Result:
+        """Call ``attempt`` again after every temporary failure, and return its result.
 
-        Raises the last failure when it does not pass, or when waiting on would take longer than ``longest`` seconds.
+        Args:
+            action: the step's name for the log, e.g. ``publish org/name``.
+            attempt: the step, called without arguments.
+
+        Raises:
+            Exception: the last failure, when it is permanent, or when the next wait would end more
+                than ``longest`` seconds after the first attempt.
         """
         retrying = Retrying(
-            retry=retry_if_exception(self.passes),
+            retry=retry_if_exception(self.should_retry),
             wait=self._wait,
             stop=stop_before_delay(self.longest * self.scale),
-            sleep=lambda seconds: wait(f"{what}: {self._why}", seconds),
+            sleep=lambda seconds: wait(f"{action}: {self._last_failure}", seconds),
             reraise=True,
         )
         result = retrying(attempt)
-        self.done()
+        self.record_success()
         return result
 
-    def done(self) -> None:
-        """Take note that a step went well."""
-        self.reached = self._answered = True
+    def record_success(self) -> None:
+        """Record that a step succeeded, so the server is a Hub and no conflict lasts."""
+        self.reached = True
+        self._has_succeeded = True
         self._conflicts.clear()
 
-    def passes(self, error: BaseException) -> bool:
-        """Whether the same step may succeed later. Call it once for each failure, in their order."""
+    def should_retry(self, error: BaseException) -> bool:
+        """Return whether a failure is temporary, and record the failure.
+
+        The caller passes each failure once, in the order in which the failures happened.
+        """
         if isinstance(error, HfHubHTTPError):
             self.reached = True
-            return error.response.status_code in PASSING and not self._for_good(error)
+            is_temporary = error.response.status_code in TEMPORARY_STATUSES
+            return is_temporary and not self._is_permanent(error)
+        if isinstance(error, OfflineModeIsEnabled):
+            return False
         if isinstance(error, httpx2.ConnectError):
             return self.reached
-        if client.is_wrong(error):
-            return self._answered
-        dropped = (httpx2.TimeoutException, httpx2.NetworkError, httpx2.RemoteProtocolError, ConnectionError)
-        return isinstance(error, dropped) and not isinstance(error, OfflineModeIsEnabled)
+        if connection.is_wrong_answer(error):
+            return self._has_succeeded
+        dropped = httpx2.TimeoutException | httpx2.NetworkError | httpx2.RemoteProtocolError
+        return isinstance(error, dropped | ConnectionError)
 
-    def _for_good(self, error: HfHubHTTPError) -> bool:
-        """Whether a conflict is none with somebody who commits, such as a name in the way: the head does not move.
+    def _is_permanent(self, error: HfHubHTTPError) -> bool:
+        """Return whether an equal request was refused with 409 ``MOST_EQUAL_CONFLICTS`` times.
 
-        A commit names its parent, so that the same request means the same head.
+        Such a conflict is permanent, for instance with another reference's name. A commit request
+        names its parent, so equal requests mean that nobody committed between them.
         """
         if error.response.status_code != 409:
             self._conflicts.clear()
             return False
         request = error.response.request
-        sent = request.read() if isinstance(request.stream, httpx2.ByteStream) else None
-        conflict: object = (request.method, str(request.url), sent, client.reason(error))
-        self._conflicts = [past for past in self._conflicts if past == conflict] + [conflict]
-        return len(self._conflicts) >= SAME_CONFLICTS
+        body = request.read() if isinstance(request.stream, httpx2.ByteStream) else None
+        reason = connection.describe_failure(error)
+        conflict: object = (request.method, str(request.url), body, reason)
+        if conflict not in self._conflicts:
+            self._conflicts.clear()
+        self._conflicts.append(conflict)
+        return len(self._conflicts) >= MOST_EQUAL_CONFLICTS
 
-    def pause(self, error: BaseException | None, number: int) -> float:
-        """Seconds to wait after the ``number``-th failure in a row: as long as the Hub asks, or longer and longer."""
-        asked = asked_wait(error) if isinstance(error, HfHubHTTPError) else None
-        growing = min(300.0, 2.0 ** min(number - 1, 20) + random.uniform(0, 1))
-        return self.scale * (growing if asked is None else asked)
+    def compute_pause(self, error: BaseException | None, number: int) -> float:
+        """Return the seconds to wait after a failure.
+
+        The wait is the Hub's requested wait if the answer has one. Otherwise the wait starts at one
+        second and doubles with each failure, up to ``LONGEST_PAUSE_SECONDS``.
+
+        Args:
+            error: the failure, None if unknown.
+            number: the failure's number in a row of failures, from 1.
+        """
+        seconds = None
+        if isinstance(error, HfHubHTTPError):
+            seconds = parse_asked_wait(error)
+        if seconds is None:
+            backoff = 2.0 ** min(number - 1, MOST_DOUBLINGS) + random.uniform(0, 1)
+            seconds = min(LONGEST_PAUSE_SECONDS, backoff)
+        return self.scale * seconds
 
     def _wait(self, state: RetryCallState) -> float:
         error = state.outcome.exception() if state.outcome else None
-        self._why = client.reason(error) if error else ""
-        return self.pause(error, state.attempt_number)
+        self._last_failure = connection.describe_failure(error) if error else ""
+        return self.compute_pause(error, state.attempt_number)
 
 
-def asked_wait(error: HfHubHTTPError) -> float | None:
-    """Seconds that the Hub asks to wait, by its rate limit or ``Retry-After`` headers; None when it does not say."""
+def parse_asked_wait(error: HfHubHTTPError) -> float | None:
+    """Return the wait that an answer asks for, plus one second; None without a usable header.
+
+    The headers are ``RateLimit`` and ``Retry-After``. A wait of more than
+    ``LONGEST_REQUESTED_WAIT_SECONDS`` is ignored.
+    """
     from huggingface_hub.utils import parse_ratelimit_headers
 
     headers = error.response.headers
+    seconds: float | None = connection.parse_retry_after(headers)
     try:
         limit = parse_ratelimit_headers(headers)
-    except ValueError:  # a number of thousands of digits
+    except ValueError:  # Python refuses to parse a number of thousands of digits
         limit = None
     if error.response.status_code == 429 and limit is not None and limit.remaining == 0:
-        return limit.reset_in_seconds + 1.0 if limit.reset_in_seconds <= client.LONGEST_ASKED else None
-    seconds = client.asked_seconds(headers)
-    return None if seconds is None else seconds + 1.0
+        seconds = limit.reset_in_seconds
+    if seconds is None or seconds > connection.LONGEST_REQUESTED_WAIT_SECONDS:
+        return None
+    return seconds + 1.0
 
 
 def wait(why: str, seconds: float) -> None:
-    """Print how long the wait takes, and wait. Ctrl-C ends it: whatever is published is whole."""
+    """Log the reason ``why`` and the length of a wait of a second or more, and sleep.
+
+    Ctrl-C may interrupt the sleep without harm, because every commit is complete.
+    """
     if seconds >= 1:
-        cli.say(f"{why}; the next attempt is in {timedelta(seconds=round(seconds))}")
+        logger.info(f"{why}; the next attempt is in {timedelta(seconds=round(seconds))}")
     time.sleep(seconds)
 
 
-def use_patient_client(patience: RetryPolicy) -> None:
-    """Our client for this process, which hands on what asks to wait, so that a line reports it."""
+def install_patient_client(patience: RetryPolicy) -> None:
+    """Install the project's HTTP client with a hook that raises answers which ask for a wait.
+
+    The client library would wait in silence; the raised error reaches ``patience``, which logs the
+    wait. Every answer sets ``patience.reached``.
+    """
     from huggingface_hub.utils import hf_raise_for_status
 
-    def heard(response: httpx2.Response) -> None:
+    def raise_asked_wait(response: httpx2.Response) -> None:
         patience.reached = True
-        if response.status_code == 429 or (response.status_code >= 500 and "retry-after" in response.headers):
+        is_server_error = response.status_code >= 500
+        if response.status_code == 429 or (is_server_error and "retry-after" in response.headers):
             response.read()
             hf_raise_for_status(response)
 
-    client.use(heard)
-
-
-HOUR = timedelta(hours=1)
-PER_HOUR = 100
-RESERVED = 3  # of the hour's commits, for the release: main, the branch `script`, and one that met another
+    connection.install_client(raise_asked_wait)
 
 
 class CommitBudget:
-    """Spreads commits evenly over the hour and never spends more than the hour's number, less those reserved."""
+    """Budget of a growing repository's commits: spaced evenly, ``RESERVED_COMMITS`` stay unused.
 
-    def __init__(self, per_hour: int = PER_HOUR, spent: Iterable[datetime] = ()):
-        self.per_hour, self._spent = per_hour, sorted(spent)
+    Args:
+        per_hour: the commits that an hour may hold.
+        spent: the times of earlier commits.
+    """
 
-    def next_time(self, at: datetime) -> datetime:
-        """The earliest time, from ``at`` on, for the next commit of a growing repository."""
-        allowed = max(1, self.per_hour - RESERVED)
-        after_last = [time + HOUR / self.per_hour for time in self._spent[-1:]]
-        return max(
-            [at, *after_last, *(time + HOUR for time in self._spent[-allowed:][:1] if len(self._spent) >= allowed)]
-        )
+    def __init__(self, per_hour: int = COMMITS_PER_HOUR, spent: Iterable[datetime] = ()):
+        self.per_hour = per_hour
+        self._times = sorted(spent)
 
-    def spend(self, at: datetime) -> None:
-        """Count a commit; those of more than an hour ago are forgotten."""
-        self._spent = [time for time in self._spent if time > at - HOUR] + [at]
+    def compute_next_time(self, at: datetime) -> datetime:
+        """Return the earliest time for the next commit, not before ``at``."""
+        earliest = at
+        if self._times:
+            earliest = max(earliest, self._times[-1] + HOUR / self.per_hour)
+        allowed = max(1, self.per_hour - RESERVED_COMMITS)
+        if len(self._times) >= allowed:
+            earliest = max(earliest, self._times[-allowed] + HOUR)
+        return earliest
+
+    def count_commit(self, at: datetime) -> None:
+        """Record a commit at the time ``at``, and forget commits older than an hour."""
+        self._times = [time for time in self._times if time > at - HOUR] + [at]

@@ -1,1 +1,3 @@
-"""Every form that is written to disk or to a Hub: columns, recipes, run directories, shards, results, licences."""
+"""Every form that is written to disk or to a Hub: columns, recipes, run directories, shards,
+results, licences.
+"""

@@ -1,14 +1,19 @@
-"""Which licence a dataset or model may have, computed from those of its parts. Not legal advice.
+"""The licences that a dataset or model may have, computed from its parts' licences.
 
-``licences.yaml`` says what each licence asks. From that follows, for every combination, a verdict:
+``licences.yaml`` lists the conditions of each licence. They decide every combination as follows;
+none of it is legal advice.
 
-- Source sentences are published unchanged: everything their licence asks holds for the dataset.
-- Generated texts come from the model: they are bound where its licence claims or restricts its output.
-- Few-shot examples stand in prompts, not in the dataset: they are credited, and non-commercial ones bind it.
-- A model comes from its base, which binds it; training data are credited, and non-commercial ones bind it.
+- Source sentences are published unchanged, so all conditions of their licence hold for the dataset.
+- Generated texts come from the language model. Its licence binds them where the licence claims or
+  restricts the model's output.
+- Few-shot examples stand in prompts, not in the dataset. The dataset credits them, and a ban on
+  their commercial use holds for the dataset.
+- An encoder comes from its base, whose licence binds the encoder. The encoder credits its training
+  data, and a ban on their commercial use holds for the encoder.
 
-Where one licence covers everything, the dataset has that or a stricter one. Where none does, its rows keep the licences
-of their parts (``mixed``), as those of the STS Benchmark do; a model, which has no parts, is refused.
+Where one licence covers all parts, the dataset has that licence or a stricter one. Where no licence
+does, the rows keep the licences of their parts (``mixed``), like the rows of the STS Benchmark. An
+encoder has no separate parts, so it is refused then.
 """
 
 from collections.abc import Iterable
@@ -22,18 +27,23 @@ from typing import Literal
 import yaml
 from pydantic import TypeAdapter
 
-from hub.contract.published_paths import origin_name
-from hub.contract.recipe import DatasetRecipe, ModelRecipe
-from hub.contract.results import Frozen
-from hub.errors import InputError, did_you_mean
+from sts_dino.hub.contract.published_paths import name_origin
+from sts_dino.hub.contract.recipe import DatasetRecipe, ModelRecipe
+from sts_dino.hub.contract.results import Frozen
+from sts_dino.hub.errors import InputError, suggest_choice
 
-TABLE = Path(__file__).with_name("data") / "licences.yaml"
-COMMON = ("cc-by-4.0", "mit", "apache-2.0")
-MIXED, MIXED_NON_COMMERCIAL = "mixed", "mixed-non-commercial"
+LICENCES_FILE = Path(__file__).with_name("data") / "licences.yaml"
+COMMON_LICENCES = ("cc-by-4.0", "mit", "apache-2.0")
+UNLICENSED = "unlicensed"
+TEACHER = "Teacher"  # role of a part: the encoder whose similarities a model learns
+MIXED = "mixed"
+MIXED_NON_COMMERCIAL = "mixed-non-commercial"
+MIXED_UNLICENSED = "mixed-unlicensed"
+MIXED_UNLICENSED_NON_COMMERCIAL = "mixed-unlicensed-non-commercial"
 
 
 class Outputs(Frozen):
-    """What a model's licence says of what the model writes."""
+    """The claims of a model's licence on the texts that the model generates."""
 
     reach: Literal["none", "licence", "terms"]
     note: str
@@ -47,7 +57,7 @@ class Portion(Frozen):
 
 
 class Licence(Frozen):
-    """What a licence asks; the keys are explained in ``licences.yaml``."""
+    """A licence and its conditions; ``licences.yaml`` explains the keys."""
 
     id: str
     name: str
@@ -62,32 +72,42 @@ class Licence(Frozen):
     terms: str | None = None
     notice: str | None = None
     outputs: Outputs | None = None
+    unlicensed: bool = False
     parts: tuple[Portion, ...] = ()
 
     def covers(self, other: "Licence") -> bool:
-        """Whether what is under ``other`` may be passed on under this licence."""
+        """Whether a work under the licence ``other`` may be passed on under this licence."""
         if self.id == other.id:
             return True
-        return not (
-            other.terms
-            or (other.credit and not self.credit)
-            or (other.non_commercial and not self.non_commercial)
-            or (other.adapted and self.id not in other.adapted)
-        )
+        if other.terms or (other.credit and not self.credit):
+            return False
+        if other.non_commercial and not self.non_commercial:
+            return False
+        return not other.adapted or self.id in other.adapted
 
     @property
     def asks(self) -> bool:
-        """Whether it asks anything at all of who passes the texts on."""
+        """Whether the licence sets any condition for passing texts on."""
         return bool(self.terms or self.credit or self.non_commercial or self.adapted)
 
-    def leaves(self) -> list["Licence"]:
-        """The licences of a collection's parts; of any other, itself."""
-        return [table()[portion.licence] for portion in self.parts] or [self]
+    @property
+    def bans_commerce(self) -> bool:
+        """Whether the licence, or the licence of a collection's part, bans commercial use."""
+        return any(leaf.non_commercial for leaf in self.list_leaves())
+
+    @property
+    def mentioned_terms(self) -> list[str]:
+        """The terms that users should know: the licence's own, or of each part of a collection."""
+        return [leaf.terms for leaf in self.list_leaves() if leaf.terms]
+
+    def list_leaves(self) -> list["Licence"]:
+        """Return the licences of a collection's parts; the licence itself where it has no parts."""
+        return [load_licences()[portion.licence] for portion in self.parts] or [self]
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of what was made: its role, what it is, and its licence."""
+    """A part of a dataset or model: its role, its description and its licence."""
 
     role: str
     what: str
@@ -96,7 +116,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The licence of a dataset or model, the others it might have, its parts, and what its users should know."""
+    """The licence of a dataset or model, the others allowed, its parts, and notes for users."""
 
     licence: Licence
     allowed: tuple[str, ...]
@@ -105,174 +125,327 @@ class Verdict:
 
 
 @cache
-def table() -> dict[str, Licence]:
-    """Every known licence by id."""
-    tree = yaml.safe_load(TABLE.read_text(encoding="utf-8"))
+def load_licences() -> dict[str, Licence]:
+    """Load every known licence by id."""
+    tree = yaml.safe_load(LICENCES_FILE.read_text(encoding="utf-8"))
     entries = {key: {"id": key, **value} for key, value in tree.items()}
     return TypeAdapter(dict[str, Licence]).validate_python(entries)
 
 
-def likely(licence: str = "") -> str:
-    """The three ids that a person may have meant, for an error."""
-    near = get_close_matches(licence.lower(), table(), n=3)
-    return f"{', '.join([*near, *(one for one in COMMON if one not in near)][:3])}, or another of docs/cards.md"
+def suggest_licences(licence: str = "") -> str:
+    """Return three known licence ids as the end of an error, similar ids first."""
+    similar = get_close_matches(licence.lower(), load_licences(), n=3)
+    common = [licence_id for licence_id in COMMON_LICENCES if licence_id not in similar]
+    return f"{', '.join([*similar, *common][:3])}, or another of docs/cards.md"
 
 
-def known(place: str, licence: str) -> Licence:
-    """The licence of that id. Raises InputError naming ``place`` when the table has none."""
-    if licence in table():
-        return table()[licence]
-    add = "add what it asks to hub/contract/data/licences.yaml if it is not one of these"
-    problem = f"{licence!r} is not a licence that can be judged" if licence.strip() else "names no licence"
-    hint = " ".join(filter(None, (did_you_mean(licence, table()), add)))
-    raise InputError(place, problem, allowed=likely(licence), hint=hint)
+def require_licence(place: str, licence: str) -> Licence:
+    """Return the licence with the id ``licence``.
+
+    Raises InputError naming ``place`` for an unknown id.
+    """
+    if licence in load_licences():
+        return load_licences()[licence]
+    problem = "names no licence"
+    if licence.strip():
+        problem = f"{licence!r} is not a licence that can be judged"
+    hint = "add what it asks to hub/contract/data/licences.yaml if it is not one of these"
+    suggestion = suggest_choice(licence, load_licences())
+    if suggestion:
+        hint = f"{suggestion} {hint}"
+    raise InputError(place, problem, allowed=suggest_licences(licence), hint=hint)
 
 
-def of_model(place: str, licence: str, card: Path | None) -> Licence:
-    """The licence that a recipe or option gives a model; without one, that of its ``card`` (a README.md).
+def resolve_model_licence(place: str, licence: str, card: Path | None) -> Licence:
+    """Return the licence that a recipe or option names, else the licence on the model's card.
 
-    Raises InputError for an unknown licence, and for one that does not cover the card's.
+    Raises InputError for an unknown licence, and for a named licence that does not cover the
+    licence on the card.
+
+    Args:
+        place: the recipe key or option that errors name.
+        licence: the licence id of the recipe or option; empty where it names none.
+        card: the model's README.md; None where there is no local model.
     """
     from huggingface_hub.repocard import metadata_load
 
-    found: dict[str, object] = {}
+    metadata: dict[str, object] = {}
     if card is not None and card.is_file():
-        with suppress(ValueError, yaml.YAMLError):  # front matter that cannot be read names no licence
-            found = metadata_load(card) or {}
-    named = str(found.get("license_name") if found.get("license") == "other" else found.get("license"))
-    own = table().get(named)
-    given = known(place, licence or (own.id if own else ""))
-    if own and not given.covers(own):
-        problem = f"is {given.id!r}, and the model's README.md says {own.id!r}"
-        raise InputError(place, problem, hint="name the licence of the README, or take another model")
-    return given
-
-
-def check(recipe: DatasetRecipe) -> Verdict:
-    """The verdict on a dataset; to be asked before generation starts.
-
-    Raises InputError for an unknown licence, a combination that may not be published, or a licence it may not have.
-    """
-    allowed, (source, generator, *examples) = possible(recipe), _parts(recipe)
-    chosen = _chosen(f"recipe {recipe.name}", recipe.license, allowed, (source, generator, *examples))
-    outputs = generator.licence.outputs
-    treated = "; here it is treated as if it did" if outputs and outputs.reach == "licence" else ""
-    notes = [f"Of the generator: {outputs.note}{treated}."] if outputs else []
-    notes += [f"{text[0].upper()}{text[1:]}." for text in dict.fromkeys(_terms(source.licence))]
-    if chosen.id in (MIXED, MIXED_NON_COMMERCIAL) and any(leaf.share_alike for leaf in source.licence.leaves()):
-        notes.append(
-            "No single licence covers all parts, so source sentences and generated texts keep their own. It is not "
-            "settled whether a generated text is an adaptation of its source sentence; where it is, the sentence's "
-            "share-alike terms hold for it too."
+        # front matter that cannot be read names no licence
+        with suppress(ValueError, yaml.YAMLError):
+            metadata = metadata_load(card) or {}
+    card_key = "license_name" if metadata.get("license") == "other" else "license"
+    card_licence = load_licences().get(str(metadata.get(card_key)))
+    if not licence and card_licence:
+        return card_licence
+    chosen = require_licence(place, licence)
+    if card_licence and not chosen.covers(card_licence):
+        raise InputError(
+            place,
+            f"is {chosen.id!r}, and the model's README.md says {card_licence.id!r}",
+            hint="name the licence of the README, or take another model",
         )
-    return Verdict(chosen, allowed, (source, generator, *examples), tuple(notes))
+    return chosen
 
 
-def possible(recipe: DatasetRecipe) -> tuple[str, ...]:
-    """The licences that a dataset may have, whichever its recipe names; raises as ``check`` does."""
-    source, generator, *examples = _parts(recipe)
-    shown = [part.licence for part in examples]
-    return dataset_licences(source.licence, generator.licence, shown, f"recipe {recipe.name}")
+def check_dataset(recipe: DatasetRecipe) -> Verdict:
+    """Return the verdict on the dataset of a recipe; called before generation starts.
+
+    Raises InputError for an unknown licence, for parts that may not be published together, and for
+    a recipe whose licence does not cover its parts.
+    """
+    place = f"recipe {recipe.name}"
+    parts = _list_parts(recipe)
+    source_licence, generator_licence, *_ = [part.licence for part in parts]
+    allowed = list_possible_licences(recipe)
+    chosen = _require_allowed(place, recipe.license, allowed, parts)
+
+    # what users of the dataset should know
+    notes = []
+    outputs = generator_licence.outputs
+    if outputs:
+        treated = "; here it is treated as if it did" if outputs.reach == "licence" else ""
+        notes.append(f"Of the generator: {outputs.note}{treated}.")
+    unique_terms = dict.fromkeys(source_licence.mentioned_terms)
+    notes += [f"{terms[0].upper()}{terms[1:]}." for terms in unique_terms]
+    share_alike = any(leaf.share_alike for leaf in source_licence.list_leaves())
+    if chosen.id.startswith(MIXED) and share_alike:
+        notes.append(
+            "No single licence covers all parts, so source sentences and generated texts keep "
+            "their own. It is not settled whether a generated text is an adaptation of its source "
+            "sentence; where it is, the sentence's share-alike terms hold for it too."
+        )
+    return Verdict(chosen, allowed, tuple(parts), tuple(notes))
 
 
-def _parts(recipe: DatasetRecipe) -> list[Part]:
-    """Source sentences, generator and examples with their licences. Raises InputError for an unknown one."""
+def list_possible_licences(recipe: DatasetRecipe) -> tuple[str, ...]:
+    """List the licences that a dataset may have, whichever its recipe names.
+
+    Raises InputError as ``check_dataset`` does.
+    """
+    source, generator, *examples = [part.licence for part in _list_parts(recipe)]
+    return find_dataset_licences(source, generator, examples, f"recipe {recipe.name}")
+
+
+def _list_parts(recipe: DatasetRecipe) -> list[Part]:
+    """List the parts of a dataset: source sentences, generator and, if any, few-shot examples.
+
+    Raises InputError for an unknown licence.
+    """
+    recipe_name = f"recipe {recipe.name}"
     model = recipe.model
-    name = model.repo_id or model.path or (model.server.model if model.server else "")
-    found = [
-        ("Source sentences", recipe.source.description, "source", recipe.source.license),
-        ("Generator", name, "model", model.license),
+    source_licence = require_licence(f"{recipe_name}: source.license", recipe.source.license)
+    card = Path(model.path, "README.md") if model.path else None
+    model_licence = resolve_model_licence(f"{recipe_name}: model.license", model.license, card)
+    model_name = model.repo_id or model.path or (model.server.model if model.server else "")
+    parts = [
+        Part("Source sentences", recipe.source.description, source_licence),
+        Part("Generator", model_name, model_licence),
     ]
     if recipe.few_shot:
-        shown = recipe.few_shot.examples
-        found.append(("Examples in prompts", shown.description, "few_shot.examples", shown.license))
-    place = f"recipe {recipe.name}"
-    return [Part(role, what, known(f"{place}: {key}.license", licence)) for role, what, key, licence in found]
+        examples = recipe.few_shot.examples
+        key = f"{recipe_name}: few_shot.examples.license"
+        licence = require_licence(key, examples.license)
+        parts.append(Part("Examples in prompts", examples.description, licence))
+    return parts
 
 
-def dataset_licences(source: Licence, generator: Licence, examples: Iterable[Licence], place: str) -> tuple[str, ...]:
-    """What a dataset of these parts may be licensed as. Raises InputError when it may not be published at all."""
-    for leaf in source.leaves():
+def find_dataset_licences(
+    source: Licence, generator: Licence, examples: Iterable[Licence], place: str
+) -> tuple[str, ...]:
+    """Find the licence ids that a dataset may have; a mixed one where no licence covers all parts.
+
+    Raises InputError naming ``place`` when the dataset may not be published.
+
+    Args:
+        source: the licence of the source sentences.
+        generator: the licence of the language model.
+        examples: the licences of the few-shot examples.
+        place: the recipe that errors name.
+    """
+    for leaf in source.list_leaves():
         if leaf.no_derivatives:
-            raise InputError(place, _no_result("source sentences", leaf, "texts are generated from them"))
+            raise InputError(
+                place, _describe_ban("source sentences", leaf, "texts are generated from them")
+            )
     if generator.outputs is None:
-        problem = f"{generator.id!r} does not say what it means for the texts a model writes: they cannot be published"
-        hint = "take a generator under another licence, or add outputs to hub/contract/data/licences.yaml"
-        raise InputError(place, problem, hint=hint)
-    bound = [*source.leaves(), *([generator] if generator.outputs.reach != "none" else [])]
-    non_commercial = any(leaf.non_commercial for licence in examples for leaf in licence.leaves())
-    singles = _covering(bound, non_commercial)
-    non_commercial = non_commercial or any(leaf.non_commercial for leaf in bound)
-    return singles or ((MIXED_NON_COMMERCIAL,) if non_commercial else (MIXED,))
+        raise InputError(
+            place,
+            f"{generator.id!r} does not say what it means for the texts a model writes: they "
+            "cannot be published",
+            hint="take a generator under another licence, or add outputs to "
+            "hub/contract/data/licences.yaml",
+        )
+    binding = source.list_leaves()
+    if generator.outputs.reach != "none":
+        binding.append(generator)
+    non_commercial = any(licence.bans_commerce for licence in examples)
+    licences = _find_covering(binding, non_commercial)
+    if licences:
+        return licences
+    non_commercial = non_commercial or any(licence.non_commercial for licence in binding)
+    if any(leaf.unlicensed for leaf in source.list_leaves()):
+        return (MIXED_UNLICENSED_NON_COMMERCIAL if non_commercial else MIXED_UNLICENSED,)
+    return (MIXED_NON_COMMERCIAL if non_commercial else MIXED,)
 
 
 def check_model(recipe: ModelRecipe, datasets: Iterable[tuple[str, str]]) -> Verdict:
-    """The verdict on a model; ``datasets`` are the names and licences of what it is trained on.
+    """Return the verdict on the encoder of a recipe.
 
-    Without them it can be asked before they are read: what is refused then is refused with any.
+    ``datasets``: (name, licence id) of each training dataset. An empty ``datasets`` checks the base
+    and the guides alone, before any dataset is read.
 
-    Raises InputError for an unknown licence, a combination without a permitted result, or a licence it may not have.
+    Raises InputError for an unknown licence, for parts that no licence covers, and for a recipe
+    whose licence does not cover its parts.
     """
-    place = f"recipe {recipe.name}"
-    name = origin_name(recipe.base.repo_id, recipe.base.path)
+    recipe_name = f"recipe {recipe.name}"
+
+    # the base, the training data and what a loss reads beside them
     card = Path(recipe.base.path, "README.md") if recipe.base.path else None
-    base = Part("Base", name, of_model(f"{place}: base.license", recipe.base.license, card))
-    data = [Part("Training data", name, known(f"{place}: dataset {name}", licence)) for name, licence in datasets]
-    for guide in filter(None, (item.guide for item in recipe.datasets)):  # what it says is trained on, too
-        name = origin_name(guide.repo_id, guide.path)
-        data.append(Part("Guide of the loss", name, known(f"{place}: guide {name}", guide.license)))
-    allowed = model_licences(base.licence, [part.licence for part in data], place)
-    notes = [f"{part.what}: {note}." for part in (base, *data) for note in _terms(part.licence)]
-    if base.licence.notice:
-        notes.append(f"{base.what}: {base.licence.notice}")
+    base_licence = resolve_model_licence(f"{recipe_name}: base.license", recipe.base.license, card)
+    base = Part("Base", name_origin(recipe.base.repo_id, recipe.base.path), base_licence)
+    data = [
+        Part("Training data", name, require_licence(f"{recipe_name}: dataset {name}", licence))
+        for name, licence in datasets
+    ]
+    for dataset in recipe.datasets:
+        if guide := dataset.guide:
+            name = name_origin(guide.repo_id, guide.path)
+            guide_licence = require_licence(f"{recipe_name}: guide {name}", guide.license)
+            data.append(Part("Guide of the loss", name, guide_licence))
+        if teacher := dataset.teacher:
+            name = name_origin(teacher.repo_id, teacher.path)
+            teacher_licence = require_licence(f"{recipe_name}: teacher {name}", teacher.license)
+            data.append(Part(TEACHER, name, teacher_licence))
+    parts = (base, *data)
+    teachers = [part.licence for part in data if part.role == TEACHER]
+    allowed = find_model_licences(
+        base_licence, [part.licence for part in data], recipe_name, teachers
+    )
+
+    # what users of the model should know
+    notes = []
+    for part in parts:
+        notes += [f"{part.what}: {terms}." for terms in part.licence.mentioned_terms]
+    if base_licence.notice:
+        notes.append(f"{base.what}: {base_licence.notice}")
     if data:
         notes.append(
-            "It is not settled whether a model is an adaptation of the texts it was trained on. Here their share-alike "
-            "terms are not taken to reach its weights; a ban on commercial use is."
+            "It is not settled whether a model is an adaptation of the texts it was trained on. "
+            "Here their share-alike terms are not taken to reach its weights; a ban on commercial "
+            "use is."
         )
-    return Verdict(_chosen(place, recipe.license, allowed, (base, *data)), allowed, (base, *data), tuple(notes))
+    chosen = _require_allowed(recipe_name, recipe.license, allowed, parts)
+    return Verdict(chosen, allowed, parts, tuple(notes))
 
 
-def model_licences(base: Licence, datasets: Iterable[Licence], place: str) -> tuple[str, ...]:
-    """What a model trained from ``base`` on these may be licensed as. Raises InputError when no licence fits."""
+def find_model_licences(
+    base: Licence, datasets: Iterable[Licence], place: str, teachers: Iterable[Licence] = ()
+) -> tuple[str, ...]:
+    """Find the licence ids that an encoder may have.
+
+    Raises InputError naming ``place`` when no licence covers its parts.
+
+    Args:
+        base: the licence of the base that is trained.
+        datasets: the licences of the training data.
+        place: the recipe that errors name.
+        teachers: those of the teachers. Where a teacher's licence makes claims on its outputs, the
+            model is under that licence.
+    """
     if base.no_derivatives:
-        raise InputError(place, _no_result("base model", base, "training changes it"))
-    non_commercial = any(leaf.non_commercial for licence in datasets for leaf in licence.leaves())
-    allowed = _covering(base.leaves(), non_commercial)
+        raise InputError(place, _describe_ban("base model", base, "training changes it"))
+    non_commercial = any(licence.bans_commerce for licence in datasets)
+    claiming = [
+        teacher for teacher in teachers if teacher.outputs and teacher.outputs.reach == "terms"
+    ]
+    bound = [*base.list_leaves(), *claiming]
+    allowed = _find_covering(base.list_leaves(), non_commercial)
+    if claiming:
+        # a student of such a teacher is under the teacher's terms, or under none
+        terms = claiming[0]
+        is_covering = all(terms.covers(licence) for licence in bound)
+        fits_data = terms.non_commercial or not non_commercial
+        allowed = (terms.id,) if is_covering and fits_data else ()
     if not allowed:
         problem = f"no licence covers a model made from a base under {base.id!r}"
-        problem += ", without commercial use" if non_commercial else ""
-        raise InputError(place, problem, hint="take another base, or training data that allow commercial use")
+        if claiming:
+            problem += f", taught by a model under {claiming[0].id!r}"
+        if non_commercial:
+            problem += ", without commercial use"
+        raise InputError(
+            place,
+            problem,
+            hint="take another base or teacher, or training data that allow commercial use",
+        )
     return allowed
 
 
-def _covering(bound: list[Licence], non_commercial: bool) -> tuple[str, ...]:
-    """The licences that may be granted and cover all of ``bound``; one with terms of its own, only what is under it."""
-    asking = {other.id for other in bound if other.asks}
-    return tuple(
-        licence.id
-        for licence in table().values()
-        if licence.grant
-        and (licence.non_commercial or not non_commercial)
-        and all(licence.covers(other) for other in bound)
-        and (not licence.terms or asking == {licence.id})
+def choose_model_licence(
+    base: Licence, datasets: Iterable[Licence], place: str, teachers: Iterable[Licence] = ()
+) -> str:
+    """Choose the licence id of a model trained from ``base``: the base's own, where it is allowed.
+
+    Otherwise the least strict allowed one. Raises InputError as ``find_model_licences`` does.
+    """
+    allowed = find_model_licences(base, datasets, place, teachers)
+    return base.id if base.id in allowed else allowed[0]
+
+
+def describe_unlicensed_parts(parts: Iterable[Part]) -> str:
+    """Describe the parts that have no licence, or hold texts without one; "" without any."""
+    names = [f"{part.role.lower()} ({part.what})" for part in parts if part.licence.unlicensed]
+    if not names:
+        return ""
+    return f"without a licence: {', '.join(names)}; ask the owners before you make it public"
+
+
+def _find_covering(binding: list[Licence], non_commercial: bool) -> tuple[str, ...]:
+    """Find the ids of grantable licences that cover every licence of ``binding``.
+
+    ``non_commercial``: whether the licence must ban commercial use.
+    """
+    asking = {licence.id for licence in binding if licence.asks}
+    covering = []
+    for licence in load_licences().values():
+        is_open_enough = licence.grant and (licence.non_commercial or not non_commercial)
+        # one with terms of its own covers only what is under it
+        has_foreign_terms = licence.terms and asking != {licence.id}
+        if not is_open_enough or has_foreign_terms:
+            continue
+        if all(licence.covers(bound) for bound in binding):
+            covering.append(licence.id)
+    return tuple(covering)
+
+
+def _require_allowed(
+    place: str, licence: str, allowed: tuple[str, ...], parts: Iterable[Part]
+) -> Licence:
+    """Return the licence with the id ``licence``, if it is among ``allowed``.
+
+    Raises InputError with the ``parts`` that the licence does not cover.
+    """
+    if licence in allowed:
+        return load_licences()[licence]
+    chosen = require_licence(f"{place}: license", licence)
+    uncovered = []
+    for part in parts:
+        if not all(chosen.covers(leaf) for leaf in part.licence.list_leaves()):
+            uncovered.append(f"{part.role.lower()} under {part.licence.id!r}")
+    problem = f"{licence!r} does not cover its parts"
+    if uncovered:
+        problem += f" ({', '.join(dict.fromkeys(uncovered))})"
+    raise InputError(
+        f"{place}: license",
+        problem,
+        allowed=", ".join(allowed),
+        hint="docs/cards.md says how that follows",
     )
 
 
-def _chosen(place: str, licence: str, allowed: tuple[str, ...], parts: Iterable[Part]) -> Licence:
-    if licence not in allowed:
-        chosen = known(f"{place}: license", licence)
-        open_ones = [one for one in parts if not all(chosen.covers(leaf) for leaf in one.licence.leaves())]
-        named = ", ".join(dict.fromkeys(f"{one.role.lower()} under {one.licence.id!r}" for one in open_ones))
-        problem, hint = f"{licence!r} does not cover its parts", "docs/cards.md says how that follows"
-        problem += f" ({named})" if named else ""
-        raise InputError(f"{place}: license", problem, allowed=", ".join(allowed), hint=hint)
-    return table()[licence]
-
-
-def _no_result(what: str, licence: Licence, because: str) -> str:
-    return f"{what} under {licence.id!r} may not be changed, and {because}: the result may not be published"
-
-
-def _terms(licence: Licence) -> list[str]:
-    return [leaf.terms for leaf in licence.leaves() if leaf.terms]
+def _describe_ban(material: str, licence: Licence, reason: str) -> str:
+    """Describe why ``material`` under a licence that forbids changes cannot be used."""
+    return (
+        f"{material} under {licence.id!r} may not be changed, and {reason}: the result may not be "
+        "published"
+    )

@@ -1,6 +1,7 @@
-"""Measurements beside a run's manifest: decontamination, label fidelity, repeated trainings, downstream gain.
+"""Measurements of a run's rows, each in a JSON file beside the run's manifest.
 
-Each file is made for the rows of one fingerprint and is refused for any other. No measurement decides a row.
+The measurements are decontamination, label fidelity, repeated trainings and downstream gain. A file
+holds the fingerprint of the rows that were measured, and is refused beside other rows.
 """
 
 import hashlib
@@ -9,82 +10,103 @@ import re
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args
+from typing import Annotated, ClassVar, Literal, Self, get_args
 
-from pydantic import AliasChoices, BaseModel, Field, computed_field, model_validator
+from pydantic import BaseModel, Field, computed_field, model_validator
 
-from hub.contract.results import Finite, Frozen, Results, read_json
-from hub.contract.run_dir import REPORT, Manifest, locked, require_complete
-from hub.durable import write_text
-from hub.errors import InputError, RunError
+from sts_dino.hub.contract.results import Finite, Frozen, Results, read_json
+from sts_dino.hub.contract.run_dir import REPORT, Manifest, lock_run, require_complete
+from sts_dino.hub.durable import write_text
+from sts_dino.hub.errors import InputError, RunError
 
-AGREES = 0.5  # least Spearman and cosine of the highest label; without examples 0.18, else 0.8 (docs/better_pairs.md)
-HEAD = 20_000  # characters of a report, in which its runs' fingerprints stand
+# least Spearman correlation of label score and cosine, and least mean cosine of the highest label.
+# docs/better_pairs.md measured 0.18 without few-shot examples and 0.8 with them
+LEAST_AGREEMENT = 0.5
+REPORT_HEAD_CHARACTERS = 20_000  # a report's first characters hold its runs' fingerprints
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-def was(old: str, name: str, **more: Any) -> Any:
-    """A field that files of version 0.1 call ``old``."""
-    return Field(validation_alias=AliasChoices(name, old), **more)
-
-
 class Measured(Frozen):
-    """Measurements of a run's rows, in a file of its directory; ``measured_by`` is the command that makes the file."""
+    """Base of the measurements of a run's rows, in one file of the run directory.
+
+    ``file``: the file's name. ``measured_by``: the command that makes the file.
+    """
 
     file: ClassVar[str]
     measured_by: ClassVar[str]
 
-    rows_key: ClassVar[str] = "fingerprint"  # the key with the fingerprint of the run that was measured
+    # the key with the fingerprint of the run that was measured
+    rows_key: ClassVar[str] = "fingerprint"
 
     @classmethod
     def read(cls, directory: Path, manifest: Manifest) -> Self | None:
-        """The measurements in a run directory, or None.
+        """Read the measurements from a run directory; None where the file is missing.
 
-        Raises InputError, naming the command that measures again, for another form and for the rows of another run.
+        Raises InputError, naming the command that measures again, for a file of another form and
+        for a file of another run's rows.
         """
         hint = f"measure again: {cls.measured_by.format(directory=directory)}"
-        found = read_json(cls, directory / cls.file, "has another form than expected", hint)
-        if found is not None and getattr(found, cls.rows_key) != manifest.fingerprint:
-            raise InputError(directory / cls.file, "was measured on other rows than the run directory holds", hint=hint)
-        return found
+        path = directory / cls.file
+        measured = read_json(cls, path, "has another form than expected", hint)
+        if measured is not None and getattr(measured, cls.rows_key) != manifest.fingerprint:
+            raise InputError(
+                path, "was measured on other rows than the run directory holds", hint=hint
+            )
+        return measured
 
     def write(self, directory: Path) -> Path:
-        """Write the file into a run directory, atomically. Raises RunError when the rows are no longer the same."""
-        with locked(directory):
+        """Write the file into a run directory, atomically, and return the file's path.
+
+        Raises RunError when the run's rows are no longer the measured rows.
+        """
+        with lock_run(directory):
             if require_complete(directory).fingerprint != getattr(self, self.rows_key):
-                raise RunError(directory, "its rows changed while they were measured", hint="measure again")
+                raise RunError(
+                    directory, "its rows changed while they were measured", hint="measure again"
+                )
             write_json(directory / self.file, self)
         return directory / self.file
 
 
 def has_report(directory: Path, manifest: Manifest) -> bool:
-    """Whether a run directory holds a report. Raises InputError when it tells of other rows or weights."""
+    """Whether a run directory holds a report.
+
+    Raises InputError when the report shows other rows or weights than the run's.
+    """
     path = directory / REPORT
     if not path.is_file():
         return False
     with path.open(encoding="utf-8", errors="replace") as page:
-        found = re.search(r'<meta name="fingerprints" content="([0-9a-f ]*)">', page.read(HEAD))
-    if found is None or manifest.fingerprint not in found[1].split():
-        hint = f"write it again: sts-dino report {directory}, or remove it"
-        raise InputError(path, "shows other rows or weights than the run directory holds", hint=hint)
+        head = page.read(REPORT_HEAD_CHARACTERS)
+    fingerprints = re.search(r'<meta name="fingerprints" content="([0-9a-f ]*)">', head)
+    if fingerprints is None or manifest.fingerprint not in fingerprints[1].split():
+        raise InputError(
+            path,
+            "shows other rows or weights than the run directory holds",
+            hint=f"write it again: sts-dino report {directory}, or remove it",
+        )
     return True
 
 
 def write_json(path: Path, value: BaseModel) -> None:
-    """Write a form atomically."""
-    write_text(path, json.dumps(value.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n")
+    """Write a model as JSON, atomically."""
+    text = json.dumps(value.model_dump(mode="json"), indent=2, ensure_ascii=False)
+    write_text(path, text + "\n")
 
 
-PROVENANCE, INPUT = "decontamination", "rows dropped"
-LEDGER = "decontamination.json"  # of a run directory
-Kind = Literal["exact", "normal", "near", "short"]  # of a match, strongest first: eval.audit.evaluation_sentences
-KINDS: tuple[Kind, ...] = get_args(Kind)
+# keys of a manifest's provenance and inputs for the rows that a decontamination dropped
+DROPPED_ROWS_PROVENANCE = "decontamination"
+DROPPED_ROWS_INPUT = "rows dropped"
+LEDGER = "decontamination.json"
+# kinds of matches, strongest first (sts_dino.eval.audit.evaluation_sentences)
+MatchKind = Literal["exact", "normal", "near", "short"]
+MATCH_KINDS: tuple[MatchKind, ...] = get_args(MatchKind)
 
 
 class Origin(Frozen):
-    """The run that rows were dropped from."""
+    """The run whose rows were partly dropped."""
 
     name: str
     version: str
@@ -92,58 +114,68 @@ class Origin(Frozen):
 
 
 class SplitRows(Frozen):
-    """Rows of one split of a config: those kept, and those dropped by the kind of their strongest match."""
+    """Rows of one split of a config: kept, and dropped by the kind of their strongest match."""
 
     kept: Count
     dropped: dict[str, Count]
 
     @property
     def before(self) -> int:
-        """The rows there were."""
+        """The number of rows before the decontamination."""
         return self.kept + sum(self.dropped.values())
 
 
 class Dropped(Frozen):
-    """What was compared, under which settings, and the rows of every config and split."""
+    """Provenance of a decontaminated dataset: data, settings, and rows by config and split."""
 
     dataset: Origin
     kinds: tuple[str, ...]  # of matches that a row was dropped for
     evaluation_splits: tuple[str, ...]  # that a row was dropped for
-    evaluation: dict[str, dict[str, str]]  # every split compared with, e.g. stsb/test: text form → SHA-256 of its rows
+    # every split compared with, e.g. stsb/test: text form → SHA-256 of its rows
+    evaluation: dict[str, dict[str, str]]
     not_checked: tuple[str, ...]
     settings: dict[str, float | int | dict[str, int]]
     rows: dict[str, dict[str, SplitRows]]
 
-    def digest(self) -> str:
-        """SHA-256 of all of it."""
-        return hashlib.sha256(json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()
+    def compute_digest(self) -> str:
+        """Return the SHA-256 of all values, as canonical JSON."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     @property
     def total(self) -> int:
-        """Rows dropped of all configs; a text may stand in several."""
-        return sum(sum(split.dropped.values()) for splits in self.rows.values() for split in splits.values())
+        """The number of rows dropped, summed over configs; a text may stand in several configs."""
+        total = 0
+        for splits in self.rows.values():
+            total += sum(sum(split.dropped.values()) for split in splits.values())
+        return total
 
 
 class Checked(Frozen):
-    """A split of evaluation data: the dataset's ``rows`` that match it, by the strongest kind, and the split's distinct
-    sentences that some text matches (``found``), by kind: a sentence may count in several.
+    """A split of evaluation data, and the matches with it.
+
+    ``rows``: the dataset's rows that match the split, by their strongest kind. ``found``: the
+    split's distinct sentences that a text matches, by kind; a sentence may count in several kinds.
     """
 
     texts: int
     sha256: dict[str, str]
-    rows: dict[Kind, int]
-    found: dict[Kind, int]
+    rows: dict[MatchKind, int]
+    found: dict[MatchKind, int]
 
 
 class ConfigCount(BaseModel, extra="forbid"):
-    """Rows of one config. ``kinds``: by a row's strongest match with a split that scores come from; ``train_only``:
-    rows that match train splits alone (exact, normal or near)."""
+    """Rows of one config that match evaluation data.
+
+    ``kinds``: by a row's strongest match with a split that scores come from; ``train_only``: rows
+    that match train splits alone (exact, normal or near).
+    """
 
     splits: dict[str, int]
-    kinds: dict[Kind, int]
+    kinds: dict[MatchKind, int]
     train_only: int
-    columns: dict[str, dict[Kind, int]]  # texts of a column, likewise
-    labels: dict[str, dict[Kind, int]]
+    columns: dict[str, dict[MatchKind, int]]  # texts of a column by their strongest match
+    labels: dict[str, dict[MatchKind, int]]
 
 
 class Example(Frozen):
@@ -154,7 +186,7 @@ class Example(Frozen):
     row: int
     column: str
     text_sha256: str
-    kind: Kind
+    kind: MatchKind
     similarity: float
     place: str  # e.g. sts12/test
     place_row: int
@@ -162,10 +194,11 @@ class Example(Frozen):
 
 
 class Ledger(Measured):
-    """What was checked and found. ``revision``: the Hub commit or the run's fingerprint.
+    """The matches of a dataset's rows with evaluation data.
 
-    ``not_checked``: splits without files in what was given. ``settings``: thresholds, the look-up of near matches, and
-    ``recall``, the expected share of the near pairs just at the threshold that it finds.
+    ``revision``: the Hub commit or the run's fingerprint. ``not_checked``: splits whose files were
+    not given. ``settings``: thresholds, the parameters of the search for near matches, and
+    ``recall``: the expected share of pairs at the threshold that the search finds.
     """
 
     file, rows_key = LEDGER, "revision"
@@ -182,7 +215,8 @@ class Ledger(Measured):
 
 
 FIDELITY = "fidelity.json"
-NEAR_COPY = 0.8  # a word overlap from which a text counts as a near-copy here, whatever the recipe filters by
+# least word overlap of a near-copy in this measurement; the recipe's filter has its own
+NEAR_COPY_OVERLAP = 0.8
 
 
 class Interval(Frozen):
@@ -204,9 +238,13 @@ class Judge(Frozen):
 
 
 class LabelFidelity(Frozen):
-    """The texts of one label: their cosine with x1, the shares that copy x1 or nearly do, and what an NLI judge says.
+    """Measures of one label's texts: cosine with x1, copies of x1, and an NLI judge's classes.
 
-    ``nli``: class → share of the pairs (x1, text) that the NLI judge puts there; None where there was none.
+    ``nli``: class → share of the pairs (x1, text) that the NLI judge puts into the class; None
+    without an NLI judge. ``fitting``: share of the pairs that have the judge's label; None unless
+    all labels have scores and at least two distinct scores occur, and in files of earlier versions.
+    The judge orders all pairs by cosine and gives each label, from the lowest score on, to as many
+    pairs as have it.
     """
 
     texts: Positive
@@ -215,10 +253,18 @@ class LabelFidelity(Frozen):
     near_copies: Share
     word_overlap: Share
     nli: dict[str, Share] | None = None
+    fitting: Share | None = None
+
+    def __str__(self) -> str:
+        fitting = "" if self.fitting is None else f" ({self.fitting:.0%} of its pairs fit)"
+        return f"{self.cosine}{fitting}"
 
 
 class PersonAgreement(Frozen):
-    """How one person's blind answers agree with the labels of the finished rows: percent, and Cohen's κ if defined."""
+    """The agreement of one person's blind answers with the labels of the finished rows.
+
+    ``same``: percent of equal labels. ``kappa``: Cohen's κ, None where it is not defined.
+    """
 
     answers: Positive
     same: Interval
@@ -228,8 +274,9 @@ class PersonAgreement(Frozen):
 class Fidelity(Measured):
     """Label fidelity of one config of a dataset's run.
 
-    ``source_sentences`` of ``all_source_sentences`` were drawn by ``seed``. ``requested`` and ``kept`` count texts of
-    the whole config. ``spearman``: of label score and cosine, None for labels without scores.
+    ``source_sentences`` of ``all_source_sentences`` were drawn by ``seed``. ``requested`` and
+    ``kept`` count texts of the whole config. ``spearman``: of label score and cosine, None for
+    labels without scores.
     """
 
     file = FIDELITY
@@ -240,8 +287,8 @@ class Fidelity(Measured):
     fingerprint: str
     judge: Judge
     nli_judge: Judge | None
-    source_sentences: Positive = was("first_texts", "source_sentences")
-    all_source_sentences: Positive = was("all_first_texts", "all_source_sentences")
+    source_sentences: Positive
+    all_source_sentences: Positive
     seed: Count
     requested: Positive
     kept: Count
@@ -251,14 +298,29 @@ class Fidelity(Measured):
     people: tuple[PersonAgreement, ...] = ()
     versions: dict[str, str]
 
-    def doubt(self) -> str | None:
-        """A warning when Spearman's correlation, or the highest mean cosine of a label, may be below ``AGREES``."""
+    def describe_agreement(self) -> str:
+        """Return mean cosine and share of fitting pairs of each label, and the correlation."""
+        labels = ", ".join(f"label {name} {label}" for name, label in self.labels.items())
+        agreement = f"label agreement by {self.judge.name}: mean cosine of {labels}"
+        if self.spearman:
+            agreement += f"; Spearman of score and cosine {self.spearman}"
+        return agreement
+
+    def describe_doubt(self) -> str | None:
+        """Return a warning about weak labels, or None.
+
+        Labels are weak when the interval of Spearman's correlation, or of the highest mean cosine
+        of a label, reaches below ``LEAST_AGREEMENT``. Labels without scores give None.
+        """
         if self.spearman is None:
             return None
-        if min(self.spearman.low, max(label.cosine.low for label in self.labels.values())) >= AGREES:
+        best_cosine = max(label.cosine.low for label in self.labels.values())
+        if min(self.spearman.low, best_cosine) >= LEAST_AGREEMENT:
             return None
-        hint = "give examples of the corpus's kind, or another language model"
-        return f"warning: below {AGREES} labels mean little, and an encoder learns little from them; {hint}"
+        return (
+            f"warning: below {LEAST_AGREEMENT} labels mean little, and an encoder learns little "
+            "from them; give examples of the corpus's kind, or another language model"
+        )
 
 
 REPEATS = "repeats.json"
@@ -273,9 +335,9 @@ class RepeatScore(Frozen):
 
 
 class Run(Frozen):
-    """One training: the seed or example set (``value``) that it differs in, and its scores.
+    """One training: its seed or example set (``value``), and its scores.
 
-    ``validation_score`` is what its checkpoint was chosen by (None: the last one was kept).
+    ``validation_score``: the score that chose the checkpoint; None where the last one was kept.
     """
 
     value: Count
@@ -286,7 +348,7 @@ class Run(Frozen):
 
 
 class Summary(Frozen):
-    """One task over all runs; ``sd`` is the sample standard deviation, None of a single run."""
+    """Statistics of one task over all runs; ``sd``: sample standard deviation, None of one run."""
 
     task: str
     split: str
@@ -298,59 +360,90 @@ class Summary(Frozen):
 
 
 class Repeats(BaseModel, frozen=True):
-    """Several trainings of one recipe that differ in ``over`` alone. A file's own summaries are not read."""
+    """Several trainings of one recipe that differ in the recipe's key ``over`` alone.
+
+    ``summaries`` are computed from ``runs``; a file's own summaries are ignored.
+    """
 
     model: str
     over: Literal["seed", "example_set"]
     runs: Annotated[tuple[Run, ...], Field(min_length=1)]
 
     @model_validator(mode="after")
-    def _comparable(self) -> Self:
+    def _check_comparable(self) -> Self:
         values = [run.value for run in self.runs]
         if len(set(values)) != len(values):
             raise ValueError(f"a {self.over} stands twice: {values}")
-        summarised(self.runs)
+        summarize_runs(self.runs)
         return self
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def summaries(self) -> tuple[Summary, ...]:
         """Mean, sample standard deviation and range of every task."""
-        return summarised(self.runs)
+        return summarize_runs(self.runs)
 
 
-def summarised(runs: Sequence[Run]) -> tuple[Summary, ...]:
-    """Mean, sample standard deviation and range of every task, in the order of the first run's scores.
+def summarize_runs(runs: Sequence[Run]) -> tuple[Summary, ...]:
+    """Return mean, sample standard deviation and range of every task, in the first run's order.
 
-    Raises ValueError when the runs were not scored on the same tasks: their means would not compare.
+    Raises ValueError when two runs were scored on different tasks.
     """
-    tasks = [[(score.task, score.split) for score in run.scores] for run in runs]
-    for run, found in zip(runs, tasks, strict=True):
-        if found != tasks[0]:
-            raise ValueError(f"run {run.value} was scored on {found}, run {runs[0].value} on {tasks[0]}")
+    tasks = _list_tasks(runs[0])
+    for run in runs:
+        if _list_tasks(run) != tasks:
+            raise ValueError(
+                f"run {run.value} was scored on {_list_tasks(run)}, run {runs[0].value} on {tasks}"
+            )
     summaries = []
-    for place, (task, split) in enumerate(tasks[0]):
-        scores = [run.scores[place].main_score for run in runs]
-        sd, ends = statistics.stdev(scores) if len(scores) > 1 else None, {"low": min(scores), "high": max(scores)}
-        mean = statistics.fmean(scores)
-        summaries.append(Summary(task=task, split=split, runs=len(scores), mean=mean, sd=sd, **ends))
+    for index, (task, split) in enumerate(tasks):
+        scores = [run.scores[index].main_score for run in runs]
+        summary = Summary(
+            task=task,
+            split=split,
+            runs=len(scores),
+            mean=statistics.fmean(scores),
+            sd=statistics.stdev(scores) if len(scores) > 1 else None,
+            low=min(scores),
+            high=max(scores),
+        )
+        summaries.append(summary)
     return tuple(summaries)
 
 
-def run_of(value: int, manifest: Manifest, results: Results) -> Run:
-    """What a finished run directory says of its training and its scores."""
-    scores = [RepeatScore(task=score.task, split=score.split, main_score=score.main_score) for score in results.scores]
-    chosen = (manifest.provenance.get("training") or {}).get("validation_score")
-    known: Any = {"fingerprint": manifest.fingerprint, "version": manifest.version, "validation_score": chosen}
-    return Run(value=value, scores=tuple(scores), **known)
+def _list_tasks(run: Run) -> list[tuple[str, str]]:
+    return [(score.task, score.split) for score in run.scores]
+
+
+def make_run(value: int, manifest: Manifest, results: Results) -> Run:
+    """Make the record of one training.
+
+    Args:
+        value: the training's seed or example set.
+        manifest: the manifest of the trained run.
+        results: the scores of the trained encoder.
+    """
+    scores = [
+        RepeatScore(task=score.task, split=score.split, main_score=score.main_score)
+        for score in results.scores
+    ]
+    training = manifest.provenance.get("training") or {}
+    return Run(
+        value=value,
+        fingerprint=manifest.fingerprint,
+        version=manifest.version,
+        scores=tuple(scores),
+        validation_score=training.get("validation_score"),
+    )
 
 
 def read_repeats(path: Path) -> Repeats:
     """Read repeats.json. Raises InputError when it is missing or has another form."""
-    found = read_json(Repeats, path, "not a file of repeats", "train again: sts-dino repeat RECIPE --seeds 42,43,44")
-    if found is None:
-        raise InputError(path, "no repeated trainings yet", hint="run: sts-dino repeat RECIPE --seeds 42,43,44")
-    return found
+    command = "sts-dino repeat RECIPE --seeds 42,43,44"
+    repeats = read_json(Repeats, path, "not a file of repeats", f"train again: {command}")
+    if repeats is None:
+        raise InputError(path, "no repeated trainings yet", hint=f"run: {command}")
+    return repeats
 
 
 VALUE = "value.json"
@@ -359,7 +452,10 @@ TrainedOn = Literal["untrained", "copies", "shuffled", "dataset", "people"]
 
 
 class Estimate(Frozen):
-    """Points (Spearman x 100) with a 95 % interval, over sentence pairs and, where there are several, seeds."""
+    """A score in points (Spearman x 100) with its 95 % interval.
+
+    The interval is over sentence pairs and, where there are several, over seeds.
+    """
 
     score: Finite
     low: Finite
@@ -372,19 +468,22 @@ class Estimate(Frozen):
 class VariantScore(Frozen):
     """Scores of one variant: the mean over tasks and seeds, and each task's mean over seeds.
 
-    ``over_simcse``: the paired difference to the unsupervised SimCSE baseline (None: that baseline itself).
+    ``over_simcse``: the paired difference to the unsupervised SimCSE baseline; None for the
+    baseline itself.
     """
 
     average: Estimate
     tasks: dict[str, Finite]
-    over_simcse: Estimate | None = was("over_copies", "over_simcse", default=None)
+    over_simcse: Estimate | None = None
 
 
 class VariantPlan(Frozen):
-    """The evaluations to compare: variant → their folders by seed. Variants of several seeds share them, in this order.
+    """The evaluations to compare.
 
-    ``data_seeds``: the folders of a variant are of so many datasets, generated with as many seeds; those of the
-    first come first. ``differences``: pairs of variants to compare beside each with the control.
+    ``variants``: variant → the folders of its evaluations, one for each seed. Variants with several
+    folders have the same seeds in the same order. ``data_seeds``: the number of datasets behind the
+    folders of a variant; the folders of one dataset are neighbours. ``control``: the variant that
+    all others are compared with. ``differences``: further pairs of variants to compare.
     """
 
     tasks: Annotated[tuple[str, ...], Field(min_length=1)]
@@ -396,33 +495,42 @@ class VariantPlan(Frozen):
     differences: tuple[tuple[str, str], ...] = ()
 
     @model_validator(mode="after")
-    def _paired(self) -> Self:
-        for name in (self.control, *(name for pair in self.differences for name in pair)):
+    def _check_variants(self) -> Self:
+        """Require known variants in pairs, one number of seeds, and as many for each dataset."""
+        names = [self.control]
+        for pair in self.differences:
+            names += pair
+        for name in names:
             if name not in self.variants:
                 raise ValueError(f"{name!r} is not one of the variants")
-        sizes = {len(places) for places in self.variants.values()} - {1}
-        if len(sizes) > 1:
+        seed_counts = {len(folders) for folders in self.variants.values()} - {1}
+        if len(seed_counts) > 1:
             raise ValueError("variants differ in their number of seeds")
-        if any(size % self.data_seeds for size in sizes):
-            raise ValueError(f"{max(sizes)} folders are not equally many of {self.data_seeds} datasets")
+        if any(count % self.data_seeds for count in seed_counts):
+            raise ValueError(
+                f"{max(seed_counts)} folders are not equally many of {self.data_seeds} datasets"
+            )
         return self
 
 
 class VariantScores(Frozen):
-    """What ``eval.compare.seeds`` found, by variant; ``differences``: the first's minus the second's, of ``pairs``."""
+    """The comparison of ``sts_dino.eval.compare.seeds``, by variant.
 
-    variants: dict[str, VariantScore] = was("arms", "variants")
+    ``differences``: the first variant's score minus the second's, of ``pairs``.
+    """
+
+    variants: dict[str, VariantScore]
     pairs: tuple[tuple[str, str], ...] = ()
     differences: tuple[Estimate, ...] = ()
 
 
 class TrainingValue(Measured):
-    """Downstream gain of a dataset, under one student, one number of pairs and the same steps for every variant.
+    """Downstream gain of a dataset: one evaluation encoder, equal numbers of pairs and steps.
 
-    ``fingerprint`` is that of the dataset's run (of the rows that were measured), ``student`` the recipe's name,
-    ``student_sha256`` a digest of all that decides a training but its pairs and seed. ``over``: variant → the
-    paired difference of the dataset to it, for shuffled labels and human-annotated pairs. ``skipped``: variant → why
-    it was not trained.
+    ``fingerprint``: of the dataset's run. ``student``: name of the evaluation encoder's recipe.
+    ``student_sha256``: digest of the recipe's values that decide a training, apart from pairs and
+    seed. ``over``: variant → the dataset's paired difference to the variant, for shuffled labels
+    and human-annotated pairs. ``skipped``: variant → the reason why it was not trained.
     """
 
     file = VALUE
@@ -439,21 +547,23 @@ class TrainingValue(Measured):
     tasks: Annotated[tuple[str, ...], Field(min_length=1)]
     split: Split
     samples: Positive
-    variants: dict[TrainedOn, VariantScore] = was("arms", "variants")
-    start: str = "before training"  # what the encoder is called before it (``Encoder.start``)
+    variants: dict[TrainedOn, VariantScore]
+    start: str = "before training"  # words for the untrained encoder (``Encoder.start``)
     over: dict[TrainedOn, Estimate] = Field(default_factory=dict)
     skipped: dict[TrainedOn, str] = Field(default_factory=dict)
     versions: dict[str, str]
 
     @model_validator(mode="after")
-    def _measured(self) -> Self:
-        if not {"dataset", "copies"} <= self.variants.keys() or self.variants["dataset"].over_simcse is None:
+    def _check_variants(self) -> Self:
+        """Require the dataset and the SimCSE baseline among the variants."""
+        has_both = {"dataset", "copies"} <= self.variants.keys()
+        if not has_both or self.variants["dataset"].over_simcse is None:
             raise ValueError("the dataset and the SimCSE baseline are always measured")
         return self
 
     @property
     def names(self) -> dict[TrainedOn, str]:
-        """Variant → what it was trained on, in words; in the order of tables."""
+        """Variant → its training data in words, in the order of tables."""
         return {
             "untrained": f"nothing ({self.start})",
             "copies": "source sentences alone (unsupervised SimCSE baseline)",
@@ -465,17 +575,27 @@ class TrainingValue(Measured):
     @property
     def gain(self) -> Estimate:
         """Points by which the dataset is above the SimCSE baseline."""
-        found = self.variants["dataset"].over_simcse
-        assert found is not None
-        return found
+        gain = self.variants["dataset"].over_simcse
+        assert gain is not None
+        return gain
 
 
 def require_value(directory: Path, manifest: Manifest, least: float) -> None:
-    """Raise InputError when the gain over the SimCSE baseline was not measured, RunError when it is below ``least``."""
+    """Require a downstream gain of at least ``least`` points over the SimCSE baseline.
+
+    Raises InputError when the gain was not measured, RunError when it is lower.
+    """
     value = TrainingValue.read(directory, manifest)
     if value is None:
-        hint = f"measure it: sts-dino value {directory}"
-        raise InputError(directory, f"its downstream gain is not measured (no {VALUE})", hint=hint)
+        raise InputError(
+            directory,
+            f"its downstream gain is not measured (no {VALUE})",
+            hint=f"measure it: sts-dino value {directory}",
+        )
     if value.gain.score < least:
-        found = f"its downstream gain, {value.gain} points over the SimCSE baseline, is below --min-value {least:g}"
-        raise RunError(directory, found, hint="write better pairs, or lower --min-value")
+        raise RunError(
+            directory,
+            f"its downstream gain, {value.gain} points over the SimCSE baseline, is below "
+            f"--min-value {least:g}",
+            hint="write better pairs, or lower --min-value",
+        )

@@ -1,13 +1,42 @@
-"""The models that ``sts-dino lm`` downloads: licence, checksum, sources, and the folder of each (data/models.yaml)."""
+"""The models that ``sts-dino lm`` downloads, declared in data/models.yaml."""
 
+import os
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import platformdirs
 import yaml
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from hub.contract.run_dir import ARTIFACTS
-from hub.errors import OutOfMemory
+from sts_dino.hub.contract.run_dir import ARTIFACTS
+from sts_dino.hub.durable import hash_file
+from sts_dino.hub.errors import OutOfMemory
+
+HOME_VARIABLE = "STS_DINO_HOME"  # the environment variable that names another folder
+_EARLIER_FOLDER = ARTIFACTS / "lm"  # of earlier versions, below the current folder
+_PREPARED = "prepared"
+
+
+def get_models_folder() -> Path:
+    """Return the folder of the models of ``sts-dino lm``: one for all working directories.
+
+    It is ``lm`` in the folder that ``STS_DINO_HOME`` names, else in the user's data folder.
+    """
+    home = os.environ.get(HOME_VARIABLE)
+    if home:
+        return Path(home).expanduser().resolve() / "lm"
+    return platformdirs.user_data_path("sts-dino", appauthor=False) / "lm"
+
+
+def get_prepared_folder() -> Path:
+    """Return the folder of prepared weights: copies of a GGUF file's weights for faster loads."""
+    return get_models_folder() / _PREPARED
+
+
+def list_prepared_folders() -> list[Path]:
+    """Return the existing folders of prepared weights, the one of earlier versions included."""
+    folders = (get_prepared_folder(), (_EARLIER_FOLDER / _PREPARED).resolve())
+    return [folder for folder in dict.fromkeys(folders) if folder.is_dir()]
 
 
 class PackagedModel(BaseModel):
@@ -22,9 +51,15 @@ class PackagedModel(BaseModel):
     license: str
     file: str
     sha256: str
+    files: dict[str, str] = {}
     dequantise: bool = False
+    packed_file: str = ""
+    packed_sha256: str = ""
+    prompts: dict[str, str] = {}
+    prompt_name: str = ""
     package: str
     version: str
+    platform: str = ""
     parts: int = 0
     archive: str = ""
     inside: str = ""
@@ -35,46 +70,147 @@ class PackagedModel(BaseModel):
 
     @property
     def folder(self) -> Path:
-        """Where ``sts-dino lm`` puts it."""
-        return ARTIFACTS / "lm" / self.name
+        """The model's folder: where its file is, else where ``sts-dino lm`` downloads the model.
+
+        A model that an earlier version downloaded to artifacts/lm is used from there.
+        """
+        folder = get_models_folder() / self.name
+        earlier = _EARLIER_FOLDER / self.name
+        if (earlier / self.file).is_file() and not (folder / self.file).is_file():
+            return earlier
+        return folder
 
     @property
     def is_here(self) -> bool:
-        """Whether its folder is there; a download gives the folder its name last."""
+        """Whether the model's file is in its folder; a download names the folder last."""
         return (self.folder / self.file).is_file()
 
     @property
-    def packages(self) -> list[str]:
-        """All packages in order."""
-        numbers = range(1, self.parts + 1)
-        return [n for one in self.package.split() for n in ([one.format(i) for i in numbers] if "{" in one else [one])]
+    def checksums(self) -> dict[str, str]:
+        """The SHA-256 of each file that a Hub gives of the model, by its path."""
+        return {self.file: self.sha256, **self.files}
+
+    @property
+    def identities(self) -> dict[str, str]:
+        """The files that identify the model's folder: either one, with its SHA-256."""
+        identities = {self.file: self.sha256}
+        if self.packed_file:
+            identities[Path(self.packed_file).name] = self.packed_sha256
+        return identities
+
+    @property
+    def releases(self) -> list[tuple[str, str]]:
+        """Name and version of each package in download order.
+
+        A name or a version with ``{}`` stands for ``parts`` numbered ones.
+        """
+        releases = []
+        for template in self.package.split():
+            count = 1
+            if "{" in template + self.version:
+                count = self.parts
+            for number in range(1, count + 1):
+                releases.append((template.format(number), self.version.format(number)))
+        return releases
+
+    @property
+    def packages(self) -> dict[str, str]:
+        """Name → version of the packages; "FIRST to LAST" for several versions of one package."""
+        packages: dict[str, str] = {}
+        for name, version in self.releases:
+            if name in packages:
+                first = packages[name].partition(" to ")[0]
+                packages[name] = f"{first} to {version}"
+            else:
+                packages[name] = version
+        return packages
 
     @property
     def section(self) -> dict[str, str]:
-        """The keys of a recipe's section: its folder, else its Hub repository, else upstream's; and its licence."""
-        repo_id, _, revision = (self.hub or self.upstream).partition("@")
-        place = {"repo_id": repo_id, "revision": revision or "main"}
-        place = {"path": str(self.folder.resolve())} if self.is_here else place
-        file = {"gguf_file": self.file} if self.file.endswith(".gguf") and not self.dequantise else {}
-        return {**place, **file, "license": self.license}
+        """A recipe section's keys for the model: folder or Hub repository, and licence."""
+        if self.is_here:
+            keys = {"path": str(self.folder.resolve())}
+        else:
+            repo_id, _, revision = (self.hub or self.upstream).partition("@")
+            keys = {"repo_id": repo_id, "revision": revision or "main"}
+        if self.file.endswith(".gguf") and not self.dequantise:
+            keys["gguf_file"] = self.file
+        return {**keys, "license": self.license}
 
 
-_TREE = yaml.safe_load(Path(__file__).with_name("data").joinpath("models.yaml").read_text(encoding="utf-8"))
-_ENTRIES = {name: {"name": name, **entry} for name, entry in _TREE.items()}
+_TABLE = Path(__file__).with_name("data") / "models.yaml"
+_KEYS = yaml.safe_load(_TABLE.read_text(encoding="utf-8"))
+_ENTRIES = {name: {"name": name, **keys} for name, keys in _KEYS.items()}
 MODELS = TypeAdapter(dict[str, PackagedModel]).validate_python(_ENTRIES)
 GENERATORS = {name: model for name, model in MODELS.items() if model.kind == "generator"}
-MULTILINGUAL = "sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2"  # of the Hub; fifty languages
 ENCODERS = {name: model for name, model in MODELS.items() if model.kind == "encoder"}
+# The encoder for other languages than English: the start of a training, and the judge
+MULTILINGUAL = "multilingual-e5-small"
+
+
+def describe_packaged_model(folder: Path) -> dict[str, Any]:
+    """Return the origin of a model folder whose weights are a packaged model's, by SHA-256.
+
+    The keys are those of ``sts_dino.hub.untrusted.read_upstream``; {} for other weights.
+    """
+    checksums: dict[str, str] = {}
+    for model in MODELS.values():
+        for name, checksum in model.identities.items():
+            path = folder / name
+            if name not in checksums and path.is_file():
+                checksums[name] = hash_file(path)
+            if checksums.get(name) == checksum:
+                upstream = {
+                    "model": model.upstream,
+                    "made_by": model.package,
+                    "license": model.license,
+                    "sha256": checksum,
+                    "packages": model.packages,
+                }
+                return {"upstream": upstream}
+    return {}
+
+
+def find_downloaded_model(name: str) -> Path | None:
+    """Return the folder of the model that ``sts-dino lm NAME`` downloaded; None without one."""
+    model = MODELS.get(name.lower())
+    return model.folder if model is not None and model.is_here else None
+
+
+def find_moved_folder(path: str) -> Path | None:
+    """Return the folder of a downloaded model for a path ``artifacts/lm/NAME`` that is not here.
+
+    Recipes name that path, which earlier versions downloaded to. None: any other path.
+    """
+    if Path(path).parent != _EARLIER_FOLDER or Path(path).exists():
+        return None
+    return find_downloaded_model(Path(path).name)
 
 
 def require_memory(path: str | None, gguf_file: str | None, free: int) -> None:
-    """Raise OutOfMemory, which names smaller generators, for one of these that takes more than the ``free`` bytes.
+    """Raise OutOfMemory when a packaged generator takes more than ``free`` bytes of memory.
 
-    path, gguf_file: as in a recipe's section ``model``. Any other language model passes.
+    The error names smaller generators. Other language models are not checked.
+
+    Args:
+        path: ``model.path`` of a recipe.
+        gguf_file: ``model.gguf_file`` of a recipe.
+        free: bytes of free memory.
     """
     for model in GENERATORS.values():
-        is_it = gguf_file == model.file if gguf_file else Path(path or "").name == model.name
-        if is_it and model.memory * 1e9 > free:
-            fits = [f"{one.name} ({one.memory:g} GB)" for one in GENERATORS.values() if one.memory * 1e9 <= free]
-            problem = f"is too small: {model.name} takes {model.memory:g} GB, {free / 1e9:.1f} GB are free"
-            raise OutOfMemory("memory", problem, hint=f"use --lm {' or '.join(fits)}" if fits else "free some")
+        is_chosen = Path(path or "").name == model.name
+        if gguf_file:
+            is_chosen = gguf_file == model.file
+        if not is_chosen or model.memory * 1e9 <= free:
+            continue
+        smaller = [
+            f"{generator.name} ({generator.memory:g} GB)"
+            for generator in GENERATORS.values()
+            if generator.memory * 1e9 <= free
+        ]
+        hint = f"use --lm {' or '.join(smaller)}" if smaller else "free some"
+        raise OutOfMemory(
+            "memory",
+            f"is too small: {model.name} takes {model.memory:g} GB, {free / 1e9:.1f} GB are free",
+            hint=hint,
+        )

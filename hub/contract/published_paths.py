@@ -1,164 +1,244 @@
-"""Paths and commands as they are published: no absolute path or home folder of this machine, no server's address.
+"""Paths and commands as they are published: without folders, home or server of this machine.
 
-A path that stays inside the folder where commands are run is published as it is (``assets/demo-lm``), any other by its
-last name. The run's fingerprint is of what is published, so a run resumes when its inputs have moved. Where they lie is
-noted beside its directory.
+A relative path without ``..`` is published unchanged (``assets/demo-lm``), any other path by its
+last name. The run's fingerprint covers published values alone, so a run resumes after its inputs
+have moved. A note beside the run directory holds the full paths.
 """
 
 import json
 import re
 import shlex
 import subprocess
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePath, PureWindowsPath
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
 
-from hub.contract.run_dir import MANIFEST, RECIPE, read_manifest
-from hub.durable import regular, write_text
-from hub.errors import InputError
+from sts_dino.hub.contract.run_dir import MANIFEST, RECIPE, Manifest, read_manifest
+from sts_dino.hub.durable import require_regular_file, write_text
+from sts_dino.hub.errors import InputError
 
-PATH = "path"  # the key of every section that names a local file or folder
-ADDRESS = "base_url"  # of a server: often a machine of one's own or of a company
-UNTOLD = "http://server.invalid/v1"  # in its place: RFC 2606 keeps that name free for ever
-LIBRARIES = ("arguments", "loss_arguments", "quantization")  # a library's own arguments
-_SHOWN = 3  # checksums in a message
+PATH_KEY = "path"  # the key of every section that names a local file or folder
+ADDRESS_KEY = "base_url"  # the address of a server, often a private machine
+# published in place of a server's address: RFC 2606 reserves the name "invalid"
+HIDDEN_ADDRESS = "http://server.invalid/v1"
+# keys of recipes that hold arguments under a library's own names
+LIBRARY_ARGUMENT_KEYS = ("arguments", "loss_arguments", "quantization")
+_MAX_CHECKSUMS = 3  # shown in an error
 
 
-def published_path(path: str) -> str:
-    """A path as others may see it: the last name of one that tells of folders beyond that of the command."""
-    windows = PureWindowsPath(path)
-    absolute = PurePath(path).is_absolute() or windows.drive or windows.root or path[:1] == "~"
-    if not absolute and ".." not in PurePath(path).parts:
+def hide_folders(path: str) -> str:
+    """Return the published form of a path: its last name if it is absolute or has ``..``."""
+    windows_path = PureWindowsPath(path)
+    is_absolute = (
+        PurePath(path).is_absolute()
+        or bool(windows_path.drive or windows_path.root)
+        or path.startswith("~")
+    )
+    if not is_absolute and ".." not in PurePath(path).parts:
         return path
-    name = windows.name
-    return name if name not in ("", "..", "~") else Path(path).resolve().name
+    if windows_path.name in ("", "..", "~"):
+        return Path(path).resolve().name
+    return windows_path.name
 
 
-def origin_name(repo_id: str | None, path: str | None) -> str:
-    """What a card calls data or a base: the Hub id, else the path as others may see it."""
-    return repo_id or published_path(path or "")
+def name_origin(repo_id: str | None, path: str | None) -> str:
+    """Return the name of data or a base on a card: the Hub id, else the published path."""
+    return repo_id or hide_folders(path or "")
 
 
-def published_value(key: str, value: Any) -> Any:
-    """The value of a recipe's key as others may see it."""
-    if key in LIBRARIES and isinstance(value, dict):  # some of which are paths
-        return {name: published_path(text) if text[:1] in ("/", "~") else text for name, text in value.items()}
-    if not isinstance(value, str):
-        return value
-    return UNTOLD if key == ADDRESS else published_path(value) if key == PATH else value
+def name_inputs(names: Iterable[str]) -> list[str]:
+    """Return the names of a manifest's inputs, each one once: NAME, NAME#2, NAME#3.
+
+    Folders of one name may lie in different places.
+    """
+    counts: Counter[str] = Counter()
+    numbered = []
+    for name in names:
+        counts[name] += 1
+        numbered.append(name if counts[name] == 1 else f"{name}#{counts[name]}")
+    return numbered
 
 
-def published_setting(setting: str) -> str:
-    """``KEY=VALUE`` of ``--set`` as others may see it: the command that made a run is in its manifest."""
+def hide_value(key: str, value: Any) -> Any:
+    """Return the value of a recipe's key as it is published."""
+    if key in LIBRARY_ARGUMENT_KEYS and isinstance(value, dict):  # arguments may be paths
+        arguments = dict(value)
+        for name, text in value.items():
+            if text.startswith(("/", "~")):
+                arguments[name] = hide_folders(text)
+        return arguments
+    if key == ADDRESS_KEY and isinstance(value, str):
+        return HIDDEN_ADDRESS
+    if key == PATH_KEY and isinstance(value, str):
+        return hide_folders(value)
+    return value
+
+
+def hide_setting(setting: str) -> str:
+    """Return ``KEY=VALUE`` of ``--set`` as a manifest publishes it with the run's command."""
     if setting.startswith("@"):  # a file of overrides
-        return f"@{published_path(setting[1:])}"
+        return f"@{hide_folders(setting[1:])}"
     key, _, text = setting.partition("=")
-    last = key.split(".")[-1]
+    last_key = key.split(".")[-1]
     try:
         tree = yaml.load(text, yaml.BaseLoader)  # makes texts only
     except yaml.YAMLError:
         tree = text
-    if last in (PATH, ADDRESS) and not isinstance(tree, str):  # a colon in a path makes a mapping of it
+    # a colon in a path makes a mapping of it
+    if last_key in (PATH_KEY, ADDRESS_KEY) and not isinstance(tree, str):
         tree = text
-    shown = _without_places(tree, last)  # of a quoted path, too
-    if shown == tree:
+    hidden = _hide_tree(tree, last_key)
+    if hidden == tree:
         return setting
-    text = shown if isinstance(shown, str) else yaml.safe_dump(shown, default_flow_style=True, width=10**6).strip()
-    return f"{key}={text}"
+    if not isinstance(hidden, str):
+        hidden = yaml.safe_dump(hidden, default_flow_style=True, width=10**6).strip()
+    return f"{key}={hidden}"
 
 
-def _without_places(tree: Any, key: str = "") -> Any:
+def _hide_tree(tree: Any, key: str = "") -> Any:
     if isinstance(tree, dict):
-        return {name: _without_places(one, name) for name, one in tree.items()}
+        return {name: _hide_tree(value, name) for name, value in tree.items()}
     if isinstance(tree, list):
-        return [_without_places(one) for one in tree]
-    return published_value(key, tree)
+        return [_hide_tree(value) for value in tree]
+    return hide_value(key, tree)
 
 
-def command_line(command: str, recipe: Path, limit: int | None, settings: list[str]) -> str:
-    """The command that makes an artefact, quoted for a shell: all that decides its bytes, no path of this machine."""
-    options = ["--limit", str(limit)] if limit is not None else []
-    for setting in settings:
-        options += ["--set", published_setting(setting)]
-    return shlex.join(["sts-dino", command, published_path(recipe.as_posix()), *options])
+def format_command(command: str, recipe: Path, limit: int | None, settings: list[str]) -> str:
+    """Return the shell command that makes an artefact, without absolute paths of this machine.
 
-
-def clone_of(root: Path) -> dict[str, str]:
-    """``commit`` and, where its origin has a public form, ``url`` of the clone in ``root``; nothing where it is none.
-
-    A commit with changes on top ends in ``-dirty``. An address loses user and password and needs https.
+    Args:
+        command: the subcommand of sts-dino, e.g. ``write``.
+        recipe: the recipe file.
+        limit: the value of ``--limit``, if it was given.
+        settings: the values of ``--set``.
     """
-    if git(root, "rev-parse", "--show-toplevel") != str(root.resolve()):  # site-packages in somebody's repository
+    arguments = ["sts-dino", command, hide_folders(recipe.as_posix())]
+    if limit is not None:
+        arguments += ["--limit", str(limit)]
+    for setting in settings:
+        arguments += ["--set", hide_setting(setting)]
+    return shlex.join(arguments)
+
+
+def describe_clone(root: Path) -> dict[str, str]:
+    """Return ``commit`` and, where its origin is public, ``url`` of the git clone in ``root``.
+
+    A commit with changes on top ends in ``-dirty``. An address loses user and password and needs
+    https. Empty where ``root`` is not the top of a clone, e.g. site-packages in a repository.
+    """
+    if run_git(root, "rev-parse", "--show-toplevel") != str(root.resolve()):
         return {}
-    commit = git(root, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
-    origin = git(root, "remote", "get-url", "origin")
-    address = re.fullmatch(r"(?:https://(?:[^/@]*@)?|git@|ssh://git@)([\w.-]+)[:/]([\w./-]+)", origin)
-    url = {"url": f"https://{address[1]}/{address[2]}"} if address else {}
-    return {"commit": commit, **url} if commit else {}
+    commit = run_git(root, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+    if not commit:
+        return {}
+    origin = run_git(root, "remote", "get-url", "origin")
+    address = re.fullmatch(
+        r"(?:https://(?:[^/@]*@)?|git@|ssh://git@)([\w.-]+)[:/]([\w./-]+)", origin
+    )
+    if address is None:
+        return {"commit": commit}
+    return {"commit": commit, "url": f"https://{address[1]}/{address[2]}"}
 
 
-def git(root: Path, *words: str) -> str:
-    """What git answers in a folder; nothing where it fails or is not there."""
+def run_git(root: Path, *arguments: str) -> str:
+    """Return the output of git in a folder; empty where it fails or is not installed."""
+    command = ["git", "-C", str(root), *arguments]
     try:
-        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, timeout=10)  # noqa: S603, S607
+        process = subprocess.run(command, capture_output=True, text=True, timeout=10)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout.strip("\n") if done.returncode == 0 else ""
+    return process.stdout.strip("\n") if process.returncode == 0 else ""
 
 
-def _note(directory: Path) -> Path:
+def _get_note_path(directory: Path) -> Path:
+    """Return the file beside a run directory that holds the full paths of its inputs."""
     return directory.with_name(f"{directory.name}.places.json")
 
 
-def remember(directory: Path, paths: Mapping[str, str]) -> None:
-    """Note beside a run directory, which is published, where its inputs lie that it names by their last name alone.
+def store_input_places(directory: Path, paths: Mapping[str, str]) -> None:
+    """Write the full paths of inputs that the run names by their last name alone.
 
-    ``paths``: those of its recipe (``Strict.local_paths``).
+    The note lies beside the run directory; without such inputs it is removed. ``paths``: recipe key
+    → local path (``Strict.collect_local_paths``).
     """
-    places = {key: str(Path(path).resolve()) for key, path in paths.items() if published_path(path) != path}
-    if places:
-        write_text(_note(directory), json.dumps(places, indent=2) + "\n")
+    full_paths = {
+        key: str(Path(path).resolve()) for key, path in paths.items() if hide_folders(path) != path
+    }
+    note = _get_note_path(directory)
+    if full_paths:
+        write_text(note, json.dumps(full_paths, indent=2) + "\n")
     else:
-        _note(directory).unlink(missing_ok=True)
+        note.unlink(missing_ok=True)
 
 
-def remembered(directory: Path) -> list[str]:
-    """The settings that put the noted places back into a run's recipe; none for a run that was made elsewhere."""
+def read_input_places(directory: Path) -> list[str]:
+    """Return ``KEY=PATH`` settings that put the noted paths back into a run's recipe.
+
+    The list is empty when the note is missing or is not JSON.
+    """
     try:
-        places = json.loads(regular(_note(directory)).read_text(encoding="utf-8"))
+        text = require_regular_file(_get_note_path(directory)).read_text(encoding="utf-8")
+        paths = json.loads(text)
     except (FileNotFoundError, ValueError):
         return []
-    return [f"{key}={json.dumps(path)}" for key, path in places.items()]
+    return [f"{key}={json.dumps(path)}" for key, path in paths.items()]
 
 
 def require_inputs(recipe_path: Path, paths: Mapping[str, str]) -> None:
-    """Raise InputError for a recipe whose local ``paths`` are not here, with the places that were looked at.
+    """Raise InputError for a local path of a recipe that does not exist.
 
-    Of a published recipe it names the checksums of what they are: the manifest beside it has those. Absolute paths are
-    left to the stage's own checks.
+    The error for a run's recipe.yaml names the input's checksums from the manifest beside it; a
+    path without checksums there passes. The error for any other recipe names the folders that were
+    searched; absolute paths pass, because the stage checks them.
+
+    Args:
+        recipe_path: the recipe file.
+        paths: recipe key → local path (``Strict.collect_local_paths``).
     """
-    folder = recipe_path.parent
-    manifest = read_manifest(folder) if recipe_path.name == RECIPE else None
+    manifest = read_manifest(recipe_path.parent) if recipe_path.name == RECIPE else None
     for key, path in paths.items():
         if Path(path).exists():
             continue
-        if manifest is None and not PurePath(path).is_absolute():
-            make = "; make it first (sts-dino write), or name another" if key.startswith("datasets.") else ""
-            here = f", and in {Path.cwd()}" if folder.resolve() != Path.cwd() else ""
-            hint = f"looked beside the recipe, in {folder.resolve()}{here}{make}"
-            raise InputError(f"{recipe_path}:{key}", f"{path}: no such file or folder", hint=hint)
-        found = [(name, digest) for name, digest in manifest.inputs.items() if is_of(name, path)] if manifest else []
-        if found:
-            files = ", ".join(f"{name} with SHA-256 {digest}" for name, digest in found[:_SHOWN])
-            more = f" and {len(found) - _SHOWN} more in {MANIFEST}" if len(found) > _SHOWN else ""
-            hint = f"put it there, or say where it is: --set {key}=PLACE"
-            raise InputError(f"{recipe_path}: {key} {path}", f"is not published; it is {files}{more}", hint=hint)
+        if manifest is not None:
+            _refuse_unpublished_input(recipe_path, manifest, key, path)
+        elif not PurePath(path).is_absolute():
+            _refuse_missing_input(recipe_path, key, path)
 
 
-def is_of(name: str, path: str) -> bool:
-    """Whether an input's name in a manifest is of ``path``: the file, a file in the folder, a base or a dataset."""
-    return name in (path, f"base:{path}", f"guide:{path}") or name.startswith(
-        (f"{path}/", f"dataset:{path}:", f"vocabulary:{path}:")
+def _refuse_missing_input(recipe_path: Path, key: str, path: str) -> NoReturn:
+    """Raise InputError that names the folders in which an input was searched."""
+    folder = recipe_path.parent.resolve()
+    hint = f"looked beside the recipe, in {folder}"
+    if folder != Path.cwd():
+        hint += f", and in {Path.cwd()}"
+    if key.startswith("datasets."):
+        hint += "; make it first (sts-dino write), or name another"
+    raise InputError(f"{recipe_path}:{key}", f"{path}: no such file or folder", hint=hint)
+
+
+def _refuse_unpublished_input(recipe_path: Path, manifest: Manifest, key: str, path: str) -> None:
+    """Raise InputError that names the checksums of an input, if the manifest has any."""
+    files = [
+        f"{name} with SHA-256 {digest}"
+        for name, digest in manifest.inputs.items()
+        if is_input_of(name, path)
+    ]
+    if not files:
+        return
+    problem = f"is not published; it is {', '.join(files[:_MAX_CHECKSUMS])}"
+    if len(files) > _MAX_CHECKSUMS:
+        problem += f" and {len(files) - _MAX_CHECKSUMS} more in {MANIFEST}"
+    raise InputError(
+        f"{recipe_path}: {key} {path}",
+        problem,
+        hint=f"put it there, or say where it is: --set {key}=PLACE",
     )
+
+
+def is_input_of(name: str, path: str) -> bool:
+    """Whether a manifest's input ``name`` is of a recipe's ``path``: a file, base or dataset."""
+    prefixes = (f"{path}/", f"dataset:{path}:", f"vocabulary:{path}:")
+    return name in (path, f"base:{path}", f"guide:{path}") or name.startswith(prefixes)

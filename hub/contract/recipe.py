@@ -1,14 +1,16 @@
-"""Recipes: frozen, strict models of what is to be made. One recipe file is one published artefact.
+"""Recipes: frozen, strict models. One recipe describes one published dataset or encoder.
 
-``hub.contract.recipe_file`` reads them. In order: what sections share, the sections of a dataset recipe and the recipe,
-the columns of its configs, the sections of a model recipe and the recipe.
+``sts_dino.hub.contract.recipe_file`` reads recipe files. This module has, in order: the base of all
+sections, the sections of a dataset recipe, the dataset recipe, the columns of its configs, the
+sections of a model recipe, and the model recipe. A section's ``rules`` are checked in order, and
+the first message is reported.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import yaml
 from pydantic import (
@@ -22,12 +24,20 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 
-from hub.contract import schema as rows
-from hub.contract.published_paths import PATH, published_value
-from hub.contract.schema import PROVENANCE, SCHEMAS, ColumnType, DatasetSchema, RowSchema, base_config
-from hub.errors import did_you_mean
-from hub.untrusted import load_yaml
+from sts_dino.hub.contract import schema as rows
+from sts_dino.hub.contract.published_paths import PATH_KEY, hide_value
+from sts_dino.hub.contract.schema import (
+    PROVENANCE,
+    SCHEMAS,
+    ColumnType,
+    DatasetSchema,
+    RowSchema,
+    get_base_config,
+)
+from sts_dino.hub.errors import suggest_choice
+from sts_dino.hub.untrusted import load_yaml
 
 if TYPE_CHECKING:
     import datasets
@@ -50,87 +60,150 @@ PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Columns = Annotated[tuple[str, ...], Field(min_length=1)]
 
 
+def _check_encoding(encoding: str) -> str:
+    try:
+        "a".encode(encoding)
+    except (LookupError, ValueError) as error:
+        raise ValueError("is not an encoding that Python knows, e.g. cp1252") from error
+    return encoding
+
+
+Encoding = Annotated[str, AfterValidator(_check_encoding)]
+
+
 @dataclass(frozen=True)
 class NotFingerprinted:
-    """Marks a key, as ``Annotated[str, CARD_ONLY]``, that decides no row and no weight. Any other key does."""
+    """A mark, as in ``Annotated[str, CARD_ONLY]``, of a key that decides no row and no weight."""
 
     use: str
 
 
-CARD_ONLY = NotFingerprinted("what a card says")
-SCORING_ONLY = NotFingerprinted("how a finished encoder is scored")
-PLACE_ONLY = NotFingerprinted("where the same is had: it is not published")
-SPEED_ONLY = NotFingerprinted("how fast, or at what price, the same is done")
+CARD_ONLY = NotFingerprinted("shown on the card")
+SCORING_ONLY = NotFingerprinted("settings of the evaluation after training")
+PLACE_ONLY = NotFingerprinted("the address of a server, which is not published")
+SPEED_ONLY = NotFingerprinted("speed or price of the same texts")
 
-
+# A mark, as in ``Annotated[bool, OPTION]``, of a key that is left out of the fingerprint and of the
+# resolved recipe while the key has its default. Older recipes, runs and cards so stay valid.
 OPTION = object()
-"""Marks a key, as ``Annotated[bool, OPTION]``, that stands neither in the fingerprint nor in the resolved recipe while
-it has its default: recipes, runs and cards from before the key was made stay as they are."""
+
+# contexts of ``Strict.model_dump``
+PUBLISHED = "published"
+DECIDING = "deciding"
 
 
-PUBLISHED, DECIDING = "published", "deciding"  # contexts of ``Strict.model_dump``
+def _is_not_fingerprinted(field: FieldInfo) -> bool:
+    return any(isinstance(mark, NotFingerprinted) for mark in field.metadata)
+
+
+Rule = Callable[[Any], Iterable[str]]  # a section → a message for each problem
+
+
+def refuse(message: str, when: Callable[[Any], object]) -> Rule:
+    """Make the rule that refuses a section with ``message`` when ``when`` holds of it.
+
+    ``{0.key}`` in the message stands for the section's value of that key.
+    """
+
+    def find_problem(section: Any) -> list[str]:
+        return [message.format(section)] if when(section) else []
+
+    return find_problem
 
 
 class Strict(BaseModel):
-    """Base of every recipe section: immutable, no unknown keys.
+    """Base of every recipe section: immutable, unknown keys refused.
 
-    ``model_dump(context=PUBLISHED)`` gives values as others may see them (``hub.contract.published_paths``),
-    ``context=DECIDING`` of those only the keys that decide rows or weights.
+    ``model_dump(context=PUBLISHED)`` hides paths and addresses of this machine
+    (``sts_dino.hub.contract.published_paths``). ``context=DECIDING`` also leaves out the keys that
+    decide neither rows nor weights.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), serialize_by_alias=True)
-
-    def _problems(self) -> Iterator[str]:
-        """Problems of the keys taken together, one message each; the first one is reported."""
-        yield from ()
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", protected_namespaces=(), serialize_by_alias=True
+    )
+    rules: ClassVar[tuple[Rule, ...]] = ()  # checks that concern several keys
 
     @model_validator(mode="after")
-    def _without_problems(self) -> Self:
-        for problem in self._problems():
-            raise ValueError(problem)
+    def _check_rules(self) -> Self:
+        for rule in self.rules:
+            for message in rule(self):
+                raise ValueError(message)
         return self
 
     @property
     def deciding_keys(self) -> set[str]:
-        """The keys that decide rows or weights: all but those marked otherwise and unset options."""
-        fields = type(self).model_fields.items()
-        marked = {name for name, field in fields if any(isinstance(mark, NotFingerprinted) for mark in field.metadata)}
-        return {*type(self).model_fields} - marked - self.unset_options
+        """The keys that decide rows or weights: all but marked keys and unset options."""
+        fields = type(self).model_fields
+        marked_keys = {key for key, field in fields.items() if _is_not_fingerprinted(field)}
+        return set(fields) - marked_keys - self.unset_options
 
     @property
     def unset_options(self) -> set[str]:
         """The keys marked ``OPTION`` that have their default."""
-        options = {name: field for name, field in type(self).model_fields.items() if OPTION in field.metadata}
-        defaults = {name: field.get_default(call_default_factory=True) for name, field in options.items()}
-        return {name for name, default in defaults.items() if getattr(self, name) == default}
+        unset_keys = set[str]()
+        for key, field in type(self).model_fields.items():
+            if OPTION not in field.metadata:
+                continue
+            if getattr(self, key) == field.get_default(call_default_factory=True):
+                unset_keys.add(key)
+        return unset_keys
 
     @model_serializer(mode="wrap")
-    def _plain(self, serialised: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
-        left_out = {*type(self).model_fields} - self.deciding_keys if info.context == DECIDING else self.unset_options
-        found = {key: value for key, value in serialised(self).items() if key not in left_out}
-        return {key: published_value(key, value) for key, value in found.items()} if info.context else found
+    def _serialize(
+        self, handler: SerializerFunctionWrapHandler, info: SerializationInfo
+    ) -> dict[str, Any]:
+        """Leave out unset options; with a context also what is not published or does not decide."""
+        omitted = self.unset_options
+        if info.context == DECIDING:
+            omitted = set(type(self).model_fields) - self.deciding_keys
+        values = {key: value for key, value in handler(self).items() if key not in omitted}
+        if info.context is None:
+            return values
+        return {key: hide_value(key, value) for key, value in values.items()}
 
-    def local_paths(self, above: str = "") -> dict[str, str]:
-        """Key of the recipe, e.g. ``source.path`` → the local path that it names. One inside a Hub repo is not one."""
-        found = dict[str, str]()
+    def collect_local_paths(self, prefix: str = "") -> dict[str, str]:
+        """Map recipe keys, e.g. ``source.path``, to the local paths of the section.
+
+        A path inside a Hub repository is not local. ``prefix``: the section's own key with a dot.
+        """
+        paths = dict[str, str]()
         for name in type(self).model_fields:
             value: Any = getattr(self, name)
-            if name == PATH and isinstance(value, str) and getattr(self, "repo_id", None) is None:
-                found[f"{above}{name}"] = value
-            inner = enumerate(value) if isinstance(value, tuple) else [("", value)]
-            for index, one in ((index, one) for index, one in inner if isinstance(one, Strict)):
-                found |= one.local_paths(f"{above}{name}.{index}.".replace("..", "."))
-        return found
+            if (
+                name == PATH_KEY
+                and isinstance(value, str)
+                and getattr(self, "repo_id", None) is None
+            ):
+                paths[f"{prefix}{name}"] = value
+            elif isinstance(value, Strict):
+                paths |= value.collect_local_paths(f"{prefix}{name}.")
+            elif isinstance(value, tuple):
+                for index, item in enumerate(value):
+                    if isinstance(item, Strict):
+                        paths |= item.collect_local_paths(f"{prefix}{name}.{index}.")
+        return paths
 
 
-def _part_problems(origin: Any) -> Iterator[str]:
-    """Problems of ``config`` and ``splits`` where one file is read, or none."""
+def _find_unused_encoding(origin: Any) -> Iterator[str]:
+    """Yield a message for ``encoding`` in a section that names no file."""
+    if origin.encoding is not None and origin.path is None:
+        yield "encoding is of a file, and no path is given: remove encoding"
+
+
+def _find_unused_parts(origin: Any) -> Iterator[str]:
+    """Yield a message for ``config`` or ``splits`` in a section that reads no Hub dataset.
+
+    ``origin``: a section with ``kind`` and ``path``, e.g. ``Source``.
+    """
     if origin.kind == "hub" and origin.path is None:
         return
+    reason = "one file is read, whole"
+    if origin.kind == "model":
+        reason = "the model writes these texts"
     for key in ("config", "splits"):
         if getattr(origin, key) != type(origin).model_fields[key].default:
-            reads = "the model writes these texts" if origin.kind == "model" else "one file is read, whole"
-            yield f"{key} names parts of a Hub dataset, but {reads}: remove {key}"
+            yield f"{key} names parts of a Hub dataset, but {reason}: remove {key}"
 
 
 SourceName = Literal["file", "hub", "model"]
@@ -139,7 +212,10 @@ BackendName = Literal["engine", "openai"]
 
 @dataclass(frozen=True)
 class SourceFacts:
-    """A kind of source: the keys it needs; ``generated``: the model writes the sentences and nothing is read."""
+    """A kind of source. ``needs``: its required keys.
+
+    ``generated``: whether the language model writes the source sentences.
+    """
 
     needs: tuple[str, ...]
     generated: bool = False
@@ -156,9 +232,10 @@ SOURCE_KINDS: dict[SourceName, SourceFacts] = {
 class BackendFacts:
     """Capabilities of a backend.
 
-    ``local``: the model's weights are read in this process, so dtype, threads and pinned origin decide texts.
-    ``can_debias``: draws a token from the answers to several prompts (self-debiasing, guidance). ``can_score``: gives
-    a text's log-likelihood under other prompts. ``can_trace``: shows every token's probabilities.
+    ``local``: whether this process loads the weights, so that dtype, threads and the pinned origin
+    decide texts. ``can_debias``: whether one token is drawn from the answers to several prompts, as
+    self-debiasing and guidance need. ``can_score``: whether a text's log-likelihood under other
+    prompts is computed. ``can_trace``: whether every token's probabilities are shown.
     """
 
     local: bool
@@ -173,267 +250,374 @@ BACKENDS: dict[BackendName, BackendFacts] = {
 }
 
 
-def backends_that(capability: str) -> str:
-    """The names of the backends with a capability, for messages."""
+def list_backends_that(capability: str) -> str:
+    """List the names of the backends with a capability, joined by commas.
+
+    ``capability``: a field of ``BackendFacts``.
+    """
     return ", ".join(name for name, facts in BACKENDS.items() if getattr(facts, capability))
 
 
-_CODES = """
-    ace af am an ar ary arz as az ba bcl be bg bn br bs ca crh cs cy da de dz el en eo es et eu ext fa fi fo fr
-    fuv fy ga gcf gcr gd gl gom grc gu gug guw ha hbo he hi hr ht hu hy id ig is it ja jv ka kab kik kk km kn ko
-    ku ky la lb lg lij ln lo lt ltg lv mg mk ml mn mr ms mt my ne nl nn no nso oc om or pa pcm pl ps pt qu ro ru
-    rw sa sdh se si sk sl sn so sq sr st sv sw ta te tg th tk tl tr tt ug uk ur uz uzs vec vi vo wa wuu xh yo yue
-    zh zu
+_LANGUAGE_CODES = """
+    ace af am an ar ary arz as az ba bcl be bg bn br bs ca crh cs cy da de dz el en eo es et eu
+    ext fa fi fo fr fuv fy ga gcf gcr gd gl gom grc gu gug guw ha hbo he hi hr ht hu hy id ig is
+    it ja jv ka kab kik kk km kn ko ku ky la lb lg lij ln lo lt ltg lv mg mk ml mn mr ms mt my
+    ne nl nn no nso oc om or pa pcm pl ps pt qu ro ru rw sa sdh se si sk sl sn so sq sr st sv sw
+    ta te tg th tk tl tr tt ug uk ur uz uzs vec vi vo wa wuu xh yo yue zh zu
 """
-RECOGNISED = frozenset(_CODES.split())
+RECOGNISED_LANGUAGES = frozenset(_LANGUAGE_CODES.split())
 
 
 class Source(Strict):
-    """Where source sentences come from: a file, a pinned Hub dataset, or the generator itself (``model``)."""
+    """Where source sentences come from: a file, a pinned Hub dataset, or the generator itself
+    (``model``).
+    """
 
     kind: SourceName  # file: on this disk; hub: a pinned dataset; model: the generator writes them
-    path: str | None = None  # a file that hub.text_files reads; with kind hub: a file of the repo
-    columns: tuple[str, ...] = ()  # read side by side; needed by every kind of file but .txt, and by hub
+    # a file that sts_dino.hub.text_files reads; with kind hub: a file of the repo
+    path: str | None = None
+    # of the texts; needed by every kind of file but .txt, and by hub
+    columns: tuple[str, ...] = ()
+    # of a file that is not UTF-8, e.g. cp1252; left out: it is recognised
+    encoding: Annotated[Encoding | None, OPTION] = None
     repo_id: str | None = None  # hub: ORG/NAME
     revision: str | None = None  # hub: a commit or a tag
     config: str | None = None  # hub: of the dataset
     splits: tuple[str, ...] = ("train",)  # hub: read one after the other
-    share: Annotated[float, Field(gt=0, le=1)] = 1.0  # of the cells that are read, chosen by a hash of seed and place
-    limit: Positive | None = None  # at most so many unique texts, in file order; the number to write for `model`
-    quotation_marks: Literal["keep", "skip"] = "keep"  # of texts with one inside; both papers' code keeps them
-    top_p: Annotated[float, Field(gt=0, le=1)] = 0.9  # model: nucleus of x1, no top-k (DINO section 4)
+    # of the cells that are read, chosen by a hash of seed and place
+    share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    # at most so many unique texts, in file order; the number to write for `model`
+    limit: Positive | None = None
+    # of texts with one inside; both papers' code keeps them
+    quotation_marks: Literal["keep", "skip"] = "keep"
+    # model: nucleus of x1, no top-k (DINO section 4)
+    top_p: Annotated[float, Field(gt=0, le=1)] = 0.9
     description: Annotated[str, CARD_ONLY]  # what the texts are
     license: Annotated[str, CARD_ONLY]  # of the source sentences
 
     @property
     def facts(self) -> SourceFacts:
-        """What this kind of source needs and gives."""
+        """The facts of this kind of source."""
         return SOURCE_KINDS[self.kind]
 
-    def _problems(self) -> Iterator[str]:
+    def _find_missing_keys(self) -> Iterator[str]:
         missing = [key for key in self.facts.needs if getattr(self, key) is None]
         if self.kind == "hub" and not (self.path or self.columns):
             missing.append("columns (or the path of a text file in the repo)")
         if missing:
             yield f"a source of kind {self.kind} needs {', '.join(missing)}"
-        if self.facts.generated and self.share < 1:
-            yield "share chooses among rows that are read, but the model writes these: set limit alone"
-        yield from _part_problems(self)
+
+    rules = (
+        _find_missing_keys,
+        refuse(
+            "share chooses among rows that are read, but the model writes these: set limit alone",
+            when=lambda source: source.facts.generated and source.share < 1,
+        ),
+        _find_unused_parts,
+        _find_unused_encoding,
+    )
 
 
 Address = Annotated[str, Field(pattern=r"^https?://[^\s/@?#]+(/[^\s?#]*)?$")]
 
 
 class Server(Strict):
-    """An OpenAI-compatible server (``backend: openai``). The key is read from OPENAI_API_KEY, never from a recipe."""
+    """An OpenAI-compatible server (``backend: openai``).
+
+    The API key is read from the variable OPENAI_API_KEY; a recipe never holds it.
+    """
 
     base_url: Annotated[Address, PLACE_ONLY]  # no password; not published
     model: str  # the name the server knows the model by
-    dialect: Literal["openai", "vllm", "transformers", "llamacpp"] = "openai"  # generation.backends.dialects
+    # sts_dino.generation.backends.dialects
+    dialect: Literal["openai", "vllm", "transformers", "llamacpp"] = "openai"
     logprobs: bool = False  # ask for the tokens' log-probabilities; some servers refuse
+    # ask for JSON with one sentence, by a JSON schema; one request tests whether the server
+    # supports it
+    structured_output: Annotated[bool, OPTION] = False
     concurrency: Annotated[Positive, SPEED_ONLY] = 8  # requests under way at a time
     timeout: Annotated[PositiveFloat, SPEED_ONLY] = 60.0  # seconds that an answer may take
     max_retries: Annotated[int, Field(ge=0), SPEED_ONLY] = 6  # of a request that failed
-    price_per_million: Annotated[tuple[NotNegative, NotNegative] | None, SPEED_ONLY] = None  # prompt, completion tokens
+    # prompt, completion tokens
+    price_per_million: Annotated[tuple[NotNegative, NotNegative] | None, SPEED_ONLY] = None
 
-    def _problems(self) -> Iterator[str]:
-        if self.logprobs and self.dialect == "transformers":
-            yield "transformers serve tells no log-probabilities: remove logprobs"
+    rules = (
+        refuse(
+            "transformers serve tells no log-probabilities: remove logprobs",
+            when=lambda server: server.logprobs and server.dialect == "transformers",
+        ),
+        refuse(
+            "the log-probability of JSON is not that of its sentence: remove logprobs or "
+            "structured_output",
+            when=lambda server: server.logprobs and server.structured_output,
+        ),
+    )
 
 
-def quantization_values(texts: Mapping[str, str] | None) -> dict[str, Any]:
-    """The arguments as transformers takes them: numbers, truth values and short lists for their texts (true, 4, nf4).
+def parse_quantization(texts: Mapping[str, str] | None) -> dict[str, Any]:
+    """Parse the texts of quantization arguments (true, 4, nf4) as YAML.
 
-    Raises yaml.YAMLError for what cannot be read as one.
+    Returns argument → number, truth value, text or short list. Raises yaml.YAMLError for deeper or
+    longer values and for text that is not YAML.
     """
-    return {key: load_yaml(text, max_bytes=10_000, max_depth=2, max_nodes=1_000) for key, text in (texts or {}).items()}
+    return {
+        key: load_yaml(text, max_bytes=10_000, max_depth=2, max_nodes=1_000)
+        for key, text in (texts or {}).items()
+    }
 
 
-def _readable(texts: dict[str, str]) -> dict[str, str]:
+def _check_quantization(texts: dict[str, str]) -> dict[str, str]:
     for key, text in texts.items():
         try:
-            quantization_values({key: text})
+            parse_quantization({key: text})
         except yaml.MarkedYAMLError as error:
             raise ValueError(f"{key}: {error.problem}") from error
     return texts
 
 
-Quantization = Annotated[dict[str, str], AfterValidator(_readable)]  # arguments of a config class of transformers
+# arguments of a config class of transformers
+Quantization = Annotated[dict[str, str], AfterValidator(_check_quantization)]
 
 
-def _inside(name: str) -> str:
+def _check_gguf_name(name: str) -> str:
     if not re.fullmatch(r"([\w+-][\w.+ -]*/)*[\w+-][\w.+ -]*\.gguf", name):
         raise ValueError("names a .gguf file inside path or repo_id, e.g. model-q4_k_m.gguf")
     return name
 
 
-GgufName = Annotated[str, AfterValidator(_inside)]
+GgufName = Annotated[str, AfterValidator(_check_gguf_name)]
 
 
 class LanguageModel(Strict):
-    """The generator: a Hub id with a pinned revision, a local folder, or a model behind a server.
+    """The generator: a Hub id with a pinned revision, a local folder, or a model on a server.
 
-    ``gguf_file`` names a file in that repository or folder, which then is the whole model, tokenizer included.
-    ``quantization`` holds keyword arguments of transformers' config class of that ``quant_method`` (one of its keys).
+    ``gguf_file``: a file in the repository or folder that holds the whole model with its tokenizer.
+    ``quantization``: keyword arguments of transformers' config class; its key ``quant_method``
+    names the class.
     """
 
-    backend: BackendName = "engine"  # engine: in this process, with self-debiasing; openai: a server
+    # engine: in this process, with self-debiasing; openai: a server
+    backend: BackendName = "engine"
     path: str | None = None  # a folder of transformers
     repo_id: str | None = None  # openai: optional, the id the card names
     revision: str | None = None  # a commit or a tag of repo_id
     gguf_file: GgufName | None = None  # its weights are de-quantised to dtype
-    dtype: Literal["auto", "float32", "bfloat16", "float16", "int8"] = "float32"  # auto: the fastest one here
+    # auto: the fastest one here
+    dtype: Literal["auto", "float32", "bfloat16", "float16", "int8"] = "float32"
     device: str = "cpu"  # as torch calls it: cpu, cuda, cuda:1
     device_map: str | None = None  # transformers' (auto, balanced ...), instead of device
     quantization: Quantization | None = None  # arguments of transformers' config class
-    chat_template: bool = False  # the prompt as a user's turn, the answer opened with the quotation mark
+    # the prompt as a user's turn, the answer opened with the quotation mark
+    chat_template: bool = False
     server: Server | None = None  # of backend openai
-    threads: Positive | None = None  # torch threads; fixed in the recipe because floating-point sums depend on it
+    # torch threads; fixed in the recipe because floating-point sums depend on it
+    threads: Positive | None = None
     license: Annotated[str, CARD_ONLY]  # of the model
 
     @property
     def facts(self) -> BackendFacts:
-        """What the backend can do."""
+        """The capabilities of the backend."""
         return BACKENDS[self.backend]
 
-    def _problems(self) -> Iterator[str]:
-        if (self.server is None) != self.facts.local:
-            yield "backend openai needs the section server, and no other backend takes one"
-        if self.facts.local and (self.path is None) == (self.repo_id is None):
-            yield "give exactly one of path and repo_id"
-        if self.facts.local and self.repo_id is not None and self.revision is None:
-            yield "a Hub model needs its revision pinned"
-        if self.gguf_file and not self.facts.local:
-            yield "gguf_file is what the engine reads: remove it, and have the server load that file"
-        if self.gguf_file and self.quantization:
-            yield "a GGUF file is de-quantised when it is read: remove quantization or gguf_file"
-        if self.dtype == "int8" and (self.device != "cpu" or self.device_map or self.quantization):
-            yield "dtype int8 is for a CPU, and without quantization; on a GPU give bfloat16"
+    rules = (
+        refuse(
+            "backend openai needs the section server, and no other backend takes one",
+            when=lambda model: (model.server is None) != model.facts.local,
+        ),
+        refuse(
+            "structured_output is of a chat model's answer: add chat_template: true",
+            when=lambda model: (
+                model.server and model.server.structured_output and not model.chat_template
+            ),
+        ),
+        refuse(
+            "give exactly one of path and repo_id",
+            when=lambda model: (
+                model.facts.local and (model.path is None) == (model.repo_id is None)
+            ),
+        ),
+        refuse(
+            "a Hub model needs its revision pinned",
+            when=lambda model: (
+                model.facts.local and model.repo_id is not None and model.revision is None
+            ),
+        ),
+        refuse(
+            "gguf_file is what the engine reads: remove it, and have the server load that file",
+            when=lambda model: model.gguf_file and not model.facts.local,
+        ),
+        refuse(
+            "a GGUF file is de-quantised when it is read: remove quantization or gguf_file",
+            when=lambda model: model.gguf_file and model.quantization,
+        ),
+        refuse(
+            "dtype int8 is for a CPU, and without quantization; on a GPU give bfloat16",
+            when=lambda model: (
+                model.dtype == "int8"
+                and (model.device != "cpu" or model.device_map or model.quantization)
+            ),
+        ),
+    )
 
 
 Meaning = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\r\n]*$")]
 
 
 class Label(Strict):
-    """One label: its instruction (with the ``<X1>`` placeholder) and the labels its texts must not fit.
+    """A label of generated texts: its instruction with ``<X1>``, and its counter-labels.
 
-    ``decay_constant``, ``guidance`` and ``samples`` replace those of ``decoding``. With ``samples`` 0 the
-    label is never written: its prompt is a counter-prompt of other labels, and nothing else.
+    ``decay_constant``, ``guidance`` and ``samples`` replace the same keys of ``decoding``. With
+    ``samples`` 0 no text of the label is generated: its prompt is only a counter-prompt of other
+    labels.
     """
 
     name: str  # of the label, in rows and files
     score: Annotated[float, Field(ge=0, le=1)] | None = None  # schema sts
-    instruction: str  # the prompt, with <X1> for the source sentence, up to the quotation mark that opens the text
-    meaning: Annotated[Meaning | None, CARD_ONLY, OPTION] = None  # in words for people: annotators, readers of the card
+    # the prompt, with <X1> for the source sentence, up to the quotation mark that opens the text
+    instruction: str
+    # in words for people: annotators, readers of the card
+    meaning: Annotated[Meaning | None, CARD_ONLY, OPTION] = None
     counter_labels: tuple[str, ...] = ()  # labels that a text must not fit: self-debiasing
-    overlap: Annotated[tuple[Share, Share] | None, OPTION] = None  # least and most words shared with x1: word_overlap
+    # least and most words shared with x1: word_overlap
+    overlap: Annotated[tuple[Share, Share] | None, OPTION] = None
     decay_constant: Annotated[NotNegative | None, OPTION] = None  # λ of this label's texts
     guidance: Annotated[NotNegative | None, OPTION] = None  # γ of this label's texts
-    samples: Annotated[Annotated[int, Field(ge=0)] | None, OPTION] = None  # texts wanted per x1 of this label
+    # texts wanted per x1 of this label
+    samples: Annotated[Annotated[int, Field(ge=0)] | None, OPTION] = None
 
     @field_validator("overlap")
     @classmethod
-    def _band(cls, band: tuple[float, float] | None) -> tuple[float, float] | None:
+    def _check_overlap(cls, band: tuple[float, float] | None) -> tuple[float, float] | None:
         if band and band[0] > band[1]:
             raise ValueError("the least stands before the most, e.g. [0.1, 0.6]")
         return band
 
     @field_validator("instruction")
     @classmethod
-    def _prompt(cls, text: str) -> str:
+    def _check_instruction(cls, text: str) -> str:
+        """Require the placeholder once, and the opening quotation mark at the end."""
         if text.count(X1) != 1:
             raise ValueError(f"the instruction must contain the placeholder {X1} exactly once")
         if not text.endswith(QUOTE):
-            raise ValueError(f"the instruction must end with the opening quotation mark ({QUOTE}) of the text to write")
+            raise ValueError(
+                f"the instruction must end with the opening quotation mark ({QUOTE}) of the text "
+                "to write"
+            )
         return text
 
     @property
     def written(self) -> bool:
-        """Whether texts are asked for; of a label with ``samples`` 0 none are."""
+        """Whether texts of the label are generated: not with ``samples`` 0."""
         return self.samples != 0
 
     @property
     def plain_prompt(self) -> str | None:
-        """The instruction without task and source sentence, e.g. ``Sentence 2: "``: its last piece after ``<X1>``.
+        """The instruction without task and source sentence, e.g. ``Sentence 2: "``.
 
-        A piece begins after a line break, a quotation mark or the end of a sentence. None where it has no word.
+        This is the part of the instruction after ``<X1>`` and after the last line break, quotation
+        mark or sentence end. None when that part has no word.
         """
-        piece = re.split(r'[\n".!?]', self.instruction.partition(X1)[2].removesuffix(QUOTE))[-1].lstrip()
-        return piece + QUOTE if re.search(r"\w", piece) else None
+        after_sentence = self.instruction.partition(X1)[2].removesuffix(QUOTE)
+        last_piece = re.split(r'[\n".!?]', after_sentence)[-1].lstrip()
+        return last_piece + QUOTE if re.search(r"\w", last_piece) else None
 
 
 class DecodingParameters(Strict):
-    """How a text is decoded (DINO sections 3-4): what a writer needs to know. ``epsilon`` is the original code's ε.
+    """The parameters of decoding one text (DINO sections 3-4).
 
-    ``guidance`` is γ of classifier-free guidance (Sanchez et al. 2023): probabilities are multiplied by
-    (p(t | prompt) / p(t | plain prompt))^γ, with ``Label.plain_prompt``.
+    ``decay_constant`` and ``epsilon``: λ and ε of self-debiasing, as in the original code.
+    ``guidance``: γ of classifier-free guidance (Sanchez et al. 2023): probabilities are multiplied
+    by (p(t | prompt) / p(t | plain prompt))^γ, with ``Label.plain_prompt``.
     """
 
     decay_constant: NotNegative = 100.0  # λ
-    epsilon: Annotated[float, Field(gt=0, le=1)] = 0.01  # the least factor of a probability in self-debiasing
+    # the least factor of a probability in self-debiasing
+    epsilon: Annotated[float, Field(gt=0, le=1)] = 0.01
     top_k: Annotated[int, Field(ge=0)] = 5  # 0 = off
     top_p: Annotated[float, Field(gt=0, le=1)] = 0.9  # nucleus
     max_new_tokens: Positive = 40  # of a text
-    text_end: TextEnd = "quotation_mark"  # where a text ends: generation.backends.protocol (Auto-NLI's code: line)
+    # where a text ends: sts_dino.generation.backends.protocol (Auto-NLI's code: line)
+    text_end: TextEnd = "quotation_mark"
     guidance: Annotated[NotNegative, OPTION] = 0.0  # γ; 0 = off
 
 
 class Decoding(DecodingParameters):
-    """How texts are decoded, how many are wanted and how often each is tried."""
+    """The parameters of decoding, the number of texts, and the attempts for each of them."""
 
-    samples: Positive = 2  # texts wanted per (x1, label)
-    max_attempts: Positive = 5  # for each text wanted, at most
+    samples: Positive = 2  # texts per (source sentence, label)
+    max_attempts: Positive = 5  # completions per text at most
     batch_size: Positive | None = None  # model rows decoded together; None: from the free memory
 
-    def _problems(self) -> Iterator[str]:
-        yield from super()._problems()
-        if self.max_attempts < self.samples:
-            yield f"max_attempts ({self.max_attempts}) is below samples ({self.samples})"
+    rules = (
+        refuse(
+            "max_attempts ({0.max_attempts}) is below samples ({0.samples})",
+            when=lambda decoding: decoding.max_attempts < decoding.samples,
+        ),
+    )
 
 
 Rejection = Literal[
-    "example_copy", "prompt_words", "prompt_echo", "control_characters", "wrong_language", "too_long"
-]  # names of hub.contract.schema
+    "example_copy",
+    "prompt_words",
+    "prompt_echo",
+    "control_characters",
+    "wrong_language",
+    "too_long",
+]  # names of sts_dino.hub.contract.schema
 
 
 class Postprocess(Strict):
-    """From raw rows to training rows (DINO section 4 and the original's script)."""
+    """The steps from raw rows to training rows (DINO section 4 and its authors' script)."""
 
     smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.2  # 0 → ε/2, 1 → 1 - ε/2
     sampled_negatives: Annotated[int, Field(ge=0)] = 2  # per x1, score 0
     max_per_label: Positive = 2  # texts kept for a source sentence and label
-    equal_triplets: bool = True  # schema nli: keep triplets whose positive is their negative, as Auto-NLI's code does
-    reject: tuple[Rejection, ...] = ("example_copy", "prompt_words")  # filters to apply: docs/recipes.md
+    # schema nli: keep triplets whose positive is their negative, as Auto-NLI's code does
+    equal_triplets: bool = True
+    # filters to apply: docs/recipes.md
+    reject: tuple[Rejection, ...] = ("example_copy", "prompt_words")
     validation_fraction: Fraction = 0.1  # of the source sentences
-    near_copy: Annotated[Share | None, OPTION] = None  # a word_overlap with x1 from which a text is a near-copy of it
+    # a word_overlap with x1 from which a text is a near-copy of it
+    near_copy: Annotated[Share | None, OPTION] = None
 
-    def smoothed(self, score: float) -> float:
-        """A label's score as rows have it: (1 - ε)·y + ε/2, so with ε = 0.2: 0 → 0.1, 0.5 → 0.5, 1 → 0.9."""
+    def smooth_score(self, score: float) -> float:
+        """Return a label's score as rows have it: (1 - ε)·y + ε/2.
+
+        With ε = 0.2: 0 → 0.1, 0.5 → 0.5, 1 → 0.9.
+        """
         return (1 - self.smoothing) * score + self.smoothing / 2
 
     @field_validator("reject")
     @classmethod
-    def _distinct(cls, chosen: tuple[str, ...]) -> tuple[str, ...]:
-        if {"prompt_words", "prompt_echo"} <= {*chosen}:
-            raise ValueError("prompt_words and prompt_echo are two ways to look for one thing: choose one")
-        return chosen
+    def _refuse_both_prompt_filters(cls, filters: tuple[str, ...]) -> tuple[str, ...]:
+        if "prompt_words" in filters and "prompt_echo" in filters:
+            raise ValueError(
+                "prompt_words and prompt_echo are two ways to look for one thing: choose one"
+            )
+        return filters
 
 
 class Examples(Strict):
-    """Where few-shot examples come from. A file is one that ``hub.text_files`` reads.
+    """The origin of few-shot examples. ``sts_dino.hub.text_files`` reads its files.
 
-    - ``file``, ``hub``: a dataset of pairs. With a label, ``labels`` says which value of the label column stands for
-      which label of the recipe, e.g. {entailment: "0"}; with a score, ``scores`` gives each label a band of it, e.g.
-      {"1": [4.5, 5]}, limits included. Where a row has a text for every label, as in triplets, ``texts`` names their
-      columns, e.g. {entailment: sent1, contradiction: hard_neg}; ``hypothesis`` and ``label`` are not read then.
-    - ``hand``: a .tsv file written for prompts: the column text1 and one for each label, named like it.
-    - ``own``: the run directory of a finished dataset, whose labels the recipe's are among: the model's own texts.
+    - ``file``, ``hub``: a dataset of pairs. ``labels`` maps each label of the recipe to a value of
+      the label column, e.g. {entailment: "0"}. ``scores`` maps each label to a band of the score
+      column, limits included, e.g. {"1": [4.5, 5]}. Where a row has a text for every label, as in
+      triplets, ``texts`` maps each label to its column, e.g. {entailment: sent1, contradiction:
+      hard_neg}; the columns ``hypothesis`` and ``label`` are not read then.
+    - ``hand``: a .tsv file written for prompts. It has the column text1 and a column for each
+      label, with the label's name.
+    - ``own``: the run directory of a finished dataset, with the labels of the recipe. The examples
+      are texts of the model itself.
 
-    ``rank_by`` names a numeric column, of which each label's ``top`` rows with the largest values are drawn from.
+    ``rank_by`` names a numeric column: examples are drawn from each label's ``top`` rows with the
+    largest values.
     """
 
     kind: Literal["file", "hub", "hand", "own"]
     path: str | None = None  # with kind hub: a file of the repo
+    # of a file that is not UTF-8, e.g. cp1252; left out: it is recognised
+    encoding: Annotated[Encoding | None, OPTION] = None
     repo_id: str | None = None
     revision: str | None = None
     config: str | None = None
@@ -449,97 +633,151 @@ class Examples(Strict):
     description: Annotated[str, CARD_ONLY]
     license: Annotated[str, CARD_ONLY]
 
-    def _problems(self) -> Iterator[str]:
-        given = [key for key in ("labels", "texts", "scores") if getattr(self, key)]
-        if self.kind in ("hand", "own"):
-            columns = ("premise", "hypothesis", "label")
-            unused = given + [key for key in columns if getattr(self, key) != type(self).model_fields[key].default]
-            if unused:
-                yield f"examples of kind {self.kind} name their columns themselves: remove {unused[0]}"
-        elif len(given) != 1:
-            yield "give either labels (values of a label column) or texts or scores (a column, a band for every label)"
+    def _find_column_problems(self) -> Iterator[str]:
+        """Yield a message unless the section names exactly the columns that its kind needs."""
+        mappings = [key for key in ("labels", "texts", "scores") if getattr(self, key)]
+        if self.kind in ("file", "hub"):
+            if len(mappings) != 1:
+                yield (
+                    "give either labels (values of a label column) or texts or scores "
+                    "(a column, a band for every label)"
+                )
+            return
+        for key in (*mappings, "premise", "hypothesis", "label"):
+            field = type(self).model_fields[key]
+            if getattr(self, key) != field.get_default(call_default_factory=True):
+                yield f"examples of kind {self.kind} name their columns themselves: remove {key}"
+
+    def _find_band_problems(self) -> Iterator[str]:
+        """Yield a message for a score band without values, and for bands that share a score."""
         bands = sorted(self.scores.items(), key=lambda item: item[1])
         for label, (low, high) in bands:
             if low > high:
                 yield f"scores.{label}: the lower limit stands before the upper one, e.g. [4.5, 5]"
-        for (one, (_, high)), (other, (low, _)) in pairwise(bands):
-            if low <= high:
-                yield f"scores: the bands of {one!r} and {other!r} share a score"
-        if (self.rank_by is None) != (self.top is None):
-            yield "rank_by names the column and top says how many rows are drawn from: give both or neither"
-        if self.rank_by and (self.texts or self.kind == "hand"):
-            yield "rank_by ranks pairs, but a row here has a text for every label: remove rank_by and top"
-        needed = ("repo_id", "revision") if self.kind == "hub" else ("path",)
-        missing = [key for key in needed if getattr(self, key) is None]
+        for (label, (_, high)), (next_label, (next_low, _)) in pairwise(bands):
+            if next_low <= high:
+                yield f"scores: the bands of {label!r} and {next_label!r} share a score"
+
+    def _find_missing_keys(self) -> Iterator[str]:
+        needed_keys = ("repo_id", "revision") if self.kind == "hub" else ("path",)
+        missing = [key for key in needed_keys if getattr(self, key) is None]
         if missing:
             yield f"examples of kind {self.kind} need {', '.join(missing)}"
-        yield from _part_problems(self)
+
+    rules = (
+        _find_column_problems,
+        _find_band_problems,
+        refuse(
+            "rank_by names the column and top says how many rows are drawn from: "
+            "give both or neither",
+            when=lambda examples: (examples.rank_by is None) != (examples.top is None),
+        ),
+        refuse(
+            "rank_by ranks pairs, but a row here has a text for every label: "
+            "remove rank_by and top",
+            when=lambda examples: examples.rank_by and (examples.texts or examples.kind == "hand"),
+        ),
+        _find_missing_keys,
+        _find_unused_parts,
+        _find_unused_encoding,
+    )
 
     @property
     def names(self) -> dict[str, str]:
-        """For each label of the recipe the value, or the column, that it has in the dataset; empty: its own name."""
+        """Label of the recipe → its value or column in the dataset.
+
+        A label that is missing here has its own name there.
+        """
         return self.labels or self.texts or {label: label for label in self.scores}
 
 
 class FewShot(Strict):
-    """Gold examples before the prompt (Auto-NLI section 3.2). Every shot count has Hub configs of its own."""
+    """Few-shot examples before the prompt (Auto-NLI section 3.2).
 
-    shots: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]  # examples per prompt; 0 = none
-    sets: Positive = 10  # example sets of each shot count, drawn by seed; every set writes for every premise
+    Every shot count has Hub configs of its own.
+    """
+
+    # examples per prompt; 0 = none
+    shots: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
+    # example sets of each shot count, drawn by seed; unless rotate, every set prompts for every
+    # source sentence
+    sets: Positive = 10
     examples: Examples
-    end: Annotated[str, Field(pattern=f"^{QUOTE}")] = QUOTE  # what closes an example's text (the authors' files: ".)
-    separator: str = "\n"  # between examples, and before the prompt: without examples too, as in the authors' code
-    rotate: Annotated[bool, OPTION] = False  # each source sentence has one set, chosen by a hash, not all of them
+    # what closes an example's text (the authors' files: ".)
+    end: Annotated[str, Field(pattern=f"^{QUOTE}")] = QUOTE
+    # between examples, and before the prompt: without examples too, as in the authors' code
+    separator: str = "\n"
+    # each source sentence has one set, chosen by a hash, not all of them
+    rotate: Annotated[bool, OPTION] = False
 
-    def _problems(self) -> Iterator[str]:
+    def _find_repetitions(self) -> Iterator[str]:
+        """Yield a message for a repeated shot count, and for two labels of one value or column."""
         if len(set(self.shots)) != len(self.shots):
             yield f"shots: a count stands twice: {list(self.shots)}"
         values = list(self.examples.names.values())
         if len(set(values)) != len(values):
-            key = "texts: two labels have one column" if self.examples.texts else "labels: two labels have one value"
-            yield f"examples.{key}: {values}"
+            problem = "labels: two labels have one value"
+            if self.examples.texts:
+                problem = "texts: two labels have one column"
+            yield f"examples.{problem}: {values}"
+
+    rules = (_find_repetitions,)
 
 
 class Verification(Strict):
-    """Every text is scored under the prompt of every label: log p(text | prompt), columns of ``raw`` and ``rejected``.
+    """The scoring of every text under the prompt of every label: log p(text | prompt).
 
-    With no key the columns are all that is added. How labels are compared: ``generation.rows.verification``.
+    The scores are columns of the configs ``raw`` and ``rejected``. An empty section only adds these
+    columns. ``sts_dino.generation.rows.verification`` compares the labels.
     """
 
     calibrated: bool = False  # compare after subtracting each label's mean over the shard
     drop: bool = False  # reject texts that another label's prompt makes likelier than their own
-    best_of: Positive = 1  # usable texts asked for each one wanted; those least probable for their label are rejected
-    scores: Literal["asked", "soft"] = "asked"  # of finished rows: the label's, or the expectation over all labels
+    # usable texts asked for each one wanted; those least probable for their label are rejected
+    best_of: Positive = 1
+    # of finished rows: the label's, or the expectation over all labels
+    scores: Literal["asked", "soft"] = "asked"
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0  # of soft scores
 
-    def _problems(self) -> Iterator[str]:
-        if self.calibrated and not (self.drop or self.scores == "soft"):
-            yield "calibrated is for comparing labels: add drop: true or scores: soft, or remove it"
-        if self.temperature != 1.0 and self.scores != "soft":
-            yield "temperature is of soft scores: add scores: soft, or remove it"
+    rules = (
+        refuse(
+            "calibrated is for comparing labels: add drop: true or scores: soft, or remove it",
+            when=lambda section: (
+                section.calibrated and not section.drop and section.scores != "soft"
+            ),
+        ),
+        refuse(
+            "temperature is of soft scores: add scores: soft, or remove it",
+            when=lambda section: section.temperature != 1.0 and section.scores != "soft",
+        ),
+    )
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to ask: a shot count (None: the recipe has no few-shot section) and the number of an example set."""
+    """A form of the prompt: its shot count (None without few-shot) and its example set's number."""
 
     shots: int | None
     example_set: int
 
 
-OWN_SETTINGS = ("decay_constant", "guidance", "samples")  # of a label, in place of decoding's
-OF_WRITTEN_LABELS = ("counter_labels", "score", "meaning", "decay_constant", "guidance", "overlap")  # of texts
-_OF_LABELS = {"labels": "value of the label column", "texts": "column", "scores": "band"}
+# keys of a label that replace those of decoding
+LABEL_DECODING_KEYS = ("decay_constant", "guidance", "samples")
+# keys of a label that concern its generated texts
+WRITTEN_LABEL_KEYS = ("counter_labels", "score", "meaning", "decay_constant", "guidance", "overlap")
+_EXAMPLE_MAPPINGS = {"labels": "value of the label column", "texts": "column", "scores": "band"}
 
 
-def config_name(base: str, shots: int | None) -> str:
-    """The Hub config of a shot count, e.g. triplet-20shot; just the base without few-shot."""
+def format_config_name(base: str, shots: int | None) -> str:
+    """Return the Hub config of a shot count, e.g. triplet-20shot; ``base`` without few-shot."""
     return base if shots is None else f"{base}-{shots}shot"
 
 
-def _choices(found: str, allowed: Sequence[str]) -> str:
-    """What is allowed instead of ``found``, and what may have been meant."""
-    return "; ".join(filter(None, (f"allowed: {', '.join(allowed)}", did_you_mean(found, allowed))))
+def _format_choices(name: str, allowed: Sequence[str]) -> str:
+    """Return the allowed names, and the one most like ``name``, as the end of a message."""
+    choices = f"allowed: {', '.join(allowed)}"
+    suggestion = suggest_choice(name, allowed)
+    return f"{choices}; {suggestion}" if suggestion else choices
 
 
 class DatasetRecipe(Strict):
@@ -551,134 +789,214 @@ class DatasetRecipe(Strict):
     schema_name: str = Field(alias="schema")  # of the dataset: sts, nli, text or search
     pretty_name: Annotated[str, CARD_ONLY]  # the card's title
     language: Annotated[Language, CARD_ONLY] = "en"  # of the texts: ISO 639
-    license: Annotated[str, CARD_ONLY]  # of the dataset; which are possible follows from its parts' licences
-    about: Annotated[str | None, CARD_ONLY, OPTION] = None  # the card's introduction: paragraphs, `code` in backticks
+    # of the dataset; which are possible follows from its parts' licences
+    license: Annotated[str, CARD_ONLY]
+    # the card's introduction: paragraphs, `code` in backticks
+    about: Annotated[str | None, CARD_ONLY, OPTION] = None
     source: Source  # source sentences
-    model: LanguageModel  # what writes
-    labels: Annotated[tuple[Label, ...], Field(min_length=1)]  # what pairs are asked for
+    model: LanguageModel  # the generator
+    labels: Annotated[tuple[Label, ...], Field(min_length=1)]  # of the pairs
     few_shot: FewShot | None = None  # examples in the prompt
     decoding: Decoding = Decoding()  # how texts are drawn
-    verification: Annotated[Verification | None, OPTION] = None  # each text scored under every label's prompt
+    # each text scored under every label's prompt
+    verification: Annotated[Verification | None, OPTION] = None
     postprocess: Postprocess = Postprocess()  # from texts to rows
-    premise_tokens: tuple[int, int] | None = None  # keep only source sentences of so many tokens (Auto-NLI: 4-32)
+    # keep only source sentences of so many tokens (Auto-NLI: 4-32)
+    premise_tokens: tuple[int, int] | None = None
     shard_size: Positive = 64  # source sentences per shard
     seed: Annotated[int, Field(ge=0)] = 42  # decides every draw
 
     @field_validator("schema_name")
     @classmethod
-    def _known_schema(cls, name: str) -> str:
+    def _check_schema_name(cls, name: str) -> str:
         if name not in SCHEMAS:
-            raise ValueError(f"unknown schema; {_choices(name, tuple(SCHEMAS))}")
+            raise ValueError(f"unknown schema; {_format_choices(name, tuple(SCHEMAS))}")
         return name
 
-    def _problems(self) -> Iterator[str]:
-        schema, names = self.dataset_schema, [label.name for label in self.labels]
+    def _find_label_problems(self) -> Iterator[str]:
+        """Yield a message for each problem of the labels: names, settings, texts, debiasing."""
+        names = [label.name for label in self.labels]
         if len(set(names)) != len(names):
             yield f"labels: two labels share a name: {names}"
         for label in self.labels:
-            yield from (f"labels.{label.name}{problem}" for problem in self._label_problems(label))
-        if not set(schema.required) <= {label.name for label in self.written_labels}:
-            yield f"labels: schema {schema.name} needs the labels {' and '.join(schema.required)}"
-        shown = self.few_shot.examples if self.few_shot else None
-        if shown and shown.kind in ("file", "hub"):
-            key = next(key for key in _OF_LABELS if getattr(shown, key))
-            for missing in (name for name in names if name not in shown.names):
-                yield f"few_shot.examples.{key}: no {_OF_LABELS[key]} is given for {missing!r}"
-            for unknown in (name for name in shown.names if name not in names):
-                yield f"few_shot.examples.{key}: unknown label {unknown!r}; {_choices(unknown, names)}"
-        if "wrong_language" in self.postprocess.reject and self.language not in RECOGNISED:
-            yield (
-                f"postprocess.reject: wrong_language cannot be found where language is {self.language!r}; "
-                f"allowed: {', '.join(sorted(RECOGNISED))}; else remove wrong_language"
-            )
-        if self.verification is not None:
-            yield from (f"verification{problem}" for problem in self._verification_problems(self.verification))
+            yield from self._find_setting_problems(label)
+            if label.written:
+                yield from self._find_text_problems(label)
+                yield from self._find_debiasing_problems(label)
+            else:
+                yield from self._find_unused_settings(label)
+        required = self.dataset_schema.required
+        if not set(required) <= {label.name for label in self.written_labels}:
+            yield f"labels: schema {self.schema_name} needs the labels {' and '.join(required)}"
 
-    def _label_problems(self, label: Label) -> Iterator[str]:
-        schema, others = self.dataset_schema, [one.name for one in self.labels if one is not label]
+    def _find_setting_problems(self, label: Label) -> Iterator[str]:
+        """Yield a message for counter-labels, samples or decay that the recipe cannot serve."""
+        key = f"labels.{label.name}"
+        peers = [peer.name for peer in self.labels if peer is not label]
         for counter in label.counter_labels:
-            if counter not in others:
-                yield f".counter_labels: unknown counter-label {counter!r}; {_choices(counter, others)}"
-        if not label.written and not any(label.name in one.counter_labels for one in self.labels):
-            yield ".samples: 0, and no other label has it among its counter_labels; name it there, or remove the label"
+            if counter not in peers:
+                yield (
+                    f"{key}.counter_labels: unknown counter-label {counter!r}; "
+                    f"{_format_choices(counter, peers)}"
+                )
+        is_counter = any(label.name in peer.counter_labels for peer in self.labels)
+        if not label.written and not is_counter:
+            yield (
+                f"{key}.samples: 0, and no other label has it among its counter_labels; "
+                "name it there, or remove the label"
+            )
         if (label.samples or 0) > self.decoding.max_attempts:
-            yield f".samples ({label.samples}) is above decoding.max_attempts ({self.decoding.max_attempts})"
+            yield (
+                f"{key}.samples ({label.samples}) is above decoding.max_attempts "
+                f"({self.decoding.max_attempts})"
+            )
         if label.decay_constant is not None and not label.counter_labels:
-            yield ".decay_constant is of self-debiasing, but the label has no counter_labels: remove it"
-        if not label.written:
-            idle = [key for key in OF_WRITTEN_LABELS if getattr(label, key) not in (None, ())]
-            if idle:
-                yield f".{idle[0]} is for texts, but samples: 0 asks for none: remove one of the two"
-            return
+            yield (
+                f"{key}.decay_constant is of self-debiasing, but the label has no counter_labels: "
+                "remove it"
+            )
+
+    def _find_unused_settings(self, label: Label) -> Iterator[str]:
+        """Yield a message for each text setting of a label without generated texts."""
+        for key in WRITTEN_LABEL_KEYS:
+            if getattr(label, key) not in (None, ()):
+                yield (
+                    f"labels.{label.name}.{key} is for texts, but samples: 0 asks for none: "
+                    "remove one of the two"
+                )
+
+    def _find_text_problems(self, label: Label) -> Iterator[str]:
+        """Yield a message for a label whose texts do not fit the schema or the source."""
+        key = f"labels.{label.name}"
+        schema = self.dataset_schema
         if schema.scored and label.score is None:
-            yield f": schema {schema.name} needs a score for every label"
+            yield f"{key}: schema {schema.name} needs a score for every label"
         if schema.labels and label.name not in schema.labels:
-            yield f": not a label of schema {schema.name}; {_choices(label.name, schema.labels)}"
+            choices = _format_choices(label.name, schema.labels)
+            yield f"{key}: not a label of schema {schema.name}; {choices}"
         if self.source.facts.generated and f"{QUOTE}{X1}{QUOTE}" not in label.instruction:
             yield (
-                f".instruction: {X1} must stand between quotation marks ({QUOTE}) where the model writes the source "
-                "sentences: it writes them up to the closing one"
-            )
-        guidance = f"labels.{label.name}.guidance" if label.guidance is not None else "decoding.guidance"
-        guided = [guidance] if label in self.guided_labels else []
-        coupled = [f"labels.{label.name}.counter_labels"] if label.counter_labels else []
-        for key in (*coupled, *guided):
-            if not self.model.facts.can_debias:
-                yield (
-                    f": {key} draws each token from the model's answers to several prompts at once, which backend "
-                    f"{self.model.backend!r} cannot do; use backend: engine, or remove {key}"
-                )
-        if guided and label.plain_prompt is None:
-            yield (
-                f".instruction: {guidance} needs a prompt without task and source sentence, but no word stands between "
-                f"{X1} and the opening quotation mark; end the instruction with some, e.g. Sentence 2: {QUOTE}, or "
-                "remove guidance"
+                f"{key}.instruction: {X1} must stand between quotation marks ({QUOTE}) where the "
+                "model writes the source sentences: it writes them up to the closing one"
             )
 
-    def _verification_problems(self, asked: Verification) -> Iterator[str]:
-        labels = self.written_labels
+    def _find_debiasing_problems(self, label: Label) -> Iterator[str]:
+        """Yield a message for counter-labels or guidance that backend or prompt cannot serve."""
+        is_guided = self.get_decoding(label).guidance > 0
+        guidance_key = "decoding.guidance"
+        if label.guidance is not None:
+            guidance_key = f"labels.{label.name}.guidance"
+        if (label.counter_labels or is_guided) and not self.model.facts.can_debias:
+            key = f"labels.{label.name}.counter_labels" if label.counter_labels else guidance_key
+            yield (
+                f"labels.{label.name}: {key} draws each token from the model's answers to "
+                f"several prompts at once, which backend {self.model.backend!r} cannot do; "
+                f"use backend: engine, or remove {key}"
+            )
+        if is_guided and label.plain_prompt is None:
+            yield (
+                f"labels.{label.name}.instruction: {guidance_key} needs a prompt without task and "
+                f"source sentence, but no word stands between {X1} and the opening quotation mark; "
+                f"end the instruction with some, e.g. Sentence 2: {QUOTE}, or remove guidance"
+            )
+
+    def _find_example_problems(self) -> Iterator[str]:
+        """Yield a message for labels without examples, and for examples of unknown labels."""
+        examples = self.few_shot.examples if self.few_shot else None
+        if examples is None or examples.kind not in ("file", "hub"):
+            return
+        mapping = next(key for key in _EXAMPLE_MAPPINGS if getattr(examples, key))
+        key = f"few_shot.examples.{mapping}"
+        names = [label.name for label in self.labels]
+        for name in names:
+            if name not in examples.names:
+                yield f"{key}: no {_EXAMPLE_MAPPINGS[mapping]} is given for {name!r}"
+        for name in examples.names:
+            if name not in names:
+                yield f"{key}: unknown label {name!r}; {_format_choices(name, names)}"
+
+    def _find_language_problems(self) -> Iterator[str]:
+        """Yield a message when other languages are rejected but the language is not recognised."""
+        if (
+            "wrong_language" in self.postprocess.reject
+            and self.language not in RECOGNISED_LANGUAGES
+        ):
+            yield (
+                "postprocess.reject: wrong_language cannot be found where language is "
+                f"{self.language!r}; allowed: {', '.join(sorted(RECOGNISED_LANGUAGES))}; "
+                "else remove wrong_language"
+            )
+
+    def _find_verification_problems(self) -> Iterator[str]:
+        """Yield a message for a section ``verification`` that the recipe cannot serve."""
+        if self.verification is None:
+            return
         if not self.model.facts.can_score:
             yield (
-                f" scores a text under every label's prompt, which backend {self.model.backend!r} cannot do; "
-                "use backend: engine, or remove the section"
+                "verification scores a text under every label's prompt, which backend "
+                f"{self.model.backend!r} cannot do; use backend: engine, or remove the section"
             )
+        labels = self.written_labels
         if len({label.instruction for label in labels}) < max(2, len(labels)):
-            yield " compares the prompts of labels: it needs two labels or more, all different"
-        if asked.scores == "soft" and not self.dataset_schema.scored:
-            yield f".scores: soft needs a schema with scores, and {self.schema_name} has none"
-        most = max(self.texts_asked(label) for label in labels)
-        if most > self.decoding.max_attempts:
-            limit = f"decoding.max_attempts is {self.decoding.max_attempts}"
-            yield f".best_of {asked.best_of} asks for {most} texts of a source sentence and label, but {limit}"
+            yield (
+                "verification compares the prompts of labels: it needs two labels or more, "
+                "all different"
+            )
+        if self.verification.scores == "soft" and not self.dataset_schema.scored:
+            yield (
+                f"verification.scores: soft needs a schema with scores, and {self.schema_name} "
+                "has none"
+            )
+        max_texts = max(self.count_texts_asked(label) for label in labels)
+        if max_texts > self.decoding.max_attempts:
+            yield (
+                f"verification.best_of {self.verification.best_of} asks for {max_texts} texts of "
+                "a source sentence and label, but decoding.max_attempts is "
+                f"{self.decoding.max_attempts}"
+            )
+
+    rules = (
+        _find_label_problems,
+        _find_example_problems,
+        _find_language_problems,
+        _find_verification_problems,
+    )
 
     @property
     def deciding_keys(self) -> set[str]:
-        """Those of any section; the language decides rows where texts in another one are rejected."""
-        return super().deciding_keys | ({"language"} if "wrong_language" in self.postprocess.reject else set())
+        """The deciding keys of any section, and ``language`` where other languages are rejected."""
+        if "wrong_language" in self.postprocess.reject:
+            return super().deciding_keys | {"language"}
+        return super().deciding_keys
 
     @property
     def written_labels(self) -> tuple[Label, ...]:
-        """The labels that texts are asked for: those of rows, counts and verification."""
+        """The labels whose texts are generated."""
         return tuple(label for label in self.labels if label.written)
 
     @property
     def guided_labels(self) -> tuple[Label, ...]:
         """The labels whose texts are written with guidance."""
-        return tuple(label for label in self.written_labels if self.decoding_of(label).guidance)
+        return tuple(label for label in self.written_labels if self.get_decoding(label).guidance)
 
-    def decoding_of(self, label: Label) -> Decoding:
-        """How texts of a label are decoded: what it sets itself, the rest as ``decoding`` says."""
-        own = {key: value for key in OWN_SETTINGS if (value := getattr(label, key)) is not None}
-        return self.decoding.model_copy(update=own)
+    def get_decoding(self, label: Label) -> Decoding:
+        """Return the decoding of a label's texts: ``decoding`` with the label's own settings."""
+        settings = {key: getattr(label, key) for key in LABEL_DECODING_KEYS}
+        changes = {key: value for key, value in settings.items() if value is not None}
+        return self.decoding.model_copy(update=changes)
 
-    def texts_asked(self, label: Label) -> int:
-        """Usable texts asked for each source sentence of a label; its ``samples`` of them are wanted."""
-        return self.decoding_of(label).samples * (self.verification.best_of if self.verification else 1)
+    def count_texts_asked(self, label: Label) -> int:
+        """Count the usable texts that a label asks of the model for each source sentence.
+
+        With ``verification.best_of`` these are more than the ``samples`` that become rows.
+        """
+        best_of = self.verification.best_of if self.verification else 1
+        return self.get_decoding(label).samples * best_of
 
     @property
     def texts_per_source_sentence(self) -> int:
-        """Usable texts asked for each source sentence, of all labels together."""
-        return sum(map(self.texts_asked, self.written_labels))
+        """The usable texts that all labels together ask for each source sentence."""
+        return sum(self.count_texts_asked(label) for label in self.written_labels)
 
     @property
     def dataset_schema(self) -> DatasetSchema:
@@ -687,14 +1005,15 @@ class DatasetRecipe(Strict):
 
     @property
     def has_script(self) -> bool:
-        """Whether a loading script can serve the dataset: it is a Python module, and none has a dot in its name."""
+        """Whether a loading script can serve the dataset: a module's name must have no dot."""
         return "." not in self.name
 
     @property
     def variants(self) -> tuple[Variant, ...]:
-        """The ways every source sentence is asked for: one, or one for each shot count and example set.
+        """The prompt variants that every source sentence gets.
 
-        With ``few_shot.rotate`` one for each shot count: each source sentence has its own set (``row_variants``).
+        With ``few_shot.rotate`` there is one for each shot count, because each source sentence has
+        an example set of its own. Otherwise these are ``row_variants``.
         """
         if self.few_shot and self.few_shot.rotate:
             return tuple(Variant(shots, 0) for shots in self.few_shot.shots)
@@ -702,155 +1021,211 @@ class DatasetRecipe(Strict):
 
     @property
     def row_variants(self) -> tuple[Variant, ...]:
-        """The variants that rows have: one, or one for each shot count and example set."""
+        """The prompt variants of rows: one, or one for each shot count and example set."""
         if self.few_shot is None:
             return (Variant(None, 0),)
-        return tuple(
-            Variant(shots, number)
-            for shots in self.few_shot.shots
-            for number in range(self.few_shot.sets if shots else 1)
-        )
+        variants = []
+        for shots in self.few_shot.shots:
+            sets = self.few_shot.sets if shots else 1
+            variants += [Variant(shots, number) for number in range(sets)]
+        return tuple(variants)
 
     @property
     def configs(self) -> tuple[str, ...]:
-        """Hub configs of the dataset, the default first; with few-shot examples, so many for each shot count."""
-        shots = dict.fromkeys(variant.shots for variant in self.variants)
+        """The Hub configs of the dataset, the default first.
+
+        With few-shot examples each shot count has configs of its own.
+        """
         bases = (*self.dataset_schema.finished, "raw", "rejected")
-        named = [config_name(base, count) for count in shots for base in bases]
-        return (*named, *(("sources",) if self.source.facts.generated else ()))
+        configs = []
+        for shots in dict.fromkeys(variant.shots for variant in self.variants):
+            configs += [format_config_name(base, shots) for base in bases]
+        if self.source.facts.generated:
+            configs.append("sources")
+        return tuple(configs)
 
 
-def verified_columns(base: str, recipe: DatasetRecipe) -> dict[str, ColumnType]:
-    """Columns that a recipe's section ``verification`` adds to a config of some base name; none without the section.
+def get_verified_columns(base: str, recipe: DatasetRecipe) -> dict[str, ColumnType]:
+    """Return the columns that the section ``verification`` adds to the config ``base``.
 
-    ``log_likelihoods``: label → log p(text | that label's prompt) in nats, of all its tokens with the one that ends it.
-    ``label_probability``: what a softmax of them gives to the label asked for; null for a sampled negative.
+    ``log_likelihoods``: label → log p(text | label's prompt) in nats, over all tokens of the text
+    and the end token. ``label_probability``: the softmax of these log-likelihoods at the label of
+    the instruction; null for a sampled negative.
     """
     if recipe.verification is None or base == "sources":
         return {}
     probability: dict[str, ColumnType] = {rows.LABEL_PROBABILITY: "float32"}
     if not rows.is_finished(base):
-        return {rows.LOG_LIKELIHOODS: {label.name: "float32" for label in recipe.written_labels}, **probability}
-    return probability if finished_schema(base, recipe).provenance is PROVENANCE else {}
+        likelihoods = {label.name: "float32" for label in recipe.written_labels}
+        return {rows.LOG_LIKELIHOODS: likelihoods, **probability}
+    if get_finished_schema(base, recipe).provenance is PROVENANCE:
+        return probability
+    return {}
 
 
-def finished_schema(config: str, recipe: DatasetRecipe) -> RowSchema:
-    """The row schema of a finished config of a recipe. Raises KeyError for any other config."""
-    example_type = recipe.dataset_schema.finished[base_config(config)].example_type
+def get_finished_schema(config: str, recipe: DatasetRecipe) -> RowSchema:
+    """Return the row schema of a finished config. Raises KeyError for any other config."""
+    example_type = recipe.dataset_schema.finished[get_base_config(config)].example_type
     if example_type == "text":
-        return rows.text_schema([label.name for label in recipe.written_labels])
+        return rows.make_text_schema([label.name for label in recipe.written_labels])
     return rows.ROW_SCHEMAS[example_type]
 
 
-def config_columns(config: str, recipe: DatasetRecipe) -> dict[str, ColumnType]:
-    """Columns of one Hub config of a dataset repository: ``raw``, ``rejected``, ``sources`` or a finished one."""
-    base = base_config(config)
-    columns = rows.UNFINISHED.get(base)
-    if columns is None:
-        finished = finished_schema(config, recipe)
-        columns = {**finished.columns, **finished.provenance}
-    columns = {**columns, **verified_columns(base, recipe)}
-    return {**columns, **rows.EXAMPLE_SET} if recipe.few_shot and base != "sources" else columns
+def get_config_columns(config: str, recipe: DatasetRecipe) -> dict[str, ColumnType]:
+    """Return the columns of a Hub config: ``raw``, ``rejected``, ``sources`` or a finished one."""
+    base = get_base_config(config)
+    if base in rows.UNFINISHED:
+        columns = dict(rows.UNFINISHED[base])
+    else:
+        schema = get_finished_schema(config, recipe)
+        columns = schema.columns | schema.provenance
+    columns |= get_verified_columns(base, recipe)
+    if recipe.few_shot and base != "sources":
+        columns |= rows.EXAMPLE_SET
+    return columns
 
 
-def config_features(config: str, recipe: DatasetRecipe) -> "datasets.Features":
-    """``config_columns`` as features of ``datasets``."""
-    return rows.features(config_columns(config, recipe))
+def build_config_features(config: str, recipe: DatasetRecipe) -> "datasets.Features":
+    """Return ``get_config_columns`` as features of ``datasets``."""
+    return rows.build_features(get_config_columns(config, recipe))
 
 
-DOWNLOADED = "as downloaded"  # what a finished encoder is called that is trained further
-PROMPT_TEXT = "[X]"  # where the sentence stands in ``Encoder.prompt``, as PromptEOL's paper writes it
+START_OF_FINISHED_ENCODER = "as downloaded"  # words for a finished encoder before more training
+# the sentence's place in ``Encoder.prompt``, as in PromptEOL's paper
+PROMPT_TEXT = "[X]"
 
 
 class Pinned(Strict):
-    """What comes from a path on this disk, or from a Hub repository at a pinned revision."""
+    """Base of a section that names a local path, or a Hub repository at a pinned revision."""
 
     repo_id: str | None = None  # on the Hub: ORG/NAME
     revision: str | None = None  # a commit or a tag of it
     path: str | None = None  # or on this disk
 
-    def _problems(self) -> Iterator[str]:
-        if (self.path is None) == (self.repo_id is None):
-            yield "give exactly one of path and repo_id"
-        if self.repo_id is not None and self.revision is None:
-            yield f"{self.repo_id} needs a revision: pin it by a tag or a commit, e.g. revision: v1.0.0"
+    @property
+    def location(self) -> str:
+        """The path, or ORG/NAME@REVISION: what commands take."""
+        return self.path or f"{self.repo_id}@{self.revision}"
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        refuse(
+            "give exactly one of path and repo_id",
+            when=lambda origin: (origin.path is None) == (origin.repo_id is None),
+        ),
+        refuse(
+            "{0.repo_id} needs a revision: pin it by a tag or a commit, e.g. revision: v1.0.0",
+            when=lambda origin: origin.repo_id is not None and origin.revision is None,
+        ),
+    )
 
 
 class Vocabulary(Pinned):
-    """Which tokens a static encoder keeps of its base, and what becomes of their vectors.
+    """The tokens that a static encoder keeps of its base, and the change of their vectors.
 
-    The place is a corpus: a dataset as those under ``datasets`` are named, or a file (.txt: a text a line).
+    ``repo_id`` or ``path`` names the corpus whose tokens are kept: a dataset as under ``datasets``,
+    or a file (.txt: a text a line).
     """
 
     config: str = "default"
     split: str = "train"
-    columns: Columns | None = None  # of the texts; left out: the source sentences
+    columns: Columns | None = None  # of the texts; left out: of the source sentences
     size: Positive | None = None  # the corpus's most frequent tokens; left out: all of its tokens
-    dimensions: Positive | None = None  # principal components of the vectors; left out: all, as they are
-    sif: PositiveFloat | None = None  # a of a / (a + p), which a token of frequency p is multiplied by; usual: 1e-3
+    # principal components of the vectors; left out: all, as they are
+    dimensions: Positive | None = None
+    # a: the vector of a token of frequency p is multiplied by a / (a + p); usual: 1e-3
+    sif: PositiveFloat | None = None
 
 
 class Encoder(Pinned):
     """The encoder before training, in stock modules of sentence-transformers.
 
-    ``transformer``: all layers under ``pooling``; ``static``: the mean of the base's token embeddings;
-    ``sentence-transformer``: a finished encoder with its own modules; for baselines also ``word-vectors``: the mean of
-    the vectors in a text file (GloVe's form: a word and its numbers a line).
+    ``transformer``: all layers under ``pooling``; ``static``: the mean of the base's token
+    embeddings; ``sentence-transformer``: a finished encoder with its own modules; for baselines
+    also ``word-vectors``: the mean of the vectors in a text file (GloVe's form: a word and its
+    numbers a line).
     """
 
     file: str | None = None  # word-vectors: the file in the repo (.txt, .vec, or either as .gz)
-    modules: Literal["transformer", "static", "word-vectors", "sentence-transformer"] = "transformer"
+    modules: Literal["transformer", "static", "word-vectors", "sentence-transformer"] = (
+        "transformer"
+    )
     pooling: Literal["mean", "cls", "lasttoken"] = "mean"  # how tokens become one vector
     max_seq_length: Positive = 64  # tokens, the prompt's included
-    prompt: str | None = None  # around every sentence, e.g. PromptEOL's; [X] stands for the sentence
+    # around every sentence, e.g. PromptEOL's; [X] stands for the sentence
+    prompt: str | None = None
     layers: Annotated[Positive | None, OPTION] = None  # the base's first so many; left out: all
-    vocabulary: Annotated[Vocabulary | None, OPTION] = None  # static: the tokens of a corpus alone; left out: all
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"  # of the base's weights; half needs lora
+    # static: the tokens of a corpus alone; left out: all
+    vocabulary: Annotated[Vocabulary | None, OPTION] = None
+    # of the base's weights; half needs lora
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     quantization: Quantization | None = None  # as in a dataset recipe's model; needs lora
     license: Annotated[str, CARD_ONLY]  # of the base
 
     @property
     def start(self) -> str:
-        """What tables, cards and reports call the encoder before this training."""
-        return DOWNLOADED if self.modules == "sentence-transformer" else "before training"
+        """The name of the encoder before training, in tables, cards and reports."""
+        if self.modules == "sentence-transformer":
+            return START_OF_FINISHED_ENCODER
+        return "before training"
+
+    @property
+    def has_hub_vectors(self) -> bool:
+        """Whether the encoder is the mean of word vectors from a file of a Hub repository."""
+        return self.modules == "word-vectors" and self.repo_id is not None
 
     @field_validator("prompt")
     @classmethod
-    def _one_place(cls, text: str | None) -> str | None:
+    def _check_prompt(cls, text: str | None) -> str | None:
         if text is not None and text.count(PROMPT_TEXT) != 1:
-            raise ValueError(f"the prompt must contain {PROMPT_TEXT}, the sentence's place, exactly once")
+            raise ValueError(
+                f"the prompt must contain {PROMPT_TEXT}, the sentence's place, exactly once"
+            )
         return text
 
-    def _problems(self) -> Iterator[str]:
-        yield from super()._problems()
-        if self.modules in ("static", "word-vectors") and self.pooling != "mean":
-            yield f"modules {self.modules} is a mean of embeddings: pooling {self.pooling} does not fit"
-        if self.prompt is not None and self.modules != "transformer":
-            yield f"a prompt needs modules: transformer, not {self.modules}"
-        if self.layers is not None and self.modules != "transformer":
-            yield f"layers are those of modules: transformer, not of {self.modules}"
-        if self.vocabulary is not None and self.modules != "static":
-            yield f"vocabulary is cut for modules: static, not for {self.modules}"
-        if (self.file is not None) != (self.modules == "word-vectors" and self.repo_id is not None):
-            yield "file names the vectors in a Hub repo: give it with repo_id and modules: word-vectors"
+    rules = (
+        *Pinned.rules,
+        refuse(
+            "modules {0.modules} is a mean of embeddings: pooling {0.pooling} does not fit",
+            when=lambda encoder: (
+                encoder.modules in ("static", "word-vectors") and encoder.pooling != "mean"
+            ),
+        ),
+        refuse(
+            "a prompt needs modules: transformer, not {0.modules}",
+            when=lambda encoder: encoder.prompt is not None and encoder.modules != "transformer",
+        ),
+        refuse(
+            "layers are those of modules: transformer, not of {0.modules}",
+            when=lambda encoder: encoder.layers is not None and encoder.modules != "transformer",
+        ),
+        refuse(
+            "vocabulary is cut for modules: static, not for {0.modules}",
+            when=lambda encoder: encoder.vocabulary is not None and encoder.modules != "static",
+        ),
+        refuse(
+            "file names the vectors in a Hub repo: give it with repo_id and modules: word-vectors",
+            when=lambda encoder: (encoder.file is not None) != encoder.has_hub_vectors,
+        ),
+    )
 
 
 class Lora(Strict):
-    """Low-rank adapters on a frozen base (Hu et al. 2022); values under peft's meaning."""
+    """Low-rank adapters on a frozen base (Hu et al. 2022); keys mean the same as in peft."""
 
     r: Positive
     alpha: Positive  # the update is scaled by alpha / r
     dropout: Fraction = 0.0
     target_modules: tuple[str, ...] = ()  # names of linear layers; empty: all of them
-    release: Literal["adapter", "merged"] = "adapter"  # what is published: the adapter alone, or whole weights
+    # what is published: the adapter alone, or whole weights
+    release: Literal["adapter", "merged"] = "adapter"
 
 
 class Spans(Strict):
-    """How anchors and positives are cut from a document: DeCLUTR section 3.2, read as the authors' code does it.
+    """The sampling of anchors and positives from a document (DeCLUTR section 3.2).
 
-    Lengths are in ``unit``s. ``anchor_placement`` blocks: each anchor lies in a block of ``max_length`` units, and a
-    block that is taken takes its neighbours with it; apart: the paper's sentence, 2 * max_length units between two
-    anchors (``training.data.spans``).
+    Lengths are in units of ``unit``. ``anchor_placement: blocks``, as in the authors' code: each
+    anchor lies in a block of ``max_length`` units, and the neighbours of a used block stay unused.
+    ``anchor_placement: apart``, as in the paper: 2 * max_length units lie between two anchors.
     """
 
     unit: Literal["words", "tokens"] = "words"  # words: what whitespace separates
@@ -862,31 +1237,37 @@ class Spans(Strict):
     anchor_beta: tuple[PositiveFloat, PositiveFloat] = (4.0, 2.0)  # long spans are likely
     positive_beta: tuple[PositiveFloat, PositiveFloat] = (2.0, 4.0)  # short ones
     anchor_placement: Literal["blocks", "apart"] = "blocks"
-    strategy: Literal["any", "adjacent", "overlapping", "subsumed"] = "any"  # where positives lie; any: as they fall
+    # where positives lie; any: as they fall
+    strategy: Literal["any", "adjacent", "overlapping", "subsumed"] = "any"
     min_document: Positive = 2048  # shorter documents are passed over, and counted
 
-    def _problems(self) -> Iterator[str]:
-        if self.min_length >= self.max_length:
-            yield f"min_length {self.min_length} is not below max_length {self.max_length}"
-        if self.min_document < self.needed_units:
-            yield (
-                f"min_document {self.min_document}: {self.anchors} anchors of up to {self.max_length} {self.unit} "
-                f"(anchor_placement {self.anchor_placement}) and their positives need {self.needed_units} {self.unit}"
-            )
+    rules = (
+        refuse(
+            "min_length {0.min_length} is not below max_length {0.max_length}",
+            when=lambda spans: spans.min_length >= spans.max_length,
+        ),
+        refuse(
+            "min_document {0.min_document}: {0.anchors} anchors of up to {0.max_length} {0.unit} "
+            "(anchor_placement {0.anchor_placement}) and their positives need {0.needed_units} "
+            "{0.unit}",
+            when=lambda spans: spans.min_document < spans.needed_units,
+        ),
+    )
 
     @property
     def needed_units(self) -> int:
-        """The shortest document in which the anchors, and a positive of the strategy with each, always fit."""
+        """The units of the shortest document in which all anchors and positives always fit."""
         blocks = 2 * self.anchors if self.anchor_placement == "blocks" else 3 * self.anchors - 2
         beside = {"adjacent": 2 * self.min_length, "overlapping": 1}.get(self.strategy, 0)
         return max(blocks * self.max_length, self.max_length + beside)
 
 
 class Grades(Strict):
-    """Score bands, bounds included, of the pairs that hold a source sentence's positives and its hard negatives.
+    """The score bands of positives and of hard negatives, bounds included.
 
-    The defaults fit DINO's labels 1, 0.5 and 0, smoothed or not: 1 is positive, 0.5 and 0 are negative. ``positives:
-    itself``: each source sentence is its own positive under dropout, as in SimCSE; generated texts are hard negatives.
+    The defaults fit DINO's labels, smoothed or not: 1 is positive, 0.5 and 0 are negative.
+    ``positives: itself``: each source sentence is its own positive under dropout, as in SimCSE, and
+    generated texts are hard negatives.
     """
 
     positives: Literal["generated", "itself"] = "generated"
@@ -894,64 +1275,128 @@ class Grades(Strict):
     negative_from: Annotated[float, Field(ge=0, lt=1)] = 0.0  # 0.4: the pairs of label 0.5 alone
     negative_to: Annotated[float, Field(ge=0, lt=1)] = 0.6  # 0.3: those of label 0 alone
 
-    def _problems(self) -> Iterator[str]:
-        if not self.negative_from <= self.negative_to < self.positive_from:
-            found = f"{self.negative_from:g}, {self.negative_to:g}, {self.positive_from:g}"
-            yield f"negative_from <= negative_to < positive_from does not hold for {found}"
+    rules = (
+        refuse(
+            "negative_from <= negative_to < positive_from does not hold for {0.negative_from:g}, "
+            "{0.negative_to:g}, {0.positive_from:g}",
+            when=lambda grades: (
+                not grades.negative_from <= grades.negative_to < grades.positive_from
+            ),
+        ),
+    )
 
 
-MADE = ("self-pair", "graded-pair", "graded-triplet")  # types whose rows are made from all that are read
+TAUGHT_PAIRS = "pairs.parquet"  # the file of a teacher's pairs, in a folder of its own
+
+
+class Teacher(Pinned):
+    """The encoder whose cosines are the scores of a dataset's pairs (``sts-dino teach``)."""
+
+    license: Annotated[str, CARD_ONLY]  # of the teacher
+
+
+# example types whose rows are made from the whole dataset
+TYPES_MADE_FROM_ROWS = ("self-pair", "graded-pair", "graded-triplet")
 
 
 class TrainingData(Pinned):
-    """One dataset of a model: a Hub dataset pinned by tag (or a local run directory), config, example type and loss.
+    """One training dataset of an encoder, with its example type and its loss.
 
-    It may also be a file with the example type's columns (``hub.text_files``); for texts alone .txt, one a line.
+    The rows come from a Hub dataset pinned by its revision, a local run directory, or a file with
+    the example type's columns (``sts_dino.hub.text_files``; a .txt file has a text a line).
 
-    Three example types are made of the rows that are read. ``self-pair``: each distinct text of ``columns`` with itself
-    (unsupervised SimCSE, Gao et al. 2021). ``graded-pair`` and ``graded-triplet``: of sts pairs; the source
-    sentence is the anchor, and ``grades`` says which scores are positive and which are hard negatives.
+    Three example types are made from the rows of the dataset. ``self-pair``: each distinct text of
+    ``columns`` with itself (unsupervised SimCSE, Gao et al. 2021). ``graded-pair`` and
+    ``graded-triplet``, from scored pairs: the source sentence is the anchor, and ``grades`` gives
+    the scores of positives and of hard negatives.
     """
 
     config: str
     split: str = "train"
     example_type: Literal[
-        "sts", "triplet", "pair", "pair-class", "documents", "self-pair", "graded-pair", "graded-triplet"
+        "sts",
+        "triplet",
+        "pair",
+        "pair-class",
+        "documents",
+        "self-pair",
+        "graded-pair",
+        "graded-triplet",
     ]
-    example_set: Annotated[int, Field(ge=0)] | None = None  # only the rows of this set of few-shot examples
-    streaming: bool = False  # read while training, never whole in memory or on disk; needs arguments.max_steps
-    columns: Annotated[Columns | None, OPTION] = None  # of the texts of self-pair; left out: the source sentences
-    grades: Annotated[Grades | None, OPTION] = None  # graded-pair, graded-triplet; left out: its defaults
-    weights: Annotated[str | None, OPTION] = None  # the column of how much each row counts; left out: all the same
+    # only the rows of this set of few-shot examples
+    example_set: Annotated[int, Field(ge=0)] | None = None
+    # read while training, never whole in memory or on disk; needs arguments.max_steps
+    streaming: bool = False
+    # the data's names of the example type's columns, in its order; of self-pair: of its texts;
+    # left out: the example type's own names; for self-pair the source sentences
+    columns: Annotated[Columns | None, OPTION] = None
+    # of a file that is not UTF-8, e.g. cp1252; left out: it is recognised
+    encoding: Annotated[Encoding | None, OPTION] = None
+    # graded-pair, graded-triplet; left out: its defaults
+    grades: Annotated[Grades | None, OPTION] = None
+    # the column of how much each row counts; left out: all the same
+    weights: Annotated[str | None, OPTION] = None
     loss: str
     loss_arguments: dict[str, str] = Field(default_factory=dict)  # under the loss class's own names
-    guide: Annotated[Encoder | None, OPTION] = None  # of GISTEmbedLoss and its cached form; left out: the base
+    # of GISTEmbedLoss and its cached form; left out: the base
+    guide: Annotated[Encoder | None, OPTION] = None
+    # the larger encoder whose cosines are the scores of the pairs
+    teacher: Annotated[Teacher | None, OPTION] = None
     spans: Spans | None = None  # documents; left out: DeCLUTR's values
     license: Annotated[str | None, CARD_ONLY] = None  # of files and datasets that do not say theirs
 
-    def _problems(self) -> Iterator[str]:
-        yield from super()._problems()
-        if self.guide is not None and self.guide.vocabulary is not None:
-            yield "guide.vocabulary: a guide reads what the encoder reads: remove it"
-        if self.spans is not None and self.example_type != "documents":
-            yield f"spans are cut from documents, example_type is {self.example_type}"
-        if self.columns is not None and self.example_type != "self-pair":
-            yield f"columns are those of the texts of self-pair, example_type is {self.example_type}"
-        if self.grades is not None and not self.example_type.startswith("graded-"):
-            yield f"grades are those of graded-pair and graded-triplet, example_type is {self.example_type}"
-        if self.grades is not None and self.grades.positives == "itself" and self.example_type == "graded-pair":
-            yield "grades.positives: itself needs hard negatives: use graded-triplet, or self-pair without any"
-        if self.example_type in MADE and self.streaming:
-            yield f"example_type {self.example_type} is made from all rows: it cannot be streamed"
-        if self.weights is not None and self.streaming:
-            yield "weights are divided by their mean, which is not known of a stream: remove streaming"
-        if self.weights is not None and self.example_type in ("self-pair", "documents"):
-            yield f"weights are of rows, and example_type {self.example_type} has none of its own"
+    rules = (
+        *Pinned.rules,
+        _find_unused_encoding,
+        refuse(
+            "guide.vocabulary: a guide reads what the encoder reads: remove it",
+            when=lambda data: data.guide is not None and data.guide.vocabulary is not None,
+        ),
+        refuse(
+            "a teacher scores pairs: example_type sts, not {0.example_type}",
+            when=lambda data: data.teacher is not None and data.example_type != "sts",
+        ),
+        refuse(
+            "spans are cut from documents, example_type is {0.example_type}",
+            when=lambda data: data.spans is not None and data.example_type != "documents",
+        ),
+        refuse(
+            "grades are those of graded-pair and graded-triplet, example_type is {0.example_type}",
+            when=lambda data: (
+                data.grades is not None and not data.example_type.startswith("graded-")
+            ),
+        ),
+        refuse(
+            "grades.positives: itself needs hard negatives: use graded-triplet, or self-pair "
+            "without any",
+            when=lambda data: (
+                data.example_type == "graded-pair"
+                and data.grades is not None
+                and data.grades.positives == "itself"
+            ),
+        ),
+        refuse(
+            "example_type {0.example_type} is made from all rows: it cannot be streamed",
+            when=lambda data: data.example_type in TYPES_MADE_FROM_ROWS and data.streaming,
+        ),
+        refuse(
+            "weights are divided by their mean, which is not known of a stream: remove streaming",
+            when=lambda data: data.weights is not None and data.streaming,
+        ),
+        refuse(
+            "weights are of rows, and example_type {0.example_type} has none of its own",
+            when=lambda data: (
+                data.weights is not None and data.example_type in ("self-pair", "documents")
+            ),
+        ),
+    )
 
 
 class ValidationData(Pinned):
-    """Scored sentence pairs that the checkpoint is chosen by: a split of a pinned Hub dataset with the columns
-    sentence1, sentence2 and score (of any scale), or a file in the STS Benchmark's layout.
+    """Scored sentence pairs that choose the checkpoint.
+
+    They are a split of a pinned Hub dataset with the columns sentence1, sentence2 and score (of any
+    scale), or a file in the STS Benchmark's layout.
     """
 
     config: str | None = None
@@ -959,92 +1404,152 @@ class ValidationData(Pinned):
 
 
 class SlantedTriangular(Strict):
-    """Howard and Ruder 2018, equation 3: up for a share of the steps, then down, between rate / ratio and rate."""
+    """The learning-rate schedule of Howard and Ruder 2018, equation 3.
+
+    The rate rises from rate / ``ratio`` to rate over the first ``cut_fraction`` of the steps, and
+    falls back over the others.
+    """
 
     cut_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.1
     ratio: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 32.0
 
 
 class EvaluationTask(Strict):
-    """One evaluation: a registered task name, its split, and the file it reads (None: where the command says)."""
+    """One evaluation: a task, its split, and its file (None: the command's options name it)."""
 
     task: str  # e.g. stsb/cosine
     split: Literal["validation", "test"] = "test"
     path: str | None = None
 
 
-# keys that a baseline does not have
-OF_TRAINING = ("lora", "validation", "slanted_triangular", "token_dropout", "merge", "arguments", "limit", "control")
+# keys that only a recipe with datasets may have
+TRAINING_KEYS = (
+    "lora",
+    "validation",
+    "slanted_triangular",
+    "token_dropout",
+    "merge",
+    "arguments",
+    "limit",
+    "control",
+)
 
 
 class ModelRecipe(Strict):
-    """Everything that decides one published encoder, or one baseline (no ``datasets``: the base as it is).
+    """Everything that decides one published encoder.
 
-    ``arguments`` are trainer arguments under their upstream names.
+    Without ``datasets`` it is a baseline: the base is scored untrained. ``arguments`` are trainer
+    arguments under their upstream names.
     """
 
     kind: Literal["model"]  # what the recipe makes
     name: Name  # of the encoder, on the Hub, too
-    version: Annotated[Version, CARD_ONLY]  # the same weights may be published anew, with another card
+    # the same weights may be published anew, with another card
+    version: Annotated[Version, CARD_ONLY]
     pretty_name: Annotated[str, CARD_ONLY]  # the card's title
     language: Annotated[Language, CARD_ONLY] = "en"  # of the texts it is for: ISO 639
     license: Annotated[str, CARD_ONLY]  # of the encoder: the base's, or what it allows
-    about: Annotated[str | None, CARD_ONLY, OPTION] = None  # the card's introduction: paragraphs, `code` in backticks
+    # the card's introduction: paragraphs, `code` in backticks
+    about: Annotated[str | None, CARD_ONLY, OPTION] = None
     base: Encoder  # the encoder before training
     lora: Lora | None = None  # adapters; left out: all weights are trained
     datasets: tuple[TrainingData, ...] = ()  # what it is trained on, and with which losses
-    validation: tuple[ValidationData, ...] = ()  # the checkpoint is chosen by these, else by the datasets' own splits
+    # choose the checkpoint; left out: the datasets' own validation splits do
+    validation: tuple[ValidationData, ...] = ()
     batch_size: Positive = 32  # of one optimiser step, over all devices and accumulated steps
     slanted_triangular: SlantedTriangular | None = None  # instead of the trainer's schedule
-    token_dropout: Annotated[Fraction, OPTION] = 0.0  # share of each text's tokens left out whenever it is trained on
-    merge: Annotated[float | Literal["auto"] | None, OPTION] = None  # share of the trained weights, beside the base's
+    # share of each text's tokens left out whenever it is trained on
+    token_dropout: Annotated[Fraction, OPTION] = 0.0
+    # share of the trained weights, beside the base's
+    merge: Annotated[float | Literal["auto"] | None, OPTION] = None
     arguments: dict[str, str] = {}  # of sentence-transformers' trainer, under their names there
     limit: Positive | None = None  # at most so many training rows per dataset, in file order
     threads: Positive | None = None  # torch threads; fixed because sums depend on it
     evaluation: Annotated[tuple[EvaluationTask, ...], SCORING_ONLY] = ()  # what it is scored on
     bootstrap_samples: Annotated[Positive, SCORING_ONLY] = 1000  # for intervals
-    control: Annotated[Literal["simcse"] | None, SCORING_ONLY, OPTION] = None  # trained and scored beside it
+    # trained and scored beside it
+    control: Annotated[Literal["simcse"] | None, SCORING_ONLY, OPTION] = None
     seed: Annotated[int, Field(ge=0)] = 42  # decides every draw
 
     @field_validator("merge")
     @classmethod
-    def _share(cls, share: float | str | None) -> float | str | None:
+    def _check_merge_share(cls, share: float | str | None) -> float | str | None:
         if isinstance(share, float) and not 0 < share <= 1:
             raise ValueError("is a share of the trained weights: above 0, up to 1, or auto")
         return share
 
-    def _problems(self) -> Iterator[str]:
-        for key in OF_TRAINING:
+    def _find_unused_training_keys(self) -> Iterator[str]:
+        for key in TRAINING_KEYS:
             if getattr(self, key) and not self.datasets:
                 yield f"{key} is for training, but the recipe names no datasets"
-        if self.base.modules == "word-vectors" and self.datasets:
-            yield "base.modules word-vectors is for baselines: it is not trained"
-        if self.lora and self.base.modules != "transformer":
-            yield f"lora adapts the layers of a transformer, base.modules is {self.base.modules}"
-        if self.base.dtype != "float32" and self.datasets and not self.lora:
+
+    def _find_adapter_problems(self) -> Iterator[str]:
+        """Yield a message for each setting that an adapter without its base cannot have."""
+        if self.lora is None or self.lora.release != "adapter":
+            return
+        if self.base.repo_id is None:
             yield (
-                f"base.dtype {self.base.dtype} needs lora: half precision loses small updates (arguments.bf16 trains "
-                "float32 weights in mixed precision)"
+                "a released adapter names its base by Hub id: give base.repo_id, or "
+                "lora.release: merged"
             )
-        if self.base.quantization and not self.lora:
-            yield "base.quantization needs lora: rounded weights are not trained"
-        if self.lora and self.lora.release == "adapter" and self.base.repo_id is None:
-            yield "a released adapter names its base by Hub id: give base.repo_id, or lora.release: merged"
-        if self.lora and self.lora.release == "adapter" and self.base.layers is not None:
-            yield "a released adapter is loaded on its whole base: remove base.layers, or lora.release: merged"
-        if self.merge and self.lora and self.lora.release == "adapter":
-            yield "merge: a released adapter has no weights of the base to merge with: give lora.release: merged"
-        if self.merge and self.base.vocabulary:
-            yield "merge: base.vocabulary cuts the base, so its own weights are gone: remove one of the two"
-        types = {item.example_type for item in self.datasets}
-        if "documents" in types and len(self.datasets) > 1:
+        if self.base.layers is not None:
+            yield (
+                "a released adapter is loaded on its whole base: remove base.layers, or "
+                "lora.release: merged"
+            )
+        if self.merge:
+            yield (
+                "merge: a released adapter has no weights of the base to merge with: give "
+                "lora.release: merged"
+            )
+
+    def _find_document_problems(self) -> Iterator[str]:
+        """Yield a message for settings that do not fit training on documents."""
+        if all(dataset.example_type != "documents" for dataset in self.datasets):
+            return
+        if len(self.datasets) > 1:
             yield "datasets: documents are trained on alone: their spans are not pairs"
-        if "documents" in types and self.token_dropout:
-            yield "token_dropout is for texts, and documents are cut into spans: remove one of the two"
-        if "documents" in types and self.control:
-            yield "control: simcse is trained on source sentences, and documents have none: remove it"
+        if self.token_dropout:
+            yield (
+                "token_dropout is for texts, and documents are cut into spans: "
+                "remove one of the two"
+            )
+        if self.control:
+            yield (
+                "control: simcse is trained on source sentences, and documents have none: remove it"
+            )
+
+    rules = (
+        _find_unused_training_keys,
+        refuse(
+            "base.modules word-vectors is for baselines: it is not trained",
+            when=lambda recipe: recipe.base.modules == "word-vectors" and recipe.datasets,
+        ),
+        refuse(
+            "lora adapts the layers of a transformer, base.modules is {0.base.modules}",
+            when=lambda recipe: recipe.lora and recipe.base.modules != "transformer",
+        ),
+        refuse(
+            "base.dtype {0.base.dtype} needs lora: half precision loses small updates "
+            "(arguments.bf16 trains float32 weights in mixed precision)",
+            when=lambda recipe: (
+                recipe.base.dtype != "float32" and recipe.datasets and not recipe.lora
+            ),
+        ),
+        refuse(
+            "base.quantization needs lora: rounded weights are not trained",
+            when=lambda recipe: recipe.base.quantization and not recipe.lora,
+        ),
+        _find_adapter_problems,
+        refuse(
+            "merge: base.vocabulary cuts the base, so its own weights are gone: "
+            "remove one of the two",
+            when=lambda recipe: recipe.merge and recipe.base.vocabulary,
+        ),
+        _find_document_problems,
+    )
 
     @property
     def is_baseline(self) -> bool:
-        """Whether nothing is trained: the base itself is what the evaluation scores."""
+        """Whether nothing is trained, so that the evaluation scores the base."""
         return not self.datasets

@@ -1,4 +1,4 @@
-"""results.json: what an evaluation wrote down, in the form that cards, tables and comparisons read."""
+"""results.json: the scores of one evaluation, read by cards, tables and comparisons."""
 
 import json
 from collections.abc import Iterable
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
@@ -16,22 +15,20 @@ from pydantic import (
     model_validator,
 )
 
-from hub.durable import regular, write_text
-from hub.errors import InputError
+from sts_dino.hub.durable import require_regular_file, write_text
+from sts_dino.hub.errors import InputError
 
 if TYPE_CHECKING:
     import pandas
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Method = Literal["percentile", "bca"]
-Word = Annotated[
-    Literal["better", "worse", "not significant"],
-    BeforeValidator(lambda word: "not significant" if word == "not separable" else word),  # results of version 0.1
-]
-LEVEL = 0.05  # of the adjusted p-value; the intervals are 95 % ones
-RULE = (
-    "better or worse: the paired 95 % interval of the difference excludes 0 and the p-value of a paired test, adjusted "
-    f"by Holm's method over all tasks on which the two are compared, is below {LEVEL:g}; otherwise not significant"
+VerdictWord = Literal["better", "worse", "not significant"]
+SIGNIFICANCE_LEVEL = 0.05  # of the adjusted p-value; the intervals are 95 % ones
+VERDICT_RULE = (
+    "better or worse: the paired 95 % interval of the difference excludes 0 and the p-value of a "
+    "paired test, adjusted by Holm's method over all tasks on which the two are compared, is below "
+    f"{SIGNIFICANCE_LEVEL:g}; otherwise not significant"
 )
 
 
@@ -39,32 +36,42 @@ Form = TypeVar("Form", bound=BaseModel)
 
 
 class Frozen(BaseModel):
-    """Base of what is measured and of its parts: immutable, no unknown keys."""
+    """Base of all forms of measurements: immutable, unknown keys refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 def read_json(form: type[Form], path: Path, problem: str, hint: str) -> Form | None:
-    """A JSON file of a form, None when it is missing. Raises InputError, which begins with ``problem``, for another."""
+    """Read a JSON file as the model ``form``; None when the file is missing.
+
+    Raises InputError for any other content.
+
+    Args:
+        form: the pydantic model.
+        path: the file.
+        problem: the beginning of the error.
+        hint: the remedy of the error.
+    """
     try:
-        return form.model_validate_json(regular(path).read_bytes())
+        return form.model_validate_json(require_regular_file(path).read_bytes())
     except FileNotFoundError:
         return None
     except ValidationError as error:
         first = error.errors()[0]
-        words = filter(None, (problem, ".".join(map(str, first["loc"])), first["msg"]))
-        raise InputError(path, ": ".join(words), hint=hint) from error
+        key = ".".join(str(part) for part in first["loc"])
+        message = f"{key}: {first['msg']}" if key else first["msg"]
+        raise InputError(path, f"{problem}: {message}", hint=hint) from error
 
 
 class Part(Frozen):
-    """The score of one part of a task, e.g. an STS subset, x 100, with what it was counted over."""
+    """The score (x 100) of one part of a task, e.g. an STS subset, over ``n`` rows."""
 
     score: Finite
     n: Annotated[int, Field(ge=1)]
 
 
 class Limit(Frozen):
-    """Part of the data: at most so many ``rows`` of each split, drawn with ``seed``. A trial, no score of the task."""
+    """The limit of a trial: at most ``rows`` rows of each split, drawn with ``seed``."""
 
     rows: Annotated[int, Field(ge=1)]
     seed: Annotated[int, Field(ge=0)]
@@ -74,15 +81,17 @@ class Limit(Frozen):
 
 
 class TaskScore(Frozen):
-    """One score, x 100; ``low`` and ``high`` are its 95 % bootstrap interval over the ``n`` rows that were scored.
+    """The score (x 100) of one task on one split, over ``n`` rows.
 
-    Both are None where the program that scored kept no outcome of a row (most MTEB tasks): then no interval is known.
-    ``task`` names data set and protocol (``sts12/mean``), ``protocol`` says it in words, ``family`` which scores may
-    share a table with it (None: written before there were families). ``data_sha256`` is the hash of
-    the rows, ``data_revision`` the pinned revision of a Hub dataset, ``ORG/NAME@REVISION``; one of them is there.
-    ``other`` are further metrics, x 100 where they are shares or correlations. ``seconds`` says where the time went
-    (``encoding``, ``probing``), ``seeds`` which random starts the score is the mean of. ``versions`` are those of the
-    libraries it was made with, where they are not the file's; ``limit`` is there when part of the data was scored.
+    ``task``: dataset and protocol, e.g. ``sts12/mean``; ``protocol``: the same in words.
+    ``low``, ``high``: the 95 % bootstrap interval over the rows; None where the outcome of single
+    rows is unknown (most MTEB tasks). ``family``: scores of one family may share a table; None in
+    files from before there were families. ``data_sha256``: the hash of the rows; ``data_revision``:
+    ``ORG/NAME@REVISION`` of a Hub dataset; at least one of the two is set. ``other``: further
+    metrics, x 100 where they are shares or correlations. ``seconds``: run time by phase
+    (``encoding``, ``probing``). ``seeds``: the random starts whose mean the score is. ``versions``:
+    library → version, where they differ from the file's. ``limit``: set when only part of the data
+    was scored.
     """
 
     task: str
@@ -105,23 +114,27 @@ class TaskScore(Frozen):
     limit: Limit | None = None
 
     @model_validator(mode="after")
-    def _whole(self) -> Self:
+    def _check_facts(self) -> Self:
+        """Require both ends of an interval or none, and a hash or revision of the data."""
         if (self.low is None) != (self.high is None):
             raise ValueError(f"{self.task}: an interval has both ends or none")
         if self.data_sha256 is None and self.data_revision is None:
-            raise ValueError(f"{self.task}: neither a hash nor a revision says which data were scored")
+            raise ValueError(
+                f"{self.task}: neither a hash nor a revision says which data were scored"
+            )
         return self
 
     def interval(self) -> tuple[float, float] | None:
-        """(low, high), or None where no interval is known."""
+        """Return (low, high), or None where no interval is known."""
         return None if self.low is None or self.high is None else (self.low, self.high)
 
 
 class Gain(Frozen):
-    """After minus before, or minus the control, on one task: a paired 95 % interval, on the same bootstrap resamples.
+    """The score of a trained encoder minus its base's or its control's, on one task.
 
-    ``p`` is the p-value of ``test``, ``p_holm`` the same adjusted over all gains on the same encoder, ``verdict`` what
-    ``RULE`` makes of it. None: written before there were verdicts.
+    ``low``, ``high``: the paired 95 % interval, on common bootstrap resamples. ``p``: the p-value
+    of ``test``. ``p_holm``: ``p`` adjusted over all gains of the encoder. ``verdict``: the outcome
+    of ``VERDICT_RULE``. These four are None in files from before there were verdicts.
     """
 
     task: str
@@ -132,11 +145,11 @@ class Gain(Frozen):
     test: str | None = None
     p: float | None = None
     p_holm: float | None = None
-    verdict: Word | None = None
+    verdict: VerdictWord | None = None
 
 
 class Average(Frozen):
-    """A mean over tasks as a paper defines it, by name; only there when every one of its tasks is."""
+    """A mean of task scores as a paper defines it; every one of its tasks has a score."""
 
     name: str
     definition: str
@@ -145,13 +158,13 @@ class Average(Frozen):
 
 
 class Results(Frozen):
-    """All scores of one encoder: after training and, under the same protocol, of its untrained base and its control.
+    """All scores of one encoder, and of its untrained base and its control under one protocol.
 
-    ``control_scores`` and ``over_control`` are of the unsupervised SimCSE baseline: the same base, trained for as many
-    steps on the source sentences alone. The file leaves them out without a baseline.
-
-    ``fingerprint`` is that of the evaluated run directory's manifest (None: not a run directory), so that results of
-    other weights are recognised; ``revision`` is the Hub commit or the hash of the model's files.
+    ``gains``: the encoder over its base. ``control_scores``, ``over_control``: of the unsupervised
+    SimCSE baseline, the same base trained for as many steps on the source sentences alone; the file
+    leaves both out without a baseline. ``fingerprint``: of the evaluated run directory's manifest;
+    None for an encoder outside a run directory. ``revision``: the Hub commit, or the hash of the
+    model's files.
     """
 
     model: str
@@ -173,35 +186,53 @@ class Results(Frozen):
         """The part of the data that was scored; None: all of it."""
         return next((score.limit for score in self.scores if score.limit is not None), None)
 
-    def pairs_of_scores(self) -> list[tuple[TaskScore | None, TaskScore]]:
-        """(before, after) for every task, in the order of ``scores``."""
-        before = by_task(self.base_scores)
-        return [(before.get((score.task, score.split)), score) for score in self.scores]
+    def list_score_pairs(self) -> list[tuple[TaskScore | None, TaskScore]]:
+        """Return (before, after) for every task, in the order of ``scores``."""
+        base_scores = map_by_task(self.base_scores)
+        return [(base_scores.get((score.task, score.split)), score) for score in self.scores]
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """A row for each task and split: score x 100, its interval, rows, and the base's and the control's scores."""
+        """Return a row for each task and split: score x 100, its interval, and rows scored.
+
+        The scores of the base and of the control are columns where they are known.
+        """
         import pandas
 
-        before, control, rows = by_task(self.base_scores), by_task(self.control_scores), []
-        for one in self.scores:
-            found = {"task": one.task, "split": one.split, "metric": one.main_metric, "score": one.main_score}
-            found |= {"low": one.low, "high": one.high, "n": one.n}
-            sides = {"base": before.get((one.task, one.split)), "control": control.get((one.task, one.split))}
-            rows.append(found | {name: other.main_score for name, other in sides.items() if other is not None})
+        references = {"base": self.base_scores, "control": self.control_scores}
+        rows = []
+        for score in self.scores:
+            row = {
+                "task": score.task,
+                "split": score.split,
+                "metric": score.main_metric,
+                "score": score.main_score,
+                "low": score.low,
+                "high": score.high,
+                "n": score.n,
+            }
+            for name, scores in references.items():
+                reference = map_by_task(scores).get((score.task, score.split))
+                if reference is not None:
+                    row[name] = reference.main_score
+            rows.append(row)
         return pandas.DataFrame(rows)
 
     @model_serializer(mode="wrap")
-    def _without_absent_control(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        absent = {name for name in ("control_scores", "over_control") if not getattr(self, name)}
-        return {name: value for name, value in serialised(self).items() if name not in absent}
+    def _serialize(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out the control's scores where there are none."""
+        values = handler(self)
+        for name in ("control_scores", "over_control"):
+            if not getattr(self, name):
+                values.pop(name, None)
+        return values
 
 
 Scored = TypeVar("Scored", TaskScore, Gain)
 
 
-def by_task(scores: Iterable[Scored]) -> dict[tuple[str, str], Scored]:
-    """Scores or gains by task and split."""
-    return {(one.task, one.split): one for one in scores}
+def map_by_task(scores: Iterable[Scored]) -> dict[tuple[str, str], Scored]:
+    """Map (task, split) to its score or gain."""
+    return {(score.task, score.split): score for score in scores}
 
 
 def write_results(path: Path, results: Results) -> None:
@@ -211,7 +242,7 @@ def write_results(path: Path, results: Results) -> None:
 
 def read_results(path: Path) -> Results:
     """Read results.json. Raises InputError when it is missing or has another form."""
-    found = read_json(Results, path, "not a results file", "evaluate again: sts-dino score")
-    if found is None:
+    results = read_json(Results, path, "not a results file", "evaluate again: sts-dino score")
+    if results is None:
         raise InputError(path, "no results yet", hint="run: sts-dino score RECIPE")
-    return found
+    return results

@@ -1,13 +1,16 @@
 """artifacts/<kind>/<name>: the run directory, which is the Hub repository byte for byte.
 
-It holds the resolved recipe, the files of the artefact and ``manifest.json``. A file counts as done when the manifest
-names it with its SHA-256; the manifest is replaced after the files it names, so a crash leaves at worst files that
-nobody names. What must not be published (timings, the lock, checkpoints) lies beside the directory, not in it.
+The directory holds the resolved recipe, the files of the artefact and ``manifest.json``. A file is
+finished when the manifest names it with its SHA-256. The manifest is written after the files that
+it names, so a crash leaves at worst files without an entry. Timings, the lock and checkpoints are
+not published: they lie beside the directory. ``shards.LOADING_FILE`` alone lies in the directory
+and is not published.
 """
 
 import glob
 import hashlib
 import json
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,24 +21,33 @@ from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass
 
-from hub import cli
-from hub.durable import WORK, make_folder, regular, sha256_file, write_text
-from hub.errors import InputError, RunError
-from hub.untrusted import load_yaml
+from sts_dino.hub.durable import (
+    UNFINISHED_SUFFIXES,
+    hash_file,
+    make_folder,
+    require_regular_file,
+    write_text,
+)
+from sts_dino.hub.errors import InputError, RunError
+from sts_dino.hub.untrusted import load_yaml
+
+logger = logging.getLogger(__name__)
 
 ARTIFACTS = Path("artifacts")
 MANIFEST = "manifest.json"
 RECIPE = "recipe.yaml"
-REPORT = "report.html"  # made for people, from what is here and beside it
-APPENDED = "appended to v"  # with the version, among a manifest's inputs: the run whose rows these were added to
-PATIENCE = 0.1  # seconds; two tries, because a lock may go between its opening and its locking
+REPORT = "report.html"
+# The beginning of a manifest's input: the run, with its version, whose rows were extended.
+APPENDED_INPUT = "appended to v"
+LOCK_TIMEOUT_SECONDS = 0.1  # two tries: another process may remove the lock file in between
 
 
 @dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
 class File:
     """A finished file of the artefact. ``config``, ``split`` and ``rows`` are set for data shards.
 
-    A dataclass with slots: a run holds thousands of them, and a model takes three times the memory.
+    A dataclass with slots, because a run has thousands of files and a pydantic model takes three
+    times the memory.
     """
 
     path: str
@@ -47,74 +59,103 @@ class File:
 
     @field_validator("path", "config", "split")
     @classmethod
-    def _stays_inside(cls, value: str | None, info: ValidationInfo) -> str | None:
-        parts = (value or "").split("/")  # a downloaded manifest is untrusted
-        if ".." in parts or (value or "").startswith("/") or (info.field_name != "path" and len(parts) > 1):
+    def _check_inside(cls, value: str | None, info: ValidationInfo) -> str | None:
+        """Refuse a value that leads out of the run directory: a manifest may be untrusted."""
+        parts = (value or "").split("/")
+        is_absolute = parts[0] == "" and len(parts) > 1
+        is_nested_name = info.field_name != "path" and len(parts) > 1
+        if ".." in parts or is_absolute or is_nested_name:
             raise ValueError(f"{info.field_name} {value!r} leads out of the run directory")
         return value
 
 
 class Manifest(BaseModel):
-    """What a run knows about itself; every number a card shows is read from here or from results.json."""
+    """The record of a run: its identity, inputs, counts and finished files.
+
+    Every number on a card comes from the manifest or from results.json.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["dataset", "model"]
     name: str
     version: str
-    fingerprint: str  # what decides the rows or weights: resumed under this
-    recipe_sha256: str = ""  # of recipe.yaml, the card's keys included: with another one, the card is written again
+    fingerprint: str  # SHA-256 of everything that decides the rows or weights
+    # of recipe.yaml, with the keys that only a card shows: a change makes the card stale
+    recipe_sha256: str = ""
     complete: bool = False
-    inputs: dict[str, str] = {}  # input file or model → SHA-256; with the recipe, they make the fingerprint
-    contents: dict[str, str] = {}  # what was read from the inputs → SHA-256
+    # input file or model → SHA-256; recipe and inputs make the fingerprint
+    inputs: dict[str, str] = {}
+    contents: dict[str, str] = {}  # the part of an input that was read → SHA-256
     versions: dict[str, str] = {}  # library → version
     counts: dict[str, Any] = {}
     provenance: dict[str, Any] = {}
     files: tuple[File, ...] = ()
 
     def shards(self, config: str) -> list[File]:
-        """The data files of one config, in path order."""
-        return sorted((file for file in self.files if file.config == config), key=lambda file: file.path)
+        """Return the data files of one config, in path order."""
+        shards = [file for file in self.files if file.config == config]
+        return sorted(shards, key=lambda file: file.path)
+
+    def hash_shards(self, config: str) -> str:
+        """Return the SHA-256 over paths and checksums of a config's data files."""
+        lines = [f"{file.path} {file.sha256}\n" for file in self.shards(config)]
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     def with_files(self, files: list[File], **changes: Any) -> "Manifest":
-        """A copy with ``files`` added or replaced (by path), kept in path order, and other fields changed."""
+        """Return a copy with ``files`` added or replaced, in path order, and other changes."""
         merged = {file.path: file for file in (*self.files, *files)}
         ordered = tuple(merged[path] for path in sorted(merged))
         return self.model_copy(update={"files": ordered, **changes})
 
 
-def describe(directory: Path, path: str, **data: Any) -> File:
-    """The manifest entry of a file that is on disk now."""
-    return File(path=path, bytes=(directory / path).stat().st_size, sha256=sha256_file(directory / path), **data)
+def describe_file(directory: Path, path: str, **data: Any) -> File:
+    """Return the manifest entry of a file on disk.
+
+    ``path``: inside ``directory``. ``data``: config, split and rows of a shard.
+    """
+    full_path = directory / path
+    size = full_path.stat().st_size
+    return File(path=path, bytes=size, sha256=hash_file(full_path), **data)
 
 
-def described(path: str, content: bytes, **data: Any) -> File:
-    """The manifest entry of a file with this content."""
-    return File(path=path, bytes=len(content), sha256=hashlib.sha256(content).hexdigest(), **data)
+def describe_content(path: str, content: bytes, **data: Any) -> File:
+    """Return the manifest entry of a file with the bytes ``content``.
+
+    ``data``: config, split and rows of a shard.
+    """
+    digest = hashlib.sha256(content).hexdigest()
+    return File(path=path, bytes=len(content), sha256=digest, **data)
 
 
-def manifest_text(manifest: Manifest) -> str:
-    """manifest.json as it stands on disk and on the Hub."""
-    return json.dumps(manifest.model_dump(mode="json"), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+def format_manifest(manifest: Manifest) -> str:
+    """Return manifest.json as it stands on disk and on the Hub."""
+    values = manifest.model_dump(mode="json")
+    return json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Replace manifest.json atomically."""
-    write_text(directory / MANIFEST, manifest_text(manifest))
+    write_text(directory / MANIFEST, format_manifest(manifest))
 
 
 def read_manifest(directory: Path) -> Manifest | None:
-    """The manifest of a run directory, or None when there is none. Raises InputError when it is not one."""
-    path = regular(directory / MANIFEST)
+    """Read the manifest of a run directory; None when the directory has no manifest.
+
+    Raises InputError when ``directory`` is a file, or the manifest has another form.
+    """
+    path = require_regular_file(directory / MANIFEST)
     try:
         return Manifest.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
     except NotADirectoryError as error:
-        raise InputError(directory, "is a file", allowed="a run directory", hint="choose another") from error
+        hint = "choose another"
+        raise InputError(directory, "is a file", allowed="a run directory", hint=hint) from error
     except ValidationError as error:
         first = error.errors()[0]
-        problem, hint = f"not a manifest: {first['msg']}", "restore it, or remove the directory and make the run again"
+        problem = f"not a manifest: {first['msg']}"
+        hint = "restore it, or remove the directory and make the run again"
         if first["type"] == "extra_forbidden":
             problem = f"not a manifest of this version: unknown key {str(first['loc'][-1])!r}"
             hint = "update sts-dino, if a later version wrote it"
@@ -122,186 +163,277 @@ def read_manifest(directory: Path) -> Manifest | None:
 
 
 def require_manifest(directory: Path) -> Manifest:
-    """The manifest of a run directory. Raises InputError when it is missing."""
+    """Return the manifest of a run directory. Raises InputError when it is missing."""
     manifest = read_manifest(directory)
     if manifest is None:
-        hint = "sts-dino write RECIPE makes one of a dataset, sts-dino train RECIPE of an encoder"
-        raise InputError(directory, "is not a run directory (no manifest.json)", hint=hint)
+        raise InputError(
+            directory,
+            "is not a run directory (no manifest.json)",
+            hint="sts-dino write RECIPE makes one of a dataset, "
+            "sts-dino train RECIPE of an encoder",
+        )
     return manifest
 
 
 def require_complete(directory: Path) -> Manifest:
-    """The manifest of a finished run. Raises InputError when it is missing or unfinished."""
+    """Return the manifest of a finished run.
+
+    Raises InputError for an unfinished run and for a folder without a manifest.
+    """
     manifest = require_manifest(directory)
     if not manifest.complete:
-        hint = "run the same stage again: it resumes where it stopped"
-        raise InputError(directory, "the run is not finished", hint=hint)
+        raise InputError(
+            directory,
+            "the run is not finished",
+            hint="run the same stage again: it resumes where it stopped",
+        )
     return manifest
 
 
-def changed_files(directory: Path, manifest: Manifest) -> list[str]:
-    """Paths the manifest names that are missing on disk or have other bytes."""
-    return [
-        file.path
-        for file in manifest.files
-        if not (directory / file.path).is_file() or sha256_file(directory / file.path) != file.sha256
-    ]
+def find_changed_files(directory: Path, manifest: Manifest) -> list[str]:
+    """Find the manifest's paths that are missing on disk or whose bytes differ."""
+    changed = []
+    for file in manifest.files:
+        path = directory / file.path
+        if not path.is_file() or hash_file(path) != file.sha256:
+            changed.append(file.path)
+    return changed
 
 
 def begin(directory: Path, manifest: Manifest, recipe_yaml: str) -> Manifest:
-    """Start or resume a run: the manifest on disk when it is of the same fingerprint, else ``manifest``.
+    """Start or resume a run, and return its manifest. The caller holds ``lock_run``.
 
-    Call it with the directory ``locked``. Files damaged since are dropped from the manifest, and made anew. A whole
-    run is returned whatever versions made it; an unfinished one resumes under the versions it began with. Where
-    only keys changed that decide no row, recipe and manifest are written anew (``rewrite_recipe``).
+    A manifest on disk with the same fingerprint is resumed. Damaged files lose their entries, so
+    the run makes them again. A complete run is returned whatever library versions made it; an
+    unfinished run resumes under its own versions only. When only keys changed that decide no row,
+    recipe and manifest are written anew (``rewrite_recipe``).
 
-    Raises InputError when the directory holds a run of another recipe, of other inputs, or one begun by other versions;
-    not where nothing was made yet, because bad input stopped that run: it begins again with what was corrected.
+    Raises InputError when the directory holds a run of another recipe or of other inputs, an
+    unfinished run of other versions, or files without a manifest. A run that made nothing yet is
+    replaced: bad input stopped it, and the corrected recipe starts again.
+
+    Args:
+        directory: the run directory.
+        manifest: the manifest of a new run.
+        recipe_yaml: the resolved recipe.
     """
     for leftover in directory.rglob(".*.tmp"):  # of a killed process; the caller holds the lock
         leftover.unlink()
-    found = read_manifest(directory)
-    if found is not None and (found.fingerprint == manifest.fingerprint or has_work(directory, found)):
-        if found.fingerprint != manifest.fingerprint:
-            raise _of_another_recipe(directory, found, manifest, recipe_yaml)
-        broken = set(changed_files(directory, found))
-        if broken or not found.complete:
-            _require_versions(directory, found, manifest)
-        kept = tuple(file for file in found.files if file.path not in broken)
-        found = rewrite_recipe(directory, found, manifest.version, recipe_yaml)
-        return found if not broken else found.model_copy(update={"files": kept, "complete": False})
-    if found is None and directory.exists() and any(directory.iterdir()):
-        raise InputError(directory, "is not empty and not a run directory", hint="choose another --out")
+
+    existing = read_manifest(directory)
+    if existing is not None:
+        if existing.fingerprint == manifest.fingerprint:
+            return _resume_run(directory, existing, manifest, recipe_yaml)
+        if has_work(directory, existing):
+            raise _make_conflict_error(directory, existing, manifest, recipe_yaml)
+    elif directory.exists() and any(directory.iterdir()):
+        raise InputError(
+            directory, "is not empty and not a run directory", hint="choose another --out"
+        )
+
     make_folder(directory)
-    manifest = _of_recipe(manifest, manifest.version, recipe_yaml)
+    manifest = _with_recipe(manifest, manifest.version, recipe_yaml)
     write_manifest(directory, manifest)
     write_text(directory / RECIPE, recipe_yaml)
     return manifest
 
 
-def withdraw(directory: Path) -> None:
-    """Remove a run that ``begin`` started and that made nothing; other files stay."""
+def _resume_run(
+    directory: Path, existing: Manifest, manifest: Manifest, recipe_yaml: str
+) -> Manifest:
+    """Resume the run of the manifest ``existing``; damaged files lose their entries.
+
+    Raises InputError when files have to be made and library versions changed.
+    """
+    damaged = set(find_changed_files(directory, existing))
+    if damaged or not existing.complete:
+        _require_versions(directory, existing, manifest)
+    resumed = rewrite_recipe(directory, existing, manifest.version, recipe_yaml)
+    if not damaged:
+        return resumed
+    intact = tuple(file for file in existing.files if file.path not in damaged)
+    return resumed.model_copy(update={"files": intact, "complete": False})
+
+
+def remove_empty_run(directory: Path) -> None:
+    """Remove the files that ``begin`` wrote, and the directory if nothing else is in it."""
     for name in (MANIFEST, RECIPE):
         (directory / name).unlink(missing_ok=True)
     with suppress(OSError):  # it holds other files
         directory.rmdir()
 
 
-def base_inputs(manifest: Manifest | None) -> dict[str, str]:
-    """Of a run whose rows were appended to another's: the entry of its inputs with the fingerprint of that one."""
-    return {name: digest for name, digest in (manifest.inputs if manifest else {}).items() if name.startswith(APPENDED)}
+def get_base_inputs(manifest: Manifest | None) -> dict[str, str]:
+    """Return the manifest's input that names the run whose rows this run extended; else nothing."""
+    if manifest is None:
+        return {}
+    return {
+        name: digest for name, digest in manifest.inputs.items() if name.startswith(APPENDED_INPUT)
+    }
 
 
-def has_work(directory: Path, found: Manifest) -> bool:
-    """Whether anything was made: files in the directory, or folders beside it, where stages keep work under way."""
-    made = {path.name for path in directory.iterdir()} - {MANIFEST, RECIPE}
-    beside = directory.parent.glob(f"{glob.escape(directory.name)}.*")
-    return bool(found.complete or found.files or made or any(path.is_dir() for path in beside))
+def has_work(directory: Path, manifest: Manifest) -> bool:
+    """Whether a run made anything: files in its directory, or work folders beside it."""
+    if manifest.complete or manifest.files:
+        return True
+    names = {path.name for path in directory.iterdir()}
+    if names - {MANIFEST, RECIPE}:
+        return True
+    siblings = directory.parent.glob(f"{glob.escape(directory.name)}.*")
+    return any(path.is_dir() for path in siblings)
 
 
 def rewrite_recipe(directory: Path, manifest: Manifest, version: str, recipe_yaml: str) -> Manifest:
-    """Give a run that is on disk another recipe of its fingerprint: another version, or other keys for its card.
+    """Replace the recipe of a run on disk by another recipe with the same fingerprint.
 
-    The card that lies there is stale then: ``hub.client.publish`` refuses it. Call it with the directory ``locked``.
+    The two recipes differ in version or in keys that only a card shows. The run's card is stale
+    afterwards, and ``sts_dino.hub.client.publish`` refuses it. The caller holds ``lock_run``.
+    Returns the new manifest.
     """
-    now = _of_recipe(manifest, version, recipe_yaml)
-    if now != manifest:
-        write_manifest(directory, now)
-        if now.complete:
-            cli.say(f"{directory}: {RECIPE} changed, its rows or weights stay; the card has to be written again")
+    rewritten = _with_recipe(manifest, version, recipe_yaml)
+    if rewritten != manifest:
+        write_manifest(directory, rewritten)
+        if rewritten.complete:
+            logger.info(
+                f"{directory}: {RECIPE} changed, its rows or weights stay; the card has to be "
+                "written again"
+            )
     write_text(directory / RECIPE, recipe_yaml)
-    return now
+    return rewritten
 
 
-def _of_recipe(manifest: Manifest, version: str, recipe_yaml: str) -> Manifest:
-    return manifest.model_copy(update={"version": version, "recipe_sha256": text_sha256(recipe_yaml)})
+def _with_recipe(manifest: Manifest, version: str, recipe_yaml: str) -> Manifest:
+    changes = {"version": version, "recipe_sha256": hash_text(recipe_yaml)}
+    return manifest.model_copy(update=changes)
 
 
-def text_sha256(text: str) -> str:
-    """SHA-256 of a text file's content."""
+def hash_text(text: str) -> str:
+    """Return the SHA-256 of a text file's content."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def holds_recipe(directory: Path, manifest: Manifest) -> bool:
-    """Whether recipe.yaml is the one that the manifest names; not so between the two writes of ``rewrite_recipe``."""
+def has_current_recipe(directory: Path, manifest: Manifest) -> bool:
+    """Whether recipe.yaml has the SHA-256 in the manifest.
+
+    The two differ when a process dies between the two writes of ``rewrite_recipe``.
+    """
     path = directory / RECIPE
-    return path.is_file() and sha256_file(path) == manifest.recipe_sha256
+    return path.is_file() and hash_file(path) == manifest.recipe_sha256
 
 
-def _of_another_recipe(directory: Path, found: Manifest, now: Manifest, recipe_yaml: str) -> InputError:
-    """The error that names a changed input and up to three keys of the recipe that lies there that differ."""
-    both = sorted(found.inputs.keys() & now.inputs.keys())
-    changes = [f"{path} has changed" for path in both if found.inputs[path] != now.inputs[path]][:1]
+def _make_conflict_error(
+    directory: Path, existing: Manifest, manifest: Manifest, recipe_yaml: str
+) -> InputError:
+    """Make the error for a run of another recipe or of other inputs.
+
+    The error names one changed input and up to three changed keys of the recipe.
+    """
+    common_inputs = sorted(existing.inputs.keys() & manifest.inputs.keys())
+    changes = [
+        f"{name} has changed"
+        for name in common_inputs
+        if existing.inputs[name] != manifest.inputs[name]
+    ][:1]
     limits = {"max_bytes": 1 << 20, "max_depth": 20, "max_nodes": 50_000}
-    try:
-        kept = (directory / RECIPE).read_text(encoding="utf-8")
-        keys = changed_keys(load_yaml(kept, **limits), load_yaml(recipe_yaml, **limits))
+    # a recipe that cannot be read has no keys to compare
+    with suppress(OSError, UnicodeDecodeError, yaml.YAMLError):
+        existing_yaml = (directory / RECIPE).read_text(encoding="utf-8")
+        existing_tree = load_yaml(existing_yaml, **limits)
+        keys = describe_changed_keys(existing_tree, load_yaml(recipe_yaml, **limits))
         changes += [change for change in keys if not change.startswith("version ")][:3]
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
-        pass
-    what = "; ".join([f"holds a run of another recipe or of other inputs ({found.name} v{found.version}", *changes])
+    run = f"{existing.name} v{existing.version}"
+    details = "; ".join([run, *changes])
     hint = "choose another --out, or remove the directory to start again"
-    if found.complete and found.kind == "dataset":
+    if existing.complete and existing.kind == "dataset":
         hint += "; --append adds rows to a finished dataset"
-    return InputError(directory, f"{what})", hint=hint)
+    problem = f"holds a run of another recipe or of other inputs ({details})"
+    return InputError(directory, problem, hint=hint)
 
 
-def changed_keys(kept: Any, given: Any) -> list[str]:
-    """The keys of two recipes, as plain values, that differ: ``KEY VALUE there, VALUE now``, keys joined by dots."""
-    return [f"{key} {words}" for key, words in changed_values(kept, given).items()]
+def describe_changed_keys(recipe: Any, new_recipe: Any) -> list[str]:
+    """List the keys of two recipes that differ: ``KEY VALUE there, VALUE now``."""
+    return [f"{key} {change}" for key, change in compare_values(recipe, new_recipe).items()]
 
 
-def changed_values(before: Any, now: Any) -> dict[str, str]:
-    """Keys of two trees, joined by dots, whose values differ → ``5 there, 10 now``."""
-    there, here = dict(_leaves(before)), dict(_leaves(now))
-    keys = [key for key in {**there, **here} if key and there.get(key) != here.get(key)]
-    return {key: f"{_in_words(there.get(key))} there, {_in_words(here.get(key))} now" for key in keys}
+def compare_values(tree: Any, new_tree: Any) -> dict[str, str]:
+    """Map each key whose values differ in two trees, joined by dots, to ``5 there, 10 now``."""
+    values = dict(_iter_leaves(tree))
+    new_values = dict(_iter_leaves(new_tree))
+    changes = {}
+    for key in values | new_values:
+        value = values.get(key)
+        new_value = new_values.get(key)
+        if key and value != new_value:
+            changes[key] = f"{_format_value(value)} there, {_format_value(new_value)} now"
+    return changes
 
 
-def _leaves(tree: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value that is not a collection, under its keys joined by dots."""
-    if not isinstance(tree, dict | list):
-        yield place, tree
+def _iter_leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (keys joined by dots, value) of every value that is not a list or mapping."""
+    if isinstance(tree, list):
+        tree = dict(enumerate(tree))
+    if not isinstance(tree, dict):
+        yield path, tree
         return
-    for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
-        yield from _leaves(value, f"{place}.{key}".removeprefix("."))
+    for key, value in tree.items():
+        yield from _iter_leaves(value, f"{path}.{key}".removeprefix("."))
 
 
-def _in_words(value: Any) -> str:
+def _format_value(value: Any) -> str:
     text = "unset" if value is None else repr(value)
     return text if len(text) <= 60 else f"{text[:60]}..."
 
 
-def _require_versions(directory: Path, found: Manifest, now: Manifest) -> None:
-    """Raise InputError when an unfinished run was begun by other versions: no version could make its bytes again."""
-    names = sorted(found.versions.keys() | now.versions.keys())
-    differ = [name for name in names if found.versions.get(name) != now.versions.get(name)]
-    if differ:
-        changes = ", ".join(f"{name} {found.versions.get(name)}, now {now.versions.get(name)}" for name in differ)
-        hint = "go back to those versions to finish it, choose another --out, or remove the directory to start again"
-        raise InputError(directory, f"holds an unfinished run begun by other versions ({changes})", hint=hint)
+def _require_versions(directory: Path, existing: Manifest, manifest: Manifest) -> None:
+    """Raise InputError when library versions changed since an unfinished run began.
+
+    Rows of two versions in one run could not be reproduced.
+    """
+    changes = []
+    for name in sorted(existing.versions.keys() | manifest.versions.keys()):
+        old_version = existing.versions.get(name)
+        new_version = manifest.versions.get(name)
+        if old_version != new_version:
+            changes.append(f"{name} {old_version}, now {new_version}")
+    if changes:
+        raise InputError(
+            directory,
+            f"holds an unfinished run begun by other versions ({', '.join(changes)})",
+            hint="go back to those versions to finish it, choose another --out, or remove the "
+            "directory to start again",
+        )
 
 
 @contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """Hold the run directory for this process. Raises RunError when another process holds it, and InputError for a
-    work folder beside it that is a symbolic link.
+def lock_run(directory: Path) -> Iterator[None]:
+    """Keep other processes off the run directory while the block runs.
 
-    The lock is a file beside the directory, which goes with the process that made it, unless that is killed.
+    The lock is the file ``NAME.lock`` beside the directory. The file is removed at the end; a
+    killed process leaves the file behind, unlocked. Raises RunError when another process holds the
+    lock, InputError for a work folder that is a symbolic link, and OSError when the lock file
+    cannot be made.
     """
-    for beside in (directory.with_name(f"{directory.name}.{ending}") for ending in WORK if directory.name):
-        if beside.is_symlink():  # others' files may be there
-            raise InputError(beside, "is a symbolic link", allowed="a folder", hint="remove the link")
+    for suffix in UNFINISHED_SUFFIXES if directory.name else ():
+        work_folder = directory.with_name(f"{directory.name}.{suffix}")
+        if work_folder.is_symlink():  # others' files may be there
+            raise InputError(
+                work_folder, "is a symbolic link", allowed="a folder", hint="remove the link"
+            )
     path = directory.parent / f"{directory.name}.lock"
     make_folder(directory.parent)
-    path.touch()  # an OSError says why it cannot be made; filelock would take it for one that another process holds
+    # touch raises OSError with the reason; filelock would report a lock of another process
+    path.touch()
     lock = FileLock(path)
     try:
-        lock.acquire(timeout=PATIENCE)
+        lock.acquire(timeout=LOCK_TIMEOUT_SECONDS)
     except Timeout as error:
-        raise RunError(directory, "another process is working on this run", hint="wait for it, or stop it") from error
+        raise RunError(
+            directory, "another process is working on this run", hint="wait for it, or stop it"
+        ) from error
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)  # while it is held: who opened it meanwhile finds it nameless, and makes its own
+        # The file is removed before its lock is released. A process that waits for the lock then
+        # finds that the file has no name any more, and makes a new file.
+        path.unlink(missing_ok=True)
         lock.release()

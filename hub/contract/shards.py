@@ -1,4 +1,7 @@
-"""Rows to zstd parquet with an explicit schema and back; a shard is there whole or not at all (``hub.durable``)."""
+"""Shards: rows written to zstd parquet files with an explicit schema, and read back.
+
+A shard appears on disk whole or not at all (``sts_dino.hub.durable``).
+"""
 
 import csv
 import io
@@ -6,52 +9,131 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import yaml
 
-from hub.durable import fsync, make_folder, named_in_errors, write_bytes
-from hub.errors import InputError, StsDinoError
-from hub.untrusted import first_line
+from sts_dino.hub.contract.schema import SPLITS, get_base_config
+from sts_dino.hub.durable import (
+    make_folder,
+    name_in_errors,
+    sync_to_disk,
+    write_bytes,
+    write_text,
+)
+from sts_dino.hub.errors import InputError, StsDinoError
+from sts_dino.hub.untrusted import get_first_line
 
 if TYPE_CHECKING:
-    from datasets import Features  # a second to import; its arrow schema keeps class names in a file's metadata
+    from datasets import (
+        Features,  # a second to import; its arrow schema keeps class names in a file's metadata
+    )
 
-AGAIN = "run the stage that makes it again"
-ROW_GROUP = 5_000
-ROW_GROUP_BYTES = 64 << 20  # in memory; the Hub's viewer reads whole groups and wants them below 100 MB
-ROWS_PER_FILE = 20_000  # of a config whose files are not shards of the work; whole row groups
+    from sts_dino.hub.contract.run_dir import Manifest
+
+RERUN_HINT = "run the stage that makes it again"
+ROW_GROUP_ROWS = 5_000
+# in memory: the Hub's viewer reads whole groups, of at most 100 MB
+ROW_GROUP_BYTES = 64 << 20
+ROWS_PER_FILE = 20_000  # a multiple of ROW_GROUP_ROWS
 
 
-def shard_path(config: str, split: str, index: int, total: int) -> str:
-    """Path of a shard inside its repo, in the Hub's usual form (``index`` counts from 0)."""
+# ``load_dataset(RUN_DIR)`` reads configs from this file and from the card; it is not published
+LOADING_FILE = ".huggingface.yaml"
+
+
+def write_loading_file(directory: Path, manifest: "Manifest", config_names: Sequence[str]) -> None:
+    """Write the file by which ``load_dataset(RUN_DIR)`` works before the run has a card.
+
+    Args:
+        directory: the run directory.
+        manifest: names the shards.
+        config_names: the recipe's configs, in order.
+    """
+    tree = {"configs": describe_configs(manifest, config_names)}
+    write_text(directory / LOADING_FILE, yaml.safe_dump(tree, sort_keys=False))
+
+
+def describe_configs(manifest: "Manifest", config_names: Sequence[str]) -> list[dict[str, Any]]:
+    """Describe the configs that have rows, in the form that ``datasets`` reads from a card.
+
+    Args:
+        manifest: names the shards.
+        config_names: the recipe's configs, in order.
+
+    A split with empty shards lists the paths of its other shards instead of a pattern, because
+    datasets 5.2 cannot read a parquet file without rows.
+    """
+    configs: list[dict[str, Any]] = []
+    for config in config_names:
+        shards = manifest.shards(config)
+        data_files: list[dict[str, Any]] = []
+        for split in SPLITS:
+            paths = [shard.path for shard in shards if shard.split == split and shard.rows]
+            all_count = sum(shard.split == split for shard in shards)
+            pattern = f"data/{config}/{split}-*.parquet"
+            if paths:
+                path = pattern if len(paths) == all_count else paths
+                data_files.append({"split": split, "path": path})
+        if data_files:
+            configs.append({"config_name": config, "data_files": data_files})
+    default = choose_default_config([entry["config_name"] for entry in configs], config_names)
+    for entry in configs:
+        if entry["config_name"] == default:
+            entry["default"] = True
+    return configs
+
+
+def choose_default_config(existing: Sequence[str], config_names: Sequence[str]) -> str | None:
+    """Choose the recipe's first config or, until that has rows, the first raw one.
+
+    Args:
+        existing: the configs that have rows, in the recipe's order.
+        config_names: the recipe's configs, in order.
+
+    Without a raw config the first of ``existing`` is chosen; None when ``existing`` is empty.
+    """
+    if not existing or existing[0] == config_names[0]:
+        return next(iter(existing), None)
+    raw = [config for config in existing if get_base_config(config) == "raw"]
+    return raw[0] if raw else existing[0]
+
+
+def format_shard_path(config: str, split: str, index: int, total: int) -> str:
+    """Return the Hub's path of shard ``index`` (from 0) of ``total``, inside its repository."""
     return f"data/{config}/{split}-{index:05d}-of-{total:05d}.parquet"
 
 
 def write_shard(path: Path, rows: Sequence[dict[str, Any]], features: "Features") -> None:
-    """Write rows as one zstd parquet file. The bytes depend on the rows and the library versions only."""
-    write_bytes(path, shard_bytes(rows, features))
+    """Write rows as one zstd parquet file, atomically.
+
+    The bytes depend on the rows, the features and the library versions only.
+    """
+    write_bytes(path, encode_shard(rows, features))
 
 
-def shard_bytes(rows: Sequence[dict[str, Any]], features: "Features") -> bytes:
-    """Rows as the content of one zstd parquet file."""
-    table, content = pa.Table.from_pylist(list(rows), schema=features.arrow_schema), io.BytesIO()
+def encode_shard(rows: Sequence[dict[str, Any]], features: "Features") -> bytes:
+    """Encode rows as the content of one zstd parquet file."""
+    table = pa.Table.from_pylist(list(rows), schema=features.arrow_schema)
+    content = io.BytesIO()
     with pq.ParquetWriter(content, table.schema, compression="zstd") as writer:
-        for group in row_groups(table):
+        for group in split_row_groups(table):
             writer.write_table(group)
     return content.getvalue()
 
 
-def row_groups(table: pa.Table) -> Iterator[pa.Table]:
-    """The row groups of a table: each ``ROW_GROUP`` rows, or a part of them where their texts are so long.
+def split_row_groups(table: pa.Table) -> Iterator[pa.Table]:
+    """Split a table into row groups of at most ``ROW_GROUP_ROWS`` rows.
 
-    A part is half the rows, again and again until it has ``ROW_GROUP_BYTES`` or is a single row.
+    A group of more than ``ROW_GROUP_BYTES`` is halved until it fits or is a single row.
     """
     start = 0
     while start < len(table):
-        group = table.slice(start, ROW_GROUP - start % ROW_GROUP)
+        group = table.slice(start, ROW_GROUP_ROWS - start % ROW_GROUP_ROWS)
         while group.nbytes > ROW_GROUP_BYTES and len(group) > 1:
             group = group.slice(0, len(group) // 2)
         yield group
@@ -59,36 +141,62 @@ def row_groups(table: pa.Table) -> Iterator[pa.Table]:
 
 
 def read_shard(shard: Path | bytes, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """The rows of one shard (a path, or the file's content), in order; all columns or those named."""
+    """Read the rows of a shard, in order.
+
+    Raises InputError when the shard is damaged. ``shard``: a path, or the file's bytes.
+    ``columns``: the columns to read; None reads all.
+    """
     return read_table(shard, columns).to_pylist()
 
 
 def read_table(shard: Path | bytes, columns: Sequence[str] | None = None) -> pa.Table:
-    """One shard as a table. Raises InputError when it is damaged."""
-    place, source = ("a shard", pa.BufferReader(shard)) if isinstance(shard, bytes) else (str(shard), shard)
-    with reading_rows(place, AGAIN):
+    """Read one shard as a table, as ``read_shard`` does."""
+    name = "a shard" if isinstance(shard, bytes) else str(shard)
+    source = pa.BufferReader(shard) if isinstance(shard, bytes) else shard
+    with convert_reader_errors(name, RERUN_HINT):
         return pq.ParquetFile(source).read(columns=None if columns is None else list(columns))
 
 
-def shard_tables(shard: Path, rows: int, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-    """A shard as tables of at most ``rows`` rows, in order. Raises InputError when it is missing or damaged."""
-    with reading_rows(shard, AGAIN), pq.ParquetFile(shard) as file:
+def iter_shard_tables(
+    shard: Path, rows: int, columns: Sequence[str] | None = None
+) -> Iterator[pa.Table]:
+    """Yield a shard as tables of at most ``rows`` rows, in order.
+
+    Raises InputError when it is missing or damaged.
+    """
+    with convert_reader_errors(shard, RERUN_HINT), pq.ParquetFile(shard) as file:
         for batch in file.iter_batches(rows, columns=None if columns is None else list(columns)):
             yield pa.Table.from_batches([batch])
 
 
-def parquet_schema(path: Path) -> pa.Schema:
-    """The columns of a parquet file; its rows are not read."""
-    with reading_rows(path, AGAIN):
+def read_parquet_schema(path: Path) -> pa.Schema:
+    """Read the columns of a parquet file, without its rows."""
+    with convert_reader_errors(path, RERUN_HINT):
         return pq.read_schema(path)
 
 
-class Parts:
-    """Rows of one config and split on their way to files of ``rows_per_file`` rows (None: one file).
+@dataclass
+class PartFile:
+    """An unfinished file under its hidden name, and the number of rows in it."""
 
-    Rows wait for a row group to be full, and never more. A file's name says how many there are, which is known at the
-    end: files are written under hidden names, and ``finish`` gives them theirs, counting from ``first``. ``discard``
-    removes what was not finished.
+    path: Path
+    rows: int = 0
+
+
+class Parts:
+    """Writer of one config and split to parquet files below ``directory``/data.
+
+    Rows wait until they fill a row group, so at most one group is in memory. A file's name holds
+    the number of files, which is unknown before the end. So files are written under hidden names,
+    ``finish`` renames them, and ``discard`` removes them instead.
+
+    Args:
+        directory: the run directory.
+        config: the name of the config.
+        split: the name of the split.
+        features: the columns of the rows.
+        rows_per_file: rows after which a new file begins; None writes one file.
+        first: number of the first file, where earlier files exist.
     """
 
     def __init__(
@@ -100,93 +208,119 @@ class Parts:
         rows_per_file: int | None = ROWS_PER_FILE,
         first: int = 0,
     ):
-        self.config, self.split = config, split
-        self._folder, self._schema = directory / "data" / config, features.arrow_schema
-        self._rows_per_file, self._first = rows_per_file, first
+        self.config = config
+        self.split = split
+        self._folder = directory / "data" / config
+        self._schema = features.arrow_schema
+        self._rows_per_file = rows_per_file
+        self._first = first
         self._waiting = list[dict[str, Any]]()
-        self._open: pq.ParquetWriter | None = None
-        self._files = list[tuple[Path, int]]()  # hidden path, rows so far
+        self._writer: pq.ParquetWriter | None = None  # of the last file
+        self._files = list[PartFile]()
 
     def add(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Append rows."""
+        """Append rows; full row groups are written."""
         self._waiting += rows
-        while len(self._waiting) >= ROW_GROUP:
+        while len(self._waiting) >= ROW_GROUP_ROWS:
             self._write_group()
 
     def finish(self) -> list[tuple[str, int]]:
-        """Write the rest and name the files: (path inside the repo, rows) of each. No rows, no file."""
+        """Write the waiting rows, rename the files and return (path, rows) of each file.
+
+        Paths are inside the repository. Without rows the list is empty.
+        """
         if self._waiting:
             self._write_group()
         self._close()
-        total, done = self._first + len(self._files), []
-        for index, (hidden, rows) in enumerate(self._files, start=self._first):
-            path = shard_path(self.config, self.split, index, total)
-            hidden.replace(self._folder / Path(path).name)
-            done.append((path, rows))
-        if done:
-            fsync(self._folder)
+        total = self._first + len(self._files)
+        finished = []
+        for index, file in enumerate(self._files, start=self._first):
+            path = format_shard_path(self.config, self.split, index, total)
+            file.path.replace(self._folder / Path(path).name)
+            finished.append((path, file.rows))
+        if finished:
+            sync_to_disk(self._folder)
         self._files = []
-        return done
+        return finished
 
     def discard(self) -> None:
-        """Remove the files that have no name yet."""
-        for hidden, _ in self._files:
-            hidden.unlink(missing_ok=True)
+        """Remove the files that ``finish`` has not renamed."""
+        for file in self._files:
+            file.path.unlink(missing_ok=True)
 
     def _write_group(self) -> None:
-        group = pa.Table.from_pylist(self._waiting[:ROW_GROUP], schema=self._schema)
-        self._waiting = self._waiting[ROW_GROUP:]
-        if self._open is None:
-            make_folder(self._folder)
-            hidden = self._folder / f".{self.split}-{self._first + len(self._files):05d}.{os.getpid()}.tmp"
-            self._files.append((hidden, 0))
-            self._open = pq.ParquetWriter(hidden, self._schema, compression="zstd")
-        hidden, rows = self._files[-1]
-        with named_in_errors(hidden):
-            for part in row_groups(group):
-                self._open.write_table(part)
-        self._files[-1] = hidden, rows + len(group)
-        if self._rows_per_file and rows + len(group) >= self._rows_per_file:
+        """Write one row group of waiting rows to the open file, or to a new file."""
+        group = pa.Table.from_pylist(self._waiting[:ROW_GROUP_ROWS], schema=self._schema)
+        self._waiting = self._waiting[ROW_GROUP_ROWS:]
+        if self._writer is None:
+            self._writer = self._open_file()
+        file = self._files[-1]
+        with name_in_errors(file.path):
+            for part in split_row_groups(group):
+                self._writer.write_table(part)
+        file.rows += len(group)
+        if self._rows_per_file and file.rows >= self._rows_per_file:
             self._close()
 
+    def _open_file(self) -> pq.ParquetWriter:
+        make_folder(self._folder)
+        index = self._first + len(self._files)
+        path = self._folder / f".{self.split}-{index:05d}.{os.getpid()}.tmp"
+        self._files.append(PartFile(path))
+        return pq.ParquetWriter(path, self._schema, compression="zstd")
+
     def _close(self) -> None:
-        if self._open is not None:
-            with named_in_errors(self._files[-1][0]):
-                self._open.close()
-                fsync(self._files[-1][0])
-        self._open = None
+        if self._writer is not None:
+            path = self._files[-1].path
+            with name_in_errors(path):
+                self._writer.close()
+                sync_to_disk(path)
+        self._writer = None
 
 
-RESTORE = "restore the file, or take another"
-_OF_READERS = (pa.ArrowException, UnicodeDecodeError, csv.Error, EOFError, RecursionError)  # cut; nested too deep
+RESTORE_HINT = "restore the file, or take another"
+# EOFError: a .gz was cut; RecursionError: JSON is nested too deep
+_READER_ERRORS = (pa.ArrowException, UnicodeDecodeError, csv.Error, EOFError, RecursionError)
 
 
-def unreadable_kinds(*more: type[Exception]) -> tuple[type[Exception], ...]:
-    """The errors that readers raise over damaged bytes, ``datasets``' where anything has imported it, and ``more``."""
+def list_reader_errors(*more: type[Exception]) -> tuple[type[Exception], ...]:
+    """List the exceptions that readers raise over damaged bytes, and ``more``.
+
+    The exceptions of ``datasets`` are added when the library is already imported.
+    """
     library = sys.modules.get("datasets.exceptions")
-    return (*_OF_READERS, *((library.DatasetsError,) if library else ()), *more)
+    if library is None:
+        return (*_READER_ERRORS, *more)
+    return (*_READER_ERRORS, library.DatasetsError, *more)
 
 
 @contextmanager
-def reading_rows(place: object, hint: str | None = RESTORE) -> Iterator[None]:
-    """Turn what parquet, CSV and JSON readers raise over damaged bytes into InputError that names ``place``.
+def convert_reader_errors(place: object, hint: str | None = RESTORE_HINT) -> Iterator[None]:
+    """Convert the errors of parquet, CSV and JSON readers over damaged bytes to InputError.
 
-    A failing Hub, disk or memory is another matter and passes.
+    Errors of a Hub, a disk or memory are raised unchanged. ``place``: the data that the error
+    names. ``hint``: the remedy of the error.
     """
     import httpx2
 
     try:
         yield
-    except unreadable_kinds(OSError) as error:
+    except list_reader_errors(OSError) as error:
         passing = ConnectionError | httpx2.HTTPError | MemoryError | StsDinoError
-        for cause in (error, error.__cause__):  # pyarrow's OSError has no number for pages it cannot unpack
-            if isinstance(cause, passing) or (isinstance(cause, OSError) and cause.errno is not None):
+        for cause in (error, error.__cause__):
+            # pyarrow's OSError has no number for pages it cannot unpack
+            is_disk_failure = isinstance(cause, OSError) and cause.errno is not None
+            if cause is not None and (is_disk_failure or isinstance(cause, passing)):
                 raise cause from None
-        raise unreadable(error, place, hint) from error
+        raise make_reading_error(error, place, hint) from error
 
 
-def unreadable(error: BaseException, place: object, hint: str | None = RESTORE) -> InputError:
-    """The one-line error for rows whose reader failed."""
+def make_reading_error(
+    error: BaseException, place: object, hint: str | None = RESTORE_HINT
+) -> InputError:
+    """Make the one-line error for rows whose reader failed."""
     if type(error) is FileNotFoundError:  # the libraries derive errors of their own from it
         return InputError(place, "no such file", hint=hint)
-    return InputError(place, f"cannot be read: {first_line(error.__cause__ or error)}", hint=hint)
+    return InputError(
+        place, f"cannot be read: {get_first_line(error.__cause__ or error)}", hint=hint
+    )

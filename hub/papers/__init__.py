@@ -1,7 +1,7 @@
-"""The papers' result tables (``hub/papers/data/*.yaml``): every printed number, with its source and what it measures.
+"""The papers' result tables (``hub/papers/data/*.yaml``): every printed number and its source.
 
-A column names the task of ours whose protocol is the column's, or says why there is none: only with a task may its
-numbers stand beside ours. Scores are x 100 unless the metric is ``share``.
+A column names the task of ours whose protocol is the column's, or says why there is none: only with
+a task may its numbers stand beside ours. Scores are x 100 unless the metric is ``share``.
 """
 
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ from typing import Annotated, Literal, TypeVar
 import yaml
 from pydantic import Field
 
-from hub.contract.results import Finite, Frozen
-from hub.errors import InputError
+from sts_dino.hub.contract.results import Finite, Frozen
+from sts_dino.hub.errors import InputError
 
 FOLDER = Path(__file__).with_name("data")
 Key = TypeVar("Key")
@@ -22,10 +22,11 @@ Metric = Literal["spearman", "pearson", "accuracy", "f1", "recall", "mean", "sha
 
 
 class Column(Frozen):
-    """A column: its name in the paper, its metric, and our ``task`` of the same protocol or the ``reason`` for none.
+    """A column: its name in the paper, its metric, and our task of the same protocol.
 
-    ``average``: a name of ``eval.tasks.registry``, for a mean over tasks. ``mean_of``: the columns whose mean it is;
-    columns in brackets count as one, their own mean.
+    ``task``: None where there is none, for a ``reason``. ``average``: a name of
+    ``sts_dino.eval.tasks.registry``, for a mean over tasks. ``mean_of``: the columns whose mean it
+    is; columns in brackets count as one, their own mean.
     """
 
     name: str
@@ -37,7 +38,10 @@ class Column(Frozen):
 
 
 class Row(Frozen):
-    """A printed row, one value a column (None: not printed). ``doubt`` says what is uncertain about it."""
+    """A printed row: one value a column, None where nothing is printed.
+
+    ``doubt`` says what is uncertain about it.
+    """
 
     name: str
     group: str = ""
@@ -55,24 +59,30 @@ class Table(Frozen):
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
 
-    def row(self, name: str) -> Row:
-        """The row called ``name``. Raises InputError with the names there are."""
-        return _found(name, {row.name: row for row in self.rows}, f"table {self.number}", "row")
+    def find_row(self, name: str) -> Row:
+        """Return the row called ``name``. Raises InputError with the names there are."""
+        rows = {row.name: row for row in self.rows}
+        return _find_item(name, rows, f"table {self.number}", "row")
 
-    def printed(self, row: Row) -> dict[str, float]:
-        """Column → value, for every value the row has."""
-        return {column.name: value for column, value in self._values(row)}
+    def get_values(self, row: Row) -> dict[str, float]:
+        """Return column → value, for every value the row has."""
+        return {column.name: value for column, value in self._list_values(row)}
 
-    def scores(self, row: Row) -> dict[tuple[str, str], float]:
-        """(task of ours, metric) → value, for every column whose protocol is ours."""
-        return {(column.task, column.metric): value for column, value in self._values(row) if column.task is not None}
+    def get_task_scores(self, row: Row) -> dict[tuple[str, str], float]:
+        """Return (task of ours, metric) → value, for every column whose protocol is ours."""
+        return {
+            (column.task, column.metric): value
+            for column, value in self._list_values(row)
+            if column.task is not None
+        }
 
-    def _values(self, row: Row) -> list[tuple[Column, float]]:
-        return [(column, value) for column, value in zip(self.columns, row.values, strict=True) if value is not None]
+    def _list_values(self, row: Row) -> list[tuple[Column, float]]:
+        columns = zip(self.columns, row.values, strict=True)
+        return [(column, value) for column, value in columns if value is not None]
 
 
 class Paper(Frozen):
-    """A paper's result tables; ``cite`` is how a table names it, ``version`` which text was read."""
+    """A paper's result tables; ``cite`` is its name in tables, ``version`` the text read."""
 
     key: str
     cite: str
@@ -80,29 +90,33 @@ class Paper(Frozen):
     version: str
     tables: tuple[Table, ...]
 
-    def table(self, number: int) -> Table:
-        """Table ``number``. Raises InputError with the numbers there are."""
-        return _found(number, {table.number: table for table in self.tables}, self.key, "table")
+    def find_table(self, number: int) -> Table:
+        """Return table ``number``. Raises InputError with the numbers there are."""
+        tables = {table.number: table for table in self.tables}
+        return _find_item(number, tables, self.key, "table")
 
-    def source(self, table: Table) -> str:
-        """Where a table stands: paper, section and number."""
-        where = "appendix" if table.section.isalpha() else "section"
-        return f"{self.cite}, {where} {table.section}, table {table.number}"
+    def name_source(self, table: Table) -> str:
+        """Return where a table stands: paper, section and number."""
+        part = "appendix" if table.section.isalpha() else "section"
+        return f"{self.cite}, {part} {table.section}, table {table.number}"
 
 
 @cache
-def papers() -> dict[str, Paper]:
-    """Every paper, by key."""
-    texts = [path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("*.yaml"))]
-    return {paper.key: paper for paper in (Paper.model_validate(yaml.safe_load(text)) for text in texts)}
+def load_papers() -> dict[str, Paper]:
+    """Load every paper, by key."""
+    papers = {}
+    for path in sorted(FOLDER.glob("*.yaml")):
+        paper = Paper.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+        papers[paper.key] = paper
+    return papers
 
 
 def find_paper(key: str) -> Paper:
-    """The paper called ``key``. Raises InputError with the keys there are."""
-    return _found(key, papers(), "reference", "paper")
+    """Return the paper called ``key``. Raises InputError with the keys there are."""
+    return _find_item(key, load_papers(), "reference", "paper")
 
 
-def _found(name: Key, items: Mapping[Key, Item], place: str, what: str) -> Item:
+def _find_item(name: Key, items: Mapping[Key, Item], source: str, kind: str) -> Item:
     if name not in items:
-        raise InputError(place, f"has no {what} {name!r}", allowed=list(items))
+        raise InputError(source, f"has no {kind} {name!r}", allowed=list(items))
     return items[name]

@@ -1,14 +1,5 @@
-"""Set before anything imports a Hub client: no test may leave this machine."""
+"""No test may leave this machine, nor see what its user set or downloaded."""
 
-import os
+from isolation import isolate_environment
 
-os.environ |= {
-    "HF_HUB_DISABLE_XET": "1",  # in this process only, see local_hub.py
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-    "HF_HUB_DISABLE_UPDATE_CHECK": "1",
-    "HF_UPDATE_DOWNLOAD_COUNTS": "0",
-    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    "NO_PROXY": "127.0.0.1,localhost",
-    "OMP_NUM_THREADS": "1",
-}
+isolate_environment()

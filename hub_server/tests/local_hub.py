@@ -1,9 +1,10 @@
-"""A running local Hub for tests, and small ways to look at it. Use it with ``pytest_plugins = ["local_hub"]``.
+"""A running local Hub for tests; use it with ``pytest_plugins = ["local_hub"]``.
 
-PYTEST_DONT_REWRITE: the tests import its functions before pytest loads it as a plugin.
-The client library reads its environment when it is first imported, so ``conftest.py`` sets it. In this process clients
-upload by LFS, which older clients and ``BytesIO`` objects use everywhere; default settings, and so Xet, are tested in
-processes of their own: the threads of ``hf_xet`` and a test process that forks do not go together.
+PYTEST_DONT_REWRITE: the tests import its functions before pytest loads it as a plugin. The client
+library reads its environment when it is first imported, so ``conftest.py`` sets it. In this process
+clients upload by LFS, which older clients and ``BytesIO`` objects use everywhere; default settings,
+and so Xet, are tested in processes of their own: the threads of ``hf_xet`` and a test process that
+forks do not go together.
 """
 
 import hashlib
@@ -33,8 +34,10 @@ class Answer(NamedTuple):
         return json.loads(self.body)
 
 
-def ask(hub: LocalHub, method: str, path: str, body=None, *, token: str | None = None, **headers: str) -> Answer:
-    """One plain HTTP request; ``headers`` are spelt with underscores. The path is sent exactly as given."""
+def ask(
+    hub: LocalHub, method: str, path: str, body=None, *, token: str | None = None, **headers: str
+) -> Answer:
+    """Send a plain HTTP request with this very path; ``headers`` are spelt with underscores."""
     sent = {name.replace("_", "-"): value for name, value in headers.items()}
     if token:
         sent["Authorization"] = f"Bearer {token}"
@@ -51,7 +54,9 @@ def ask(hub: LocalHub, method: str, path: str, body=None, *, token: str | None =
 
 def commit_body(*items: tuple[str, dict], summary: str = "a commit", **header: str) -> bytes:
     lines = [("header", {"summary": summary, "description": "", **header}), *items]
-    return b"".join(json.dumps({"key": key, "value": value}).encode() + b"\n" for key, value in lines)
+    return b"".join(
+        json.dumps({"key": key, "value": value}).encode() + b"\n" for key, value in lines
+    )
 
 
 def file_line(path: str, content: str) -> tuple[str, dict]:
@@ -71,38 +76,62 @@ def send_large(hub: LocalHub, repo: str, content: bytes, token: str = "") -> tup
     href = upload_address(hub, repo, oid, len(content), token)
     if href:
         assert ask(hub, "PUT", href, content).status == 200
-    return "lfsFile", {"path": f"{oid[:10]}.bin", "algo": "sha256", "oid": oid, "size": len(content)}
+    return "lfsFile", {
+        "path": f"{oid[:10]}.bin",
+        "algo": "sha256",
+        "oid": oid,
+        "size": len(content),
+    }
 
 
 def upload_address(hub: LocalHub, repo: str, oid: str, size: int, token: str = "") -> str:
-    """The signed address for the upload of a large file in one piece; empty when the repo has the file."""
+    """Return the signed upload address of a large file; empty when the repo has the file."""
     asked = {"operation": "upload", "transfers": ["basic"], "objects": [{"oid": oid, "size": size}]}
-    answer = ask(hub, "POST", f"/datasets/{repo}.git/info/lfs/objects/batch", asked, token=token or hub.token)
+    answer = ask(
+        hub, "POST", f"/datasets/{repo}.git/info/lfs/objects/batch", asked, token=token or hub.token
+    )
     assert answer.status == 200, answer.body
     (found,) = answer.json()["objects"]
-    return found["actions"]["upload"]["href"].removeprefix(hub.endpoint) if "actions" in found else ""
+    return (
+        found["actions"]["upload"]["href"].removeprefix(hub.endpoint) if "actions" in found else ""
+    )
 
 
-def post_commit(hub: LocalHub, repo: str, *items: tuple[str, dict], token: str = "", **header: str) -> Answer:
+def post_commit(
+    hub: LocalHub, repo: str, *items: tuple[str, dict], token: str = "", **header: str
+) -> Answer:
     """Commit to the branch main of a dataset, without the checks of the client."""
     body = commit_body(*items, **header)
     return ask(hub, "POST", f"/api/datasets/{repo}/commit/main", body, token=token or hub.token)
 
 
 def run_client(hub: LocalHub, home: Path, script: str, *words: str) -> object:
-    """Run a script under the client libraries' default settings, with ``home`` as its cache; what it prints as JSON."""
+    """Run a script with the clients' default settings and ``home`` as cache; return its JSON."""
     home.mkdir(exist_ok=True)
     environment = hub.client_environment(home)
     assert not any("XET" in key for key in environment)
     command = [sys.executable, "-c", script, *words]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=home, timeout=300)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, cwd=home, timeout=300
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def mint(hub: LocalHub, user: str, role: str) -> str:
     """A token of another user, made while the Hub runs."""
-    command = [sys.executable, "-m", "hub_server", "token", "--root", str(hub.root), "--role", role, "--user", user]
+    command = [
+        sys.executable,
+        "-m",
+        "hub_server",
+        "token",
+        "--root",
+        str(hub.root),
+        "--role",
+        role,
+        "--user",
+        user,
+    ]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     assert Path(printed).stat().st_mode & 0o777 == 0o600
     return Path(printed).read_text()

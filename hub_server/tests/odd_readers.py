@@ -1,4 +1,4 @@
-"""A reader of pages that misbehaves as an untrusted file might make it; a limited child process imports it."""
+"""A reader that misbehaves as an untrusted file might make it; a limited child imports it."""
 
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""What docs/hub_server.md says of every method of HfApi, held against the client library and a running Hub."""
+"""The methods of HfApi in docs/hub_server.md agree with the client library and a running Hub."""
 
 import inspect
 import re
@@ -25,14 +25,32 @@ PAGES = {section: promised(section) for section in ("Served", "Not served", "Not
 
 
 def test_the_page_names_each_method_once():
-    methods = {name for name, member in inspect.getmembers(HfApi, callable) if not name.startswith("_")}
+    methods = {
+        name for name, member in inspect.getmembers(HfApi, callable) if not name.startswith("_")
+    }
     named = [name for names in PAGES.values() for name in names]
-    assert len(named) == len(set(named)), sorted(name for name in set(named) if named.count(name) > 1)
-    version, new, gone = huggingface_hub.__version__, sorted(methods - set(named)), sorted(set(named) - methods)
-    hint = "name them in docs/hub_server.md and, when they are served, use them in hub_server/tests/hub_calls.py"
-    assert not new, f"huggingface_hub {version} has methods that docs/hub_server.md does not know: {new}; {hint}"
-    assert not gone, f"huggingface_hub {version} no longer has {gone}: strike them from docs/hub_server.md"
-    assert SERVED.keys() == set(PAGES["Served"]), "each served method needs a check in hub_server/tests/hub_calls.py"
+    assert len(named) == len(set(named)), sorted(
+        name for name in set(named) if named.count(name) > 1
+    )
+    version, new, gone = (
+        huggingface_hub.__version__,
+        sorted(methods - set(named)),
+        sorted(set(named) - methods),
+    )
+    hint = (
+        "name them in docs/hub_server.md and, when they are served, "
+        "use them in hub_server/tests/hub_calls.py"
+    )
+    assert not new, (
+        f"huggingface_hub {version} has methods that docs/hub_server.md does not know: "
+        f"{new}; {hint}"
+    )
+    assert not gone, (
+        f"huggingface_hub {version} no longer has {gone}: strike them from docs/hub_server.md"
+    )
+    assert SERVED.keys() == set(PAGES["Served"]), (
+        "each served method needs a check in hub_server/tests/hub_calls.py"
+    )
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import RepositoryNotFoundError
 from local_hub import ask, commit_body, file_line, post_commit, status_of, upload_address
 
-from hub_server.storage.trees import lfs_pointer
+from hub_server.storage.trees import make_lfs_pointer
 
 pytest_plugins = ["local_hub"]
 DATASET = {"repo_type": "dataset"}
@@ -19,35 +19,57 @@ def upload_path(hub, repo, token="") -> str:
     return upload_address(hub, repo, OID, len(CONTENT), token)
 
 
-@pytest.mark.parametrize(("who", "status"), [("reader", 403), ("alice", 403), ("nobody", 401), ("wrong", 401)])
+@pytest.mark.parametrize(
+    ("who", "status"), [("reader", 403), ("alice", 403), ("nobody", 401), ("wrong", 401)]
+)
 def test_tokens_without_the_right_change_nothing(who, status, local_hub, alice, hub_api, repo):
     reader = (local_hub.root / "token_read").read_text()
     token = {"reader": reader, "alice": alice.token, "nobody": "", "wrong": "hf_wrong"}[who]
-    api, before = HfApi(endpoint=local_hub.endpoint, token=token or False), hub_api.dataset_info(repo).sha
+    api, before = (
+        HfApi(endpoint=local_hub.endpoint, token=token or False),
+        hub_api.dataset_info(repo).sha,
+    )
     for call, words in (
         (api.create_repo, {"repo_id": "acme/by-alice" if who == "alice" else f"demo/by-{who}"}),
         (api.delete_repo, {"repo_id": repo, **DATASET}),
         (api.create_tag, {"repo_id": repo, "tag": "t", **DATASET}),
         (api.update_repo_settings, {"repo_id": repo, "private": True, **DATASET}),
-        (api.upload_file, {"path_or_fileobj": b"x", "path_in_repo": "x", "repo_id": repo, **DATASET}),
+        (
+            api.upload_file,
+            {"path_or_fileobj": b"x", "path_in_repo": "x", "repo_id": repo, **DATASET},
+        ),
     ):
         assert status_of(call, **words) == status, call
     batch = {"operation": "upload", "objects": [{"oid": OID, "size": 1}]}
-    answers = ask(local_hub, "POST", f"/datasets/{repo}.git/info/lfs/objects/batch", batch, token=token)
+    answers = ask(
+        local_hub, "POST", f"/datasets/{repo}.git/info/lfs/objects/batch", batch, token=token
+    )
     assert answers.status == status
     commit = commit_body(file_line("x", "x"))
-    assert ask(local_hub, "POST", f"/api/datasets/{repo}/commit/main", commit, token=token).status == status
+    assert (
+        ask(local_hub, "POST", f"/api/datasets/{repo}/commit/main", commit, token=token).status
+        == status
+    )
     assert hub_api.dataset_info(repo).sha == before and not hub_api.repo_exists(f"demo/by-{who}")
 
 
 def test_who_a_token_is(local_hub, repo):
     assert (local_hub.root / "token_read").stat().st_mode & 0o777 == 0o600
     reader = HfApi(endpoint=local_hub.endpoint, token=(local_hub.root / "token_read").read_text())
-    assert reader.whoami()["auth"]["accessToken"]["role"] == "read" and reader.dataset_info(repo).id == repo
+    assert (
+        reader.whoami()["auth"]["accessToken"]["role"] == "read"
+        and reader.dataset_info(repo).id == repo
+    )
     wrong = HfApi(endpoint=local_hub.endpoint, token="hf_wrong")
     assert status_of(wrong.whoami) == status_of(wrong.dataset_info, repo) == 401
-    assert status_of(HfApi(endpoint=local_hub.endpoint, token=False).dataset_info, "demo/nothing-here") == 401
-    assert ask(local_hub, "GET", "/api/whoami-v2", Authorization=f"Basic {local_hub.token}").status == 401
+    assert (
+        status_of(HfApi(endpoint=local_hub.endpoint, token=False).dataset_info, "demo/nothing-here")
+        == 401
+    )
+    assert (
+        ask(local_hub, "GET", "/api/whoami-v2", Authorization=f"Basic {local_hub.token}").status
+        == 401
+    )
 
 
 def test_private_repos_are_hidden(hub_api, alice, local_hub, repo):
@@ -62,7 +84,11 @@ def test_private_repos_are_hidden(hub_api, alice, local_hub, repo):
         with pytest.raises(RepositoryNotFoundError):
             list(other.list_repo_tree(repo, **DATASET))
     answer = ask(local_hub, "GET", f"/datasets/{repo}/resolve/main/s.txt")
-    assert answer.status == 401 and b"secret" not in answer.body and answer.headers["X-Error-Code"] == "RepoNotFound"
+    assert (
+        answer.status == 401
+        and b"secret" not in answer.body
+        and answer.headers["X-Error-Code"] == "RepoNotFound"
+    )
 
 
 def test_forbidden_paths(local_hub, hub_api, repo):
@@ -70,7 +96,9 @@ def test_forbidden_paths(local_hub, hub_api, repo):
     for path in ("../x", "", ".git/config", "a\x00b"):  # all: test_hub_server_rules
         assert post_commit(local_hub, repo, file_line(path, "")).status == 422
         asked = {"files": [{"path": path, "size": 1, "sample": ""}]}
-        answer = ask(local_hub, "POST", f"/api/datasets/{repo}/preupload/main", asked, token=local_hub.token)
+        answer = ask(
+            local_hub, "POST", f"/api/datasets/{repo}/preupload/main", asked, token=local_hub.token
+        )
         assert answer.status == 422 and hub_api.dataset_info(repo).sha == before
     base = f"/datasets/{repo}/resolve"
     for path in (
@@ -85,9 +113,29 @@ def test_forbidden_paths(local_hub, hub_api, repo):
 
 
 def test_forbidden_repo_names(local_hub):
-    for name in ("a--b", "a..b", ".a", "a.git", "a/b", "", "a b", "é", "x" * 97, 3, None, "\0", "\x1b[31m", "\ud800"):
-        for asked in ({"name": name, "type": "dataset"}, {"name": "x", "organization": name or "no one"}):
-            status = ask(local_hub, "POST", "/api/repos/create", asked, token=local_hub.token).status
+    for name in (
+        "a--b",
+        "a..b",
+        ".a",
+        "a.git",
+        "a/b",
+        "",
+        "a b",
+        "é",
+        "x" * 97,
+        3,
+        None,
+        "\0",
+        "\x1b[31m",
+        "\ud800",
+    ):
+        for asked in (
+            {"name": name, "type": "dataset"},
+            {"name": "x", "organization": name or "no one"},
+        ):
+            status = ask(
+                local_hub, "POST", "/api/repos/create", asked, token=local_hub.token
+            ).status
             assert status == 400 or (status == 403 and "organization" in asked), asked
 
 
@@ -106,7 +154,8 @@ def test_signed_addresses_cannot_be_changed(hub_api, local_hub, repo):
         address + "?signature=",
     ):
         assert ask(local_hub, "PUT", changed, CONTENT).status in (403, 404), changed
-    assert ask(local_hub, "POST", path.replace("/1?", "?"), b"{}").status == 403  # signed for PUT of one part only
+    # signed for PUT of one part only
+    assert ask(local_hub, "POST", path.replace("/1?", "?"), b"{}").status == 403
     assert query.startswith("signature=1")
     assert ask(local_hub, "PUT", path, CONTENT).status == 200
     hub_api.delete_repo(repo, **DATASET)  # the address dies with its repo
@@ -119,7 +168,8 @@ def test_uploads_are_what_was_announced(local_hub, repo):
     path = upload_path(local_hub, repo)
     for body in (CONTENT[:-1], CONTENT + b"x", bytes(len(CONTENT))):
         assert ask(local_hub, "PUT", path, body).status == 400
-    assert ask(local_hub, "PUT", path, iter([CONTENT, b"too much"])).status == 413  # chunked, without a length
+    # chunked, without a length
+    assert ask(local_hub, "PUT", path, iter([CONTENT, b"too much"])).status == 413
     line = ("lfsFile", {"path": "x.bin", "algo": "sha256", "oid": OID, "size": len(CONTENT)})
     assert post_commit(local_hub, repo, line).status == 400
     assert ask(local_hub, "PUT", path, iter([CONTENT[:50], CONTENT[50:]])).status == 200
@@ -133,9 +183,10 @@ def test_knowing_a_hash_is_not_having_the_file(hub_api, alice, local_hub, repo):
     theirs = alice.create_repo("alice/thief", **DATASET).repo_id
     line = ("lfsFile", {"path": "x.bin", "algo": "sha256", "oid": OID})
     assert post_commit(local_hub, theirs, line, token=alice.token).status == 400
-    pointer = file_line("x.bin", lfs_pointer(OID, len(CONTENT)).decode())
+    pointer = file_line("x.bin", make_lfs_pointer(OID, len(CONTENT)).decode())
     assert post_commit(local_hub, theirs, pointer, token=alice.token).status == 400
-    assert upload_path(local_hub, theirs, alice.token)  # although the bytes are on the disk, they must be sent
+    # although the bytes are on the disk, they must be sent
+    assert upload_path(local_hub, theirs, alice.token)
     assert not upload_path(local_hub, repo)
 
 
@@ -149,8 +200,13 @@ def test_only_the_own_host_is_served(local_hub):
         (f"datasets-server.localhost:{port}", 404),
     ):
         assert ask(local_hub, "GET", "/", Host=host).status == status, host
-    answer = ask(local_hub, "GET", "/api/datasets", Origin="http://evil.example", X_Request_Id="abc-123")
-    assert answer.headers["Access-Control-Allow-Origin"] is None and answer.headers["X-Request-Id"] == "abc-123"
+    answer = ask(
+        local_hub, "GET", "/api/datasets", Origin="http://evil.example", X_Request_Id="abc-123"
+    )
+    assert (
+        answer.headers["Access-Control-Allow-Origin"] is None
+        and answer.headers["X-Request-Id"] == "abc-123"
+    )
 
 
 def test_ranges_and_headers(hub_api, local_hub, repo):
@@ -162,7 +218,12 @@ def test_ranges_and_headers(hub_api, local_hub, repo):
     assert whole.headers["X-Repo-Commit"] == hub_api.dataset_info(repo).sha
     head = ask(local_hub, "HEAD", path)
     assert (head.status, head.body, head.headers["Content-Length"]) == (200, b"", "100")
-    for asked, start, end in (("0-0", 0, 1), ("90-", 90, 100), ("-5", 95, 100), ("95-999", 95, 100)):
+    for asked, start, end in (
+        ("0-0", 0, 1),
+        ("90-", 90, 100),
+        ("-5", 95, 100),
+        ("95-999", 95, 100),
+    ):
         part = ask(local_hub, "GET", path, Range=f"bytes={asked}")
         assert (part.status, part.body) == (206, CONTENT[start:end])
         assert part.headers["Content-Range"] == f"bytes {start}-{end - 1}/100"
@@ -176,11 +237,23 @@ def test_bad_requests_are_not_server_errors(local_hub, repo):
     over = {"operation": "upload", "objects": [{"oid": OID, "size": 1 << 70}]}
     for method, path, body, status in (
         ("POST", f"{api}/commit/main", b"not json\n", 400),
-        ("POST", f"{api}/commit/main", commit_body(summary="a\0b"), 400),  # git's messages cannot hold it
-        ("POST", f"{api}/commit/main", commit_body(("file", {"path": "x", "content": "!", "encoding": "base64"})), 400),
+        # git's messages cannot hold it
+        ("POST", f"{api}/commit/main", commit_body(summary="a\0b"), 400),
+        (
+            "POST",
+            f"{api}/commit/main",
+            commit_body(("file", {"path": "x", "content": "!", "encoding": "base64"})),
+            400,
+        ),
         ("POST", f"{api}/commit/main", commit_body(file_line("x", "\ud800")), 400),
-        ("POST", f"{api}/commit/main", commit_body(file_line("x.txt", "x" * 10_000_001)), 400),  # LFS alone takes it
-        ("POST", f"{api}/commit/main", commit_body(("lfsFile", {"path": "x", "oid": "../../token"})), 400),
+        # LFS alone takes it
+        ("POST", f"{api}/commit/main", commit_body(file_line("x.txt", "x" * 10_000_001)), 400),
+        (
+            "POST",
+            f"{api}/commit/main",
+            commit_body(("lfsFile", {"path": "x", "oid": "../../token"})),
+            400,
+        ),
         ("POST", f"{api}/preupload/main", {"files": [{"path": "x", "size": 1}] * 257}, 413),
         ("POST", f"{api}/preupload/main", b"[" * 100_000, 400),
         ("POST", f"{api}/preupload/main", b"x" * (3 << 20), 413),
@@ -190,13 +263,31 @@ def test_bad_requests_are_not_server_errors(local_hub, repo):
         ("GET", f"{api}/tree/main?limit=x&cursor=y", None, 200),
         ("GET", f"{api}/commits/main?p={'9' * 5000}", None, 200),
     ):
-        assert ask(local_hub, method, path, body, token=token).status == status, (method, path, body and body[:90])
+        assert ask(local_hub, method, path, body, token=token).status == status, (
+            method,
+            path,
+            body and body[:90],
+        )
 
 
 def test_card_checks(hub_api, local_hub, repo):
-    for content, status in (("---\nlicense: mit\n---\n", 200), ("---\nlanguage: [en, no]\n---\n", 400)):  # no: false
-        answer = ask(local_hub, "POST", "/api/validate-yaml", {"repoType": "dataset", "content": content})
+    # no: false
+    for content, status in (
+        ("---\nlicense: mit\n---\n", 200),
+        ("---\nlanguage: [en, no]\n---\n", 400),
+        ("---\nlicense: [mit, other]\n---\n", 200),
+        ("---\nlicense: mitt\n---\n", 400),
+        ("---\nlicense: Apache-2.0\n---\n", 400),
+        ("---\nlicense: [mit, mixed-unlicensed]\n---\n", 400),
+        (f"---\nlicense: {'x' * 100_000}\n---\n", 400),
+    ):
+        answer = ask(
+            local_hub, "POST", "/api/validate-yaml", {"repoType": "dataset", "content": content}
+        )
         assert answer.status == status and bool(answer.json()["errors"]) == (status == 400), content
+    misspelt = {"repoType": "model", "content": "---\nlicense: mitt\n---\n"}
+    (error,) = ask(local_hub, "POST", "/api/validate-yaml", misspelt).json()["errors"]
+    assert "'mitt', which is not a licence of the Hub; did you mean 'mit'?" in error["message"]
     bad = b"---\ntags: x\n---\n"
     with pytest.raises(ValueError, match="must be an array"):
         hub_api.upload_file(path_or_fileobj=bad, path_in_repo="README.md", repo_id=repo, **DATASET)

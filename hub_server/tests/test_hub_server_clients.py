@@ -9,7 +9,8 @@ pytest_plugins = ["local_hub"]
 def test_push_to_hub_load_dataset_and_cards(local_hub, hub_api, tmp_path):
     script = """
 import json, sys
-from datasets import Dataset, DatasetDict, Features, List, Value, get_dataset_config_names, load_dataset
+from datasets import Dataset, DatasetDict, Features, List, Value
+from datasets import get_dataset_config_names, load_dataset
 from huggingface_hub import DatasetCard
 repo, features = sys.argv[1], Features({"text": Value("string"), "marks": List(Value("int32"))})
 def made(word, count):
@@ -34,10 +35,14 @@ print(json.dumps([len(one["train"]), len(one["test"]), one["train"][0], same, le
     log, texts = Log(local_hub), [f"a {number}" for number in range(30)]
     answer = run_client(local_hub, tmp_path / "home", script, "acme/pushed")
     assert answer == [30, 2, {"text": "a 0", "marks": [0]}, True, 3, texts, ["one", "two"]]
-    assert any(" 206 " in line for line in log.lines("GET"))  # streaming read ranges, not whole files
+    # streaming read ranges, not whole files
+    assert any(" 206 " in line for line in log.lines("GET"))
     info = hub_api.dataset_info("acme/pushed", files_metadata=True)
     parquet = [file for file in info.siblings if file.rfilename.endswith(".parquet")]
-    assert info.private and len([file for file in parquet if file.rfilename.startswith("one/train-")]) == 3
+    assert (
+        info.private
+        and len([file for file in parquet if file.rfilename.startswith("one/train-")]) == 3
+    )
     assert all(file.lfs for file in parquet) and "license:apache-2.0" in info.tags
 
 
@@ -57,4 +62,6 @@ print(float(abs(model.encode("a cat") - again.encode("a cat")).max()))
 """
     assert run_client(local_hub, tmp_path / "home", script, "demo/static") == 0.0
     info = hub_api.model_info("demo/static")
-    assert info.library_name == "sentence-transformers" and "model.safetensors" in str(info.siblings)
+    assert info.library_name == "sentence-transformers" and "model.safetensors" in str(
+        info.siblings
+    )

@@ -32,12 +32,45 @@ OPTIONS = ["--part-bytes", str(1 << 16), "--verbose", "--patience", "5"]
 WORKERS = 4
 DRAWN = yaml.safe_load(Path(__file__).with_name("fuzz_requests.yaml").read_text(encoding="utf-8"))
 OID = DRAWN["places"]["oid"][0]
-LONG = ["a" * 300, "a" * 5000, "x/" * 200, "9" * 400, "[" * 1000, "{a: " * 1000, "- " * 1000, "*a" * 17]
+LONG = [
+    "a" * 300,
+    "a" * 5000,
+    "x/" * 200,
+    "9" * 400,
+    "[" * 1000,
+    "{a: " * 1000,
+    "- " * 1000,
+    "*a" * 17,
+]
 TEXTS = [*DRAWN["texts"], *LONG]
-JSON: list[Any] = [None, True, 0, -1, 1 << 63, 1 << 70, 10**400, 1.5, 1e308, [], {}, [[]], {"a": None}, *TEXTS]
-RANGES = [*DRAWN["ranges"], f"bytes={'9' * 5000}-", f"bytes=0-{'9' * 400}", f"bytes={','.join(['0-1'] * 500)}"]
+JSON: list[Any] = [
+    None,
+    True,
+    0,
+    -1,
+    1 << 63,
+    1 << 70,
+    10**400,
+    1.5,
+    1e308,
+    [],
+    {},
+    [[]],
+    {"a": None},
+    *TEXTS,
+]
+RANGES = [
+    *DRAWN["ranges"],
+    f"bytes={'9' * 5000}-",
+    f"bytes=0-{'9' * 400}",
+    f"bytes={','.join(['0-1'] * 500)}",
+]
 HEADERS = DRAWN["headers"] | {"Range": RANGES, "X-Request-Id": ["a" * 900, "\x80\xff", ""]}
-GARBAGE = [*DRAWN["garbage"], f"GET / HTTP/1.1\r\nHost: HOST\r\nX: {'a' * 20_000}\r\n\r\n", "\r\n" * 50]
+GARBAGE = [
+    *DRAWN["garbage"],
+    f"GET / HTTP/1.1\r\nHost: HOST\r\nX: {'a' * 20_000}\r\n\r\n",
+    "\r\n" * 50,
+]
 
 
 class Target(NamedTuple):
@@ -59,7 +92,7 @@ class Request(NamedTuple):
 def handler_of(method: str, address: str) -> str:
     """Module and name of the handler of a request; "" for none."""
     with contextlib.suppress(HubError, UnicodeError):
-        return routes.name_of(routes.match(method, address.partition("?")[0])[0])
+        return routes.match_route(method, address.partition("?")[0])[0].name
     return ""
 
 
@@ -74,9 +107,14 @@ class Fuzzer:
 
     def request(self) -> Request:
         if self.chance(0.04):  # bytes that are not HTTP, or an incomplete request
-            return Request(self.one_of(["", *GARBAGE]), self.rng.randbytes(self.rng.randrange(400)), whole=False)
+            return Request(
+                self.one_of(["", *GARBAGE]),
+                self.rng.randbytes(self.rng.randrange(400)),
+                whole=False,
+            )
         line = self.one_of(DRAWN["addresses"])
-        if line.endswith((" {web}", "/blob/{revision}/{path}")) and self.chance(0.9):  # these start a process
+        # these start a process
+        if line.endswith((" {web}", "/blob/{revision}/{path}")) and self.chance(0.9):
             line = self.one_of(DRAWN["addresses"])
         method, address = self.drawn(line, odd=0.07).split(" ", 1)
         method = self.one_of(DRAWN["methods"]) if self.chance(0.04) else method
@@ -85,37 +123,64 @@ class Fuzzer:
         elif self.chance(0.4):
             names = self.rng.choices(DRAWN["parameters"], k=self.rng.randrange(1, 4))
             address += f"?{'&'.join(f'{name}={self.piece()}' for name in names)}"
-        body = self.body(handler_of(method, address)) if method not in ("GET", "HEAD") or self.chance(0.05) else b""
+        body = (
+            self.body(handler_of(method, address))
+            if method not in ("GET", "HEAD") or self.chance(0.05)
+            else b""
+        )
         return self.framed(method, address, body)
 
     def piece(self) -> str:
         """A word of an address that fits nowhere."""
-        return self.one_of([*DRAWN["pieces"], quote(self.one_of(TEXTS).encode("utf-8", "replace"), safe="")])
+        return self.one_of(
+            [*DRAWN["pieces"], quote(self.one_of(TEXTS).encode("utf-8", "replace"), safe="")]
+        )
 
     def drawn(self, line: str, odd: float = 0.0) -> str:
         """Fill the places of an address, now and then with words that fit nowhere."""
         places = DRAWN["places"] | self.target.places
         while "{" in line:
-            line = re.sub(r"{(\w+)}", lambda at: self.piece() if self.chance(odd) else self.one_of(places[at[1]]), line)
+            line = re.sub(
+                r"{(\w+)}",
+                lambda at: self.piece() if self.chance(odd) else self.one_of(places[at[1]]),
+                line,
+            )
         return line
 
     def framed(self, method: str, address: str, body: bytes) -> Request:
         """Add headers, some of them wrong; a request with a wrong length needs no answer."""
-        headers = ["Host: HOST" if self.chance(0.97) else f"Host: {self.one_of(['', 'evil.example', 'a' * 300])}"]
+        headers = [
+            "Host: HOST"
+            if self.chance(0.97)
+            else f"Host: {self.one_of(['', 'evil.example', 'a' * 300])}"
+        ]
         xet = address.startswith("/xet/") and self.chance(0.8)
         token = self.target.tokens[-1] if xet else self.one_of(self.target.tokens)
         if self.chance(0.9):
-            headers.append(f"Authorization: {self.one_of(['Bearer'] * 12 + ['Basic', '', 'bearer'])} {token}".rstrip())
-        headers += [f"{name}: {self.one_of(values)}" for name, values in HEADERS.items() if self.chance(0.1)]
-        framing = self.rng.choices(["length", "chunked", "short", "long", "broken", "none"], [80, 8, 3, 3, 3, 3])[0]
+            scheme = self.one_of(["Bearer"] * 12 + ["Basic", "", "bearer"])
+            headers.append(f"Authorization: {scheme} {token}".rstrip())
+        headers += [
+            f"{name}: {self.one_of(values)}" for name, values in HEADERS.items() if self.chance(0.1)
+        ]
+        framing = self.rng.choices(
+            ["length", "chunked", "short", "long", "broken", "none"], [80, 8, 3, 3, 3, 3]
+        )[0]
         if framing == "chunked":
-            body = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (body[:7], body[7:]) if part) + b"0\r\n\r\n"
+            body = (
+                b"".join(
+                    b"%x\r\n%b\r\n" % (len(part), part) for part in (body[:7], body[7:]) if part
+                )
+                + b"0\r\n\r\n"
+            )
         elif framing == "broken":
             body = self.one_of([b"zz\r\n", b"5\r\nab", b"-1\r\n\r\n", b"f" * 400]) + body
         if framing in ("chunked", "broken"):
             headers.append("Transfer-Encoding: chunked")
         elif framing != "none":
-            wrong = {"short": max(0, len(body) - 5), "long": self.one_of([len(body) + 9, 10**9, 10**30])}
+            wrong = {
+                "short": max(0, len(body) - 5),
+                "long": self.one_of([len(body) + 9, 10**9, 10**30]),
+            }
             headers.append(f"Content-Length: {wrong.get(framing, len(body))}")
         head = "\r\n".join([f"{method} {address} HTTP/1.{self.one_of('1110')}", *headers, "\r\n"])
         whole = framing in ("length", "chunked") or (framing == "none" and not body)
@@ -125,12 +190,22 @@ class Fuzzer:
         """Draw a body for the handler, right or nearly so."""
         if self.chance(0.08):
             deep = self.one_of(["[", '{"a":', '[{"a":']) * self.one_of([50, 900, 100_000])
-            odd = [b"", deep.encode(), b'{"a": "\xff"}', b'"\\ud800"', b"nul", b"{}" * 9, bytes(3 << 20)]
+            odd = [
+                b"",
+                deep.encode(),
+                b'{"a": "\xff"}',
+                b'"\\ud800"',
+                b"nul",
+                b"{}" * 9,
+                bytes(3 << 20),
+            ]
             return self.one_of([*odd, self.rng.randbytes(300), b"[" + b"9" * 5000 + b"]"])
         if handler.startswith("xet."):
             shard = b"HFRepoMetaData\0" + bytes(17) + struct.pack("<Q", 2) + bytes(200)
             return self.mutated(self.one_of([shard, b"\0\x2c\1\0\0\x2c\1\0" + b"x" * 300]))
-        tree = self.damaged(DRAWN["bodies"].get(handler) or self.one_of([*DRAWN["bodies"].values()]))
+        tree = self.damaged(
+            DRAWN["bodies"].get(handler) or self.one_of([*DRAWN["bodies"].values()])
+        )
         lines = tree if handler == "history.commit" and isinstance(tree, list) else [tree]
         with contextlib.suppress(ValueError):  # a number of too many digits
             body = b"\n".join(json.dumps(line).encode() for line in lines)
@@ -141,26 +216,34 @@ class Fuzzer:
         changed = bytearray(content)
         for _ in range(self.rng.randrange(1, 8) if changed else 0):
             changed[self.rng.randrange(len(changed))] = self.rng.randrange(256)
-        return bytes(changed[: self.rng.randrange(len(changed) + 1)]) if self.chance(0.2) else bytes(changed)
+        return (
+            bytes(changed[: self.rng.randrange(len(changed) + 1)])
+            if self.chance(0.2)
+            else bytes(changed)
+        )
 
     def damaged(self, tree: Any) -> Any:
-        """A copy of a right body: some values are others, some keys are missing, some items stand twice."""
+        """Copy a right body: change some values, drop some keys, repeat some items."""
         if self.chance(0.04):
             return self.one_of(JSON)
         if isinstance(tree, dict):
             return {key: self.damaged(value) for key, value in tree.items() if not self.chance(0.1)}
         if isinstance(tree, list):
-            return [self.damaged(item) for item in tree for _ in range(self.one_of([0, 1, 1, 1, 2]))]
+            return [
+                self.damaged(item) for item in tree for _ in range(self.one_of([0, 1, 1, 1, 2]))
+            ]
         return self.one_of([tree, tree, 0, -1, 1 << 44, 1 << 65]) if type(tree) is int else tree
 
 
 def prepare(hub: LocalHub) -> Target:
-    """Repos with a card, a large file, a tag and a branch; created again when requests have destroyed them."""
+    """Create repos with a card, a large file, a tag and a branch where requests destroyed them."""
     token, url = hub.token, "/api/datasets/demo/fuzz"
     for name, kind in (("fuzz", "dataset"), ("other", "dataset"), ("fuzz", "model")):
         ask(hub, "POST", "/api/repos/create", {"name": name, "type": kind}, token=token)
     card = "---\nlicense: mit\nconfigs:\n- config_name: a\n  data_files: '*.parquet'\n---\n# Card\n"
-    body = commit_body(file_line("README.md", card), file_line("data/x.bin", "x" * 100), file_line("a.txt", "a"))
+    body = commit_body(
+        file_line("README.md", card), file_line("data/x.bin", "x" * 100), file_line("a.txt", "a")
+    )
     ask(hub, "POST", f"{url}/commit/main", body, token=token)
     ask(hub, "POST", f"{url}/tag/main", {"tag": "v1"}, token=token)
     ask(hub, "POST", f"{url}/branch/side", {}, token=token)
@@ -170,10 +253,23 @@ def prepare(hub: LocalHub) -> Target:
     xet = ask(hub, "GET", f"{url}/xet-write-token/main", token=token)
     if (answer.status, xet.status) != (200, 200):  # another worker has just deleted the repo
         return prepare(hub)
-    uploads = [one["actions"]["upload"]["href"].removeprefix(hub.endpoint) for one in answer.json()["objects"]]
+    uploads = [
+        one["actions"]["upload"]["href"].removeprefix(hub.endpoint)
+        for one in answer.json()["objects"]
+    ]
     reader = (hub.root / "token_read").read_text().strip()
-    tokens = [token] * 12 + [reader, "", "x", "a" * 5000, "\xff\xfe", "hf_", xet.json()["accessToken"]]
-    return Target(hub, tokens, {"space": [xet.json()["casUrl"].rpartition("/")[2]], "upload": uploads})
+    tokens = [token] * 12 + [
+        reader,
+        "",
+        "x",
+        "a" * 5000,
+        "\xff\xfe",
+        "hf_",
+        xet.json()["accessToken"],
+    ]
+    return Target(
+        hub, tokens, {"space": [xet.json()["casUrl"].rpartition("/")[2]], "upload": uploads}
+    )
 
 
 def send(target: Target, request: Request) -> str:
@@ -198,7 +294,7 @@ def send(target: Target, request: Request) -> str:
 
 
 def fuzz(hub: LocalHub) -> tuple[Counter[str], list[str]]:
-    """Send ``REQUESTS`` drawn by ``SEED``; answers by class, and those that are wrong or missing."""
+    """Send ``REQUESTS`` drawn by ``SEED``; return answers by class, and the wrong ones."""
     classes, wrong, target = Counter[str](), list[str](), prepare(hub)
 
     def work(number: int) -> None:
@@ -228,12 +324,18 @@ def test_every_request_is_answered_and_the_hub_still_works(hub, tmp_path):
     classes, wrong = fuzz(hub)
     assert not wrong, f"{len(wrong)}: {wrong[:5]}"
     assert classes["2xx"] > REQUESTS / 20 and classes["4xx"] > REQUESTS / 3
-    assert hub.process.poll() is None and "Traceback" not in hub.log_file.read_text(errors="replace")
+    assert hub.process.poll() is None and "Traceback" not in hub.log_file.read_text(
+        errors="replace"
+    )
     api = HfApi(endpoint=hub.endpoint, token=hub.token)
     repo = api.create_repo("demo/afterwards", repo_type="dataset").repo_id
     content = os.urandom(200_000)
-    api.upload_file(path_or_fileobj=content, path_in_repo="x.bin", repo_id=repo, repo_type="dataset")
-    path = hf_hub_download(repo, "x.bin", repo_type="dataset", endpoint=hub.endpoint, cache_dir=tmp_path)
+    api.upload_file(
+        path_or_fileobj=content, path_in_repo="x.bin", repo_id=repo, repo_type="dataset"
+    )
+    path = hf_hub_download(
+        repo, "x.bin", repo_type="dataset", endpoint=hub.endpoint, cache_dir=tmp_path
+    )
     assert Path(path).read_bytes() == content
 
 

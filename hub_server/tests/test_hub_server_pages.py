@@ -18,16 +18,16 @@ from starlette.testclient import TestClient
 from hub_server.app import HubApp
 from hub_server.handlers.call import Hub
 from hub_server.pages import readers
-from hub_server.pages.cards import Config, configs, render_card
+from hub_server.pages.cards import Config, list_configs, render_card
 from hub_server.pages.readers import Card, CardQuestion, ReaderFailed
 
 pytest_plugins = ["local_hub"]
 DATASET = {"repo_type": "dataset"}
 PNG = bytes.fromhex("89504e470d0a1a0a") + b"not drawn by this test"
 HARMLESS = """
-html head meta title style header main form label input select option button iframe body a abbr article b
-blockquote br code del details div em h1 h2 h3 h4 h5 h6 hr i img li nav ol p pre s span strong sub summary sup table
-tbody td th thead tr ul
+html head meta title style header main form label input select option button iframe body a abbr
+article b blockquote br code del details div em h1 h2 h3 h4 h5 h6 hr i img li nav ol p pre s span
+strong sub summary sup table tbody td th thead tr ul
 """
 
 
@@ -58,7 +58,10 @@ def cells(page: str) -> list[list[str]]:
 
 
 def put(api, repo, files: dict[str, bytes | str], message="files"):
-    adds = [CommitOperationAdd(path, c if isinstance(c, bytes) else c.encode()) for path, c in files.items()]
+    adds = [
+        CommitOperationAdd(path, c if isinstance(c, bytes) else c.encode())
+        for path, c in files.items()
+    ]
     return api.create_commit(repo, adds, commit_message=message, **DATASET)
 
 
@@ -68,7 +71,7 @@ def put_card(hub, repo, card: str):
 
 
 def page_of(hub, path: str, status: int = 200) -> str:
-    """A page that a browser can show safely: no script, only harmless tags, labelled fields, addresses of this Hub."""
+    """Check that a page is safe: no script, harmless tags, labelled fields, local addresses."""
     answer = ask(hub, "GET", path, Accept="text/html")
     assert answer.status == status, answer.body
     policy = answer.headers["Content-Security-Policy"]
@@ -77,12 +80,16 @@ def page_of(hub, path: str, status: int = 200) -> str:
     tags, labelled = Tags(page).tags, set()
     for tag, attributes in tags:
         assert tag in HARMLESS.split(), tag
-        assert not [name for name in attributes if name.startswith("on") or name == "style"], attributes
+        assert not [name for name in attributes if name.startswith("on") or name == "style"], (
+            attributes
+        )
         for address in (attributes.get("href"), attributes.get("src"), attributes.get("action")):
             scheme = (address or "/").partition(":")[0] if ":" in (address or "") else ""
             assert scheme in ("", "http", "https", "mailto"), address
         if tag in ("img", "iframe"):
-            assert attributes.get("src", "/").startswith("/") and not attributes.get("src", "").startswith("//")
+            assert attributes.get("src", "/").startswith("/") and not attributes.get(
+                "src", ""
+            ).startswith("//")
         labelled |= {attributes["for"]} if tag == "label" else set()
         if tag in ("select", "input") and attributes.get("type") != "hidden":
             assert attributes["id"] in labelled, attributes
@@ -97,7 +104,11 @@ def test_front_and_owner_pages_list_public_repos_with_their_last_commit(local_hu
     put(hub_api, "acme/shown", {"x.txt": "x"}, "A title with <b>")
     for path in ("/", "/acme", "/ACME"):
         page = page_of(local_hub, path)
-        assert 'href="/datasets/acme/shown"' in page and 'href="/acme/shown-model"' in page and "hidden" not in page
+        assert (
+            'href="/datasets/acme/shown"' in page
+            and 'href="/acme/shown-model"' in page
+            and "hidden" not in page
+        )
         assert "A title with &lt;b&gt;" in page and time.strftime("%Y-%m-", time.gmtime()) in page
 
 
@@ -126,19 +137,36 @@ configs:
 
 
 def test_a_repo_page_shows_card_rows_files_and_commits(local_hub, hub_api, repo):
-    rows = parquet(sentence1=["A man.", None, *"cdefgh"], score=pa.array([0.1, 2.5] * 4, pa.float32()))
-    files = {"README.md": CARD, "assets/lengths.png": PNG, "data/pairs/train-00000-of-00001.parquet": rows}
+    rows = parquet(
+        sentence1=["A man.", None, *"cdefgh"], score=pa.array([0.1, 2.5] * 4, pa.float32())
+    )
+    files = {
+        "README.md": CARD,
+        "assets/lengths.png": PNG,
+        "data/pairs/train-00000-of-00001.parquet": rows,
+    }
     files |= {"data/rejected/all-0.parquet": parquet(text=["too short"], n=[[1, 2]])}
     first = put(hub_api, repo, files, "Card and rows")
     hub_api.create_tag(repo, tag="v1", **DATASET)
     put(hub_api, repo, {"later.txt": "x"}, "Later")
     page = page_of(local_hub, f"/datasets/{repo}")
     base = f"/datasets/{repo}/resolve/{hub_api.dataset_info(repo).sha}/"
-    assert "<h3>Pairs</h3>" in page and '<td>low</td>\n<td align="right">10</td>' in page and "apache-2.0" in page
-    assert f'href="/datasets/{repo}/commit/v1">v1<' in page and page.index('id="rows"') < page.index('id="card"')
+    assert (
+        "<h3>Pairs</h3>" in page
+        and '<td>low</td>\n<td align="right">10</td>' in page
+        and "apache-2.0" in page
+    )
+    assert f'href="/datasets/{repo}/commit/v1">v1<' in page and page.index(
+        'id="rows"'
+    ) < page.index('id="card"')
     assert f'src="{base}assets/lengths.png"' in page and f'href="{base}recipe.yaml"' in page
     assert cells(page)[:3] == [["A man.", "0.1"], ["", "2.5"], ["c", "0.1"]] and "8 rows" in page
-    assert "empty" not in page and ">rejected</option>" in page and "Card and rows" in page and "Later" in page
+    assert (
+        "empty" not in page
+        and ">rejected</option>" in page
+        and "Card and rows" in page
+        and "Later" in page
+    )
     other = page_of(local_hub, f"/datasets/{repo}?config=rejected&split=none")
     assert cells(other) == [["too short", "[1, 2]"]]
     picture = ask(local_hub, "GET", f"{base}assets/lengths.png")
@@ -146,7 +174,11 @@ def test_a_repo_page_shows_card_rows_files_and_commits(local_hub, hub_api, repo)
     assert "sandbox" in picture.headers["Content-Security-Policy"]
     for where in (first.oid, "v1"):
         older = page_of(local_hub, f"/datasets/{repo}/commit/{where}")
-        assert "Later" not in older and "Card and rows" in older and f'revision="{where}"' in html.unescape(older)
+        assert (
+            "Later" not in older
+            and "Card and rows" in older
+            and f'revision="{where}"' in html.unescape(older)
+        )
 
 
 EVIL = """---
@@ -174,7 +206,9 @@ configs:
 
 def test_a_malicious_card_and_rows_do_no_harm(local_hub, hub_api, repo):
     evil = "<script>alert(1)</script>"
-    rows = parquet(**{evil: [evil, "<img src=x onerror=alert(1)>" * 9_000], "javascript:alert(1)": ["x", None]})
+    rows = parquet(
+        **{evil: [evil, "<img src=x onerror=alert(1)>" * 9_000], "javascript:alert(1)": ["x", None]}
+    )
     name = 'data/a "b" <i>.txt'
     put(hub_api, repo, {"data/rows.parquet": rows, name: b"1"}, f"{evil} <b>")
     for front in (": : :\n\tx", "- a", "configs: 7", "license: {a: [b]}\nlanguage: [[en]]"):
@@ -185,7 +219,11 @@ def test_a_malicious_card_and_rows_do_no_harm(local_hub, hub_api, repo):
     assert "alert(1)</script>" not in page and "<b>bold</b>" in page and "evil.example" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page and "<i>" not in page
     assert len(page) < 120_000  # the huge cell is cut
-    images = [attributes["src"] for tag, attributes in Tags(page).tags if tag == "img" and "src" in attributes]
+    images = [
+        attributes["src"]
+        for tag, attributes in Tags(page).tags
+        if tag == "img" and "src" in attributes
+    ]
     assert images == [f"/datasets/{repo}/resolve/{hub_api.dataset_info(repo).sha}/x"]
     tree = page_of(local_hub, f"/datasets/{repo}/tree/main/data")
     link = tree.split("/data/a")[1].split('"')[0]
@@ -197,8 +235,15 @@ def test_a_malicious_card_and_rows_do_no_harm(local_hub, hub_api, repo):
 def test_broken_parquet_is_named(local_hub, hub_api, repo):
     whole = parquet(a=list(range(1000)))
     listed = "".join(f"- {{config_name: c{n}, data_files: d{n}.parquet}}\n" for n in range(4))
-    files = {"README.md": f"---\nconfigs:\n{listed}---\n", "d0.parquet": b"PAR1 no", "d3.parquet": whole}
-    files |= {"d1.parquet": whole[:-50] + bytes(50), "d2.parquet": whole[:40] + b"\xff" * 60 + whole[100:]}
+    files = {
+        "README.md": f"---\nconfigs:\n{listed}---\n",
+        "d0.parquet": b"PAR1 no",
+        "d3.parquet": whole,
+    }
+    files |= {
+        "d1.parquet": whole[:-50] + bytes(50),
+        "d2.parquet": whole[:40] + b"\xff" * 60 + whole[100:],
+    }
     put(hub_api, repo, files)
     for number in (0, 1, 2):
         page = page_of(local_hub, f"/datasets/{repo}?config=c{number}")
@@ -218,9 +263,10 @@ def test_a_reader_that_takes_too_much_time_or_memory_is_ended(tmp_path, monkeypa
     with pytest.raises(ReaderFailed):
         readers.ask("odd_readers", CardQuestion(readme="sleep", base="/"), Card)
     monkeypatch.setattr(readers, "_CARDS", "odd_readers")
-    assert "took more than" in readers.card(tmp_path / "sleep", "/").problem
+    assert "took more than" in readers.show_card(tmp_path / "sleep", "/").problem
     monkeypatch.undo()
-    assert readers.card(tmp_path / "sleep", "/").html == "<h3>x</h3>\n"  # a failure is not remembered
+    # a failure is not remembered
+    assert readers.show_card(tmp_path / "sleep", "/").html == "<h3>x</h3>\n"
 
 
 @pytest.mark.slow("renders huge cards")
@@ -234,15 +280,19 @@ def test_configs_in_all_forms():
     x = ["a/x-0.parquet", "a/x-1.parquet"]
 
     def found(*listed):
-        return [tuple(config) for config in configs({"configs": list(listed)}, paths)]
+        return [tuple(config) for config in list_configs({"configs": list(listed)}, paths)]
 
     assert found({"config_name": "c", "data_files": "a/*"}) == [("c", {"train": x})]
     both = [{"split": "s", "path": ["no", "a/x-1.parquet"]}, {"split": "t", "path": "a/*"}]
     assert found({"config_name": "c", "data_files": both}) == [("c", {"s": x[1:], "t": x})]
     default = {"config_name": "d", "data_files": "b/**", "default": True}
-    assert [name for name, _ in found({"config_name": "c", "data_files": "a/*"}, default)] == ["d", "c"]
+    assert [name for name, _ in found({"config_name": "c", "data_files": "a/*"}, default)] == [
+        "d",
+        "c",
+    ]
     assert found({"config_name": "c", "data_files": "c/*.parquet"}) == [("default", {"": x[:1]})]
-    assert configs({}, ["x.csv"]) == [] and configs({}, paths) == [Config("default", {"": x[:1]})]
+    assert list_configs({}, ["x.csv"]) == []
+    assert list_configs({}, paths) == [Config("default", {"": x[:1]})]
 
 
 FILES = {
@@ -274,42 +324,77 @@ def test_rows_by_source_sentence_and_search(local_hub, filled):
     page = page_of(local_hub, f"/datasets/{filled}")
     assert "A man &lt;b&gt;walks&lt;/b&gt;." in page and page.count("&lt;b&gt;walks") == 1
     assert [row[0] for row in cells(page)] == ["0.9", "0.5", "0.5", "0sampled", "0.9", "0.5"]
-    assert "<details" in page and "x" * 2_000 in page and "\u202e" not in page and "0.5 (3 rows)" in page
+    assert (
+        "<details" in page
+        and "x" * 2_000 in page
+        and "\u202e" not in page
+        and "0.5 (3 rows)" in page
+    )
     found = page_of(local_hub, f"/datasets/{filled}?q=HOUND&label=0.9")
     assert cells(found) == [["0.9", "A hound."]] and "<strong>1</strong> of 6 rows match" in found
-    odd = ["page=999999999", "page=-1", f"page={'9' * 400}", "label=none", "config=no&split=no", "view=table"]
+    odd = [
+        "page=999999999",
+        "page=-1",
+        f"page={'9' * 400}",
+        "label=none",
+        "config=no&split=no",
+        "view=table",
+    ]
     assert all("A hound." in page_of(local_hub, f"/datasets/{filled}?{query}") for query in odd)
-    evil = page_of(local_hub, f"/datasets/{filled}?q=%22%3E%3Cscript%3Ealert(1)%3C/script%3E%00%ff" + "a" * 5_000)
+    evil = page_of(
+        local_hub,
+        f"/datasets/{filled}?q=%22%3E%3Cscript%3Ealert(1)%3C/script%3E%00%ff" + "a" * 5_000,
+    )
     assert "<script>alert" not in evil and "<strong>0</strong> of 6" in evil
 
 
 def test_pages_of_files(local_hub, hub_api, filled):
     base = f"/datasets/{filled}"
     tree = page_of(local_hub, f"{base}/tree/main")
-    assert f'href="{base}/tree/main/a%20b">a b/<' in tree and f'href="{base}/blob/main/a.bin"' in tree
+    assert (
+        f'href="{base}/tree/main/a%20b">a b/<' in tree and f'href="{base}/blob/main/a.bin"' in tree
+    )
     link = f"{base}/blob/main/a%20b/%3Ci%3E.json"
     assert f'href="{link}">&lt;i&gt;.json<' in page_of(local_hub, f"{base}/tree/main/a%20b")
     text = page_of(local_hub, link)
     assert '<span id="L1">{&#34;a&#34;: &#34;&lt;script&gt;' in text and 'id="L2">second' in text
-    assert f"/{hub_api.dataset_info(filled).sha}/a.png" in page_of(local_hub, f"{base}/blob/main/a.png")
+    assert f"/{hub_api.dataset_info(filled).sha}/a.png" in page_of(
+        local_hub, f"{base}/blob/main/a.png"
+    )
     binary = page_of(local_hub, f"{base}/blob/main/a.bin")
-    assert hashlib.sha256(bytes(range(256))).hexdigest() in binary and "neither text nor rows" in binary
+    assert (
+        hashlib.sha256(bytes(range(256))).hexdigest() in binary
+        and "neither text nor rows" in binary
+    )
     assert "The beginning alone" in page_of(local_hub, f"{base}/blob/main/long.txt")
 
 
 def test_a_report_is_shown_in_a_sandbox_and_no_upload_runs_in_this_origin(local_hub, filled):
     base = f"/datasets/{filled}"
     assert f'href="{base}/blob/main/report.html"' in page_of(local_hub, base)
-    frame = [of for tag, of in Tags(page_of(local_hub, f"{base}/blob/main/report.html")).tags if tag == "iframe"]
+    frame = [
+        of
+        for tag, of in Tags(page_of(local_hub, f"{base}/blob/main/report.html")).tags
+        if tag == "iframe"
+    ]
     assert [(of["src"], of["sandbox"]) for of in frame] == [(f"{base}/report/main", "")]
     report = ask(local_hub, "GET", f"{base}/report/main")
     policy = report.headers["Content-Security-Policy"]
-    assert policy.startswith("sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:;")
-    assert report.headers["Content-Type"] == "text/html; charset=utf-8" and b"A report" in report.body
+    assert policy.startswith(
+        "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:;"
+    )
+    assert (
+        report.headers["Content-Type"] == "text/html; charset=utf-8" and b"A report" in report.body
+    )
     for name in ("evil.html", "evil.svg", "report.html"):
         raw = ask(local_hub, "GET", f"{base}/resolve/main/{name}", Accept="text/html").headers
-        assert raw["Content-Type"] == "text/plain; charset=utf-8" and raw["X-Content-Type-Options"] == "nosniff"
-        assert "sandbox" in raw["Content-Security-Policy"] and page_of(local_hub, f"{base}/blob/main/{name}")
+        assert (
+            raw["Content-Type"] == "text/plain; charset=utf-8"
+            and raw["X-Content-Type-Options"] == "nosniff"
+        )
+        assert "sandbox" in raw["Content-Security-Policy"] and page_of(
+            local_hub, f"{base}/blob/main/{name}"
+        )
 
 
 def test_errors_are_pages_for_browsers_and_json_for_clients(local_hub, hub_api, filled):
@@ -328,22 +413,34 @@ def test_errors_are_pages_for_browsers_and_json_for_clients(local_hub, hub_api, 
         assert words in page_of(local_hub, path, status), path
         person = ask(local_hub, "GET", path, Accept="text/html,*/*")
         client = ask(local_hub, "GET", path, Accept="*/*")
-        assert person.status == client.status == status and client.headers["Content-Type"] == "application/json"
+        assert (
+            person.status == client.status == status
+            and client.headers["Content-Type"] == "application/json"
+        )
         for name in ("X-Error-Code", "X-Error-Message", "X-Repo-Commit"):
             assert person.headers[name] == client.headers[name], (path, name)
         assert client.headers["X-Error-Code"] == code, path
     for path in (f"/api{base}x", f"{base}/resolve/main/none", "/api/none"):
-        assert ask(local_hub, "GET", path, Accept="text/html").headers["Content-Type"] == "application/json", path
+        assert (
+            ask(local_hub, "GET", path, Accept="text/html").headers["Content-Type"]
+            == "application/json"
+        ), path
 
 
 def test_a_page_that_fails_says_so(tmp_path):
     class Broken:
-        def reading(self):
+        def begin_read(self):
             raise RuntimeError("no database")
 
     app = HubApp(Hub(Broken(), SimpleNamespace(tmp=tmp_path), None, 1), {"testserver"}, 5)
     client = TestClient(app, raise_server_exceptions=False)
     answer = client.get("/", headers={"Accept": "text/html"})
-    assert answer.status_code == 500 and "could not be rendered" in answer.text and "no database" not in answer.text
+    assert (
+        answer.status_code == 500
+        and "could not be rendered" in answer.text
+        and "no database" not in answer.text
+    )
     plain = client.get("/", headers={"Accept": "*/*"})
-    assert plain.status_code == 500 and not plain.headers.get("Content-Type", "").startswith("text/html")
+    assert plain.status_code == 500 and not plain.headers.get("Content-Type", "").startswith(
+        "text/html"
+    )

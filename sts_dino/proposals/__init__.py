@@ -1,1 +1,1 @@
-"""Recipes proposed for a corpus: what it is like, what to write for it and by which model, what to train on that."""
+"""Recipes proposed for a corpus: its statistics, a generator for its pairs, and an encoder."""

@@ -1,5 +1,9 @@
-"""Look at a corpus, a file or one split of a Hub dataset: its column of texts, their lengths, language and faults."""
+"""Look at a corpus: its column of texts, their lengths, language and faults.
 
+A corpus is a file, or one split of a Hub dataset.
+"""
+
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,60 +11,110 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from generation.inputs.sources import file_rows, has_control_characters, what_was_read
-from generation.run import is_question
-from hub.cli import say
-from hub.contract import licences
-from hub.contract.recipe import LANGUAGE, QUOTE
-from hub.errors import InputError, did_you_mean
-from hub.text_files import MARK, READERS, as_text, is_blank, open_rows, require_kind
-from hub.untrusted import one_line
-from hub.word_overlap import words
+from sts_dino.generation.inputs.sources import (
+    describe_source,
+    has_control_characters,
+    read_file_rows,
+)
+from sts_dino.generation.run import is_question
+from sts_dino.hub.contract import licences
+from sts_dino.hub.contract.recipe import LANGUAGE, QUOTE
+from sts_dino.hub.errors import InputError, suggest_choice
+from sts_dino.hub.text_files import (
+    MARK,
+    READERS,
+    as_text,
+    is_blank,
+    join_names,
+    open_rows,
+    require_column,
+    require_kind,
+    split_columns,
+)
+from sts_dino.hub.untrusted import join_lines
+from sts_dino.hub.word_overlap import split_words
 
-LOOKED_AT = 20_000  # rows that a profile reads
-LONGEST = 1_000  # characters of a usable text
-NAMES = ("text", "sentence", "sentence1", "content", "body", "title", "question", "review", "description")
+logger = logging.getLogger(__name__)
+
+PROFILED_ROWS = 20_000  # rows that a profile reads
+MOST_CHARACTERS = 1_000  # characters of a usable text
+# usual names of a column of texts, the likeliest first
+TEXT_COLUMN_NAMES = [
+    "text",
+    "sentence",
+    "sentence1",
+    "content",
+    "body",
+    "title",
+    "question",
+    "review",
+    "description",
+]
 MOST_WORDS_IN_NAME = 4  # of a column; a first row with more words in a cell is not a header
-KINDS = ("statements", "questions", "titles", "tickets")  # of texts; tickets have no sign of their own
-ASKED, SHORT = 0.5, 0.8  # of a corpus's texts, from which they are questions; titles
-MOST_WORDS_IN_TITLE, ENDS = 12, tuple(".!?…:;。！？")
+SEARCH_PAGE = (
+    "for search over passages, generate queries for them: docs/search.md "
+    "(its table: no gain over all-MiniLM-L6-v2 as downloaded)"
+)
+FAULTS = ("empty", "broken", "multiline", "overlong", "repeated")
+LENGTH_FAULTS = ("multiline", "overlong")  # passages have these
+# kinds of texts; tickets have no sign of their own
+KINDS = ("statements", "questions", "titles", "tickets")
+LEAST_QUESTION_SHARE = 0.5  # share of questions from which a corpus consists of questions
+LEAST_TITLE_SHARE = 0.8  # share of titles from which a corpus consists of titles
+MOST_WORDS_IN_TITLE = 12
+# a text with this many sentences and words is a passage; a ticket has fewer words
+LEAST_SENTENCES_IN_PASSAGE = 2
+LEAST_WORDS_IN_PASSAGE = 40
+LEAST_PASSAGE_SHARE = 0.5  # share of passages from which a corpus consists of passages
+# the end of a sentence; Chinese and Japanese marks need no blank after them
+SENTENCE_END = re.compile(r"[.!?…؟।][\"'”’)\]]*(?=\s|$)|[。！？]")
+SENTENCE_ENDS = tuple(".!?…:;。！？")  # of sentences, not of titles
+LANGUAGE_SAMPLE_TEXTS = 300  # texts whose language is recognised, roughly
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Statistics of the first rows of a corpus.
+    """Statistics of the first ``PROFILED_ROWS`` rows of a corpus.
 
-    Counts are in rows; an unusable row is counted once, by its first fault. ``words``: 5th, 50th and 95th percentile of
-    the usable texts' lengths. ``language``: code of the commonest language (ISO 639-1); ``in_language``: its share.
-    ``kind``: one of ``KINDS``; ``sign``: what speaks for it. ``texts``: the usable ones.
+    ``usable``, the ``FAULTS`` and ``quoted`` count rows. An unusable row has one fault, its first.
     """
 
-    column: str | None
+    columns: tuple[str, ...]
     rows: int
-    whole: bool
+    whole: bool  # whether the corpus has no further rows
     usable: int
     empty: int
     broken: int
+    multiline: int
     overlong: int
     repeated: int
-    quoted: int
-    words: tuple[int, int, int]
-    language: str
-    in_language: float
-    kind: str
-    sign: str
-    texts: tuple[str, ...] = ()
+    quoted: int  # usable texts with a quotation mark
+    words: tuple[int, int, int]  # 5th, 50th and 95th percentile of the usable texts' lengths
+    language: str  # code of the commonest language (ISO 639-1)
+    in_language: float  # the share of texts recognised as that language
+    kind: str  # one of ``KINDS``
+    sign: str  # the measured share that decided the kind, in words
+    passages: float  # share of passages among usable, multiline and overlong texts
+    texts: tuple[str, ...] = ()  # the usable ones
 
-    def read(self, place: object, rejected: Mapping[str, int]) -> list[str]:
-        """``what_was_read`` of the corpus; ``rejected``: usable texts that a run would pass over, by reason."""
-        faults = {"empty": self.empty, "broken": self.broken, "overlong": self.overlong, "repeated": self.repeated}
-        given, columns = self.usable - sum(rejected.values()), (self.column,) if self.column else ()
-        return what_was_read(place, columns, given, {**faults, **rejected}, self.texts)
+    def describe(self, location: object, rejected: Mapping[str, int]) -> list[str]:
+        """Return lines with the counts of rows and three texts, as ``describe_source`` does.
+
+        Args:
+            location: the corpus as the lines name it.
+            rejected: reason → number of usable texts that a run would pass over.
+        """
+        skipped = {fault: getattr(self, fault) for fault in FAULTS}
+        usable = self.usable - sum(rejected.values())
+        return describe_source(location, self.columns, usable, {**skipped, **rejected}, self.texts)
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """A corpus, its title, the keys of the recipe's ``source`` that locate it, and its own licence where known."""
+    """A corpus with its title, the keys of the recipe's ``source`` that locate it, and its licence.
+
+    license: its own, where known.
+    """
 
     title: str
     source: Mapping[str, object]
@@ -68,169 +122,302 @@ class Corpus:
     license: str | None = None
 
 
-def profile(path: Path, column: str | None = None, language: str | None = None, kind: str | None = None) -> Profile:
-    """Return the statistics of a file that ``hub.text_files`` reads.
+def measure_file(
+    path: Path,
+    column: str | None = None,
+    language: str | None = None,
+    kind: str | None = None,
+    encoding: str | None = None,
+) -> Profile:
+    """Measure the statistics of a file that ``sts_dino.hub.text_files`` reads.
 
-    Raises InputError for a missing file, another kind of file, one that is not UTF-8, a column that is missing or
-    cannot be guessed, a file without a usable text, a malformed ``language`` and an unknown ``kind``.
+    Args:
+        path: the file.
+        column: the column of texts, or several with commas between them; None: ``choose_column``
+            chooses one. A .txt file has no columns.
+        language, kind: as in ``measure_texts``.
+        encoding: the encoding of a file that is not UTF-8; None: it is recognised.
+
+    Raises InputError for a missing file, another kind of file, an uncertain encoding, a column that
+    is missing or cannot be guessed, a column of a .txt file, a file without a usable text, a
+    malformed ``language`` and an unknown ``kind``.
     """
     if path.is_dir():
         raise InputError(path, "is a folder", allowed=f"a file of texts: {', '.join(READERS)}")
     if not path.is_file():
-        raise InputError(path, "no such file", hint=f"looked in {Path.cwd()}; give a file of texts, one a row")
-    column = None if require_kind(path, path) == ".txt" else find_column(path, column)
-    reader = file_rows(path, (column,) if column else (), str(path))
-    return described(str(path), column, (cells[0] for cells in reader), language, kind)
+        raise InputError(
+            path, "no such file", hint=f"looked in {Path.cwd()}; give a file of texts, one a row"
+        )
+    columns: tuple[str, ...] = ()
+    if require_kind(path, path) != ".txt":
+        columns = find_columns(path, column, encoding)
+    elif column is not None:
+        raise InputError(
+            "--column", f"{column!r} has no meaning for a .txt file", hint="leave it out"
+        )
+    rows = read_file_rows(path, columns, str(path), encoding)
+    return measure_texts(str(path), columns, chain.from_iterable(rows), language, kind)
 
 
-def described(
-    place: str, column: str | None, cells: Iterator[str], language: str | None = None, kind: str | None = None
-) -> Profile:
-    """Return the statistics of the texts in ``cells``. Raises InputError without a usable text or for a bad choice."""
+def _require_known_choices(language: str | None, kind: str | None) -> None:
+    """Raise InputError for a language code or a kind of texts that does not exist."""
     if kind is not None and kind not in KINDS:
-        raise InputError("--kind", f"no kind {kind!r}", allowed=", ".join(KINDS), hint=did_you_mean(kind, KINDS))
+        raise InputError(
+            "--kind",
+            f"no kind {kind!r}",
+            allowed=", ".join(KINDS),
+            hint=suggest_choice(kind, KINDS),
+        )
     if language is not None and not re.fullmatch(LANGUAGE, language):
-        allowed = "ISO 639 in lower case, e.g. en, de, yue"
-        raise InputError("--language", f"{language!r} is not a language code", allowed=allowed)
+        raise InputError(
+            "--language",
+            f"{language!r} is not a language code",
+            allowed="ISO 639 in lower case, e.g. en, de, yue",
+        )
+
+
+def measure_texts(
+    location: str,
+    columns: tuple[str, ...],
+    cells: Iterator[str],
+    language: str | None = None,
+    kind: str | None = None,
+) -> Profile:
+    """Measure the statistics of texts.
+
+    Args:
+        location: the corpus, for errors.
+        columns: the names of the columns of texts; empty for a .txt file.
+        cells: the texts; ``PROFILED_ROWS`` of them are read.
+        language: the language code that the user gave; None: it is recognised.
+        kind: the kind of texts that the user gave; None: it is recognised.
+
+    Raises InputError without a usable text, for a malformed ``language`` and an unknown ``kind``.
+    """
+    _require_known_choices(language, kind)
+
+    # Usable texts, and faults of the others
     reader = iter(cells)
-    texts = [cell.strip().removeprefix(MARK).strip() for cell in islice(reader, LOOKED_AT)]
-    whole = next(reader, None) is None
-    counts = dict.fromkeys(("empty", "broken", "overlong", "repeated"), 0)
-    usable = list[str]()
-    seen = set[str]()
+    texts = [cell.strip().removeprefix(MARK).strip() for cell in islice(reader, PROFILED_ROWS)]
+    is_whole = next(reader, None) is None
+    counts = dict.fromkeys(FAULTS, 0)
+    passages = 0
+    usable: list[str] = []
+    seen_texts: set[str] = set()
     for text in texts:
-        reason = _problem(text) or ("repeated" if text in seen else None)
-        seen.add(text)
-        if reason:
-            counts[reason] += 1
+        fault = _find_fault(text, seen_texts)
+        seen_texts.add(text)
+        if fault in (None, *LENGTH_FAULTS) and is_passage(text):
+            passages += 1
+        if fault:
+            counts[fault] += 1
         else:
             usable.append(text)
     if not usable:
-        found = ", ".join(f"{count} {reason}" for reason, count in counts.items() if count)
-        problem = f"has no usable text in its first {len(texts):,} rows ({found})"
-        raise InputError(place, problem, allowed="at least one")
-    lengths = sorted(len(words(text)) for text in usable)
-    code, share = _language(usable, language)
-    kind, sign = _kind(usable, kind)
+        reasons = ", ".join(f"{count} {fault}" for fault, count in counts.items() if count)
+        hint = f"they are passages: {SEARCH_PAGE}" if 2 * passages > len(texts) else None
+        raise InputError(
+            location,
+            f"has no usable text in its first {len(texts):,} rows ({reasons})",
+            allowed=f"at least one text of one line, up to {MOST_CHARACTERS:,} characters",
+            hint=hint,
+        )
+
+    # Their lengths, language and kind
+    lengths = sorted(len(split_words(text)) for text in usable)
+    last = len(lengths) - 1
+    code, share = _infer_language(usable, language)
+    kind, sign = _infer_kind(usable, kind)
     return Profile(
-        column=column,
+        columns=columns,
         rows=len(texts),
-        whole=whole,
+        whole=is_whole,
         usable=len(usable),
         **counts,
         quoted=sum(QUOTE in text for text in usable),
-        words=tuple(lengths[int(part * (len(lengths) - 1))] for part in (0.05, 0.5, 0.95)),  # type: ignore[arg-type]
+        words=(lengths[int(0.05 * last)], lengths[int(0.5 * last)], lengths[int(0.95 * last)]),
         language=code,
         in_language=share,
         kind=kind,
         sign=sign,
+        passages=passages / (len(usable) + sum(counts[fault] for fault in LENGTH_FAULTS)),
         texts=tuple(usable),
     )
 
 
-def _problem(text: str) -> str | None:
+def _find_fault(text: str, seen_texts: set[str]) -> str | None:
+    """Return the first of ``FAULTS`` that a text has, None for a usable text."""
     if is_blank(text):
         return "empty"
-    if len(text) > LONGEST or len(text.splitlines()) > 1:
+    if len(text.splitlines()) > 1:
+        return "multiline"
+    if len(text) > MOST_CHARACTERS:
         return "overlong"
-    return "broken" if has_control_characters(text) else None
+    if has_control_characters(text):
+        return "broken"
+    return "repeated" if text in seen_texts else None
 
 
-def _language(texts: Sequence[str], given: str | None) -> tuple[str, float]:
-    """Code of the language of most texts, or the given one, and the share of texts that are recognised as it."""
+def _infer_language(texts: Sequence[str], language: str | None) -> tuple[str, float]:
+    """Return the language code that the user gave, else that of most texts, and its share.
+
+    The share is that of a sample's texts which py3langid recognises as this language.
+    """
     import py3langid
 
-    sample = texts[:: max(1, len(texts) // 300)]
-    found = [str(py3langid.classify(text)[0]) for text in sample]
-    code = given or max(sorted(set(found)), key=found.count)
-    return code, found.count(code) / len(found)
+    sample = texts[:: max(1, len(texts) // LANGUAGE_SAMPLE_TEXTS)]
+    codes = [str(py3langid.classify(text)[0]) for text in sample]
+    if language is None:
+        language = max(sorted(set(codes)), key=codes.count)
+    return language, codes.count(language) / len(codes)
 
 
-def _kind(texts: Sequence[str], given: str | None) -> tuple[str, str]:
-    """The kind of most texts, or the given one, and the share of texts with its sign, in words."""
-    asked = sum(map(is_question, texts)) / len(texts)
-    short = sum(len(words(text)) <= MOST_WORDS_IN_TITLE and not text.endswith(ENDS) for text in texts) / len(texts)
-    kind = given or ("questions" if asked >= ASKED else "titles" if short >= SHORT else KINDS[0])
+def _infer_kind(texts: Sequence[str], kind: str | None) -> tuple[str, str]:
+    """Return the kind that the user gave, else that of most texts, and a share in words."""
+    question_share = sum(map(is_question, texts)) / len(texts)
+    title_share = sum(map(_is_like_title, texts)) / len(texts)
+    if kind is None and question_share >= LEAST_QUESTION_SHARE:
+        kind = "questions"
+    elif kind is None:
+        kind = "titles" if title_share >= LEAST_TITLE_SHARE else KINDS[0]
+    sign = f"{question_share:.0%} end in a question mark"
     if kind == "titles":
-        return kind, f"{short:.0%} have at most {MOST_WORDS_IN_TITLE} words and no full stop"
-    return kind, f"{asked:.0%} end in a question mark"
+        sign = f"{title_share:.0%} have at most {MOST_WORDS_IN_TITLE} words and no full stop"
+    return kind, sign
 
 
-def find_column(path: Path, asked: str | None) -> str:
-    """Name of the column of texts in a file; ``column_of`` chooses it from the first row."""
-    names, rows = open_rows(path, path)
-    if asked is None and any(len(name.split()) > MOST_WORDS_IN_NAME for name in names):
-        hint = "write the columns' names into a first row; if it is a header, name the column of texts: --column NAME"
-        raise InputError(path, f"has no header: its first row is {one_line(', '.join(names), 100)}", hint=hint)
+def is_passage(text: str) -> bool:
+    """Return whether a text is a passage: several sentences, and the words of a paragraph."""
+    sentences = len(SENTENCE_END.findall(text))
+    is_long = len(split_words(text)) >= LEAST_WORDS_IN_PASSAGE
+    return is_long and sentences >= LEAST_SENTENCES_IN_PASSAGE
+
+
+def _is_like_title(text: str) -> bool:
+    return len(split_words(text)) <= MOST_WORDS_IN_TITLE and not text.endswith(SENTENCE_ENDS)
+
+
+def find_columns(path: Path, requested: str | None, encoding: str | None = None) -> tuple[str, ...]:
+    """Return the names of the columns of texts in a table.
+
+    ``choose_column`` chooses one by the header and the first row. requested: the user's column, or
+    several with commas between them. encoding: as in ``measure_file``. Raises InputError for a
+    table without a header or rows, and the errors of ``choose_column``.
+    """
+    names, rows, _ = open_rows(path, path, encoding=encoding)
+    header = join_names(names)
+    if requested is not None and requested not in names:
+        columns = tuple(split_columns(requested))
+        for column in columns:
+            require_column(column, names, path)
+        return columns
+    if requested is None and any(len(name.split()) > MOST_WORDS_IN_NAME for name in names):
+        problem = f"has no header: its first row is {join_lines(header, 100)}"
+        hint = (
+            "write the columns' names into a first row; if it is a header, "
+            "name the column of texts: --column NAME"
+        )
+        raise InputError(path, problem, hint=hint)
     first = next(rows, None)
     if first is None:
-        raise InputError(path, "has no row", allowed="at least one text", hint=f"columns: {', '.join(names)}")
-    return column_of(str(path), first[1], asked)
+        raise InputError(path, "has no row", allowed="at least one text", hint=f"columns: {header}")
+    row = dict.fromkeys(names) | first[1]
+    return (choose_column(str(path), row, requested),)
 
 
-def column_of(place: str, first: Mapping[str, object], asked: str | None) -> str:
-    """Name of the column of texts in the row ``first``: ``asked``, else a usual name, else the only column of texts.
+def choose_column(location: str, row: Mapping[str, object], requested: str | None) -> str:
+    """Choose the requested column of a row, else a usual name, else the only column of texts.
 
-    Raises InputError for a missing column and where several columns, or none, could be it.
+    A column of texts has more than two words in this row. location: the corpus, for errors. Raises
+    InputError for a missing column, and where several columns or none hold texts.
     """
-    if asked is not None:
-        if asked not in first:
-            hint = did_you_mean(asked, first)
-            raise InputError(f"{place}: column {asked!r}", "not in the data", allowed=", ".join(first), hint=hint)
-        return asked
-    usual = [name for name in first if name.lower() in NAMES]
-    usual.sort(key=lambda name: NAMES.index(name.lower()))
-    of_texts = [name for name, value in first.items() if isinstance(value, str) and len(words(value)) > 2]
-    candidates = usual[:1] or of_texts
-    if len(candidates) != 1:
-        problem = "which column holds the texts is not clear" if candidates else "no column seems to hold texts"
-        raise InputError(place, problem, allowed=", ".join(first), hint="name it: --column NAME")
-    return candidates[0]
+    columns = join_names(row)
+    if requested is not None:
+        require_column(requested, list(row), location)
+        return requested
+    candidates = [column for column in row if column.lower() in TEXT_COLUMN_NAMES]
+    if candidates:
+        return min(candidates, key=lambda column: TEXT_COLUMN_NAMES.index(column.lower()))
+    texts = {column: value for column, value in row.items() if isinstance(value, str)}
+    candidates = [column for column, text in texts.items() if len(split_words(text)) > 2]
+    if len(candidates) == 1:
+        return candidates[0]
+    is_unclear = "which column holds the texts is not clear"
+    problem = is_unclear if candidates else "no column seems to hold texts"
+    raise InputError(location, problem, allowed=columns, hint="name it: --column NAME")
 
 
-def hub_corpus(
-    place: str,
+def read_hub_corpus(
+    location: str,
     config: str | None = None,
     split: str | None = None,
     column: str | None = None,
     language: str | None = None,
     kind: str | None = None,
 ) -> Corpus:
-    """Look at ``ORG/NAME[@REVISION]``, pinned at its commit: its card's licence and the first rows of one split.
+    """Look at a Hub dataset at its commit: its card's licence and the first rows of one split.
 
-    Raises InputError for a repository, revision, config, split or column that does not exist and for a split without a
-    usable text; RunError when the Hub cannot be read.
+    Raises InputError for a repository, revision, config, split or column that does not exist and
+    for a split without a usable text; RunError when the Hub cannot be read.
+
+    Args:
+        location: ``ORG/NAME[@REVISION]``.
+        config, split: by default the default config; the only split, or train.
+        column, language, kind: as in ``measure_file``.
     """
-    from hub.client.connection import reading
-    from hub.client.fetch import hub_dataset, require_known
-    from hub.contract.shards import reading_rows
+    from sts_dino.hub.client.connection import convert_read_errors
+    from sts_dino.hub.client.fetch import open_hub_dataset, require_known
+    from sts_dino.hub.contract.shards import convert_reader_errors
 
-    repo_id, _, asked = place.partition("@")
-    found = hub_dataset(repo_id, asked or None, place)
-    configs = found.ask("get_dataset_config_names")
-    chosen = config or found.ask("get_dataset_default_config_name")
-    if chosen is None:
-        raise InputError(place, "has several configs", allowed=", ".join(configs), hint="name one: --config")
-    splits = found.ask("get_dataset_split_names", require_known(chosen, configs, place, "config"))
-    part = require_known(split or (splits[0] if len(splits) == 1 else "train"), splits, f"{place} ({chosen})", "split")
-    with reading(repo_id, found.commit), reading_rows(place, hint=None):
-        rows: Any = iter(found.ask("load_dataset", chosen, split=part, streaming=True))
-        first = list(islice(rows, 1))
-        if not first:
-            raise InputError(f"{place} ({chosen}, {part})", "has no row", allowed="at least one text")
-        name = column_of(place, first[0], column)
-        cells = (as_text(row[name], place, name) for row in chain(first, rows))
-        statistics = described(place, name, cells, language, kind)
-    if asked != found.commit:
-        say(f"{repo_id}: {asked or 'its main branch'} is {found.commit} now; the recipe pins that")
-    source = {"kind": "hub", "repo_id": repo_id, "revision": found.commit, "config": chosen, "splits": [part]}
-    return Corpus(repo_id, source, statistics, _known_licence(repo_id, found.license))
+    # Choose a config and a split.
+    repo_id, _, revision = location.partition("@")
+    dataset = open_hub_dataset(repo_id, revision or None, location)
+    configs = dataset.call("get_dataset_config_names")
+    config = config or dataset.call("get_dataset_default_config_name")
+    if config is None:
+        raise InputError(
+            location, "has several configs", allowed=", ".join(configs), hint="name one: --config"
+        )
+    require_known(config, configs, location, "config")
+    splits = dataset.call("get_dataset_split_names", config)
+    if split is None:
+        split = splits[0] if len(splits) == 1 else "train"
+    require_known(split, splits, f"{location} ({config})", "split")
+
+    # Read its first rows.
+    with convert_read_errors(repo_id, dataset.commit), convert_reader_errors(location, hint=None):
+        rows: Any = iter(dataset.call("load_dataset", config, split=split, streaming=True))
+        first = next(rows, None)
+        if first is None:
+            raise InputError(
+                f"{location} ({config}, {split})", "has no row", allowed="at least one text"
+            )
+        name = choose_column(location, first, column)
+        cells = (as_text(row[name], location, name) for row in chain([first], rows))
+        profile = measure_texts(location, (name,), cells, language, kind)
+
+    if revision != dataset.commit:
+        branch = revision or "its main branch"
+        logger.info(f"{repo_id}: {branch} is {dataset.commit} now; the recipe pins that")
+    source = {
+        "kind": "hub",
+        "repo_id": repo_id,
+        "revision": dataset.commit,
+        "config": config,
+        "splits": [split],
+    }
+    return Corpus(repo_id, source, profile, _get_known_licence(repo_id, dataset.license))
 
 
-def _known_licence(repo_id: str, license_id: str | None) -> str | None:
-    """The licence that a card names, where the project's table has it; else None, with a message."""
-    if license_id in licences.table():
+def _get_known_licence(repo_id: str, license_id: str | None) -> str | None:
+    """Return a card's licence if the project's table has it; else log a message, return None."""
+    if license_id in licences.load_licences():
         return license_id
-    named = f"the unknown licence {one_line(license_id)!r}" if license_id else "no licence"
-    say(f"{repo_id}: its card names {named}, so its texts count as unlicensed; if you know better: --license")
+    problem = "no licence"
+    if license_id:
+        problem = f"the unknown licence {join_lines(license_id)!r}"
+    logger.info(
+        f"{repo_id}: its card names {problem}, so its texts count as unlicensed; "
+        "if you know better: --license"
+    )
     return None

@@ -1,6 +1,7 @@
-"""Recipes for a corpus: which language model generates its pairs, from which examples, and which encoder to train."""
+"""Recipes for a corpus: the language model that generates its pairs, and the encoder to train."""
 
 import json
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -11,359 +12,692 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from generation.backends.registry import dialect_of
-from hub.assets import BRING, asset
-from hub.cli import say
-from hub.contract import licences
-from hub.contract.packaged import ENCODERS, GENERATORS, MULTILINGUAL
-from hub.contract.recipe import RECOGNISED, Address, DatasetRecipe
-from hub.errors import InputError, StsDinoError, did_you_mean
-from hub.untrusted import no_cross_encoder, one_line, read_object
+from sts_dino.generation.backends.registry import infer_dialect
+from sts_dino.generation.run import describe_model
+from sts_dino.hub.assets import HINT_ANOTHER_LANGUAGE_MODEL, find_asset
+from sts_dino.hub.contract import licences
+from sts_dino.hub.contract.packaged import ENCODERS, GENERATORS, MULTILINGUAL
+from sts_dino.hub.contract.recipe import (
+    RECOGNISED_LANGUAGES,
+    TAUGHT_PAIRS,
+    Address,
+    DatasetRecipe,
+    Grades,
+    LanguageModel,
+)
+from sts_dino.hub.errors import InputError, StsDinoError, suggest_choice
+from sts_dino.hub.untrusted import join_lines, read_json_object, require_no_cross_encoder
 from sts_dino.proposals.corpus import KINDS, Corpus, Profile
 
-GEMMA = GENERATORS["gemma-3-270m"]
-BEST_FIRST = ("qwen2.5-coder-0.5b-instruct", "qwen2.5-coder-1.5b-instruct", GEMMA.name)  # by gain a minute
-EASY = KINDS[:2]  # English texts of which the smaller model generates good pairs (docs/adapt.md)
-BUILT_IN, BUILT_IN_LICENSE = asset("demo-lm"), "cc-by-nc-sa-4.0"
-SHIPPED = (
-    "twenty first sentences with a sentence for each label, written by hand for sts-dino",
-    "cc0-1.0",
-)  # in assets/
-MOST = 1000  # source sentences, as the measured encoders had (docs/better_pairs.md)
-TOKENS_A_WORD = 2  # at most, for the tokenizers and languages seen
-TOKENS_A_CHARACTER = 3  # at most, of Chinese and Japanese: its bytes
+logger = logging.getLogger(__name__)
 
-BATCH = 32
-PROMPTEOL = 'This sentence : "[X]" means in one word:"'  # Jiang et al. 2023; its last quotation mark's state embeds
+# Generators
+GEMMA = GENERATORS["gemma-3-270m"]
+# The packaged generators, the one with the highest gain a minute first (docs/better_pairs.md)
+GENERATORS_BY_GAIN = ("qwen2.5-coder-0.5b-instruct", "qwen2.5-coder-1.5b-instruct", GEMMA.name)
+# English texts of these kinds suit the smallest packaged generator (docs/adapt.md)
+KINDS_FOR_SMALL_GENERATOR = KINDS[:2]
+BUILT_IN = find_asset("demo-lm")
+BUILT_IN_LICENSE = "cc-by-nc-sa-4.0"
+DEMONSTRATION = "it demonstrates the commands, and knows English alone"
+GGUF_HEADER_BYTES = 1 << 26  # bytes of a GGUF file that hold its keys, the vocabulary among them
+# The examples files in assets/
+SHIPPED_EXAMPLES = {
+    "description": "twenty first sentences with a sentence for each label, "
+    "written by hand for sts-dino",
+    "license": "cc0-1.0",
+}
+
+# Corpora
+DEFAULT_LIMIT = 1000  # source sentences, as the measured encoders had (docs/better_pairs.md)
+MOST_TOKENS_PER_WORD = 2  # of the tokenizers and languages that were measured
+MOST_TOKENS_PER_CHARACTER = 3  # of Chinese and Japanese: a character has three bytes
+FEWEST_FOR_SHARE = 10  # texts: the share of a language among fewer texts means nothing
+# the share of texts recognised as English: code has 0.5 to 0.65, English sentences 0.9 and more
+LEAST_ENGLISH_SHARE = 0.75
+LABELS = ("1", "0.5", "0")  # of a proposed recipe: the names are the similarities
+
+# Encoders
+BATCH_SIZE = 32
+# figures: means of STS12-16, STSb and SICK-R, of the public MTEB results
+STRONGER_ENCODERS = (
+    " (it has 78.9 on seven STS tasks; published encoders of its size are stronger: --encoder "
+    "BAAI/bge-small-en-v1.5 has 82.8, thenlper/gte-small 82.4, intfloat/e5-small-v2 81.6)"
+)
+TEACHER_KEYS = ("repo_id", "revision", "path", "license")
+TAUGHT_STEPS = 100  # at least, of a training with a teacher: a trial's number, not tuned
+# Jiang et al. 2023: the embedding is the hidden state of the last quotation mark
+PROMPTEOL_PROMPT = 'This sentence : "[X]" means in one word:"'
 PROMPTEOL_RATE = "3e-4"
 LORA = {"r": "16", "alpha": "32", "dropout": "0.05", "release": "merged"}
-GGUF_KEYS = 1 << 26  # bytes of a GGUF file that hold its keys, the vocabulary among them
-FEW = 10  # texts: too few for a share
-ENGLISH = 0.75  # of a corpus's texts, recognised as English: code has 0.5 to 0.65, sentences 0.9 and more
-WAYS = ("prompteol", "static")
-FINISHED_LENGTH, LONGEST = 256, 32_768  # tokens, where an encoder's own is not known; at most, to be believed
-ITSELF = "the language model itself"
+LANGUAGE_MODEL_ENCODERS = ("prompteol", "static")
+DEFAULT_MAX_TOKENS = 256  # that an encoder reads, where its files do not say
+MOST_MAX_TOKENS = 32_768  # a larger number in an encoder's files stands for "no limit"
+ORIGIN_GENERATOR = "the language model itself"
 
 
 @dataclass(frozen=True)
 class Generator:
-    """A language model as a recipe's section ``model``, and why it was chosen."""
+    """A language model as a recipe's section ``model``, and the reason for the choice."""
 
     section: dict[str, Any]
     why: str
-    reads_examples: bool = True  # the built-in model was trained on prompts without examples
-    couples: bool = True  # counter-labels need the model itself, not a server
+    reads_examples: bool = True  # False: the built-in model was trained without examples
+    has_counter_labels: bool = True  # False: a server draws tokens without counter-prompts
+
+    def describe(self) -> str:
+        """Return one line: the language model, the size of its weights, and why it was chosen."""
+        model = LanguageModel.model_validate(self.section)
+        return f"language model: {describe_model(model)}: {self.why}"
 
 
 @dataclass(frozen=True)
 class Base:
-    """An encoder before training as a recipe's section ``base``, how to train it, and why it was chosen.
+    """An encoder before training as a recipe's section ``base``, how to train it, and why.
 
-    epochs: over the source sentences. Rates and epochs are those of docs/better_pairs.md and docs/training.md.
+    Rates and epochs are those of docs/better_pairs.md and docs/training.md.
     """
 
     section: dict[str, Any]
     why: str
-    epochs: float
+    epochs: float  # over the source sentences
     learning_rate: str
     token_dropout: float
     lora: bool = False
-    least: int = 20  # steps
-    vocabulary: bool = False  # cut to the words of the dataset: a large one is slow to train
+    min_steps: int = 20
+    cuts_vocabulary: bool = False  # to the words of the dataset: a large one is slow to train
     arguments: dict[str, str] = field(default_factory=dict)
 
 
-def languages() -> dict[str, dict[str, Any]]:
-    """Code → name and meanings of every language that has instructions, and of each kind those and an examples file."""
+def load_languages() -> dict[str, dict[str, Any]]:
+    """Load languages.yaml: language code → the language's name, label meanings and instructions.
+
+    The instructions stand under the kind of text. Each kind has an instruction for each label and
+    the name of an examples file. All values are strings.
+    """
     text = Path(__file__).with_name("languages.yaml").read_text(encoding="utf-8")
     return yaml.load(text, yaml.BaseLoader)  # makes texts only
 
 
-def instructions(corpus: Profile, generator: Generator) -> tuple[str | None, dict[str, Any]]:
-    """The kind, and instructions, meanings and examples file for a corpus: its kind's, else those for statements.
+def choose_instructions(corpus: Profile, generator: Generator) -> tuple[str | None, dict[str, Any]]:
+    """Choose instructions, label meanings and an examples file for a corpus.
 
-    The kind is None, and the language English, for a language without. The built-in model knows statements alone.
+    Returns the kind of text that the instructions are for, and the words of languages.yaml. A kind
+    without instructions gets the instructions for statements. The built-in model always gets these.
+    A language without instructions gets the English ones for statements, and the kind is None.
     """
-    known = languages().get(corpus.language)
-    kind = corpus.kind if known and corpus.kind in known and generator.reads_examples else KINDS[0]
-    return (kind, {**known, **known[kind]}) if known else (None, (other := languages()["en"]) | other[kind])
+    languages = load_languages()
+    if corpus.language not in languages:
+        english = languages["en"]
+        return None, {**english, **english[KINDS[0]]}
+    words = languages[corpus.language]
+    kind = KINDS[0]
+    if corpus.kind in words and generator.reads_examples:
+        kind = corpus.kind
+    return kind, {**words, **words[kind]}
 
 
-def choose_generator(asked: str | None, license_id: str | None, corpus: Profile | None = None) -> Generator:
-    """The language model ``asked``, else the first of ``BEST_FIRST`` that is available locally.
+def choose_generator(
+    requested: str | None,
+    license_id: str | None,
+    corpus: Profile | None = None,
+    takes_demonstration: bool = True,
+) -> Generator:
+    """Choose the requested language model, else the best one of ``sts-dino lm`` that is local.
 
-    For other texts than English statements and questions the larger Qwen model comes first.
+    ``GENERATORS_BY_GAIN`` has the order. For other texts than English statements and questions the
+    1.5B model comes first. Without a local model the built-in one is the choice.
 
-    asked: a name of ``sts-dino lm``, gemma, builtin, a folder, a .gguf file, ORG/NAME@REVISION, or a server's NAME@URL.
+    Args:
+        requested: a name of ``sts-dino lm``, gemma, builtin, a folder, a .gguf file,
+            ORG/NAME@REVISION, a server's NAME@URL, or None.
+        license_id: the licence of a model that ``sts-dino lm`` does not list.
+        corpus: the statistics of the corpus; None counts as English statements.
+        takes_demonstration: whether the built-in model may be the choice without a request.
 
-    Raises InputError for a missing folder, an unknown name or licence, RunError for a server that cannot be reached.
+    Raises InputError for a missing folder, an unknown name or licence, and where only the built-in
+    model is local and may not be the choice; RunError for a server that cannot be reached.
     """
-    small, large, *others = BEST_FIRST
-    easy = not corpus or (corpus.language == "en" and corpus.kind in EASY)
-    order = BEST_FIRST if easy else (large, small, *others)
-    here = next((name for name in order if GENERATORS[name].is_here), None)
-    if asked is None and here is None and BUILT_IN.is_dir():
-        why = "the built-in model is a demonstration; for useful pairs: sts-dino lm NAME, then sts-dino new again"
-        return Generator({"path": str(BUILT_IN.resolve()), "license": BUILT_IN_LICENSE}, why, False)
-    name = GEMMA.name if asked == "gemma" else asked or here or GEMMA.name
-    if name in GENERATORS:
-        section = {**GENERATORS[name].section, "dtype": "auto"}
-        why = "downloaded by sts-dino lm" if "path" in section else f"from the Hub; without a Hub: sts-dino lm {name}"
-        gated = "; accept its terms on its page first" if "path" not in section and name == GEMMA.name else ""
-        weak = f"; it generates few good pairs of such texts (docs/adapt.md): sts-dino lm {large}"
-        return Generator(section, why + gated + (weak if name == small and not easy else ""))
-    if asked == "builtin":
-        why = "the built-in model is a demonstration of 4.5 million parameters, and knows English alone"
-        return Generator({"path": str(BUILT_IN.resolve()), "license": BUILT_IN_LICENSE}, why, False)
-    words = (*GENERATORS, "builtin", "FILE.gguf", "NAME@URL of an OpenAI-compatible server")
-    if license_id is None:
-        near = did_you_mean(str(asked), words)
-        raise InputError("--lm-license", f"the licence of {asked} is not known", allowed=licences.likely(), hint=near)
-    terms = {"license": licences.known("--lm-license", license_id).id}
-    name, at, url = str(asked).partition("@http")
-    if at:
-        require_address("--lm", f"http{url}")
-        server = {"base_url": f"http{url}", "model": name, "dialect": dialect_of(f"http{url}", name)}
-        why = "behind a server: without counter-labels, which need the model itself; dialects: docs/backends.md"
-        return Generator({"backend": "openai", "server": server, **terms}, why, couples=False)
-    given = Path(str(asked)).resolve()
-    files = [given] if given.is_file() else [] if (given / "config.json").is_file() else [*given.glob("*.gguf")]
-    if len(files) == 1 and (file := files[0]).suffix == ".gguf":
-        return Generator({"path": str(file.parent), "gguf_file": file.name, "dtype": "auto", **terms}, "as asked")
-    return Generator({**place_of("--lm", str(asked), words), "dtype": "auto", **terms}, "as asked")
+    # A model of sts-dino lm, or the built-in one
+    is_easy = corpus is None or (
+        corpus.language == "en" and corpus.kind in KINDS_FOR_SMALL_GENERATOR
+    )
+    if not requested:
+        return _choose_local_generator(is_easy, takes_demonstration)
+    if requested == "gemma":
+        requested = GEMMA.name
+    if requested in GENERATORS:
+        return _use_packaged_generator(requested, is_easy)
+    if requested == "builtin":
+        return _use_built_in_generator(f"as --lm asks; {DEMONSTRATION}")
 
-
-def require_known_language(place: object, generator: Generator, corpus: Profile, given: str | None) -> None:
-    """Raise InputError for the built-in model and a corpus that is not English; ``given``: as the user names it."""
-    recognised = corpus.in_language >= ENGLISH
-    if generator.reads_examples or (corpus.language == "en" and (given or corpus.usable < FEW or recognised)):
-        return
-    name = languages().get(corpus.language, {}).get("name", corpus.language)
-    found = f"its texts are {name}" if given else f"{corpus.in_language:.0%} of its texts are recognised as {name}"
-    if not (given or recognised):
-        found = (
-            f"no language is clear (code, mixed?): {corpus.in_language:.0%} of its texts have the commonest, {name!r}"
+    # Any other model needs a licence.
+    choices = (*GENERATORS, "builtin", "FILE.gguf", "NAME@URL of an OpenAI-compatible server")
+    is_bare_name = "/" not in requested and "@http" not in requested
+    if is_bare_name and not Path(requested).exists():
+        server = f"a model behind an API is --lm {requested.partition('@')[0]}@https://HOST/v1"
+        raise InputError(
+            "--lm",
+            f"no model {requested!r}",
+            allowed=f"{', '.join(choices)}, a folder, ORG/NAME@REVISION",
+            hint=suggest_choice(requested, choices) or server,
         )
-    doubt = "" if given or (recognised and corpus.usable >= FEW) else "; if they are English: --language en"
-    raise InputError(place, f"{found}; the built-in model writes English sentences alone", hint=BRING + doubt)
+    if license_id is None:
+        raise InputError(
+            "--lm-license",
+            f"the licence of {requested} is not known",
+            allowed=licences.suggest_licences(),
+            hint=suggest_choice(requested, choices),
+        )
+    terms = {"license": licences.require_licence("--lm-license", license_id).id}
+
+    # A server, a GGUF file, a folder or a repository
+    name, separator, address = requested.partition("@http")
+    if separator:
+        return _use_server(name, f"http{address}", terms)
+    gguf_file = _find_gguf_file(Path(requested).resolve())
+    if gguf_file:
+        location = {"path": str(gguf_file.parent), "gguf_file": gguf_file.name}
+    else:
+        location = resolve_model_location("--lm", requested, choices)
+    return Generator({**location, "dtype": "auto", **terms}, "as --lm asks")
+
+
+def _choose_local_generator(is_easy: bool, takes_demonstration: bool) -> Generator:
+    """Choose the best local model of ``sts-dino lm``, else the built-in model, else Gemma's Hub.
+
+    Raises InputError where none is local and the built-in model may not be the choice.
+    """
+    small, large, last = GENERATORS_BY_GAIN
+    order = GENERATORS_BY_GAIN if is_easy else (large, small, last)
+    for name in order:
+        if GENERATORS[name].is_here:
+            return _use_packaged_generator(name, is_easy, "the best local one for these texts")
+    if not takes_demonstration:
+        size = GENERATORS[order[0]].bytes / 1e9
+        raise InputError(
+            "--lm",
+            "no language model of sts-dino lm is on this machine",
+            hint=f"run sts-dino lm {order[0]} ({size:.1f} GB), then this command again; or name "
+            "another model with --lm; --lm builtin only demonstrates: its pairs train no useful "
+            "encoder",
+        )
+    if BUILT_IN.is_dir():
+        return _use_built_in_generator(
+            f"no model of sts-dino lm is on this machine; {DEMONSTRATION}; for useful pairs: "
+            "sts-dino lm NAME, then sts-dino new again"
+        )
+    return _use_packaged_generator(GEMMA.name, is_easy)
+
+
+def _use_built_in_generator(why: str) -> Generator:
+    section = {"path": str(BUILT_IN.resolve()), "license": BUILT_IN_LICENSE}
+    return Generator(section, why, reads_examples=False)
+
+
+def _use_packaged_generator(
+    name: str, is_easy: bool, why: str = "as --lm asks; downloaded by sts-dino lm"
+) -> Generator:
+    """Return a model of ``sts-dino lm`` as a generator: its local folder, else its Hub repository.
+
+    is_easy: whether the texts suit the smallest model. why: the reason for a local model.
+    """
+    small, large, *_ = GENERATORS_BY_GAIN
+    section = {**GENERATORS[name].section, "dtype": "auto"}
+    if "path" not in section:
+        why = f"from the Hub; without a Hub: sts-dino lm {name}"
+        if name == GEMMA.name:
+            why += "; accept its terms on its page first"
+    if name == small and not is_easy:
+        why += f"; it generates few good pairs of such texts (docs/adapt.md): sts-dino lm {large}"
+    return Generator(section, why)
+
+
+def _use_server(name: str, url: str, terms: dict[str, str]) -> Generator:
+    """Return a server's model as a generator; the server's owner name chooses the dialect.
+
+    terms: the key ``license``. Raises InputError for a malformed URL, RunError for a server that
+    cannot be reached.
+    """
+    require_address("--lm", url)
+    server = {"base_url": url, "model": name, "dialect": infer_dialect(url, name)}
+    why = (
+        "as --lm asks; a server cannot use counter-labels, which need the model itself; "
+        "dialects: docs/backends.md"
+    )
+    section = {"backend": "openai", "server": server, **terms}
+    return Generator(section, why, has_counter_labels=False)
+
+
+def _find_gguf_file(path: Path) -> Path | None:
+    """Return the GGUF file at ``path``: the file, or the only one of a folder without config.json.
+
+    Returns None for anything else.
+    """
+    files = [path]
+    if not path.is_file():
+        files = list(path.glob("*.gguf"))
+    if len(files) != 1 or files[0].suffix != ".gguf" or (path / "config.json").is_file():
+        return None
+    return files[0]
+
+
+def require_known_language(
+    location: object, generator: Generator, corpus: Profile, language: str | None
+) -> None:
+    """Raise InputError for the built-in model and a corpus that is not English.
+
+    Args:
+        location: the corpus, for the error.
+        generator: the language model; any other than the built-in one passes.
+        corpus: the statistics of the corpus.
+        language: the code that the user gave; it overrides the recognised language.
+    """
+    is_recognised = corpus.in_language >= LEAST_ENGLISH_SHARE
+    is_small = corpus.usable < FEWEST_FOR_SHARE
+    is_english = corpus.language == "en" and (language or is_small or is_recognised)
+    if generator.reads_examples or is_english:
+        return
+    name = load_languages().get(corpus.language, {}).get("name", corpus.language)
+    share = f"{corpus.in_language:.0%} of its texts"
+    if language:
+        problem = f"its texts are {name}"
+    elif is_recognised:
+        problem = f"{share} are recognised as {name}"
+    else:
+        problem = f"no language is clear (code, mixed?): {share} have the commonest, {name!r}"
+    hint = HINT_ANOTHER_LANGUAGE_MODEL
+    if not language and (is_small or not is_recognised):
+        hint += "; if they are English: --language en"
+    problem += "; the built-in model writes English sentences alone"
+    raise InputError(location, problem, hint=hint)
 
 
 def require_address(option: str, url: str) -> None:
-    """Raise InputError for a URL that a recipe's ``base_url`` may not hold; a password in it is not shown."""
+    """Raise InputError, without the URL, for a URL that ``base_url`` of a recipe may not hold."""
     try:
         TypeAdapter(Address).validate_python(url)
     except ValidationError:
-        allowed = "http://HOST:PORT/v1, without a user or a password"
-        raise InputError(option, "the URL cannot be used", allowed=allowed) from None
+        raise InputError(
+            option,
+            "the URL cannot be used",
+            allowed="http://HOST:PORT/v1, without a user or a password",
+        ) from None
 
 
-def place_of(option: str, asked: str, words: Sequence[str]) -> dict[str, str]:
-    """A model's place as keys of a recipe's section: a folder, or a Hub repository pinned at its commit.
+def resolve_model_location(option: str, requested: str, choices: Sequence[str]) -> dict[str, str]:
+    """Return the keys of a recipe's section that locate a model.
 
-    Raises InputError that names ``option`` and its other ``words``, and what ``pinned`` raises.
+    A folder gives ``path``. ORG/NAME[@REVISION] gives ``repo_id`` and a fixed ``revision``.
+
+    Args:
+        option: the command's option, for errors.
+        requested: the option's value.
+        choices: other values that the option allows, for errors.
+
+    Raises InputError for another value, and the errors of ``pin_revision``.
     """
-    if Path(asked).is_dir():
-        return {"path": str(Path(asked).resolve())}
-    name, _, revision = asked.partition("@")
-    if name.count("/") != 1 or name.startswith((".", "/")):
-        allowed = f"{', '.join(words)}, a folder, ORG/NAME@REVISION"
-        raise InputError(option, f"{asked} is not a folder here", allowed=allowed, hint=did_you_mean(asked, words))
-    return {"repo_id": name, "revision": pinned(name, revision)}
+    if requested and Path(requested).is_dir():
+        return {"path": str(Path(requested).resolve())}
+    repo_id, _, revision = requested.partition("@")
+    if repo_id.count("/") != 1 or repo_id.startswith((".", "/")):
+        raise InputError(
+            option,
+            f"{requested or 'an empty text'} is not a folder here",
+            allowed=f"{', '.join(choices)}, a folder, ORG/NAME@REVISION",
+            hint=suggest_choice(requested, choices),
+        )
+    return {"repo_id": repo_id, "revision": pin_revision(repo_id, revision)}
 
 
-def pinned(repo_id: str, revision: str) -> str:
-    """The revision of a Hub model where it cannot move, else its commit now; "" is the main branch.
+def pin_revision(repo_id: str, revision: str) -> str:
+    """Return a commit or tag unchanged; for a branch return its current commit, with a message.
 
-    Raises InputError for a missing repository or revision, RunError when the Hub cannot be read.
+    The revision "" is the main branch. Raises InputError for a missing repository or revision,
+    RunError when the Hub cannot be read.
     """
-    from hub.client.connection import reading
-    from release.preflight import PIN
-
-    if PIN.fullmatch(revision):
-        return revision
     from huggingface_hub import HfApi
 
-    with reading(repo_id, revision or None):
+    from sts_dino.hub.client.connection import convert_read_errors
+    from sts_dino.release.preflight import FIXED_REVISION
+
+    if FIXED_REVISION.fullmatch(revision):
+        return revision
+    with convert_read_errors(repo_id, revision or None):
         commit = HfApi().model_info(repo_id, revision=revision or None).sha
     assert commit is not None
     if commit != revision:
-        say(f"{repo_id}: {revision or 'its main branch'} is {commit} now; the recipe pins that")
+        branch = revision or "its main branch"
+        logger.info(f"{repo_id}: {branch} is {commit} now; the recipe pins that")
     return commit
 
 
-def dataset_recipe(
-    corpus: Corpus, generator: Generator, name: str, license_id: str, examples: dict[str, str], limit: int | None = None
+def format_dataset_recipe(
+    corpus: Corpus,
+    generator: Generator,
+    name: str,
+    license_id: str,
+    examples: dict[str, str],
+    limit: int | None = None,
+    labels: Sequence[str] = LABELS,
 ) -> str:
     """Return the commented YAML of a dataset recipe.
 
-    license_id: of the corpus. examples: the section ``few_shot.examples``, or nothing. limit: of source sentences.
+    Args:
+        corpus: the corpus.
+        generator: the language model.
+        name: the name of the dataset.
+        license_id: the licence of the corpus.
+        examples: the section ``few_shot.examples``; empty for a prompt without examples.
+        limit: the largest number of source sentences; None: ``DEFAULT_LIMIT``.
+        labels: the labels to generate, some of ``LABELS``.
+
+    Raises InputError for an unknown licence, and where no licence covers all parts.
     """
-    seen, (kind, words) = corpus.profile, instructions(corpus.profile, generator)
-    own = licences.known("--license", license_id), licences.known("model.license", generator.section["license"])
-    shown = [licences.known("few_shot.examples.license", examples["license"])] if examples else []
-    counts = {reason: getattr(seen, reason) for reason in ("empty", "repeated", "overlong", "broken")}
-    unusable = ", ".join(f"{count:,} {reason}" for reason, count in counts.items() if count)
-    source: dict[str, object] = {**corpus.source, "limit": max(1, min(seen.usable - seen.quoted, limit or MOST))}
-    source |= {"columns": [seen.column]} if seen.column else {}
-    source |= {"quotation_marks": "skip"} if seen.quoted else {}
-    source |= {"description": f"texts of {one_line(corpus.title)}", "license": license_id}
-    strength = {"decay_constant": 30 if generator.reads_examples else 100} if generator.couples else {}
+    # Find a licence for the dataset.
+    profile = corpus.profile
+    source_terms = licences.require_licence("--license", license_id)
+    model_terms = licences.require_licence("model.license", generator.section["license"])
+    example_terms = []
+    if examples:
+        place = "few_shot.examples.license"
+        example_terms.append(licences.require_licence(place, examples["license"]))
+    allowed = licences.find_dataset_licences(source_terms, model_terms, example_terms, name)
+    reason = "follows from the parts' licences"
+    if source_terms.unlicensed:
+        reason += "; the source sentences have none: ask before you make it public"
+
+    # Fill the sections.
+    title = join_lines(corpus.title)
+    most_sentences = min(profile.usable - profile.quoted, limit or DEFAULT_LIMIT)
+    source: dict[str, object] = {**corpus.source, "limit": max(1, most_sentences)}
+    if profile.columns:
+        source["columns"] = list(profile.columns)
+    if profile.quoted:
+        source["quotation_marks"] = "skip"
+    source |= {"description": f"texts of {title}", "license": license_id}
+    model = dict(generator.section)
+    decoding: dict[str, object] = {}
+    if generator.has_counter_labels:
+        decoding["decay_constant"] = 30 if generator.reads_examples else 100
+    if not generator.reads_examples:
+        model["threads"] = 1
+    longest = _estimate_longest(profile)
+    decoding |= {"max_new_tokens": longest, "samples": 1, "max_attempts": 5}
     reject = ["example_copy", "prompt_echo", "control_characters", "too_long"]
-    reject += ["wrong_language"] if seen.language in RECOGNISED else []
-    return _rendered(
+    if profile.language in RECOGNISED_LANGUAGES:
+        reject.append("wrong_language")
+    postprocess = {
+        "sampled_negatives": 0,
+        "max_per_label": 1,
+        "validation_fraction": 0,
+        "near_copy": 0.8,
+        "reject": reject,
+    }
+
+    # Write the comments around them.
+    kind, words = choose_instructions(profile, generator)
+    faults = ("empty", "repeated", "overlong", "broken")
+    counts = {fault: getattr(profile, fault) for fault in faults}
+    unusable = [f"{count:,} {fault}" for fault, count in counts.items() if count]
+    return _fill_template(
         "dataset.yaml.jinja",
-        corpus=seen,
-        title=one_line(corpus.title),
-        passed_over=f" (the others: {unusable})" if unusable else "",
+        corpus=profile,
+        title=title,
+        passed_over=f" (the others: {', '.join(unusable)})" if unusable else "",
         name=name,
-        license=licences.dataset_licences(*own, shown, name)[0],
+        license=allowed[0],
+        license_reason=reason,
         source=source,
-        most=MOST,
+        most=DEFAULT_LIMIT,
         generator=generator,
-        longest=_longest(seen),
-        model={**generator.section, **({} if generator.reads_examples else {"threads": 1})},
-        has_template=_has_template(generator.section),
+        longest=longest,
+        model=model,
+        has_template=_has_chat_template(generator.section),
         kind=kind,
         words=words,
-        decoding={**strength, "max_new_tokens": _longest(seen), "samples": 1, "max_attempts": 5},
+        labels=_list_label_sections(words, labels, generator.has_counter_labels),
+        decoding=decoding,
         examples=examples,
-        postprocess={
-            "sampled_negatives": 0, "max_per_label": 1, "validation_fraction": 0, "near_copy": 0.8, "reject": reject,
-        },
-    )  # fmt: skip
+        postprocess=postprocess,
+    )
 
 
-def _has_template(section: dict[str, Any]) -> bool:
-    """Whether the files of a local model hold a chat template."""
-    folder, gguf = Path(section.get("path", ".")), section.get("gguf_file")
-    if "path" in section and not gguf and (folder / "chat_template.jinja").is_file():
-        return True
-    file = folder / (gguf or "tokenizer_config.json")
-    if "path" in section and file.is_file():
-        with file.open("rb") as opened:
-            return b"chat_template" in opened.read(GGUF_KEYS)
-    return False
+def parse_labels(option: str | None) -> tuple[str, ...]:
+    """Parse ``--labels``: similarities with commas between them, e.g. ``1,0``.
 
-
-def _longest(corpus: Profile) -> int:
-    """Tokens that nearly every text of the corpus stays below."""
-    most = TOKENS_A_CHARACTER if corpus.language in ("zh", "ja") else TOKENS_A_WORD
-    return max(24, math.ceil(most * corpus.words[2]))
-
-
-def choose_base(asked: str | None, license_id: str | None, generator: dict[str, Any], language: str = "en") -> Base:
-    """The encoder ``asked`` (prompteol, static, a name of ``sts-dino lm``, a folder, ORG/NAME@REVISION).
-
-    By default all-MiniLM-L6-v2 for English, a multilingual encoder of the Hub for other languages; without a Hub
-    the language model. generator: the section ``model`` of the dataset's recipe; prompteol and static train that
-    language model where its weights can be trained. Raises InputError for a missing folder and an unknown licence.
+    Returns the names in the order of ``LABELS``, all of them for None. Raises InputError for any
+    other value.
     """
-    if asked is None and (base := _download(language)):
-        return base
-    if asked is not None and asked.lower() in ENCODERS:
-        return _finished(_packaged(asked.lower()), "as asked")
-    if asked is not None and asked not in WAYS:
-        place = place_of("--encoder", asked, (*WAYS, *ENCODERS))
-        if "path" in place:
-            no_cross_encoder(Path(place["path"]), f"--encoder: {asked}")
-        card = file_of(place, "README.md")
-        named = {**place, "license": licences.of_model("--encoder-license", license_id or "", card).id}
-        if is_finished(place):
-            return _finished(named, "as asked")
-        return Base(named, "as asked: all of its layers, the mean of the tokens", 1, "2e-5", 0.1)
-    model, whose = _language_model(generator)
-    built_in = Path(str(model.get("path", ""))).resolve() == BUILT_IN.resolve()
-    if asked == "prompteol" or (asked is None and not built_in):
+    if option is None:
+        return LABELS
+    name_of = {float(name): name for name in LABELS}
+    chosen: set[str] = set()
+    for part in option.split(","):
+        try:
+            chosen.add(name_of[float(part)])
+        except (ValueError, KeyError):
+            raise InputError(
+                "--labels",
+                f"has no label {part.strip()!r}",
+                allowed=f"some of {', '.join(LABELS)}, with commas: --labels 1,0",
+            ) from None
+    return tuple(name for name in LABELS if name in chosen)
+
+
+def _list_label_sections(
+    words: Mapping[str, Any], labels: Sequence[str], has_counter_labels: bool
+) -> list[dict[str, Any]]:
+    """Return the section of each label of a recipe, with its instruction from ``words``.
+
+    The counter-labels of a label are all labels of higher similarity (DINO, section 4). A
+    counter-label outside ``labels`` gets ``samples: 0``: its prompt is needed, its texts are not.
+    """
+    lowest = LABELS.index(labels[-1])
+    sections: list[dict[str, Any]] = []
+    for place, name in enumerate(LABELS):
+        section: dict[str, Any] = {"name": name, "instruction": words[name]}
+        if name in labels:
+            section |= {"meaning": words[f"{name} means"], "counter_labels": []}
+            if has_counter_labels:
+                section["counter_labels"] = list(LABELS[:place])
+            sections.append(section)
+        elif has_counter_labels and place < lowest:
+            sections.append({**section, "samples": 0})
+    return sections
+
+
+def _has_chat_template(section: dict[str, Any]) -> bool:
+    """Return whether the files of a local model hold a chat template; False for a Hub's model."""
+    if "path" not in section:
+        return False
+    folder = Path(section["path"])
+    file = folder / section.get("gguf_file", "tokenizer_config.json")
+    if "gguf_file" not in section and (folder / "chat_template.jinja").is_file():
+        return True
+    if not file.is_file():
+        return False
+    with file.open("rb") as stream:
+        return b"chat_template" in stream.read(GGUF_HEADER_BYTES)
+
+
+def _estimate_longest(corpus: Profile) -> int:
+    """Estimate a number of tokens that 95 % of the corpus's texts stay below; at least 24."""
+    tokens = MOST_TOKENS_PER_CHARACTER if corpus.language in ("zh", "ja") else MOST_TOKENS_PER_WORD
+    return max(24, math.ceil(tokens * corpus.words[2]))
+
+
+def choose_base(
+    requested: str | None, license_id: str | None, generator: dict[str, Any], language: str = "en"
+) -> Base:
+    """Choose the requested encoder, or the default one of a language.
+
+    By default all-MiniLM-L6-v2 for English, multilingual-e5-small for other languages. Raises
+    InputError for a missing folder or encoder, and an unknown licence.
+
+    Args:
+        requested: prompteol, static, a name of ``sts-dino lm``, a folder, ORG/NAME@REVISION, or
+            None. prompteol and static train the language model where its weights can be trained.
+        license_id: the licence of an encoder that ``sts-dino lm`` does not list; None: its card's.
+        generator: the section ``model`` of the dataset's recipe.
+        language: the code of the corpus's language.
+    """
+    # A published encoder
+    if requested is None:
+        return _choose_default_encoder(language)
+    if requested.lower() in ENCODERS:
+        return _train_further(_locate_packaged_encoder(requested.lower()), "as asked")
+    if requested not in LANGUAGE_MODEL_ENCODERS:
+        return _use_requested_encoder(requested, license_id)
+
+    # An encoder that starts from a language model
+    model, origin = _choose_trainable_model(generator)
+    is_built_in = Path(str(model.get("path", ""))).resolve() == BUILT_IN.resolve()
+    if requested == "prompteol":
         why = (
-            f"PromptEOL with LoRA on {whose}: the best of those that start from a language model (docs/better_pairs.md)"
+            f"PromptEOL with LoRA on {origin}: the best of those that start from a language model "
+            "(docs/better_pairs.md)"
         )
-        section, arguments = prompteol(model)
+        section, arguments = make_prompteol_base(model)
         return Base(section, why, 1.25, PROMPTEOL_RATE, 0.1, lora=True, arguments=arguments)
-    if built_in:
-        why = "the mean of the built-in model's token embeddings: trained in seconds, and knows English alone"
-        why += "" if whose == ITSELF else f"; {whose}"
-        return Base({**model, "modules": "static"}, why, 10, "5e-3", 0.4)
-    why = f"the mean of the token embeddings of {whose}: small and fast, far behind PromptEOL"
-    return Base({**model, "modules": "static"}, why, 10, "1e-3", 0.3, vocabulary=True)
+    section = {**model, "modules": "static"}
+    if is_built_in:
+        why = (
+            "the mean of the built-in model's token embeddings: trained in seconds, "
+            "and knows English alone"
+        )
+        if origin != ORIGIN_GENERATOR:
+            why += f"; {origin}"
+        return Base(section, why, 10, "5e-3", 0.4)
+    why = f"the mean of the token embeddings of {origin}: small and fast, far behind PromptEOL"
+    return Base(section, why, 10, "1e-3", 0.3, cuts_vocabulary=True)
 
 
-def _finished(section: dict[str, Any], why: str) -> Base:
-    """A finished encoder, trained further: steps and rate are those of recipes/small/minilm-sts-dino.yaml."""
-    length = section.get("max_seq_length") or own_length(section)
+def _use_requested_encoder(requested: str, license_id: str | None) -> Base:
+    """Return an encoder of the user's as a base: a folder or ORG/NAME[@REVISION].
+
+    Raises InputError for a missing folder, a cross-encoder, and a licence that is unknown or does
+    not cover the one of the encoder's card.
+    """
+    location = resolve_model_location("--encoder", requested, (*LANGUAGE_MODEL_ENCODERS, *ENCODERS))
+    if "path" in location:
+        require_no_cross_encoder(Path(location["path"]), f"--encoder: {requested}")
+    card = find_model_file(location, "README.md")
+    terms = licences.resolve_model_licence("--encoder-license", license_id or "", card)
+    section = {**location, "license": terms.id}
+    if is_finished_encoder(location):
+        return _train_further(section, "as asked")
+    return Base(section, "as asked: all of its layers, the mean of the tokens", 1, "2e-5", 0.1)
+
+
+def _train_further(section: dict[str, Any], why: str) -> Base:
+    """Return a finished encoder as a base, with the rate of recipes/small/minilm-sts-dino.yaml.
+
+    section: the encoder's location and licence. why: the reason for the choice.
+    """
+    length = section.get("max_seq_length") or read_max_seq_length(section)
     section = {**section, "modules": "sentence-transformer", "max_seq_length": length}
-    return Base(section, f"{why}: all of its layers, with its own pooling and dropout", 3.2, "2e-5", 0.0, least=40)
+    why += ": all of its layers, with its own pooling and dropout"
+    return Base(section, why, 3.2, "2e-5", 0.0, min_steps=40)
 
 
-def _packaged(name: str) -> dict[str, Any]:
-    """An encoder of ``sts-dino lm`` as a recipe's section; all-MiniLM-L6-v2 also from its installed package."""
-    from eval.encoders.load import MINILM, minilm_here
+def _locate_packaged_encoder(name: str) -> dict[str, Any]:
+    """Return an encoder of ``sts-dino lm`` as a section; all-MiniLM-L6-v2 also from its package.
 
-    known = ENCODERS[name]
-    section: dict[str, Any] = {**known.section, "max_seq_length": known.max_seq_length}
-    if "repo_id" in section and name == MINILM.lower() and (folder := minilm_here()):
+    Raises InputError for an encoder that is not downloaded and whose default prompt a Hub lacks.
+    """
+    from sts_dino.eval.encoders.load import MINILM, find_minilm
+
+    encoder = ENCODERS[name]
+    if encoder.prompt_name and not encoder.is_here:
+        hint = f"sts-dino lm {name}, or name another encoder"
+        raise MissingEncoder(name, "is not on this machine", hint=hint)
+    section: dict[str, Any] = {**encoder.section, "max_seq_length": encoder.max_seq_length}
+    if "repo_id" not in section:
+        return section
+    folder = find_minilm() if name == MINILM.lower() else None
+    if folder:
         del section["repo_id"], section["revision"]
         section["path"] = str(folder)
-    if "repo_id" in section:
-        say(f"{name} is read from the Hub; without a Hub download it first: sts-dino lm {name}")
+    else:
+        hint = f"without a Hub download it first: sts-dino lm {name}"
+        logger.info(f"{name} is read from the Hub; {hint}")
     return section
 
 
-def _download(language: str) -> Base | None:
-    """The encoder that people download for a language; None: it is neither here nor on a Hub that can be reached."""
+def _choose_default_encoder(language: str) -> Base:
+    """Choose all-MiniLM-L6-v2 for English, and multilingual-e5-small for every other language.
+
+    Raises InputError, with the command that downloads it, for an absent multilingual encoder.
+    """
+    name = MULTILINGUAL
     why = "the encoder that you would have downloaded, trained further"
     if language == "en":
-        return _finished(_packaged("all-minilm-l6-v2"), why)
-    try:
-        return _finished({"repo_id": MULTILINGUAL, "revision": pinned(MULTILINGUAL, ""), "license": "apache-2.0"}, why)
-    except StsDinoError as error:
-        say(f"{MULTILINGUAL}, the default for other languages than English, cannot be read: {error}")
-        return None
+        name = "all-minilm-l6-v2"
+        why += STRONGER_ENCODERS
+    return _train_further(_locate_packaged_encoder(name), why)
 
 
-def is_finished(place: Mapping[str, Any]) -> bool:
-    """Whether a place (path, or repo_id and revision) holds a finished encoder of sentence-transformers.
+def is_finished_encoder(location: Mapping[str, Any]) -> bool:
+    """Return whether a location (path, or repo_id and revision) holds a finished encoder.
 
-    A repository that cannot be read counts as one: most encoders are, and training refuses the others.
+    A finished encoder is one of sentence-transformers, with its own modules.
+
+    A repository that cannot be read counts as one: most encoders are, and training refuses the
+    others.
     """
-    return file_of(place, "modules.json") is not None or ("repo_id" in place and file_of(place, "config.json") is None)
+    if find_model_file(location, "modules.json") is not None:
+        return True
+    return "repo_id" in location and find_model_file(location, "config.json") is None
 
 
-def own_length(place: Mapping[str, Any]) -> int:
-    """The most tokens that a finished encoder reads; ``FINISHED_LENGTH`` where it does not say."""
-    for name, key in (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
-        file = file_of(place, name)
-        found = read_object(file, place).get(key) if file else None
-        if isinstance(found, int) and 0 < found <= LONGEST:
-            return found
-    return FINISHED_LENGTH
+def read_max_seq_length(location: Mapping[str, Any]) -> int:
+    """Return the number of tokens after which a finished encoder cuts a text.
+
+    location: path, or repo_id and revision. ``DEFAULT_MAX_TOKENS`` where no file has the number.
+    """
+    for name, key in (
+        ("sentence_bert_config.json", "max_seq_length"),
+        ("tokenizer_config.json", "model_max_length"),
+    ):
+        file = find_model_file(location, name)
+        length = read_json_object(file, location).get(key) if file else None
+        if isinstance(length, int) and 0 < length <= MOST_MAX_TOKENS:
+            return length
+    return DEFAULT_MAX_TOKENS
 
 
-def file_of(place: Mapping[str, Any], name: str) -> Path | None:
-    """A file of a place (path, or repo_id and revision); None where it is not there or cannot be read."""
-    if "path" in place:
-        file = Path(place["path"]) / name
+def find_model_file(location: Mapping[str, Any], name: str) -> Path | None:
+    """Return a file of a location (path, or repo_id and revision), None if it cannot be read."""
+    if "path" in location:
+        file = Path(location["path"]) / name
         return file if file.is_file() else None
     from huggingface_hub import hf_hub_download
 
-    from hub.client.connection import reading
+    from sts_dino.hub.client.connection import convert_read_errors
 
-    with suppress(StsDinoError), reading(place["repo_id"], place["revision"]):
-        return Path(hf_hub_download(place["repo_id"], name, revision=place["revision"]))
+    repo_id = location["repo_id"]
+    revision = location["revision"]
+    with suppress(StsDinoError), convert_read_errors(repo_id, revision):
+        return Path(hf_hub_download(repo_id, name, revision=revision))
     return None
 
 
-def _language_model(generator: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """A language model whose weights can be trained, as place and licence, and its description.
+def _choose_trainable_model(generator: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """Choose a language model whose weights can be trained.
 
-    It is the generator; for a GGUF file the whole weights beside it; for other files and for servers Gemma where it is
-    available locally, else the built-in model.
+    The choice is the generator. For a GGUF file it is the whole weights beside the file. For other
+    GGUF files and for servers it is Gemma where it is local, else the built-in model.
+
+    Returns location and licence as keys of a section, and words that name the model in a comment.
+    generator: the section ``model`` of a dataset recipe.
     """
     keys = ("path", "repo_id", "revision", "license")
-    named: dict[str, Any] = {key: generator[key] for key in keys if key in generator}
+    section: dict[str, Any] = {key: generator[key] for key in keys if key in generator}
     if "server" not in generator and "gguf_file" not in generator:
-        return named, ITSELF
-    if "path" in named and (Path(named["path"]) / "config.json").is_file():
-        return named, "the language model's whole weights, which lie beside its GGUF file"
+        return section, ORIGIN_GENERATOR
+    if "path" in section and (Path(section["path"]) / "config.json").is_file():
+        return section, "the language model's whole weights, which lie beside its GGUF file"
     untrained = "a model behind a server" if "server" in generator else "a GGUF file"
     if GEMMA.is_here:
         return GEMMA.section, f"Gemma 3 270M, since {untrained} is not trained"
@@ -371,28 +705,200 @@ def _language_model(generator: dict[str, Any]) -> tuple[dict[str, Any], str]:
     return {"path": str(BUILT_IN.resolve()), "license": BUILT_IN_LICENSE}, why
 
 
-def prompteol(model: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The recipe section ``base`` of a causal language model under PromptEOL's prompt, and the trainer's arguments.
+def make_prompteol_base(model: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the section ``base`` of a model under PromptEOL's prompt, and trainer arguments.
 
-    In bfloat16 where this machine computes in it at full speed; a step then takes 0.6 of the time.
+    Both name bfloat16 where this machine has instructions for it: a step takes 0.6 of the time.
+    model: location and licence of the causal language model.
     """
-    from generation.backends.load_model import half_or_float32
+    from sts_dino.generation.backends.load_model import get_half_or_float32
 
-    section = {**model, "pooling": "lasttoken", "prompt": PROMPTEOL, "max_seq_length": 64}
-    half = half_or_float32() == "bfloat16"
-    return (section | {"dtype": "bfloat16"}, {"bf16": "true"}) if half else (section, {})
+    section = {**model, "pooling": "lasttoken", "prompt": PROMPTEOL_PROMPT, "max_seq_length": 64}
+    if get_half_or_float32() == "bfloat16":
+        return {**section, "dtype": "bfloat16"}, {"bf16": "true"}
+    return section, {}
 
 
-def model_recipe(dataset: DatasetRecipe, place: str, base: Base, name: str) -> str:
+class MissingEncoder(InputError):
+    """The encoder to train must be downloaded first."""
+
+
+class UntrainableLabels(InputError):
+    """A dataset lacks a label that the training of an encoder needs."""
+
+
+@dataclass(frozen=True)
+class LabelRoles:
+    """The labels of a dataset by their role in a training on graded triplets.
+
+    Each source sentence is an anchor with one positive and one hard negative.
+
+    positives: the labels of the positives; empty where each sentence is its own positive.
+    negatives: the labels of the hard negatives, the highest similarity first. A sentence's negative
+        has the first of these labels for which a text of the sentence was kept.
+    unused: labels whose texts do not train.
+    is_own_positive: whether each source sentence is its own positive under dropout.
+    """
+
+    positives: tuple[str, ...]
+    negatives: tuple[str, ...]
+    unused: tuple[str, ...]
+    is_own_positive: bool
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The labels without which fewer sentences would train: all but substitutes and unused."""
+        return (*self.positives, *self.negatives[:1])
+
+    @property
+    def spare(self) -> tuple[str, ...]:
+        """The labels that ``--labels`` can leave out: unused ones and substitutes."""
+        return (*self.unused, *self.negatives[1:])
+
+    def require_trainable(self) -> None:
+        """Raise UntrainableLabels if positives or hard negatives have no label in the dataset."""
+        if not self.negatives:
+            lacking = "0.5 or 0, whose texts are its hard negatives"
+        elif not self.positives and not self.is_own_positive:
+            lacking = "1, whose texts are its positives"
+        else:
+            return
+        raise UntrainableLabels(
+            "labels",
+            f"the encoder trains on label {lacking}",
+            allowed=f"labels {', '.join(LABELS)}",
+            hint="name it in --labels, or leave out --labels",
+        )
+
+    def describe(self) -> str:
+        """Return sentences that say how the texts of each label are used."""
+        positive = "each source sentence is its own positive under dropout"
+        if self.positives:
+            positive = f"texts of label {' and '.join(self.positives)} are positives"
+        text = f"{positive}; texts of label {self.negatives[0]} are hard negatives"
+        if len(self.negatives) > 1:
+            text += (
+                f"; a text of label {self.negatives[1]} trains only for a sentence without a text "
+                f"of label {self.negatives[0]}"
+            )
+        if self.unused:
+            text += f"; texts of label {' and '.join(self.unused)} do not train"
+        return text
+
+
+def assign_label_roles(dataset: DatasetRecipe, grades: Grades) -> LabelRoles:
+    """Assign each generated label of a dataset its role in a training on graded triplets.
+
+    grades: the score bands of positives and negatives; a label's score decides its role.
+    """
+    scored = sorted(dataset.written_labels, key=lambda label: -(label.score or 0.0))
+    positives: list[str] = []
+    negatives: list[str] = []
+    unused: list[str] = []
+    is_own_positive = grades.positives == "itself"
+    for label in scored:
+        score = label.score or 0.0
+        if score >= grades.positive_from and not is_own_positive:
+            positives.append(label.name)
+        elif grades.negative_from <= score <= grades.negative_to:
+            negatives.append(label.name)
+        else:
+            unused.append(label.name)
+    return LabelRoles(tuple(positives), tuple(negatives), tuple(unused), is_own_positive)
+
+
+def find_taught_folder(pairs: Path) -> Path:
+    """Return the folder of a teacher's pairs beside the run directory of a dataset."""
+    return pairs.with_name(f"{pairs.name.removesuffix('-pairs')}-taught")
+
+
+def choose_teacher(requested: str, license_id: str | None) -> dict[str, Any]:
+    """Return the section ``teacher`` of an encoder: its location and licence.
+
+    Args:
+        requested: a name of ``sts-dino lm``, a folder, or ORG/NAME[@REVISION].
+        license_id: the licence of an encoder that ``sts-dino lm`` does not list; None: its card's.
+
+    Raises InputError for a folder that is missing or holds no finished encoder, and for a licence
+    that is unknown.
+    """
+    from sts_dino.eval.encoders.load import require_model
+
+    if requested.lower() in ENCODERS:
+        section = _locate_packaged_encoder(requested.lower())
+        return {key: section[key] for key in TEACHER_KEYS if key in section}
+    location = resolve_model_location("--teacher", requested, list(ENCODERS))
+    if "path" in location:
+        require_model(location["path"])
+    card = find_model_file(location, "README.md")
+    terms = licences.resolve_model_licence("--teacher-license", license_id or "", card)
+    return {**location, "license": terms.id}
+
+
+def format_model_recipe(
+    dataset: DatasetRecipe,
+    dataset_path: str,
+    base: Base,
+    name: str,
+    teacher: Mapping[str, Any] | None = None,
+) -> str:
     """Return the commented YAML of a model recipe.
 
-    place: the dataset's run directory, seen from the recipe's folder. Raises InputError when no licence covers a model
-    of this base and these data.
+    Args:
+        dataset: the recipe of the dataset that the model trains on.
+        dataset_path: the dataset's run directory, relative to the recipe's folder.
+        base: the base encoder.
+        name: the name of the model.
+        teacher: the section ``teacher`` of an encoder whose cosines train the model, too; None:
+            no teacher.
+
+    Raises InputError where no licence covers a model of this base and these data, and where the
+    dataset lacks a label that the training needs.
     """
-    terms = licences.known("--encoder-license", base.section["license"])
-    steps = max(base.least, math.ceil(base.epochs * (dataset.source.limit or MOST) / BATCH))
+    # Find a licence for the model.
+    base_terms = licences.require_licence("--encoder-license", base.section["license"])
+    dataset_terms = licences.require_licence("license", dataset.license)
+    teacher_terms = []
+    if teacher is not None:
+        teacher_terms = [licences.require_licence("--teacher-license", teacher["license"])]
+        if all(teacher.get(key) == base.section.get(key) for key in TEACHER_KEYS[:-1]):
+            logger.warning(
+                "the teacher is the base encoder itself, from which it learns nothing new: try "
+                "another --teacher, or none"
+            )
+    licence = licences.choose_model_licence(
+        base_terms, [dataset_terms, *teacher_terms], name, teacher_terms
+    )
+    reason = "the base's" if licence == base_terms.id else "follows from the parts' licences"
+    if dataset_terms.unlicensed:
+        reason += "; the source sentences have no licence: ask before you make it public"
+
+    # Fill the sections.
     config = next(config for config in dataset.configs if config.startswith("postprocessed"))
-    vocabulary = {"path": place, "config": config, "columns": ["sentence1", "sentence2"], "sif": "1e-3"}
+    rows: dict[str, object] = {
+        "path": dataset_path,
+        "config": config,
+        "example_type": "graded-triplet",
+    }
+    grades = Grades()
+    if base.section.get("modules") == "sentence-transformer":
+        rows["grades"] = {"positives": "itself"}
+        grades = Grades(positives="itself")
+    roles = assign_label_roles(dataset, grades)
+    roles.require_trainable()
+    rows["loss"] = "MultipleNegativesRankingLoss"
+    section = dict(base.section)
+    if base.cuts_vocabulary:
+        columns = ["sentence1", "sentence2"]
+        section["vocabulary"] = {
+            "path": dataset_path,
+            "config": config,
+            "columns": columns,
+            "sif": "1e-3",
+        }
+    batches = (dataset.source.limit or DEFAULT_LIMIT) / BATCH_SIZE
+    least_steps = base.min_steps if teacher is None else TAUGHT_STEPS
+    steps = max(least_steps, math.ceil(base.epochs * batches))
     arguments = {
         "learning_rate": base.learning_rate,
         "max_steps": str(steps),
@@ -404,28 +910,36 @@ def model_recipe(dataset: DatasetRecipe, place: str, base: Base, name: str) -> s
         "report_to": "none",
         **base.arguments,
     }
-    return _rendered(
+    taught: dict[str, object] = {}
+    if teacher is not None:
+        taught = {
+            "path": (find_taught_folder(Path(dataset_path)) / TAUGHT_PAIRS).as_posix(),
+            "config": "default",
+            "example_type": "sts",
+            "loss": "CorrelationLoss",
+            "teacher": dict(teacher),
+            "license": dataset.license,
+        }
+    return _fill_template(
         "encoder.yaml.jinja",
         dataset=dataset,
         name=name,
         pretty_name=dataset.pretty_name.replace("Sentence pairs", "Sentence encoder for texts", 1),
-        license=licences.model_licences(terms, [licences.known("license", dataset.license)], name)[0],
+        license=licence,
+        license_reason=reason,
         base=base,
-        section={**base.section, **({"vocabulary": vocabulary} if base.vocabulary else {})},
+        section=section,
         lora=LORA,
-        rows={
-            "path": place,
-            "config": config,
-            "example_type": "graded-triplet",
-            **({"grades": {"positives": "itself"}} if base.section.get("modules") == "sentence-transformer" else {}),
-            "loss": "MultipleNegativesRankingLoss",
-        },
-        batch_size=BATCH,
+        rows=rows,
+        taught=taught,
+        roles=roles,
+        batch_size=BATCH_SIZE,
         arguments=arguments,
     )
 
 
-def _rendered(template: str, **facts: object) -> str:
+def _fill_template(template: str, **facts: object) -> str:
+    """Return a template of this folder, filled with ``facts`` and the path of the recipe schema."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -436,11 +950,15 @@ def _rendered(template: str, **facts: object) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"flow": _flow, "quoted": lambda value: json.dumps(value, ensure_ascii=False)}
-    return environment.get_template(template).render(schema=asset("recipe.schema.json"), **facts)
+    environment.filters["flow"] = _format_flow
+    environment.filters["quoted"] = lambda value: json.dumps(value, ensure_ascii=False)
+    schema = find_asset("recipe.schema.json")
+    return environment.get_template(template).render(schema=schema, **facts)
 
 
-def _flow(value: object) -> str:
-    """A value as one line of YAML."""
-    line = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, sort_keys=False, width=10**6)
+def _format_flow(value: object) -> str:
+    """Format a value as one line of YAML."""
+    line = yaml.safe_dump(
+        value, default_flow_style=True, allow_unicode=True, sort_keys=False, width=10**6
+    )
     return line.removesuffix("\n").removesuffix("\n...")

@@ -1,32 +1,86 @@
-"""The facts of a report: those of cards, and the cost, the drawn pairs and their cosines, and human judgements."""
+"""The facts of a report: those of cards, costs, drawn pairs with cosines, human judgements."""
 
 from __future__ import annotations
 
+import heapq
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from eval.audit.agreement import agreements
-from eval.audit.source import find_rows
-from eval.audit.survey import FILE, AnswerStore, read_examples
-from eval.encoders.load import MINILM, minilm, minilm_here
-from eval.runs.job import COPIES, beside_model
-from eval.runs.records import BASE, beside
-from hub.contract.run_dir import require_manifest
-from hub.errors import InputError
-from model_cards.facts import DatasetFacts, ModelFacts
-from model_cards.rows import GROWING_SHARDS, first_rows, ordered_shards, sample_config, targets_of
-from model_cards.scores import SIMCSE, TRAINED
-from sts_dino.report.pairs import Cosines, Pair, Sample, cosines_of, draw
+import numpy as np
 
-SHOWN_OF_GROWING = 4  # rows of a label
-SPLIT = "train"  # the default split of sts-dino annotate
-JUDGED = "judged"
-NOTE = "The pairs are of the training split: an encoder trained on it has seen them, under the generator's labels."
+from sts_dino.eval.audit.agreement import correlate_cosines
+from sts_dino.eval.audit.source import Batch, DatasetRows, find_rows
+from sts_dino.eval.audit.survey import ANSWERS_FILE, AnswerStore, read_examples
+from sts_dino.eval.encoders.load import has_judge, name_judge, require_packaged
+from sts_dino.eval.runs.job import SIMCSE_SUFFIX, find_sibling_model
+from sts_dino.eval.runs.records import BASE_FOLDER, get_records_folder
+from sts_dino.hub.contract.run_dir import require_manifest
+from sts_dino.hub.errors import InputError
+from sts_dino.model_cards.facts import DatasetFacts, ModelFacts
+from sts_dino.model_cards.rows import (
+    MOST_SAMPLED_SHARDS,
+    choose_sample_config,
+    list_targets,
+    read_first_rows,
+    sort_shards,
+)
+from sts_dino.model_cards.scores import SIMCSE, TRAINED
+
+GROWING_ROWS_PER_LABEL = 4  # of a label, of a growing dataset
+ANNOTATED_SPLIT = "train"  # the default split of sts-dino annotate
+JUDGED_PAIRS_LABEL = "judged"
+JUDGEMENTS_NOTE = (
+    "The pairs are of the training split: an encoder trained on it has seen them, "
+    "under the generator's labels."
+)
+PAIRS_PER_LABEL = 300  # drawn pairs
+SAMPLE_SEED = 42
+UNLABELLED = "all"  # rows of a config without labels
+Cosines = Mapping[str, Sequence[float]]  # label → a number for each drawn pair
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A row of a dataset: two texts and a score; a single text has an empty ``second``."""
+
+    first: str
+    second: str
+    score: float | None = None
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Pairs of each label of one config.
+
+    pairs: label → pairs. drawn: whether they are a random sample; else they are the first rows.
+    """
+
+    config: str
+    pairs: dict[str, tuple[Pair, ...]]
+    drawn: bool = True
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether rows have two texts."""
+        return any(pair.second for pairs in self.pairs.values() for pair in pairs)
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """A pair whose cosine similarity differs from the expected one.
+
+    expected: the pair's score, else the median cosine of its label's drawn pairs.
+    """
+
+    label: str
+    pair: Pair
+    cosine: float
+    expected: float
 
 
 @dataclass(frozen=True)
@@ -41,7 +95,10 @@ class Correlation:
 
 @dataclass(frozen=True)
 class Judgements:
-    """The agreement of encoders with the human scores of ``pairs`` pairs, and a ``note`` for the reader."""
+    """The agreement of encoders with human scores.
+
+    pairs: the number of pairs. rows: one for each encoder. note: a sentence for the reader.
+    """
 
     pairs: int
     rows: tuple[Correlation, ...]
@@ -50,7 +107,12 @@ class Judgements:
 
 @dataclass(frozen=True)
 class DatasetPage:
-    """A dataset in a report. ``cosines``: side of ``encoder`` → label → cosines of the pairs of ``sample``."""
+    """A dataset in a report.
+
+    cost: timing and usage of the run. sample: pairs of each label; None for an empty dataset.
+    cosines: the base and the trained encoder → label → cosines of the sample's pairs.
+    encoder: the name of the trained encoder. was_trained_on: whether it trained on this dataset.
+    """
 
     facts: DatasetFacts
     cost: Mapping[str, Any]
@@ -63,7 +125,10 @@ class DatasetPage:
 
 @dataclass(frozen=True)
 class ReportFacts:
-    """Everything that a report prints. ``costs``: of the models, in their order."""
+    """Everything that a report prints.
+
+    costs: timing and usage of each model. commands: the command lines that made the runs.
+    """
 
     datasets: tuple[DatasetPage, ...]
     models: tuple[ModelFacts, ...]
@@ -74,122 +139,326 @@ class ReportFacts:
     @property
     def runs(self) -> tuple[DatasetFacts | ModelFacts, ...]:
         """The runs of datasets, then of models."""
-        return (*(one.facts for one in self.datasets), *self.models)
+        return (*(page.facts for page in self.datasets), *self.models)
 
 
-def collect(
+def collect_facts(
     runs: Sequence[Path],
     commands: Sequence[str] = (),
     annotations: Sequence[Path] = (),
 ) -> ReportFacts:
-    """The facts of run directories. ``annotations``: folders of answers.
+    """Read the facts of run directories for a report.
 
-    Raises InputError for a folder that is not a run directory, damaged files, and numbers that disagree.
+    Args:
+        runs: run directories of datasets and models.
+        commands: the command lines to print; none: those that the manifests record.
+        annotations: folders of human answers to pairs of the datasets.
+
+    Raises InputError for a folder that is not a run directory, damaged files, and numbers that
+    disagree.
     """
-    found = [(directory, require_manifest(directory)) for directory in runs]
-    models = tuple(ModelFacts.read(*one, evaluation=beside(one[0])) for one in found if one[1].kind == "model")
-    datasets = tuple(_dataset(DatasetFacts.read(*one), models) for one in found if one[1].kind == "dataset")
+    manifests = [(directory, require_manifest(directory)) for directory in runs]
+    models = [
+        ModelFacts.read(directory, manifest, evaluation=get_records_folder(directory))
+        for directory, manifest in manifests
+        if manifest.kind == "model"
+    ]
+    dataset_facts = [
+        DatasetFacts.read(directory, manifest)
+        for directory, manifest in manifests
+        if manifest.kind == "dataset"
+    ]
+
+    # what cards do not have: pairs, cosines, human judgements, cost
+    datasets = [_collect_dataset(facts, models) for facts in dataset_facts]
     judgements = read_judgements(annotations, datasets, models) if annotations else None
-    facts: tuple[DatasetFacts | ModelFacts, ...] = (*(one.facts for one in datasets), *models)
-    recorded = [one.provenance.command for one in facts if one.provenance is not None]
-    costs = tuple(cost_of(one.directory) for one in models)
-    return ReportFacts(datasets, models, costs, tuple(commands or recorded), judgements)
+    provenances = [
+        *(facts.provenance for facts in dataset_facts),
+        *(facts.provenance for facts in models),
+    ]
+    recorded = [provenance.command for provenance in provenances if provenance is not None]
+    return ReportFacts(
+        tuple(datasets),
+        tuple(models),
+        tuple(read_cost(model.directory) for model in models),
+        tuple(commands or recorded),
+        judgements,
+    )
 
 
-def cost_of(directory: Path) -> dict[str, Any]:
-    """Timing and usage beside a run directory. Raises InputError for a file that is not JSON."""
+def read_cost(directory: Path) -> dict[str, Any]:
+    """Read the files NAME.timing.json and NAME.usage.json beside a run directory, as one mapping.
+
+    A missing file adds nothing. Raises InputError for a file that is not a JSON object.
+    """
     cost: dict[str, Any] = {}
     for kind in ("timing", "usage"):
         path = directory.with_name(f"{directory.resolve().name}.{kind}.json")
+        if not path.exists():
+            continue
         try:
-            cost |= json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+            cost |= json.loads(path.read_text(encoding="utf-8"))
         except (ValueError, TypeError) as error:
-            raise InputError(path, "is not a JSON object", hint="remove it: it holds the cost alone") from error
+            raise InputError(
+                path, "is not a JSON object", hint="remove it: it holds the cost alone"
+            ) from error
     return cost
 
 
-def _dataset(facts: DatasetFacts, models: Sequence[ModelFacts]) -> DatasetPage:
-    """A dataset with its pairs' cosines under the first encoder trained on it, else under the first encoder."""
-    sample, cost = _sample(facts), cost_of(facts.directory)
-    names = {facts.manifest.name, facts.directory.resolve().name}
+def _collect_dataset(facts: DatasetFacts, models: Sequence[ModelFacts]) -> DatasetPage:
+    """Return a dataset's page with a sample of its pairs and their cosines.
+
+    The encoder is the first model that trained on the dataset, else the first trained model.
+    """
+    sample = _draw_sample(facts)
+    page = DatasetPage(
+        facts, read_cost(facts.directory), sample, judged=_compute_judged_cosines(facts, sample)
+    )
+
+    # cosines need an encoder and two texts a row
     trained = [model for model in models if model.training]
-    sets = [model.provenance.datasets if model.provenance else () for model in trained]
-    read = [{Path(item.path or item.repo_id or "").name for item in items} for items in sets]
-    own = [model for model, found in zip(trained, read, strict=True) if names & found]
     if sample is None or not sample.drawn or not sample.has_pairs or not trained:
-        return DatasetPage(facts, cost, sample, judged=_judged(facts, sample))
-    model = (own or trained)[0]
-    cosines = cosines_of(sample, _encoders(model, {model.recipe.base.start: BASE}))
-    return DatasetPage(facts, cost, sample, cosines, model.manifest.name, bool(own), _judged(facts, sample))
+        return page
+    trained_on_it = [model for model in trained if _is_trained_on(model, facts)]
+    model = (trained_on_it or trained)[0]
+    encoders = _find_encoders(model, {model.recipe.base.start: BASE_FOLDER})
+    return replace(
+        page,
+        cosines=compute_sample_cosines(sample, encoders),
+        encoder=model.manifest.name,
+        was_trained_on=bool(trained_on_it),
+    )
 
 
-def _judged(facts: DatasetFacts, sample: Sample | None) -> Cosines:
-    """The cosines of a drawn English sample by the judge of fidelity.json, where it is the packaged one; else none."""
-    is_packaged = facts.fidelity is not None and facts.fidelity.judge.name == MINILM and minilm_here()
-    is_read = facts.recipe.language == "en"  # the packaged judge knows no other language
-    if sample is None or not sample.drawn or not sample.has_pairs or not is_packaged or not is_read:
+def _is_trained_on(model: ModelFacts, dataset: DatasetFacts) -> bool:
+    """Return whether a model's manifest names the dataset, by its name or its folder's name."""
+    names = {dataset.manifest.name, dataset.directory.resolve().name}
+    datasets = model.provenance.datasets if model.provenance else ()
+    return any(Path(item.path or item.repo_id or "").name in names for item in datasets)
+
+
+def _compute_judged_cosines(facts: DatasetFacts, sample: Sample | None) -> Cosines:
+    """Return the cosines of a drawn sample by the judge of fidelity.json.
+
+    Empty where the judge is not the default one of the language, or not on this machine.
+    """
+    if sample is None or not sample.drawn or not sample.has_pairs:
         return {}
-    return cosines_of(sample, {MINILM: minilm()})[MINILM]
+    judge = name_judge(facts.recipe.language)
+    if facts.fidelity is None or facts.fidelity.judge.name != judge:
+        return {}
+    if not has_judge(facts.recipe.language):
+        return {}
+    return compute_sample_cosines(sample, {judge: require_packaged(judge)})[judge]
 
 
-def _sample(facts: DatasetFacts) -> Sample | None:
+def _draw_sample(facts: DatasetFacts) -> Sample | None:
+    """Draw rows of a finished dataset, or read the first rows of a growing one.
+
+    Returns None for a dataset without rows.
+    """
     manifest = facts.manifest
-    config, labels = sample_config(manifest, facts.recipe), targets_of(facts.recipe)
-    if config is None or not any(file.rows for file in manifest.shards(config)):
+    config = choose_sample_config(manifest, facts.recipe)
+    if config is None:
         return None
+    shards = [file for file in sort_shards(manifest, config) if file.rows]
+    if not shards:
+        return None
+    labels = list_targets(facts.recipe)
     if manifest.complete:
-        return draw(find_rows(str(facts.directory), config), labels)
-    shards = [file for file in ordered_shards(manifest, config) if file.rows][:GROWING_SHARDS]
-    found = first_rows(facts.directory, shards, "target", labels, SHOWN_OF_GROWING)
-    pairs = {label: tuple(Pair(one["text1"], one["text2"] or "") for one in rows) for label, rows in found.items()}
-    return Sample(config, {label: some for label, some in pairs.items() if some}, {}, drawn=False)
+        return draw_sample(find_rows(str(facts.directory), config), labels)
+    rows_by_label = read_first_rows(
+        facts.directory, shards[:MOST_SAMPLED_SHARDS], "target", labels, GROWING_ROWS_PER_LABEL
+    )
+    # rows of single texts have no text2
+    pairs = {
+        label: tuple(Pair(row["text1"], row["text2"] or "") for row in rows)
+        for label, rows in rows_by_label.items()
+        if rows
+    }
+    return Sample(config, pairs, drawn=False)
 
 
-def _encoders(model: ModelFacts, sides: Mapping[str, str]) -> dict[str, Path]:
-    """Side → folder of the encoders that training left beside a model, and of the model itself."""
-    found = {name: beside_model(str(model.directory), suffix) for name, suffix in sides.items()}
-    return {name: Path(place) for name, place in found.items() if place} | {TRAINED: model.directory}
+def _find_encoders(model: ModelFacts, suffixes: Mapping[str, str]) -> dict[str, Path]:
+    """Return name → folder of the model and of the encoders that its training left beside it.
+
+    suffixes: name of an encoder → suffix of its folder's name, e.g. ``.base``.
+    """
+    encoders = {}
+    for name, suffix in suffixes.items():
+        folder = find_sibling_model(str(model.directory), suffix)
+        if folder:
+            encoders[name] = Path(folder)
+    encoders[TRAINED] = model.directory
+    return encoders
 
 
 def read_judgements(
-    places: Sequence[Path], datasets: Sequence[DatasetPage], models: Sequence[ModelFacts]
+    folders: Sequence[Path], datasets: Sequence[DatasetPage], models: Sequence[ModelFacts]
 ) -> Judgements:
-    """Spearman's correlation of each encoder's cosines with the mean human scores in the folders ``places``.
+    """Correlate each encoder's cosines with the mean human scores in ``folders``.
 
-    Raises InputError for answers to other rows, labels without an order, too few answers, and without an encoder.
+    Raises InputError for answers to other rows, labels without an order, too few answers, and
+    without an encoder.
     """
-    pairs = tuple(pair for place in places for pair in judged_pairs(place, datasets))
-    encoders = {
-        f"{model.manifest.name}, {side}": folder
-        for model in models
-        if model.manifest.complete
-        for side, folder in _encoders(model, {model.recipe.base.start: BASE, SIMCSE: COPIES}).items()
-    }
+    pairs: list[Pair] = []
+    for folder in folders:
+        pairs += read_judged_pairs(folder, datasets)
+
+    # the encoders: trained, base and SimCSE baseline of each model
+    encoders = {}
+    for model in models:
+        if not model.manifest.complete:
+            continue
+        suffixes = {model.recipe.base.start: BASE_FOLDER, SIMCSE: SIMCSE_SUFFIX}
+        for name, folder in _find_encoders(model, suffixes).items():
+            encoders[f"{model.manifest.name}, {name}"] = folder
     if not encoders:
-        raise InputError("--annotations", "no trained encoder is given to compare with", hint="name its run directory")
-    cosines = cosines_of(Sample(JUDGED, {JUDGED: pairs}, {JUDGED: len(pairs)}), encoders)
-    scores, first = [float(pair.score or 0) for pair in pairs], [pair.first for pair in pairs]
-    found = agreements(scores, first, {name: of[JUDGED] for name, of in cosines.items()})
-    rows = (Correlation(name, 100 * one.value, 100 * one.low, 100 * one.high) for name, one in found.items())
-    return Judgements(len(pairs), tuple(rows), NOTE)
+        raise InputError(
+            "--annotations",
+            "no trained encoder is given to compare with",
+            hint="name its run directory",
+        )
+
+    # their correlations
+    cosines = compute_sample_cosines(
+        Sample(JUDGED_PAIRS_LABEL, {JUDGED_PAIRS_LABEL: tuple(pairs)}), encoders
+    )
+    intervals = correlate_cosines(
+        [float(pair.score or 0) for pair in pairs],
+        [pair.first for pair in pairs],
+        {name: by_label[JUDGED_PAIRS_LABEL] for name, by_label in cosines.items()},
+    )
+    rows = tuple(
+        Correlation(name, 100 * interval.value, 100 * interval.low, 100 * interval.high)
+        for name, interval in intervals.items()
+    )
+    return Judgements(len(pairs), rows, JUDGEMENTS_NOTE)
 
 
-def judged_pairs(place: Path, datasets: Sequence[DatasetPage]) -> list[Pair]:
-    """The annotated pairs, each with the mean of its human scores."""
-    if not (place / FILE).is_file():
-        raise InputError(place, f"holds no answers (no {FILE})", hint="run: sts-dino annotate RUN_DIR")
-    refused: InputError | None = None
-    for one in (found.facts for found in datasets if found.facts.manifest.complete):
-        examples = read_examples(find_rows(str(one.directory), split=SPLIT))
+def read_judged_pairs(folder: Path, datasets: Sequence[DatasetPage]) -> list[Pair]:
+    """Read the annotated pairs of a folder, each with the mean of its human scores.
+
+    The answers belong to the first of ``datasets`` whose rows fit them. Raises InputError for a
+    folder without answers, answers that fit no dataset, and labels without an order.
+    """
+    if not (folder / ANSWERS_FILE).is_file():
+        raise InputError(
+            folder, f"holds no answers (no {ANSWERS_FILE})", hint="run: sts-dino annotate RUN_DIR"
+        )
+
+    # the dataset that the answers belong to
+    refusal: InputError | None = None
+    for page in datasets:
+        if not page.facts.manifest.complete:
+            continue
+        examples = read_examples(find_rows(str(page.facts.directory), split=ANNOTATED_SPLIT))
         try:
-            store = AnswerStore(place, examples)
+            store = AnswerStore(folder, examples)
         except InputError as error:
-            refused = error
+            refusal = error
             continue
         if not examples.scale.ordered:
-            raise InputError(place, f"answers about {examples.name} have no order", allowed="similarity scores")
-        scores = defaultdict[int, list[float]](list)  # by row, as labels of all annotators
-        for row, label in (given for rows in store.answers().values() for given in rows.items()):
-            scores[row].append(float(label))
-        return [Pair(examples.texts[row][0], examples.texts[row][1], fmean(scores[row])) for row in sorted(scores)]
-    raise refused or InputError("--annotations", "no finished dataset is given", hint="name the annotated run")
+            raise InputError(
+                folder, f"answers about {examples.name} have no order", allowed="similarity scores"
+            )
+
+        # row → the labels of all annotators, as numbers
+        scores = defaultdict[int, list[float]](list)
+        for answers in store.read_answers().values():
+            for row, label in answers.items():
+                scores[row].append(float(label))
+        return [
+            Pair(examples.texts[row][0], examples.texts[row][1], fmean(scores[row]))
+            for row in sorted(scores)
+        ]
+    raise refusal or InputError(
+        "--annotations", "no finished dataset is given", hint="name the annotated run"
+    )
+
+
+def draw_sample(
+    rows: DatasetRows, labels: Sequence[str], count: int = PAIRS_PER_LABEL, seed: int = SAMPLE_SEED
+) -> Sample:
+    """Draw at most ``count`` pairs of each label without replacement, in one pass over the rows.
+
+    Each pair gets a random key; the pairs with the smallest keys are the sample.
+
+    Args:
+        rows: the rows of the dataset.
+        labels: the labels that come first in the sample, in this order.
+        count: the largest number of pairs of a label.
+        seed: the seed of the random keys.
+    """
+    random = np.random.default_rng(seed)
+    smallest: dict[str, list[tuple[float, Pair]]] = defaultdict(list)
+    for batch in rows.read_batches():
+        batch_pairs = _list_pairs(batch)
+        candidates: dict[str, list[tuple[float, Pair]]] = defaultdict(list)
+        keys = random.random(len(batch_pairs)).tolist()
+        for key, (label, pair) in zip(keys, batch_pairs, strict=True):
+            if len(smallest[label]) < count or key < smallest[label][-1][0]:
+                candidates[label].append((key, pair))
+        for label, keyed_pairs in candidates.items():
+            smallest[label] = heapq.nsmallest(
+                count, [*smallest[label], *keyed_pairs], key=lambda keyed_pair: keyed_pair[0]
+            )
+
+    # the given labels first
+    ordered = [label for label in labels if label in smallest]
+    ordered += sorted(smallest.keys() - set(labels))
+    pairs = {label: tuple(pair for _, pair in smallest[label]) for label in ordered}
+    return Sample(rows.config, pairs)
+
+
+def _list_pairs(batch: Batch) -> list[tuple[str, Pair]]:
+    """Return the label and the pair of each row of a batch; ``UNLABELLED`` without labels."""
+    first, second, labels = batch.to_pairs()
+    if not first:  # single texts
+        first = next(iter(batch.texts.values()))
+        second = [""] * len(first)
+        labels = batch.labels
+    labels = labels or [UNLABELLED] * len(first)
+    scores = batch.scores if len(batch.scores) == len(first) else [None] * len(first)
+    return [
+        (label, Pair(sentence1, sentence2, score))
+        for sentence1, sentence2, label, score in zip(first, second, labels, scores, strict=True)
+    ]
+
+
+def find_misfits(sample: Sample, cosines: Cosines, count: int = 10) -> list[Misfit]:
+    """Return the ``count`` pairs whose cosine differs most from the expected one.
+
+    The first pair differs most.
+
+    sample: the drawn pairs. cosines: label → the cosine of each pair.
+    """
+    misfits = []
+    for label, pairs in sample.pairs.items():
+        median = float(np.median(cosines[label]))
+        for pair, cosine in zip(pairs, cosines[label], strict=True):
+            expected = median if pair.score is None else pair.score
+            misfits.append(Misfit(label, pair, cosine, expected))
+    return heapq.nlargest(count, misfits, key=lambda misfit: abs(misfit.cosine - misfit.expected))
+
+
+def compute_sample_cosines(sample: Sample, encoders: Mapping[str, Path]) -> dict[str, Cosines]:
+    """Return name of an encoder → the cosine similarities of a sample's pairs."""
+    from sts_dino.eval.encoders.embeddings import (  # it and the encoder cost seconds
+        Embeddings,
+        compute_cosines,
+    )
+    from sts_dino.eval.encoders.load import load_encoder
+
+    pairs = [pair for label_pairs in sample.pairs.values() for pair in label_pairs]
+    cosines: dict[str, Cosines] = {}
+    for name, folder in encoders.items():
+        with Embeddings(load_encoder(str(folder)), cache=None) as embeddings:
+            first = embeddings.embed([pair.first for pair in pairs])
+            second = embeddings.embed([pair.second for pair in pairs])
+            values = iter(compute_cosines(first, second))
+        cosines[name] = {
+            label: [round(next(values), 6) for _ in label_pairs]
+            for label, label_pairs in sample.pairs.items()
+        }
+    return cosines

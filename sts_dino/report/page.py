@@ -1,7 +1,7 @@
-"""The report's page: facts in a Markdown template, rendered like a card, as self-contained HTML without scripts."""
+"""The report's page: facts in a Markdown template, as self-contained HTML without scripts."""
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -9,135 +9,211 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from hub import scores as formats
-from hub.contract.results import Results, by_task
-from hub.untrusted import Markdown, inline, visible
-from model_cards import renderer
-from model_cards.dataset_card import LABELS, counts_context, done_so_far, measured_context, pictures
-from model_cards.facts import DatasetFacts, ModelFacts
-from model_cards.model_card import model_context
-from model_cards.scores import SIMCSE, TRAINED
-from sts_dino.report.facts import DatasetPage, ReportFacts
-from sts_dino.report.pairs import PER_LABEL, SEED, misfits
+from sts_dino.hub import scores as formats
+from sts_dino.hub.contract.results import Results, map_by_task
+from sts_dino.hub.untrusted import Markdown, escape_inline, make_visible
+from sts_dino.model_cards import renderer
+from sts_dino.model_cards.dataset_card import (
+    LABEL_PLOT,
+    build_counts_context,
+    build_measured_context,
+    describe_progress,
+    draw_pictures,
+)
+from sts_dino.model_cards.facts import DatasetFacts, ModelFacts
+from sts_dino.model_cards.model_card import build_model_context
+from sts_dino.model_cards.scores import SIMCSE, TRAINED
+from sts_dino.report.facts import (
+    PAIRS_PER_LABEL,
+    SAMPLE_SEED,
+    DatasetPage,
+    ReportFacts,
+    find_misfits,
+)
 
 TEMPLATES = Path(__file__).with_name("templates")
-SAMPLES = 5  # pairs of a label
-LONGEST = 400  # characters of a text
-CHARTED = 8  # tasks; the table has all
+SHOWN_PAIRS_PER_LABEL = 5  # pairs of a label
+SHOWN_CHARACTERS = 400  # characters of a text
+CHARTED_TASKS = 8  # tasks; the table has all
 
 
 def render(facts: ReportFacts) -> str:
-    """The whole page. The same facts give the same bytes."""
-    names = [one.manifest.name for one in facts.runs]
-    body = renderer.fill(
-        "report.md.jinja",
-        {
-            "title": ", ".join(names),
-            "summary": sentences("summary", facts),
-            "datasets": [_dataset(one) for one in facts.datasets],
-            "models": [_model(one) for one in facts.models],
-            "judgements": facts.judgements,
-            "costs": zip(facts.runs, [*(one.cost for one in facts.datasets), *facts.costs], strict=True),
-            "kept_tokens": kept_tokens,
-            "quartiles": quartiles,
-            "cut": cut,
-            "licences": [
-                (one.manifest.name, Markdown(renderer.fill("attribution.md.jinja", {"verdict": one.verdict})))
-                for one in facts.runs
-                if one.verdict is not None
-            ],
-            "commands": "\n".join(facts.commands),
-            "missing": sentences("missing", facts),
-            "per_label": PER_LABEL,
-            "seed": SEED,
-        },
+    """Return the whole page. The same facts give the same bytes."""
+    title = ", ".join(run.manifest.name for run in facts.runs)
+    licences = []
+    for run in facts.runs:
+        if run.verdict is not None:
+            attribution = renderer.fill_template("attribution.md.jinja", {"verdict": run.verdict})
+            licences.append((run.manifest.name, Markdown(attribution)))
+    context = {
+        "title": title,
+        "summary": list_sentences("summary", facts),
+        "datasets": [_build_dataset_context(page) for page in facts.datasets],
+        "models": [_build_model_context(model) for model in facts.models],
+        "judgements": facts.judgements,
+        "costs": zip(facts.runs, _list_costs(facts), strict=True),
+        "kept_tokens": count_kept_tokens,
+        "quartiles": compute_quartiles,
+        "cut": shorten_text,
+        "licences": licences,
+        "commands": "\n".join(facts.commands),
+        "missing": list_sentences("missing", facts),
+        "per_label": PAIRS_PER_LABEL,
+        "seed": SAMPLE_SEED,
+    }
+
+    # Markdown as a card's, then the HTML around it
+    markdown = renderer.fill_template("report.md.jinja", context)
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        undefined=StrictUndefined,
+        autoescape=True,
+        trim_blocks=True,
     )
-    loader = FileSystemLoader(TEMPLATES)
-    environment = Environment(loader=loader, undefined=StrictUndefined, autoescape=True, trim_blocks=True)
-    fingerprints = " ".join(one.manifest.fingerprint for one in facts.runs)
-    page = {"title": visible(", ".join(names)), "fingerprints": fingerprints, "body": renderer.html(body)}
-    return environment.get_template("report.html.jinja").render(page)
+    return environment.get_template("report.html.jinja").render(
+        title=make_visible(title),
+        fingerprints=" ".join(run.manifest.fingerprint for run in facts.runs),
+        body=renderer.convert_to_html(markdown),
+    )
 
 
-def _dataset(page: DatasetPage) -> dict[str, Any]:
-    facts, sample = page.facts, page.sample
-    context = counts_context(facts) | measured_context(facts)
-    similarity = None
-    if page.cosines:
-        from model_cards.plots import similarity_plot  # matplotlib takes a second to import
+def _list_costs(facts: ReportFacts) -> list[Mapping[str, Any]]:
+    """List the costs in the order of ``facts.runs``."""
+    return [*(page.cost for page in facts.datasets), *facts.costs]
 
-        similarity = image(similarity_plot(page.cosines))
-    return context | {
+
+def _build_dataset_context(page: DatasetPage) -> dict[str, Any]:
+    """Return the template variables of a dataset: counts, plots, sample pairs and misfits."""
+    facts = page.facts
+    context = build_counts_context(facts) | build_measured_context(facts)
+    sections = {}
+    for name in ("fidelity", "value"):
+        if context[name]:
+            sections[name] = Markdown(renderer.fill_template(f"{name}.md.jinja", context))
+    context |= {
         "page": page,
         "facts": facts,
-        "chart": image(pictures(facts)[LABELS]) if facts.counts else None,
-        "similarity": similarity,
-        "samples": {label: pairs[:SAMPLES] for label, pairs in sample.pairs.items()} if sample else {},
-        "misfits": misfits(sample, page.judged) if sample and page.judged else [],
-        "sections": {
-            name: Markdown(renderer.fill(f"{name}.md.jinja", context))
-            for name in ("fidelity", "value")
-            if context[name]
-        },
+        "chart": None,
+        "similarity": None,
+        "samples": {},
+        "misfits": [],
+        "sections": sections,
     }
+    if facts.counts:
+        context["chart"] = embed_image(draw_pictures(facts)[LABEL_PLOT])
+    if page.cosines:
+        from sts_dino.model_cards.plots import draw_similarity_plot  # matplotlib takes a second
+
+        context["similarity"] = embed_image(draw_similarity_plot(page.cosines))
+    if page.sample:
+        context["samples"] = {
+            label: pairs[:SHOWN_PAIRS_PER_LABEL] for label, pairs in page.sample.pairs.items()
+        }
+    if page.sample and page.judged:
+        context["misfits"] = find_misfits(page.sample, page.judged)
+    return context
 
 
-def _model(facts: ModelFacts) -> dict[str, Any]:
-    training, results = facts.training, facts.results
+def _build_model_context(facts: ModelFacts) -> dict[str, Any]:
+    """Return the template variables of a model: plots, and the sections of its card.
+
+    An unfinished model has its facts alone.
+    """
     if facts.provenance is None:
         return {"facts": facts}
-    from model_cards.plots import score_plot, training_plot  # matplotlib takes a second to import
+    from sts_dino.model_cards.plots import (  # matplotlib takes a second to import
+        draw_score_plot,
+        draw_training_plot,
+    )
 
-    context, chart = model_context(facts), None
+    # the plots
+    training = facts.training
+    results = facts.results
+    names = ["base"]
+    context: dict[str, Any] = {"facts": facts, "curves": None, "chart": None, "uncharted": 0}
+    if training:
+        names += ["training_data", "training"]
+        if training.loss_curve:
+            context["curves"] = embed_image(draw_training_plot(training))
     if results:
-        sides = {facts.recipe.base.start: results.base_scores, SIMCSE: results.control_scores}
-        sides = {name: found for name, found in sides.items() if found}
-        chart = image(score_plot(results, {**sides, TRAINED if training else "score": results.scores}, CHARTED))
-    names = ["base", *(["training_data", "training"] if training else []), *(["scores"] if results else [])]
-    return {
-        "facts": facts,
-        "curves": image(training_plot(training)) if training and training.loss_curve else None,
-        "chart": chart,
-        "uncharted": max(0, len(results.scores) - CHARTED) if results else 0,
-        "sections": {name: Markdown(renderer.fill(f"{name}.md.jinja", context)) for name in names},
+        names.append("scores")
+        sides = {}
+        if results.base_scores:
+            sides[facts.recipe.base.start] = results.base_scores
+        if results.control_scores:
+            sides[SIMCSE] = results.control_scores
+        sides[TRAINED if training else "score"] = results.scores
+        context["chart"] = embed_image(draw_score_plot(results, sides, CHARTED_TASKS))
+        context["uncharted"] = max(0, len(results.scores) - CHARTED_TASKS)
+
+    # sections that the card has, too
+    card = build_model_context(facts)
+    context["sections"] = {
+        name: Markdown(renderer.fill_template(f"{name}.md.jinja", card)) for name in names
     }
+    return context
 
 
-def image(png: bytes) -> Markdown:
-    """A picture as the address of a Markdown image."""
+def embed_image(png: bytes) -> Markdown:
+    """Return a picture as the address of a Markdown image."""
     return Markdown(f"data:image/png;base64,{base64.b64encode(png).decode()}")
 
 
-def cut(text: str) -> Markdown:
-    """A text, or its beginning and its length."""
-    short = text if len(text) <= LONGEST else f"{text[:LONGEST].rstrip()}… ({len(text):,} characters)"
-    return inline(short)
+def shorten_text(text: str) -> Markdown:
+    """Return a text escaped for Markdown; a long text is cut, and its length is named."""
+    if len(text) > SHOWN_CHARACTERS:
+        text = f"{text[:SHOWN_CHARACTERS].rstrip()}… ({len(text):,} characters)"
+    return escape_inline(text)
 
 
-def quartiles(values: Sequence[float]) -> list[Markdown]:
-    """Median, lower and upper quartile."""
+def compute_quartiles(values: Sequence[float]) -> list[Markdown]:
+    """Return median, lower and upper quartile."""
     return [Markdown(f"{value:.2f}") for value in np.percentile(values, [50, 25, 75])]
 
 
-def kept_tokens(facts: DatasetFacts | ModelFacts) -> int:
-    """The tokens of the kept texts, where the manifest counts lengths in tokens; else 0."""
-    lengths = facts.counts.token_lengths if isinstance(facts, DatasetFacts) and facts.counts else None
+def count_kept_tokens(facts: DatasetFacts | ModelFacts) -> int:
+    """Count the tokens of the kept texts; 0 where the manifest does not count lengths in tokens."""
+    if not isinstance(facts, DatasetFacts) or not facts.counts:
+        return 0
+    lengths = facts.counts.token_lengths
     if lengths is None or lengths.unit != "tokens":
         return 0
-    return sum(size * texts for of in lengths.by_label.values() for size, texts in of.items())
+    tokens = 0
+    for texts_by_length in lengths.by_label.values():
+        tokens += sum(length * texts for length, texts in texts_by_length.items())
+    return tokens
 
 
-def sentences(kind: str, facts: ReportFacts) -> list[str]:
-    """Lines of plain text: ``summary``, the result of each run; ``missing``, measurements that it lacks."""
-    formatters = {"score": formats.score, "difference": formats.difference}
-    costs = [*(one.cost for one in facts.datasets), *facts.costs]
-    context = {"facts": facts, "costs": costs, "progress": done_so_far, "headline": headline, **formatters}
-    return [unescape(line) for line in renderer.fill(f"report_{kind}.md.jinja", context).splitlines() if line]
+def list_sentences(kind: str, facts: ReportFacts) -> list[str]:
+    """Return lines of plain text about the runs.
+
+    kind: ``summary`` for the result of each run, ``missing`` for the measurements that it lacks.
+    """
+    context = {
+        "facts": facts,
+        "costs": _list_costs(facts),
+        "progress": describe_progress,
+        "headline": choose_headline,
+        "score": formats.format_score,
+        "difference": formats.format_difference,
+    }
+    text = renderer.fill_template(f"report_{kind}.md.jinja", context)
+    return [unescape(line) for line in text.splitlines() if line]
 
 
-def headline(results: Results) -> dict[str, Any]:
-    """The score of a summary, the first of a test split or else the first, and its gains."""
+def choose_headline(results: Results) -> dict[str, Any]:
+    """Choose the score that a summary names: the first of a test split, else the first.
+
+    Returns ``score``, ``gain`` over the base encoder and ``over`` the SimCSE baseline; each is None
+    where it is missing.
+    """
     tested = [score for score in results.scores if score.split in ("test", "all")]
-    score = next(iter((*tested, *results.scores)), None)
-    key = (score.task, score.split) if score else ("", "")
-    return {"score": score, "gain": by_task(results.gains).get(key), "over": by_task(results.over_control).get(key)}
+    scores = tested or results.scores
+    if not scores:
+        return {"score": None, "gain": None, "over": None}
+    key = (scores[0].task, scores[0].split)
+    return {
+        "score": scores[0],
+        "gain": map_by_task(results.gains).get(key),
+        "over": map_by_task(results.over_control).get(key),
+    }

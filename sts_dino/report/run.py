@@ -11,29 +11,35 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hub import cli
-from hub.contract.run_dir import MANIFEST, REPORT, locked, require_complete
-from hub.durable import make_folder, write_text
-from hub.errors import InputError
+from sts_dino.hub import cli
+from sts_dino.hub.contract.run_dir import MANIFEST, REPORT, lock_run, require_complete
+from sts_dino.hub.durable import make_folder, write_text
+from sts_dino.hub.errors import InputError
 
 if TYPE_CHECKING:
     from sts_dino.report.facts import ReportFacts
 
-app = cli.new_app(__doc__)
+app = cli.make_app(__doc__)
 
 
 @app.command()
 def main(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories of datasets and encoders")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Run directories of datasets and encoders"),
+    ],
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="HTML file [default: of one run, RUN/report.html]")
+        Path | None,
+        typer.Option(metavar="FILE", help="HTML file [default: of one run, RUN/report.html]"),
     ] = None,
     annotations: Annotated[
-        list[Path], typer.Option(metavar="DIR", help="Human scores (sts-dino annotate --out); repeatable")
+        list[Path],
+        typer.Option(metavar="DIR", help="Human scores (sts-dino annotate --out); repeatable"),
     ] = [],  # noqa: B006 - typer reads it, nobody writes it
     as_json: cli.JsonOption = False,
 ) -> None:
-    """Write one HTML file about generated, trained and scored runs. A run publishes its RUN/report.html.
+    """Write one HTML file about generated, trained and scored runs. A run publishes its
+    RUN/report.html.
 
     Examples:
 
@@ -43,39 +49,51 @@ def main(
     """
     if out is None:
         if len(runs) > 1:
-            raise InputError("--out", f"is required for {len(runs)} runs", hint="name a file: --out FILE")
+            raise InputError(
+                "--out", f"is required for {len(runs)} runs", hint="name a file: --out FILE"
+            )
         require_complete(runs[0])
-    place = out or runs[0] / REPORT
-    facts = report(runs, place, annotations=annotations)
-    from sts_dino.report.page import sentences
+    path = out or runs[0] / REPORT
+    facts = make_report(runs, path, annotations=annotations)
+    from sts_dino.report.page import list_sentences
 
-    summary = sentences("summary", facts)
-    found = {"report": place, "summary": summary, "not_measured": sentences("missing", facts)}
-    then = [] if out else [f"sts-dino card {quote(str(runs[0]))}"]
-    cli.answer("\n".join([*summary, f"written: {place}"]), found, as_json, then)
+    summary = list_sentences("summary", facts)
+    answer = {
+        "report": path,
+        "summary": summary,
+        "not_measured": list_sentences("missing", facts),
+    }
+    next_commands = [] if out else [f"sts-dino card {quote(str(runs[0]))}"]
+    text = "\n".join([*summary, f"written: {path}"])
+    cli.print_answer(text, answer, as_json, next_commands)
 
 
-def report(
+def make_report(
     runs: Sequence[Path],
     out: Path,
     commands: Sequence[str] = (),
     annotations: Sequence[Path] = (),
 ) -> "ReportFacts":
-    """Write the report of some runs to ``out``, atomically, and return its facts.
+    """Write the report of runs to ``out``, atomically, and return its facts.
 
-    commands: printed unchanged (default: those in the manifests). annotations: folders of human answers.
+    Args:
+        runs: run directories of datasets and models.
+        out: the HTML file.
+        commands: command lines that the report prints; none: those in the manifests.
+        annotations: folders of human answers.
 
-    Raises InputError for a folder that is not a run directory, for damaged files, and where it cannot write.
+    Raises InputError for a folder that is not a run directory, for damaged files, and where ``out``
+    cannot be written.
     """
     if out.is_dir():
         raise InputError(out, "is a folder", allowed="a file", hint=f"--out {out / REPORT}")
-    from sts_dino.report.facts import collect  # importing the readers takes a second
+    from sts_dino.report.facts import collect_facts  # importing the readers takes a second
     from sts_dino.report.page import render
 
-    within = (out.parent / MANIFEST).is_file()
+    is_in_run = (out.parent / MANIFEST).is_file()
     make_folder(out.parent)
-    facts = collect(runs, commands, annotations)
+    facts = collect_facts(runs, commands, annotations)
     page = render(facts)
-    with locked(out.parent) if within else nullcontext():
+    with lock_run(out.parent) if is_in_run else nullcontext():
         write_text(out, page)
     return facts

@@ -1,10 +1,10 @@
 """What one version of datasets loads: python loader_client.py REPO[@TAG]...
 
-Prints one JSON object: repository → branch (script, main) → way (whole, streaming) → config → split → features, number
-of rows and a SHA-256 over them; ``default`` and ``pinned`` (the tag) are loads without a config. Where the library
-refuses, its error stands in place of what it would have given. The branch ``script`` goes first: from version 4 on, a
-load that fails is answered from the cache of an earlier one.
-Any version from 2.14 on; nothing of ours.
+Prints one JSON object: repository → branch (script, main) → way (whole, streaming) → config → split
+→ features, number of rows and a SHA-256 over them; ``default`` and ``pinned`` (the tag) are loads
+without a config. Where the library refuses, its error stands in place of what it would have given.
+The branch ``script`` goes first: from version 4 on, a load that fails is answered from the cache of
+an earlier one. Any version from 2.14 on; nothing of ours.
 """
 
 import argparse
@@ -29,16 +29,22 @@ def dataset(repo, tag):
 
 
 def branch(repo, **options):
-    """One branch of a repository: its configs as the library lists them, what each gives, and the default."""
+    """One branch of a repository: its configs as the library lists them, what each gives, and the
+    default.
+    """
     try:
         configs = datasets.get_dataset_config_names(repo, **options)
     except REFUSALS as error:
         return {"error": said(error)}
     found = {"default": load(repo, **options)}
-    # 2.21 asks the viewer of huggingface.co for a copy of the files, and waits for seconds where there is none
+    # 2.21 asks the viewer of huggingface.co for a copy of the files, and waits for seconds where
+    # there is none
     with mock.patch.object(datasets.config, "USE_PARQUET_EXPORT", False, create=True):
         for way in ("whole", "streaming"):
-            found[way] = {config: load(repo, config, streaming=way == "streaming", **options) for config in configs}
+            found[way] = {
+                config: load(repo, config, streaming=way == "streaming", **options)
+                for config in configs
+            }
     return found
 
 
@@ -57,7 +63,10 @@ def content(rows):
     for row in rows:
         digest.update(json.dumps(row).encode() + b"\n")
         number += 1
-    features = [[name, getattr(found, "names", None) or found.dtype] for name, found in rows.features.items()]
+    features = [
+        [name, getattr(found, "names", None) or found.dtype]
+        for name, found in rows.features.items()
+    ]
     return {"features": features, "rows": number, "sha256": digest.hexdigest()}
 
 

@@ -1,8 +1,9 @@
 """One repository serves datasets 2.14 to 5.2: pytest -m loaders (builds environments; see below).
 
-Small datasets of every form stand on the embedded Hub, main and ``script``. For each version of ``datasets`` a process
-of its own, with an empty cache, loads every config and split, whole and streaming, from both branches. The old versions
-live in ``.loaders/<version>/``; they are built when tests/loaders.txt or constraints.txt asks for others.
+Small datasets of every form stand on the embedded Hub, main and ``script``. For each version of
+``datasets`` a process of its own, with an empty cache, loads every config and split, whole and
+streaming, from both branches. The old versions live in ``.loaders/<version>/``; they are built when
+tests/loaders.txt or constraints.txt asks for others.
 """
 
 import hashlib
@@ -23,13 +24,13 @@ import pytest
 from huggingface_hub import HfApi
 from small_runs import FORMS, small_recipe, small_run
 
-from hub.client.publish import Options, publish
-from hub.contract import run_dir
-from hub.contract.recipe import DatasetRecipe, config_features
-from hub.contract.shards import read_shard
 from hub_server.process import LocalHub
-from model_cards.rows import existing_configs, ordered_shards
-from release.publish import script_files
+from sts_dino.hub.client.publish import Options, publish_run
+from sts_dino.hub.contract import run_dir
+from sts_dino.hub.contract.recipe import DatasetRecipe, build_config_features
+from sts_dino.hub.contract.shards import read_shard
+from sts_dino.model_cards.rows import list_existing_configs, sort_shards
+from sts_dino.release.publish import format_script_files
 
 pytestmark = pytest.mark.loaders
 
@@ -49,7 +50,9 @@ Repos = dict[str, dict[str, Any]]  # repository → branch → what a version lo
 
 @dataclass(frozen=True)
 class Published:
-    """A dataset on the Hub: its recipe, and what every version must find in each config that has rows."""
+    """A dataset on the Hub: its recipe, and what every version must find in each config that has
+    rows.
+    """
 
     repo_id: str
     recipe: DatasetRecipe
@@ -77,7 +80,13 @@ def repos(hub: LocalHub, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
         recipe = small_recipe(form)
         directory = root / recipe.name
         small_run(directory, recipe)
-        publish(api, directory, "acme", True, Options(public=form != "nli", script=script_files(recipe)))
+        publish_run(
+            api,
+            directory,
+            "acme",
+            True,
+            Options(public=form != "nli", script=format_script_files(recipe)),
+        )
         found[form] = published(recipe, directory)
     recipe = small_recipe("sts", name="growing")
     directory = root / recipe.name
@@ -87,7 +96,7 @@ def repos(hub: LocalHub, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     found["growing"] = published(recipe, directory)
     api.create_branch(repo_id, branch="script", repo_type="dataset")
     script = {"repo_id": repo_id, "repo_type": "dataset", "revision": "script"}
-    for name, text in script_files(recipe).items():
+    for name, text in format_script_files(recipe).items():
         api.upload_file(path_or_fileobj=text.encode(), path_in_repo=name, **script)
     return found
 
@@ -96,13 +105,17 @@ def published(recipe: DatasetRecipe, directory: Path) -> Published:
     manifest = run_dir.read_manifest(directory)
     assert manifest is not None
     configs: dict[str, Content] = {}
-    for config in existing_configs(recipe, manifest):
+    for config in list_existing_configs(recipe, manifest):
         rows: dict[str, list[dict[str, Any]]] = {}
-        for file in ordered_shards(manifest, config):
+        for file in sort_shards(manifest, config):
             rows.setdefault(str(file.split), []).extend(read_shard(directory / file.path))
-        features = [[name, getattr(f, "names", None) or f.dtype] for name, f in config_features(config, recipe).items()]
+        features = [
+            [name, getattr(f, "names", None) or f.dtype]
+            for name, f in build_config_features(config, recipe).items()
+        ]
         configs[config] = {
-            split: {"features": features, "rows": len(found), "sha256": digest(found)} for split, found in rows.items()
+            split: {"features": features, "rows": len(found), "sha256": digest(found)}
+            for split, found in rows.items()
         }
     tag = f"v{recipe.version}" if manifest.complete else ""
     return Published(f"acme/{recipe.name}", recipe, configs, tag)
@@ -119,13 +132,18 @@ def answers(
     """Every version at work, two at a time."""
     homes = tmp_path_factory.mktemp("homes")
     with ThreadPoolExecutor(2) as pool:
-        yield {version: pool.submit(asked, version, hub, repos, homes / version) for version in VERSIONS}
+        yield {
+            version: pool.submit(asked, version, hub, repos, homes / version)
+            for version in VERSIONS
+        }
 
 
 def asked(version: str, hub: LocalHub, repos: dict[str, Published], home: Path) -> Repos:
     names = [repo.name for repo in repos.values()]
     client = Path(__file__).with_name("loader_client.py")
-    done = call(interpreter(version), client, *names, env=hub.client_environment(home), cwd=home.parent)
+    done = call(
+        interpreter(version), client, *names, env=hub.client_environment(home), cwd=home.parent
+    )
     said = json.loads(done.stdout)
     assert said["version"] == version
     assert "latest cached version" not in done.stderr, "answered from the cache after a failure"
@@ -133,7 +151,9 @@ def asked(version: str, hub: LocalHub, repos: dict[str, Published], home: Path) 
 
 
 def call(*words: object, **how: Any) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False, **how)
+    done = subprocess.run(
+        [str(word) for word in words], capture_output=True, text=True, check=False, **how
+    )
     assert done.returncode == 0, f"{words}: {done.stderr[-3000:]}"
     return done
 
@@ -159,7 +179,12 @@ def requirements(own: list[str]) -> str:
     """A constraints file: a version's own pins, and those of the project for everything else."""
     names = {plain_name(pin) for pin in own}
     lines = (HERE.parent / "constraints.txt").read_text().splitlines()
-    return "\n".join([*own, *(pin for pin in lines if pin[:1] != "#" and plain_name(pin) not in names)]) + "\n"
+    return (
+        "\n".join(
+            [*own, *(pin for pin in lines if pin[:1] != "#" and plain_name(pin) not in names)]
+        )
+        + "\n"
+    )
 
 
 def plain_name(pin: str) -> str:
@@ -174,7 +199,9 @@ def test_both_branches_load(answers, repos, version, form):
     found, default = answers[version].result()[repo.repo_id], repo.configs[repo.recipe.configs[0]]
     loaded = {"whole": repo.configs, "streaming": repo.configs, "default": default}
     assert found["main"] == loaded and found["pinned"] == default
-    refused = {"error": f"RuntimeError: Dataset scripts are no longer supported, but found {repo.recipe.name}.py"}
+    refused = {
+        "error": f"RuntimeError: Dataset scripts are no longer supported, but found {repo.recipe.name}.py"
+    }
     assert found["script"] == (loaded if version in WITH_SCRIPTS else refused)
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from eval.audit.survey import AnswerStore, Examples, Scale, Survey, draw, words_in
+from sts_dino.eval.audit.survey import AnswerStore, Examples, Scale, Survey, draw_rows, get_words
 
 SCORES = ("0", "0.1", "0.5", "0.9")
 SIMILARITY = Scale("How similar?", SCORES, ("", "", "", ""), ordered=True)
-MEANINGS = words_in("en")["meanings"]
+MEANINGS = get_words("en")["meanings"]
 INFERENCE = Scale("What follows?", tuple(MEANINGS), tuple(MEANINGS.values()), ordered=False)
 
 
@@ -19,4 +19,6 @@ def examples(labels: Sequence[str], scale: Scale = SIMILARITY) -> Examples:
 
 def survey(examples: Examples, folder: Path, seed: int = 0) -> Survey:
     """A survey of all rows, in random order."""
-    return Survey(examples, seed, draw(examples, len(examples), seed), AnswerStore(folder, examples))
+    return Survey(
+        examples, seed, draw_rows(examples, len(examples), seed), AnswerStore(folder, examples)
+    )

@@ -1,4 +1,6 @@
-"""The local Hub as the client in this process sees it, with an empty cache: ``pytest_plugins = [..., "hub_here"]``."""
+"""The local Hub as the client in this process sees it, with an empty cache: ``pytest_plugins =
+[..., "hub_here"]``.
+"""
 
 import pytest
 

@@ -1,7 +1,9 @@
-"""SentEval's probes one classifier after the other: a torch module, autograd and torch.optim.Adam for each.
+"""SentEval's probes one classifier after the other: a torch module, autograd and torch.optim.Adam
+for each.
 
-The slow way that `eval.scoring.probe` must equal, written from the toolkit's protocol (facebookresearch/SentEval:
-`validation.py`, `classifier.py` and `relatedness.py` in its `tools`, read 2026-11).
+The slow way that `sts_dino.eval.scoring.probe` must equal, written from the toolkit's protocol
+(facebookresearch/SentEval: `validation.py`, `classifier.py` and `relatedness.py` in its `tools`,
+read 2026-11).
 """
 
 import copy
@@ -80,7 +82,9 @@ class Classifier:
         self.model = best_model
         return self
 
-    def train_one_pass(self, features: torch.Tensor, classes: torch.Tensor, batch_size: int = 64) -> None:
+    def train_one_pass(
+        self, features: torch.Tensor, classes: torch.Tensor, batch_size: int = 64
+    ) -> None:
         order = np.random.permutation(len(features))
         for start in range(0, len(features), batch_size):
             rows = torch.LongTensor(order[start : start + batch_size])
@@ -91,7 +95,10 @@ class Classifier:
 
     def predict(self, X: Features, batch_size: int = 64) -> Classes:
         with torch.no_grad():
-            batches = [self.model(torch.FloatTensor(X[at : at + batch_size])) for at in range(0, len(X), batch_size)]
+            batches = [
+                self.model(torch.FloatTensor(X[at : at + batch_size]))
+                for at in range(0, len(X), batch_size)
+            ]
         return np.asarray(torch.cat(batches).max(1)[1].numpy())
 
     def score(self, X: Features, y: Classes) -> float:
@@ -126,7 +133,9 @@ def cross_validated(
     return Answer(accuracy, dev_accuracy, [best], classifier.predict(X_test))
 
 
-def _best_over_folds(X: Features, y: Classes, splits: Any, k: int, seed: int) -> tuple[float, float]:
+def _best_over_folds(
+    X: Features, y: Classes, splits: Any, k: int, seed: int
+) -> tuple[float, float]:
     """The value of the grid with the best mean accuracy over the folds, and that accuracy."""
     scores = []
     for l2 in GRID:
@@ -149,7 +158,9 @@ def held_out(
     seed: int = 1111,
     **pace: int,
 ) -> Answer:
-    """SST2, SST5, SICK-E, SNLI (1e-9, max_epoch 15, epoch_size 1), probing; the chosen value is fitted again."""
+    """SST2, SST5, SICK-E, SNLI (1e-9, max_epoch 15, epoch_size 1), probing; the chosen value is
+    fitted again.
+    """
     k = len(np.unique(y))
     scores = []
     for l2 in grid:
@@ -192,7 +203,9 @@ def relatedness(
                 optimizer.step()
         epoch, checks = epoch + 50, checks + 1
         with torch.no_grad():
-            correlation = pearsonr(np.dot(model(torch.from_numpy(X_dev)).numpy(), np.arange(1, 6)), y_dev)[0]
+            correlation = pearsonr(
+                np.dot(model(torch.from_numpy(X_dev)).numpy(), np.arange(1, 6)), y_dev
+            )[0]
         if correlation > best:
             best, best_model = correlation, copy.deepcopy(model)
         else:

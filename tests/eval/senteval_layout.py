@@ -1,9 +1,10 @@
-"""A small planted SentEval directory, with the real one's file names, encodings and quirks. Every task is learnable.
+"""A small planted SentEval directory, with the real one's file names, encodings and quirks. Every
+task is learnable.
 
-``write_senteval(DIR)`` and ``write_originals(DIR)`` write tens of rows per file; read them without the published pins:
-``Source(senteval=DIR, originals=DIR2, pins={})``. Sentences of a class share words that no other class has, and the
-score of an STS pair is five times the share of words that its sentences have in common, so ``bag_of_words`` learns
-everything.
+``write_senteval(DIR)`` and ``write_originals(DIR)`` write tens of rows per file; read them without
+the published pins: ``Source(senteval=DIR, originals=DIR2, pins={})``. Sentences of a class share
+words that no other class has, and the score of an STS pair is five times the share of words that
+its sentences have in common, so ``bag_of_words`` learns everything.
 """
 
 import zlib
@@ -14,9 +15,9 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.tasks.registry import find_task
-from eval.tasks.sources import Entry
-from eval.tasks.sts import SUBSETS
+from sts_dino.eval.tasks.registry import find_task
+from sts_dino.eval.tasks.sources import Entry
+from sts_dino.eval.tasks.sts import SUBSETS
 
 KFOLD = {
     "MR": ("rt-polarity.pos", "rt-polarity.neg"),
@@ -42,10 +43,17 @@ MRPC_HEADER = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String"
 
 
 def bag_of_words(texts: Sequence[str], dimension: int = 64) -> NDArray[np.float32]:
-    """A random vector per word, summed over a text's words: (n, dimension). An encoder that learns all that is here."""
+    """A random vector per word, summed over a text's words: (n, dimension). An encoder that learns
+    all that is here.
+    """
     words = {word for text in texts for word in text.lower().split()}
-    of = {word: np.random.default_rng(zlib.crc32(word.encode())).standard_normal(dimension) for word in words}
-    rows = [sum((of[word] for word in text.lower().split()), np.full(dimension, 1e-3)) for text in texts]
+    of = {
+        word: np.random.default_rng(zlib.crc32(word.encode())).standard_normal(dimension)
+        for word in words
+    }
+    rows = [
+        sum((of[word] for word in text.lower().split()), np.full(dimension, 1e-3)) for text in texts
+    ]
     return np.asarray(rows, dtype=np.float32)
 
 
@@ -56,7 +64,9 @@ def one_task(name: str, split: str | None = None) -> Entry:
 
 
 def write_senteval(root: Path, rows: int = 40, seed: int = 0) -> Path:
-    """Write ``downstream/`` and ``probing/`` under ``root`` with ``rows`` rows a class, subset or split; gives root."""
+    """Write ``downstream/`` and ``probing/`` under ``root`` with ``rows`` rows a class, subset or
+    split; gives root.
+    """
     draw, down = Random(seed), root / "downstream"
     for task, files in KFOLD.items():
         for name in files:
@@ -67,13 +77,17 @@ def write_senteval(root: Path, rows: int = 40, seed: int = 0) -> Path:
     for split in ("train", "dev", "test"):
         sst = [(label, _sentence(draw, f"binary{label}")) for _ in range(rows) for label in (0, 1)]
         _write(down / f"SST/binary/sentiment-{split}", [f"{text} \t{label}" for label, text in sst])
-        sst = [(label, _sentence(draw, f"fine{label}")) for _ in range(rows // 2) for label in range(5)]
+        sst = [
+            (label, _sentence(draw, f"fine{label}")) for _ in range(rows // 2) for label in range(5)
+        ]
         _write(down / f"SST/fine/sentiment-{split}", [f"{label} {text}" for label, text in sst])
         _write_snli(down / "SNLI", split, rows, draw)
     for name in ("train_5500", "TREC_10"):
         _write(down / f"TREC/{name}.label", _questions(rows // 2, draw), encoding="latin-1")
     for split in ("train", "test"):
-        _write(down / f"MRPC/msr_paraphrase_{split}.txt", [MRPC_HEADER, *_paraphrases(2 * rows, draw)])
+        _write(
+            down / f"MRPC/msr_paraphrase_{split}.txt", [MRPC_HEADER, *_paraphrases(2 * rows, draw)]
+        )
     for split in ("train", "trial", "test_annotated"):
         end = "\r\n" if split == "test_annotated" else "\n"
         _write(down / f"SICK/SICK_{split}.txt", [SICK_HEADER, *_sick(2 * rows, draw)], end=end)
@@ -85,7 +99,9 @@ def write_senteval(root: Path, rows: int = 40, seed: int = 0) -> Path:
 
 
 def write_originals(root: Path, rows: int = 40, seed: int = 1) -> Path:
-    """Write the organisers' layout (STS12 … STS16, STSBenchmark, SICK) under ``root`` and give it back."""
+    """Write the organisers' layout (STS12 … STS16, STSBenchmark, SICK) under ``root`` and give it
+    back.
+    """
     draw = Random(seed)
     _write_years(root, "STS{}", "STS2016", rows, draw)
     _write_benchmark(root / "STSBenchmark", rows, draw)
@@ -135,7 +151,11 @@ def _paraphrases(rows: int, draw: Random) -> list[str]:
     lines = []
     for number in range(rows):
         first, same = _sentence(draw, "news"), number % 3 > 0
-        second = " ".join(draw.sample(first.split(), len(first.split()))) if same else _sentence(draw, "other")
+        second = (
+            " ".join(draw.sample(first.split(), len(first.split())))
+            if same
+            else _sentence(draw, "other")
+        )
         lines.append(f"{int(same)}\t{number}\t{number + rows}\t{first}\t{second}")
     return lines
 
@@ -154,10 +174,14 @@ def _write_years(root: Path, folder: str, prefix_of_2016: str, rows: int, draw: 
         year = name.removeprefix("sts")
         for subset in subsets:
             prefix = prefix_of_2016 if year == "16" else "STS"
-            _write_subset(root / folder.format(year), prefix, subset, rows, draw, unscored=int(year) >= 15)
+            _write_subset(
+                root / folder.format(year), prefix, subset, rows, draw, unscored=int(year) >= 15
+            )
 
 
-def _write_subset(folder: Path, prefix: str, subset: str, rows: int, draw: Random, unscored: bool) -> None:
+def _write_subset(
+    folder: Path, prefix: str, subset: str, rows: int, draw: Random, unscored: bool
+) -> None:
     """One subset; ``unscored`` puts two pairs without a score behind every scored one."""
     pairs, scores = [], []
     more = "\tsource\tauthor" if prefix == "STS2016" else ""
@@ -177,7 +201,10 @@ def _write_benchmark(folder: Path, rows: int, draw: Random) -> None:
         lines = []
         for number in range(2 * rows):
             first, second, score = _scored(draw)
-            lines.append(f'main-news\tMSRpar\t2012test\t{number:04d}\t{score:.3f}\t{first}\t"{second}')  # no quoting
+            # no quoting
+            lines.append(
+                f'main-news\tMSRpar\t2012test\t{number:04d}\t{score:.3f}\t{first}\t"{second}'
+            )
         _write(folder / f"sts-{split}.csv", lines)
 
 

@@ -1,4 +1,6 @@
-"""Planted evaluation sentences are found; the ledger counts them; the dropped dataset is a whole run."""
+"""Planted evaluation sentences are found; the ledger counts them; the dropped dataset is a whole
+run.
+"""
 
 import random
 from pathlib import Path
@@ -11,39 +13,60 @@ from small_runs import small_recipe, small_run
 from training_inputs import PROVENANCE, data_spec, write_dataset
 from typer.testing import CliRunner
 
-from eval.audit.decontaminate import SUFFIX, app, command_of, drop, recipe_of_kept
-from eval.audit.evaluation_sentences import (
-    SCHEME,
-    SEED,
+from sts_dino.eval.audit.decontaminate import (
+    CLEAN_NAME_SUFFIX,
+    Bookkeeper,
+    app,
+    drop_rows,
+    format_command,
+    format_ledger,
+    make_recipe,
+)
+from sts_dino.eval.audit.evaluation_sentences import (
+    MINHASH_SCHEME,
+    MINHASH_SEED,
     Banding,
     EvaluationSet,
     EvaluationTexts,
     NearIndex,
     Sentences,
-    normal_form,
+    compute_signatures,
+    normalize_text,
     read_evaluation_sets,
-    signatures,
 )
-from eval.audit.ledger import Bookkeeper, report
-from eval.audit.source import find_rows
-from hub.contract.measured import INPUT, KINDS, LEDGER, Dropped, Ledger
-from hub.contract.recipe import DatasetRecipe
-from hub.contract.recipe_file import fingerprint, load_recipe, resolved
-from hub.contract.run_dir import RECIPE, changed_files, holds_recipe, locked, require_complete
-from hub.errors import InputError, RunError
-from model_cards.render import render
-from training.data.training_sets import load_all
+from sts_dino.eval.audit.source import find_rows
+from sts_dino.hub.contract.measured import DROPPED_ROWS_INPUT, LEDGER, MATCH_KINDS, Dropped, Ledger
+from sts_dino.hub.contract.recipe import DatasetRecipe
+from sts_dino.hub.contract.recipe_file import compute_fingerprint, format_recipe, load_recipe
+from sts_dino.hub.contract.run_dir import (
+    RECIPE,
+    find_changed_files,
+    has_current_recipe,
+    lock_run,
+    require_complete,
+)
+from sts_dino.hub.errors import InputError, RunError
+from sts_dino.model_cards.render import render
+from sts_dino.training.data.training_sets import load_training_sets
 
 
 @pytest.fixture(scope="module")
 def shipped():
-    """The STS Benchmark's validation and test splits, which the repository ships, and an index of them."""
+    """The STS Benchmark's validation and test splits, which the repository ships, and an index of
+    them.
+    """
     evaluation = read_evaluation_sets()
     return evaluation, Sentences(evaluation.sets)
 
 
 def texts_of_test(evaluation) -> list[str]:
-    texts = (text for one in evaluation.sets if one.split == "test" for side in one.sides for text in side)
+    texts = (
+        text
+        for one in evaluation.sets
+        if one.split == "test"
+        for side in one.sides
+        for text in side
+    )
     return list(dict.fromkeys(texts))
 
 
@@ -53,16 +76,32 @@ def edited(text: str, word: str, draw: random.Random) -> str:
     place = draw.randrange(len(tokens))
     before, after = tokens[:place], tokens[place + 1 :]
     case = [token.swapcase() for token in tokens]
-    return " ".join(draw.choice([[*before, word, *after], [*before, word, *tokens[place:]], before + after, case]))
+    return " ".join(
+        draw.choice(
+            [[*before, word, *after], [*before, word, *tokens[place:]], before + after, case]
+        )
+    )
 
 
 def test_all_planted_sentences_and_nearly_all_light_edits_are_found(shipped):
     evaluation, sentences = shipped
     draw = random.Random(0)
     chosen = draw.sample(texts_of_test(evaluation), 400)
-    edits = [edited(text, word.split()[0], draw) for text, word in zip(chosen[200:], chosen, strict=False)]
-    for texts, kinds, least in ((chosen[:200], {"exact"}, 200), (edits, {"exact", "normal", "near"}, 190)):
-        assert sum(any(one.kind in kinds for one in matches) for matches in sentences.matches(texts)) >= least
+    edits = [
+        edited(text, word.split()[0], draw)
+        for text, word in zip(chosen[200:], chosen, strict=False)
+    ]
+    for texts, kinds, least in (
+        (chosen[:200], {"exact"}, 200),
+        (edits, {"exact", "normal", "near"}, 190),
+    ):
+        assert (
+            sum(
+                any(one.kind in kinds for one in matches)
+                for matches in sentences.find_matches(texts)
+            )
+            >= least
+        )
 
 
 def test_other_forms_and_short_texts_have_kinds_of_their_own():
@@ -77,45 +116,66 @@ def test_other_forms_and_short_texts_have_kinds_of_their_own():
         "": [],
         "…": [],
     }
-    assert [[match.kind for match in one] for one in sentences.matches([*asked])] == [*asked.values()]
+    assert [[match.kind for match in one] for one in sentences.find_matches([*asked])] == [
+        *asked.values()
+    ]
 
 
 def test_the_two_forms_of_a_set_are_one_place():
     plain = EvaluationSet("sts12/test", "sts12-original", (("A dog's bone is here.",),), "0")
     tokens = EvaluationSet("sts12/test", "sts12", (("a dog 's bone is here .",),), "1")
     sentences = Sentences([plain, tokens])
-    for (match,) in sentences.matches(["A dog's bone is here.", "a dog 's bone is here ."]):
-        assert (match.kind, *match.place) == ("exact", "sts12/test", 0, 1)
+    for (match,) in sentences.find_matches(["A dog's bone is here.", "a dog 's bone is here ."]):
+        assert (match.kind, *match.location) == ("exact", "sts12/test", 0, 1)
     assert len(sentences) == 1
 
 
 def test_candidates_are_those_of_datasketch(shipped):
-    forms = list(dict.fromkeys(normal_form(text) for text in texts_of_test(shipped[0])))[:600]
+    forms = list(dict.fromkeys(normalize_text(text) for text in texts_of_test(shipped[0])))[:600]
     banding = Banding(bands=16, rows=3)
     index, library = NearIndex(forms, banding), MinHashLSH(num_perm=48, params=(16, 3))
-    sketches = [MinHash(48, hashvalues=one, seed=SEED, scheme=SCHEME) for one in signatures(forms, banding)]
+    sketches = [
+        MinHash(48, hashvalues=one, seed=MINHASH_SEED, scheme=MINHASH_SCHEME)
+        for one in compute_signatures(forms, banding)
+    ]
     for number, sketch in enumerate(sketches):
         library.insert(number, sketch)
-    ours = set(zip(*index.candidates(forms), strict=True))
-    assert ours == {(number, place) for number, sketch in enumerate(sketches) for place in library.query(sketch)}
+    ours = set(zip(*index.find_candidates(forms), strict=True))
+    assert ours == {
+        (number, place) for number, sketch in enumerate(sketches) for place in library.query(sketch)
+    }
     assert len(ours) > len(forms)
 
 
 OWN = [f"An ordinary sentence of our own with number {number * 7919} in it" for number in range(40)]
 SETS = (
-    EvaluationSet("sts12/test", "sts12", (("A man is slicing a large onion.",), ("Nobody cooks in that room.",)), "a"),
-    EvaluationSet("stsb/train", "stsb", (("Two dogs are running over the snow.",), ("A cat sleeps.",)), "b"),
+    EvaluationSet(
+        "sts12/test",
+        "sts12",
+        (("A man is slicing a large onion.",), ("Nobody cooks in that room.",)),
+        "a",
+    ),
+    EvaluationSet(
+        "stsb/train", "stsb", (("Two dogs are running over the snow.",), ("A cat sleeps.",)), "b"
+    ),
     EvaluationSet("mr/all", "mr", (("good film",),), "c"),
 )
 
 
 def scored(first: str, second: str, target: str = "1") -> dict:
-    return {"sentence1": first, "sentence2": second, "score": float(target), **PROVENANCE, "target": target}
+    return {
+        "sentence1": first,
+        "sentence2": second,
+        "score": float(target),
+        **PROVENANCE,
+        "target": target,
+    }
 
 
 ROWS = [
     scored("A man is slicing a large onion.", OWN[0]),  # exact
-    scored("a man is slicing a large onion", "A man is slicing the large onion", "0"),  # normal, and near
+    # normal, and near
+    scored("a man is slicing a large onion", "A man is slicing the large onion", "0"),
     scored(OWN[1], "Nobody cooks in this room.", "0"),  # near
     scored("Two dogs are running over the snow.", OWN[2]),  # of a train split
     scored("Good film!", OWN[3]),  # short
@@ -126,7 +186,9 @@ ROWS = [
 def planted(directory: Path, splits: dict) -> Path:
     """A finished run of these rows, with a recipe."""
     write_dataset(directory, splits)
-    (directory / RECIPE).write_text(resolved(small_recipe("sts", name="pairs", version="0.1.0")))
+    (directory / RECIPE).write_text(
+        format_recipe(small_recipe("sts", name="pairs", version="0.1.0"))
+    )
     return directory
 
 
@@ -141,10 +203,13 @@ def checked(tmp_path):
 
 def test_the_ledger_counts_what_was_planted_and_holds_no_text(checked):
     _, books = checked
-    ledger, hits = books.ledger(), books.hits["postprocessed"]
+    ledger, hits = books.make_ledger(), books.hits["postprocessed"]
     counted = ledger.configs["postprocessed"]
     assert counted.splits == {"train": 21, "validation": 4}
-    assert counted.kinds == {"exact": 2, "normal": 1, "near": 1, "short": 1} and counted.train_only == 1
+    assert (
+        counted.kinds == {"exact": 2, "normal": 1, "near": 1, "short": 1}
+        and counted.train_only == 1
+    )
     assert counted.columns == {
         "sentence1": {"exact": 2, "normal": 1, "near": 0, "short": 1},
         "sentence2": {"exact": 0, "normal": 0, "near": 2, "short": 0},
@@ -155,63 +220,103 @@ def test_the_ledger_counts_what_was_planted_and_holds_no_text(checked):
     }
     assert ledger.checked["sts12/test"].rows == {"exact": 2, "normal": 1, "near": 1, "short": 0}
     assert ledger.checked["sts12/test"].found == {"exact": 1, "normal": 1, "near": 2, "short": 0}
-    assert ledger.checked["sts12/test"].texts == 2 and ledger.checked["stsb/train"].rows["exact"] == 1
+    assert (
+        ledger.checked["sts12/test"].texts == 2 and ledger.checked["stsb/train"].rows["exact"] == 1
+    )
     assert ledger.not_checked == ("snli/train",)
-    reasons = [(int(row), KINDS[hits["train"][row] - 1]) for row in hits["train"].nonzero()[0]]
-    assert reasons == [(0, "exact"), (1, "normal"), (2, "near")] and hits["validation"].nonzero()[0].tolist() == [0]
-    first = next(one for one in ledger.examples if one.kind == "exact" and one.place == "sts12/test")
-    assert (first.split, first.row, first.column, first.place_row, first.place_side) == ("train", 0, "sentence1", 0, 1)
-    assert "onion" not in ledger.model_dump_json() and "onion" not in report(ledger)
-    assert ledger.settings["recall"] == 0.9904 and ledger.settings["banding"] == {"bands": 72, "rows": 4, "grams": 3}
-    assert "of pairs at 0.5, 99.0 % are expected to be found, and more above" in report(ledger)
+    reasons = [
+        (int(row), MATCH_KINDS[hits["train"][row] - 1]) for row in hits["train"].nonzero()[0]
+    ]
+    assert reasons == [(0, "exact"), (1, "normal"), (2, "near")] and hits["validation"].nonzero()[
+        0
+    ].tolist() == [0]
+    first = next(
+        one for one in ledger.examples if one.kind == "exact" and one.place == "sts12/test"
+    )
+    assert (first.split, first.row, first.column, first.place_row, first.place_side) == (
+        "train",
+        0,
+        "sentence1",
+        0,
+        1,
+    )
+    assert "onion" not in ledger.model_dump_json() and "onion" not in format_ledger(ledger)
+    assert ledger.settings["recall"] == 0.9904 and ledger.settings["banding"] == {
+        "bands": 72,
+        "rows": 4,
+        "grams": 3,
+    }
+    assert "of pairs at 0.5, 99.0 % are expected to be found, and more above" in format_ledger(
+        ledger
+    )
 
 
 def test_the_dropped_dataset_is_a_run_that_training_reads(checked, tmp_path):
     directory, books = checked
-    clean, recipe, before = tmp_path / "clean", recipe_of_kept(directory), require_complete(directory)
+    clean, recipe, before = (
+        tmp_path / "clean",
+        make_recipe(directory),
+        require_complete(directory),
+    )
     (tmp_path / "clean.partial" / "data").mkdir(parents=True)  # of a killed run, or another process
     (tmp_path / "clean.partial" / "data" / "old").write_text("")
-    with locked(clean), pytest.raises(RunError, match="another process is working on this run"):
-        drop(directory, clean, recipe, books)
+    with lock_run(clean), pytest.raises(RunError, match="another process is working on this run"):
+        drop_rows(directory, clean, recipe, books)
     assert (tmp_path / "clean.partial" / "data" / "old").exists()
-    manifest = drop(directory, clean, recipe, books)
+    manifest = drop_rows(directory, clean, recipe, books)
     assert not (tmp_path / "clean.partial").exists() and not (clean / "data" / "old").exists()
-    assert manifest == require_complete(clean) and changed_files(clean, manifest) == []
-    assert manifest.name == before.name + SUFFIX and manifest.fingerprint != before.fingerprint
+    assert manifest == require_complete(clean) and find_changed_files(clean, manifest) == []
+    assert (
+        manifest.name == before.name + CLEAN_NAME_SUFFIX
+        and manifest.fingerprint != before.fingerprint
+    )
     reported = manifest.provenance["decontamination"]
-    assert manifest.inputs == {**before.inputs, INPUT: Dropped.model_validate(reported).digest()}
-    assert manifest.fingerprint == fingerprint(load_recipe(clean / RECIPE, DatasetRecipe), manifest.inputs)
-    assert holds_recipe(clean, manifest) and reported["dataset"]["fingerprint"] == before.fingerprint
-    assert reported["rows"]["postprocessed"]["train"] == {"kept": 18, "dropped": {"exact": 1, "normal": 1, "near": 1}}
+    assert manifest.inputs == {
+        **before.inputs,
+        DROPPED_ROWS_INPUT: Dropped.model_validate(reported).compute_digest(),
+    }
+    assert manifest.fingerprint == compute_fingerprint(
+        load_recipe(clean / RECIPE, DatasetRecipe), manifest.inputs
+    )
+    assert (
+        has_current_recipe(clean, manifest)
+        and reported["dataset"]["fingerprint"] == before.fingerprint
+    )
+    assert reported["rows"]["postprocessed"]["train"] == {
+        "kept": 18,
+        "dropped": {"exact": 1, "normal": 1, "near": 1},
+    }
     assert reported["evaluation"]["sts12/test"] == {"sts12": "a"}
-    train, validation = (pq.read_table(clean / file.path) for file in manifest.shards("postprocessed"))
+    train, validation = (
+        pq.read_table(clean / file.path) for file in manifest.shards("postprocessed")
+    )
     originals = pq.read_table(directory / before.shards("postprocessed")[0].path)
     assert train.schema == originals.schema and train.to_pylist() == originals.to_pylist()[3:]
-    (loaded,) = load_all((data_spec(clean),), None)
+    (loaded,) = load_training_sets((data_spec(clean),), None)
     assert (loaded.rows, len(loaded.validation), validation.num_rows) == (18, 3, 3)
 
 
 def test_only_a_new_folder_is_written_and_only_when_rows_are_left(checked, tmp_path):
     directory, books = checked
     with pytest.raises(InputError, match="is there already"):
-        drop(directory, directory, recipe_of_kept(directory), books)
+        drop_rows(directory, directory, make_recipe(directory), books)
     books.hits["postprocessed"]["train"][:] = 1
     with pytest.raises(InputError, match=r"every row of train is in evaluation data.*--sets"):
-        drop(directory, tmp_path / "none", recipe_of_kept(directory), books)
+        drop_rows(directory, tmp_path / "none", make_recipe(directory), books)
     assert not (tmp_path / "none").exists()
 
 
 def test_the_kept_rows_never_take_the_name_and_version_of_the_checked_dataset(checked):
     directory, _ = checked
-    named = recipe_of_kept(directory, "pairs-clean", "0.3.0")
+    named = make_recipe(directory, "pairs-clean", "0.3.0")
     assert (named.name, named.version) == ("pairs-clean", "0.3.0")
-    assert recipe_of_kept(directory, "pairs", "0.2.0").version == "0.2.0"
+    assert make_recipe(directory, "pairs", "0.2.0").version == "0.2.0"
     for version in (None, "0.1.0", "0.0.9"):
         with pytest.raises(InputError, match=r"published rows are never changed: give a later one"):
-            recipe_of_kept(directory, "pairs", version)
+            make_recipe(directory, "pairs", version)
     for wrong in (("No Name", None), (None, "1.0")):
         with pytest.raises(InputError, match=r"--drop-name, --drop-version:(name|version): "):
-            recipe_of_kept(directory, *wrong)
+            make_recipe(directory, *wrong)
 
 
 def test_all_splits_that_are_there_are_read(tmp_path):
@@ -219,34 +324,60 @@ def test_all_splits_that_are_there_are_read(tmp_path):
     for name in ("labels.train", "s1.train", "s2.train"):
         (roots[0] / "downstream/SNLI" / name).unlink(missing_ok=True)
     whole = read_evaluation_sets(*roots, pins={})
-    places = {one.place for one in whole.sets}
-    assert {"sts12/test", "sts16/test", "stsb/train", "sick/test", "mr/all", "sst2/train", "mrpc/test"} <= places
+    places = {one.name for one in whole.sets}
+    assert {
+        "sts12/test",
+        "sts16/test",
+        "stsb/train",
+        "sick/test",
+        "mr/all",
+        "sst2/train",
+        "mrpc/test",
+    } <= places
     assert not any(place.startswith(("sentlen", "sick-e")) for place in places)
     assert whole.absent == ("snli/train",)
-    assert {one.form for one in whole.sets if one.place == "stsb/test"} == {"stsb", "stsb-tokenised"}
+    assert {one.form for one in whole.sets if one.name == "stsb/test"} == {
+        "stsb",
+        "stsb-tokenised",
+    }
     (roots[0] / "downstream/SNLI/s1.test").unlink()
     with pytest.raises(InputError, match=r"s1\.test: no such data file"):
         read_evaluation_sets(*roots, pins={})
     (tmp_path / "nothing").mkdir()
     with pytest.raises(InputError, match="nothing: has no evaluation data"):
         read_evaluation_sets(tmp_path / "nothing", roots[1], pins={})
-    for names, splits in ((["bshift"], ("train", "validation", "test")), (["mrpc"], ("train", "test"))):
+    for names, splits in (
+        (["bshift"], ("train", "validation", "test")),
+        (["mrpc"], ("train", "test")),
+    ):
         named = read_evaluation_sets(*roots, names=names, pins={})  # all of these, and nothing else
-        assert {one.place for one in named.sets} == {f"{names[0]}/{split}" for split in splits}
+        assert {one.name for one in named.sets} == {f"{names[0]}/{split}" for split in splits}
 
 
 def test_the_command_checks_against_what_ships_and_drops(tmp_path):
     line = Path("assets/stsb/sts-test.csv").read_text(encoding="utf-8").split("\n")[0].split("\t")
     rows = [scored(line[5], OWN[0]), *(scored(OWN[n], OWN[n + 1]) for n in range(1, 5))]
     words = [str(planted(tmp_path / "run", {"train": rows})), "--out", str(tmp_path / "out")]
-    words += ["--drop", str(tmp_path / "clean"), "--drop-kinds", "exact,near", "--drop-splits", "test"]
+    words += [
+        "--drop",
+        str(tmp_path / "clean"),
+        "--drop-kinds",
+        "exact,near",
+        "--drop-splits",
+        "test",
+    ]
     reported = CliRunner().invoke(app, words, catch_exceptions=False)
     ledger = Ledger.model_validate_json((tmp_path / "out" / "ledger.json").read_bytes())
     assert list(ledger.checked) == ["stsb/validation", "stsb/test"]
-    assert ledger.configs["postprocessed"].kinds["exact"] == 1 and "without 1 rows" in reported.stderr
+    assert (
+        ledger.configs["postprocessed"].kinds["exact"] == 1 and "without 1 rows" in reported.stderr
+    )
     assert reported.stdout == (tmp_path / "out" / "ledger.md").read_text()
     provenance = require_complete(tmp_path / "clean").provenance
-    assert provenance["decontamination"]["kinds"] == ["exact", "near"] and str(tmp_path) not in provenance["command"]
+    assert (
+        provenance["decontamination"]["kinds"] == ["exact", "near"]
+        and str(tmp_path) not in provenance["command"]
+    )
     assert "--drop-kinds exact,near --drop-splits test --drop OUT" in provenance["command"]
     with pytest.raises(InputError, match="is there already"):
         CliRunner().invoke(app, words, catch_exceptions=False)
@@ -267,14 +398,23 @@ def test_with_card_the_counts_stand_on_the_datasets_card(tmp_path):
     card = render(run)["DETAILS.md"].decode()
     rows = sum(ledger.configs["postprocessed"].splits.values())
     assert f"| `postprocessed` | {rows:,} | 7 | 0 | 0 | 0 | 0 |" in card
-    assert "`stsb/validation`, `stsb/test`" in card and "because their files were missing: `snli/train`." in card
+    assert (
+        "`stsb/validation`, `stsb/test`" in card
+        and "because their files were missing: `snli/train`." in card
+    )
     (run / LEDGER).write_text(ledger.model_copy(update={"revision": "other"}).model_dump_json())
-    with pytest.raises(InputError, match=r"on other rows than .* measure again: sts-dino decontaminate .* --card"):
+    with pytest.raises(
+        InputError, match=r"on other rows than .* measure again: sts-dino decontaminate .* --card"
+    ):
         render(run)
 
 
-@pytest.mark.parametrize("own", ["/home/jane/secret", "../jane/secret", "~/secret", "data/../../secret"])
+@pytest.mark.parametrize(
+    "own", ["/home/jane/secret", "../jane/secret", "~/secret", "data/../../secret"]
+)
 def test_the_command_on_a_card_tells_of_no_folder_of_ones_own(own):
-    reported = command_of(f"{own}/x", {"--senteval-data": Path(own), "--sts-data": Path("data/sts"), "--config": None})
+    reported = format_command(
+        f"{own}/x", {"--senteval-data": Path(own), "--sts-data": Path("data/sts"), "--config": None}
+    )
     expected = "artifacts/datasets/x --senteval-data secret --sts-data data/sts --drop OUT"
     assert reported == f"sts-dino decontaminate {expected}"

@@ -1,14 +1,16 @@
-"""The one reader of datasets to be looked at: run directories, published runs and other datasets of a Hub."""
+"""The one reader of datasets to be looked at: run directories, published runs and other datasets of
+a Hub.
+"""
 
 import datasets
 import pytest
 from training_inputs import PAIRS_CARD, sts_rows, write_dataset
 
-from eval.audit.source import find_dataset, find_rows
-from eval.audit.survey import read_examples
-from hub.contract.run_dir import read_manifest, write_manifest
-from hub.contract.schema import PAIR_CLASS, TRIPLET, features
-from hub.errors import InputError, StsDinoError
+from sts_dino.eval.audit.source import find_dataset, find_rows
+from sts_dino.eval.audit.survey import read_examples
+from sts_dino.hub.contract.run_dir import read_manifest, write_manifest
+from sts_dino.hub.contract.schema import PAIR_CLASS, TRIPLET, build_features
+from sts_dino.hub.errors import InputError, StsDinoError
 
 pytest_plugins = ["local_hub", "hub_here"]
 
@@ -21,7 +23,7 @@ def runs(tmp_path_factory):
     files = []
     for config in ("pair-class-0shot", "pair-class-5shot", "triplet-5shot", "raw-5shot"):
         form = TRIPLET if config == "triplet-5shot" else PAIR_CLASS
-        keys = features({**form.columns, **form.provenance})
+        keys = build_features({**form.columns, **form.provenance})
         rows = [dict.fromkeys(keys) | {key: "a" for key in form.columns if key != "label"}]
         write_dataset(folder / "nli", {"train": rows}, config, form)
         files += read_manifest(folder / "nli").files
@@ -29,12 +31,21 @@ def runs(tmp_path_factory):
     return folder
 
 
-def test_a_published_run_and_any_other_dataset_give_the_rows_of_the_run_directory(runs, hub_here, hub_api, repo):
+def test_a_published_run_and_any_other_dataset_give_the_rows_of_the_run_directory(
+    runs, hub_here, hub_api, repo
+):
     commit = hub_api.upload_folder(repo_id=repo, repo_type="dataset", folder_path=runs / "sts").oid
     hub_api.create_tag(repo, repo_type="dataset", tag="v1.0.0")
-    hub_api.upload_file(path_or_fileobj=b"{}", path_in_repo="manifest.json", repo_id=repo, repo_type="dataset")
+    hub_api.upload_file(
+        path_or_fileobj=b"{}", path_in_repo="manifest.json", repo_id=repo, repo_type="dataset"
+    )
     hub_api.create_branch(repo, repo_type="dataset", branch="growing")
-    growing = read_manifest(runs / "sts").model_copy(update={"complete": False}).model_dump_json().encode()
+    growing = (
+        read_manifest(runs / "sts")
+        .model_copy(update={"complete": False})
+        .model_dump_json()
+        .encode()
+    )
     there = {"repo_id": repo, "repo_type": "dataset", "revision": "growing"}
     hub_api.upload_file(path_or_fileobj=growing, path_in_repo="manifest.json", **there)
     empty = hub_api.create_repo(f"{repo}_empty", repo_type="dataset").repo_id
@@ -50,10 +61,15 @@ def test_a_published_run_and_any_other_dataset_give_the_rows_of_the_run_director
             find_rows(*place)
         assert "\n" not in str(refused.value)
     local, published = find_rows(str(runs / "sts")), find_rows(f"{repo}@v1.0.0")
-    other = find_rows(repo, "postprocessed")  # its manifest.json is no longer one: read as anybody's dataset
+    # its manifest.json is no longer one: read as anybody's dataset
+    other = find_rows(repo, "postprocessed")
     assert published.revision == commit != other.revision
     for found in (published, other):
-        assert (found.config, found.example_type, found.splits) == ("postprocessed", "sts", local.splits)
+        assert (found.config, found.example_type, found.splits) == (
+            "postprocessed",
+            "sts",
+            local.splits,
+        )
         assert read_examples(found).sha256 == read_examples(local).sha256
     hub_here()
     again = find_rows(f"{repo}@v1.0.0")
@@ -63,10 +79,14 @@ def test_a_published_run_and_any_other_dataset_give_the_rows_of_the_run_director
 
 
 def test_pairs_come_before_triplets_and_one_of_several_shot_counts_is_named(runs):
-    with pytest.raises(InputError, match=r"several configs; allowed: .*'pair-class-0shot'.* --config"):
+    with pytest.raises(
+        InputError, match=r"several configs; allowed: .*'pair-class-0shot'.* --config"
+    ):
         find_rows(str(runs / "nli"))
     assert find_rows(str(runs / "nli"), "pair-class-5shot").example_type == "pair-class"
-    with pytest.raises(InputError, match=r"no config 'pair-clas-5shot'.*did you mean 'pair-class-5shot'"):
+    with pytest.raises(
+        InputError, match=r"no config 'pair-clas-5shot'.*did you mean 'pair-class-5shot'"
+    ):
         find_rows(str(runs / "nli"), "pair-clas-5shot")
     assert not any(name.startswith("raw") for name in find_dataset(str(runs / "nli")).finished)
 
@@ -76,16 +96,32 @@ def test_columns_of_other_types_scores_that_are_no_numbers_and_no_rows_are_refus
     texts = {"sentence1": value("string"), "sentence2": value("string"), "score": value("float32")}
     for number, (types, row, problem) in enumerate(
         [
-            ({"a": value("string")}, ("b",), r"has the columns \['a'\]; allowed: sentence1, sentence2, score"),
-            (texts | {"sentence2": value("int64")}, ("a", 1, 0.5), "'sentence2' is of the type int64; allowed: string"),
-            (texts | {"score": value("string")}, ("a", "b", "1"), "'score' is of the type string; allowed: float"),
+            (
+                {"a": value("string")},
+                ("b",),
+                r"has the columns \['a'\]; allowed: sentence1, sentence2, score",
+            ),
+            (
+                texts | {"sentence2": value("int64")},
+                ("a", 1, 0.5),
+                "'sentence2' is of the type int64; allowed: string",
+            ),
+            (
+                texts | {"score": value("string")},
+                ("a", "b", "1"),
+                "'score' is of the type string; allowed: float",
+            ),
             (texts, ("a", "b", float("nan")), "train row 0: has the score nan; allowed: a number"),
             (texts, ("a", "b", None), "train row 0: has the score None"),
         ]
     ):
         rows = [dict(zip(types, row, strict=True))]
-        place = str(write_dataset(tmp_path / str(number), {"train": rows}, features=datasets.Features(types)))
+        place = str(
+            write_dataset(
+                tmp_path / str(number), {"train": rows}, features=datasets.Features(types)
+            )
+        )
         with pytest.raises(InputError, match=problem):
-            list(find_rows(place).batches())
+            list(find_rows(place).read_batches())
     with pytest.raises(InputError, match=r"\(postprocessed\): has no rows"):
         find_rows(str(write_dataset(tmp_path / "empty", {"train": []})))

@@ -1,6 +1,7 @@
-"""Our modules of the ``evaluate`` library: loaded by path, offline, stand-alone, equal to the evaluation's figures."""
+"""Our modules of the ``evaluate`` library: loaded by path, offline, equal to the evaluation."""
 
 import ast
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,12 +12,14 @@ import pytest
 import yaml
 from scipy.stats import pearsonr, spearmanr
 
-from eval.scoring.outcomes import Outcomes
-from eval.statistics.bootstrap import interval, resample, score
+from sts_dino.eval.scoring.outcomes import Outcomes
+from sts_dino.eval.statistics.bootstrap import compute_interval, compute_score, resample
 
 METRICS = Path("eval/metrics")
-NAMES = sorted(path.name for path in METRICS.iterdir() if path.is_dir() and not path.name.startswith("_"))
-ALLOWED = {"numpy", "scipy", "evaluate", "datasets"} | set(sys.stdlib_module_names)
+NAMES = sorted(
+    path.name for path in METRICS.iterdir() if path.is_dir() and not path.name.startswith("_")
+)
+ALLOWED = {"numpy", "evaluate", "sts_dino"} | set(sys.stdlib_module_names)
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +36,15 @@ def pairs():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_module_stands_alone_and_has_a_card(name):
+def test_a_module_needs_our_package_alone_and_has_a_card(name):
     tree = ast.parse((METRICS / name / f"{name}.py").read_text(encoding="utf-8"))
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
     for node in imports:
-        roots = [node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+        roots = (
+            [node.module]
+            if isinstance(node, ast.ImportFrom)
+            else [alias.name for alias in node.names]
+        )
         assert len(roots) == 1  # evaluate's parser reads `import a, b` as one name
         assert roots[0].split(".")[0] in ALLOWED
     _, front, body = (METRICS / name / "README.md").read_text(encoding="utf-8").split("---\n", 2)
@@ -48,25 +55,46 @@ def test_a_module_stands_alone_and_has_a_card(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_a_module_is_loaded_from_any_folder(name, tmp_path, monkeypatch):
+    """As from a Space of its own, where nothing of ours lies beside it."""
+    folder = shutil.copytree(METRICS / name, tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    assert evaluate.load(str(folder), keep_in_memory=True).inputs_description
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_the_cards_example_runs(name, modules):
-    code = (METRICS / name / "README.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+    code = (
+        (METRICS / name / "README.md")
+        .read_text(encoding="utf-8")
+        .split("```python\n")[1]
+        .split("```")[0]
+    )
     call = code[code.index("results =") :]
     found: dict = {"metric": modules[name]}
     exec(call, found)
-    assert all(np.isfinite(value) for value in found["results"].values() if isinstance(value, float))
+    assert all(
+        np.isfinite(value) for value in found["results"].values() if isinstance(value, float)
+    )
 
 
-def intervals(outcomes: Outcomes, found: dict[str, float], metrics: Sequence[str], seed: int) -> None:
+def intervals(
+    outcomes: Outcomes, found: dict[str, float], metrics: Sequence[str], seed: int
+) -> None:
     """A module's scores and intervals are those of the evaluation."""
     for metric in metrics:
-        around = interval(resample([outcomes], metric, samples=200, seed=seed)[0])
-        expected = [score(outcomes, metric), around.low, around.high]
-        assert [100 * found[f"{metric}{end}"] for end in ("", "_low", "_high")] == pytest.approx(expected)
+        around = compute_interval(resample([outcomes], metric, samples=200, seed=seed)[0])
+        expected = [compute_score(outcomes, metric), around.low, around.high]
+        assert [100 * found[f"{metric}{end}"] for end in ("", "_low", "_high")] == pytest.approx(
+            expected
+        )
 
 
 def test_correlations_and_intervals_are_those_of_the_evaluation_and_of_scipy(modules, pairs):
     gold, predicted, _ = pairs
-    found = modules["correlation_interval"].compute(predictions=predicted, references=gold, resamples=200, seed=3)
+    found = modules["correlation_interval"].compute(
+        predictions=predicted, references=gold, resamples=200, seed=3
+    )
     intervals(Outcomes(gold, predicted), found, ("spearman", "pearson"), seed=3)
     expected = [function(gold, predicted).statistic for function in (spearmanr, pearsonr)]
     assert [found["spearman"], found["pearson"]] == pytest.approx(expected)
@@ -78,7 +106,7 @@ def test_aggregations_are_those_of_the_evaluation(modules, pairs, metric):
     rows = {"predictions": predicted, "references": gold, "subsets": list(subsets)}
     found = modules["sts_aggregation"].compute(**rows, correlation=metric)
     for aggregation in ("all", "mean", "wmean"):
-        expected = score(Outcomes(gold, predicted, subsets), metric, aggregation)
+        expected = compute_score(Outcomes(gold, predicted, subsets), metric, aggregation)
         assert 100 * found[aggregation] == pytest.approx(expected)
     assert sum(part["n"] for part in found["subsets"].values()) == 90
     assert len({round(found[name], 9) for name in ("all", "mean", "wmean")}) == 3
@@ -88,8 +116,12 @@ def test_accuracy_and_f1_are_those_of_the_evaluation(modules):
     draw = np.random.default_rng(1)
     gold = draw.integers(0, 2, 120)
     predicted = np.where(draw.random(120) < 0.8, gold, 1 - gold)
-    found = modules["probe_accuracy"].compute(predictions=predicted, references=gold, resamples=200, seed=7)
-    intervals(Outcomes(gold.astype(float), predicted.astype(float)), found, ("accuracy", "f1"), seed=7)
+    found = modules["probe_accuracy"].compute(
+        predictions=predicted, references=gold, resamples=200, seed=7
+    )
+    intervals(
+        Outcomes(gold.astype(float), predicted.astype(float)), found, ("accuracy", "f1"), seed=7
+    )
 
 
 def test_f1_is_absent_where_it_is_undefined(modules):
@@ -103,8 +135,16 @@ def test_f1_is_absent_where_it_is_undefined(modules):
     ("name", "inputs", "said"),
     [
         ("correlation_interval", {"predictions": [1.0, 1.0], "references": [1.0, 2.0]}, "constant"),
-        ("correlation_interval", {"predictions": [np.nan, 1.0], "references": [1.0, 2.0]}, "not finite"),
-        ("sts_aggregation", {"predictions": [1.0], "references": [1.0], "subsets": ["a"]}, "a: .*constant"),
+        (
+            "correlation_interval",
+            {"predictions": [np.nan, 1.0], "references": [1.0, 2.0]},
+            "not finite",
+        ),
+        (
+            "sts_aggregation",
+            {"predictions": [1.0], "references": [1.0], "subsets": ["a"]},
+            "a: .*constant",
+        ),
     ],
 )
 def test_what_is_undefined_is_told_and_not_scored(modules, name, inputs, said):

@@ -1,4 +1,6 @@
-"""The command from recipe or function to results.json, both models under one protocol; bad input is one line."""
+"""The command from recipe or function to results.json, both models under one protocol; bad input is
+one line.
+"""
 
 import csv
 import sys
@@ -13,17 +15,17 @@ from senteval_layout import bag_of_words, one_task, write_senteval
 from tiny_lm import make_tokenizer
 from training_inputs import write_recipe
 
-from eval.compare.run import compare
-from eval.encoders.load import wrap
-from eval.run import app
-from eval.runs.records import Records, beside, read_evaluation
-from eval.runs.score import evaluate, summarise
-from eval.runs.table import table
-from eval.statistics.bootstrap import EvaluationSettings
-from eval.tasks.sources import Source, TaskData
-from hub.cli import run
-from hub.contract.results import Limit, read_results
-from hub.contract.run_dir import Manifest, locked, write_manifest
+from sts_dino.eval.compare.run import compare
+from sts_dino.eval.compare.tables import format_results
+from sts_dino.eval.encoders.load import wrap
+from sts_dino.eval.run import app
+from sts_dino.eval.runs.records import Records, get_records_folder, read_evaluation
+from sts_dino.eval.runs.score import make_results, score_tasks
+from sts_dino.eval.statistics.bootstrap import EvaluationSettings
+from sts_dino.eval.tasks.sources import Source, TaskReader
+from sts_dino.hub.cli import run_app
+from sts_dino.hub.contract.results import Limit, read_results
+from sts_dino.hub.contract.run_dir import Manifest, lock_run, write_manifest
 
 STSB = Path(__file__).parents[2] / "assets" / "stsb"
 EVALUATION = [
@@ -43,16 +45,16 @@ words.revision = "1"
 def save_encoder(folder, seed):
     """Random static token embeddings: word overlap, so scores well above zero."""
     torch.manual_seed(seed)
-    SentenceTransformer(modules=[StaticEmbedding(make_tokenizer(), embedding_dim=16)]).save_pretrained(
-        str(folder), create_model_card=False
-    )
+    SentenceTransformer(
+        modules=[StaticEmbedding(make_tokenizer(), embedding_dim=16)]
+    ).save_pretrained(str(folder), create_model_card=False)
 
 
 def command(*arguments):
     """``sts-dino score`` with these words: its exit code."""
-    sys.argv = ["eval.run", *map(str, arguments)]
+    sys.argv = ["sts_dino.eval.run", *map(str, arguments)]
     with pytest.raises(SystemExit) as stopped:
-        run(app)
+        run_app(app)
     return stopped.value.code or 0
 
 
@@ -61,7 +63,9 @@ def scored(tmp_path_factory):
     folder = tmp_path_factory.mktemp("scored")
     save_encoder(folder / "model", 1)
     save_encoder(folder / "model.base", 2)
-    manifest = Manifest(kind="model", name="tiny", version="0.1.0", fingerprint="abc", complete=True)
+    manifest = Manifest(
+        kind="model", name="tiny", version="0.1.0", fingerprint="abc", complete=True
+    )
     write_manifest(folder / "model", manifest)
     recipe = write_recipe(folder, evaluation=EVALUATION, bootstrap_samples="100")
     assert command(recipe, "--model", folder / "model") == 0
@@ -73,26 +77,48 @@ def test_results_hold_both_models_under_one_protocol_and_a_second_run_agrees(sco
     results = read_results(scored / "model" / "results.json")
     assert (results.model, results.fingerprint, results.bootstrap_samples) == ("model", "abc", 100)
     assert [score.n for score in results.scores] == [1500, 1379]
-    for gain, (before, after) in zip(results.gains, results.pairs_of_scores(), strict=True):
+    for gain, (before, after) in zip(results.gains, results.list_score_pairs(), strict=True):
         assert (before.protocol, before.data_sha256) == (after.protocol, after.data_sha256)
-        assert all(one.low < one.main_score < one.high and set(one.other) == {"pearson"} for one in (before, after))
+        assert all(
+            one.low < one.main_score < one.high and set(one.other) == {"pearson"}
+            for one in (before, after)
+        )
         assert gain.difference == pytest.approx(after.main_score - before.main_score)
         assert gain.low < gain.difference < gain.high
     assert command(scored / "recipe.yaml", "--model", scored / "model") == 0
     captured = capsys.readouterr()
-    assert (scored / "model" / "results.json").read_text() == first and captured.err.count("(kept)") == 4
+    assert (scored / "model" / "results.json").read_text() == first and captured.err.count(
+        "(kept)"
+    ) == 4
     scores, differences = captured.out.split("\n\n")[:2]
-    assert scores.splitlines()[0].split() == ["task", "split", "rows", "before", "training", "trained"]
-    assert "stsb/cosine  test        1379 pairs" in scores and "stsb/cosine  test        spearman" in differences
+    assert scores.splitlines()[0].split() == [
+        "task",
+        "split",
+        "rows",
+        "before",
+        "training",
+        "trained",
+    ]
+    assert (
+        "stsb/cosine  test        1379 pairs" in scores
+        and "stsb/cosine  test        spearman" in differences
+    )
 
 
 def test_the_run_directory_has_every_score_of_this_very_model(tmp_path):
-    """A later ``--tasks`` joins the recipe's scores, for the card; the recipe again loses none; other weights do."""
-    model, recipe = tmp_path / "model", write_recipe(tmp_path, evaluation=EVALUATION[:1], bootstrap_samples="20")
+    """A later ``--tasks`` joins the recipe's scores, for the card; the recipe again loses none;
+    other weights do.
+    """
+    model, recipe = (
+        tmp_path / "model",
+        write_recipe(tmp_path, evaluation=EVALUATION[:1], bootstrap_samples="20"),
+    )
 
     def save(seed, fingerprint):
         save_encoder(model, seed)
-        manifest = Manifest(kind="model", name="tiny", version="0.1.0", fingerprint=fingerprint, complete=True)
+        manifest = Manifest(
+            kind="model", name="tiny", version="0.1.0", fingerprint=fingerprint, complete=True
+        )
         write_manifest(model, manifest)
 
     def splits(*options):
@@ -112,16 +138,31 @@ def test_part_of_the_data_never_lands_in_the_run_directory(scored):
     part = read_results(scored / "model.evaluation.limit-50-seed-42" / "results.json")
     assert part.limit == part.scores[0].limit == Limit(rows=50, seed=42) and part.scores[0].n == 50
     assert (scored / "model" / "results.json").read_text() == before
-    assert len(read_evaluation(scored / "model").outcomes("stsb/cosine", "test")) == 1379
+    assert len(read_evaluation(scored / "model").read_outcomes("stsb/cosine", "test")) == 1379
 
 
 def test_a_trial_replaces_no_whole_evaluation_nor_the_other_way_round(tmp_path, capsys):
-    options = ["--model", WORDS, "--tasks", "stsb/cosine", "--set", "bootstrap_samples=20", "--out", tmp_path / "out"]
+    options = [
+        "--model",
+        WORDS,
+        "--tasks",
+        "stsb/cosine",
+        "--set",
+        "bootstrap_samples=20",
+        "--out",
+        tmp_path / "out",
+    ]
     assert command(*options, "--limit", 50) == 0
-    assert "ONLY 50 rows of each split, drawn with seed 42: a trial, no scores" in capsys.readouterr().out
+    assert (
+        "ONLY 50 rows of each split, drawn with seed 42: a trial, no scores"
+        in capsys.readouterr().out
+    )
     assert command(*options) == 2
     said = capsys.readouterr().err
-    assert "holds an evaluation of 50 rows of each split, drawn with seed 42, this one is of all rows" in said
+    assert (
+        "holds an evaluation of 50 rows of each split, drawn with seed 42, this one is of all rows"
+        in said
+    )
     assert command(*options, "--limit", 50, "--set", "seed=7") == 2
 
 
@@ -135,12 +176,21 @@ def test_what_lacks_its_data_ends_in_exit_code_1_unless_it_is_skipped_by_name(tm
 
 
 def test_every_kind_of_task_gets_score_interval_data_and_time(tmp_path):
-    data = TaskData(Source(senteval=write_senteval(tmp_path / "senteval", rows=30), pins={}))
-    names = ("sts12/all", "mr/lbfgs", "mrpc/lbfgs", "sick-e/lbfgs", "sick-r/regression", "tense/lbfgs")
+    data = TaskReader(Source(senteval=write_senteval(tmp_path / "senteval", rows=30), pins={}))
+    names = (
+        "sts12/all",
+        "mr/lbfgs",
+        "mrpc/lbfgs",
+        "sick-e/lbfgs",
+        "sick-r/regression",
+        "tense/lbfgs",
+    )
     settings, encoder = EvaluationSettings(bootstrap_samples=50), wrap(bag_of_words, "words", "r1")
-    scored = evaluate(list(map(one_task, names)), data, encoder, Records(tmp_path / "words"), settings, None)
+    scored = score_tasks(
+        list(map(one_task, names)), data, encoder, Records(tmp_path / "words"), settings, None
+    )
     assert not scored.failures
-    results = summarise(scored, None, settings)
+    results = make_results(scored)
     found = {score.task: score for score in results.scores}
     assert all(score.low <= score.main_score <= score.high for score in results.scores)
     assert all(len(score.data_sha256 or "") == 64 for score in results.scores)
@@ -148,7 +198,7 @@ def test_every_kind_of_task_gets_score_interval_data_and_time(tmp_path):
     assert found["mrpc/lbfgs"].unit == "pairs" and "f1" in found["mrpc/lbfgs"].other
     assert found["sick-r/regression"].seeds == (1111,)
     assert found["tense/lbfgs"].seconds["probing"] > 0 and found["tense/lbfgs"].main_score > 80
-    lines = table(results).splitlines()
+    lines = format_results(results).splitlines()
     assert len(lines) == 1 + len(results.scores) and lines[0].endswith("probing s")
 
 
@@ -162,7 +212,10 @@ def test_an_undefined_score_ends_in_exit_code_1_with_the_others_written(tmp_path
     model = ["--model", "python:test_eval_run:blind_to_validation"]
     assert command(*model, "--tasks", "stsb/cosine", "--limit", 40, "--out", tmp_path / "out") == 1
     captured = capsys.readouterr()
-    assert "stsb/cosine validation, python:test_eval_run:blind_to_validation: not scored" in captured.err
+    assert (
+        "stsb/cosine validation, python:test_eval_run:blind_to_validation: not scored"
+        in captured.err
+    )
     assert "undefined" in captured.err
     scores = read_results(tmp_path / "out" / "results.json").scores
     assert [(score.task, score.split) for score in scores] == [("stsb/cosine", "test")]
@@ -175,14 +228,16 @@ def test_dry_run_reads_the_data_and_no_model(scored, capsys):
 
 
 def test_a_second_process_on_the_same_folder_is_refused(scored, capsys):
-    with locked(beside(scored / "model")):
+    with lock_run(get_records_folder(scored / "model")):
         assert command(scored / "recipe.yaml", "--model", scored / "model") == 1
     assert "another process is working on this run" in capsys.readouterr().err
 
 
 def test_a_gain_is_what_a_comparison_with_the_base_says(scored, tmp_path):
-    """Same difference, interval, test, correction and verdict: cards show the one, people read the other."""
-    base = beside(scored / "model") / "base"
+    """Same difference, interval, test, correction and verdict: cards show the one, people read the
+    other.
+    """
+    base = get_records_folder(scored / "model") / "base"
     compare([scored / "model", base], tmp_path / "compared")
     with (tmp_path / "compared" / "differences.csv").open(encoding="utf-8", newline="") as lines:
         reported = {row["split"]: row for row in csv.DictReader(lines)}

@@ -1,4 +1,6 @@
-"""What an evaluation leaves on disk: resumed after kill -9, valid for what decides a score, read back by others."""
+"""What an evaluation leaves on disk: resumed after kill -9, valid for what decides a score, read
+back by others.
+"""
 
 import json
 import multiprocessing
@@ -11,18 +13,32 @@ import numpy as np
 import pytest
 from senteval_layout import bag_of_words, one_task, write_senteval
 
-from eval.encoders.load import wrap
-from eval.runs.records import Record, Records, beside, read_evaluation, why_stale
-from eval.runs.score import evaluate, measure, summarise, versions, with_earlier
-from eval.runs.table import table
-from eval.scoring.outcomes import Outcomes
-from eval.statistics.bootstrap import EvaluationSettings
-from eval.tasks.sources import Source, TaskData
-from hub.contract.results import TaskScore, write_results
-from hub.contract.run_dir import Manifest, write_manifest
-from hub.errors import InputError
+from sts_dino.eval.compare.tables import format_results
+from sts_dino.eval.encoders.load import wrap
+from sts_dino.eval.runs.records import (
+    Record,
+    Records,
+    find_change,
+    get_records_folder,
+    read_evaluation,
+)
+from sts_dino.eval.runs.score import (
+    add_earlier_records,
+    list_versions,
+    make_results,
+    measure_rows,
+    score_tasks,
+)
+from sts_dino.eval.scoring.outcomes import Outcomes
+from sts_dino.eval.statistics.bootstrap import EvaluationSettings
+from sts_dino.eval.tasks.sources import Source, TaskReader
+from sts_dino.hub.contract.results import TaskScore, write_results
+from sts_dino.hub.contract.run_dir import Manifest, write_manifest
+from sts_dino.hub.errors import InputError
 
-ENTRIES = [one_task(name) for name in ("sts12/all", "sts12/mean", "sts13/wmean", "sick-r-tokenised/cosine")]
+ENTRIES = [
+    one_task(name) for name in ("sts12/all", "sts12/mean", "sts13/wmean", "sick-r-tokenised/cosine")
+]
 SETTINGS = EvaluationSettings(bootstrap_samples=50)
 
 
@@ -36,8 +52,10 @@ def encoder(revision="r1"):
 
 
 def score_all(folder, root, entries=ENTRIES, settings=SETTINGS, revision="r1"):
-    data = TaskData(Source(senteval=root, pins={}), settings.limit, settings.seed)
-    return evaluate(entries, data, encoder(revision), Records(folder), settings, folder / "embeddings")
+    data = TaskReader(Source(senteval=root, pins={}), settings.limit, settings.seed)
+    return score_tasks(
+        entries, data, encoder(revision), Records(folder), settings, folder / "embeddings"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +73,10 @@ def without_seconds(record):
 def measured_tasks(monkeypatch):
     """The names of the tasks that are measured from now on."""
     names = []
-    monkeypatch.setattr("eval.runs.score.measure", lambda task, *more: names.append(task.name) or measure(task, *more))
+    monkeypatch.setattr(
+        "sts_dino.eval.runs.score.measure_rows",
+        lambda data, *more: names.append(data.task.name) or measure_rows(data, *more),
+    )
     return names
 
 
@@ -64,12 +85,22 @@ def measured_tasks(monkeypatch):
     [
         ({"revision": "r2"}, 4),
         ({"settings": SETTINGS.model_copy(update={"limit": 9})}, 4),
-        ({"entries": [replace(ENTRIES[0], task=replace(ENTRIES[0].task, protocol="another")), *ENTRIES[1:]]}, 1),
+        (
+            {
+                "entries": [
+                    replace(ENTRIES[0], task=replace(ENTRIES[0].task, protocol="another")),
+                    *ENTRIES[1:],
+                ]
+            },
+            1,
+        ),
         ({"root": "other data"}, 2),
         ({"revision": None}, 4),  # it may have changed
     ],
 )
-def test_whatever_decides_a_score_makes_it_be_measured_anew(root, tmp_path, measured_tasks, change, anew):
+def test_whatever_decides_a_score_makes_it_be_measured_anew(
+    root, tmp_path, measured_tasks, change, anew
+):
     first = change if change.get("revision", "r1") is None else {}
     score_all(tmp_path / "words", root, **first)
     measured_tasks.clear()
@@ -103,7 +134,7 @@ def test_a_damaged_task_is_measured_anew_and_no_other(root, tmp_path, measured_t
 def _killed(folder, root, write, path):
     """In a process of its own: die of kill -9 when ``write`` reaches a file of this name."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    records = sys.modules["eval.runs.records"]
+    records = sys.modules["sts_dino.eval.runs.records"]
     plain = getattr(records, write)
 
     def deadly(target, *arguments):
@@ -121,12 +152,17 @@ def _killed(folder, root, write, path):
     ("write", "path", "done"),
     [
         ("_write_outcomes", "sts12--all--test.parquet", []),
-        ("write_text", "sts12--mean--test.json", ["sts12/all"]),  # its outcomes are there, its record is not
+        # its outcomes are there, its record is not
+        ("write_text", "sts12--mean--test.json", ["sts12/all"]),
     ],
 )
-def test_a_killed_run_goes_on_at_the_task_it_was_at(whole, root, tmp_path, measured_tasks, write, path, done):
+def test_a_killed_run_goes_on_at_the_task_it_was_at(
+    whole, root, tmp_path, measured_tasks, write, path, done
+):
     folder = tmp_path / "words"
-    process = multiprocessing.get_context("fork").Process(target=_killed, args=(folder, root, write, path))
+    process = multiprocessing.get_context("fork").Process(
+        target=_killed, args=(folder, root, write, path)
+    )
     process.start()
     process.join(60)
     assert process.exitcode == -signal.SIGKILL
@@ -140,32 +176,40 @@ def test_a_killed_run_goes_on_at_the_task_it_was_at(whole, root, tmp_path, measu
 
 def test_an_evaluation_is_read_from_its_folder_its_file_or_a_run_directory(whole, root, tmp_path):
     folder, scored = whole
-    results = summarise(scored, None, SETTINGS)
+    results = make_results(scored)
     write_results(folder / "results.json", results)
     model = tmp_path / "model"
     model.mkdir()
-    write_manifest(model, Manifest(kind="model", name="tiny", version="0.1.0", fingerprint="abc", complete=True))
-    score_all(beside(model), root)
+    write_manifest(
+        model,
+        Manifest(kind="model", name="tiny", version="0.1.0", fingerprint="abc", complete=True),
+    )
+    score_all(get_records_folder(model), root)
     write_results(model / "results.json", results)
     for place in (folder, folder / "results.json", model, str(model / "results.json")):
         found = read_evaluation(place)
         assert found.results == results
-        assert len(found.outcomes("sts12/all", "test")) == results.scores[0].n
+        assert len(found.read_outcomes("sts12/all", "test")) == results.scores[0].n
     more = results.model_copy(update={"seed": 7})
-    write_results(beside(model) / "results.json", more)  # of other tasks than its recipe's as well
+    write_results(
+        get_records_folder(model) / "results.json", more
+    )  # of other tasks than its recipe's as well
     assert read_evaluation(model).results == more
 
 
 def test_outcomes_of_another_score_are_not_handed_out(whole, root, tmp_path):
     folder = tmp_path / "words"
     scored = score_all(folder, root)
-    results = summarise(scored, None, SETTINGS)
+    results = make_results(scored)
     write_results(folder / "results.json", results)
     score_all(folder, root, revision="r2")
-    with pytest.raises(InputError, match=r"the rows of sts12/all test are not those of results.json; evaluate again"):
-        read_evaluation(folder).outcomes("sts12/all", "test")
+    with pytest.raises(
+        InputError,
+        match=r"the rows of sts12/all test are not those of results.json; evaluate again",
+    ):
+        read_evaluation(folder).read_outcomes("sts12/all", "test")
     with pytest.raises(InputError, match=r"holds no scored rows of mr/senteval all"):
-        read_evaluation(folder).outcomes("mr/senteval", "all")
+        read_evaluation(folder).read_outcomes("mr/senteval", "all")
     with pytest.raises(InputError, match=r"no results yet"):
         read_evaluation(tmp_path)
 
@@ -176,27 +220,31 @@ def test_names_become_file_names_that_stay_apart_and_inside_the_folder(tmp_path)
     known = {"protocol": "p", "split": "test", "main_metric": "m", "n": 2, "data_revision": "a/b@c"}
     for place, name in enumerate(names):
         score = TaskScore(task=name, main_score=place, **known)
-        record = Record(score=score, revision="r", encoder={}, settings=SETTINGS, versions={}, metric=None)
+        record = Record(
+            score=score, revision="r", encoder={}, settings=SETTINGS, versions={}, metric=None
+        )
         store.write(record, Outcomes(np.zeros(2), np.ones(2)) if place % 2 else None)
-    assert {one.score.task: one.score.main_score for one in store.all()} == dict(zip(names, range(5), strict=True))
+    assert {one.score.task: one.score.main_score for one in store.list_records()} == dict(
+        zip(names, range(5), strict=True)
+    )
     folders = {path.parent for path in tmp_path.rglob("*.*") if path.is_file()}
     assert folders == {store.folder / "tasks", store.folder / "outcomes"}
-    assert store.outcomes("mteb/a b", "test") is None
+    assert store.read_outcomes("mteb/a b", "test") is None
 
 
 THREE = [ENTRIES[0], *ENTRIES[2:]]
-NOW = versions()
+NOW = list_versions()
 
 
 def run(folder, root, settings=SETTINGS, entries=THREE, revision="r1"):
     """One run of these tasks: what results.json says afterwards."""
-    return summarise(with_earlier(score_all(folder, root, entries, settings, revision), settings), None, settings)
+    return make_results(add_earlier_records(score_all(folder, root, entries, settings, revision)))
 
 
 def with_versions(monkeypatch, **others):
     """Other libraries than the ones installed, e.g. ``numpy="2.0.0"``."""
     found = NOW | {name.replace("_", "-"): version for name, version in others.items()}
-    monkeypatch.setattr("eval.runs.score.versions", lambda of_mteb=False: found)
+    monkeypatch.setattr("sts_dino.eval.runs.score.list_versions", lambda of_mteb=False: found)
 
 
 @pytest.mark.parametrize("change", [{"bootstrap_samples": 80}, {"seed": 7}])
@@ -216,9 +264,13 @@ def test_other_intervals_are_made_from_the_kept_rows(root, tmp_path, measured_ta
 def test_a_bca_interval_of_an_earlier_version_is_made_again(root, tmp_path, measured_tasks):
     fresh = run(tmp_path / "kept", root)
     records = Records(tmp_path / "kept")
-    for one in records.all():
+    for one in records.list_records():
         old = one.settings.model_copy(update={"interval": "bca"})
-        records.rewrite(one.model_copy(update={"settings": old, "score": one.score.model_copy(update={"low": 0.0})}))
+        records.rewrite(
+            one.model_copy(
+                update={"settings": old, "score": one.score.model_copy(update={"low": 0.0})}
+            )
+        )
     measured_tasks.clear()
     assert run(tmp_path / "kept", root).scores == fresh.scores and measured_tasks == []
 
@@ -236,24 +288,40 @@ def test_a_patch_release_forgets_nothing_and_is_told(root, tmp_path, measured_ta
     before = {"numpy": NOW["numpy"], "python": NOW["python"]}
     assert all(reported[entry.task.name] == before for entry in THREE)
     names = "sts12/all test, sts13/wmean test, sick-r-tokenised/cosine test"
-    assert f"made with python {NOW['python']}, numpy {NOW['numpy']}: {names}" in table(again)
+    assert f"made with python {NOW['python']}, numpy {NOW['numpy']}: {names}" in format_results(
+        again
+    )
 
 
-def test_a_major_release_makes_every_score_stale(root, tmp_path, measured_tasks, monkeypatch, capsys):
-    """So that a gain never sets one major version against another: those not asked for are left out, and said."""
+def test_a_major_release_makes_every_score_stale(
+    root, tmp_path, measured_tasks, monkeypatch, capsys
+):
+    """So that a gain never sets one major version against another: those not asked for are left
+    out, and said.
+    """
     run(tmp_path / "words", root)
     with_versions(monkeypatch, transformers="99.1.0")
     measured_tasks.clear()
     again = run(tmp_path / "words", root, entries=THREE[:1])
-    assert measured_tasks == ["sts12/all"] and [score.task for score in again.scores] == measured_tasks
-    said, why = capsys.readouterr().err, f"for it was made with transformers {NOW['transformers']}, now 99.1.0"
-    assert f"sts12/all test: measured anew, {why}" in said and f"results.json: sts13/wmean test, {why}" in said
+    assert (
+        measured_tasks == ["sts12/all"] and [score.task for score in again.scores] == measured_tasks
+    )
+    said, why = (
+        capsys.readouterr().err,
+        f"for it was made with transformers {NOW['transformers']}, now 99.1.0",
+    )
+    assert (
+        f"sts12/all test: measured anew, {why}" in said
+        and f"results.json: sts13/wmean test, {why}" in said
+    )
 
 
 def test_a_record_of_an_earlier_version_holds_as_long_as_its_libraries(whole):
     record, *_ = whole[1].records
     one = replace(encoder(), versions={"torch": "2.1.0"})
     earlier = record.model_copy(update={"encoder": one.key})
-    assert why_stale(earlier, one, SETTINGS, NOW) is None
-    assert "other libraries" in why_stale(earlier, replace(one, versions={"torch": "2.1.1"}), SETTINGS, NOW)
+    assert find_change(earlier, one, SETTINGS, NOW) is None
+    assert "other libraries" in find_change(
+        earlier, replace(one, versions={"torch": "2.1.1"}), SETTINGS, NOW
+    )
     assert json.loads(earlier.model_dump_json())["encoder"] == one.key

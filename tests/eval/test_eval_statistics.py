@@ -1,32 +1,56 @@
-"""Bootstrap, paired tests and verdicts: equal to plain slow versions and to scipy, and they cover."""
+"""Bootstrap, paired tests and verdicts: equal to plain slow versions and scipy, and they cover."""
 
 import numpy as np
 import pytest
 from scipy import stats
 from sklearn.metrics import accuracy_score, f1_score
 
-from eval.scoring.outcomes import Measured, Outcomes
-from eval.statistics.bootstrap import EvaluationSettings, Interval, interval, resample, score, task_score
-from eval.statistics.paired import Difference, Measurement, Test, Verdict, adjusted, holm, mcnemar, resampled
-from eval.tasks.registry import find_task
-from hub.contract.results import Gain
-from hub.errors import RunError
-from hub.scores import mean_gain
+from sts_dino.eval.scoring.outcomes import Measured, Outcomes
+from sts_dino.eval.statistics.bootstrap import (
+    EvaluationSettings,
+    Interval,
+    compute_interval,
+    compute_score,
+    make_task_score,
+    resample,
+)
+from sts_dino.eval.statistics.paired import (
+    Difference,
+    Measurement,
+    PairedTest,
+    Test,
+    Verdict,
+    adjust_verdicts,
+    apply_holm,
+    compute_mcnemar,
+    resample_together,
+)
+from sts_dino.eval.tasks.registry import find_task
+from sts_dino.hub.contract.results import Gain
+from sts_dino.hub.errors import RunError
+from sts_dino.hub.scores import compute_mean_gain
 
 
 def data(rows=60, seed=0):
-    """Gold with many ties, as human scores have, a good system and a bad one; three parts of unlike size."""
+    """Gold with many ties, as human scores have, a good system and a bad one; three parts of unlike
+    size.
+    """
     generator = np.random.default_rng(seed)
     gold = generator.integers(0, 6, rows).astype(float)
     good = np.round(gold + generator.normal(size=rows), 1)
-    part = tuple(np.repeat(["a", "b", "c"], [rows // 2, rows // 3, rows - rows // 2 - rows // 3]).tolist())
+    part = tuple(
+        np.repeat(["a", "b", "c"], [rows // 2, rows // 3, rows - rows // 2 - rows // 3]).tolist()
+    )
     return [Outcomes(gold, good, part), Outcomes(gold, generator.normal(size=rows), part)]
 
 
 def classes(rows=90, seed=0):
     generator = np.random.default_rng(seed)
     gold = generator.integers(0, 2, rows).astype(float)
-    return [Outcomes(gold, np.where(generator.random(rows) < share, gold, 1 - gold)) for share in (0.9, 0.6)]
+    return [
+        Outcomes(gold, np.where(generator.random(rows) < share, gold, 1 - gold))
+        for share in (0.9, 0.6)
+    ]
 
 
 def spearman(gold, predicted):
@@ -51,7 +75,9 @@ NAMES = [f"{metric} {aggregation}" for _, metric, aggregation, _ in CASES]
 def parts_of(outcomes, aggregation):
     names = outcomes.part if aggregation != "all" else ("",) * len(outcomes)
     rows = [np.flatnonzero(np.array(names) == name) for name in dict.fromkeys(names)]
-    weights = [len(part) / len(outcomes) if aggregation == "wmean" else 1 / len(rows) for part in rows]
+    weights = [
+        len(part) / len(outcomes) if aggregation == "wmean" else 1 / len(rows) for part in rows
+    ]
     return rows, weights
 
 
@@ -69,11 +95,18 @@ def test_equals_a_plain_bootstrap_resample_by_resample(systems, metric, aggregat
     fast = resample(systems, metric, aggregation, 40, seed=7)
     rows, _ = parts_of(systems[0], aggregation)
     draws = [np.random.default_rng([7, index]) for index in range(len(rows))]
-    streams = [draw.integers(0, len(part), (40, len(part))) for draw, part in zip(draws, rows, strict=True)]
-    slow = [[plain(one, reference, aggregation, drawn) for drawn in zip(*streams, strict=True)] for one in systems]
+    streams = [
+        draw.integers(0, len(part), (40, len(part))) for draw, part in zip(draws, rows, strict=True)
+    ]
+    slow = [
+        [plain(one, reference, aggregation, drawn) for drawn in zip(*streams, strict=True)]
+        for one in systems
+    ]
     assert np.abs(fast - np.array(slow)).max() < 1e-10
     every = [np.arange(len(part)) for part in rows]
-    assert score(systems[0], metric, aggregation) == pytest.approx(plain(systems[0], reference, aggregation, every))
+    assert compute_score(systems[0], metric, aggregation) == pytest.approx(
+        plain(systems[0], reference, aggregation, every)
+    )
 
 
 def test_the_seed_decides_the_resamples_whatever_the_other_systems_and_the_memory(monkeypatch):
@@ -81,7 +114,7 @@ def test_the_seed_decides_the_resamples_whatever_the_other_systems_and_the_memor
     once, again, other = (resample(systems, "spearman", "wmean", 50, seed) for seed in (1, 1, 2))
     assert np.array_equal(once, again) and not np.array_equal(once, other)
     assert np.array_equal(resample(systems[:1], "spearman", "wmean", 50, 1), once[:1])
-    monkeypatch.setattr("eval.statistics.bootstrap.CELLS", 200)
+    monkeypatch.setattr("sts_dino.eval.statistics.bootstrap.MAX_DRAWN_CELLS", 200)
     assert np.array_equal(resample(systems, "spearman", "wmean", 50, 1), once)
 
 
@@ -94,10 +127,10 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says():
         gold = generator.normal(size=120)
         one = Outcomes(gold, rho * gold + np.sqrt(1 - rho**2) * generator.normal(size=120))
         samples = resample([one], "spearman", "all", 200, seed)[0]
-        found = interval(samples)
+        found = compute_interval(samples)
         covered += found.low <= truth <= found.high
     assert 132 <= covered <= 150  # 142.5 ± 3.9 standard deviations
-    ends = interval(np.arange(1001.0))
+    ends = compute_interval(np.arange(1001.0))
     assert (ends.low, ends.high) == pytest.approx((25, 975))
 
 
@@ -113,30 +146,31 @@ def test_an_undefined_score_is_said_and_is_not_zero(metric):
     with pytest.raises(RunError, match="undefined"):
         resample([constant], metric, "all", 10, 1)
     with pytest.raises(RunError, match="undefined"):
-        score(constant, metric)
+        compute_score(constant, metric)
     nobody = Outcomes(np.zeros(5), np.zeros(5))
     with pytest.raises(RunError, match="undefined"):
-        score(nobody, "f1")
+        compute_score(nobody, "f1")
     with pytest.raises(RunError, match="not finite"):
-        score(Outcomes(np.arange(5.0), np.array([0.1, np.nan, 0.2, 0.3, 0.4])), metric)
+        compute_score(Outcomes(np.arange(5.0), np.array([0.1, np.nan, 0.2, 0.3, 0.4])), metric)
 
 
 def test_mcnemar_counts_the_rows_that_one_alone_has_right():
     gold = np.zeros(20)
     first = Outcomes(gold, np.array([0.0] * 15 + [1] * 5))  # right on 15
     second = Outcomes(gold, np.array([1.0] * 9 + [0] * 10 + [1]))  # right on 10, six of them shared
-    found = mcnemar(first, second)  # 9 wins, 4 losses: 2 * P(X <= 4), X ~ Binomial(13, 1/2) = 2 * 1093 / 8192
+    # 9 wins, 4 losses: 2 * P(X <= 4), X ~ Binomial(13, 1/2) = 2 * 1093 / 8192
+    found = compute_mcnemar(first, second)
     assert found.statistic == 5
     assert found.p == pytest.approx(2 * 1093 / 8192, abs=1e-12)
-    assert mcnemar(first, first).p == 1.0
+    assert compute_mcnemar(first, first).p == 1.0
 
 
 def test_holm_by_hand():
     """0.01 x 4; 0.02 x 3 = 0.06; 0.03 x 2 = 0.06; 0.04 x 1 lifted to 0.06."""
-    assert holm([0.04, 0.01, 0.03, 0.02]) == pytest.approx([0.06, 0.04, 0.06, 0.06])
-    assert holm([0.6, 0.9]) == [1.0, 1.0]
-    assert holm([0.03]) == [0.03]
-    assert holm([]) == []
+    assert apply_holm([0.04, 0.01, 0.03, 0.02]) == pytest.approx([0.06, 0.04, 0.06, 0.06])
+    assert apply_holm([0.6, 0.9]) == [1.0, 1.0]
+    assert apply_holm([0.03]) == [0.03]
+    assert apply_holm([]) == []
 
 
 HOW = EvaluationSettings(bootstrap_samples=200)
@@ -154,37 +188,61 @@ MEASUREMENT = Measurement("stsb/cosine", "test", "spearman", "cosine", "e" * 64,
     ],
 )
 def test_the_rule_needs_the_interval_and_the_adjusted_test(low, high, p, word):
-    one = Verdict("a", "b", MEASUREMENT, Difference(0.5, (Interval(low, high), Test("t", 1.0, p))))
-    assert adjusted([one])[0].word == word
+    one = Verdict(
+        "a", "b", MEASUREMENT, Difference(0.5, PairedTest(Interval(low, high), Test("t", 1.0, p)))
+    )
+    assert adjust_verdicts([one])[0].word == word
 
 
 def similarities(draw: np.random.Generator, rows: int) -> tuple[Outcomes, Outcomes]:
-    """As of sentences: scores from 0 to 5 in steps of 0.2; cosines below 1, surer of equal than of unlike pairs."""
+    """As of sentences: scores from 0 to 5 in steps of 0.2; cosines below 1, surer of equal than of
+    unlike pairs.
+    """
     gold = np.round(25 * draw.beta(1.0, 0.8, size=rows)) / 5
     shared, one, other = draw.standard_t(4, size=(3, rows))
     spread = 0.35 - 0.05 * gold
-    first, second = (np.tanh(0.15 * gold + spread * (0.8 * shared + 0.6 * own)) for own in (one, other))
+    first, second = (
+        np.tanh(0.15 * gold + spread * (0.8 * shared + 0.6 * own)) for own in (one, other)
+    )
     return Outcomes(gold, first), Outcomes(gold, second)
 
 
 def test_families_of_equal_systems_on_ranks_differ_significantly_in_one_of_twenty_at_most():
-    """By the tests alone, on ties, heavy tails and noise that falls with the gold: Williams' t finds 29 of 150."""
+    """By the tests alone, on ties, heavy tails and noise that falls with the gold: Williams' t
+    finds 29 of 150.
+    """
     draw, how = np.random.default_rng(7), EvaluationSettings(bootstrap_samples=200)
-    differences = (resampled(similarities(draw, 250), "spearman", "all", how).difference(0, 1) for _ in range(7 * 150))
+    differences = (
+        resample_together(similarities(draw, 250), "spearman", "all", how).compare(0, 1)
+        for _ in range(7 * 150)
+    )
     families = np.reshape([one.tested[1].p for one in differences], (150, 7))
-    assert sum(min(holm(p)) < 0.05 for p in families) <= 13  # 7.5 ± 2.7 of a rule at exactly 5 %
+    assert (
+        sum(min(apply_holm(p)) < 0.05 for p in families) <= 13
+    )  # 7.5 ± 2.7 of a rule at exactly 5 %
 
 
 def test_means_over_seeds_have_the_interval_and_the_difference_of_the_means():
-    """As a card tells a gain: moved to the difference of the means, tested on the first seed's rows."""
-    rows, task, settings = classes(2000), find_task("sst2/senteval"), EvaluationSettings(bootstrap_samples=200)
-    own = [score(one, "accuracy") for one in rows]
+    """As a card tells a gain: moved to the difference of the means, tested on the first seed's
+    rows.
+    """
+    rows, task, settings = (
+        classes(2000),
+        find_task("sst2/senteval"),
+        EvaluationSettings(bootstrap_samples=200),
+    )
+    own = [compute_score(one, "accuracy") for one in rows]
 
     def reported(side, more, seeds=(1, 2)):
-        return task_score(task, "test", Measured(rows[side], own[side] + more, seeds=seeds), "0" * 64, settings)
+        return make_task_score(
+            task, "test", Measured(rows[side], own[side] + more, seeds=seeds), "0" * 64, settings
+        )
 
-    both = resampled(rows, "accuracy", "all", HOW)
-    alone, means = both.difference(0, 1), both.difference(0, 1, (reported(0, 1.0), reported(1, 0.0)))
+    both = resample_together(rows, "accuracy", "all", HOW)
+    alone, means = (
+        both.compare(0, 1),
+        both.compare(0, 1, (reported(0, 1.0), reported(1, 0.0))),
+    )
     assert means.points == pytest.approx(alone.points + 1)
     around, moved_around = alone.tested[0], means.tested[0]
     assert (moved_around.low, moved_around.high) == pytest.approx((around.low + 1, around.high + 1))
@@ -195,19 +253,28 @@ def test_means_over_seeds_have_the_interval_and_the_difference_of_the_means():
 
 
 def test_the_interval_of_a_mean_over_tasks_is_that_of_independent_resamples():
-    """Combined from the tasks' own intervals; two protocols of one data set are no two samples of it."""
+    """Combined from the tasks' own intervals; two protocols of one data set are no two samples of
+    it.
+    """
     draw, seeds = np.random.default_rng(5), range(4)
-    alone = [resampled(similarities(draw, 300), "spearman", "all", EvaluationSettings(seed=seed)) for seed in seeds]
-    parts = [(one.difference(0, 1), one.samples[0] - one.samples[1]) for one in alone]
-    ends = [interval(moved) for _, moved in parts]
+    alone = [
+        resample_together(similarities(draw, 300), "spearman", "all", EvaluationSettings(seed=seed))
+        for seed in seeds
+    ]
+    parts = [(one.compare(0, 1), one.samples[0] - one.samples[1]) for one in alone]
+    ends = [compute_interval(moved) for _, moved in parts]
     tasks = [
-        Gain(task=f"{place}/cosine", split="test", difference=one.points, low=end.low, high=end.high)
+        Gain(
+            task=f"{place}/cosine", split="test", difference=one.points, low=end.low, high=end.high
+        )
         for place, ((one, _), end) in enumerate(zip(parts, ends, strict=True))
     ]
-    around = interval(np.mean([moved for _, moved in parts], axis=0))
+    around = compute_interval(np.mean([moved for _, moved in parts], axis=0))
     wide = around.high - around.low
-    assert mean_gain(tasks)[1:] == pytest.approx((around.low, around.high), abs=0.1 * wide)
-    assert mean_gain([tasks[0], tasks[0]]) == pytest.approx((tasks[0].difference, ends[0].low, ends[0].high))
+    assert compute_mean_gain(tasks)[1:] == pytest.approx((around.low, around.high), abs=0.1 * wide)
+    assert compute_mean_gain([tasks[0], tasks[0]]) == pytest.approx(
+        (tasks[0].difference, ends[0].low, ends[0].high)
+    )
 
 
 def test_systems_on_other_rows_are_not_paired():

@@ -1,4 +1,6 @@
-"""Readers of every data set, sources and pins: altered, missing and malicious files are one clear error."""
+"""Readers of every data set, sources and pins: altered, missing and malicious files are one clear
+error.
+"""
 
 import re
 import shutil
@@ -9,48 +11,86 @@ import pytest
 from measured_pins import measure
 from senteval_layout import write_originals, write_senteval
 
-from eval.tasks.registry import DATASETS, find_dataset
-from eval.tasks.rows import DataFile, Pins, RowsPin, published
-from eval.tasks.sources import Source
-from hub.errors import InputError
+from sts_dino.eval.tasks.registry import DATASETS, find_dataset
+from sts_dino.eval.tasks.rows import DataFile, Pins, RowsPin, load_pins
+from sts_dino.eval.tasks.sources import Source
+from sts_dino.hub.errors import InputError
 
 
 def read(dataset: str, split: str, *contents: str | bytes):
     """The rows of a split whose files have these contents."""
-    part = find_dataset(dataset).part(split)
+    part = find_dataset(dataset).find_part(split)
     assert len(part.files) == len(contents)
     as_bytes = [content if isinstance(content, bytes) else content.encode() for content in contents]
-    return part.reader([DataFile(name, content) for name, content in zip(part.files, as_bytes, strict=True)])
+    return part.reader(
+        [DataFile(name, content) for name, content in zip(part.files, as_bytes, strict=True)]
+    )
 
 
 HEADER = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\r\n"
 SICK = HEADER + "7\tA  dog runs \tA dog\t4.5\tNEUTRAL\r\n"
-MRPC = '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t12\t34\tHe said " yes .\tHe agreed .\n'
+MRPC = (
+    '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t12\t34\tHe said " yes .\tHe agreed .\n'
+)
 STSB = 'main-news\tMSRpar\t2012\t1\t3.800\t"It is here\tIt is  "here" .\n'
 PROBING = "tr\t5\tshort one\ntr\t10\tdeep one\nva\t10\textra\tva sentence\nte\t5\tte sentence\n"
 QUESTIONS = b"NUM:dist How far is it from Caf\xe9 : Bar ?\nABBR:exp What is NASA ?\n"
 READ = {  # data set, split, files → columns of texts, classes or scores
     "Latin-1, blank rows, the first file has class 1": (
-        ("cr", "all", b"good  phone \n\n caf\xe9 \n", b"bad \n"), (("good phone", "", "café", "bad"),), [1, 1, 1, 0]
+        ("cr", "all", b"good  phone \n\n caf\xe9 \n", b"bad \n"),
+        (("good phone", "", "café", "bad"),),
+        [1, 1, 1, 0],
     ),
-    "a byte-order mark and a header": (("mrpc", "train", MRPC), (('He said " yes .',), ("He agreed .",)), [1]),
+    "a byte-order mark and a header": (
+        ("mrpc", "train", MRPC),
+        (('He said " yes .',), ("He agreed .",)),
+        [1],
+    ),
     "Windows line ends": (("sick-e", "test", SICK), (("A dog runs",), ("A dog",)), [1]),
-    "the organisers' spaces stay, as at MTEB": (("sick-r", "test", SICK), (("A  dog runs ",), ("A dog",)), [4.5]),
+    "the organisers' spaces stay, as at MTEB": (
+        ("sick-r", "test", SICK),
+        (("A  dog runs ",), ("A dog",)),
+        [4.5],
+    ),
     "no quoting": (("stsb", "test", STSB), (('"It is here',), ('It is  "here" .',)), [3.8]),
-    "more columns": (("stsb", "test", STSB[:-1] + "\ta\tb\n"), (('"It is here',), ('It is  "here" .',)), [3.8]),
-    "the class behind the text": (("sst2", "validation", "a fine film \t1\n"), (("a fine film",),), [1]),
-    "the class before it": (("sst5", "train", "4 a funny film\n0 no  fun\n"), (("a funny film", "no fun"),), [4, 0]),
+    "more columns": (
+        ("stsb", "test", STSB[:-1] + "\ta\tb\n"),
+        (('"It is here',), ('It is  "here" .',)),
+        [3.8],
+    ),
+    "the class behind the text": (
+        ("sst2", "validation", "a fine film \t1\n"),
+        (("a fine film",),),
+        [1],
+    ),
+    "the class before it": (
+        ("sst5", "train", "4 a funny film\n0 no  fun\n"),
+        (("a funny film", "no fun"),),
+        [4, 0],
+    ),
     "the coarse class": (
-        ("trec", "test", QUESTIONS), (("How far is it from Café : Bar ?", "What is NASA ?"),), [5, 0]
+        ("trec", "test", QUESTIONS),
+        (("How far is it from Café : Bar ?", "What is NASA ?"),),
+        [5, 0],
     ),
     "parallel files": (
-        ("snli", "test", "neutral\ncontradiction\n", "A man . \nA boy . \n", "He sits . \nHe runs . \n"),
+        (
+            "snli",
+            "test",
+            "neutral\ncontradiction\n",
+            "A man . \nA boy . \n",
+            "He sits . \nHe runs . \n",
+        ),
         (("A man .", "A boy ."), ("He sits .", "He runs .")),
         [1, 2],
     ),
-    "classes of train, sorted as text": (("treedepth", "train", PROBING), (("short one", "deep one"),), [1, 0]),
+    "classes of train, sorted as text": (
+        ("treedepth", "train", PROBING),
+        (("short one", "deep one"),),
+        [1, 0],
+    ),
     "of test": (("treedepth", "test", PROBING), (("te sentence",),), [1]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("given", "columns", "target"), READ.values(), ids=READ)
@@ -72,18 +112,29 @@ def test_unscored_sts_pairs_are_left_out_and_subsets_keep_the_toolkits_order():
         for content in (f"a{number}\tb{number}\nc\td\ne{number}\tf\n", f"{number}\n\n1.25\n")
     ]
     rows = read("sts15", "test", *contents)
-    assert rows.subsets[:2] == (("answers-forums", 0, 2), ("answers-students", 2, 4)) and len(rows) == 10
+    assert (
+        rows.subsets[:2] == (("answers-forums", 0, 2), ("answers-students", 2, 4))
+        and len(rows) == 10
+    )
     assert rows.first[:3] == ("a0", "e0", "a1") and rows.target[:4].tolist() == [0, 1.25, 1, 1.25]
 
 
 BAD = {
-    "stsb-columns": ("stsb", "a\tb\tc\n", "sts-test.csv:1: has 3 tab-separated columns, expected 7"),
+    "stsb-columns": (
+        "stsb",
+        "a\tb\tc\n",
+        "sts-test.csv:1: has 3 tab-separated columns, expected 7",
+    ),
     "stsb-score": ("stsb", "g\tf\t1\t2\tfive\ta\tb\n", "sts-test.csv:1: 'five' is not a score"),
     "stsb-nan": ("stsb", "g\tf\t1\t2\tnan\ta\tb\n", "the score nan is out of range"),
     "sst2-class": ("sst2", "fine \t2\n", "sentiment-test:1: unknown class '2'; allowed: 0, 1"),
     "probing-part": ("wc", "xx\t1\ta\n", "word_content.txt:1: unknown part 'xx'"),
     "probing-class": ("wc", "tr\t1\ta\nte\t2\tb\n", "word_content.txt:2: unknown class '2'"),
-    "parallel": ("snli", ("neutral\nneutral\n", "a\nb\n", "c\n"), "s2.test: has 1 lines, downstream/SNLI/labels.test"),
+    "parallel": (
+        "snli",
+        ("neutral\nneutral\n", "a\nb\n", "c\n"),
+        "s2.test: has 1 lines, downstream/SNLI/labels.test",
+    ),
     "utf-8": ("sst2", b"caf\xe9 \t1\n", "sentiment-test: is not utf-8 .byte 3"),
 }
 
@@ -125,7 +176,9 @@ def test_the_downstream_folder_itself_is_accepted_and_so_is_its_content(planted,
     downstream = Source(planted[0] / "downstream", pins=pins)
     renamed = Source(Path(shutil.copytree(planted[0] / "downstream", tmp_path / "data")), pins=pins)
     for name, split in (("mr", "all"), ("sts12", "test"), ("snli", "train")):
-        hashes = {source.load(name, [split])[split].sha256 for source in (whole, downstream, renamed)}
+        hashes = {
+            source.load(name, [split])[split].sha256 for source in (whole, downstream, renamed)
+        }
         assert len(hashes) == 1
     assert len(downstream.load("wc", ["test"])["test"])  # probing lies beside downstream
 
@@ -154,7 +207,9 @@ def test_an_altered_file_is_one_error_that_names_the_files(copied, pins, dataset
         Source(copied, pins=pins).load(dataset, list(DATASETS[dataset].parts))
     message = str(raised.value)
     assert str(path.parent) in message and "\n" not in message and "restore" in message, message
-    counted = r"has \d+ rows, expected \d+; |has other rows: sha256 [0-9a-f]{12}…, expected [0-9a-f]{12}…"
+    counted = (
+        r"has \d+ rows, expected \d+; |has other rows: sha256 [0-9a-f]{12}…, expected [0-9a-f]{12}…"
+    )
     assert re.search(rf"{counted}|:\d+: |has \d+ lines", message), message
 
 
@@ -163,18 +218,29 @@ def test_an_altered_file_is_one_error_that_names_the_files(copied, pins, dataset
     [(12, 0, None), (10, 2, None), (14, 5, "12 rows, expected 14 to 19"), (9, 2, "9 to 11")],
 )
 def test_an_unmeasured_split_is_held_to_its_count(planted, rows, more, problem):
-    """As SNLI's train part and the probing tasks: no checksum, and a few more rows where their authors say so."""
+    """As SNLI's train part and the probing tasks: no checksum, and a few more rows where their
+    authors say so.
+    """
     source = Source(planted[0], pins={"bshift": {"train": RowsPin(rows=rows, more=more)}})
     with pytest.raises(InputError, match=problem) if problem else nullcontext():
         assert len(source.load("bshift", ["train"])["train"]) == 12
 
 
 def test_the_published_pins_know_every_split():
-    rows = published()
+    rows = load_pins()
     every = {name: set(dataset.parts) for name, dataset in DATASETS.items()}
     assert {name: set(splits) for name, splits in rows.items()} == every
-    unmeasured = {(name, split) for name, splits in rows.items() for split, pin in splits.items() if pin.sha256 is None}
-    probing = {name for name, dataset in DATASETS.items() if "probing" in next(iter(dataset.parts.values())).files[0]}
+    unmeasured = {
+        (name, split)
+        for name, splits in rows.items()
+        for split, pin in splits.items()
+        if pin.sha256 is None
+    }
+    probing = {
+        name
+        for name, dataset in DATASETS.items()
+        if "probing" in next(iter(dataset.parts.values())).files[0]
+    }
     of_probing = {(name, split) for name in probing for split in ("train", "validation", "test")}
     assert unmeasured == {("snli", "train")} | of_probing
     assert rows["snli"]["train"].rows == 549_367
@@ -184,5 +250,9 @@ def test_rows_have_one_hash_whatever_the_file_looks_like():
     plain = read("sst2", "test", "a fine film \t1\nno fun \t0\n")
     other = read("sst2", "test", "a  fine film\t1\r\nno fun\t0")
     assert plain.sha256 == other.sha256
-    changed = (("a fine film \t0\nno fun \t0\n"), ("no fun \t0\na fine film \t1\n"), ("a fine film \t1\n"))
+    changed = (
+        ("a fine film \t0\nno fun \t0\n"),
+        ("no fun \t0\na fine film \t1\n"),
+        ("a fine film \t1\n"),
+    )
     assert len({plain.sha256, *(read("sst2", "test", content).sha256 for content in changed)}) == 4

@@ -1,4 +1,4 @@
-"""Evaluation data from pinned dataset repositories: the same rows as from a directory, or an error."""
+"""Evaluation data from pinned dataset repositories: rows as from a directory, or an error."""
 
 import io
 import tarfile
@@ -8,9 +8,8 @@ import pytest
 from measured_pins import rows_pin
 from senteval_layout import write_senteval
 
-from eval.tasks.hub import Repository, in_archive
-from eval.tasks.sources import Source
-from hub.errors import InputError, StsDinoError
+from sts_dino.eval.tasks.sources import Repository, Source, read_from_archive
+from sts_dino.hub.errors import InputError, StsDinoError
 
 pytest_plugins = ["local_hub", "hub_here"]
 ASKED = {"mr": "all", "sts13": "test", "snli": "train", "tense": "validation"}
@@ -32,17 +31,23 @@ def tar_of(folder: Path, path: Path, prefix: str = "") -> Path:
     return path
 
 
-@pytest.mark.parametrize(("prefix", "root"), [("", ""), ("senteval", "downstream"), ("SentEval/data", "")])
+@pytest.mark.parametrize(
+    ("prefix", "root"), [("", ""), ("senteval", "downstream"), ("SentEval/data", "")]
+)
 def test_an_archive_is_read_wherever_the_layout_begins(folder, tmp_path, prefix, root):
     archive = tar_of(folder / root, tmp_path / "senteval.tar", prefix)
     name = "downstream/STS/STS12-en-test/STS.input.MSRpar.txt"
-    assert in_archive(archive, "it", name).content == (folder / name).read_bytes()
-    with pytest.raises(InputError, match=r"it: downstream/STS/none.txt: is there 0 times in the archive"):
-        in_archive(archive, "it", "downstream/STS/none.txt")
+    assert read_from_archive(archive, "it", name).content == (folder / name).read_bytes()
+    with pytest.raises(
+        InputError, match=r"it: downstream/STS/none.txt: is there 0 times in the archive"
+    ):
+        read_from_archive(archive, "it", "downstream/STS/none.txt")
 
 
 def plant(path: Path, *members: tuple[str, bytes | str]) -> bytes:
-    """The first member's content, read from a tar with these members; a text is the target of a link."""
+    """The first member's content, read from a tar with these members; a text is the target of a
+    link.
+    """
     with tarfile.open(path, "w") as tar:
         for name, content in members:
             info = tarfile.TarInfo(name)
@@ -51,7 +56,7 @@ def plant(path: Path, *members: tuple[str, bytes | str]) -> bytes:
             else:
                 info.size = len(content)
             tar.addfile(info, None if isinstance(content, str) else io.BytesIO(content))
-    return in_archive(path, "the archive", members[0][0]).content
+    return read_from_archive(path, "the archive", members[0][0]).content
 
 
 def test_an_archives_tricks_are_refused_and_nothing_is_unpacked(tmp_path):
@@ -61,12 +66,14 @@ def test_an_archives_tricks_are_refused_and_nothing_is_unpacked(tmp_path):
     for link in ("/etc/passwd", "other"):
         with pytest.raises(InputError, match="is not a plain file"):
             plant(path, (good[0], link))
-    with pytest.raises(InputError, match=r"is there 2 times in the archive: MR/rt-polarity.pos, old/MR/rt-polarity"):
+    with pytest.raises(
+        InputError, match=r"is there 2 times in the archive: MR/rt-polarity.pos, old/MR/rt-polarity"
+    ):
         plant(path, good, ("old/MR/rt-polarity.pos", b"b"))
     for damaged in (path.read_bytes()[:700], b"not a tar" * 100):
         path.write_bytes(damaged)
         with pytest.raises(InputError, match="the archive: cannot be read as a tar archive"):
-            in_archive(path, "the archive", good[0])
+            read_from_archive(path, "the archive", good[0])
     assert [entry.name for entry in tmp_path.iterdir()] == ["senteval.tar"]
 
 
@@ -79,13 +86,18 @@ def named(rows) -> list[str]:
     return [rows.sha256, *(name for name, _, _ in rows.subsets)]
 
 
-def test_a_repository_gives_the_same_rows_as_a_directory(hub_here, hub_api, folder, planted, tmp_path):
+def test_a_repository_gives_the_same_rows_as_a_directory(
+    hub_here, hub_api, folder, planted, tmp_path
+):
     files = hub_api.create_repo("demo/senteval-files", repo_type="dataset").repo_id
     hub_api.upload_folder(repo_id=files, folder_path=folder, repo_type="dataset")
     hub_api.create_tag(files, tag="v1", repo_type="dataset")
     (altered := tmp_path / "rt-polarity.pos").write_text("altered\n" * 6)
     later = hub_api.upload_file(
-        repo_id=files, path_or_fileobj=altered, path_in_repo="downstream/MR/rt-polarity.pos", repo_type="dataset"
+        repo_id=files,
+        path_or_fileobj=altered,
+        path_in_repo="downstream/MR/rt-polarity.pos",
+        repo_type="dataset",
     ).oid
     archive = hub_api.create_repo("demo/senteval-archive", repo_type="dataset").repo_id
     path = tar_of(folder, tmp_path / "senteval.tar")

@@ -1,54 +1,72 @@
-"""Plans of experiments: experiments can run, mistakes are refused by name, the pages equal the kept results."""
+"""Plans of experiments: mistakes are refused by name, and the pages equal the stored results."""
 
 from pathlib import Path
 
 import pytest
 import yaml
 
-from experiments import page as pages
-from experiments.baselines import random_words
-from experiments.command import PLANS, RESULTS, overview
-from experiments.page import effects_plot
-from experiments.plan import Effect, Experiment, read_plan
-from experiments.result import Difference, read_result
-from experiments.runner import Runner
-from experiments.steps import Steps
-from hub.contract.measured import Estimate
-from hub.contract.recipe import DatasetRecipe, ModelRecipe
-from hub.contract.recipe_file import load_recipe
-from hub.errors import InputError
+from sts_dino.experiments import page as pages
+from sts_dino.experiments.baselines import random_words
+from sts_dino.experiments.command import PLANS, RESULTS, format_overview
+from sts_dino.experiments.page import plot_effects
+from sts_dino.experiments.plan import Effect, Experiment, read_plan
+from sts_dino.experiments.result import Difference, read_result
+from sts_dino.experiments.runner import Runner
+from sts_dino.experiments.steps import Steps
+from sts_dino.hub.contract.measured import Estimate
+from sts_dino.hub.contract.recipe import DatasetRecipe, ModelRecipe
+from sts_dino.hub.contract.recipe_file import load_recipe
+from sts_dino.hub.errors import InputError
 
 ROOT = Path(__file__).parents[2]
-SHIPPED = read_plan(ROOT / PLANS)
+SHIPPED_PLAN = read_plan(ROOT / PLANS)
 
 
-@pytest.mark.parametrize("plan", [SHIPPED, read_plan(ROOT / "experiments/strong_start.yaml")], ids=["papers", "ours"])
+@pytest.mark.parametrize(
+    "plan",
+    [SHIPPED_PLAN, read_plan(ROOT / "experiments/strong_start.yaml")],
+    ids=["papers", "ours"],
+)
 def test_declared_recipes_load_and_rows_stand_in_the_paper(plan):
     for variant in plan.datasets.variants:
-        texts = plan.datasets.generation(variant.name)
+        texts = plan.datasets.get_generation(variant.name)
         load_recipe(texts.recipe, DatasetRecipe, [*texts.settings, *variant.settings])
     for encoder in plan.encoders:
         if encoder.recipe:
             load_recipe(encoder.recipe, ModelRecipe, list(encoder.settings))
     for one in plan.experiments:
         if one.rows:
-            columns = one.measured_columns()
-            assert all(one.printed.row(name) for name in one.rows.values() if name)
+            columns = one.list_columns()
+            assert all(one.printed.find_row(name) for name in one.rows.values() if name)
             assert all({effect.better, effect.than} <= one.rows.keys() for effect in one.effects)
             assert {effect.column for effect in one.effects} <= columns.keys()
-            assert one.printed is None or any(pages.printed_difference(one, effect) for effect in one.effects)
+            assert one.printed is None or any(
+                pages.get_printed(one, effect) for effect in one.effects
+            )
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda tree: tree["encoders"][0].update(dataset="x2"), "need a recipe"),
-        (lambda tree: tree["encoders"][1].update(baseline="simcse"), "a baseline needs a dataset and a training"),
+        (
+            lambda tree: tree["encoders"][1].update(baseline="simcse"),
+            "a baseline needs a dataset and a training",
+        ),
         (lambda tree: tree["experiments"][0]["rows"].update(nobody=None), "unknown encoder nobody"),
         (lambda tree: tree["experiments"].append(tree["experiments"][0]), "two are called dino-1"),
-        (lambda tree: tree["experiments"][0].update(repeats="dino-9"), "dino-1: unknown experiment dino-9"),
-        (lambda tree: tree["experiments"][0].update(data_seeds=3), "dino-1: 3 data seeds, but the plan has 2"),
-        (lambda tree: tree["datasets"]["variants"][1].update(extends="x1x2"), "variants depend on each other"),
+        (
+            lambda tree: tree["experiments"][0].update(repeats="dino-9"),
+            "dino-1: unknown experiment dino-9",
+        ),
+        (
+            lambda tree: tree["experiments"][0].update(data_seeds=3),
+            "dino-1: 3 data seeds, but the plan has 2",
+        ),
+        (
+            lambda tree: tree["datasets"]["variants"][1].update(extends="x1x2"),
+            "variants depend on each other",
+        ),
         (
             lambda tree: tree["datasets"]["variants"][7].update(set=["decoding.top_k=1"]),
             "changes the generated texts: use extends",
@@ -62,7 +80,7 @@ def test_a_wrong_plan_is_refused_with_the_name(tmp_path, change, message):
     with pytest.raises(InputError, match=message):
         read_plan(tmp_path / "plan.yaml")
     with pytest.raises(InputError, match="did you mean 'dino-1'"):
-        SHIPPED.chosen(["dino-11"])
+        SHIPPED_PLAN.choose_experiments(["dino-11"])
 
 
 def test_the_files_of_a_folder_are_one_plan_and_each_value_is_given_once(tmp_path):
@@ -73,9 +91,13 @@ def test_the_files_of_a_folder_are_one_plan_and_each_value_is_given_once(tmp_pat
     for name, part in (("a", tree), ("b", more)):
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(part))
     plan = read_plan(tmp_path)
-    assert plan.experiments[-1].name == more["experiments"][0]["name"] and len(plan.experiments) == 2
+    assert (
+        plan.experiments[-1].name == more["experiments"][0]["name"] and len(plan.experiments) == 2
+    )
     assert plan.datasets.variants[-1].name == more["datasets"]["variants"][0]["name"]
-    (tmp_path / "b.yaml").write_text(yaml.safe_dump(more | {"datasets": {"default_source": "stsb"}}))
+    (tmp_path / "b.yaml").write_text(
+        yaml.safe_dump(more | {"datasets": {"default_source": "stsb"}})
+    )
     with pytest.raises(InputError, match=r"b\.yaml:datasets:default_source.*another file"):
         read_plan(tmp_path)
 
@@ -95,8 +117,8 @@ def test_the_plot_of_effects_has_the_same_bytes_everywhere():
     found = [Estimate(score=score, low=score - 1, high=score + 1) for score in (2, 0.5, -30)]
     effects = [Difference(better="a", than="b", column="Avg.", difference=one) for one in found]
     given = [(f"effect {number}", one, number or None) for number, one in enumerate(effects)]
-    drawn = effects_plot(given)
-    assert drawn == effects_plot(given) and "effect 2" in drawn and drawn.count("the paper") == 1
+    drawn = plot_effects(given)
+    assert drawn == plot_effects(given) and "effect 2" in drawn and drawn.count("the paper") == 1
 
 
 def test_random_words_have_the_same_vectors_everywhere():
@@ -105,38 +127,62 @@ def test_random_words_have_the_same_vectors_everywhere():
 
 
 def test_the_pages_equal_the_kept_results():
-    kept = [(one, read_result(ROOT / RESULTS / f"{one.name}.json")) for one in SHIPPED.experiments]
+    kept = [
+        (one, read_result(ROOT / RESULTS / f"{one.name}.json")) for one in SHIPPED_PLAN.experiments
+    ]
     assert all(result for _, result in kept)
     shown = (ROOT / "docs/results.md").read_text(encoding="utf-8")
-    assert shown == pages.summary(kept), "run: sts-dino experiment run --page"
-    assert (ROOT / RESULTS / "README.md").read_text(encoding="utf-8") == pages.tables(SHIPPED, kept)
+    assert shown == pages.format_summary(kept), "run: sts-dino experiment run --page"
+    tables = (ROOT / RESULTS / "README.md").read_text(encoding="utf-8")
+    assert tables == pages.format_tables(SHIPPED_PLAN, kept)
     for one, result in kept:
-        assert len(pages.matched(one, result)) == len(one.effects)
+        assert len(pages.match_effects(one, result)) == len(one.effects)
         assert not one.rows or result.measured.rows.keys() == one.rows.keys()
     tally = shown.partition("| effects of |")[2].partition("\n\n")[0]
     tallied = [line.split("|")[2:5] for line in tally.splitlines()[2:]]
     verdicts = ["| **reproduced** |", ", not significant |", "| **contradicted** |"]
-    assert [sum(map(int, column)) for column in zip(*tallied, strict=True)] == [*map(shown.count, verdicts)]
-    lines = overview(SHIPPED.experiments, ROOT / RESULTS).splitlines()[2:]
-    for one, line in zip(SHIPPED.experiments, lines, strict=True):
+    assert [sum(map(int, column)) for column in zip(*tallied, strict=True)] == [
+        *map(shown.count, verdicts)
+    ]
+    lines = format_overview(SHIPPED_PLAN.experiments, ROOT / RESULTS).splitlines()[2:]
+    for one, line in zip(SHIPPED_PLAN.experiments, lines, strict=True):
         assert (f"of {len(one.effects)} effects reproduced" if one.effects else "measured") in line
-    assert "not run yet" in overview(SHIPPED.experiments, Path("nowhere"))
+    assert "not run yet" in format_overview(SHIPPED_PLAN.experiments, Path("nowhere"))
 
 
 def test_a_larger_language_model_stands_beside_the_smaller_one():
-    kept = SHIPPED.chosen(["dino-2"])[0], read_result(ROOT / RESULTS / "dino-2.json")
+    kept = (
+        SHIPPED_PLAN.choose_experiments(["dino-2"])[0],
+        read_result(ROOT / RESULTS / "dino-2.json"),
+    )
     again = kept[0].model_copy(update={"name": "x", "repeats": "dino-2"}), kept[1]
-    rows = [row.strip("| ").split(" | ") for row in pages.effects([kept, again]).splitlines()[2:]]
+    lines = pages.format_effects([kept, again]).splitlines()[2:]
+    rows = [line.strip("| ").split(" | ") for line in lines]
     assert all(row[4:7] == row[7:10] and row[5] == "2 x 3" for row in rows)
-    assert [pages.BELOW in row[6] for row in rows] == [True, True, False, True, True, True, True]
+    assert [pages.BELOW_PAPER_SIZE in row[6] for row in rows] == [
+        True,
+        True,
+        False,
+        True,
+        True,
+        True,
+        True,
+    ]
 
 
 def test_the_page_has_the_papers_shares_in_points():
     effect = Effect(says="", better="few", than="none", column="Entailment")
     rows = {"none": "0-shot", "few": "5-shot"}
-    one = Experiment(name="x", paper="auto-nli", table=1, title="", finished="x", beside=rows, effects=(effect,))
-    assert pages.printed_row(one, "none") == {"Entailment": pytest.approx(16), "Contradiction": pytest.approx(88.8)}
-    assert pages.printed_difference(one, effect) == pytest.approx(70.7) and not pages.printed_row(one, "nothing")
+    one = Experiment(
+        name="x", paper="auto-nli", table=1, title="", finished="x", beside=rows, effects=(effect,)
+    )
+    assert pages.get_printed_row(one, "none") == {
+        "Entailment": pytest.approx(16),
+        "Contradiction": pytest.approx(88.8),
+    }
+    assert pages.get_printed(one, effect) == pytest.approx(70.7) and not pages.get_printed_row(
+        one, "nothing"
+    )
 
 
 def test_a_result_in_another_format_is_refused(tmp_path):
@@ -146,6 +192,6 @@ def test_a_result_in_another_format_is_refused(tmp_path):
 
 
 def test_a_finished_experiment_names_the_revision_that_repeats_it():
-    runner = Runner(SHIPPED, Steps(Path("nowhere")), None)
+    runner = Runner(SHIPPED_PLAN, Steps(Path("nowhere")), None)
     with pytest.raises(InputError, match=r"declutr-2: is finished.*git checkout 5ab29a2"):
-        runner.run(SHIPPED.chosen(["declutr-2"])[0])
+        runner.run(SHIPPED_PLAN.choose_experiments(["declutr-2"])[0])

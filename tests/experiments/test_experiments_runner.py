@@ -1,4 +1,4 @@
-"""The runner of experiments: steps run once, survive kills, and the datasets and encoders are right."""
+"""The runner of experiments: steps run once, survive kills, and make the right artefacts."""
 
 import gzip
 import json
@@ -12,18 +12,18 @@ import yaml
 from forked_python import python_in
 from small_runs import FEW_SHOT, small_recipe, small_run
 
-from experiments.command import PLANS, main
-from experiments.plan import Seeds, read_plan
-from experiments.result import read_result
-from experiments.runner import Runner
-from experiments.source_sentences import main as draw_sentences
-from experiments.source_sentences import sentences
-from experiments.steps import Steps
-from experiments.variants import finished_config, source_sentences
-from hub.assets import asset
-from hub.contract.run_dir import require_complete
-from hub.contract.shards import read_table
-from hub.errors import InputError, RunError
+from sts_dino.experiments.command import PLANS, main
+from sts_dino.experiments.plan import Seeds, read_plan
+from sts_dino.experiments.result import read_result
+from sts_dino.experiments.runner import Runner
+from sts_dino.experiments.source_sentences import main as draw_sentences
+from sts_dino.experiments.source_sentences import read_sentences
+from sts_dino.experiments.steps import Steps
+from sts_dino.experiments.variants import get_finished_config, read_source_sentences
+from sts_dino.hub.assets import find_asset
+from sts_dino.hub.contract.run_dir import require_complete
+from sts_dino.hub.contract.shards import read_table
+from sts_dino.hub.errors import InputError, RunError
 
 ROOT = Path(__file__).parents[2]
 DEV = (ROOT / "assets/stsb/sts-dev.csv").read_text(encoding="utf-8").splitlines()
@@ -38,26 +38,47 @@ def command(tmp_path, monkeypatch):
 
 def test_a_step_runs_once_and_again_when_its_output_is_removed(tmp_path, command):
     steps, out = Steps(tmp_path), tmp_path / "out.json"
-    command("import sys, time\nwhile time.process_time() < 0.3: pass\nopen(sys.argv[1], 'a').write('x')\n")
+    command(
+        "import sys, time\n"
+        "while time.process_time() < 0.3: pass\n"
+        "open(sys.argv[1], 'a').write('x')\n"
+    )
     for _ in range(2):
-        assert steps.once("kind", "key", [str(out)], "variant", out) >= 0.29 and out.read_text() == "x"
+        assert steps.run_once("kind", "key", [str(out)], "variant", out) >= 0.29
+        assert out.read_text() == "x"
     out.unlink()
-    steps.once("kind", "key", [str(out)], "variant", out)
+    steps.run_once("kind", "key", [str(out)], "variant", out)
     assert out.read_text() == "x"
     command("raise SystemExit(2)")
-    with pytest.raises(InputError, match=r"variant: word failed.*run the same command again to resume"):
-        steps.once("kind", "other", ["word"], "variant", out)
+    with pytest.raises(
+        InputError, match=r"variant: word failed.*run the same command again to resume"
+    ):
+        steps.run_once("kind", "other", ["word"], "variant", out)
 
 
 def test_source_sentences_are_drawn_by_seed_without_evaluation_sentences(tmp_path):
-    known = [line.split("\t")[5] for line in DEV if 6 <= len(line.split("\t")[5].split()) <= 12][:20]
-    own = [f"The {word} committee of harbour {number} met twice." for number, word in enumerate(["north"] * 30)]
+    known = [line.split("\t")[5] for line in DEV if 6 <= len(line.split("\t")[5].split()) <= 12][
+        :20
+    ]
+    own = [
+        f"The {word} committee of harbour {number} met twice."
+        for number, word in enumerate(["north"] * 30)
+    ]
     with gzip.open(tmp_path / "texts.txt.gz", "wt", encoding="utf-8") as file:
         file.write("\n".join([*known, "A heading", 'She said "no" to all of it twice.', *own]))
 
     def draw(name, texts, seed, without=()):
         out = tmp_path / name
-        draw_sentences(tmp_path / "texts.txt.gz", out, [], texts, seed, False, None, [tmp_path / w for w in without])
+        draw_sentences(
+            tmp_path / "texts.txt.gz",
+            out,
+            [],
+            texts,
+            seed,
+            False,
+            None,
+            [tmp_path / w for w in without],
+        )
         return out.read_text().split("\n")[:-1], json.loads(out.with_suffix(".json").read_bytes())
 
     drawn = {seed: draw(f"{seed}.txt", 10, seed) for seed in (1, 2)}
@@ -68,8 +89,9 @@ def test_source_sentences_are_drawn_by_seed_without_evaluation_sentences(tmp_pat
     with pytest.raises(InputError, match="--without"):
         draw("none.txt", 100, 1, ["missing.txt"])
     with pytest.raises(InputError, match="no such file"):
-        sentences(tmp_path / "nothing.txt", [])
-    new = "main\tfile\t2012\t1\t4.000\tThe ferry to the outer islands was late.\tThe island ferry came in late."
+        read_sentences(tmp_path / "nothing.txt", [])
+    texts = "The ferry to the outer islands was late.\tThe island ferry came in late."
+    new = f"main\tfile\t2012\t1\t4.000\t{texts}"
     (tmp_path / "pairs.csv").write_text("\n".join([DEV[0], new]), encoding="utf-8")
     draw_sentences(tmp_path / "pairs.csv", tmp_path / "gold.jsonl", [], 10, 1, True, None)
     rows = [json.loads(line) for line in (tmp_path / "gold.jsonl").read_text().splitlines()]
@@ -81,11 +103,13 @@ def tiny(tmp_path_factory):
     """A plan on the built-in language model: two variants, five encoders, a handful of steps."""
     place = tmp_path_factory.mktemp("papers")
     tree = yaml.safe_load((ROOT / PLANS / "dino.yaml").read_text())
-    path = str(asset("source-sentences/wikipedia.txt").resolve())
+    path = str(find_asset("source-sentences/wikipedia.txt").resolve())
     texts = {"path": path, "checked": False, "license": "cc-by-sa-3.0"}
     decoding = ["decoding.samples=1", "postprocess.validation_fraction=0"]
     tree["datasets"] |= {
-        "sources": {"stsb": texts | {"dataset_license": "mixed-non-commercial", "description": "sentences"}},
+        "sources": {
+            "stsb": texts | {"dataset_license": "mixed-non-commercial", "description": "sentences"}
+        },
         "texts": 12,
         "seeds": {"data": [42, 43], "trainings": 1},
         "variants": [
@@ -105,8 +129,18 @@ def tiny(tmp_path_factory):
     column = {"dev": {"tasks": ["stsb/cosine"], "split": "validation"}}
     rows = dict.fromkeys(one["name"] for one in tree["encoders"])
     effect = {"says": "it trains", "better": "x2", "than": "untrained", "column": "dev"}
-    one = {"name": "tiny", "paper": "dino", "title": "tiny", "rows": rows, "own_columns": column, "effects": [effect]}
-    one |= {"data_seeds": 2, "judges": {"words": "python:experiments.baselines:random_words"}}
+    one = {
+        "name": "tiny",
+        "paper": "dino",
+        "title": "tiny",
+        "rows": rows,
+        "own_columns": column,
+        "effects": [effect],
+    }
+    one |= {
+        "data_seeds": 2,
+        "judges": {"words": "python:sts_dino.experiments.baselines:random_words"},
+    }
     tree["experiments"] = [one | {"parameters": {"x2": 4.5}}]
     (place / "plan.yaml").write_text(yaml.safe_dump(tree))
     return place
@@ -120,14 +154,21 @@ def forked(monkeypatch):
 
 def run(place):
     options = {"every": False, "listed": False, "page_too": False, "settings": [], "data": None}
-    places = {"file": place / "plan.yaml", "folder": place / "steps", "results": place, "page": place / "page.md"}
+    places = {
+        "file": place / "plan.yaml",
+        "folder": place / "steps",
+        "results": place,
+        "page": place / "page.md",
+    }
     main(["tiny"], **options, **places)
     return read_result(place / "tiny.json")
 
 
 @pytest.mark.slow("generates with the built-in language model and trains")
-def test_an_experiment_resumes_after_a_kill_and_a_second_run_computes_nothing(tiny, forked, monkeypatch):
-    whole, ran = Steps._run, []
+def test_an_experiment_resumes_after_a_kill_and_a_second_run_computes_nothing(
+    tiny, forked, monkeypatch
+):
+    whole, ran = Steps._run_command, []
 
     def step(self, words):
         ran.append(words[0] if words[0] != "experiment" else words[1])
@@ -136,7 +177,7 @@ def test_an_experiment_resumes_after_a_kill_and_a_second_run_computes_nothing(ti
             raise RunError(words[0], "was killed")
         return whole(self, words)
 
-    monkeypatch.setattr(Steps, "_run", step)
+    monkeypatch.setattr(Steps, "_run_command", step)
     with pytest.raises(RunError, match="1 of 1 failed"):
         run(tiny)
     assert not (tiny / "tiny.json").exists()
@@ -146,7 +187,9 @@ def test_an_experiment_resumes_after_a_kill_and_a_second_run_computes_nothing(ti
     assert (found["train"], found["score"]) == (9 + 1, 9)  # one was killed
     assert result.measured.rows.keys() == {"untrained", "simcse", "shuffled", "x2", "plain"}
     plain, untrained = (result.measured.rows[name].keys() for name in ("plain", "untrained"))
-    assert "dev over plain" in untrained - plain and {"agreement, words", "kept"} <= plain - untrained
+    assert (
+        "dev over plain" in untrained - plain and {"agreement, words", "kept"} <= plain - untrained
+    )
     found = result.measured.differences[0].difference
     both = [result.measured.rows[name]["dev"].score for name in ("x2", "untrained")]
     assert found.low < found.score == pytest.approx(both[0] - both[1]) and found.score != 0
@@ -158,15 +201,23 @@ def test_an_experiment_resumes_after_a_kill_and_a_second_run_computes_nothing(ti
     runner, seeds = Runner(plan, Steps(tiny / "steps"), None), Seeds(data=(42,), trainings=1)
     pairs, shuffled = (
         read_table(directory / file.path, ["sentence1", "sentence2", "score"]).to_pylist()
-        for data in (runner.encoders.trees(plan.encoder(name), seeds)[0]["datasets"][0] for name in ("x2", "shuffled"))
+        for data in (
+            runner.encoders.make_recipes(plan.get_encoder(name), seeds)[0]["datasets"][0]
+            for name in ("x2", "shuffled")
+        )
         for directory in (Path(data["path"]),)
         for file in require_complete(directory).files
         if file.config == data["config"]
     )
-    assert pairs != shuffled and sorted(one["score"] for one in pairs) == sorted(one["score"] for one in shuffled)
+    assert pairs != shuffled and sorted(one["score"] for one in pairs) == sorted(
+        one["score"] for one in shuffled
+    )
     assert [one["sentence2"] for one in pairs] == [one["sentence2"] for one in shuffled]
 
 
 def test_the_source_sentences_of_a_dataset_are_those_of_its_finished_config(tmp_path):
     small_run(tmp_path / "nli", small_recipe("nli", few_shot=FEW_SHOT | {"shots": [5]}))
-    assert finished_config(tmp_path / "nli") == "triplet-5shot" and 0 < len(source_sentences(tmp_path / "nli")) <= 90
+    assert (
+        get_finished_config(tmp_path / "nli") == "triplet-5shot"
+        and 0 < len(read_source_sentences(tmp_path / "nli")) <= 90
+    )

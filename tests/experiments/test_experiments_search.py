@@ -1,4 +1,4 @@
-"""Training rows of the search experiment: passages drawn, queries and baselines made of a finished run."""
+"""Training rows of the search experiment: passages, queries and baselines of a finished run."""
 
 import json
 from types import SimpleNamespace
@@ -6,35 +6,55 @@ from types import SimpleNamespace
 import numpy as np
 from small_runs import small_recipe, small_run
 
-from experiments.search import drawn, rows_of
-from hub.contract.run_dir import require_complete
-from hub.contract.schema import base_config
+from sts_dino.experiments.search import build_variants, draw_passages
+from sts_dino.hub.contract.run_dir import require_complete
+from sts_dino.hub.contract.schema import get_base_config
 
 
 def vowels(texts):
-    return np.array([[text.count(letter) + 0.1 for letter in "aeiou0123456789"] for text in texts], dtype=np.float32)
+    return np.array(
+        [[text.count(letter) + 0.1 for letter in "aeiou0123456789"] for text in texts],
+        dtype=np.float32,
+    )
 
 
 def test_passages_are_the_first_words_of_long_documents(tmp_path):
-    texts = ["too short", *(f'"{number}" said he. ' + "and more words " * 40 for number in range(9))]
-    lines = [json.dumps({"_id": str(number), "title": "t", "text": text}) for number, text in enumerate(texts)]
+    texts = [
+        "too short",
+        *(f'"{number}" said he. ' + "and more words " * 40 for number in range(9)),
+    ]
+    lines = [
+        json.dumps({"_id": str(number), "title": "t", "text": text})
+        for number, text in enumerate(texts)
+    ]
     (tmp_path / "corpus.jsonl").write_text("\n".join(lines))
-    found = drawn(tmp_path / "corpus.jsonl", 5)
-    assert len(set(found)) == 5 and all(len(text.split()) == 90 and text[0] == "'" for text in found)
-    assert found == drawn(tmp_path / "corpus.jsonl", 9)[:5] != drawn(tmp_path / "corpus.jsonl", 5, seed=1)
+    found = draw_passages(tmp_path / "corpus.jsonl", 5)
+    assert len(set(found)) == 5 and all(
+        len(text.split()) == 90 and text[0] == "'" for text in found
+    )
+    assert (
+        found
+        == draw_passages(tmp_path / "corpus.jsonl", 9)[:5]
+        != draw_passages(tmp_path / "corpus.jsonl", 5, seed=1)
+    )
 
 
 def test_every_row_of_the_table_is_made_of_one_run(tmp_path):
     small_run(tmp_path, small_recipe("search"))
-    base = SimpleNamespace(base=SimpleNamespace(path="python:test_experiments_search:vowels", repo_id=None))
-    found = rows_of(tmp_path, ["One sentence. And the rest. Of it.", "No end"], base)
-    counts = {base_config(file.config or ""): 0 for file in require_complete(tmp_path).files}
+    base = SimpleNamespace(base=SimpleNamespace(location="python:test_experiments_search:vowels"))
+    found = build_variants(tmp_path, ["One sentence. And the rest. Of it.", "No end"], base)
+    counts = {get_base_config(file.config or ""): 0 for file in require_complete(tmp_path).files}
     for file in require_complete(tmp_path).files:
-        counts[base_config(file.config or "")] += file.rows or 0
-    assert len(found["queries"]) == counts["pair"] and len(found["hard-negative queries"]) == counts["query-triplet"]
+        counts[get_base_config(file.config or "")] += file.rows or 0
+    assert (
+        len(found["queries"]) == counts["pair"]
+        and len(found["hard-negative queries"]) == counts["query-triplet"]
+    )
     assert found["inverse cloze"] == [("One sentence.", "And the rest. Of it.")]
-    queries, kept, shuffled = (found[name] for name in ("queries", "queries, round trip", "shuffled passages"))
+    queries, kept, shuffled = (
+        found[name] for name in ("queries", "queries, round trip", "shuffled passages")
+    )
     assert 0 < len(kept) < counts["pair"] and {*kept} < {*queries}
-    for place in (0, 1):
-        assert sorted(row[place] for row in shuffled) == sorted(row[place] for row in queries)
+    for column in (0, 1):
+        assert sorted(row[column] for row in shuffled) == sorted(row[column] for row in queries)
     assert shuffled != queries

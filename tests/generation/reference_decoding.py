@@ -1,4 +1,5 @@
-"""The slow reference for the engine: transformers' generate() with a self-debiasing and a row-tying processor.
+"""The slow reference for the engine: transformers' generate() with a self-debiasing and a row-tying
+processor.
 
 Guidance is transformers' own processor, which reads the plain prompt with a cache of its own.
 """
@@ -11,9 +12,9 @@ import torch
 from transformers import LogitsProcessor, LogitsProcessorList, TopKLogitsWarper, TopPLogitsWarper
 from transformers.generation import UnbatchedClassifierFreeGuidanceLogitsProcessor
 
-from generation.backends.protocol import Request
-from generation.inputs.row_seeds import uniforms
-from hub.contract.recipe import DecodingParameters
+from sts_dino.generation.backends.protocol import Request
+from sts_dino.generation.inputs.row_seeds import draw_uniforms
+from sts_dino.hub.contract.recipe import DecodingParameters
 
 
 class SelfDebias(LogitsProcessor):
@@ -26,8 +27,14 @@ class SelfDebias(LogitsProcessor):
         if self.rows == 1:
             return drawn.log_softmax(-1)
         delta = (probs[0] - probs[1:].max(0).values).clamp(max=0)
-        alpha = torch.clamp(torch.exp(self.settings.decay_constant * delta), min=self.settings.epsilon)
-        alpha = torch.where(delta < 0, alpha, 1.0) if self.settings.decay_constant else torch.ones_like(alpha)
+        alpha = torch.clamp(
+            torch.exp(self.settings.decay_constant * delta), min=self.settings.epsilon
+        )
+        alpha = (
+            torch.where(delta < 0, alpha, 1.0)
+            if self.settings.decay_constant
+            else torch.ones_like(alpha)
+        )
         return (drawn[0].softmax(-1) * alpha).log().log_softmax(-1).repeat(self.rows, 1)
 
 
@@ -39,23 +46,30 @@ class TieRows(LogitsProcessor):
 
     def __call__(self, input_ids, scores):
         probs, order = scores[0].softmax(-1).sort(descending=True, stable=True)
-        number = uniforms(self.seed, self.step)[0]
+        number = draw_uniforms(self.seed, self.step)[0]
         self.step += 1
-        place = int((probs.double().cumsum(0) <= number).sum().clamp(max=int((probs > 0).sum()) - 1))
+        place = int(
+            (probs.double().cumsum(0) <= number).sum().clamp(max=int((probs > 0).sum()) - 1)
+        )
         return torch.full_like(scores, -math.inf).index_fill_(1, order[place], 0.0)
 
 
 def reference(model, tokenizer, request: Request, settings: DecodingParameters) -> str:
-    """Text up to the quotation mark or line end, one request at a time, without any of the engine's code."""
+    """Text up to the quotation mark or line end, one request at a time, without any of the engine's
+    code.
+    """
     prompts = [request.prompt, *request.counter_prompts]
     ends = {tokenizer.eos_token_id, tokenizer.pad_token_id} - {None}
-    banned = {*range(model.config.vocab_size)} - {*tokenizer.get_vocab().values()}  # rows of a padded embedding
+    # rows of a padded embedding
+    banned = {*range(model.config.vocab_size)} - {*tokenizer.get_vocab().values()}
     banned |= ends if settings.text_end == "quotation_mark" else set()
     batch = tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left")
     guidance = None
     if settings.guidance:
         plain = tokenizer(request.plain_prompt, return_tensors="pt").input_ids
-        guidance = UnbatchedClassifierFreeGuidanceLogitsProcessor(1 + settings.guidance, model, plain)
+        guidance = UnbatchedClassifierFreeGuidanceLogitsProcessor(
+            1 + settings.guidance, model, plain
+        )
     debias = SelfDebias(len(prompts), settings, guidance)
     warpers = [TopKLogitsWarper(settings.top_k)] if settings.top_k else []
     warpers += [TopPLogitsWarper(settings.top_p)] if settings.top_p < 1 else []
@@ -82,7 +96,11 @@ def prompt(number: int, text: str) -> str:
 
 
 def requests(count: int) -> list[Request]:
-    texts = ["A man is playing a flute.", "Two dogs.", "A woman cooks and sings in the old kitchen."]
+    texts = [
+        "A man is playing a flute.",
+        "Two dogs.",
+        "A woman cooks and sings in the old kitchen.",
+    ]
     made = []
     for seed in range(count):
         text, label = texts[seed % 3], seed % 3

@@ -1,4 +1,6 @@
-"""A writer whose texts and likelihoods are a function of the request, as an engine's are; it ends them in any order."""
+"""A writer whose texts and likelihoods are a function of the request, as an engine's are; it ends
+them in any order.
+"""
 
 import random
 from collections import deque
@@ -8,17 +10,19 @@ from pathlib import Path
 
 import numpy as np
 
-from generation.backends.protocol import Completion, Request
-from generation.inputs.sources import SourceSentence
-from generation.rows.attempts import write_shards
-from hub.contract.recipe import DecodingParameters, Variant
-from hub.contract.shards import read_shard
+from sts_dino.generation.backends.protocol import Completion, Request
+from sts_dino.generation.inputs.sources import SourceSentence
+from sts_dino.generation.rows.attempts import write_shards
+from sts_dino.hub.contract.recipe import DecodingParameters, Variant
+from sts_dino.hub.contract.shards import read_shard
 
 FIRSTS = [SourceSentence(f"{i:06d}", "word " * length) for i, length in enumerate((9, 1, 5, 2, 7))]
 
 
 class SeededWriter:
-    """``share`` of its texts are closed; ``choice``: its texts, each as often; None: never the same twice."""
+    """``share`` of its texts are closed; ``choice``: its texts, each as often; None: never the same
+    twice.
+    """
 
     context = 0
 
@@ -29,7 +33,11 @@ class SeededWriter:
         self.prefixes: tuple[str, ...] = ()
 
     def stream(
-        self, queue: deque[Request], settings: DecodingParameters, batch_size: int | None, prefixes: Sequence[str] = ()
+        self,
+        queue: deque[Request],
+        settings: DecodingParameters,
+        batch_size: int | None,
+        prefixes: Sequence[str] = (),
     ) -> Iterator[tuple[Request, Completion]]:
         self.settings, self.prefixes, live = settings, tuple(prefixes), list[Request]()
         while queue or live:
@@ -42,7 +50,7 @@ class SeededWriter:
             text = numbers.choice(self.choice) if self.choice else f"text {request.seed}"
             yield request, Completion(text, None if good else "not_closed", -1.0, None)
 
-    def ahead(self, settings: DecodingParameters, batch_size: int | None) -> int:
+    def choose_queue_length(self, settings: DecodingParameters, batch_size: int | None) -> int:
         return 7
 
     def count_tokens(self, text: str) -> int:
@@ -61,7 +69,12 @@ class ScoringWriter(SeededWriter):
     def stream(self, queue, settings, batch_size, prefixes=()):
         for request, done in super().stream(queue, settings, batch_size, prefixes):
             numbers = np.random.default_rng(request.seed)
-            yield request, replace(done, log_likelihoods=tuple(numbers.normal(-9, 4, len(request.scored_prompts))))
+            yield (
+                request,
+                replace(
+                    done, log_likelihoods=tuple(numbers.normal(-9, 4, len(request.scored_prompts)))
+                ),
+            )
 
 
 def write_pairs(writer, prompts, recipe, firsts, tick, variant=Variant(None, 0)):  # noqa: B008 - frozen

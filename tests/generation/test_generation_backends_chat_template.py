@@ -9,22 +9,27 @@ from tiny_lm import make_tokenizer
 from tokenizers.processors import TemplateProcessing
 from transformers import LlamaConfig
 
-from generation.inputs import chat_template
-from generation.inputs.chat_process import TIME
-from generation.inputs.chat_template import ChatTemplate, PromptEncoder
-from hub.errors import InputError, RunError
+from sts_dino.generation.inputs import chat_template
+from sts_dino.generation.inputs.chat_process import TIME
+from sts_dino.generation.inputs.chat_template import ChatTemplate, PromptEncoder
+from sts_dino.hub.errors import InputError, RunError
 
 TURNS = "{{ bos_token }}{% for m in messages %}<user>{{ m.content | trim }}</user>\n{% endfor %}"
 TURNS += "{% if add_generation_prompt %}<bot>{% endif %}"
 LOOPS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
-DOUBLES = "{% set n = namespace(s='x') %}{% for i in range(60) %}{% set n.s = n.s ~ n.s %}{% endfor %}"
+DOUBLES = (
+    "{% set n = namespace(s='x') %}{% for i in range(60) %}{% set n.s = n.s ~ n.s %}{% endfor %}"
+)
 BOMBS = {
     "loops": (LOOPS, "too much time or memory"),
     "power": ("{{ 9 ** (9 ** 9) }}", "too much time or memory"),
     "doubling": (DOUBLES, "[Mm]emory"),
     "long": ("{{ 'x' * 10**6 }}", r"adds \d+ characters"),
     "depth": ("{{ " + "(" * 5_000 + "1" + ")" * 5_000 + " }}", "raises|too much"),
-    "refuses": ("{{ raise_exception('no system turn\\x1b[31m') }}", r"raises 'TemplateError: no .*\\x1b\[31m'"),
+    "refuses": (
+        "{{ raise_exception('no system turn\\x1b[31m') }}",
+        r"raises 'TemplateError: no .*\\x1b\[31m'",
+    ),
     "drops": ("<user>hello<bot>", "drops, cuts or changes the message 'Two dogs"),
     "cuts": ("{{ messages[0].content[:8] }}", "drops, cuts or changes"),
     "upper case": ("{{ messages[0].content | upper }}", "drops, cuts or changes"),
@@ -46,23 +51,31 @@ def test_a_turn_is_the_librarys(template):
     template._tokenizer.chat_template = TURNS
     for text in ("Two dogs.", '  naïve – 二\u2028\n"quoted" {{ 7 * 7 }} ', "x" * 100_000):
         turn = [{"role": "user", "content": text}]
-        wanted = template._tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
-        assert template.turn(text) == wanted
+        wanted = template._tokenizer.apply_chat_template(
+            turn, tokenize=False, add_generation_prompt=True
+        )
+        assert template.render_turn(text) == wanted
 
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_template_that_fails_or_takes_too_much_is_one_line(name, template):
     template._tokenizer.chat_template, words = BOMBS[name]
     with pytest.raises(InputError, match=rf"^model\.chat_template: .*({words})") as caught:
-        template.turn("Two dogs.")
-    assert len(str(caught.value)) < 500 and "\x1b" not in str(caught.value) and "\n" not in str(caught.value)
+        template.render_turn("Two dogs.")
+    assert (
+        len(str(caught.value)) < 500
+        and "\x1b" not in str(caught.value)
+        and "\n" not in str(caught.value)
+    )
     template._tokenizer.chat_template = TURNS
-    assert template.turn("Two dogs.").endswith("<bot>"), "the next turn has a process again"
+    assert template.render_turn("Two dogs.").endswith("<bot>"), "the next turn has a process again"
 
 
 def test_the_time_of_a_template_is_pinned_and_recorded(template):
-    template._tokenizer.chat_template = "{{ strftime_now('%d %b %Y %H:%M') }} {{ messages[0].content }}"
-    assert template.turn("Two dogs.") == "01 Jan 2026 12:00 Two dogs."
+    template._tokenizer.chat_template = (
+        "{{ strftime_now('%d %b %Y %H:%M') }} {{ messages[0].content }}"
+    )
+    assert template.render_turn("Two dogs.") == "01 Jan 2026 12:00 Two dogs."
     assert template.describe() == {"chat_template_time": TIME}
     template._tokenizer.chat_template = TURNS
     assert template.describe() == {}
@@ -73,13 +86,21 @@ def test_an_end_that_the_tokenizer_adds_is_left_off_and_a_start_stays():
     tokenizer = make_tokenizer()
     tokenizer.add_special_tokens({"bos_token": "<s>", "eos_token": "</s>"})
     ids = [(name, tokenizer.convert_tokens_to_ids(name)) for name in ("<s>", "</s>")]
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing("<s> $A </s>", special_tokens=ids)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        "<s> $A </s>", special_tokens=ids
+    )
     seen = PromptEncoder(tokenizer, LlamaConfig(vocab_size=len(tokenizer)), chat=False)
     prompt = 'Sentence 1: "A dog."\nSentence 2: "'
     assert tokenizer(prompt).input_ids[-1] == ids[1][1]
-    assert seen.encode(prompt) == seen.encoded_prefix(prompt) == (ids[0][1], *plain(prompt).input_ids)
-    assert seen.shown_tokens('A "') == "<s> 'A' ' \"'"
-    assert [seen.is_control(text) for text in ("a </s> b", "a <|end|> b", "a <b> c")] == [True, True, False]
+    assert (
+        seen.encode(prompt) == seen.encode_prefix(prompt) == (ids[0][1], *plain(prompt).input_ids)
+    )
+    assert seen.format_tokens('A "') == "<s> 'A' ' \"'"
+    assert [seen.is_control(text) for text in ("a </s> b", "a <|end|> b", "a <b> c")] == [
+        True,
+        True,
+        False,
+    ]
     small = PromptEncoder(tokenizer, LlamaConfig(vocab_size=len(plain)), chat=False)
     with pytest.raises(InputError, match=r"gets the token <s> of id 330, beyond the 330 rows"):
         small.encode(prompt)
@@ -88,7 +109,7 @@ def test_an_end_that_the_tokenizer_adds_is_left_off_and_a_start_stays():
 def test_a_model_without_a_template_says_so(template):
     template._tokenizer.chat_template = None
     with pytest.raises(InputError, match=r"model\.chat_template: the model has none; --set"):
-        template.turn("Two dogs.")
+        template.render_turn("Two dogs.")
 
 
 def test_the_process_has_no_secret_and_ends_with_its_template(monkeypatch):
@@ -102,7 +123,7 @@ def test_the_process_has_no_secret_and_ends_with_its_template(monkeypatch):
     monkeypatch.setattr(chat_template.subprocess, "Popen", noted)
     template = ChatTemplate(make_tokenizer())
     template._tokenizer.chat_template = TURNS
-    template.turn("A dog.")
+    template.render_turn("A dog.")
     del template
     ((env, process),) = seen
     assert "hf_planted" not in env.values() and process.returncode is not None
@@ -112,13 +133,15 @@ def test_a_process_that_ends_for_another_reason_is_no_fault_of_the_template(tmp_
     """Killed for want of memory, say, or without transformers; and nothing of it is left."""
     template = ChatTemplate(make_tokenizer())
     template._tokenizer.chat_template = TURNS
-    template.turn("A dog.")
+    template.render_turn("A dog.")
     process = template._process
     os.kill(process.pid, signal.SIGKILL)
-    with pytest.raises(RunError, match=r"^model\.chat_template: .* exit code -9; is there memory left") as caught:
-        template.turn("A dog.")
+    with pytest.raises(
+        RunError, match=r"^model\.chat_template: .* exit code -9; is there memory left"
+    ) as caught:
+        template.render_turn("A dog.")
     assert not isinstance(caught.value, InputError) and not psutil.pid_exists(process.pid)
     (tmp_path / "transformers.py").write_text("raise SystemExit(7)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # where its modules are looked for as well
     with pytest.raises(RunError, match=r"exit code 7; .* can transformers be imported\?"):
-        template.turn("A dog.")
+        template.render_turn("A dog.")

@@ -1,6 +1,8 @@
-"""The engine: the texts of the slow reference for every family, setting and kind of request, whatever the batch.
+"""The engine: the texts of the slow reference for every family, setting and kind of request,
+whatever the batch.
 
-A request may be debiased, guided, scored under further prompts, and have its own λ and γ; a batch mixes all of them.
+A request may be debiased, guided, scored under further prompts, and have its own λ and γ; a batch
+mixes all of them.
 """
 
 import threading
@@ -17,29 +19,38 @@ from reference_decoding import prompt, reference, requests
 from tiny_lm import FAMILIES, load_engine, make_family, make_lm
 from transformers import AutoModelForCausalLM
 
-from generation.backends import batch as live_batch
-from generation.backends import engine as engine_module
-from generation.backends import load_model, output_layer, shared_attention
-from generation.backends.engine import Engine
-from generation.backends.protocol import Request, complete
-from hub.contract.recipe import DecodingParameters
-from hub.errors import InputError, RunError
+from sts_dino.generation.backends import batch as live_batch
+from sts_dino.generation.backends import engine as engine_module
+from sts_dino.generation.backends import load_model, output_layer, shared_attention
+from sts_dino.generation.backends.engine import Engine
+from sts_dino.generation.backends.protocol import Request, complete
+from sts_dino.hub.contract.recipe import DecodingParameters
+from sts_dino.hub.errors import InputError, RunError
 
 PLAIN_PROMPT = 'Sentence 2: "'
-OWN = [(None, None), (0.0, 0.0), (5.0, None), (None, 1.5), (1e4, 0.0), (30.0, 0.2), (0.0, 0.8)]  # λ, γ of a request
+# λ, γ of a request
+OWN = [(None, None), (0.0, 0.0), (5.0, None), (None, 1.5), (1e4, 0.0), (30.0, 0.2), (0.0, 0.8)]
 PREFIXES = tuple(prompt(number, "").rsplit('"', 3)[0] + '"' for number in range(3))
 SETTINGS = DecodingParameters(max_new_tokens=12)
 GUIDED = DecodingParameters(max_new_tokens=12, guidance=0.5)
 SLOW = pytest.mark.slow("the families beside those with most of the oddities")
-EVERYDAY = ("gemma3", "qwen2.5", "gemma2")  # windows and one key head; padded vocabulary; soft caps: the plain loop
-PLAIN = ("gemma2", "bloom", "gpt_neo")  # soft caps, ALiBi, local attention: what the shared path does not know
+# windows and one key head; padded vocabulary; soft caps: the plain loop
+EVERYDAY = ("gemma3", "qwen2.5", "gemma2")
+# soft caps, ALiBi, local attention: what the shared path does not know
+PLAIN = ("gemma2", "bloom", "gpt_neo")
 NAMES = [name if name in EVERYDAY else pytest.param(name, marks=SLOW) for name in FAMILIES]
-STATISTICS = [(n, GUIDED) if n in EVERYDAY else pytest.param(n, GUIDED, marks=SLOW) for n in FAMILIES]
+STATISTICS = [
+    (n, GUIDED) if n in EVERYDAY else pytest.param(n, GUIDED, marks=SLOW) for n in FAMILIES
+]
 FLOATS = [*NAMES, "llama", "bloom", "gpt_neo"]
 
 
 def made(folder: Path, name: str, **changes: object) -> Path:
-    return make_family(folder, name, **changes) if name in FAMILIES else make_lm(folder, name, **changes)
+    return (
+        make_family(folder, name, **changes)
+        if name in FAMILIES
+        else make_lm(folder, name, **changes)
+    )
 
 
 @pytest.fixture(params=["in pieces", "whole"])
@@ -70,19 +81,27 @@ def guided(count: int) -> list[Request]:
 
 
 def mixed(count: int, settings: DecodingParameters) -> list[Request]:
-    """Requests with all the pairs in ``OWN``, every second one scored; without γ there is no plain prompt."""
+    """Requests with all the pairs in ``OWN``, every second one scored; without γ there is no plain
+    prompt.
+    """
     found = []
     for number, one in enumerate(requests(count)):
         decay, guidance = OWN[number // 3 % len(OWN)]
         own = replace(one, decay_constant=decay, guidance=guidance, plain_prompt=PLAIN_PROMPT)
         if number % 2:
-            own = replace(own, scored_prompts=tuple(prompt(place, one.prompt.split('"')[1]) for place in range(3)))
-        found.append(own if own.guidance_in(settings) else replace(own, plain_prompt=None))
+            own = replace(
+                own,
+                scored_prompts=tuple(prompt(place, one.prompt.split('"')[1]) for place in range(3)),
+            )
+        found.append(own if own.get_guidance(settings) else replace(own, plain_prompt=None))
     return found
 
 
 def settings_of(request: Request, settings: DecodingParameters) -> DecodingParameters:
-    own = {"decay_constant": request.decay_constant_in(settings), "guidance": request.guidance_in(settings)}
+    own = {
+        "decay_constant": request.get_decay_constant(settings),
+        "guidance": request.get_guidance(settings),
+    }
     return settings.model_copy(update=own)
 
 
@@ -90,7 +109,9 @@ def bare(request: Request) -> Request:
     return replace(request, decay_constant=None, guidance=None)
 
 
-def expected(folder: Path, engine: Engine, asked: list[Request], settings: DecodingParameters) -> list[str]:
+def expected(
+    folder: Path, engine: Engine, asked: list[Request], settings: DecodingParameters
+) -> list[str]:
     original = original_of(folder)
     return [reference(original, engine.tokenizer, one, settings_of(one, settings)) for one in asked]
 
@@ -131,11 +152,16 @@ def test_every_setting_gives_the_texts_of_the_reference(varied, logits, tmp_path
     assert texts == expected(tmp_path, engine, asked, settings) and len(set(texts)) >= 3
 
 
-@pytest.mark.parametrize("name", ["gemma3", *(pytest.param(name, marks=SLOW) for name in ("qwen2.5", "llama"))])
+@pytest.mark.parametrize(
+    "name", ["gemma3", *(pytest.param(name, marks=SLOW) for name in ("qwen2.5", "llama"))]
+)
 def test_nothing_depends_on_batch_size_order_or_history(name, logits, tmp_path):
-    """Texts and statistics to the last bit: rows enter and leave, pages fill up, two rows or sixty share a prompt."""
+    """Texts and statistics to the last bit: rows enter and leave, pages fill up, two rows or sixty
+    share a prompt.
+    """
     top_k = 5 if logits == "in pieces" else 0
-    settings = DecodingParameters(top_k=top_k, top_p=0.95, max_new_tokens=36, guidance=0.5)  # three pages
+    # three pages
+    settings = DecodingParameters(top_k=top_k, top_p=0.95, max_new_tokens=36, guidance=0.5)
     folder = made(tmp_path, name)
     engine, asked, three = load_engine(folder), mixed(42, settings), load_engine(folder, workers=3)
     whole = complete(engine, asked, settings, 400, PREFIXES)
@@ -144,10 +170,15 @@ def test_nothing_depends_on_batch_size_order_or_history(name, logits, tmp_path):
     assert complete(engine, asked[::-1], settings, 20, PREFIXES)[::-1] == whole
     assert complete(engine, asked[:4], settings, 1, PREFIXES) == whole[:4]
     assert complete(engine, asked[9:], settings, 33, PREFIXES) == whole[9:]
-    alone = [complete(engine, [bare(one)], settings_of(one, settings), 8, PREFIXES)[0] for one in asked[:14]]
+    alone = [
+        complete(engine, [bare(one)], settings_of(one, settings), 8, PREFIXES)[0]
+        for one in asked[:14]
+    ]
     assert alone == whole[:14]
     unscored = [replace(one, scored_prompts=()) for one in asked]
-    assert complete(engine, unscored, settings, 90, PREFIXES) == [replace(done, log_likelihoods=()) for done in whole]
+    assert complete(engine, unscored, settings, 90, PREFIXES) == [
+        replace(done, log_likelihoods=()) for done in whole
+    ]
     without = complete(engine, [bare(one) for one in asked], settings, 400, PREFIXES)
     assert sum(ours.text != theirs.text for ours, theirs in zip(whole, without, strict=True)) >= 5
 
@@ -160,12 +191,18 @@ def test_requests_may_be_added_while_it_runs(workers, lm):
         written[request] = done
         if len(written) <= 6:
             queue.appendleft(asked[5 + len(written)])
-    assert [written[request] for request in asked] == complete(engine, asked, SETTINGS, 96, PREFIXES)
+    assert [written[request] for request in asked] == complete(
+        engine, asked, SETTINGS, 96, PREFIXES
+    )
 
 
 def test_prompts_that_are_read_are_progress_before_the_first_text_is_done(engine, monkeypatch):
     seen, run_pass = [], engine_module.run_pass
-    monkeypatch.setattr(engine_module, "run_pass", lambda *given: seen.append(engine.in_progress()) or run_pass(*given))
+    monkeypatch.setattr(
+        engine_module,
+        "run_pass",
+        lambda *given: seen.append(engine.in_progress()) or run_pass(*given),
+    )
     stream = engine.stream(deque(requests(12)), SETTINGS, 12, PREFIXES)
     next(stream)
     assert seen[0] == 0.0 < seen[-1] < 12 and seen == sorted(seen)
@@ -187,10 +224,15 @@ def tokens_of(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "settings"), [*STATISTICS, ("gemma3", DecodingParameters(max_new_tokens=12, text_end="line", top_k=0))]
+    ("name", "settings"),
+    [*STATISTICS, ("gemma3", DecodingParameters(max_new_tokens=12, text_end="line", top_k=0))],
 )
-def test_statistics_are_those_of_a_forward_pass_of_the_model(name, settings, tmp_path, tokens_of, monkeypatch):
-    """log_prob, margin and likelihoods: before guidance and debiasing, over the tokens that can be drawn."""
+def test_statistics_are_those_of_a_forward_pass_of_the_model(
+    name, settings, tmp_path, tokens_of, monkeypatch
+):
+    """log_prob, margin and likelihoods: before guidance and debiasing, over the tokens that can be
+    drawn.
+    """
     monkeypatch.setattr(output_layer, "SMALLEST", 1)
     engine, asked = load_engine(make_family(tmp_path, name)), mixed(14, settings)
     original, done = original_of(tmp_path), complete(engine, asked, settings, 60, PREFIXES)
@@ -200,14 +242,18 @@ def test_statistics_are_those_of_a_forward_pass_of_the_model(name, settings, tmp
             with torch.inference_mode():
                 ids = torch.tensor([[*engine.encode(text), *tokens]])
                 found = original(input_ids=ids).logits[0, -len(tokens) - 1 : -1].double()
-                found[:, engine.banned(settings)] = -torch.inf
+                found[:, engine.list_banned(settings)] = -torch.inf
             sums[text] = float(found.log_softmax(-1)[range(len(tokens)), tokens].sum())
-        assert one.log_likelihoods == pytest.approx([sums[text] for text in request.scored_prompts], abs=2e-3)
+        assert one.log_likelihoods == pytest.approx(
+            [sums[text] for text in request.scored_prompts], abs=2e-3
+        )
         assert one.log_prob == pytest.approx(sums[request.prompt] / len(tokens), abs=2e-4)
         assert (one.margin is None) == (not request.counter_prompts)
         if request.counter_prompts:
             best = max(sums[text] for text in request.counter_prompts)
-            assert one.margin == pytest.approx((sums[request.prompt] - best) / len(tokens), abs=4e-4)
+            assert one.margin == pytest.approx(
+                (sums[request.prompt] - best) / len(tokens), abs=4e-4
+            )
     assert {one.problem for one in done} <= {None, "not_closed", "line_break", "empty"}
 
 
@@ -216,8 +262,14 @@ def test_texts_beyond_the_window_stand_among_others(name, tmp_path, capsys):
     """Bits do not depend on the other texts, on either side of the window; said once."""
     folder = make_family(tmp_path, name, sliding_window=45)
     engine, asked = load_engine(folder), mixed(24, GUIDED)
-    lengths = [max(len(engine.encode(p)) for p in (one.prompt, *one.counter_prompts)) + 12 for one in asked]
-    assert engine.attention.window == 45 and engine.context == 256 and 4 <= sum(n > 45 for n in lengths) <= 20
+    lengths = [
+        max(len(engine.encode(p)) for p in (one.prompt, *one.counter_prompts)) + 12 for one in asked
+    ]
+    assert (
+        engine.attention.window == 45
+        and engine.context == 256
+        and 4 <= sum(n > 45 for n in lengths) <= 20
+    )
     done = complete(engine, asked, GUIDED, 96)
     assert capsys.readouterr().err.count("beyond the model's window of 45 tokens") == 1
     assert [one.text for one in done] == expected(tmp_path, engine, asked, GUIDED)
@@ -238,12 +290,16 @@ def test_bfloat16_takes_the_same_path_and_repeats_its_texts(name, tmp_path):
 
 
 def test_fused_attention_gives_what_the_products_of_each_level_give(tmp_path, monkeypatch):
-    """bfloat16 on a CPU, against the path of float32: shared prefixes, prompts, several pages, prefill."""
+    """bfloat16 on a CPU, against the path of float32: shared prefixes, prompts, several pages,
+    prefill.
+    """
     fused, errors = shared_attention.read_fused, []
 
     def both(queries, levels, layer, scaling):
         found = fused(queries, levels, layer, scaling)
-        wanted = shared_attention.read_levels(queries.float() * (scaling * shared_attention.LOG2_E), levels, layer)
+        wanted = shared_attention.read_levels(
+            queries.float() * (scaling * shared_attention.LOG2_E), levels, layer
+        )
         errors.append(float((found - wanted).abs().max() / wanted.abs().max()))
         return found
 
@@ -254,9 +310,16 @@ def test_fused_attention_gives_what_the_products_of_each_level_give(tmp_path, mo
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["shared attention", "plain loop"])
-def test_out_of_memory_halves_the_rows_loses_nothing_and_is_remembered(shared, lm, engine, monkeypatch, capsys):
-    asked, engine = requests(18), engine if shared else Engine(original_of(lm), engine.tokenizer, shared=False)
-    owner, name = (live_batch.LiveBatch, "next_pass") if shared else (engine_module, "plain_logits")
+def test_out_of_memory_halves_the_rows_loses_nothing_and_is_remembered(
+    shared, lm, engine, monkeypatch, capsys
+):
+    asked, engine = (
+        requests(18),
+        engine if shared else Engine(original_of(lm), engine.tokenizer, shared=False),
+    )
+    owner, name = (
+        (live_batch.LiveBatch, "next_pass") if shared else (engine_module, "compute_plain_logits")
+    )
     real, error = (
         getattr(owner, name),
         torch.OutOfMemoryError("CUDA out of memory") if shared else MemoryError("no GiB"),
@@ -277,7 +340,8 @@ def test_out_of_memory_halves_the_rows_loses_nothing_and_is_remembered(shared, l
 @pytest.mark.parametrize(
     ("owner", "name", "failing"),
     [
-        (live_batch.KVCache, "grow", (2, 6, 9)),  # while prefixes are read, a text is admitted, a row gets its pages
+        # while prefixes are read, a text is admitted, a row gets its pages
+        (live_batch.KVCache, "grow", (2, 6, 9)),
         (Engine, "_finish", (1,)),  # when a text ends
     ],
     ids=["making room", "a text ends"],
@@ -312,14 +376,16 @@ def test_several_workers_read_a_prompt_once_and_halve_their_own_rows(lm, monkeyp
     monkeypatch.setattr(live_batch.LiveBatch, "next_pass", narrow)
     assert complete(two, asked, SETTINGS, 128) == wanted
     assert capsys.readouterr().err.count("out of memory with 64 rows: retrying with 32") == 2
-    assert two.rows(SETTINGS) == 32
+    assert two.count_rows(SETTINGS) == 32
 
 
 @pytest.mark.parametrize("failing", [True, False], ids=["a worker fails", "the caller stops"])
 def test_workers_end_with_an_error_of_one_of_them_and_with_their_caller(failing, lm, monkeypatch):
     before, engine, started = threading.active_count(), load_engine(lm, 3), []
     if failing:
-        monkeypatch.setattr(engine._workers[1], "_finish", Mock(side_effect=InputError("prompt", "is odd")))
+        monkeypatch.setattr(
+            engine._workers[1], "_finish", Mock(side_effect=InputError("prompt", "is odd"))
+        )
     with pytest.raises(InputError, match="is odd") if failing else nullcontext():
         for _ in engine.stream(deque(requests(60)), SETTINGS, 60):
             started.append(threading.active_count())
@@ -330,16 +396,24 @@ def test_workers_end_with_an_error_of_one_of_them_and_with_their_caller(failing,
 
 def test_too_little_memory_for_a_full_batch_is_fewer_rows_and_said_once(lm, monkeypatch, capsys):
     engine = load_engine(lm)
-    assert engine.rows(SETTINGS) == 512
+    assert engine.count_rows(SETTINGS) == 512
     monkeypatch.setattr(load_model.psutil, "virtual_memory", lambda: Mock(available=10**7))
-    rows = engine.rows(SETTINGS)
-    assert 16 < rows < 512 and engine.rows(SETTINGS) == rows
-    assert capsys.readouterr().err.count(f"0.0 GB are free, so {rows} rows are decoded together, not 512") == 1
+    rows = engine.count_rows(SETTINGS)
+    assert 16 < rows < 512 and engine.count_rows(SETTINGS) == rows
+    assert (
+        capsys.readouterr().err.count(
+            f"0.0 GB are free, so {rows} rows are decoded together, not 512"
+        )
+        == 1
+    )
 
 
 def test_memory_for_not_even_one_text_is_an_error(engine, monkeypatch):
     def none(batch):
-        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+        raise RuntimeError(
+            "[enforce fail] DefaultCPUAllocator: can't allocate memory: "
+            "you tried to allocate 9 bytes"
+        )
 
     monkeypatch.setattr(live_batch.LiveBatch, "next_pass", none)
     with pytest.raises(RunError, match="too small for one text at a time"):
@@ -347,33 +421,45 @@ def test_memory_for_not_even_one_text_is_an_error(engine, monkeypatch):
 
 
 def test_the_end_of_text_is_never_drawn_where_a_quotation_mark_ends_a_text(engine, monkeypatch):
-    """The original DINO code bans it before debiasing; where a line ends a text, it may be drawn, and ends the text."""
+    """The original DINO code bans it before debiasing; where a line ends a text, it may be drawn,
+    and ends the text.
+    """
     end = engine.tokenizer.eos_token_id
     monkeypatch.setattr(engine, "_finish", lambda text, settings: list(text.tokens))
     quoted, lines = (
-        complete(engine, requests(60), DecodingParameters(top_k=0, top_p=1.0, text_end=text_end), 96)
+        complete(
+            engine, requests(60), DecodingParameters(top_k=0, top_p=1.0, text_end=text_end), 96
+        )
         for text_end in ("quotation_mark", "line")
     )
     assert not any(end in tokens for tokens in quoted)
-    assert not any(end in tokens[:-1] for tokens in lines) and any(tokens[-1] == end for tokens in lines)
+    assert not any(end in tokens[:-1] for tokens in lines) and any(
+        tokens[-1] == end for tokens in lines
+    )
     assert any('"' in engine.tokenizer.decode(tokens[:-1]) for tokens in lines)
 
 
 def test_ids_without_a_token_are_never_drawn(tmp_path, monkeypatch):
     engine = load_engine(make_family(tmp_path, "qwen2.5"))
-    assert engine.no_tokens == [*range(len(engine.tokenizer), engine.vocabulary)] and len(engine.no_tokens) > 60
+    assert (
+        engine.unused_ids == [*range(len(engine.tokenizer), engine.vocabulary)]
+        and len(engine.unused_ids) > 60
+    )
     monkeypatch.setattr(engine, "_finish", lambda text, settings: list(text.tokens))
     settings = DecodingParameters(max_new_tokens=12, top_k=0, top_p=1.0, text_end="line")
 
     def drawn():
-        return {token for tokens in complete(engine, requests(24), settings, 96) for token in tokens}
+        return {
+            token for tokens in complete(engine, requests(24), settings, 96) for token in tokens
+        }
 
     assert max(drawn()) < len(engine.tokenizer)
-    monkeypatch.setattr(engine, "no_tokens", [])
+    monkeypatch.setattr(engine, "unused_ids", [])
     assert max(drawn()) >= len(engine.tokenizer)
-    for listed, ends in (([0, 7], [0, 7]), (None, [0])):  # a chat model lists several ends; generate() stops at each
+    # a chat model lists several ends; generate() stops at each
+    for listed, ends in (([0, 7], [0, 7]), (None, [0])):
         monkeypatch.setattr(engine.model.generation_config, "eos_token_id", listed)
-        assert engine._end_tokens() == ends
+        assert engine._list_end_tokens() == ends
 
 
 def test_a_prompt_may_fill_the_context_and_not_exceed_it(engine, lm):
@@ -387,13 +473,20 @@ def test_a_prompt_may_fill_the_context_and_not_exceed_it(engine, lm):
         complete(engine, [Request(engine.tokenizer.decode(ids) + " and", (), 5)], settings)
 
 
-CHAT = "{% for m in messages %}<user>{{ m.content }}</user>{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
+CHAT = (
+    "{% for m in messages %}<user>{{ m.content }}</user>{% endfor %}"
+    "{% if add_generation_prompt %}<bot>{% endif %}"
+)
 
 
 def test_a_chat_template_holds_the_prompt_and_the_answer_is_opened(lm):
     chat, raw = load_engine(lm, chat_template=True), load_engine(lm)
     chat.tokenizer.chat_template = CHAT
-    rendered = [Request(f"<user>{one.prompt[:-1]}</user><bot>" + '"', (), one.seed) for one in requests(9)]
+    rendered = [
+        Request(f"<user>{one.prompt[:-1]}</user><bot>" + '"', (), one.seed) for one in requests(9)
+    ]
     turns = [Request(one.prompt, (), one.seed) for one in requests(9)]
-    found, wanted = (complete(*pair, SETTINGS, 20, PREFIXES) for pair in ((chat, turns), (raw, rendered)))
+    found, wanted = (
+        complete(*pair, SETTINGS, 20, PREFIXES) for pair in ((chat, turns), (raw, rendered))
+    )
     assert [done.text for done in found] == [done.text for done in wanted] and chat.prefix_ids

@@ -1,8 +1,8 @@
-"""One process, two threads in it, workers on Ray, three nodes, with a store or not: the same bytes, and each resumes
-what another began.
+"""One process, two threads in it, workers on Ray, three nodes, with a store or not: the same bytes,
+and each resumes what another began.
 
-Every start of a chain but the last one is killed on its way. In the way ``losses`` the cluster loses a worker and a
-node, and another node joins.
+Every start of a chain but the last one is killed on its way. In the way ``losses`` the cluster
+loses a worker and a node, and another node joins.
 """
 
 import os
@@ -16,7 +16,7 @@ from commit_history import contents
 from ray_cluster import RayCluster
 from tiny_lm import make_closing
 
-from hub.contract import run_dir
+from sts_dino.hub.contract import run_dir
 
 pytestmark = pytest.mark.slow("kills workers of real clusters, to the same bytes")
 
@@ -38,9 +38,16 @@ LONGEST = 240  # seconds of a start; longer is a hang
 
 
 def start(
-    drivers: Drivers, cluster: RayCluster, arguments: list[str], way: str, out: Path, steps: int | None = None
+    drivers: Drivers,
+    cluster: RayCluster,
+    arguments: list[str],
+    way: str,
+    out: Path,
+    steps: int | None = None,
 ) -> int:
-    """Run the command; ``kill -9`` it once so many ``steps`` are done. The exit code, or minus the signal."""
+    """Run the command; ``kill -9`` it once so many ``steps`` are done. The exit code, or minus the
+    signal.
+    """
     on_cluster, losses = ["--ray", cluster.address], list(LOSSES) if way == "losses" else []
     options = {
         "one": [],
@@ -65,7 +72,9 @@ def start(
 
 
 def lost(cluster: RayCluster, part: str) -> bool:
-    """``kill -9`` an actor's process, or a node, whose place another one takes; whether it was there."""
+    """``kill -9`` an actor's process, or a node, whose place another one takes; whether it was
+    there.
+    """
     if part == "node":
         cluster.kill_node(cluster.nodes()[1])
         return bool(cluster.add_node())
@@ -87,13 +96,23 @@ def world(tmp_path_factory) -> Iterator[tuple[Drivers, RayCluster]]:
 
 
 @pytest.mark.parametrize(("recipe", "limit", "chain"), CASES)
-def test_the_bytes_are_the_same_on_every_executor_and_after_every_kill(recipe, limit, chain, world, tmp_path):
+def test_the_bytes_are_the_same_on_every_executor_and_after_every_kill(
+    recipe, limit, chain, world, tmp_path
+):
     lm = make_closing(tmp_path / "lm")  # it closes its quotation marks soon
     words = [word for one in (f"model.path={lm}", *SETTINGS, limit) for word in ("--set", one)]
-    arguments, alone, out = [f"recipes/demo/{recipe}.yaml", *words], tmp_path / "alone", tmp_path / "run"
+    arguments, alone, out = (
+        [f"recipes/demo/{recipe}.yaml", *words],
+        tmp_path / "alone",
+        tmp_path / "run",
+    )
     assert start(*world, arguments, "one", alone) == 0
     counts, ways = run_dir.require_complete(alone).counts, chain.split("-")
-    asked = counts["sources"] + sum(counts["sources_rejected"].values()) if "sources_rejected" in counts else 0
+    asked = (
+        counts["sources"] + sum(counts["sources_rejected"].values())
+        if "sources_rejected" in counts
+        else 0
+    )
     steps = done(alone) + asked // ROUND
     for number, way in enumerate(ways[:-1], 1):
         mark = max(1, steps * number // len(ways))

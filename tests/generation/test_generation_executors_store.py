@@ -1,4 +1,6 @@
-"""The store between workers and driver: what was kept is found and fetched whole, or not at all; errors say where."""
+"""The store between workers and driver: what was kept is found and fetched whole, or not at all;
+errors say where.
+"""
 
 import errno
 import os
@@ -17,24 +19,40 @@ from fsspec.exceptions import FSTimeoutError
 from fsspec.implementations.memory import MemoryFileSystem
 from huggingface_hub import HfFileSystem
 
-from generation.executors.store import LostResult, ResultStore, StoreRetry
-from generation.inputs.sources import SourceSentence
-from generation.pipeline.tasks import FinishGroup, Group, Shard, TaskResult, WriteShard, WriteSourceSentences
-from hub.contract.recipe import Variant
-from hub.contract.run_dir import described
-from hub.errors import InputError, RunError
+from sts_dino.generation.executors.store import LostResult, ResultStore, StoreRetry
+from sts_dino.generation.inputs.sources import SourceSentence
+from sts_dino.generation.pipeline.tasks import (
+    FinishGroup,
+    Group,
+    Shard,
+    TaskResult,
+    WriteShard,
+    WriteSourceSentences,
+)
+from sts_dino.hub.contract.recipe import Variant
+from sts_dino.hub.contract.run_dir import describe_content
+from sts_dino.hub.errors import InputError, RunError
 
 pytest_plugins = ["local_hub"]
-RAW, REJECTED = "data/raw/train-00000-of-00002.parquet", "data/rejected/train-00000-of-00002.parquet"
+RAW, REJECTED = (
+    "data/raw/train-00000-of-00002.parquet",
+    "data/rejected/train-00000-of-00002.parquet",
+)
 SHARD = Shard(Variant(None, 0), 0, 2)
-TASK = WriteShard(SHARD, (SourceSentence("000000", "One text."), SourceSentence("000001", "Zwei – 二.")))
+TASK = WriteShard(
+    SHARD, (SourceSentence("000000", "One text."), SourceSentence("000001", "Zwei – 二."))
+)
 FILES = {RAW: b"raw rows" * 1000, REJECTED: b"rejected rows"}
 
 
 def made(task=TASK, files=FILES, **changes) -> TaskResult:
-    named = tuple(described(path, content, config="raw", rows=3) for path, content in files.items())
+    named = tuple(
+        describe_content(path, content, config="raw", rows=3) for path, content in files.items()
+    )
     facts = {"empty": ("data/raw/none.parquet",), "facts": {"a": 1}, "rows": 3, "seconds": 0.25}
-    return TaskResult(**{"key": task.key, "task": task, "files": named, "contents": files, **facts, **changes})
+    return TaskResult(
+        **{"key": task.key, "task": task, "files": named, "contents": files, **facts, **changes}
+    )
 
 
 @pytest.fixture(params=["path", "memory"])
@@ -64,11 +82,13 @@ def test_what_is_kept_is_found_by_another_store_and_fetched_whole(url, tmp_path)
     assert store.find(TASK) is None
     kept = store.put(made())
     assert kept == ResultStore(store.url + "/", "run").find(TASK)
-    assert kept == made().with_(contents={})
+    assert kept == made().replace(contents={})
     for _ in range(2):  # the second time nothing is left to do
         store.fetch(kept, run)
         assert {path: (run / path).read_bytes() for path in FILES} == FILES
-    assert sorted(path for path in run.rglob("*") if path.is_file()) == sorted(run / path for path in FILES)
+    assert sorted(path for path in run.rglob("*") if path.is_file()) == sorted(
+        run / path for path in FILES
+    )
 
 
 def test_facts_come_back_equal_and_only_for_the_same_work_of_the_same_run(url):
@@ -84,7 +104,12 @@ def test_facts_come_back_equal_and_only_for_the_same_work_of_the_same_run(url):
     store.put(made(group))
     assert store.find(group) is None
     store.put(made())
-    assert store.find(replace(TASK, firsts=(TASK.firsts[0], SourceSentence("000001", "Changed.")))) is None
+    assert (
+        store.find(
+            replace(TASK, sentences=(TASK.sentences[0], SourceSentence("000001", "Changed.")))
+        )
+        is None
+    )
     assert store.find(replace(TASK, shard=Shard(Variant(None, 0), 0, 3))) is None
     assert ResultStore(url, "another").find(TASK) is None
     ResultStore(url, "run-2").put(made())
@@ -130,8 +155,8 @@ def test_damaged_contents_are_not_found_not_fetched_and_made_anew(url, tmp_path)
     [
         b"[" * 100_000,
         b'{"key": "shard-0-0-000000-of-000002"}',
-        b'{"key": "shard-0-0-000000-of-000002", "files": [{"path": "../x", "bytes": 1, "sha256": "0"}], "empty": [],'
-        b' "facts": null, "rows": 0, "seconds": 0}',
+        b'{"key": "shard-0-0-000000-of-000002", "files": [{"path": "../x", "bytes": 1, '
+        b'"sha256": "0"}], "empty": [], "facts": null, "rows": 0, "seconds": 0}',
     ],
 )
 def test_a_record_that_is_none_is_not_found(record, tmp_path):
@@ -155,17 +180,23 @@ def test_on_one_file_system_a_file_is_a_hard_link_that_the_run_may_replace(tmp_p
         store.fetch(kept, run)
         assert (run / RAW).read_bytes() == FILES[RAW] and (run / RAW).stat().st_nlink == 2
     (run / REJECTED).unlink()
-    monkeypatch.setattr(os, "link", Mock(side_effect=OSError(errno.EXDEV, "Invalid cross-device link")))
+    monkeypatch.setattr(
+        os, "link", Mock(side_effect=OSError(errno.EXDEV, "Invalid cross-device link"))
+    )
     store.fetch(kept, run)
-    assert (run / REJECTED).read_bytes() == FILES[REJECTED] and (run / REJECTED).stat().st_nlink == 1
+    assert (run / REJECTED).read_bytes() == FILES[REJECTED] and (
+        run / REJECTED
+    ).stat().st_nlink == 1
 
 
 def test_a_node_that_sees_another_place_is_refused(url, tmp_path):
-    mark = ResultStore(url, "run").mark()
-    ResultStore(url, "run").require(mark)
+    mark = ResultStore(url, "run").leave_mark()
+    ResultStore(url, "run").require_mark(mark)
     for other in (str(tmp_path / "other"), "memory://other"):
-        with pytest.raises(InputError, match=re.escape(other) + ".*not there on this node.*every node mounts"):
-            ResultStore(other, "run").require(mark)
+        with pytest.raises(
+            InputError, match=re.escape(other) + ".*not there on this node.*every node mounts"
+        ):
+            ResultStore(other, "run").require_mark(mark)
 
 
 def test_a_full_disk_keeps_its_number_and_names_the_place(tmp_path, monkeypatch):
@@ -187,14 +218,17 @@ def test_a_full_disk_keeps_its_number_and_names_the_place(tmp_path, monkeypatch)
             PermissionError(errno.EACCES, "Permission denied"),
             ".*Permission denied; can this node reach it, may this user",
         ),
-        (RuntimeError("no key\nbody"), "RuntimeError: no key; check the address, and the protocol's own login"),
+        (
+            RuntimeError("no key\nbody"),
+            "RuntimeError: no key; check the address, and the protocol's own login",
+        ),
         (FileNotFoundError("no such bucket"), "is not there; make the bucket or folder first"),
     ],
 )
 def test_failures_name_the_store_and_what_to_do(error, words, monkeypatch):
     monkeypatch.setattr(MemoryFileSystem, "pipe_file", Mock(side_effect=error))
     with pytest.raises((RunError, InputError), match=f"^store memory://gone: {words}"):
-        ResultStore("memory://gone", "run").mark()
+        ResultStore("memory://gone", "run").leave_mark()
 
 
 class Answer(Exception):
@@ -214,12 +248,15 @@ BLIPS = [
 ]
 FOR_GOOD = [
     *(PermissionError(errno.EACCES, "no"), FileNotFoundError(2, "no"), OSError(errno.EROFS, "no")),
-    *(Answer(403), Answer(409), Answer(412)),  # blobs under a policy or a lease, say: our requests have no condition
+    # blobs under a policy or a lease, say: our requests have no condition
+    *(Answer(403), Answer(409), Answer(412)),
 ]
 
 
 @contextmanager
-def failing(monkeypatch, where: object, name: str, error: Exception, times: int = 99) -> Iterator[list[object]]:
+def failing(
+    monkeypatch, where: object, name: str, error: Exception, times: int = 99
+) -> Iterator[list[object]]:
     """Have a function fail so many times; what it was called with."""
     usual, calls = getattr(where, name), []
 
@@ -234,16 +271,21 @@ def failing(monkeypatch, where: object, name: str, error: Exception, times: int 
         yield calls
 
 
-@pytest.mark.parametrize("error", BLIPS, ids=lambda error: f"{type(error).__name__}-{getattr(error, 'errno', '')}")
+@pytest.mark.parametrize(
+    "error", BLIPS, ids=lambda error: f"{type(error).__name__}-{getattr(error, 'errno', '')}"
+)
 def test_a_store_that_fails_for_a_moment_is_asked_again(error, tmp_path, monkeypatch, capsys):
-    steps = [(MemoryFileSystem, "pipe_file", "memory://b/f"), (Path, "write_bytes", str(tmp_path / "store"))]
+    steps = [
+        (MemoryFileSystem, "pipe_file", "memory://b/f"),
+        (Path, "write_bytes", str(tmp_path / "store")),
+    ]
     for where, name, url in steps:
         worker = ResultStore(url, "run", proven=True, retry=StoreRetry(scale=0.01))
         with failing(monkeypatch, where, name, error, 3) as calls:
             worker.put(made())
         assert len(calls) == 3 + 3, "two contents and a record"
     driver = ResultStore("memory://b/f", "run", retry=StoreRetry(scale=0.01))
-    driver.mark()
+    driver.leave_mark()
     with failing(monkeypatch, MemoryFileSystem, "get_file", error, 3):
         driver.fetch(driver.find(TASK), tmp_path / "run")
     assert (tmp_path / "run" / RAW).read_bytes() == FILES[RAW]
@@ -255,20 +297,31 @@ def test_a_store_that_fails_for_a_moment_is_asked_again(error, tmp_path, monkeyp
 @pytest.mark.parametrize("error", FOR_GOOD, ids=repr)
 def test_what_does_not_pass_ends_the_step_at_once(error, monkeypatch):
     store = ResultStore("memory://b/f", "run", proven=True)
-    with failing(monkeypatch, MemoryFileSystem, "cat_file", error) as calls, pytest.raises(Exception) as raised:
+    with (
+        failing(monkeypatch, MemoryFileSystem, "cat_file", error) as calls,
+        pytest.raises(Exception) as raised,
+    ):
         store._get("contents/x")
     assert len(calls) == 1 and (isinstance(raised.value, RunError) or raised.value is error)
 
 
-def test_a_store_that_never_answered_is_a_wrong_address_and_one_that_stays_away_ends_the_run(monkeypatch):
+def test_a_store_that_never_answered_is_a_wrong_address_and_one_that_stays_away_ends_the_run(
+    monkeypatch,
+):
     for error in BLIPS[:-1]:
-        with failing(monkeypatch, MemoryFileSystem, "pipe_file", error) as calls, pytest.raises(RunError):
-            ResultStore("memory://wrong", "run").mark()
+        with (
+            failing(monkeypatch, MemoryFileSystem, "pipe_file", error) as calls,
+            pytest.raises(RunError),
+        ):
+            ResultStore("memory://wrong", "run").leave_mark()
         assert len(calls) == 1
     away = ResultStore("memory://away", "run", proven=True, retry=StoreRetry(longest=5, scale=0.01))
     words = r"^store memory://away: .*Stale file handle.*; can this node reach it"
-    with failing(monkeypatch, MemoryFileSystem, "pipe_file", BLIPS[0]) as calls, pytest.raises(RunError, match=words):
-        away.mark()
+    with (
+        failing(monkeypatch, MemoryFileSystem, "pipe_file", BLIPS[0]) as calls,
+        pytest.raises(RunError, match=words),
+    ):
+        away.leave_mark()
     assert 2 <= len(calls) <= 5
 
 
@@ -288,18 +341,21 @@ def test_a_path_is_absolute_for_workers_elsewhere(tmp_path, monkeypatch):
 
 
 def test_two_nodes_through_huggingface_hubs_file_system(local_hub, repo, tmp_path):
-    """The calls that ``hf://`` gets, on a repository, for the embedded Hub has no buckets: what one node has just
-    written, the other one sees, although it listed the folder before."""
+    """The calls that ``hf://`` gets, on a repository, for the embedded Hub has no buckets: what one
+    node has just written, the other one sees, although it listed the folder before.
+    """
 
     def node() -> ResultStore:
-        files = HfFileSystem(endpoint=local_hub.endpoint, token=local_hub.token, skip_instance_cache=True)
+        files = HfFileSystem(
+            endpoint=local_hub.endpoint, token=local_hub.token, skip_instance_cache=True
+        )
         store = ResultStore(str(tmp_path), "run")
         store._fs, store._root, store._folder = files, f"datasets/{repo}", f"datasets/{repo}/run"
         return store
 
     driver, worker = node(), node()
     assert driver.find(TASK) is None
-    worker.require(driver.mark())
+    worker.require_mark(driver.leave_mark())
     kept = worker.put(made())
     assert driver.find(TASK) == kept
     driver.fetch(kept, tmp_path / "run")

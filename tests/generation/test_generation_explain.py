@@ -8,11 +8,11 @@ import pytest
 from seeded_writer import rows_of
 from typer.testing import CliRunner
 
-from generation import explain
-from generation.pipeline.job import generate
-from hub.contract.recipe import DatasetRecipe, Examples, FewShot, Variant
-from hub.contract.recipe_file import load_recipe
-from hub.errors import InputError, RunError
+from sts_dino.generation import explain
+from sts_dino.generation.pipeline.job import generate
+from sts_dino.hub.contract.recipe import DatasetRecipe, Examples, FewShot, Variant
+from sts_dino.hub.contract.recipe_file import load_recipe
+from sts_dino.hub.errors import InputError, RunError
 
 DEMO = Path("recipes/demo/sts-dino-x2.yaml")
 
@@ -21,7 +21,9 @@ DEMO = Path("recipes/demo/sts-dino-x2.yaml")
 def run(tmp_path_factory) -> Path:
     """A run of the demo's recipe, small and in two shards."""
     folder = tmp_path_factory.mktemp("explain")
-    recipe = load_recipe(DEMO, DatasetRecipe, ["source.limit=4", "shard_size=3", "decoding.batch_size=8"])
+    recipe = load_recipe(
+        DEMO, DatasetRecipe, ["source.limit=4", "shard_size=3", "decoding.batch_size=8"]
+    )
     generate(recipe, folder / "run", "a test")
     return folder / "run"
 
@@ -29,11 +31,11 @@ def run(tmp_path_factory) -> Path:
 def test_every_row_is_written_again_identically_and_its_steps_are_the_formula(run):
     for config in ("raw", "rejected"):
         for row in rows_of(run, config)[:2]:
-            found = explain.explain(run, f"{row['source_id']}/{row['target']}/{row['attempt']}")
+            found = explain.explain_row(run, f"{row['source_id']}/{row['target']}/{row['attempt']}")
             assert found.differences == []
             assert found.row["text2"] == row["text2"] == found.traced == found.regenerated.text
     row = next(row for row in rows_of(run, "raw") if row["target"] == "0")
-    steps = explain.explain(run, f"{row['source_id']}/0/{row['attempt']}").steps
+    steps = explain.explain_row(run, f"{row['source_id']}/0/{row['attempt']}").steps
     assert any(step.delta < 0 and step.alpha < 1 for step in steps)
     for step in steps:
         assert step.delta == pytest.approx(step.own - step.counter)
@@ -48,7 +50,10 @@ def test_the_command_prints_prompts_and_tokens_and_says_identical(run):
     name = f"{row['source_id']}/0/{row['attempt']}"
     result = CliRunner().invoke(explain.app, [str(run), name])
     assert result.exit_code == 0, result.output
-    assert f'completely different topics.\nSentence 1: "{row["text1"]}"\nSentence 2: "' in result.stdout
+    assert (
+        f'completely different topics.\nSentence 1: "{row["text1"]}"\nSentence 2: "'
+        in result.stdout
+    )
     assert f'the same thing.\nSentence 1: "{row["text1"]}"\nSentence 2: "' in result.stdout
     assert "identical" in result.stderr
     machine = json.loads(CliRunner().invoke(explain.app, [str(run), name, "--json"]).stdout)
@@ -58,11 +63,15 @@ def test_the_command_prints_prompts_and_tokens_and_says_identical(run):
 
 def test_control_characters_of_a_model_do_not_reach_the_terminal(run):
     row = rows_of(run, "raw")[0]
-    found = explain.explain(run, f"{row['source_id']}/{row['target']}/{row['attempt']}")
+    found = explain.explain_row(run, f"{row['source_id']}/{row['target']}/{row['attempt']}")
     evil = "\x1b[2J\u202e\x07\r"
     step = found.steps[0].__class__(**{**found.steps[0].__dict__, "token": evil})
     texts = {"text2": evil}
-    shown = str(explain.Explanation(found.row_id, "raw", texts, found.request, [step], evil, found.regenerated))
+    shown = str(
+        explain.Explanation(
+            found.row_id, "raw", texts, found.request, [step], evil, found.regenerated
+        )
+    )
     assert not set(shown) & set(evil) - set("[2J")
 
 
@@ -71,7 +80,10 @@ def test_a_row_that_comes_out_otherwise_is_an_error(run, tmp_path):
     shutil.copytree(run, changed)
     row, path = rows_of(run, "raw")[0], sorted(changed.glob("data/raw/*.parquet"))[0]
     table = pq.read_table(path)
-    forged = [{**entry, "text2": "forged"} if i == 0 else entry for i, entry in enumerate(table.to_pylist())]
+    forged = [
+        {**entry, "text2": "forged"} if i == 0 else entry
+        for i, entry in enumerate(table.to_pylist())
+    ]
     pq.write_table(table.from_pylist(forged, schema=table.schema), path)
     name = f"{row['source_id']}/{row['target']}/{row['attempt']}"
     result = CliRunner().invoke(explain.app, [str(changed), name])
@@ -82,8 +94,16 @@ def test_a_row_that_comes_out_otherwise_is_an_error(run, tmp_path):
 def test_a_label_may_hold_the_separator_and_few_shot_rows_name_their_set():
     renamed = ["labels.0.name=a/b", "labels.1.counter_labels=[]", "labels.2.counter_labels=[]"]
     sts = load_recipe(DEMO, DatasetRecipe, renamed)
-    assert explain.parse_row_id("x/000012/a/b/3", sts) == explain.RowId("x/000012", "a/b", 3, Variant(None, 0))
-    examples = Examples(kind="file", path="x.tsv", labels={"1": "1", "0.5": "2", "0": "3"}, description="", license="")
+    assert explain.parse_row_id("x/000012/a/b/3", sts) == explain.RowId(
+        "x/000012", "a/b", 3, Variant(None, 0)
+    )
+    examples = Examples(
+        kind="file",
+        path="x.tsv",
+        labels={"1": "1", "0.5": "2", "0": "3"},
+        description="",
+        license="",
+    )
     shown = {"few_shot": FewShot(shots=(0, 5), sets=2, examples=examples)}
     few_shot = load_recipe(DEMO, DatasetRecipe).model_copy(update=shown)
     row_id = explain.parse_row_id("000012/0.5/3/5shot-1", few_shot)

@@ -1,4 +1,6 @@
-"""Rows appended to a finished dataset: earlier files stay as they are, interrupted or not; bad input is refused."""
+"""Rows appended to a finished dataset: earlier files stay as they are, interrupted or not; bad
+input is refused.
+"""
 
 import shutil
 from pathlib import Path
@@ -10,22 +12,28 @@ from small_runs import raw_rows, small_recipe, small_run, write_shard
 from test_generation_pipeline_directory import Writes
 from typer.testing import CliRunner
 
-from generation import run as command
-from generation.inputs.prompts import load_prompts
-from generation.pipeline import append as appending
-from generation.pipeline.directory import BaseRun, DatasetRun
-from generation.pipeline.finish import finish
-from generation.pipeline.source_sentences import Scratch, prepare
-from hub.client.publish import checked
-from hub.contract import run_dir
-from hub.contract.recipe import DatasetRecipe
-from hub.contract.recipe_file import load_recipe, resolved
-from hub.contract.run_dir import Manifest
-from hub.errors import InputError, RunError
-from model_cards.render import render, write
+from sts_dino.generation import run as command
+from sts_dino.generation.inputs.prompts import load_prompts
+from sts_dino.generation.pipeline import append as appending
+from sts_dino.generation.pipeline.directory import BaseRun, DatasetRun
+from sts_dino.generation.pipeline.finish import finish
+from sts_dino.generation.pipeline.source_sentences import Scratch, prepare_sentences
+from sts_dino.hub.client.publish import check_run
+from sts_dino.hub.contract import run_dir
+from sts_dino.hub.contract.recipe import DatasetRecipe
+from sts_dino.hub.contract.recipe_file import format_recipe, load_recipe
+from sts_dino.hub.contract.run_dir import Manifest
+from sts_dino.hub.errors import InputError, RunError
+from sts_dino.model_cards.render import render, write
 
 X2 = Path("recipes/demo/sts-dino-x2.yaml")
-SMALL = ["name=grown", "decoding.max_new_tokens=8", "shard_size=4", "decoding.max_attempts=5", "source.columns=[]"]
+SMALL = [
+    "name=grown",
+    "decoding.max_new_tokens=8",
+    "shard_size=4",
+    "decoding.max_attempts=5",
+    "source.columns=[]",
+]
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +68,9 @@ def more(texts: Path) -> list[str]:
 
 def written(lm: Path, directory: Path, *settings: str, append: bool = True) -> Manifest:
     """What the command leaves."""
-    words = [word for setting in [f"model.path={lm}", *SMALL, *settings] for word in ("--set", setting)]
+    words = [
+        word for setting in [f"model.path={lm}", *SMALL, *settings] for word in ("--set", setting)
+    ]
     given = [str(X2), "--out", str(directory), *words, *(["--append"] if append else [])]
     done = CliRunner().invoke(command.app, given, catch_exceptions=True)
     if done.exception and not isinstance(done.exception, SystemExit):
@@ -71,14 +81,23 @@ def written(lm: Path, directory: Path, *settings: str, append: bool = True) -> M
 
 def test_every_earlier_file_stays_and_the_whole_is_counted(finished, whole):
     before, now = run_dir.require_complete(finished), run_dir.require_complete(whole)
-    assert set(before.files) < set(now.files) and checked(whole) == now
+    assert set(before.files) < set(now.files) and check_run(whole) == now
     new = [file.path for file in now.files if file not in before.files]
-    assert all("-v0.2.0-" in path for path in new) and "data/raw/train-v0.2.0-00001-of-00002.parquet" in new
+    assert (
+        all("-v0.2.0-" in path for path in new)
+        and "data/raw/train-v0.2.0-00001-of-00002.parquet" in new
+    )
     for name in ("requested", "kept"):
         assert now.counts[name] > before.counts[name]
-    assert now.counts["sources"] == 16 and now.version == "0.2.0" and now.fingerprint != before.fingerprint
+    assert (
+        now.counts["sources"] == 16
+        and now.version == "0.2.0"
+        and now.fingerprint != before.fingerprint
+    )
     rows = rows_of(whole, "raw")
-    assert {row["source_id"] for row in rows + rows_of(whole, "rejected")} == {f"{n:06d}" for n in range(16)}
+    assert {row["source_id"] for row in rows + rows_of(whole, "rejected")} == {
+        f"{n:06d}" for n in range(16)
+    }
     assert len({(row["source_id"], row["target"], row["attempt"]) for row in rows}) == len(rows)
     assert not (whole / "value.json").exists(), "it was measured of other rows"
     assert not list(whole.parent.glob("grown.appending*"))
@@ -89,24 +108,39 @@ def test_the_card_counts_the_whole_and_tells_what_each_version_brought(finished,
     card = (files["README.md"] + files["DETAILS.md"]).decode()
     manifest = run_dir.require_complete(whole)
     first, second = manifest.provenance["history"]
-    assert (first["source_sentences"], second["source_sentences"]) == (10, 6) and second["command"].endswith("--append")
+    assert (first["source_sentences"], second["source_sentences"]) == (10, 6) and second[
+        "command"
+    ].endswith("--append")
     assert first["rows"]["raw"] + second["rows"]["raw"] == manifest.counts["splits"]["raw"]["train"]
     first["kept"] += 1
     with pytest.raises(InputError, match=r"history\.kept is \d+, but that of the whole is \d+"):
         render(whole, manifest=manifest)
-    assert "From 16 source sentences" in card and "| `v0.2.0` | 6 | " in card and "| `v0.1.0` | 10 | " in card
-    before = shutil.copytree(finished, whole.parent / "card", ignore=shutil.ignore_patterns("value.json"))
+    assert (
+        "From 16 source sentences" in card
+        and "| `v0.2.0` | 6 | " in card
+        and "| `v0.1.0` | 10 | " in card
+    )
+    before = shutil.copytree(
+        finished, whole.parent / "card", ignore=shutil.ignore_patterns("value.json")
+    )
     assert b"Rows were appended" not in render(before)["README.md"]
 
 
-def test_the_same_command_finds_nothing_to_do_and_a_third_version_goes_on_from_the_second(lm, texts, whole, tmp_path):
+def test_the_same_command_finds_nothing_to_do_and_a_third_version_goes_on_from_the_second(
+    lm, texts, whole, tmp_path
+):
     directory = shutil.copytree(whole, tmp_path / "grown")
     for append in (True, False):
-        assert written(lm, directory, *more(texts), append=append) == run_dir.require_complete(whole)
+        assert written(lm, directory, *more(texts), append=append) == run_dir.require_complete(
+            whole
+        )
     assert contents(directory) == contents(whole)
     third = written(lm, directory, f"source.path={texts}", "source.limit=18", "version=0.10.0")
     assert [one["version"] for one in third.provenance["history"]] == ["0.1.0", "0.2.0", "0.10.0"]
-    assert set(run_dir.require_complete(whole).files) < set(third.files) and third.counts["sources"] == 18
+    assert (
+        set(run_dir.require_complete(whole).files) < set(third.files)
+        and third.counts["sources"] == 18
+    )
     write(directory, render(directory))
 
 
@@ -130,10 +164,12 @@ def test_interrupted_anywhere_it_goes_on(place, lm, texts, finished, whole, tmp_
 
     monkeypatch.setattr(owner, name, stops)
     with pytest.raises(KeyboardInterrupt):
-        appending.append(recipe_of(lm, texts), directory, "sts-dino write --append")
+        appending.append_rows(recipe_of(lm, texts), directory, "sts-dino write --append")
     monkeypatch.undo()
     left = run_dir.require_complete(directory)
-    assert left.version == ("0.2.0" if place == "recipe" else "0.1.0") and not run_dir.changed_files(directory, left)
+    assert left.version == (
+        "0.2.0" if place == "recipe" else "0.1.0"
+    ) and not run_dir.find_changed_files(directory, left)
     written(lm, directory, *more(texts))
     found, wanted = contents(directory), contents(whole)
     assert found.pop("manifest.json") and wanted.pop("manifest.json") and found == wanted
@@ -148,44 +184,71 @@ def recipe_of(lm: Path, texts: Path, *settings: str) -> DatasetRecipe:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (["seed=1"], r"grown: seed: 42 there, 1 now, which no append can mix; allowed: source.limit"),
+        (
+            ["seed=1"],
+            r"grown: seed: 42 there, 1 now, which no append can mix; allowed: source.limit",
+        ),
         (["version=0.1.0"], "version: 0.1.0 is not later than 0.1.0, .*raise `version`"),
-        (["source.limit=10"], "has all rows of this recipe: there is nothing to append; raise source.limit"),
+        (
+            ["source.limit=10"],
+            "has all rows of this recipe: there is nothing to append; raise source.limit",
+        ),
     ],
 )
-def test_what_is_no_longer_source_is_refused_by_its_key_before_anything_is_made(settings, said, lm, texts, finished):
+def test_what_is_no_longer_source_is_refused_by_its_key_before_anything_is_made(
+    settings, said, lm, texts, finished
+):
     before = contents(finished.parent)
     with pytest.raises(InputError, match=said):
         written(lm, finished, *more(texts), *settings)
     assert contents(finished.parent) == before
 
 
-def test_another_beginning_of_the_source_is_refused_and_a_corrected_one_goes_on(lm, texts, finished, tmp_path):
-    directory, lines = shutil.copytree(finished, tmp_path / "grown"), texts.read_text().splitlines(keepends=True)
+def test_another_beginning_of_the_source_is_refused_and_a_corrected_one_goes_on(
+    lm, texts, finished, tmp_path
+):
+    directory, lines = (
+        shutil.copytree(finished, tmp_path / "grown"),
+        texts.read_text().splitlines(keepends=True),
+    )
     other = tmp_path / "x1.txt"
     other.write_text("".join([*lines[:4], lines[5], lines[4], *lines[6:]]))
-    with pytest.raises(InputError, match=r"row 000004 is not a source sentence of v0\.1\.0, but is among"):
+    with pytest.raises(
+        InputError, match=r"row 000004 is not a source sentence of v0\.1\.0, but is among"
+    ):
         written(lm, directory, *more(other))
     other.write_text("".join(lines[:10]))
-    with pytest.raises(InputError, match=r"has 10 source sentences, and v0\.1\.0 has 10 already: nothing to append"):
+    with pytest.raises(
+        InputError, match=r"has 10 source sentences, and v0\.1\.0 has 10 already: nothing to append"
+    ):
         written(lm, directory, *more(other))
     other.write_text("".join(lines[:10]) + "A text of a second source.\n" + lines[3])
     manifest = written(lm, directory, *more(other))
-    assert manifest.counts["sources"] == 11 and manifest.counts["sources_skipped"] == {"duplicate": 1}
+    assert manifest.counts["sources"] == 11 and manifest.counts["sources_skipped"] == {
+        "duplicate": 1
+    }
 
 
 def test_what_is_not_finished_locked_or_damaged_is_refused(lm, texts, finished, whole, tmp_path):
     with pytest.raises(InputError, match="is not a run directory"):
         written(lm, tmp_path / "none", *more(texts))
-    with run_dir.locked(finished), pytest.raises(RunError, match="another process is working on this run"):
+    with (
+        run_dir.lock_run(finished),
+        pytest.raises(RunError, match="another process is working on this run"),
+    ):
         written(lm, finished, *more(texts))
-    with pytest.raises(InputError, match=r"source.limit 10 there, 16 now.*--append adds rows to a finished dataset"):
+    with pytest.raises(
+        InputError, match=r"source.limit 10 there, 16 now.*--append adds rows to a finished dataset"
+    ):
         written(lm, finished, *more(texts), append=False)
     directory = shutil.copytree(whole, tmp_path / "grown")
-    (directory / "data/raw/train-v0.2.0-00000-of-00002.parquet").write_bytes(b"")  # one run cannot make it again
+    # one run cannot make it again
+    (directory / "data/raw/train-v0.2.0-00000-of-00002.parquet").write_bytes(b"")
     with pytest.raises(InputError, match=r"take it from the Hub again: .*--append --yes"):
         written(lm, directory, *more(texts), append=False)
-    run_dir.write_manifest(directory, run_dir.read_manifest(directory).model_copy(update={"complete": False}))
+    run_dir.write_manifest(
+        directory, run_dir.read_manifest(directory).model_copy(update={"complete": False})
+    )
     with pytest.raises(InputError, match="the run is not finished"):
         written(lm, directory, *more(texts))
 
@@ -193,26 +256,48 @@ def test_what_is_not_finished_locked_or_damaged_is_refused(lm, texts, finished, 
 def test_numbers_of_source_sentences_go_on_and_a_text_that_is_there_is_a_duplicate(tmp_path):
     recipe = small_recipe("text", source={**small_recipe("text").source.model_dump(), "limit": 9})
     begun = Manifest(kind="dataset", name="t", version="1.0.0", fingerprint="f")
-    first = DatasetRun(tmp_path / "base", recipe, run_dir.begin(tmp_path / "base", begun, resolved(recipe)))
+    first = DatasetRun(
+        tmp_path / "base", recipe, run_dir.begin(tmp_path / "base", begun, format_recipe(recipe))
+    )
     known = [
-        {"source_id": f"{n}", "text": f"“{n + 5}”", "instruction": "gut", "seed": n, "log_prob": 0.0} for n in range(4)
+        {
+            "source_id": f"{n}",
+            "text": f"“{n + 5}”",
+            "instruction": "gut",
+            "seed": n,
+            "log_prob": 0.0,
+        }
+        for n in range(4)
     ]
     first.write_sources([known])
-    first.count(sources=4, sources_rejected={"empty": 1})
+    first.set_counts(sources=4, sources_rejected={"empty": 1})
     base = BaseRun(first.directory, first.manifest)
-    run = DatasetRun(tmp_path / "new", recipe, run_dir.begin(tmp_path / "new", begun, resolved(recipe)), base=base)
-    found = prepare(run, Scratch(run.directory, "key"), Writes(list), load_prompts(recipe))
-    texts = {one.text for block in range(found.blocks) for one in found.block(block)}
+    run = DatasetRun(
+        tmp_path / "new",
+        recipe,
+        run_dir.begin(tmp_path / "new", begun, format_recipe(recipe)),
+        base=base,
+    )
+    found = prepare_sentences(
+        run, Scratch(run.directory, "key"), Writes(list), load_prompts(recipe)
+    )
+    texts = {one.text for block in range(found.blocks) for one in found.read_block(block)}
     assert found.total == len(texts) == 5 and not texts & {one["text"] for one in known}
-    assert min(int(row["source_id"]) for row in run.rows("sources")) == 9  # 5 numbers were asked for, 4 texts are known
+    # 5 numbers were asked for, 4 texts are known
+    assert min(int(row["source_id"]) for row in run.read_rows("sources")) == 9
 
 
 def test_a_text_that_an_earlier_version_has_is_a_duplicate_where_it_may_stand_once(tmp_path):
     recipe = small_recipe("text")
     base = BaseRun(tmp_path / "base", small_run(tmp_path / "base", recipe))
     begun = Manifest(kind="dataset", name=recipe.name, version="1.3.0", fingerprint="f")
-    run = DatasetRun(tmp_path / "new", recipe, run_dir.begin(tmp_path / "new", begun, resolved(recipe)), base=base)
-    for shard in run.shards(2):
+    run = DatasetRun(
+        tmp_path / "new",
+        recipe,
+        run_dir.begin(tmp_path / "new", begun, format_recipe(recipe)),
+        base=base,
+    )
+    for shard in run.list_shards(2):
         write_shard(run, shard, list(raw_rows(recipe, shard)), [])
     finish(run, 2, 60)
     assert run.manifest.counts["kept"] == 0 and not run.manifest.shards("postprocessed")

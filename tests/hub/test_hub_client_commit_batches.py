@@ -1,4 +1,6 @@
-"""A publication in several commits: each is whole, a killed one goes on, and nothing unfinished loads or is tagged."""
+"""A publication in several commits: each is whole, a killed one goes on, and nothing unfinished
+loads or is tagged.
+"""
 
 import json
 import random
@@ -9,13 +11,21 @@ import pytest
 from huggingface_hub import HfApi
 from published_run import files, finished_run, hub_file
 
-from hub.client import plan as batches
-from hub.client.plan import CARD, Content, Remote, compare, facts_digest, read_stamp, stamped
-from hub.client.publish import Options, edits_since, publish, remote_manifest
-from hub.client.repository import Repository
-from hub.client.retry import RetryPolicy
-from hub.contract.run_dir import MANIFEST, RECIPE, File, Manifest
-from hub.errors import RunError
+from sts_dino.hub.client import plan as batches
+from sts_dino.hub.client.plan import (
+    CARD,
+    Content,
+    Remote,
+    add_stamp,
+    find_changes,
+    hash_facts,
+    read_stamp,
+)
+from sts_dino.hub.client.publish import Options, find_edits, publish_run, read_remote_manifest
+from sts_dino.hub.client.repository import Repository
+from sts_dino.hub.client.retry import RetryPolicy
+from sts_dino.hub.contract.run_dir import MANIFEST, RECIPE, File, Manifest
+from sts_dino.hub.errors import RunError
 
 pytest_plugins = ["local_hub"]
 DATASET = {"repo_type": "dataset"}
@@ -23,7 +33,7 @@ DATASET = {"repo_type": "dataset"}
 
 @pytest.fixture(autouse=True)
 def small_commits(monkeypatch):
-    monkeypatch.setattr(batches, "FILES", 6)
+    monkeypatch.setattr(batches, "MOST_FILES_PER_COMMIT", 6)
 
 
 class Branch:
@@ -35,15 +45,19 @@ class Branch:
     @property
     def remote(self) -> Remote:
         entries = {
-            path: SimpleNamespace(path=path, lfs=SimpleNamespace(sha256=Content(content).sha256()))
+            path: SimpleNamespace(path=path, lfs=SimpleNamespace(sha256=Content(content).hash()))
             for path, content in self.contents.items()
         }
         return Remote("0" * 40, entries)
 
-    def apply(self, step: batches.Step) -> None:
+    def apply(self, step: batches.PlannedCommit) -> None:
         """As a Hub does: an operation on something that is not there is refused."""
         for place in step.changes.deleted:
-            gone = [path for path in self.contents if path == place or (place[-1] == "/" and path.startswith(place))]
+            gone = [
+                path
+                for path in self.contents
+                if path == place or (place[-1] == "/" and path.startswith(place))
+            ]
             assert gone, f"{place} is not there"
             for path in gone:
                 del self.contents[path]
@@ -57,13 +71,27 @@ class Branch:
 
 def state(random_: random.Random, card: bool = True) -> tuple[dict[str, bytes], Manifest]:
     """Files of a run, as its manifest names them."""
-    kinds = random_.sample(["data/raw", "data/rejected", "data/postprocessed"], random_.randint(1, 3))
-    data = {f"{kind}/{n:02d}": random_.choice([b"1", b"2"]) for kind in kinds for n in range(random_.randint(0, 12))}
-    entries = tuple(File(path, 1, Content(content).sha256()) for path, content in sorted(data.items()))
-    manifest = Manifest(kind="dataset", name="pairs", version="0.1.0", fingerprint="f", complete=True, files=entries)
+    kinds = random_.sample(
+        ["data/raw", "data/rejected", "data/postprocessed"], random_.randint(1, 3)
+    )
+    data = {
+        f"{kind}/{n:02d}": random_.choice([b"1", b"2"])
+        for kind in kinds
+        for n in range(random_.randint(0, 12))
+    }
+    entries = tuple(
+        File(path, 1, Content(content).hash()) for path, content in sorted(data.items())
+    )
+    manifest = Manifest(
+        kind="dataset", name="pairs", version="0.1.0", fingerprint="f", complete=True, files=entries
+    )
     text = manifest.model_dump_json().encode()
-    words = stamped(f"# {random_.choice('xy')}\n", "acme/pairs", facts_digest(text))
-    beside = {MANIFEST: text, RECIPE: random_.choice([b"a", b"b"]), **({CARD: words.encode()} if card else {})}
+    words = add_stamp(f"# {random_.choice('xy')}\n", "acme/pairs", hash_facts(text))
+    beside = {
+        MANIFEST: text,
+        RECIPE: random_.choice([b"a", b"b"]),
+        **({CARD: words.encode()} if card else {}),
+    }
     return {**data, **beside}, manifest
 
 
@@ -73,23 +101,28 @@ def test_any_state_becomes_any_other_by_commits_that_are_whole(seed):
     before = random_.choice([{}, state(random_)[0], state(random_, card=False)[0]])
     branch, (after, manifest) = Branch(dict(before)), state(random_)
     snapshot = {path: Content(content) for path, content in after.items()}
-    steps = batches.steps(snapshot, branch.remote, manifest, "acme/pairs")
+    steps = batches.plan_commits(snapshot, branch.remote, manifest, "acme/pairs")
     assert bool(steps) == (before != after)
     for step in steps[:-1]:
         branch.apply(step)
-        assert len(step.changes.added) + len(step.changes.replaced) <= batches.FILES
+        assert len(step.changes.added) + len(step.changes.replaced) <= batches.MOST_FILES_PER_COMMIT
         found = Manifest.model_validate_json(branch.contents[MANIFEST])
         assert not found.complete and {file.path for file in found.files} == branch.data
-        assert all(Content(branch.contents[file.path]).sha256() == file.sha256 for file in found.files)
+        assert all(
+            Content(branch.contents[file.path]).hash() == file.sha256 for file in found.files
+        )
         stamp = read_stamp(branch.contents[CARD].decode())
-        assert stamp and stamp.facts == facts_digest(branch.contents[MANIFEST])
+        assert stamp and stamp.facts == hash_facts(branch.contents[MANIFEST])
         assert b"being-published" in branch.contents[CARD]
     for step in steps[-1:]:
         branch.apply(step)
         extra = sum(path in (CARD, MANIFEST, RECIPE) for path in step.changes.replaced)
-        assert len(step.changes.added) + len(step.changes.replaced) - extra <= batches.FILES
+        assert (
+            len(step.changes.added) + len(step.changes.replaced) - extra
+            <= batches.MOST_FILES_PER_COMMIT
+        )
     assert branch.contents == after
-    assert not compare(snapshot, branch.remote)
+    assert not find_changes(snapshot, branch.remote)
 
 
 def history(api: HfApi, repo: str) -> list[str]:
@@ -97,23 +130,27 @@ def history(api: HfApi, repo: str) -> list[str]:
 
 
 def check(api: HfApi, repo: str, version: str) -> list[dict]:
-    """The manifests of all commits; nothing in any of them looks like an edit, and only the last is tagged."""
+    """The manifests of all commits; nothing in any of them looks like an edit, and only the last is
+    tagged.
+    """
     repository, found = Repository(api, repo, "dataset"), []
     for commit in history(api, repo):
-        remote = repository.at(commit)
-        assert edits_since(repository, remote, remote_manifest(repository, remote), {}) == {}
+        remote = repository.get_commit(commit)
+        assert find_edits(repository, remote, read_remote_manifest(repository, remote), {}) == {}
         found.append(json.loads(hub_file(api, repo, MANIFEST, commit)))
         named = {file["path"] for file in found[-1]["files"]}
         assert {path for path in files(api, repo, commit) if path.startswith("data/")} == named
-        assert found[-1]["complete"] == ("being-published" not in hub_file(api, repo, CARD, commit).decode())
-    assert repository.tags()[f"v{version}"] == commit
+        assert found[-1]["complete"] == (
+            "being-published" not in hub_file(api, repo, CARD, commit).decode()
+        )
+    assert repository.list_tags()[f"v{version}"] == commit
     return found
 
 
 @pytest.mark.parametrize("after", [1, 2, 4, 5, 7])
 def test_killed_between_two_commits_it_goes_on(after, tmp_path, hub_api, monkeypatch, capsys):
     directory = finished_run(tmp_path / f"killed-after-{after}", shards=12)
-    repo = publish(hub_api, directory, "acme", yes=True).repo_id
+    repo = publish_run(hub_api, directory, "acme", yes=True).repo_id
     finished_run(directory, version="0.2.0", shards=13, text="other")
     commit, left = Repository.commit, [after]
 
@@ -126,40 +163,50 @@ def test_killed_between_two_commits_it_goes_on(after, tmp_path, hub_api, monkeyp
     monkeypatch.setattr(Repository, "commit", killed)
     if after < 6:  # so many it takes
         with pytest.raises(KeyboardInterrupt):
-            publish(hub_api, directory, "acme", yes=True)
-        assert "v0.2.0" not in Repository(hub_api, repo, "dataset").tags()
+            publish_run(hub_api, directory, "acme", yes=True)
+        assert "v0.2.0" not in Repository(hub_api, repo, "dataset").list_tags()
         left[0] = 100
-    publish(hub_api, directory, "acme", yes=True)
+    publish_run(hub_api, directory, "acme", yes=True)
     assert " of 13 files published" in capsys.readouterr().err
     check(hub_api, repo, "0.2.0")
-    assert files(hub_api, repo) == {str(p.relative_to(directory)) for p in directory.rglob("*") if p.is_file()}
+    assert files(hub_api, repo) == {
+        str(p.relative_to(directory)) for p in directory.rglob("*") if p.is_file()
+    }
 
 
 @pytest.mark.parametrize("number", [1, 3])
-def test_a_person_who_commits_before_a_commit_of_ours_is_not_overwritten(number, tmp_path, hub_api, monkeypatch):
+def test_a_person_who_commits_before_a_commit_of_ours_is_not_overwritten(
+    number, tmp_path, hub_api, monkeypatch
+):
     directory = finished_run(tmp_path / f"edited-before-commit-{number}", shards=12)
-    repo = publish(hub_api, directory, "acme", yes=True).repo_id
+    repo = publish_run(hub_api, directory, "acme", yes=True).repo_id
     finished_run(directory, version="0.2.0", shards=12, text="other")
     commit, begun = Repository.commit, []
 
     def meddled(self, *arguments):
         begun.append(arguments)
         if len(begun) == number:
-            hub_api.upload_file(path_or_fileobj=b"mine", path_in_repo="notes.txt", repo_id=repo, **DATASET)
+            hub_api.upload_file(
+                path_or_fileobj=b"mine", path_in_repo="notes.txt", repo_id=repo, **DATASET
+            )
         return commit(self, *arguments)
 
     monkeypatch.setattr(Repository, "commit", meddled)
-    with pytest.raises(RunError, match=r"changed by hand since it was published: notes.txt \(not ours"):
-        publish(hub_api, directory, "acme", yes=True, options=Options(patience=RetryPolicy(scale=0.001)))
+    with pytest.raises(
+        RunError, match=r"changed by hand since it was published: notes.txt \(not ours"
+    ):
+        publish_run(
+            hub_api, directory, "acme", yes=True, options=Options(patience=RetryPolicy(scale=0.001))
+        )
     assert hub_file(hub_api, repo, "notes.txt") == b"mine"
-    assert "v0.2.0" not in Repository(hub_api, repo, "dataset").tags()
+    assert "v0.2.0" not in Repository(hub_api, repo, "dataset").list_tags()
 
 
 def test_the_script_of_very_many_files_is_cut_anew(tmp_path, hub_api):
     directory = finished_run(tmp_path / "many-with-script", shards=10)
     options = Options(script={f"{directory.name}.py": "print('one')\n"})
-    repo = publish(hub_api, directory, "acme", yes=True, options=options).repo_id
+    repo = publish_run(hub_api, directory, "acme", yes=True, options=options).repo_id
     finished_run(directory, version="0.2.0", shards=11, text="other")
-    publish(hub_api, directory, "acme", yes=True, options=options)
+    publish_run(hub_api, directory, "acme", yes=True, options=options)
     assert files(hub_api, repo, "script") == files(hub_api, repo) | {f"{Path(repo).name}.py"}
-    assert not publish(hub_api, directory, "acme", yes=True, options=options).script
+    assert not publish_run(hub_api, directory, "acme", yes=True, options=options).script

@@ -1,4 +1,6 @@
-"""Which keys of a recipe decide rows or weights: every key is walked, and one that nobody marked decides."""
+"""Which keys of a recipe decide rows or weights: every key is walked, and one that nobody marked
+decides.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,11 +8,11 @@ from typing import Any, get_args
 
 import pytest
 
-from hub.contract import recipe, run_dir
-from hub.contract.recipe import Grades, Strict, Vocabulary
-from hub.contract.recipe_file import fingerprint, load_recipe, resolved
-from hub.contract.run_dir import Manifest, begin, read_manifest
-from hub.errors import InputError
+from sts_dino.hub.contract import recipe, run_dir
+from sts_dino.hub.contract.recipe import Grades, Strict, Vocabulary
+from sts_dino.hub.contract.recipe_file import compute_fingerprint, format_recipe, load_recipe
+from sts_dino.hub.contract.run_dir import Manifest, begin, read_manifest
+from sts_dino.hub.errors import InputError
 
 X2 = Path("recipes/demo/sts-dino-x2.yaml")
 LORA = Path("recipes/models/prompteol-auto-nli-20shot.yaml")
@@ -28,9 +30,17 @@ def whole_model() -> recipe.ModelRecipe:
     """A model recipe with every section; what does not fit together is put in unchecked."""
     found = load_recipe(LORA, recipe.ModelRecipe)
     validation = recipe.ValidationData(repo_id="org/pairs", revision="v1.0.0")
-    sections = {"spans": recipe.Spans(), "grades": Grades(), "guide": found.base}
+    teacher = recipe.Teacher(path="teacher", license="mit")
+    sections = {
+        **{"spans": recipe.Spans(), "grades": Grades(), "guide": found.base},
+        "teacher": teacher,
+    }
     dataset = found.datasets[0].model_copy(update=sections)
-    more = {"slanted_triangular": recipe.SlantedTriangular(), "validation": (validation,), "datasets": (dataset,)}
+    more = {
+        "slanted_triangular": recipe.SlantedTriangular(),
+        "validation": (validation,),
+        "datasets": (dataset,),
+    }
     base = found.base.model_copy(update={"vocabulary": Vocabulary(path="sentences.txt")})
     return found.model_copy(update={**more, "base": base})
 
@@ -49,6 +59,7 @@ BESIDE = {
     "ModelRecipe": {
         *CARD.split(),
         *("base.license", "datasets.license", "datasets.guide.license"),
+        "datasets.teacher.license",
         *("evaluation", "bootstrap_samples", "control"),
     },
 }
@@ -59,7 +70,9 @@ def parts(value: Any) -> list[Any]:
 
 
 def keys(section: Strict, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Paths of all keys and of lists of sections, before what is in them; of several alike, the first one's."""
+    """Paths of all keys and of lists of sections, before what is in them; of several alike, the
+    first one's.
+    """
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
         first = next(iter(parts(value)), None)
@@ -85,10 +98,11 @@ def sections(model: Any) -> set[type[Strict]]:
     return set().union(*(sections(argument) for argument in get_args(model)))
 
 
-@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # the other values are of another type
+# the other values are of another type
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
 @pytest.mark.parametrize("whole", WHOLE, ids=lambda one: type(one).__name__)
 def test_every_key_decides_unless_it_is_marked(whole):
-    named, before = BESIDE[type(whole).__name__], fingerprint(whole, {})
+    named, before = BESIDE[type(whole).__name__], compute_fingerprint(whole, {})
     walked, held = list[str](), {type(whole)}
     for path in keys(whole):
         value: Any = whole
@@ -97,28 +111,55 @@ def test_every_key_decides_unless_it_is_marked(whole):
             held |= {type(part) for part in parts(value) if isinstance(part, Strict)}
         walked.append(".".join(path))
     assert held == sections(type(whole)), "the walk comes to every section"
-    free = {name for name in walked if fingerprint(changed(whole, tuple(name.split("."))), {}) == before}
-    assert {name for name in free if not any(name.startswith(f"{above}.") for above in named)} == named
+    free = {
+        name
+        for name in walked
+        if compute_fingerprint(changed(whole, tuple(name.split("."))), {}) == before
+    }
+    assert {
+        name for name in free if not any(name.startswith(f"{above}.") for above in named)
+    } == named
 
 
 def started(directory: Path, *settings: str) -> Manifest:
     made = load_recipe(X2, recipe.DatasetRecipe, list(settings))
-    now = Manifest(kind="dataset", name=made.name, version=made.version, fingerprint=fingerprint(made, {}))
-    return begin(directory, now, resolved(made))
+    now = Manifest(
+        kind="dataset",
+        name=made.name,
+        version=made.version,
+        fingerprint=compute_fingerprint(made, {}),
+    )
+    return begin(directory, now, format_recipe(made))
 
 
 def test_a_finished_run_takes_a_corrected_recipe_and_its_card_is_stale(tmp_path, capsys):
     first = started(tmp_path / "run")
-    run_dir.write_manifest(tmp_path / "run", first.model_copy(update={"complete": True, "counts": {"kept": 3}}))
-    same = started(tmp_path / "run", "pretty_name=Corrected", "version=0.1.1", "source.description=sentences")
+    run_dir.write_manifest(
+        tmp_path / "run", first.model_copy(update={"complete": True, "counts": {"kept": 3}})
+    )
+    same = started(
+        tmp_path / "run", "pretty_name=Corrected", "version=0.1.1", "source.description=sentences"
+    )
     assert same == read_manifest(tmp_path / "run") and same.complete and same.counts == {"kept": 3}
     assert same.version == "0.1.1" and same.fingerprint == first.fingerprint
-    assert same.recipe_sha256 != first.recipe_sha256 and run_dir.holds_recipe(tmp_path / "run", same)
+    assert same.recipe_sha256 != first.recipe_sha256 and run_dir.has_current_recipe(
+        tmp_path / "run", same
+    )
     assert "pretty_name: Corrected" in (tmp_path / "run" / "recipe.yaml").read_text()
     assert "the card has to be written again" in capsys.readouterr().err
     before = (tmp_path / "run" / "manifest.json").stat().st_mtime_ns
-    assert started(tmp_path / "run", "pretty_name=Corrected", "version=0.1.1", "source.description=sentences") == same
-    assert (tmp_path / "run" / "manifest.json").stat().st_mtime_ns == before and not capsys.readouterr().err
+    assert (
+        started(
+            tmp_path / "run",
+            "pretty_name=Corrected",
+            "version=0.1.1",
+            "source.description=sentences",
+        )
+        == same
+    )
+    assert (
+        tmp_path / "run" / "manifest.json"
+    ).stat().st_mtime_ns == before and not capsys.readouterr().err
     with pytest.raises(InputError, match="holds a run of another recipe"):
         started(tmp_path / "run", "name=other")
 
@@ -126,9 +167,11 @@ def test_a_finished_run_takes_a_corrected_recipe_and_its_card_is_stale(tmp_path,
 def test_a_start_killed_between_manifest_and_recipe_ends_well(tmp_path, monkeypatch):
     started(tmp_path / "run")
     write = run_dir.write_text
-    monkeypatch.setattr(run_dir, "write_text", lambda path, text: path.name != "recipe.yaml" and write(path, text))
+    monkeypatch.setattr(
+        run_dir, "write_text", lambda path, text: path.name != "recipe.yaml" and write(path, text)
+    )
     cut = started(tmp_path / "run", "license=cc0-1.0")
     monkeypatch.undo()
-    assert not run_dir.holds_recipe(tmp_path / "run", cut)
+    assert not run_dir.has_current_recipe(tmp_path / "run", cut)
     again = started(tmp_path / "run", "license=cc0-1.0")
-    assert run_dir.holds_recipe(tmp_path / "run", again)
+    assert run_dir.has_current_recipe(tmp_path / "run", again)

@@ -5,11 +5,11 @@ import sys
 import datasets
 import pytest
 
-from hub.contract import run_dir
-from hub.contract.run_dir import Manifest
-from hub.contract.shards import Parts, read_shard
-from hub.durable import atomic_path, write_text
-from hub.errors import InputError
+from sts_dino.hub.contract import run_dir
+from sts_dino.hub.contract.run_dir import Manifest
+from sts_dino.hub.contract.shards import Parts, read_shard
+from sts_dino.hub.durable import write_atomically, write_text
+from sts_dino.hub.errors import InputError
 
 
 def manifest(fingerprint: str = "f") -> Manifest:
@@ -21,7 +21,7 @@ def test_begin_starts_resumes_and_drops_damaged_files(tmp_path):
     started = run_dir.begin(directory, manifest(), "recipe")
     write_text(directory / "a.txt", "one")
     write_text(directory / "b.txt", "two")
-    files = [run_dir.describe(directory, name) for name in ("a.txt", "b.txt")]
+    files = [run_dir.describe_file(directory, name) for name in ("a.txt", "b.txt")]
     run_dir.write_manifest(directory, started.with_files(files, complete=True))
     assert run_dir.begin(directory, manifest(), "recipe").complete
     (directory / "a.txt").write_text("changed")
@@ -32,10 +32,14 @@ def test_begin_starts_resumes_and_drops_damaged_files(tmp_path):
 
 
 def test_begin_refuses_what_is_not_its_run(tmp_path):
-    run_dir.begin(tmp_path / "run", manifest().model_copy(update={"inputs": {"b.tsv": "1"}}), "recipe")
+    run_dir.begin(
+        tmp_path / "run", manifest().model_copy(update={"inputs": {"b.tsv": "1"}}), "recipe"
+    )
     write_text(tmp_path / "run" / "a.txt", "work, though no manifest names it yet")
     other = manifest("other").model_copy(update={"inputs": {"b.tsv": "2"}})
-    with pytest.raises(InputError, match=r"of another recipe or of other inputs \(x v0.1.0; b.tsv has changed\)"):
+    with pytest.raises(
+        InputError, match=r"of another recipe or of other inputs \(x v0.1.0; b.tsv has changed\)"
+    ):
         run_dir.begin(tmp_path / "run", other, "recipe")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("precious")
@@ -60,10 +64,12 @@ def test_an_unfinished_run_goes_on_under_its_own_versions_only(tmp_path):
     later = manifest().model_copy(update={"versions": {"torch": "2.14.0", "code": "a"}})
     started = run_dir.begin(tmp_path / "run", begun, "recipe")
     run_dir.begin(tmp_path / "run", begun, "recipe")
-    with pytest.raises(InputError, match=r"begun by other versions \(torch 2.13.0, now 2.14.0\); go back"):
+    with pytest.raises(
+        InputError, match=r"begun by other versions \(torch 2.13.0, now 2.14.0\); go back"
+    ):
         run_dir.begin(tmp_path / "run", later, "recipe")
     write_text(tmp_path / "run" / "a.txt", "one")
-    files = [run_dir.describe(tmp_path / "run", "a.txt")]
+    files = [run_dir.describe_file(tmp_path / "run", "a.txt")]
     run_dir.write_manifest(tmp_path / "run", started.with_files(files, complete=True))
     assert run_dir.begin(tmp_path / "run", later, "recipe").versions == begun.versions
     (tmp_path / "run" / "a.txt").unlink()
@@ -74,13 +80,13 @@ def test_an_unfinished_run_goes_on_under_its_own_versions_only(tmp_path):
 CONTENDER = """
 import sys
 from pathlib import Path
-from hub.contract import run_dir
-from hub.errors import RunError
+from sts_dino.hub.contract import run_dir
+from sts_dino.hub.errors import RunError
 
 folder, held = Path(sys.argv[1]), 0
 while held < 60:
     try:
-        with run_dir.locked(folder / "run"):
+        with run_dir.lock_run(folder / "run"):
             (folder / "alone").touch(exist_ok=False)  # fails when another process is in here, too
             (folder / "alone").unlink()
             held += 1
@@ -92,7 +98,9 @@ while held < 60:
 @pytest.mark.slow("kills a run again and again, to the same bytes")
 def test_a_lock_whose_file_goes_is_never_held_twice(tmp_path):
     command = [sys.executable, "-c", CONTENDER, str(tmp_path)]
-    contenders = [subprocess.Popen(command, env={**os.environ, "PYTHONPATH": "."}) for _ in range(3)]
+    contenders = [
+        subprocess.Popen(command, env={**os.environ, "PYTHONPATH": "."}) for _ in range(3)
+    ]
     assert [one.wait(300) for one in contenders] == [0, 0, 0]
     assert list(tmp_path.iterdir()) == []
 
@@ -100,14 +108,14 @@ def test_a_lock_whose_file_goes_is_never_held_twice(tmp_path):
 def test_atomic_path_leaves_the_old_file_when_writing_fails(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("old")
-    with pytest.raises(ZeroDivisionError), atomic_path(path) as temporary:
+    with pytest.raises(ZeroDivisionError), write_atomically(path) as temporary:
         temporary.write_text("half")
         raise ZeroDivisionError
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
 def test_parts_are_named_when_their_number_is_known(tmp_path, monkeypatch):
-    monkeypatch.setattr("hub.contract.shards.ROW_GROUP", 3)
+    monkeypatch.setattr("sts_dino.hub.contract.shards.ROW_GROUP_ROWS", 3)
     features = datasets.Features({"text": datasets.Value("string")})
     for directory, steps in ((tmp_path / "a", (1, 8, 5)), (tmp_path / "b", (14,))):
         parts, rows = Parts(directory, "c", "train", features, rows_per_file=6), iter(range(14))
@@ -116,5 +124,10 @@ def test_parts_are_named_when_their_number_is_known(tmp_path, monkeypatch):
         assert not list(directory.rglob("*.parquet"))
         names = [f"data/c/train-0000{i}-of-00003.parquet" for i in range(3)]
         assert parts.finish() == list(zip(names, (6, 6, 2), strict=True))
-        assert [row["text"] for name in names for row in read_shard(directory / name)] == [str(i) for i in range(14)]
-    assert all((tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes() for name in names)
+        assert [row["text"] for name in names for row in read_shard(directory / name)] == [
+            str(i) for i in range(14)
+        ]
+    assert all(
+        (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+        for name in names
+    )

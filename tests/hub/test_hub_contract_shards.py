@@ -1,4 +1,6 @@
-"""The published form of rows: zstd parquet, an explicit schema, row groups that the Hub's viewer can read."""
+"""The published form of rows: zstd parquet, an explicit schema, row groups that the Hub's viewer
+can read.
+"""
 
 from pathlib import Path
 
@@ -8,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from small_runs import FORMS, small_recipe, small_run
 
-from hub.contract import shards
-from hub.contract.recipe import config_features
-from hub.contract.shards import Parts, read_shard, write_shard
+from sts_dino.hub.contract import shards
+from sts_dino.hub.contract.recipe import build_config_features
+from sts_dino.hub.contract.shards import Parts, read_shard, write_shard
 
 TEXTS = datasets.Features({"text": datasets.Value("string"), "number": datasets.Value("int32")})
 
@@ -29,7 +31,7 @@ def test_files_are_zstd_with_the_whole_schema_written_in_them(tmp_path, form):
     manifest = small_run(tmp_path / "run", recipe)
     for file in manifest.files:
         parquet = pq.ParquetFile(tmp_path / "run" / file.path)
-        wanted = config_features(str(file.config), recipe)
+        wanted = build_config_features(str(file.config), recipe)
         assert parquet.schema_arrow.equals(wanted.arrow_schema, check_metadata=True)
         group = parquet.metadata.row_group(0)
         assert {group.column(index).compression for index in range(group.num_columns)} == {"ZSTD"}
@@ -37,10 +39,15 @@ def test_files_are_zstd_with_the_whole_schema_written_in_them(tmp_path, form):
 
 
 def test_groups_keep_to_the_grid_whatever_their_texts(tmp_path, monkeypatch):
-    """Bytes do not depend on how many rows a writer holds; a row beyond the limit is a group of its own."""
-    monkeypatch.setattr(shards, "ROW_GROUP", 8)
+    """Bytes do not depend on how many rows a writer holds; a row beyond the limit is a group of its
+    own.
+    """
+    monkeypatch.setattr(shards, "ROW_GROUP_ROWS", 8)
     monkeypatch.setattr(shards, "ROW_GROUP_BYTES", 1_000)
-    rows = [{"text": "x" * {9: 600, 17: 2000}.get(number, 100), "number": number} for number in range(27)]
+    rows = [
+        {"text": "x" * {9: 600, 17: 2000}.get(number, 100), "number": number}
+        for number in range(27)
+    ]
     write_shard(tmp_path / "a.parquet", rows, TEXTS)
     parts = Parts(tmp_path, "c", "train", TEXTS, None)
     for row in rows:

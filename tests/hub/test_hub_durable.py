@@ -1,4 +1,4 @@
-"""What a power cut would leave: every name that was made is in a folder that was synced after it."""
+"""A power cut leaves each new file: its name is in a folder that was synced after it."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -6,32 +6,35 @@ from pathlib import Path
 
 import pytest
 
-from generation.backends.dialects import Answer
-from generation.backends.dialects import AnswerCache as Answers
-from generation.inputs.sources import SourceSentence
-from generation.pipeline.directory import append_line
-from generation.pipeline.source_sentences import Scratch
-from generation.pipeline.tasks import TaskResult
-from hub.contract import run_dir
-from hub.contract.published_paths import remembered
-from hub.contract.recipe_file import read_yaml
-from hub.contract.results import read_json
-from hub.contract.run_dir import Manifest
-from hub.durable import WORK, rename_folder, sha256_file, write_text
-from hub.errors import InputError
-from training.loop.finish import move_into_place
+from sts_dino.generation.backends.dialects import Answer
+from sts_dino.generation.inputs.sources import SourceSentence
+from sts_dino.generation.pipeline.directory import append_line
+from sts_dino.generation.pipeline.source_sentences import Scratch
+from sts_dino.generation.pipeline.tasks import TaskResult
+from sts_dino.hub.contract import run_dir
+from sts_dino.hub.contract.published_paths import read_input_places
+from sts_dino.hub.contract.recipe_file import read_yaml
+from sts_dino.hub.contract.results import read_json
+from sts_dino.hub.contract.run_dir import Manifest
+from sts_dino.hub.durable import UNFINISHED_SUFFIXES, hash_file, rename_folder, write_text
+from sts_dino.hub.errors import InputError
+from sts_dino.training.loop.files import move_into_place
 
 MANIFEST = Manifest(kind="dataset", name="x", version="1.0.0", fingerprint="f")
 
 
 @pytest.fixture
 def lost(tmp_path, monkeypatch) -> Iterator[Callable[[], set[str]]]:
-    """The names below the folder that a power cut would take: those that were not there at their folder's last sync."""
+    """The names below the folder that a power cut would take: those that were not there at their
+    folder's last sync.
+    """
     kept, fsync = dict[int, set[str]](), os.fsync  # by inode: a file keeps it when it is renamed
 
     def noted(handle: int) -> None:
         path = Path(f"/proc/self/fd/{handle}")
-        kept[os.fstat(handle).st_ino] = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
+        kept[os.fstat(handle).st_ino] = (
+            {entry.name for entry in path.iterdir()} if path.is_dir() else set()
+        )
         fsync(handle)
 
     monkeypatch.setattr(os, "fsync", noted)
@@ -61,12 +64,21 @@ def test_a_run_directory_and_its_journal_are_there_with_their_first_entries(lost
     assert not lost()
     journal.unlink()
     append_line(journal, record)
-    assert not lost() and TaskResult.read(journal.read_bytes()) == record
-    with run_dir.locked(run):
+    assert not lost() and TaskResult.from_line(journal.read_bytes()) == record
+    with run_dir.lock_run(run):
         run_dir.begin(run, MANIFEST, "recipe")
     write_text(run / "data" / "raw" / "file", "rows")
-    Scratch(run, "key").keep([SourceSentence(source_id="0", text="a")], 1, {})
-    Answers(tmp_path / "runs" / "x.answers.sqlite").add(b"key", Answer("text", "stop", 1, 1, None))  # it was paid for
+    Scratch(run, "key").store_sentences([SourceSentence(source_id="0", text="a")], 1, {})
+    assert not lost()
+
+
+def test_an_answer_that_was_paid_for_is_there(lost, tmp_path):
+    pytest.importorskip("openai", reason="the extra openai is not installed")
+    from sts_dino.generation.backends.openai_server import AnswerCache
+
+    AnswerCache(tmp_path / "runs" / "x.answers.sqlite").add(
+        b"key", Answer("text", "stop", 1, 1, None)
+    )
     assert not lost()
 
 
@@ -82,12 +94,15 @@ def test_a_folder_that_others_filled_is_there_with_its_files(lost, tmp_path):
     ("name", "read"),
     [
         ("run/manifest.json", lambda path: run_dir.read_manifest(path.parent)),
-        ("run/results.json", lambda path: read_json(Manifest, path, "not results", "make them again")),
+        (
+            "run/results.json",
+            lambda path: read_json(Manifest, path, "not results", "make them again"),
+        ),
         ("recipe.yaml", read_yaml),
-        ("run.places.json", lambda path: remembered(path.with_name("run"))),
+        ("run.places.json", lambda path: read_input_places(path.with_name("run"))),
         ("run.scratch/notes.json", lambda path: Scratch(path.parents[1] / "run", "key")),
         ("journal.jsonl", lambda path: append_line(path, TaskResult(key="a"))),
-        ("input.tsv", sha256_file),
+        ("input.tsv", hash_file),
     ],
 )
 def test_a_pipe_in_a_files_place_is_refused_before_it_is_waited_for(tmp_path, name, read):
@@ -98,9 +113,12 @@ def test_a_pipe_in_a_files_place_is_refused_before_it_is_waited_for(tmp_path, na
         read(path)
 
 
-@pytest.mark.parametrize("ending", WORK)
+@pytest.mark.parametrize("ending", UNFINISHED_SUFFIXES)
 def test_a_work_folder_that_is_a_link_is_refused_before_work_begins(tmp_path, ending):
     (tmp_path / "others").mkdir()
     (tmp_path / f"run.{ending}").symlink_to("others")
-    with pytest.raises(InputError, match=f"run.{ending}: is a symbolic link"), run_dir.locked(tmp_path / "run"):
+    with (
+        pytest.raises(InputError, match=f"run.{ending}: is a symbolic link"),
+        run_dir.lock_run(tmp_path / "run"),
+    ):
         pass

@@ -1,7 +1,9 @@
-"""Publishing to a Hub that fails at every kind of request, by processes that are killed at any moment.
+"""Publishing to a Hub that fails at every kind of request, by processes that are killed at any
+moment.
 
-A dataset grows, is published while it grows, and is released. However often that is disturbed, every commit loads with
-the counts that it states, and the end is the one of an undisturbed run, bit for bit.
+A dataset grows, is published while it grows, and is released. However often that is disturbed,
+every commit loads with the counts that it states, and the end is the one of an undisturbed run, bit
+for bit.
 """
 
 import os
@@ -20,15 +22,16 @@ from growth import RECIPE_FILE, Growth, record
 from huggingface_hub import HfApi
 from small_runs import random_run
 
-from hub.contract.run_dir import read_manifest
 from hub_server.faults import EVERY
-from model_cards import render
+from sts_dino.hub.contract.run_dir import read_manifest
+from sts_dino.model_cards import render
 
 pytestmark = pytest.mark.slow("publishes among planted faults and kills, to the same bytes")
 
 NAME = RECIPE_FILE.stem
 REPO, LARGE = f"acme/{NAME}", "demo/random-run"
-SEEDS, RUNS = 12 if os.getenv("STS_DINO_ALL_PAIRS") else 4, 9  # about thirty processes, or a hundred
+# about thirty processes, or a hundred
+SEEDS, RUNS = 12 if os.getenv("STS_DINO_ALL_PAIRS") else 4, 9
 SHARE = 0.06  # of the requests is struck
 
 
@@ -36,9 +39,14 @@ class World:
     """The faulty Hub, and what publishes to it."""
 
     def __init__(self, folder: Path, growth: Growth, xet: bool = False):
-        self.growth, self.faulty = growth, FaultyHub(folder / "faulty", orgs=["acme"], part_bytes=1 << 16)
+        self.growth, self.faulty = (
+            growth,
+            FaultyHub(folder / "faulty", orgs=["acme"], part_bytes=1 << 16),
+        )
         hub = self.faulty.hub
-        environment = hub.client_environment(folder / "home") | {"HF_HUB_DISABLE_XET": "0" if xet else "1"}
+        environment = hub.client_environment(folder / "home") | {
+            "HF_HUB_DISABLE_XET": "0" if xet else "1"
+        }
         environment["HF_XET_CLIENT_RETRY_BASE_DELAY"] = "10ms"
         self.launcher = Launcher(environment, folder / "said")
         self.api = HfApi(endpoint=hub.endpoint, token=hub.token)
@@ -50,7 +58,9 @@ class World:
 
 
 class Disturbed:
-    """A release under way: the run directory, played forward as the publisher looks on, and the runs so far."""
+    """A release under way: the run directory, played forward as the publisher looks on, and the
+    runs so far.
+    """
 
     def __init__(self, world: World, artifacts: Path, random_: random.Random):
         self.world, self.artifacts, self.random = world, artifacts, random_
@@ -64,12 +74,19 @@ class Disturbed:
         started = self.artifacts / "datasets" / STARTED
         started.unlink(missing_ok=True)
         self.step = -1
-        world.faulty.plan(seed=seed, share=share, once=once, slow_seconds=self.random.choice([0.05, 1.2 * TIMEOUT]))
+        world.faulty.plan(
+            seed=seed,
+            share=share,
+            once=once,
+            slow_seconds=self.random.choice([0.05, 1.2 * TIMEOUT]),
+        )
         running = world.launcher.start("command", "release", world.growth.words(self.artifacts))
         code = self._watch(running, started, kill_after, 0.01 if share else 0.002)
         world.faulty.plan(share=0.0)
         said = running.said()
-        assert code in (0, -9) and "Traceback" not in said and "warning: not published" not in said, said
+        assert (
+            code in (0, -9) and "Traceback" not in said and "warning: not published" not in said
+        ), said
         return code
 
     def _watch(self, running: Running, started: Path, kill_after: int | None, hurry: float) -> int:
@@ -97,7 +114,9 @@ class Disturbed:
             manifest = read_manifest(self.directory)
             there = {file.path for file in manifest.files} if manifest else set()
             steps = range(len(growth))
-            self.step = next(i for i in steps if there <= {file.path for file in growth.manifest(i).files})
+            self.step = next(
+                i for i in steps if there <= {file.path for file in growth.manifest(i).files}
+            )
             if manifest and manifest.complete:
                 self.step = len(growth) - 1
         elif self.step < len(growth) - 1:
@@ -105,11 +124,16 @@ class Disturbed:
         growth.lay(self.directory, self.step)
 
     def check_commits(self) -> None:
-        """Every commit of main loads as it says, none is empty or loses a shard, and a tag stays where it is."""
+        """Every commit of main loads as it says, none is empty or loses a shard, and a tag stays
+        where it is.
+        """
         if not self.world.api.repo_exists(REPO, **DATASET):
             return
         self.world.history.check()
-        tags = {tag.name: tag.target_commit for tag in self.world.api.list_repo_refs(REPO, **DATASET).tags}
+        tags = {
+            tag.name: tag.target_commit
+            for tag in self.world.api.list_repo_refs(REPO, **DATASET).tags
+        }
         assert set(tags) <= {"v0.1.0"} and self.tag in (None, tags.get("v0.1.0"))
         self.tag = tags.get("v0.1.0")
 
@@ -135,7 +159,9 @@ def undisturbed(world, tmp_path_factory) -> dict[str, dict[str, str]]:
     end = world.history.end()
     assert set(end) == {"refs/heads/main", "refs/heads/script", "refs/tags/v0.1.0"}
     assert end["refs/heads/main"] == end["refs/tags/v0.1.0"]
-    assert len(world.api.list_repo_commits(REPO, **DATASET)) > 3, "it was not published while it grew"
+    assert len(world.api.list_repo_commits(REPO, **DATASET)) > 3, (
+        "it was not published while it grew"
+    )
     world.api.delete_repo(REPO, **DATASET)
     return end
 
@@ -163,15 +189,23 @@ def test_every_kind_of_request_meets_every_fault(xet, growth, tmp_path):
     directory = random_run(tmp_path / "random-run")  # large enough to be uploaded in parts
     render.write(directory, render.render(directory, LARGE))
     with closing(World(tmp_path, growth, xet)) as world:
-        assert Disturbed(world, tmp_path / "calm", random.Random(0)).run(share=0.0, kill_after=None) == 0
+        assert (
+            Disturbed(world, tmp_path / "calm", random.Random(0)).run(share=0.0, kill_after=None)
+            == 0
+        )
         grown, large = world.faulty.answered(), History(world.api, LARGE, tmp_path / "large")
         publish(world, directory)
         asked = world.faulty.answered()
-        assert {"xet.put_xorb", "xet.put_shard"} <= set(asked) if xet else {"lfs.complete", "lfs.put"} <= set(asked)
+        assert (
+            {"xet.put_xorb", "xet.put_shard"} <= set(asked)
+            if xet
+            else {"lfs.complete", "lfs.put"} <= set(asked)
+        )
         end, large_end = world.history.end(), large.end()
         missing = {(kind, fault) for kind in asked for fault in EVERY}
         for number in range(12):
-            if any(asked[kind] == grown[kind] for kind, _ in missing):  # only a growing run sends such requests
+            # only a growing run sends such requests
+            if any(asked[kind] == grown[kind] for kind, _ in missing):
                 world.api.delete_repo(REPO, **DATASET)
                 release = Disturbed(world, tmp_path / str(number), random.Random(number))
                 assert release.run(share=1.0, kill_after=None, once=True) == 0
@@ -181,7 +215,9 @@ def test_every_kind_of_request_meets_every_fault(xet, growth, tmp_path):
             publish(world, directory, seed=number, share=1.0, once=True, slow_seconds=1.2 * TIMEOUT)
             assert large.end() == large_end
             met = world.faulty.injected()
-            missing -= {(kind, fault) for kind, fault in missing if met[kind, fault.kind, fault.when]}
+            missing -= {
+                (kind, fault) for kind, fault in missing if met[kind, fault.kind, fault.when]
+            }
             if not missing:
                 return
         raise AssertionError(f"never happened: {sorted(missing)}")

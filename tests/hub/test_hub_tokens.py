@@ -1,4 +1,6 @@
-"""Tokens stay where they belong: a session that goes well and wrong in every way, and a search of all it wrote."""
+"""Tokens stay where they belong: a session that goes well and wrong in every way, and a search of
+all it wrote.
+"""
 
 import base64
 import re
@@ -22,15 +24,24 @@ XET_TOKEN = re.compile(rb"\b1\d{9}-[0-9a-f]{64}\b")
 
 
 def forms(token: str) -> list[bytes]:
-    """The token and what base64 makes of it at any position, as in the header of basic authentication."""
-    encoded = [base64.b64encode(b"x" * shift + token.encode())[4 if shift else 0 : -4] for shift in range(3)]
+    """The token and what base64 makes of it at any position, as in the header of basic
+    authentication.
+    """
+    encoded = [
+        base64.b64encode(b"x" * shift + token.encode())[4 if shift else 0 : -4]
+        for shift in range(3)
+    ]
     return [token.encode(), *encoded]
 
 
 def content(path: Path) -> bytes:
     """A file's bytes; of a parquet file, its unpacked values too."""
     raw = path.read_bytes()
-    return raw + str(pq.read_table(path).to_pylist()).encode() if raw[:4] == raw[-4:] == b"PAR1" else raw
+    return (
+        raw + str(pq.read_table(path).to_pylist()).encode()
+        if raw[:4] == raw[-4:] == b"PAR1"
+        else raw
+    )
 
 
 def holding(folder: Path, token: str) -> set[Path]:
@@ -42,7 +53,9 @@ def holding(folder: Path, token: str) -> set[Path]:
 def test_the_search_finds_a_token_in_any_form(tmp_path):
     token = "hf_" + secrets.token_hex(17)
     for shift in range(3):
-        (tmp_path / str(shift)).write_bytes(b"basic " + base64.b64encode(b"u" * shift + b":" + token.encode() + b"!"))
+        (tmp_path / str(shift)).write_bytes(
+            b"basic " + base64.b64encode(b"u" * shift + b":" + token.encode() + b"!")
+        )
     (tmp_path / "plain").write_text(f"a {token} b")
     (tmp_path / "none").write_text(token[:-1])
     assert {path.name for path in holding(tmp_path, token)} == {"0", "1", "2", "plain"}
@@ -60,7 +73,8 @@ class Session:
             "alice": mint(self.hub, "alice", "write"),
             "wrong": "hf_" + secrets.token_hex(17),
         }
-        patch.setenv("HF_TOKEN", self.tokens["write"])  # the generator runs with it in its environment
+        # the generator runs with it in its environment
+        patch.setenv("HF_TOKEN", self.tokens["write"])
         self.growth = record(folder / "once")
         environment = self.hub.client_environment(folder / "home") | {"HF_HUB_DISABLE_XET": "0"}
         environment["HF_XET_CLIENT_RETRY_BASE_DELAY"] = "10ms"
@@ -72,7 +86,9 @@ class Session:
         self.hub.stop()
 
     def publish(self, who: str, *broken: str) -> tuple[int, str]:
-        """The command for a finished run, by somebody: exit code, and all it said with every logger at work."""
+        """The command for a finished run, by somebody: exit code, and all it said with every logger
+        at work.
+        """
         words = [str(self.run_directory), "--org", "acme", "--yes"]
         running = self.launcher.start("talkative", self.tokens[who], broken, "publish", words)
         return running.code(), running.said()
@@ -82,7 +98,14 @@ class Session:
         shutil.rmtree(self.run_directory, ignore_errors=True)
         started = self.run_directory.parent / STARTED
         started.unlink(missing_ok=True)
-        words = [str(RECIPE_FILE), "--org", "acme", "--yes", "--artifacts", str(self.folder / "artifacts")]
+        words = [
+            str(RECIPE_FILE),
+            "--org",
+            "acme",
+            "--yes",
+            "--artifacts",
+            str(self.folder / "artifacts"),
+        ]
         for setting in (f"model.path={self.folder / 'once' / 'lm'}", *SMALL):
             words += ["--set", setting]
         running = self.launcher.start("talkative", self.tokens[who], broken, "release", words)
@@ -105,16 +128,24 @@ def session(tmp_path_factory) -> Iterator[Session]:
 
 
 def refused(session: Session) -> None:
-    """Tokens that may not: refused in one line, and with a traceback when the wording of the refusal fails."""
-    for who, code, words in (("wrong", 1, "401"), ("read", 1, "may only read"), ("alice", 2, "allowed: alice")):
+    """Tokens that may not: refused in one line, and with a traceback when the wording of the
+    refusal fails.
+    """
+    for who, code, words in (
+        ("wrong", 1, "401"),
+        ("read", 1, "may only read"),
+        ("alice", 2, "allowed: alice"),
+    ):
         found, said = session.release(who)
         assert found == code and words in said and "Traceback" not in said, said
-    code, said = session.release("wrong", "hub.client.connection.in_words")
+    code, said = session.release("wrong", "sts_dino.hub.client.connection.convert_error")
     assert code == 1 and said.count("Traceback") > 1 and "During handling" in said, said
 
 
 def published_among_faults(session: Session) -> None:
-    """Growing, released and published again, through every fault; also with an exception that nobody expects."""
+    """Growing, released and published again, through every fault; also with an exception that
+    nobody expects.
+    """
     api = HfApi(endpoint=session.hub.endpoint, token=session.tokens["write"])
     for kind in KINDS:
         session.faulty.plan(share=0.0)
@@ -126,7 +157,7 @@ def published_among_faults(session: Session) -> None:
     assert "xet.put_shard" in session.faulty.answered()
     assert session.publish("write")[0] == 0
     for who in ("write", "read"):
-        code, said = session.publish(who, "hub.client.publish.compare")
+        code, said = session.publish(who, "sts_dino.hub.client.publish.find_changes")
         assert code == 1 and "Traceback" in said, said
     card = session.run_directory / "README.md"
     card.write_text(card.read_text() + "edited\n")
@@ -150,7 +181,24 @@ def test_tokens_are_in_their_own_files_and_nowhere_else(session):
     failed_inside(session)
     root, folder = session.hub.root, session.folder
     names = {path.name for path in folder.rglob("*")}
-    assert {"server.log", "hub.sqlite", "README.md", "manifest.json", "0001-talkative.txt", "blobs", "xet"} <= names
-    homes = {"write": {root / "token"}, "read": {root / "token_read"}, "alice": set((root / "tokens").iterdir())}
-    assert {who: holding(folder, token) for who, token in session.tokens.items()} == {**homes, "wrong": set()}
-    assert not [path for path in folder.rglob("*") if path.is_file() and XET_TOKEN.search(path.read_bytes())]
+    assert {
+        "server.log",
+        "hub.sqlite",
+        "README.md",
+        "manifest.json",
+        "0001-talkative.txt",
+        "blobs",
+        "xet",
+    } <= names
+    homes = {
+        "write": {root / "token"},
+        "read": {root / "token_read"},
+        "alice": set((root / "tokens").iterdir()),
+    }
+    assert {who: holding(folder, token) for who, token in session.tokens.items()} == {
+        **homes,
+        "wrong": set(),
+    }
+    assert not [
+        path for path in folder.rglob("*") if path.is_file() and XET_TOKEN.search(path.read_bytes())
+    ]

@@ -1,4 +1,6 @@
-"""The dataset card: it loads at every commit, its numbers follow from the files, no text reaches its structure."""
+"""The dataset card: it loads at every commit, its numbers follow from the files, no text reaches
+its structure.
+"""
 
 import json
 import shutil
@@ -11,32 +13,57 @@ import datasets
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from card_runs import FEW_SHOT, card_of, dataset_recipe, dataset_run, edit, front, table_with, text_of
+from card_runs import (
+    FEW_SHOT,
+    card_of,
+    dataset_recipe,
+    dataset_run,
+    edit,
+    front,
+    table_with,
+    text_of,
+)
 from huggingface_hub import DatasetCard
 from markdown_it import MarkdownIt
 from small_runs import BLOCKS, PROVENANCE, SIZE, raw_rows, small_recipe, small_run, write_shard
 from test_hub_untrusted import HOSTILE
 
-from generation.pipeline.directory import DatasetRun
-from generation.pipeline.finish import finish
-from generation.rows.counts import TextLength
-from hub.client.plan import Stamp, facts_digest, read_stamp
-from hub.contract import run_dir
-from hub.contract import shards as hub_shards
-from hub.contract.recipe import DatasetRecipe, config_features
-from hub.contract.recipe_file import load_recipe, resolved
-from hub.contract.run_dir import MANIFEST, RECIPE, Manifest, describe, read_manifest, write_manifest
-from hub.contract.schema import base_config
-from hub.durable import write_text
-from hub.errors import InputError
-from model_cards.dataset_card import GENERATORS, NOTES, config_note, quantile
-from model_cards.provenance import change_table
-from model_cards.render import render, write
-from model_cards.rows import rows_by_label
+from sts_dino.generation.pipeline.directory import DatasetRun
+from sts_dino.generation.pipeline.finish import TextLength, finish
+from sts_dino.hub.client.plan import Stamp, hash_facts, read_stamp
+from sts_dino.hub.contract import run_dir
+from sts_dino.hub.contract import shards as hub_shards
+from sts_dino.hub.contract.recipe import DatasetRecipe, build_config_features
+from sts_dino.hub.contract.recipe_file import format_recipe, load_recipe
+from sts_dino.hub.contract.run_dir import (
+    MANIFEST,
+    RECIPE,
+    Manifest,
+    describe_file,
+    read_manifest,
+    write_manifest,
+)
+from sts_dino.hub.contract.schema import get_base_config
+from sts_dino.hub.durable import write_text
+from sts_dino.hub.errors import InputError
+from sts_dino.model_cards.dataset_card import (
+    COLUMN_MEANINGS,
+    GENERATOR_LIMITS,
+    compute_quantile,
+    describe_config,
+)
+from sts_dino.model_cards.provenance import format_changes
+from sts_dino.model_cards.render import render, write
+from sts_dino.model_cards.rows import count_rows_by_label
 
 PNG = b"\x89PNG\r\n\x1a\n"
 CHARACTERS = TextLength("characters", "org/lm", len)
-HAND = {"kind": "hand", "path": "assets/examples/sts.tsv", "description": "ours", "license": "cc0-1.0"}
+HAND = {
+    "kind": "hand",
+    "path": "assets/examples/sts.tsv",
+    "description": "ours",
+    "license": "cc0-1.0",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -59,11 +86,15 @@ def rendered(directory: Path) -> str:
 
 
 def test_an_empty_shard_does_not_break_loading(run: Path) -> None:
-    """datasets 5.2 fails on a parquet file without rows; a generator that rejects nothing writes such files."""
+    """datasets 5.2 fails on a parquet file without rows; a generator that rejects nothing writes
+    such files.
+    """
     manifest = read_manifest(run)
     first, second = manifest.shards("rejected")
-    hub_shards.write_shard(run / first.path, [], config_features("rejected", dataset_recipe("sts")))
-    empty = describe(run, first.path, config="rejected", split="train", rows=0)
+    hub_shards.write_shard(
+        run / first.path, [], build_config_features("rejected", dataset_recipe("sts"))
+    )
+    empty = describe_file(run, first.path, config="rejected", split="train", rows=0)
     splits = {**manifest.counts["splits"], "rejected": {"train": second.rows}}
     write_manifest(run, manifest.with_files([empty], counts={**manifest.counts, "splits": splits}))
     card = rendered(run)
@@ -78,12 +109,23 @@ def test_the_front_matter_and_the_body_have_the_manifest_s_facts(run: Path) -> N
     configs = [(one["config_name"], one.get("default")) for one in data["configs"]]
     assert configs == [("postprocessed", True), ("raw", None), ("rejected", None)]
     info = data["dataset_info"][0]
-    assert [(split["name"], split["num_examples"]) for split in info["splits"]] == [("train", 12), ("validation", 3)]
-    assert info["download_size"] == sum(file.bytes for file in read_manifest(run).shards("postprocessed"))
+    assert [(split["name"], split["num_examples"]) for split in info["splits"]] == [
+        ("train", 12),
+        ("validation", 3),
+    ]
+    assert info["download_size"] == sum(
+        file.bytes for file in read_manifest(run).shards("postprocessed")
+    )
     assert info["dataset_size"] == sum(split["num_bytes"] for split in info["splits"])
     assert data["size_categories"] == ["n<1K"] and data["license"] == "cc-by-sa-4.0"
-    assert 'rows = load_dataset("sts-dino/tiny-sts", revision="script", trust_remote_code=True)' in card
-    assert card.count("\n| `1` | A man sings. | A man sings. | 0.9 |") == 3 and card.count("\n| `sampled` |") == 3
+    assert (
+        'rows = load_dataset("sts-dino/tiny-sts", revision="script", trust_remote_code=True)'
+        in card
+    )
+    assert (
+        card.count("\n| `1` | A man sings. | A man sings. | 0.9 |") == 3
+        and card.count("\n| `sampled` |") == 3
+    )
 
 
 PLAIN = {"text", "code_inline", "softbreak"}
@@ -97,15 +139,22 @@ def outline(card: str) -> list[str]:
     found = []
     for token in parser.parse(card.removesuffix(stamp).split("---\n", 2)[2]):
         if token.type == "inline":
-            found += [child.type + child.content for child in token.children or [] if child.type not in PLAIN]
+            found += [
+                child.type + child.content
+                for child in token.children or []
+                if child.type not in PLAIN
+            ]
         else:
             found.append(token.type + (token.content if token.type == "fence" else ""))
     return found
 
 
-def test_hostile_rows_change_no_structure(tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hostile_rows_change_no_structure(
+    tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Headings, links, HTML and the size of the tables are those of a card with harmless rows."""
-    monkeypatch.setattr("model_cards.dataset_card.pictures", lambda facts: {})  # they hold no text of a row
+    # they hold no text of a row
+    monkeypatch.setattr("sts_dino.model_cards.dataset_card.draw_pictures", lambda facts: {})
     tame = outline(rendered(run))
     assert tame
     for start in range(0, len(HOSTILE), 3):
@@ -117,13 +166,22 @@ def test_hostile_rows_change_no_structure(tmp_path: Path, run: Path, monkeypatch
 
 def test_hostile_recipe_text_stays_text(tmp_path: Path, run: Path) -> None:
     name = "x\n---\n# y <b>[z](http://a.b)</b> {{ 1 }} \u202e: 'quoted' \"twice\""
-    source = {"kind": "file", "path": "a.txt", "description": "<i>|\n# no [l](http://x)", "license": "cc0-1.0"}
-    labels = [{"name": "a|b`<c>$x^{$", "score": 1.0, "instruction": '```\n# no\n````\n"<X1>" and "'}]
+    source = {
+        "kind": "file",
+        "path": "a.txt",
+        "description": "<i>|\n# no [l](http://x)",
+        "license": "cc0-1.0",
+    }
+    labels = [
+        {"name": "a|b`<c>$x^{$", "score": 1.0, "instruction": '```\n# no\n````\n"<X1>" and "'}
+    ]
     about = "# no\n\n<b>no</b> `a|<i>` [l](http://x) *no*\n- no\n\n    no\n```\nno\n```\n1. no\n---\n{{ 1 }} **`x`**"
     changes = {"pretty_name": name, "source": source, "labels": labels, "about": about}
     card = rendered(dataset_run(tmp_path / "hostile", "sts", changes=changes))
     data, blocks, tame = front(card), outline(card), outline(rendered(run))
-    assert DatasetCard(card).data.to_dict() == data and data["pretty_name"].startswith("x --- # y <b>")
+    assert DatasetCard(card).data.to_dict() == data and data["pretty_name"].startswith(
+        "x --- # y <b>"
+    )
     assert "\u202e" not in card
     ours = {"html_inline<code>", "html_inline</code>", *tame}
     assert {block for block in blocks if block.startswith(INLINE)} <= ours
@@ -144,8 +202,9 @@ def test_the_same_facts_give_the_same_bytes_and_no_place_of_the_machine(tmp_path
     assert set(first) == {"README.md", "DETAILS.md", "assets/labels.png", "assets/lengths.png"}
     for path in set(first) - {"README.md", "DETAILS.md"}:
         assert first[path].startswith(PNG) and f"]({path})" in card
-        assert not {b"tEXt", b"tIME", b"iTXt"} & {first[path][i : i + 4] for i in range(200)}  # no software, no date
-    drawn = rows_by_label(tmp_path / "run", read_manifest(tmp_path / "run"), recipe)
+        # no software, no date
+        assert not {b"tEXt", b"tIME", b"iTXt"} & {first[path][i : i + 4] for i in range(200)}
+    drawn = count_rows_by_label(tmp_path / "run", read_manifest(tmp_path / "run"), recipe)
     recounted: dict[str, Counter[str]] = {}
     for row in published_rows(tmp_path / "run", "postprocessed"):
         recounted.setdefault(row["target"], Counter())[row["split"]] += 1
@@ -168,10 +227,22 @@ LENGTHS = {"unit": "words", "tokenizer": None, "by_label": {"1": {"3": 5}, "0": 
     [
         ({"kept": 9}, "requested is 14, but kept \\+ rejected is 13"),
         ({"splits": {}}, "splits.postprocessed.train is 0, but the rows of its files is 12"),
-        ({"by_label": reasons(_1={"not_closed": 1}, _0={"not_closed": 2})}, "by_label.1.rejected is 2, .* is 1"),
-        ({"by_label": reasons(_1={"not_closed": 2}, _0={"not_closed": 2})}, "rejected.line_break is 2, .* is 0"),
-        ({"variants": {"0shot": {"requested": 13, "kept": 10, "rejected": 3}}}, "the sum over variants is 13"),
-        ({"token_lengths": LENGTHS}, r"by_label\.0\.kept is 5, but the sum of token_lengths\.by_label\.0 is 4"),
+        (
+            {"by_label": reasons(_1={"not_closed": 1}, _0={"not_closed": 2})},
+            "by_label.1.rejected is 2, .* is 1",
+        ),
+        (
+            {"by_label": reasons(_1={"not_closed": 2}, _0={"not_closed": 2})},
+            "rejected.line_break is 2, .* is 0",
+        ),
+        (
+            {"variants": {"0shot": {"requested": 13, "kept": 10, "rejected": 3}}},
+            "the sum over variants is 13",
+        ),
+        (
+            {"token_lengths": LENGTHS},
+            r"by_label\.0\.kept is 5, but the sum of token_lengths\.by_label\.0 is 4",
+        ),
     ],
 )
 def test_numbers_that_disagree_are_refused(run: Path, counts: dict[str, Any], message: str) -> None:
@@ -180,12 +251,12 @@ def test_numbers_that_disagree_are_refused(run: Path, counts: dict[str, Any], me
 
 
 def test_a_changed_shard_and_a_recipe_of_another_version_are_refused(run: Path) -> None:
-    write_text(run / RECIPE, resolved(dataset_recipe("sts", changes={"version": "2.0.0"})))
+    write_text(run / RECIPE, format_recipe(dataset_recipe("sts", changes={"version": "2.0.0"})))
     with pytest.raises(InputError, match=r"the manifest is of tiny-sts v1\.2\.0"):
         render(run)
-    write_text(run / RECIPE, resolved(dataset_recipe("sts")))
+    write_text(run / RECIPE, format_recipe(dataset_recipe("sts")))
     path = run / "data/raw/train-00000-of-00002.parquet"
-    hub_shards.write_shard(path, [], config_features("raw", dataset_recipe("sts")))
+    hub_shards.write_shard(path, [], build_config_features("raw", dataset_recipe("sts")))
     with pytest.raises(InputError, match="not the file the manifest names"):
         render(run)
 
@@ -195,7 +266,7 @@ def published_rows(directory: Path, base: str) -> list[dict[str, Any]]:
     return [
         {**row, "split": path.name.split("-")[0], "config": path.parent.name}
         for path in sorted((directory / "data").rglob("*.parquet"))
-        if base_config(path.parent.name) == base
+        if get_base_config(path.parent.name) == base
         for row in pq.ParquetFile(path).read().to_pylist()
     ]
 
@@ -208,15 +279,30 @@ def number(cell: str) -> int:
 def test_every_number_of_the_card_follows_from_the_files(tmp_path: Path, form: str) -> None:
     directory, recipe = tmp_path / "run", small_recipe(form)
     small_run(directory, recipe, length=CHARACTERS)
-    card = "".join((directory / name).read_text(encoding="utf-8") for name in ("README.md", "DETAILS.md"))
+    card = "".join(
+        (directory / name).read_text(encoding="utf-8") for name in ("README.md", "DETAILS.md")
+    )
     raw, rejected = published_rows(directory, "raw"), published_rows(directory, "rejected")
     not_raw = Counter(row["reason"] == "not_closed" for row in rejected)[True]
     kept = len(raw) + not_raw - len(rejected)
     asked = f"From {BLOCKS * SIZE} source sentences, {kept + len(rejected):,} texts were requested"
     assert f"{asked}: {kept:,} were kept and {len(rejected):,} rejected." in card
-    lengths = {label: texts for label, texts, *_ in table_with(card, "label", "texts", "5% quantile")}
-    assert sum(map(number, lengths.values())) == kept and "in characters of the tokenizer of `org/lm`" in card
-    assert [quantile({3: 1, 5: 2, 9: 1}, share) for share in (0.05, 0.25, 0.5, 0.75, 0.95)] == [3, 3, 5, 5, 9]
+    lengths = {
+        label: texts for label, texts, *_ in table_with(card, "label", "texts", "5% quantile")
+    }
+    assert (
+        sum(map(number, lengths.values())) == kept
+        and "in characters of the tokenizer of `org/lm`" in card
+    )
+    assert [
+        compute_quantile({3: 1, 5: 2, 9: 1}, share) for share in (0.05, 0.25, 0.5, 0.75, 0.95)
+    ] == [
+        3,
+        3,
+        5,
+        5,
+        9,
+    ]
     found = Counter((row["target"], row["reason"]) for row in rejected)
     for target, requested, taken, dropped in table_with(card, "label", "requested"):
         asked = sum(row["target"] == target for row in raw) + found[target, "not_closed"]
@@ -225,14 +311,20 @@ def test_every_number_of_the_card_follows_from_the_files(tmp_path: Path, form: s
     for reason, _, *counted in table_with(card, "reason", "meaning"):
         per_label = [found[label.name, reason] for label in recipe.labels]
         assert [number(cell) for cell in counted] == [*per_label, sum(per_label)]
-    bases = set(map(base_config, recipe.configs))
-    splits = Counter((row["config"], row["split"]) for base in bases for row in published_rows(directory, base))
+    bases = set(map(get_base_config, recipe.configs))
+    splits = Counter(
+        (row["config"], row["split"]) for base in bases for row in published_rows(directory, base)
+    )
     shown = table_with(card, "config", "split")
     assert {(config, split): number(count) for config, split, count in shown} == splits
     shown_rejects = Counter(row[0] for row in table_with(card, "reason", "requested label"))
-    assert shown_rejects == {reason: min(2, count) for reason, count in Counter(r["reason"] for r in rejected).items()}
+    assert shown_rejects == {
+        reason: min(2, count) for reason, count in Counter(r["reason"] for r in rejected).items()
+    }
     if form == "sts":
-        sampled = sum(row["target"] == "sampled" for row in published_rows(directory, "postprocessed"))
+        sampled = sum(
+            row["target"] == "sampled" for row in published_rows(directory, "postprocessed")
+        )
         assert sampled and f"The dataset adds {sampled} sampled negatives" in card
     assert ("with sampled negatives |" in card) == (form == "sts")
 
@@ -242,7 +334,11 @@ def test_a_card_is_written_whole_and_without_files_of_an_earlier_card(run: Path)
     for name in ("assets/lengths.png", "assets/notes.txt"):
         (run / name).write_bytes(b"old")
     files = render(run)
-    assert set(files) == {"README.md", "DETAILS.md", "assets/labels.png"} and "lengths.png" not in text_of(files)
+    assert set(files) == {
+        "README.md",
+        "DETAILS.md",
+        "assets/labels.png",
+    } and "lengths.png" not in text_of(files)
     write(run, files)
     assert {path: (run / path).read_bytes() for path in files} == files
     assert sorted(path.name for path in (run / "assets").iterdir()) == ["labels.png", "notes.txt"]
@@ -252,21 +348,33 @@ def test_a_card_is_written_whole_and_without_files_of_an_earlier_card(run: Path)
 def test_a_card_is_stamped_with_its_repository_and_facts(run: Path) -> None:
     content, manifest = (run / MANIFEST).read_bytes(), read_manifest(run)
     card, other = (render(run, repo_id)["README.md"].decode() for repo_id in (None, "org/other"))
-    assert read_stamp(card) == Stamp("sts-dino/tiny-sts", facts_digest(content, None))
+    assert read_stamp(card) == Stamp("sts-dino/tiny-sts", hash_facts(content, None))
     assert read_stamp(other).repo_id == "org/other"
     assert read_stamp(card.replace("Tiny", "Huge")) is None
     (run / MANIFEST).unlink()
     assert render(run, manifest=manifest)["README.md"].startswith(b"---\n")
 
 
-def test_a_card_has_the_changes_up_to_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("model_cards.renderer.DATA", tmp_path)
-    (tmp_path / "changes.yaml").write_text("x:\n  2.0.0: later\n  1.10.0: <b>new</b>\n  1.9.0: old\n", encoding="utf-8")
-    shown = change_table("x", "1.10.0", complete=True)
-    assert shown.splitlines()[2:] == ["| `v1.10.0` | &#60;b&#62;new&#60;/b&#62; |", "| `v1.9.0` | old |"]
-    assert change_table("x", "3.0.0", complete=False) and change_table("y", "3.0.0", complete=True) is None
-    with pytest.raises(InputError, match=r"changes\.yaml: x: has no entry for version 3\.0\.0; add one line on top"):
-        change_table("x", "3.0.0", complete=True)
+def test_a_card_has_the_changes_up_to_its_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sts_dino.model_cards.renderer.DATA", tmp_path)
+    (tmp_path / "changes.yaml").write_text(
+        "x:\n  2.0.0: later\n  1.10.0: <b>new</b>\n  1.9.0: old\n", encoding="utf-8"
+    )
+    shown = format_changes("x", "1.10.0", complete=True)
+    assert shown.splitlines()[2:] == [
+        "| `v1.10.0` | &#60;b&#62;new&#60;/b&#62; |",
+        "| `v1.9.0` | old |",
+    ]
+    assert (
+        format_changes("x", "3.0.0", complete=False)
+        and format_changes("y", "3.0.0", complete=True) is None
+    )
+    with pytest.raises(
+        InputError, match=r"changes\.yaml: x: has no entry for version 3\.0\.0; add one line on top"
+    ):
+        format_changes("x", "3.0.0", complete=True)
 
 
 def card(directory: Path, form: str = "nli", source: str = "file", **changes: Any) -> str:
@@ -278,7 +386,11 @@ def model(**changes: Any) -> dict[str, Any]:
 
 
 OWN = {**HAND, "kind": "own", "path": "artifacts/datasets/first", "rank_by": "margin", "top": 50}
-CLAIMS = ("configs ending in `0shot` are label-free", "No config is label-free", "No person labelled an example")
+CLAIMS = (
+    "configs ending in `0shot` are label-free",
+    "No config is label-free",
+    "No person labelled an example",
+)
 
 
 @pytest.mark.parametrize(
@@ -300,8 +412,14 @@ def test_the_card_says_whether_labels_were_used(tmp_path, few_shot, claims, gold
     ("chosen", "claim"),
     [
         (model(), "the command gives bit-identical files for any batch size"),
-        (model(dtype="bfloat16", device="cuda"), "Here the generator ran in bfloat16 on cuda; each shard fixes which"),
-        (model(backend="openai", server={"base_url": "http://127.0.0.1:1/v1", "model": "m"}), "a server generates"),
+        (
+            model(dtype="bfloat16", device="cuda"),
+            "Here the generator ran in bfloat16 on cuda; each shard fixes which",
+        ),
+        (
+            model(backend="openai", server={"base_url": "http://127.0.0.1:1/v1", "model": "m"}),
+            "a server generates",
+        ),
     ],
 )
 def test_bit_identical_files_are_promised_for_fp32_on_a_cpu_only(tmp_path, chosen, claim):
@@ -319,12 +437,14 @@ def test_the_card_describes_the_recipe_s_generation(tmp_path):
 def test_limits_of_source_and_generator(tmp_path: Path) -> None:
     source = {"kind": "file", "path": "x.txt", "description": "sentences", "license": "stsb-train"}
     changes = {"license": "mixed-non-commercial", "source": source}
-    assert "**In-domain for the STS Benchmark**" in card_of(dataset_run(tmp_path / "stsb", "sts", changes=changes))
-    known = yaml.safe_load(GENERATORS.read_text(encoding="utf-8"))
+    assert "**In-domain for the STS Benchmark**" in card_of(
+        dataset_run(tmp_path / "stsb", "sts", changes=changes)
+    )
+    known = yaml.safe_load(GENERATOR_LIMITS.read_text(encoding="utf-8"))
     for path in (*Path("recipes/datasets").glob("*.yaml"), *Path("recipes/demo").glob("*.yaml")):
         if "kind: dataset" in path.read_text(encoding="utf-8"):
             chosen = load_recipe(path, DatasetRecipe).model
-            assert (chosen.repo_id or chosen.path) in known, path
+            assert (chosen.repo_id or Path(chosen.path).name) in known, path
 
 
 NOW = datetime(2026, 1, 31, 22, 0, tzinfo=UTC)
@@ -334,16 +454,18 @@ SHARDS = 3
 def begun(directory: Path, form: str = "sts") -> DatasetRun:
     """A run whose source sentences are known and of which no shard is written."""
     recipe = small_recipe(form)
-    manifest = Manifest(kind="dataset", name=recipe.name, version=recipe.version, fingerprint="f" * 64)
-    run = DatasetRun(directory, recipe, run_dir.begin(directory, manifest, resolved(recipe)))
-    run.record([], provenance=PROVENANCE, counts={"sources": SIZE * SHARDS})
-    run.count(shards_done=0, shards_total=len(run.shards(SHARDS)))
+    manifest = Manifest(
+        kind="dataset", name=recipe.name, version=recipe.version, fingerprint="f" * 64
+    )
+    run = DatasetRun(directory, recipe, run_dir.begin(directory, manifest, format_recipe(recipe)))
+    run.update_manifest(provenance=PROVENANCE, counts={"sources": SIZE * SHARDS})
+    run.set_counts(shards_done=0, shards_total=len(run.list_shards(SHARDS)))
     return run
 
 
 def grow(run: DatasetRun, shards: int | None = None) -> None:
     """Write the next shards (None: all), each with a rejected row."""
-    for shard in run.missing(run.shards(SHARDS))[:shards]:
+    for shard in run.find_missing_shards(run.list_shards(SHARDS))[:shards]:
         rows = list(raw_rows(run.recipe, shard))
         write_shard(run, shard, rows, [{**rows[0], "text2": "open", "reason": "not_closed"}])
 
@@ -361,7 +483,9 @@ def commit(run: DatasetRun, where: Path) -> dict[str, Any]:
 
 
 def loads_as_stated(where: Path, head: dict[str, Any]) -> dict[str, int]:
-    """Every config loads, streams and has the rows its card states; (rows of the default config by split)."""
+    """Every config loads, streams and has the rows its card states; (rows of the default config by
+    split).
+    """
     names = [entry["config_name"] for entry in head["configs"]]
     (default,) = [entry["config_name"] for entry in head["configs"] if entry.get("default")]
     found = {}
@@ -383,24 +507,32 @@ def test_every_commit_loads_with_the_counts_its_card_states(tmp_path: Path, form
         grow(run, 1)
         head = commit(run, tmp_path / f"commit{done}")
         default = next(entry["config_name"] for entry in head["configs"] if entry.get("default"))
-        assert base_config(default) == "raw"
+        assert get_base_config(default) == "raw"
         rows = sum(file.rows for file in read_manifest(run.directory).shards(default))
         assert loads_as_stated(tmp_path / f"commit{done}", head) == {"train": rows}
     grow(run)
     finish(run, SHARDS, SIZE * SHARDS)
     head = commit(run, tmp_path / "last")
-    assert next(entry["config_name"] for entry in head["configs"] if entry.get("default")) == run.recipe.configs[0]
+    assert (
+        next(entry["config_name"] for entry in head["configs"] if entry.get("default"))
+        == run.recipe.configs[0]
+    )
     loads_as_stated(tmp_path / "last", head)
     for config in run.recipe.configs:
-        features = config_features(config, run.recipe)
-        assert config_note(config, run.recipe) and set(features) <= set(NOTES)
+        features = build_config_features(config, run.recipe)
+        assert describe_config(config, run.recipe) and set(features) <= set(COLUMN_MEANINGS)
         if config != "sources":  # which nobody wrote here
-            assert datasets.load_dataset(str(tmp_path / "last"), config, split="train").features == features
+            assert (
+                datasets.load_dataset(str(tmp_path / "last"), config, split="train").features
+                == features
+            )
 
 
 def test_a_growing_card_says_how_far_it_is_and_when_it_is_done(tmp_path: Path) -> None:
     run = begun(tmp_path / "run")
-    assert "0 of 3 shards are done (0%). The remaining time is not known yet." in card_of(run.directory, now=NOW)
+    assert "0 of 3 shards are done (0%). The remaining time is not known yet." in card_of(
+        run.directory, now=NOW
+    )
     grow(run, 1)
     said = card_of(run.directory, now=NOW)
     (shard,) = read_manifest(run.directory).shards("raw")
@@ -430,5 +562,6 @@ def test_a_snapshot_is_rendered_while_the_run_goes_on(tmp_path: Path) -> None:
     assert render(run.directory, now=NOW) != before
     grow(run)
     content = stray.read_bytes()
-    stray.write_bytes(content[:4] + bytes(196) + content[200:])  # its footer is whole: only a full read sees the damage
+    # its footer is whole: only a full read sees the damage
+    stray.write_bytes(content[:4] + bytes(196) + content[200:])
     assert "3 of 3 shards" in card_of(run.directory, now=NOW)

@@ -1,4 +1,6 @@
-"""Reproduction from a card, and ``sts-dino card --update``: other words and licences, the same rows and weights."""
+"""Reproduction from a card, and ``sts-dino card --update``: other words and licences, the same rows
+and weights.
+"""
 
 import json
 import subprocess
@@ -11,11 +13,11 @@ from command_outcomes import outcome_of
 from commit_history import contents
 from small_runs import small_recipe, small_run
 
-from hub.contract.published_paths import clone_of
-from hub.contract.recipe_file import resolved
-from hub.contract.run_dir import MANIFEST, RECIPE, holds_recipe, read_manifest
-from hub.untrusted import upstream_of
-from model_cards import render as card_command
+from sts_dino.hub.contract.published_paths import describe_clone
+from sts_dino.hub.contract.recipe_file import format_recipe
+from sts_dino.hub.contract.run_dir import MANIFEST, RECIPE, has_current_recipe, read_manifest
+from sts_dino.hub.untrusted import read_upstream
+from sts_dino.model_cards import render as card_command
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 UPSTREAM = {"model": "org/lm", "made_by": "sts-dino lm", "packages": {"lm-gguf": "1.0.0"}}
@@ -23,27 +25,35 @@ UPSTREAM = {"model": "org/lm", "made_by": "sts-dino lm", "packages": {"lm-gguf":
 
 def git(folder: Path, *words: str) -> str:
     settings = ("-c", "user.name=A", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
-    done = subprocess.run(["git", "-C", str(folder), *settings, *words], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["git", "-C", str(folder), *settings, *words], capture_output=True, text=True, check=True
+    )
     return done.stdout.strip()
 
 
 def test_a_clone_tells_its_commit_and_a_public_address_alone(tmp_path):
     folder = tmp_path / "clone"
     (folder / "site-packages").mkdir(parents=True)
-    assert clone_of(folder) == {}
+    assert describe_clone(folder) == {}
     git(folder, "init")
     (folder / "a.txt").write_text("a")
     git(folder, "add", "a.txt")
     git(folder, "commit", "-m", "begin")
     commit = git(folder, "rev-parse", "HEAD")
-    assert clone_of(folder) == {"commit": commit} and clone_of(folder / "site-packages") == {}
+    assert (
+        describe_clone(folder) == {"commit": commit}
+        and describe_clone(folder / "site-packages") == {}
+    )
     git(folder, "remote", "add", "origin", str(tmp_path / "elsewhere"))
-    assert clone_of(folder) == {"commit": commit}, "a place of this disk is nobody's address"
+    assert describe_clone(folder) == {"commit": commit}, "a place of this disk is nobody's address"
     for origin in ("https://me:secret@host.org/me/sts-dino.git", "git@host.org:me/sts-dino.git"):
         git(folder, "remote", "set-url", "origin", origin)
-        assert clone_of(folder) == {"commit": commit, "url": "https://host.org/me/sts-dino.git"}
+        assert describe_clone(folder) == {
+            "commit": commit,
+            "url": "https://host.org/me/sts-dino.git",
+        }
     (folder / "a.txt").write_text("b")
-    assert clone_of(folder)["commit"] == f"{commit}-dirty"
+    assert describe_clone(folder)["commit"] == f"{commit}-dirty"
 
 
 @pytest.fixture
@@ -62,7 +72,9 @@ def reproduction_of(run: Path, code: dict[str, str] | None = None, **model: obje
 
 
 def test_the_commands_lead_from_nothing_to_the_run(run):
-    card = reproduction_of(run, {"commit": COMMIT, "url": "https://host.org/me/sts-dino.git"}, upstream=UPSTREAM)
+    card = reproduction_of(
+        run, {"commit": COMMIT, "url": "https://host.org/me/sts-dino.git"}, upstream=UPSTREAM
+    )
     lines = card.split("On another machine:")[1].split("```")[1].splitlines()[1:]
     assert lines == [
         "git clone https://host.org/me/sts-dino.git sts-dino && cd sts-dino",
@@ -89,12 +101,12 @@ def test_unknown_origins_and_clones_without_an_address_are_named(run):
 
 def test_a_folder_says_what_it_was_made_from_or_nothing(tmp_path):
     place = tmp_path / "provenance.yaml"
-    assert upstream_of(str(tmp_path)) == upstream_of(None) == {}
+    assert read_upstream(str(tmp_path)) == read_upstream(None) == {}
     place.write_text(json.dumps({**UPSTREAM, "more": 1}))
-    assert upstream_of(str(tmp_path)) == {"upstream": UPSTREAM}
+    assert read_upstream(str(tmp_path)) == {"upstream": UPSTREAM}
     for foreign in ("- a list", "model: x", "[", "packages: {a: 1}"):
         place.write_text(foreign)
-        assert upstream_of(str(tmp_path)) == {}
+        assert read_upstream(str(tmp_path)) == {}
 
 
 @pytest.mark.parametrize("path", ["artifacts/datasets/tiny", "/home/me/artifacts/tiny"])
@@ -109,12 +121,14 @@ def test_an_encoder_is_reproduced_from_its_published_recipe(tmp_path, path):
     assert f"| `base.path` | `assets/base` | `{'b' * 64}` | in the clone |" in card
     shown = path if path.startswith("artifacts") else "tiny"
     had = "a dataset; if it was published with the encoder, `sts-dino/tiny` |"
-    assert f"| `datasets.0.path` | `{shown}` | `{'d' * 64}` | {had}" in card and "/home/me" not in card
+    assert (
+        f"| `datasets.0.path` | `{shown}` | `{'d' * 64}` | {had}" in card and "/home/me" not in card
+    )
 
 
 def changed(tmp_path: Path, **keys: object) -> Path:
     """The run's recipe with other values, e.g. ``labels.0.meaning``, as a file."""
-    tree = yaml.safe_load(resolved(small_recipe("sts")))
+    tree = yaml.safe_load(format_recipe(small_recipe("sts")))
     for place, value in keys.items():
         node = tree
         *parents, last = place.split(".")
@@ -128,20 +142,38 @@ def changed(tmp_path: Path, **keys: object) -> Path:
 
 def test_words_and_licences_change_and_nothing_else(run, tmp_path):
     before = contents(run)
-    words = {"pretty_name": "Better words", "labels.0.meaning": "says *the same*", "source.description": "newer words"}
+    words = {
+        "pretty_name": "Better words",
+        "labels.0.meaning": "says *the same*",
+        "source.description": "newer words",
+    }
     recipe = changed(tmp_path, **words, license="cc-by-4.0", version="1.2.1")
     asked = outcome_of(card_command, run, "--update", recipe, "--dry-run")
-    assert asked.code == 0 and "would change pretty_name 'Small STS' there, 'Better words' now" in asked.printed
+    assert (
+        asked.code == 0
+        and "would change pretty_name 'Small STS' there, 'Better words' now" in asked.printed
+    )
     assert outcome_of(card_command, run, "--update", recipe, "--set", "seed=7").code == 2
     assert contents(run) == before
     done = outcome_of(card_command, run, "--update", recipe)
-    assert done.code == 0 and "changed license 'cc-by-sa-4.0' there, 'cc-by-4.0' now" in done.printed
+    assert (
+        done.code == 0 and "changed license 'cc-by-sa-4.0' there, 'cc-by-4.0' now" in done.printed
+    )
     after = contents(run)
-    assert {path for path in after if after[path] != before.get(path)} == {MANIFEST, RECIPE, "README.md", "DETAILS.md"}
+    assert {path for path in after if after[path] != before.get(path)} == {
+        MANIFEST,
+        RECIPE,
+        "README.md",
+        "DETAILS.md",
+    }
     manifest = read_manifest(run)
-    assert manifest.complete and manifest.version == "1.2.1" and holds_recipe(run, manifest)
+    assert manifest.complete and manifest.version == "1.2.1" and has_current_recipe(run, manifest)
     card = (run / "README.md").read_text() + (run / "DETAILS.md").read_text()
-    assert "license: cc-by-4.0" in card and "Better words" in card and "in words: says &#42;the same&#42;" in card
+    assert (
+        "license: cc-by-4.0" in card
+        and "Better words" in card
+        and "in words: says &#42;the same&#42;" in card
+    )
     again = outcome_of(card_command, run, "--update", recipe)
     assert again.code == 0 and "changed" not in again.printed and contents(run) == after
     assert outcome_of(card_command, run, "--update", recipe, "--set", "pretty_name=Set").code == 0

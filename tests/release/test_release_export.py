@@ -1,4 +1,6 @@
-"""The export's comparison, refusals and copy; the converter and ONNX Runtime, which no test needs, are replaced."""
+"""The export's comparison, refusals and copy; the converter and ONNX Runtime, which no test needs,
+are replaced.
+"""
 
 import json
 from types import SimpleNamespace
@@ -10,18 +12,25 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 from tiny_bases import make_mlm
 
-from eval.tasks.rows import Rows
-from hub.errors import InputError, RunError
-from release import export
+from sts_dino.eval.tasks.rows import Rows
+from sts_dino.hub.errors import InputError, RunError
+from sts_dino.release import export
 
-PAIRS = Rows.of([(f"A man plays {name}.", f"A {name} is played.", float(n)) for n, name in enumerate("abcdefgh")])
+PAIRS = Rows.from_tuples(
+    [
+        (f"A man plays {name}.", f"A {name} is played.", float(n))
+        for n, name in enumerate("abcdefgh")
+    ]
+)
 
 
 @pytest.fixture
 def saved(tmp_path):
     transformer = Transformer(str(make_mlm(tmp_path / "base")))
     modules = [transformer, Pooling(transformer.get_embedding_dimension(), "mean"), Normalize()]
-    SentenceTransformer(modules=modules).save_pretrained(str(tmp_path / "encoder"), create_model_card=False)
+    SentenceTransformer(modules=modules).save_pretrained(
+        str(tmp_path / "encoder"), create_model_card=False
+    )
     (tmp_path / "encoder/onnx").mkdir()
     (tmp_path / "encoder/onnx/model.onnx").write_text("another's")
     return tmp_path / "encoder"
@@ -37,33 +46,59 @@ def converted(monkeypatch):
             (folder / name).write_text("network")
 
     def served(encoder, path):
-        return lambda texts: encoder.embed(texts) + noise[path.name] * np.eye(1, encoder.dimension, dtype=np.float32)
+        return lambda texts: (
+            encoder.embed(texts) + noise[path.name] * np.eye(1, encoder.dimension, dtype=np.float32)
+        )
 
     source = SimpleNamespace(load=lambda *_: {"validation": PAIRS})
-    for name, value in {"PACKAGES": (), "convert": convert, "served": served, "Source": lambda: source}.items():
+    for name, value in {
+        "PACKAGES": (),
+        "convert_to_onnx": convert,
+        "replace_network": served,
+        "Source": lambda: source,
+    }.items():
         monkeypatch.setattr(export, name, value)
     return noise
 
 
 def test_agreement_is_the_cosine_of_rows_and_spearman_of_pairs():
-    pairs = Rows.of([("a", "b", 1.0), ("a", "c", 0.0), ("b", "c", 0.5)])
+    pairs = Rows.from_tuples([("a", "b", 1.0), ("a", "c", 0.0), ("b", "c", 0.5)])
     torch = np.array([[1, 0], [1, 0], [0, 1]], np.float32)
-    onnx = np.array([[2, 0], [3, 4], [0, 1]], np.float32)  # cosines of rows 1, 0.6, 1; of pairs 0.6, 0, 0.8
-    found = export.agreement(pairs, ["a", "b", "c"], torch, onnx)
-    assert found == {"mean_cosine": pytest.approx(2.6 / 3, abs=1e-6), "minimum_cosine": 0.6, "spearman": 50.0}
+    # cosines of rows 1, 0.6, 1; of pairs 0.6, 0, 0.8
+    onnx = np.array([[2, 0], [3, 4], [0, 1]], np.float32)
+    found = export.measure_agreement(pairs, ["a", "b", "c"], torch, onnx)
+    assert found == {
+        "mean_cosine": pytest.approx(2.6 / 3, abs=1e-6),
+        "minimum_cosine": 0.6,
+        "spearman": 50.0,
+    }
 
 
-def test_an_export_is_a_copy_that_sentence_transformers_5_and_6_load(saved, converted, tmp_path, capsys):
+def test_an_export_is_a_copy_that_sentence_transformers_5_and_6_load(
+    saved, converted, tmp_path, capsys
+):
     edit(saved / "config_sentence_transformers.json", prompts={"query": "query: "})
     converted["model_qint8_dynamic.onnx"] = 0.5  # int8 is reported, whatever it loses
     export.main(str(saved), tmp_path / "out", int8=True)
     facts = json.loads((tmp_path / "out/onnx/equality.json").read_text())
-    assert facts["networks"]["float32"]["minimum_cosine"] == 1 > facts["networks"]["int8"]["minimum_cosine"]
-    assert {path.name for path in (tmp_path / "out/onnx").iterdir()} == {*export.FILES.values(), export.EQUALITY}
+    assert (
+        facts["networks"]["float32"]["minimum_cosine"]
+        == 1
+        > facts["networks"]["int8"]["minimum_cosine"]
+    )
+    assert {path.name for path in (tmp_path / "out/onnx").iterdir()} == {
+        *export.NETWORK_FILES.values(),
+        export.EQUALITY_FILE,
+    }
     types = [module["type"] for module in json.loads((tmp_path / "out/modules.json").read_text())]
-    assert types == [f"sentence_transformers.models.{name}" for name in ("Transformer", "Pooling", "Normalize")]
+    assert types == [
+        f"sentence_transformers.models.{name}" for name in ("Transformer", "Pooling", "Normalize")
+    ]
     assert SentenceTransformer(str(tmp_path / "out")).prompts["query"] == "query: "
-    assert "float32" in capsys.readouterr().out and "float32" in (tmp_path / "out/README.md").read_text()
+    assert (
+        "float32" in capsys.readouterr().out
+        and "float32" in (tmp_path / "out/README.md").read_text()
+    )
 
 
 def test_a_network_that_differs_is_refused_and_leaves_nothing(saved, converted, tmp_path):
@@ -74,12 +109,16 @@ def test_a_network_that_differs_is_refused_and_leaves_nothing(saved, converted, 
     assert (saved / "onnx/model.onnx").read_text() == "another's"
 
 
-def test_it_says_which_package_to_install_and_takes_a_new_folder_alone(saved, converted, tmp_path, monkeypatch):
+def test_it_says_which_package_to_install_and_takes_a_new_folder_alone(
+    saved, converted, tmp_path, monkeypatch
+):
     with pytest.raises(InputError, match="exists already"):
         export.main(str(saved), saved)
     (saved / "adapter_config.json").write_text("{}")
     with pytest.raises(InputError, match="is an adapter; export its merged form"):
         export.main(str(saved), tmp_path / "out")
     monkeypatch.setattr(export, "PACKAGES", ("no_such_package",))
-    with pytest.raises(InputError, match=r'no_such_package is not installed; pip install "sts-dino\[onnx\]"'):
+    with pytest.raises(
+        InputError, match=r'no_such_package is not installed; pip install "sts-dino\[onnx\]"'
+    ):
         export.main(str(saved), tmp_path / "out")

@@ -17,7 +17,9 @@ def hostile(tmp_path_factory):
 
 @pytest.mark.parametrize("number", range(len(MODULES) + 1))
 def test_a_wrong_answer_is_one_line_and_an_exit_code(number, hostile):
-    """Every request, then two of those that the command makes; every wrong answer at some. The full run has all."""
+    """Every request, then two of those that the command makes; every wrong answer at some. The full
+    run has all.
+    """
     command = list(hostile.commands)[number]
     hostile.unpublish()
     requests = sorted(hostile.asked(command))

@@ -1,4 +1,6 @@
-"""release.repeats: several trainings in one command, by the real stages; bad input is one line."""
+"""sts_dino.release.repeats: several trainings in one command, by the real stages; bad input is one
+line.
+"""
 
 import os
 import shutil
@@ -9,15 +11,23 @@ import pytest
 from forked_python import python_in
 from training_inputs import write_recipe
 
-from eval.runs.job import EvaluationOptions
-from hub.contract.measured import Repeats, read_repeats
-from hub.contract.recipe import ModelRecipe
-from hub.contract.recipe_file import load_recipe
-from hub.contract.results import read_results, write_results
-from hub.contract.run_dir import require_complete
-from hub.errors import InputError
-from release.options import RecipeOverrides
-from release.repeats import RepeatOptions, comparable, is_scored, parsed_range, planned, table, without
+from sts_dino.eval.runs.job import EvaluationOptions
+from sts_dino.hub.contract.measured import Repeats, read_repeats
+from sts_dino.hub.contract.recipe import ModelRecipe
+from sts_dino.hub.contract.recipe_file import load_recipe
+from sts_dino.hub.contract.results import read_results, write_results
+from sts_dino.hub.contract.run_dir import require_complete
+from sts_dino.hub.errors import InputError
+from sts_dino.release.options import RecipeOverrides
+from sts_dino.release.repeats import (
+    RepeatOptions,
+    format_repeats,
+    is_scored,
+    keep_shared_scores,
+    parse_range,
+    plan_series,
+    remove_keys,
+)
 
 STSB = Path(__file__).parents[2] / "assets" / "stsb"
 EVALUATION = [{"task": "stsb/cosine", "split": "validation", "path": str(STSB / "sts-dev.csv")}]
@@ -32,14 +42,26 @@ def small_recipe(folder, **changes):
 
 def repeat(recipe, *options):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [python_in(environment), "-m", "sts_dino", "repeat", str(recipe), "--set", "base.modules=static"]
+    command = [
+        python_in(environment),
+        "-m",
+        "sts_dino",
+        "repeat",
+        str(recipe),
+        "--set",
+        "base.modules=static",
+    ]
     command += options
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=600, check=False
+    )
 
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory):
-    """The recipe's own run, then two seeds of which the second finds its folder taken; then the same command again."""
+    """The recipe's own run, then two seeds of which the second finds its folder taken; then the
+    same command again.
+    """
     folder = tmp_path_factory.mktemp("repeats")
     recipe, out = small_recipe(folder), folder / "models" / "tiny.repeats"
     foreign = out / "seed-43" / "notes.txt"
@@ -52,7 +74,13 @@ def story(tmp_path_factory):
     shutil.rmtree(foreign.parent)
     shutil.copytree(out / "seed-42", out.with_name("tiny"))  # the recipe's own run: its seed is 42
     again = repeat(recipe, *options)
-    return {"out": out, "failed": failed, "again": again, "first": first, "early_report": report_after_failure}
+    return {
+        "out": out,
+        "failed": failed,
+        "again": again,
+        "first": first,
+        "early_report": report_after_failure,
+    }
 
 
 @pytest.mark.slow("trains and scores a recipe several times")
@@ -71,53 +99,94 @@ def test_a_failing_run_is_named_and_the_same_command_resumes_without_repeating_f
 def test_the_report_holds_what_each_run_scored_and_the_recipes_own_run_gets_it_for_its_card(story):
     out = story["out"]
     repeats = read_repeats(out.with_name("tiny.repeats.json"))
-    assert (repeats.model, repeats.over, [run.value for run in repeats.runs]) == ("tiny", "seed", [42, 43])
+    assert (repeats.model, repeats.over, [run.value for run in repeats.runs]) == (
+        "tiny",
+        "seed",
+        [42, 43],
+    )
     for run in repeats.runs:
         scored = read_results(out / f"seed-{run.value}" / "results.json")
         assert run.fingerprint == scored.fingerprint
-        assert [score.main_score for score in run.scores] == [score.main_score for score in scored.scores]
+        assert [score.main_score for score in run.scores] == [
+            score.main_score for score in scored.scores
+        ]
     assert repeats.runs[0].fingerprint != repeats.runs[1].fingerprint
-    assert repeats.runs[0].scores != repeats.runs[1].scores  # the seed decides the order of the batches
-    line, mean, sd = story["again"].stdout.splitlines()[-1], repeats.summaries[0].mean, repeats.summaries[0].sd
-    assert line.split()[:3] == ["stsb/cosine", "validation", "2"] and f"{mean:.2f} ± {sd:.2f}" in line
-    assert "±" not in table(Repeats(model="tiny", over="seed", runs=repeats.runs[:1])).splitlines()[1]
+    # the seed decides the order of the batches
+    assert repeats.runs[0].scores != repeats.runs[1].scores
+    line, mean, sd = (
+        story["again"].stdout.splitlines()[-1],
+        repeats.summaries[0].mean,
+        repeats.summaries[0].sd,
+    )
+    assert (
+        line.split()[:3] == ["stsb/cosine", "validation", "2"] and f"{mean:.2f} ± {sd:.2f}" in line
+    )
+    assert (
+        "±"
+        not in format_repeats(
+            Repeats(model="tiny", over="seed", runs=repeats.runs[:1])
+        ).splitlines()[1]
+    )
     assert read_repeats(out.with_name("tiny") / "repeats.json") == repeats
 
 
 def test_numbers_and_ranges():
-    for text, found in (("42", (42,)), ("42,43,44", (42, 43, 44)), ("0-3", (0, 1, 2, 3)), ("7, 0-1", (7, 0, 1))):
-        assert parsed_range(text, "--seeds") == found
+    for text, found in (
+        ("42", (42,)),
+        ("42,43,44", (42, 43, 44)),
+        ("0-3", (0, 1, 2, 3)),
+        ("7, 0-1", (7, 0, 1)),
+    ):
+        assert parse_range(text, "--seeds") == found
     for text in ("", "1,,2", "-1", "1.5", "3-1", "٣"):
         with pytest.raises(InputError, match="is not a number or range"):
-            parsed_range(text, "--seeds")
+            parse_range(text, "--seeds")
     with pytest.raises(InputError, match="42 stands twice"):
-        parsed_range("42,43,42", "--seeds")
+        parse_range("42,43,42", "--seeds")
 
 
 def test_example_sets_take_the_place_of_the_recipes(tmp_path):
-    data = {"path": str(tmp_path / "pairs"), "config": "postprocessed", "example_type": "sts", "loss": "CoSENTLoss"}
+    data = {
+        "path": str(tmp_path / "pairs"),
+        "config": "postprocessed",
+        "example_type": "sts",
+        "loss": "CoSENTLoss",
+    }
     path = small_recipe(tmp_path, datasets=[data, {**data, "example_set": "0"}])
-    options, overrides = RepeatOptions(None, "0-2", tmp_path / "out"), RecipeOverrides(5, ["version=0.2.0"])
-    series = planned(path, options, overrides, EvaluationOptions())
+    options, overrides = (
+        RepeatOptions(None, "0-2", tmp_path / "out"),
+        RecipeOverrides(5, ["version=0.2.0"]),
+    )
+    series = plan_series(path, options, overrides, EvaluationOptions())
     assert series.values == (0, 1, 2)
-    assert series.directory(2) == (tmp_path / "out" / "example-set-2").resolve()
-    settings = series.words(2)[1::2]
+    assert series.locate_run(2) == (tmp_path / "out" / "example-set-2").resolve()
+    settings = series.format_words(2)[1::2]
     assert settings == ["version=0.2.0", "datasets.1.example_set=2"]
-    found, own = load_recipe(path, ModelRecipe, settings), load_recipe(path, ModelRecipe, ["version=0.2.0"])
+    found, own = (
+        load_recipe(path, ModelRecipe, settings),
+        load_recipe(path, ModelRecipe, ["version=0.2.0"]),
+    )
     assert [item.example_set for item in found.datasets] == [None, 2]
-    assert without(found, series.keys) == without(own, series.keys)
-    assert without(found, ("seed",)) != without(own, ("seed",))
+    assert remove_keys(found, series.keys) == remove_keys(own, series.keys)
+    assert remove_keys(found, ("seed",)) != remove_keys(own, ("seed",))
 
 
 @pytest.mark.slow("trains and scores a recipe several times")
-def test_only_whole_scores_of_these_weights_count_and_only_shared_ones_have_a_spread(story, tmp_path, capsys):
+def test_only_whole_scores_of_these_weights_count_and_only_shared_ones_have_a_spread(
+    story, tmp_path, capsys
+):
     directory = story["out"] / "seed-42"
     manifest, results = require_complete(directory), read_results(directory / "results.json")
     folds = results.scores[0].model_copy(update={"task": "mr/senteval", "split": "all"})
-    write_results(tmp_path / "results.json", results.model_copy(update={"scores": (folds, *results.scores)}))
+    write_results(
+        tmp_path / "results.json", results.model_copy(update={"scores": (folds, *results.scores)})
+    )
 
     def scored(*tasks, **changes):
-        entries = [{"task": task, "split": "validation" if task == "stsb/cosine" else "test"} for task in tasks]
+        entries = [
+            {"task": task, "split": "validation" if task == "stsb/cosine" else "test"}
+            for task in tasks
+        ]
         recipe = load_recipe(small_recipe(tmp_path, evaluation=entries), ModelRecipe)
         return is_scored(tmp_path, manifest.model_copy(update=changes), recipe)
 
@@ -127,6 +196,11 @@ def test_only_whole_scores_of_these_weights_count_and_only_shared_ones_have_a_sp
     assert not scored("stsb/cosine", fingerprint="of other weights")
     first, second = read_repeats(story["out"].with_name("tiny.repeats.json")).runs
     more = second.scores[0].model_copy(update={"task": "mr/senteval", "split": "all"})
-    assert comparable([first, second.model_copy(update={"scores": (more, *second.scores)})]) == [first, second]
+    assert keep_shared_scores(
+        [first, second.model_copy(update={"scores": (more, *second.scores)})]
+    ) == [
+        first,
+        second,
+    ]
     assert "no spread for scores that not every run has: mr/senteval all" in capsys.readouterr().err
-    assert comparable([first, second]) == [first, second] and not capsys.readouterr().err
+    assert keep_shared_scores([first, second]) == [first, second] and not capsys.readouterr().err

@@ -1,4 +1,6 @@
-"""The SimCSE baseline: as many steps on the source sentences, trained beside the model, scored and shown with it."""
+"""The SimCSE baseline: as many steps on the source sentences, trained beside the model, scored and
+shown with it.
+"""
 
 from pathlib import Path
 
@@ -6,16 +8,16 @@ import pytest
 from test_eval_run import EVALUATION, command
 from training_inputs import write_recipe
 
-from eval.encoders.load import load_encoder
-from hub.contract.recipe import ModelRecipe, TrainingData
-from hub.contract.recipe_file import fingerprint, load_recipe, resolved
-from hub.contract.results import read_results
-from hub.contract.run_dir import Manifest, require_complete
-from hub.errors import InputError
-from model_cards.render import render
-from release import simcse
-from release.simcse import baseline_recipe, steps_of, train_baseline
-from training.run import main as train
+from sts_dino.eval.encoders.load import load_encoder
+from sts_dino.hub.contract.recipe import ModelRecipe, TrainingData
+from sts_dino.hub.contract.recipe_file import compute_fingerprint, format_recipe, load_recipe
+from sts_dino.hub.contract.results import read_results
+from sts_dino.hub.contract.run_dir import Manifest, require_complete
+from sts_dino.hub.errors import InputError
+from sts_dino.model_cards.render import render
+from sts_dino.release import simcse
+from sts_dino.release.simcse import make_baseline_recipe, read_steps, train_baseline
+from sts_dino.training.run import main as train
 
 STATIC = {"modules": "static", "license": "apache-2.0"}
 
@@ -26,7 +28,12 @@ def recipe_of(folder, **changes):
 
 
 def test_the_control_differs_in_what_it_is_trained_on_and_what_chooses_its_checkpoint(tmp_path):
-    arguments = {"learning_rate": "1e-3", "num_train_epochs": "3", "eval_strategy": "steps", "eval_steps": "4"}
+    arguments = {
+        "learning_rate": "1e-3",
+        "num_train_epochs": "3",
+        "eval_strategy": "steps",
+        "eval_steps": "4",
+    }
     pairs = {
         "path": str(tmp_path / "pairs"),
         "config": "postprocessed",
@@ -35,10 +42,14 @@ def test_the_control_differs_in_what_it_is_trained_on_and_what_chooses_its_check
     }
     both = [pairs, {**pairs, "example_type": "graded-pair", "loss": "MultipleNegativesRankingLoss"}]
     recipe = recipe_of(tmp_path, arguments=arguments, datasets=both)
-    found = baseline_recipe(recipe, 18)
+    found = make_baseline_recipe(recipe, 18)
     assert found.arguments == {"learning_rate": "1e-3", "max_steps": "18"} and found.control is None
     (data,) = found.datasets  # the same source sentences, once
-    assert (data.example_type, data.loss, data.path) == ("self-pair", "MultipleNegativesRankingLoss", pairs["path"])
+    assert (data.example_type, data.loss, data.path) == (
+        "self-pair",
+        "MultipleNegativesRankingLoss",
+        pairs["path"],
+    )
     same = {"base", "lora", "batch_size", "seed", "threads", "limit", "evaluation", "license"}
     assert all(getattr(found, key) == getattr(recipe, key) for key in same)
     assert ModelRecipe.model_validate(found.model_dump(mode="json")) == found
@@ -46,24 +57,39 @@ def test_the_control_differs_in_what_it_is_trained_on_and_what_chooses_its_check
 
 def test_what_is_refused_and_what_the_key_leaves_alone(tmp_path):
     columns = ("sentence1", "sentence2")
-    place = {"path": str(tmp_path / "pairs"), "config": "postprocessed", "example_type": "self-pair"}
+    place = {
+        "path": str(tmp_path / "pairs"),
+        "config": "postprocessed",
+        "example_type": "self-pair",
+    }
     own = TrainingData(**place, columns=columns, loss="MultipleNegativesRankingLoss")
     recipe, without = recipe_of(tmp_path), recipe_of(tmp_path, control=None)
-    found = baseline_recipe(recipe.model_copy(update={"datasets": (*recipe.datasets, own)}), 5)
+    found = make_baseline_recipe(recipe.model_copy(update={"datasets": (*recipe.datasets, own)}), 5)
     assert [one.columns for one in found.datasets] == [None, columns]
-    assert fingerprint(recipe, {}) == fingerprint(without, {})  # the key affects no weight
-    assert "control" not in resolved(without) and "control: simcse" in resolved(recipe)
+    assert compute_fingerprint(recipe, {}) == compute_fingerprint(
+        without, {}
+    )  # the key affects no weight
+    assert "control" not in format_recipe(without) and "control: simcse" in format_recipe(recipe)
     train_baseline(tmp_path / "nothing", without)
     assert not (tmp_path / "nothing.copies").exists()
     documents = {"path": "x.txt", "config": "x", "example_type": "documents", "loss": "DeCLUTRLoss"}
-    with pytest.raises(InputError, match="control: simcse is trained on source sentences, and documents have none"):
+    with pytest.raises(
+        InputError, match="control: simcse is trained on source sentences, and documents have none"
+    ):
         recipe_of(tmp_path, datasets=[documents])
-    with pytest.raises(InputError, match="control is for training, but the recipe names no datasets"):
+    with pytest.raises(
+        InputError, match="control is for training, but the recipe names no datasets"
+    ):
         recipe_of(tmp_path, datasets=[], arguments={})
     whole = Manifest(kind="model", name="m", version="1.0.0", fingerprint="f", complete=True)
-    assert steps_of(whole.model_copy(update={"provenance": {"training": {"steps": 7}}}), tmp_path) == 7
-    with pytest.raises(InputError, match="does not say how many steps it was trained; train it again"):
-        steps_of(whole, tmp_path)
+    assert (
+        read_steps(whole.model_copy(update={"provenance": {"training": {"steps": 7}}}), tmp_path)
+        == 7
+    )
+    with pytest.raises(
+        InputError, match="does not say how many steps it was trained; train it again"
+    ):
+        read_steps(whole, tmp_path)
 
 
 def in_this_process(command: str, path: str, option: str, out: str) -> None:
@@ -85,23 +111,33 @@ def trained(tmp_path_factory):
     return folder
 
 
-def test_the_control_is_trained_for_as_many_steps_and_scored_with_the_model(trained, capsys, monkeypatch):
+def test_the_control_is_trained_for_as_many_steps_and_scored_with_the_model(
+    trained, capsys, monkeypatch
+):
     model, control = require_complete(trained / "tiny"), require_complete(trained / "tiny.copies")
     assert control.provenance["training"]["steps"] == model.provenance["training"]["steps"] == 18
     assert control.name == "tiny-copies"
     results = read_results(trained / "tiny/results.json")
-    for control_score, after, gain in zip(results.control_scores, results.scores, results.over_control, strict=True):
+    for control_score, after, gain in zip(
+        results.control_scores, results.scores, results.over_control, strict=True
+    ):
         assert control_score.data_sha256 == after.data_sha256
         assert gain.difference == pytest.approx(after.main_score - control_score.main_score)
         assert gain.low <= gain.difference <= gain.high and gain.verdict
-    assert load_encoder(str(trained / "tiny.copies")).revision != load_encoder(str(trained / "tiny")).revision
+    assert (
+        load_encoder(str(trained / "tiny.copies")).revision
+        != load_encoder(str(trained / "tiny")).revision
+    )
     assert command(trained / "recipe.yaml", "--model", trained / "tiny", "--dry-run") == 0
     assert f"control {trained / 'tiny.copies'}; results to" in capsys.readouterr().out
     assert command(trained / "recipe.yaml", "--model", trained / "tiny") == 0
     shown = capsys.readouterr()
     assert "SimCSE baseline" in shown.out.splitlines()[0] and shown.err.count("(kept)") == 6
     control_score, card = results.control_scores[0], render(trained / "tiny")["README.md"].decode()
-    assert f"| {control_score.main_score:.2f} [{control_score.low:.2f}, {control_score.high:.2f}] |" in card
+    assert (
+        f"| {control_score.main_score:.2f} [{control_score.low:.2f}, {control_score.high:.2f}] |"
+        in card
+    )
     before = (trained / "tiny.copies/manifest.json").stat().st_mtime_ns
     recipe = load_recipe(trained / "recipe.yaml", ModelRecipe)
     monkeypatch.setattr(simcse, "run_stage", in_this_process)

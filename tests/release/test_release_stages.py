@@ -1,4 +1,6 @@
-"""The runner of child processes: finished steps are skipped, failures are one line, nothing outlives its parent."""
+"""The runner of child processes: finished steps are skipped, failures are one line, nothing
+outlives its parent.
+"""
 
 import subprocess
 import sys
@@ -11,9 +13,17 @@ import psutil
 import pytest
 import typer
 
-from hub.errors import InputError, RunError
-from release import stages
-from release.stages import Step, answer_of, named, progress, run_parallel, run_stage, run_steps
+from sts_dino.hub.errors import InputError, RunError
+from sts_dino.release import stages
+from sts_dino.release.stages import (
+    Step,
+    follow_step,
+    name_failure,
+    read_answer,
+    run_parallel,
+    run_stage,
+    run_steps,
+)
 
 STAGE = """
 import json, sys, time
@@ -41,7 +51,9 @@ def stage_script(tmp_path, monkeypatch) -> Path:
     """Every command is a script that makes a file, fails or never ends."""
     script = tmp_path / "stage.py"
     script.write_text(STAGE)
-    monkeypatch.setattr(stages, "command_line", lambda *words: [sys.executable, str(script), *words])
+    monkeypatch.setattr(
+        stages, "build_command_line", lambda *words: [sys.executable, str(script), *words]
+    )
     return tmp_path
 
 
@@ -63,7 +75,9 @@ def test_finished_steps_are_not_run_again(tmp_path, capfd):
 def test_a_failed_step_is_named_with_its_error_and_later_steps_do_not_run(tmp_path):
     problem = "the disk is full; free some and run the same command again"
     steps = [step(tmp_path, "first"), step(tmp_path, "second", problem), step(tmp_path, "third")]
-    with pytest.raises(RunError, match=r"second: the disk is full.*; all messages are in .*log") as failed:
+    with pytest.raises(
+        RunError, match=r"second: the disk is full.*; all messages are in .*log"
+    ) as failed:
         run_steps(steps, tmp_path / "log")
     assert str(failed.value).count("run the same command again") == 1
     assert (tmp_path / "first").exists() and not (tmp_path / "third").exists()
@@ -71,23 +85,28 @@ def test_a_failed_step_is_named_with_its_error_and_later_steps_do_not_run(tmp_pa
 
 
 def test_the_memory_of_a_step_is_the_most_that_was_seen(tmp_path, monkeypatch):
-    monkeypatch.setattr(stages, "tree_rss_mb", chain([5, 9], repeat(1)).__next__)
-    monkeypatch.setattr(stages, "TICK", 0.001)
-    found = list(progress(step(tmp_path, "first"), tmp_path / "log"))
+    monkeypatch.setattr(stages, "measure_tree_rss_mb", chain([5, 9], repeat(1)).__next__)
+    monkeypatch.setattr(stages, "TICK_SECONDS", 0.001)
+    found = list(follow_step(step(tmp_path, "first"), tmp_path / "log"))
     assert found[-1].memory_mb == 9 and "%|" not in (tmp_path / "log").read_text()
 
 
-def test_the_bar_shows_the_predicted_seconds_of_all_steps_and_each_result_is_handed_on(tmp_path, capfd):
+def test_the_bar_shows_the_predicted_seconds_of_all_steps_and_each_result_is_handed_on(
+    tmp_path, capfd, monkeypatch
+):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     steps, seen = [step(tmp_path, "first"), step(tmp_path, "second")], list[tuple[str, bool]]()
     (tmp_path / "second").touch()
-    run_steps(steps, tmp_path / "log", lambda one, taken: seen.append((one.name, taken is not None)))
+    run_steps(
+        steps, tmp_path / "log", lambda one, taken: seen.append((one.name, taken is not None))
+    )
     assert seen == [("first", True), ("second", False)]
     shown = capfd.readouterr().err
     assert "00:00<?" in shown and "first:" in shown and "00:20]" not in shown
 
 
 def test_an_interrupted_step_is_ended(tmp_path):
-    going = progress(step(tmp_path, "none", "endless"), tmp_path / "log")
+    going = follow_step(step(tmp_path, "none", "endless"), tmp_path / "log")
     next(going)
     (child,) = (one for one in psutil.Process().children() if "endless" in one.cmdline())
     going.close()  # as an interruption does
@@ -103,7 +122,7 @@ def test_an_interrupted_step_is_ended(tmp_path):
 def test_a_log_on_a_full_disk_is_named(tmp_path):
     (tmp_path / "log").symlink_to("/dev/full")
     with pytest.raises(OSError, match=rf"No space left on device: '{tmp_path / 'log'}'"):
-        list(progress(step(tmp_path, "first"), tmp_path / "log"))
+        list(follow_step(step(tmp_path, "first"), tmp_path / "log"))
 
 
 def test_parallel_calls_are_ordered_and_a_failure_ends_the_others():
@@ -119,28 +138,30 @@ def test_parallel_calls_are_ordered_and_a_failure_ends_the_others():
         raise RunError("here", "failed")
 
     with pytest.raises(RunError):
-        run_parallel([fails, partial(waits, "beside"), partial(waits, "later"), partial(waits, "last")], 2)
+        run_parallel(
+            [fails, partial(waits, "beside"), partial(waits, "later"), partial(waits, "last")], 2
+        )
     assert "beside" in ended and "last" not in ended
 
 
 def test_an_answer_is_the_last_line_and_a_failure_is_of_its_kind(tmp_path):
-    assert answer_of("make", str(tmp_path / "a")) == {"made": str(tmp_path / "a")}
+    assert read_answer("make", str(tmp_path / "a")) == {"made": str(tmp_path / "a")}
     with pytest.raises(InputError, match="sts-dino bad input: bad input"):
-        answer_of("bad input", "none")
+        read_answer("bad input", "none")
     with pytest.raises(RunError, match="sts-dino no room: no room"):
-        answer_of("no room", "none")
+        read_answer("no room", "none")
 
 
 @pytest.mark.parametrize(("code", "kind"), [(1, RunError), (2, InputError), (130, typer.Exit)])
 def test_one_of_many_stages_that_fails_is_named_and_an_interruption_passes(code, kind, tmp_path):
-    with pytest.raises(kind), named("seed 1: train", tmp_path, "run the same command again"):
+    with pytest.raises(kind), name_failure("seed 1: train", tmp_path, "run the same command again"):
         raise typer.Exit(code)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
 def test_a_stage_is_killed_with_its_parent():
     code = (
-        "import subprocess, sys; from release.stages import die_with_parent\n"
+        "import subprocess, sys; from sts_dino.release.stages import die_with_parent\n"
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], preexec_fn=die_with_parent)\n"
         "print(child.pid, flush=True); child.wait()"
     )

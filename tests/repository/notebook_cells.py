@@ -1,7 +1,9 @@
-"""Run the code cells of a notebook in order, as Jupyter does, and keep their outputs: notebook_cells.py FILE
+"""Run the code cells of a notebook in order, as Jupyter does, and keep their outputs:
+notebook_cells.py FILE
 
-With ``--write`` the outputs go into the notebook, else the notebook with its outputs is printed as JSON. Talk and
-progress (stderr) are not kept. Run it in an empty folder: a notebook writes where it runs.
+With ``--write`` the outputs go into the notebook, else the notebook with its outputs is printed as
+JSON. Talk and progress (stderr) are not kept. Run it in an empty folder: a notebook writes where it
+runs.
 """
 
 import ast
@@ -20,7 +22,10 @@ def executed(notebook: dict[str, Any]) -> dict[str, Any]:
     names: dict[str, Any] = {"__name__": "__main__"}
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     for number, cell in enumerate(cells, 1):
-        cell["execution_count"], cell["outputs"] = number, outputs("".join(cell["source"]), names, number)
+        cell["execution_count"], cell["outputs"] = (
+            number,
+            outputs("".join(cell["source"]), names, number),
+        )
     return notebook
 
 
@@ -34,7 +39,9 @@ def outputs(source: str, names: dict[str, Any], number: int) -> list[dict[str, A
             value = eval(compile(ast.Expression(last.value), f"<cell {number}>", "eval"), names)
     shown: list[dict[str, Any]] = []
     if text := printed.getvalue():
-        shown.append({"output_type": "stream", "name": "stdout", "text": text.splitlines(keepends=True)})
+        shown.append(
+            {"output_type": "stream", "name": "stdout", "text": text.splitlines(keepends=True)}
+        )
     if value is not None:
         data = {TEXT: repr(value).splitlines(keepends=True)}
         html = getattr(value, "_repr_html_", None)
@@ -46,7 +53,12 @@ def outputs(source: str, names: dict[str, Any], number: int) -> list[dict[str, A
 
 if __name__ == "__main__":
     path = Path(sys.argv[1])
-    found = json.dumps(executed(json.loads(path.read_text(encoding="utf-8"))), indent=1, ensure_ascii=False) + "\n"
+    found = (
+        json.dumps(
+            executed(json.loads(path.read_text(encoding="utf-8"))), indent=1, ensure_ascii=False
+        )
+        + "\n"
+    )
     if sys.argv[2:] == ["--write"]:
         path.write_text(found, encoding="utf-8")
     else:

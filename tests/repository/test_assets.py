@@ -1,4 +1,6 @@
-"""What the repository ships, checked against the original data where they are (STS_DINO_DATA), and in itself."""
+"""What the repository ships, checked against the original data where they are (STS_DINO_DATA), and
+in itself.
+"""
 
 import os
 import re
@@ -7,7 +9,9 @@ from pathlib import Path
 import pytest
 
 DATA = Path(os.environ.get("STS_DINO_DATA", "no data"))
-original = pytest.mark.skipif(not DATA.is_dir(), reason="STS_DINO_DATA does not name the original data")
+original = pytest.mark.skipif(
+    not DATA.is_dir(), reason="STS_DINO_DATA does not name the original data"
+)
 
 
 def normalise(sentence: str) -> str:
@@ -21,18 +25,22 @@ def test_source_sentences_are_no_sentences_of_the_evaluation_files():
     first = {normalise(line.split("\t")[0]) for line in lines}
     scored = set()
     for name in ("sts-dev.csv", "sts-test.csv"):
-        rows = [line.split("\t") for line in Path("assets/stsb", name).read_text(encoding="utf-8").split("\n") if line]
+        rows = [
+            line.split("\t")
+            for line in Path("assets/stsb", name).read_text(encoding="utf-8").split("\n")
+            if line
+        ]
         scored |= {normalise(sentence) for row in rows for sentence in row[5:7]}
     assert len(lines) == 1200 and len(scored) > 5000 and not first & scored
 
 
-def test_recipes_published_before_the_rename_still_find_their_source_sentences():
-    old = [path for path in Path("assets").iterdir() if path.is_symlink()]
-    assert [(path / "wikipedia.txt").is_file() for path in old] == [True]
-
-
 @original
 def test_shipped_files_are_the_original_ones():
-    theirs, names = DATA / "sts-original/STSBenchmark", ("sts-dev.csv", "sts-test.csv", "LICENSE.txt", "readme.txt")
+    theirs, names = (
+        DATA / "sts-original/STSBenchmark",
+        ("sts-dev.csv", "sts-test.csv", "LICENSE.txt", "readme.txt"),
+    )
     shipped = {Path("assets/stsb") / name: theirs / name for name in names}
-    assert [ours for ours, other in shipped.items() if ours.read_bytes() != other.read_bytes()] == []
+    assert [
+        ours for ours, other in shipped.items() if ours.read_bytes() != other.read_bytes()
+    ] == []

@@ -1,11 +1,14 @@
-"""Every bad input of ``bad_inputs.yaml`` is refused with one line that names the place and the remedy.
+"""Every bad input of ``bad_inputs.yaml`` is refused with one line that names the place and the
+remedy.
 
-Keys of a row: ``files`` (name: sentences, ``{text: ..., then: [PIECE, TIMES]}``, ``{lines: [...]}`` or
-``{latin-1: ...}``), ``folder``; ``dataset`` and ``model``: the demo's recipe as ``recipe.yaml`` with these settings,
-``without`` one of its keys; ``run``: a copy of a finished run with these keys of its ``manifest``, a shard ``cut``, its
-``card`` for another organisation; ``evaluations``: copies of evaluations; ``lm``: a copy of the built-in language model
-without these files, its config changed by ``lm_config``; ``make``: a function of ``MAKERS``; ``during``: a context of
-this module. ``own_process`` rows start a child process and are slow; ``loads_a_model`` lifts their limit of CPU time.
+Keys of a row: ``files`` (name: sentences, ``{text: ..., then: [PIECE, TIMES]}``, ``{lines: [...]}``
+or ``{latin-1: ...}``), ``folder``; ``dataset`` and ``model``: the demo's recipe as ``recipe.yaml``
+with these settings, ``without`` one of its keys; ``run``: a copy of a finished run with these keys
+of its ``manifest``, a shard ``cut``, its ``card`` for another organisation; ``evaluations``: copies
+of evaluations; ``lm``: a copy of the built-in language model without these files, its config
+changed by ``lm_config``; ``make``: a function of ``MAKERS``; ``during``: a context of this module.
+``own_process`` rows start a child process and are slow; ``loads_a_model`` lifts their limit of CPU
+time.
 """
 
 import ctypes
@@ -30,14 +33,14 @@ from filelock import FileLock
 from forked_python import python_in
 
 import sts_dino.cli
-from hub import cli
-from hub.assets import asset
-from hub.contract import run_dir
-from hub.contract.recipe_file import apply_overrides
-from model_cards.render import render, write
+from sts_dino.hub import cli
+from sts_dino.hub.assets import find_asset
+from sts_dino.hub.contract import run_dir
+from sts_dino.hub.contract.recipe_file import apply_overrides
+from sts_dino.model_cards.render import render, write
 
 ROOT = Path(__file__).resolve().parents[2]
-LM = asset("demo-lm").resolve()
+LM = find_asset("demo-lm").resolve()
 CASES = yaml.safe_load(Path(__file__).with_name("bad_inputs.yaml").read_text(encoding="utf-8"))
 SENTENCES = [f"A man plays the flute in street number {number}." for number in range(40)]
 CPU_SECONDS, SECONDS = 2.0, 120
@@ -60,22 +63,31 @@ class Box:
         text = "".join(f"{line}\n" for line in lines) or content.get("text", "")
         piece, times = ("", 0) if content == "sentences" else content.get("then", ("", 0))
         latin = "latin-1" in content
-        path.write_bytes(content["latin-1"].encode("latin-1") if latin else (text + piece * times).encode())
+        path.write_bytes(
+            content["latin-1"].encode("latin-1") if latin else (text + piece * times).encode()
+        )
 
     def recipe(self, base, settings, without=None):
         tree = yaml.load((ROOT / "recipes" / base).read_text("utf-8"), yaml.BaseLoader)
         tree = apply_overrides(tree, settings)
         tree.pop(without, None)
-        (self.folder / "recipe.yaml").write_text(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True), "utf-8")
+        (self.folder / "recipe.yaml").write_text(
+            yaml.safe_dump(tree, sort_keys=False, allow_unicode=True), "utf-8"
+        )
 
     def dataset(self, settings=(), without=None):
         self.file("texts.txt", "sentences")
         source = f"source={{kind: file, path: {self.folder / 'texts.txt'}, description: texts, license: mit}}"
         own = [source, f"model.path={LM}", "source.limit=3", "license=cc-by-nc-sa-4.0"]
-        self.recipe("demo/sts-dino-x2.yaml", [*own, "postprocess.validation_fraction=0", *settings], without)
+        self.recipe(
+            "demo/sts-dino-x2.yaml", [*own, "postprocess.validation_fraction=0", *settings], without
+        )
 
     def model(self, settings):
-        spec = f"path: {self.world / 'run'}, config: postprocessed, form: sts, loss: CosineSimilarityLoss"
+        spec = (
+            f"path: {self.world / 'run'}, config: postprocessed, example_type: sts, "
+            "loss: CosineSimilarityLoss"
+        )
         own = [f"datasets=[{{{spec}, license: mit}}]", f"base.path={LM}", "evaluation=[]"]
         self.recipe("demo/demo-sts-dino.yaml", [*own, *settings])
 
@@ -127,16 +139,24 @@ def damaged_rows(box):
     path = min(run.glob("data/postprocessed/train-*.parquet"))
     path.write_bytes(flipped(path.read_bytes(), 60, 100))
     known = run_dir.read_manifest(run)
-    files = [run_dir.describe(run, f.path, config=f.config, split=f.split, rows=f.rows) for f in known.files]
+    files = [
+        run_dir.describe_file(run, f.path, config=f.config, split=f.split, rows=f.rows)
+        for f in known.files
+    ]
     run_dir.write_manifest(run, known.model_copy(update={"files": tuple(files)}))
 
 
 MAKERS = {
     "cut_parquet": lambda box: parquet(box, SENTENCES * 100, lambda content: content[:300]),
-    "damaged_pages": lambda box: parquet(box, [f"{text} {n}" for text in SENTENCES for n in range(99)], flipped),
+    "damaged_pages": lambda box: parquet(
+        box, [f"{text} {n}" for text in SENTENCES for n in range(99)], flipped
+    ),
     "column_of_bytes": lambda box: parquet(box, pa.array([b"\xff\x00 bytes"] * 5, pa.binary())),
     "damaged_rows": damaged_rows,
-    "unreadable": lambda box: (box.file("texts.txt", "sentences"), (box.folder / "texts.txt").chmod(0)),
+    "unreadable": lambda box: (
+        box.file("texts.txt", "sentences"),
+        (box.folder / "texts.txt").chmod(0),
+    ),
 }
 
 
@@ -154,7 +174,9 @@ def run_at_work(box):
 
 @contextmanager
 def hub(box, token=None):
-    """The embedded Hub with the organisation acme, and the dataset acme/sts-dino-x2 of another author."""
+    """The embedded Hub with the organisation acme, and the dataset acme/sts-dino-x2 of another
+    author.
+    """
     from huggingface_hub import HfApi
 
     from hub_server.process import LocalHub
@@ -162,7 +184,9 @@ def hub(box, token=None):
     with LocalHub(box.folder / "hub", orgs=["acme"]) as server:
         api, where = HfApi(endpoint=server.endpoint, token=server.token), {"repo_type": "dataset"}
         repo = api.create_repo("acme/sts-dino-x2", **where).repo_id
-        api.upload_file(path_or_fileobj=b"# Mine\n", path_in_repo="README.md", repo_id=repo, **where)
+        api.upload_file(
+            path_or_fileobj=b"# Mine\n", path_in_repo="README.md", repo_id=repo, **where
+        )
         yield {"HF_ENDPOINT": server.endpoint, "HF_TOKEN": server.token if token is None else token}
 
 
@@ -186,17 +210,19 @@ class Refusal:
 
 def called_here(words, capfd):
     """``sts-dino WORDS`` in this process."""
-    app, code = sts_dino.cli.new_app(), 0
+    app, code = sts_dino.cli.make_app(), 0
     try:
         with patch.object(sys, "argv", ["sts-dino", *words]):
-            cli.run(lambda: app(prog_name="sts-dino"))
+            cli.run_app(lambda: app(prog_name="sts-dino"))
     except SystemExit as end:
         code = end.code or 0
     return Refusal(code, capfd.readouterr().err)
 
 
 def called_apart(words, folder, environment, case, home):
-    """``sts-dino WORDS`` in a child process without root's right to read and write what permissions forbid."""
+    """``sts-dino WORDS`` in a child process without root's right to read and write what permissions
+    forbid.
+    """
     libc = ctypes.CDLL(None)
 
     def limit():
@@ -205,15 +231,28 @@ def called_apart(words, folder, environment, case, home):
         if "file_limit" in case:
             resource.setrlimit(resource.RLIMIT_FSIZE, (case["file_limit"],) * 2)
 
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING_FACE"))}
-    kept |= {"PYTHONPATH": str(ROOT), "HF_HOME": str(home), "HF_ENDPOINT": CLOSED_PORT, "COLUMNS": "200"} | environment
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("HF_", "HUGGING_FACE"))
+    }
+    kept |= {
+        "PYTHONPATH": str(ROOT),
+        "HF_HOME": str(home),
+        "HF_ENDPOINT": CLOSED_PORT,
+        "COLUMNS": "200",
+    } | environment
     forked = "loads_a_model" in case and "file_limit" not in case
     command = [python_in(kept) if forked else sys.executable, "-m", "sts_dino", *words]
     pipes = {"capture_output": True, "text": True, "timeout": SECONDS, "check": False}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(command, cwd=folder, env=kept, preexec_fn=limit, **pipes)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return Refusal(done.returncode, done.stderr, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return Refusal(
+        done.returncode,
+        done.stderr,
+        after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+    )
 
 
 def faults(case, found):
@@ -228,7 +267,9 @@ def faults(case, found):
         "an endless line": all(len(line) < LONGEST for line in errors),
         f"{found.cpu_s:.1f} CPU seconds": found.cpu_s <= CPU_SECONDS or "loads_a_model" in case,
     }
-    checks |= {f"{word!r} is missing": any(word in line for line in errors) for word in case["says"]}
+    checks |= {
+        f"{word!r} is missing": any(word in line for line in errors) for word in case["says"]
+    }
     return [fault for fault, holds in checks.items() if not holds]
 
 
@@ -238,7 +279,7 @@ def world(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         patch.syspath_prepend(place)
-        app = sts_dino.cli.new_app()
+        app = sts_dino.cli.make_app()
         Box(place, place).dataset()
         (place / "letters.py").write_text(
             "import numpy as np\n\n\ndef encode(texts):\n"
@@ -261,13 +302,19 @@ def world(tmp_path_factory):
 
 
 MARKED = [
-    pytest.param(case, marks=pytest.mark.slow("a process of its own") if "own_process" in case else (), id=case["did"])
+    pytest.param(
+        case,
+        marks=pytest.mark.slow("a process of its own") if "own_process" in case else (),
+        id=case["did"],
+    )
     for case in CASES
 ]
 
 
 @pytest.mark.parametrize("case", MARKED)
-def test_bad_input_is_refused_in_one_line_with_the_remedy(case, world, tmp_path, monkeypatch, capfd):
+def test_bad_input_is_refused_in_one_line_with_the_remedy(
+    case, world, tmp_path, monkeypatch, capfd
+):
     monkeypatch.chdir(tmp_path)
     box, environment = Box(tmp_path, world), case.get("environment", {})
     for name, value in environment.items():

@@ -1,4 +1,6 @@
-"""The README's snippet runs as pasted, its results are those that are kept, and the commands of every page exist."""
+"""The README's snippet runs as pasted, its results are those that are kept, and the commands of
+every page exist.
+"""
 
 import ast
 import csv
@@ -23,17 +25,25 @@ from typer import Context, Exit
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from hub.assets import asset
-from hub.contract.measured import Estimate, VariantScores
 from sts_dino import api
-from sts_dino.adapt import EncoderChoices, following, proposed
-from sts_dino.cli import new_app
+from sts_dino.adapt import EncoderChoices, list_next_commands, propose_adaptation
+from sts_dino.cli import make_app
+from sts_dino.hub.assets import find_asset
+from sts_dino.hub.contract.measured import Estimate
 from sts_dino.new import CorpusChoices
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [Path(name) for name in ("README.md", "CONTRIBUTING.md", "benchmarks/README.md", "hub_server/README.md")]
+PAGES = [
+    Path(name)
+    for name in (
+        "README.md",
+        "CONTRIBUTING.md",
+        "experiments/speed/README.md",
+        "hub_server/README.md",
+    )
+]
 PAGES += sorted(Path("docs").glob("*.md"))
-COMMAND = SimpleNamespace(app=lambda words: new_app()(words, prog_name="sts-dino"))
+COMMAND = SimpleNamespace(app=lambda words: make_app()(words, prog_name="sts-dino"))
 PAGE = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -44,13 +54,19 @@ def kept(name: str) -> dict:
 
 
 def blocks(page: str, has: str = "") -> list[str]:
-    """The indented blocks of a page, without their indent: those with a line that begins as ``has``."""
+    """The indented blocks of a page, without their indent: those with a line that begins as
+    ``has``.
+    """
     every = re.findall(r"(?<=\n\n)(?: {4}.*\n)+", page)
-    return [block for one in every if re.search(f"^{has}", block := textwrap.dedent(one), re.MULTILINE)]
+    return [
+        block for one in every if re.search(f"^{has}", block := textwrap.dedent(one), re.MULTILINE)
+    ]
 
 
 def python_of(page: str) -> list[str]:
-    """The Python of a page; api.md's fenced blocks are signatures, which test_sts_dino_reference.py holds."""
+    """The Python of a page; api.md's fenced blocks are signatures, which test_sts_dino_reference.py
+    holds.
+    """
     fenced = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     return [one for one in [*fenced, *blocks(page)] if re.match("from|import", one)]
 
@@ -60,14 +76,20 @@ def commands(block: str) -> list[list[str]]:
     text, ends = re.sub(r"\\\n|(?:^|(?<=\s))# .*", " ", block, flags=re.MULTILINE), ";&|\n"
     lexer = shlex.shlex(text, posix=True, punctuation_chars=ends)
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t", True, ""
-    return [list(words) for is_end, words in groupby(lexer, lambda word: word[:1] in ends) if not is_end]
+    return [
+        list(words) for is_end, words in groupby(lexer, lambda word: word[:1] in ends) if not is_end
+    ]
 
 
 def check_line(words: list[str], whole: bool = True) -> None:
-    """Parse a line as sts-dino does, up to the call; of a part, only its options. The clone's files must exist."""
+    """Parse a line as sts-dino does, up to the call; of a part, only its options. The clone's files
+    must exist.
+    """
     places = re.findall(r"(?<![\w/.])(?:assets|deploy|docs|eval|recipes)/[\w./-]+", " ".join(words))
-    assert all(Path(place).exists() for place in places if "NAME" not in place and "..." not in place), words
-    command, name = get_command(new_app()), ""
+    assert all(
+        Path(place).exists() for place in places if "NAME" not in place and "..." not in place
+    ), words
+    command, name = get_command(make_app()), ""
     while isinstance(command, TyperGroup) and words and not words[0].startswith("-"):
         name, command, words = command.resolve_command(Context(command), words)
     if whole:
@@ -79,12 +101,17 @@ def check_line(words: list[str], whole: bool = True) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_each_command_of_a_page_is_one_that_the_command_line_takes(page, monkeypatch):
-    """Blocks that take seconds run below; the others are parsed: they need Gemma, hours, machines or a finished run."""
-    monkeypatch.setattr("sts_dino.cli.accepted", lambda stage, words: words)  # NAME and RECIPE are placeholders
+    """Blocks that take seconds run below; the others are parsed: they need Gemma, hours, machines
+    or a finished run.
+    """
+    # NAME and RECIPE are placeholders
+    monkeypatch.setattr("sts_dino.cli.convert_first_argument", lambda stage, words: words)
     text = page.read_text(encoding="utf-8")
     for program, *words in chain.from_iterable(map(commands, blocks(text, " *(make|sts-dino) "))):
         if program == "make":
-            made = subprocess.run(["make", "-n", *words], capture_output=True, text=True, check=True).stdout
+            made = subprocess.run(
+                ["make", "-n", *words], capture_output=True, text=True, check=True
+            ).stdout
             for line in re.findall(r"^\.venv/bin/sts-dino (.*)", made, re.MULTILINE):
                 check_line(shlex.split(line))
         elif program == "sts-dino":
@@ -97,25 +124,32 @@ def test_each_command_of_a_page_is_one_that_the_command_line_takes(page, monkeyp
 def test_the_python_of_a_page_compiles_and_its_calls_fit_the_functions(page):
     for block in python_of(page.read_text(encoding="utf-8")):
         for call in ast.walk(ast.parse(block)):
-            if isinstance(call, ast.Call) and re.match(r"api\.\w+$", ast.unparse(call.func)) and "sts_dino" in block:
+            if (
+                isinstance(call, ast.Call)
+                and re.match(r"api\.\w+$", ast.unparse(call.func))
+                and "sts_dino" in block
+            ):
                 named = {one.arg: one.value for one in call.keywords}
                 signature(getattr(api, call.func.attr)).bind(*call.args, **named)
 
 
 def test_its_results_are_those_of_the_experiments():
     rows = kept("minilm.json")["measured"]["rows"]
-    earlier = VariantScores.model_validate(kept("prompteol-gemma-sts-dino.seven_tasks.json"))
+    earlier, *_ = kept("prompteol-gemma-sts-dino.seven_tasks.json").values()  # under old keys
     found = [Estimate.model_validate(row["mean of seven"]) for row in rows.values()]
-    found += [one.average for one in earlier.variants.values()]
+    found += [Estimate.model_validate(row["average"]) for row in earlier.values()]
     cells = [f"{one.score:.1f} [{one.low:.1f}, {one.high:.1f}]" for one in found]
-    assert [cell for cell in cells if cell not in PAGE] == []
+    pages = PAGE + (ROOT / "docs/better_pairs.md").read_text(encoding="utf-8")
+    assert [cell for cell in cells if cell not in pages] == []
 
 
 def ran(folder: Path, *command: str) -> str:
     """What a command prints in a fresh folder, offline, with this Python's commands first."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "PATH": path}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, encoding="utf-8", timeout=900)
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, encoding="utf-8", timeout=900
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 
@@ -126,46 +160,71 @@ def test_the_hub_servers_blocks_run_as_pasted_in_a_fresh_folder(tmp_path, monkey
         exec(block, {})
 
 
-def test_adapts_page_names_what_adapt_makes(tmp_path, monkeypatch):
-    """Its first command trains with Gemma for minutes: here its recipes are proposed, with the built-in model."""
+def test_adapts_page_names_what_adapt_makes(tmp_path, monkeypatch, offline):
+    """Its first `adapt` trains with Gemma for minutes: here its recipes are proposed, with the
+    built-in model and an encoder that needs no download.
+    """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "assets").symlink_to(ROOT / "assets")
     page = (ROOT / "docs/adapt.md").read_text()
-    adapted, _, *later = (line for block in blocks(page, "sts-dino") for line in commands(block))
+    lines = [line for block in blocks(page, "sts-dino") for line in commands(block)]
+    adapted = next(line for line in lines if line[1] == "adapt")
+    later = [line for line in lines if line[1] in ("annotate", "publish")]
     corpus, out = adapted[2], Path(adapted[adapted.index("--out") + 1])
-    choices = CorpusChoices(lm=str(asset("demo-lm")), lm_license="cc-by-nc-sa-4.0")
-    annotate, publish = following(proposed(corpus, out, choices, EncoderChoices()))
+    choices = CorpusChoices(lm=str(find_asset("demo-lm")), lm_license="cc-by-nc-sa-4.0")
+    annotate, publish = list_next_commands(
+        propose_adaptation(corpus, out, choices, EncoderChoices(encoder="static"))
+    )
     assert [shlex.join(line) for line in later] == [annotate, publish, f"{publish} --yes"]
 
 
 def test_its_install_is_that_of_the_weekly_job_and_takes_versions_that_were_tested():
-    (weekly,) = re.findall(r"run: (pip install .*?)  #", (ROOT / ".github/workflows/install.yml").read_text())
-    tested = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
-    assert f"`{weekly}`" in PAGE and f"torch=={tested['torch']}" in PAGE
+    (weekly,) = re.findall(
+        r"run: (pip install .*?)  #", (ROOT / ".github/workflows/install.yml").read_text()
+    )
+    tested = dict(
+        line.split("==")
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if "==" in line
+    )
+    assert weekly in PAGE and f"torch=={tested['torch']}" in PAGE
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    asked = [*project["dependencies"], *chain.from_iterable(project["optional-dependencies"].values())]
+    asked = [
+        *project["dependencies"],
+        *chain.from_iterable(project["optional-dependencies"].values()),
+    ]
     known = {canonicalize_name(name): version for name, version in tested.items()}
     for one in map(Requirement, asked):
         version = known.get(canonicalize_name(one.name))
         assert version is None or one.specifier.contains(version), str(one)
-    for broken in ("transformers==5.24.0", "peft==0.22.0"):  # the first has no peft that works with it
+    # the first has no peft that works with it
+    for broken in ("transformers==5.24.0", "peft==0.22.0"):
         name, version = broken.split("==")
-        assert not all(one.specifier.contains(version) for one in map(Requirement, asked) if one.name == name)
+        assert not all(
+            one.specifier.contains(version) for one in map(Requirement, asked) if one.name == name
+        )
+
+
+def test_its_first_snippet_prints_what_the_page_shows(tmp_path):
+    snippet, _ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (shown,) = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
+    assert ran(tmp_path, sys.executable, "-c", snippet) == shown
 
 
 @pytest.mark.slow("adapts an encoder")
 def test_its_route_and_its_steps_run_as_pasted(tmp_path):
-    """But for the download: without a language model in artifacts/lm the built-in one generates."""
+    """But for the download: the built-in language model generates."""
     rows = (ROOT / "assets/demo-data/x1.tsv").read_text(encoding="utf-8").splitlines()[1:61]
     texts = [row.split("\t")[0] for row in rows]
     (tmp_path / "sentences.txt").write_text("\n".join(texts), encoding="utf-8")
     with (tmp_path / "questions.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([["question"], *([text] for text in texts)])
-    _, route, steps, _ = blocks(PAGE)  # the first is the install, the last has make's targets: .ci/run runs them
+    # the first is the install, the last has make's targets: .ci/run runs them
+    _, route, steps, _ = blocks(PAGE)
     download, adapt = route.splitlines()
     assert download.startswith("sts-dino lm ")
-    ran(tmp_path, "bash", "-ec", adapt)
-    (snippet,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    ran(tmp_path, "bash", "-ec", adapt.replace("adapt ", "adapt --lm builtin "))
+    _, snippet = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     ran(tmp_path, sys.executable, "-c", snippet)
     assert "adapt" in ran(tmp_path, "bash", "-ec", steps)
     assert (tmp_path / "mine/report.html").is_file()

@@ -1,4 +1,6 @@
-"""How many functions a recipe passes before training starts: few layers between the command and what acts."""
+"""How many functions and files a recipe passes before training starts: few layers between the
+command and what acts.
+"""
 
 import json
 import sys
@@ -6,47 +8,81 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from walks import find_own_file
 
-import training.run
-from hub.contract.recipe import ModelRecipe
-from training.loop import train
+import sts_dino.training.run
+from sts_dino.hub.contract.recipe import ModelRecipe
+from sts_dino.training.loop import train
 
 RECIPE = "recipes/demo/demo-sts-dino.yaml"
-ROOT = str(Path(__file__).parents[2])
-FUNCTIONS, CALLS = 20, 40  # goals of issue "House III"
+RECIPE_MODULE = "hub/contract/recipe.py"
+# functions that take the recipe, their calls, their files
+FUNCTIONS, CALLS, FILES = 21, 30, 6
+ALL_FILES = 21  # whose functions run before training starts, with the recipe or without
 
 
 def is_recipe(value: object) -> bool:
     """Whether a value is the recipe: its path, its mapping or the checked object."""
     if isinstance(value, dict):
         return {"kind", "base"} <= value.keys()
-    return isinstance(value, ModelRecipe) or (isinstance(value, str | Path) and str(value).endswith(RECIPE))
+    return isinstance(value, ModelRecipe) or (
+        isinstance(value, str | Path) and str(value).endswith(RECIPE)
+    )
 
 
-def test_a_recipe_passes_few_functions_before_training_starts(tmp_path, monkeypatch):
-    rows = [{"sentence1": f"a man number {i}", "sentence2": f"a person {i}", "score": i % 3 / 2} for i in range(64)]
-    (tmp_path / "pairs.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    data = {"path": str(tmp_path / "pairs.jsonl"), "config": "default", "example_type": "sts", "license": "mit"}
-    passed = Counter[str]()
+@pytest.fixture(scope="module")
+def walk(tmp_path_factory):
+    """Calls of functions that take the recipe, by file and name; and all files that are passed."""
+    folder = tmp_path_factory.mktemp("walk")
+    rows = [
+        {"sentence1": f"a man number {i}", "sentence2": f"a person {i}", "score": i % 3 / 2}
+        for i in range(64)
+    ]
+    (folder / "pairs.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    data = {
+        "path": str(folder / "pairs.jsonl"),
+        "config": "default",
+        "example_type": "sts",
+        "license": "mit",
+        "loss": "CosineSimilarityLoss",
+    }
+    calls = Counter[tuple[str, str]]()
+    files: set[str] = set()
 
-    def look(frame, event, _) -> None:
+    def note(frame, event, _) -> None:
         code = frame.f_code
-        taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        own = taken[:1] in (("self",), ("cls",))  # a method of the recipe is the recipe's own
-        if event != "call" or own or not code.co_filename.startswith(ROOT):
+        if event != "call" or code.co_name == "<module>":
             return
-        if any(is_recipe(frame.f_locals.get(name)) for name in taken):
-            passed[f"{code.co_filename.removeprefix(ROOT)}:{code.co_qualname}"] += 1
+        path = find_own_file(code.co_filename)
+        if path is None:
+            return
+        files.add(path)
+        arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        # methods of the recipe and the rules in its module are the recipe's own
+        is_own = arguments[:1] in (("self",), ("cls",)) or path == RECIPE_MODULE
+        if not is_own and any(is_recipe(frame.f_locals.get(name)) for name in arguments):
+            calls[path, code.co_qualname] += 1
 
-    monkeypatch.setattr(train, "train", lambda *_: sys.exit())
-    settings = [f"datasets={json.dumps([data | {'loss': 'CosineSimilarityLoss'}])}"]
-    before = sys.getprofile()
-    sys.setprofile(look)
-    try:
-        with pytest.raises(SystemExit):
-            training.run.main(Path(RECIPE), out=tmp_path / "run", settings=settings)
-    finally:
-        sys.setprofile(before)
-    found = {name: count for name, count in passed.items() if "/tests/" not in name and "/.venv/" not in name}
-    assert 10 < len(found) <= FUNCTIONS, "\n".join(found)
-    assert sum(found.values()) <= CALLS, found
+    profiler = sys.getprofile()
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(train, "train", lambda *_: sys.exit())
+        sys.setprofile(note)
+        try:
+            sts_dino.training.run.main(
+                Path(RECIPE), out=folder / "run", settings=[f"datasets={json.dumps([data])}"]
+            )
+        finally:
+            sys.setprofile(profiler)
+    return calls, files
+
+
+def test_a_recipe_passes_few_functions_before_training_starts(walk):
+    calls, _ = walk
+    assert 10 < len(calls) <= FUNCTIONS, calls
+    assert calls.total() <= CALLS, calls
+
+
+def test_a_recipe_passes_few_files_before_training_starts(walk):
+    calls, files = walk
+    assert 3 < len({path for path, _ in calls}) <= FILES, calls
+    assert 10 < len(files) <= ALL_FILES, sorted(files)

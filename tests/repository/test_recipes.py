@@ -1,4 +1,6 @@
-"""recipes/datasets and recipes/models: complete, pinned, true to the papers, on data that recipes make."""
+"""recipes/datasets and recipes/models: complete, pinned, true to the papers, on data that recipes
+make.
+"""
 
 import re
 from pathlib import Path
@@ -7,24 +9,46 @@ from typing import Any
 import pytest
 import yaml
 
-from generation.inputs.examples import Example
-from generation.inputs.prompts import Prompts
-from hub.contract.licences import check, check_model
-from hub.contract.recipe import DatasetRecipe, ModelRecipe, Variant
-from hub.contract.recipe_file import load_recipe, read_yaml
-from model_cards.papers import reproduced
-from model_cards.provenance import read_changes
-from release.preflight import check_pins
-from training.loop.arguments import check_together, trainer_arguments, typed_arguments
-from training.losses.losses import check_losses
+from sts_dino.generation.inputs.examples import Example
+from sts_dino.generation.inputs.prompts import Prompts
+from sts_dino.hub.contract.licences import check_dataset, check_model
+from sts_dino.hub.contract.recipe import DatasetRecipe, ModelRecipe, Variant
+from sts_dino.hub.contract.recipe_file import load_recipe, read_yaml
+from sts_dino.model_cards.provenance import read_changes
+from sts_dino.model_cards.scores import find_reproduced_row
+from sts_dino.release.preflight import check_pins
+from sts_dino.training.data.objectives import check_losses, parse_loss_arguments
+from sts_dino.training.loop.job import (
+    TABLES,
+    build_trainer_arguments,
+    check_argument_names,
+    check_arguments,
+    parse_arguments,
+    parse_reporters,
+    split_batch,
+)
 
 ALL = {path.stem: path for path in Path("recipes").rglob("*.yaml")}
-TEXTS = {path.stem: load_recipe(path, DatasetRecipe) for path in sorted(Path("recipes/datasets").glob("*.yaml"))}
-MODELS = {path.stem: load_recipe(path, ModelRecipe) for path in sorted(Path("recipes/models").glob("*.yaml"))}
+TEXTS = {
+    path.stem: load_recipe(path, DatasetRecipe)
+    for path in sorted(Path("recipes/datasets").glob("*.yaml"))
+}
+MODELS = {
+    path.stem: load_recipe(path, ModelRecipe)
+    for path in sorted(Path("recipes/models").glob("*.yaml"))
+}
 TRAINED = [name for name, recipe in MODELS.items() if not recipe.is_baseline]
-EXPECTED = yaml.safe_load(Path(__file__).with_name("recipe_values.yaml").read_text(encoding="utf-8"))
-OUTSIDE = {"Skylion007/openwebtext": "cc0-1.0"}  # data that no recipe makes, with the licence of their card
-OF_NO_KNOWN_COMMIT = {"albert-base-v2-mean", "albert-base-v2-cls", "sbert-base-nli", "sroberta-base-nli"}
+EXPECTED = yaml.safe_load(
+    Path(__file__).with_name("recipe_values.yaml").read_text(encoding="utf-8")
+)
+# data that no recipe makes, with the licence of their card
+OUTSIDE = {"Skylion007/openwebtext": "cc0-1.0"}
+OF_NO_KNOWN_COMMIT = {
+    "albert-base-v2-mean",
+    "albert-base-v2-cls",
+    "sbert-base-nli",
+    "sroberta-base-nli",
+}
 NOT_COMPARED = {"name", "version", "pretty_name", "about"}
 COMMIT = re.compile(r"[0-9a-f]{40}")
 ABOUT = re.compile(r"^about: \|\n((?:  .*\n|\n)+)", re.M)
@@ -44,7 +68,9 @@ def leaves(tree: Any, place: str = "") -> dict[str, Any]:
 def values_of(name: str) -> dict[str, Any]:
     """Every value of a recipe that is not name, version or prose."""
     found = leaves((TEXTS | MODELS)[name].model_dump(mode="json"))
-    return {key: value for key, value in found.items() if key not in NOT_COMPARED and value is not None}
+    return {
+        key: value for key, value in found.items() if key not in NOT_COMPARED and value is not None
+    }
 
 
 def same(found: Any, expected: Any) -> bool:
@@ -58,7 +84,11 @@ def same(found: Any, expected: Any) -> bool:
 @pytest.mark.parametrize("name", EXPECTED["values"])
 def test_a_recipe_has_the_values_of_its_paper(name):
     found = values_of(name)
-    wrong = {key: found.get(key) for key, value in EXPECTED["values"][name].items() if not same(found.get(key), value)}
+    wrong = {
+        key: found.get(key)
+        for key, value in EXPECTED["values"][name].items()
+        if not same(found.get(key), value)
+    }
     assert not wrong
 
 
@@ -67,13 +97,24 @@ def test_a_recipe_differs_from_another_in_these_keys(name):
     stated = EXPECTED["differences"][name]
     one, other = values_of(stated["than"]), values_of(name)
     keys = {key for key in {*one, *other} if one.get(key) != other.get(key)}
-    assert not {key for key in keys if not any(f"{key}.".startswith(f"{place}.") for place in stated["keys"])}
-    assert all(any(f"{key}.".startswith(f"{place}.") for key in keys) for place in stated["keys"]), keys
-    assert all(same(other.get(key), value) for key, value in zip(stated["keys"], stated.get("to", []), strict=False))
+    assert not {
+        key
+        for key in keys
+        if not any(f"{key}.".startswith(f"{place}.") for place in stated["keys"])
+    }
+    assert all(
+        any(f"{key}.".startswith(f"{place}.") for key in keys) for place in stated["keys"]
+    ), keys
+    assert all(
+        same(other.get(key), value)
+        for key, value in zip(stated["keys"], stated.get("to", []), strict=False)
+    )
 
 
 def test_the_papers_rows_have_their_recipes():
-    assert {name: row.row for name, recipe in MODELS.items() if (row := reproduced(recipe))} == EXPECTED["rows"]
+    assert {
+        name: row.row for name, recipe in MODELS.items() if (row := find_reproduced_row(recipe))
+    } == EXPECTED["rows"]
     text = Path("docs/training.md").read_text(encoding="utf-8")
     assert [name for name in MODELS if f"`{name}`" not in text] == []
 
@@ -95,9 +136,13 @@ def test_changes_are_one_line_a_version_newest_first():
 
 @pytest.mark.parametrize("path", ALL.values(), ids=str)
 def test_an_introduction_has_no_number_of_its_own(path):
-    """Every number on a card comes from the run's files; nor does an introduction hold headings or template code."""
+    """Every number on a card comes from the run's files; nor does an introduction hold headings or
+    template code.
+    """
     found = ABOUT.search(path.read_text(encoding="utf-8"))
-    assert not any(char.isdigit() or char in "#{" for char in (NAMED.sub("", found[1]) if found else ""))
+    assert not any(
+        char.isdigit() or char in "#{" for char in (NAMED.sub("", found[1]) if found else "")
+    )
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -105,14 +150,21 @@ def test_a_dataset_recipe_is_pinned_and_has_a_licence(name):
     recipe = TEXTS[name]
     pinned = [recipe.model, recipe.source, *([recipe.few_shot.examples] if recipe.few_shot else [])]
     assert all(COMMIT.fullmatch(part.revision or "") for part in pinned if part.repo_id)
-    assert recipe.model.device == "cuda" and recipe.model.repo_id and check(recipe).licence.id == recipe.license
+    assert (
+        recipe.model.device == "cuda"
+        and recipe.model.repo_id
+        and check_dataset(recipe).licence.id == recipe.license
+    )
 
 
 @pytest.mark.parametrize("path", sorted(Path("recipes/demo").glob("*.yaml")), ids=str)
 def test_a_demo_recipes_version_has_an_entry_and_its_parts_allow_its_licence(path):
     recipe = read_yaml(path)
     assert recipe["version"] in read_changes(recipe["name"])
-    assert recipe["kind"] == "model" or check(load_recipe(path, DatasetRecipe)).licence.id == recipe["license"]
+    assert (
+        recipe["kind"] == "model"
+        or check_dataset(load_recipe(path, DatasetRecipe)).licence.id == recipe["license"]
+    )
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -124,7 +176,9 @@ def test_a_model_recipe_is_pinned_and_has_a_licence(name):
     scored = [(task.task, task.split) for task in recipe.evaluation]
     assert scored == [("stsb/cosine", "validation"), ("stsb/cosine", "test")]
     assert all(Path(task.path).is_file() for task in recipe.evaluation)
-    parts = [(data.repo_id, OUTSIDE.get(data.repo_id) or made(data).license) for data in recipe.datasets]
+    parts = [
+        (data.repo_id, OUTSIDE.get(data.repo_id) or made(data).license) for data in recipe.datasets
+    ]
     assert check_model(recipe, parts).licence.id == recipe.license
     assert parts or recipe.license == recipe.base.license
 
@@ -142,14 +196,30 @@ def test_the_runner_takes_data_losses_and_arguments_of_a_model_recipe(name, tmp_
     for data in (one for one in recipe.datasets if one.repo_id not in OUTSIDE):
         source = made(data)
         assert data.revision == f"v{source.version}" and data.config in source.configs
-        assert data.example_set is None or (source.few_shot and data.example_set < source.few_shot.sets)
-        assert source.postprocess.validation_fraction > 0 or recipe.validation, "nothing would choose the checkpoint"
-    arguments = typed_arguments(recipe.arguments, f"{name}:arguments")
-    arguments["per_device_train_batch_size"] = check_together(recipe, arguments, name)
+        assert data.example_set is None or (
+            source.few_shot and data.example_set < source.few_shot.sets
+        )
+        assert source.postprocess.validation_fraction > 0 or recipe.validation, (
+            "nothing would choose the checkpoint"
+        )
+    check_argument_names(recipe.arguments, f"{name}:arguments")
+    arguments = parse_arguments(recipe.arguments, f"{name}:arguments")
+    has_schedule = recipe.slanted_triangular is not None
+    check_arguments(arguments, recipe.datasets, has_schedule, f"{name}:arguments")
+    accumulated = arguments.get("gradient_accumulation_steps", 1)
+    arguments["per_device_train_batch_size"] = split_batch(
+        recipe.batch_size, 1, accumulated, f"{name}:batch_size"
+    )
     check_losses(recipe, name)
-    found, reporters = trainer_arguments(arguments, tmp_path, 1, not recipe.datasets[0].streaming, name)
-    assert (found.per_device_train_batch_size, found.eval_steps) == (recipe.batch_size, arguments.get("eval_steps"))
-    assert reporters == ["tensorboard"]
+    for spec in recipe.datasets:
+        parse_loss_arguments(spec, name)
+    assert "report_to" not in arguments
+    assert parse_reporters(TABLES["defaults"]["report_to"], name) == ["tensorboard"]
+    found = build_trainer_arguments(arguments, [], tmp_path, not recipe.datasets[0].streaming, name)
+    assert (found.per_device_train_batch_size, found.eval_steps) == (
+        recipe.batch_size,
+        arguments.get("eval_steps"),
+    )
 
 
 @pytest.mark.parametrize("name", ["sts-dino-x2", "sts-dino-x1x2"])
@@ -162,9 +232,15 @@ def test_dinos_prompts(name):
         for label, task in tasks.items()
     }
     prompts = Prompts(recipe)
-    found = {one.name: prompts.of(one, "A man is playing a flute.", recipe.variants[0]) for one in recipe.labels}
+    found = {
+        one.name: prompts.make_prompts(one, "A man is playing a flute.", recipe.variants[0])
+        for one in recipe.labels
+    }
     assert {name: prompt for name, (prompt, _) in found.items()} == expected
-    counters = {name: [expected[other] for other in expected if float(other) > float(name)] for name in expected}
+    counters = {
+        name: [expected[other] for other in expected if float(other) > float(name)]
+        for name in expected
+    }
     assert {name: list(others) for name, (_, others) in found.items()} == counters
     assert {label.name: label.score for label in recipe.labels} == {"1": 1, "0.5": 0.5, "0": 0}
 
@@ -172,11 +248,28 @@ def test_dinos_prompts(name):
 def test_auto_nlis_prompts():
     """Auto-NLI sections 3.2 and 4.1."""
     recipe = TEXTS["auto-nli"]
-    zero, _ = Prompts(recipe).of(recipe.labels[0], "It is a colorless liquid.", Variant(0, 0))
-    assert zero.startswith("\nGenerate one sentence that logically entails"), "the authors' code has the line break"
-    pairs = {"entailment": "Fun for both adults and children.", "contradiction": "No fun for children."}
-    sets = {5: [{label: [Example(0, "Fun for adults and children.", text)] for label, text in pairs.items()}]}
-    found = [Prompts(recipe, sets).of(label, "It is a colorless liquid.", Variant(5, 0)) for label in recipe.labels]
+    zero, _ = Prompts(recipe).make_prompts(
+        recipe.labels[0], "It is a colorless liquid.", Variant(0, 0)
+    )
+    assert zero.startswith("\nGenerate one sentence that logically entails"), (
+        "the authors' code has the line break"
+    )
+    pairs = {
+        "entailment": "Fun for both adults and children.",
+        "contradiction": "No fun for children.",
+    }
+    sets = {
+        5: [
+            {
+                label: [Example(0, "Fun for adults and children.", text)]
+                for label, text in pairs.items()
+            }
+        ]
+    }
+    found = [
+        Prompts(recipe, sets).make_prompts(label, "It is a colorless liquid.", Variant(5, 0))
+        for label in recipe.labels
+    ]
     assert found == [
         (
             f'Generate one sentence that logically {verb} "Fun for adults and children." in the form of a statement '
@@ -194,6 +287,8 @@ def test_auto_nlis_prompts():
 
 def test_movie_reviews_are_texts_of_classes_against_one_another():
     recipe = TEXTS["movie-reviews"]
-    prompt, (counter,) = Prompts(recipe).of(recipe.labels[0], "Some Movie", recipe.variants[0])
+    prompt, (counter,) = Prompts(recipe).make_prompts(
+        recipe.labels[0], "Some Movie", recipe.variants[0]
+    )
     assert prompt == 'Task: Write a review for a bad movie.\nMovie: "Some Movie"\nReview: "'
     assert counter == prompt.replace("bad", "good")

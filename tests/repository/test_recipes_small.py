@@ -1,4 +1,6 @@
-"""recipes/small: complete, and planned offline (models: trained) with the overrides for a machine without the Hub."""
+"""recipes/small: complete, and planned offline (models: trained) with the overrides for a machine
+without the Hub.
+"""
 
 import json
 from pathlib import Path
@@ -10,14 +12,14 @@ from tiny_bases import make_mlm
 from tiny_lm import make_lm
 from training_inputs import sts_rows, write_dataset
 
-import training.run
-from generation.plan import plan
-from hub.contract import packaged
-from hub.contract.licences import check, check_model
-from hub.contract.recipe import DatasetRecipe, ModelRecipe
-from hub.contract.recipe_file import load_recipe, read_yaml
-from hub.contract.run_dir import require_complete
-from model_cards.provenance import read_changes
+import sts_dino.training.run
+from sts_dino.generation.plan import describe_plan
+from sts_dino.hub.contract import packaged
+from sts_dino.hub.contract.licences import check_dataset, check_model
+from sts_dino.hub.contract.recipe import DatasetRecipe, ModelRecipe
+from sts_dino.hub.contract.recipe_file import load_recipe, read_yaml
+from sts_dino.hub.contract.run_dir import require_complete
+from sts_dino.model_cards.provenance import read_changes
 
 OFFLINE = Path("assets/offline.yaml")
 FOLDER = Path("recipes/small")
@@ -44,7 +46,10 @@ def offline(tmp_path_factory) -> Path:
     overrides |= {key: {"path": str(pairs), "config": "postprocessed-5shot"} for key in WRITTEN}
     queries = [{"anchor": row["sentence1"], "positive": row["sentence2"]} for row in rows[::3]]
     (folder / "queries.jsonl").write_text("\n".join(map(json.dumps, queries)))
-    overrides["sts-dino/search-cranfield"] = {"path": str(folder / "queries.jsonl"), "config": "default"}
+    overrides["sts-dino/search-cranfield"] = {
+        "path": str(folder / "queries.jsonl"),
+        "config": "default",
+    }
     (folder / "offline.yaml").write_text(yaml.safe_dump(overrides))
     return folder / "offline.yaml"
 
@@ -52,18 +57,28 @@ def offline(tmp_path_factory) -> Path:
 def test_the_shipped_overrides_name_the_files_that_sts_dino_lm_makes():
     shipped = yaml.safe_load(OFFLINE.read_text(encoding="utf-8"))
     for model in packaged.MODELS.values():
-        made = {"path": model.folder.as_posix()} | {k: v for k, v in model.section.items() if k == "gguf_file"}
+        made = {"path": f"artifacts/lm/{model.name}"} | {
+            k: v for k, v in model.section.items() if k == "gguf_file"
+        }
         assert shipped[model.hub.partition("@")[0] or model.upstream] == made
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_a_recipe_is_planned_offline_by_one_switch(path, offline, tmp_path):
     recipe = load_recipe(path, DatasetRecipe, [f"@{offline}", "premise_tokens=null"])
-    assert recipe.source.kind == "file" and Path(recipe.source.path or "").is_file() and recipe.model.repo_id is None
-    check(recipe)
-    shown = plan(recipe, tmp_path / "run")
-    there = len(Path("assets/source-sentences/wikipedia.txt").read_text(encoding="utf-8").splitlines())
-    assert f"source sentences: {min(there, recipe.source.limit or there)} " in shown and not list(tmp_path.iterdir())
+    assert (
+        recipe.source.kind == "file"
+        and Path(recipe.source.path or "").is_file()
+        and recipe.model.repo_id is None
+    )
+    check_dataset(recipe)
+    shown = describe_plan(recipe, tmp_path / "run")
+    there = len(
+        Path("assets/source-sentences/wikipedia.txt").read_text(encoding="utf-8").splitlines()
+    )
+    assert f"source sentences: {min(there, recipe.source.limit or there)} " in shown and not list(
+        tmp_path.iterdir()
+    )
 
 
 @pytest.mark.parametrize("path", [*MODELS, SEARCH], ids=lambda path: path.stem)
@@ -71,15 +86,20 @@ def test_a_model_is_trained_offline_by_one_switch(path, offline, tmp_path):
     """As it is, but for the length."""
     short = ["arguments.max_steps=2", "arguments.bf16=false"]
     short += ["arguments.eval_steps=2"] if load_recipe(path, ModelRecipe).validation else []
-    data = [f"datasets.{index}.license=mixed" for index in range(len(load_recipe(path, ModelRecipe).datasets))]
+    data = [
+        f"datasets.{index}.license=mixed"
+        for index in range(len(load_recipe(path, ModelRecipe).datasets))
+    ]
     settings = [f"@{offline}", *short, *data]
     dev = Path("assets/stsb/sts-dev.csv").read_text(encoding="utf-8").splitlines(keepends=True)
     (tmp_path / "dev.csv").write_text("".join(dev[::50]), encoding="utf-8")
     recipe = load_recipe(path, ModelRecipe, settings)
-    assert recipe.base.repo_id is None and not any(item.repo_id for item in (*recipe.datasets, *recipe.validation))
+    assert recipe.base.repo_id is None and not any(
+        item.repo_id for item in (*recipe.datasets, *recipe.validation)
+    )
     if recipe.validation:
         settings.append(f"validation=[{{path: {tmp_path}/dev.csv}}]")
-    training.run.main(path, out=tmp_path / "out", settings=settings)
+    sts_dino.training.run.main(path, out=tmp_path / "out", settings=settings)
     assert require_complete(tmp_path / "out").provenance["training"]["steps"] == 2
     assert SentenceTransformer(str(tmp_path / "out")).encode("A man plays.").shape == (32,)
 
@@ -89,7 +109,11 @@ def test_a_recipe_names_the_hub_and_has_prose_changes_and_a_licence(path):
     recipe = load_recipe(path, DatasetRecipe if path in PATHS else ModelRecipe)
     assert recipe.about and recipe.version in read_changes(recipe.name)
     if isinstance(recipe, DatasetRecipe):
-        assert recipe.model.repo_id and recipe.source.repo_id and check(recipe).licence.id == recipe.license
+        assert (
+            recipe.model.repo_id
+            and recipe.source.repo_id
+            and check_dataset(recipe).licence.id == recipe.license
+        )
         return
     assert all(place.repo_id for place in (recipe.base, *recipe.datasets, *recipe.validation))
     words = recipe.base.vocabulary  # of the repository: the pairs themselves have too few
@@ -98,4 +122,6 @@ def test_a_recipe_names_the_hub_and_has_prose_changes_and_a_licence(path):
         made = load_recipe(FOLDER / f"{(item.repo_id or '').split('/')[1]}.yaml", DatasetRecipe)
         assert (item.revision, item.config in made.configs) == (f"v{made.version}", True)
         check_model(recipe, [(item.repo_id or "", made.license)])
-    assert recipe.evaluation and all(task.path and Path(task.path).is_file() for task in recipe.evaluation)
+    assert recipe.evaluation and all(
+        task.path and Path(task.path).is_file() for task in recipe.evaluation
+    )

@@ -1,16 +1,31 @@
-"""Commands answer before they import what costs seconds: --help of every one, and what people get wrong most often."""
+"""Commands answer before they import what costs seconds: --help of every one, and what people get
+wrong most often.
+"""
 
 import json
 import subprocess
 import sys
 
-from sts_dino.commands import COMMANDS
+from sts_dino.cli import COMMANDS
 
-HEAVY = {"torch", "datasets", "transformers", "sentence_transformers", "mteb", "peft", "ray", "sklearn", "scipy"}
+HEAVY = {
+    "torch",
+    "datasets",
+    "transformers",
+    "sentence_transformers",
+    "mteb",
+    "peft",
+    "ray",
+    "sklearn",
+    "scipy",
+}
 HEAVY |= {"matplotlib", "pandas"}
 MODEL = "recipes/demo/demo-sts-dino.yaml"
 REFUSALS = [
-    *([name, "no-such-place"] for name in ("write", "explain", "train", "card", "release", "publish", "repeat")),
+    *(
+        [name, "no-such-place"]
+        for name in ("write", "explain", "train", "card", "release", "publish", "repeat")
+    ),
     ["score", "no-such-place.yaml"],  # without the ending it would be the name of an encoder
     *([name, "--no-such-option"] for name in ("adapt", "compare", "value", "hub")),
     ["train", MODEL, "--dry-run", "--set", "datasets.0.loss=Foo"],
@@ -18,9 +33,10 @@ REFUSALS = [
     ["merge", "recipes"],
     ["card", "recipes"],
 ]
-# Each command in a fork of a process that has imported what all share: its exit code and the packages it imported.
+# Each command in a fork of a process that has imported what all share: its exit code and the
+# packages it imported.
 FORKS = """
-import json, os, sys, typer, hub.cli
+import json, os, sys, typer, sts_dino.hub.cli
 from sts_dino.__main__ import main
 
 for words in json.loads(sys.argv[1]):
@@ -54,7 +70,14 @@ def test_help_imports_no_heavy_library():
     assert {name: code for name, (code, _) in found.items() if code} == {}
     assert {name: names & HEAVY for name, (_, names) in found.items() if names & HEAVY} == {}
     ((code, names),) = imported(["--help"])
-    assert code == 0 and not names & {*HEAVY, "generation", "training", "eval", "release", "hub_server"}
+    assert code == 0 and not names & {
+        *HEAVY,
+        "generation",
+        "training",
+        "eval",
+        "release",
+        "hub_server",
+    }
 
 
 def test_a_refusal_imports_no_heavy_library():

@@ -1,21 +1,26 @@
-"""The stages as functions: pairs, an encoder, scores, a comparison and a publication from Python alone."""
+"""The stages as functions: pairs, an encoder, scores, a comparison and a publication from Python
+alone.
+"""
 
 from pathlib import Path
 
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from hub.assets import asset
-from hub.contract.recipe import DatasetRecipe, ModelRecipe
-from hub.contract.recipe_file import load_recipe
-from hub.contract.run_dir import read_manifest
-from hub.errors import InputError
 from sts_dino import api
+from sts_dino.hub.assets import find_asset
+from sts_dino.hub.contract.packaged import MODELS
+from sts_dino.hub.contract.recipe import DatasetRecipe, ModelRecipe
+from sts_dino.hub.contract.recipe_file import load_recipe
+from sts_dino.hub.contract.run_dir import read_manifest
+from sts_dino.hub.errors import InputError
 
 pytest_plugins = ["local_hub"]
-LM = asset("demo-lm").resolve()
-STSB = asset("stsb").resolve()
-TEXTS = [line.split("\t")[0] for line in asset("demo-data/x1.tsv").read_text().splitlines()[1:60]]
+LM = find_asset("demo-lm").resolve()
+STSB = find_asset("stsb").resolve()
+TEXTS = [
+    line.split("\t")[0] for line in find_asset("demo-data/x1.tsv").read_text().splitlines()[1:60]
+]
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +40,13 @@ def pairs(folder):
 def encoder(pairs):
     more = ["arguments.max_steps=12", "arguments.save_steps=12"]
     return api.train(
-        pairs, LM, base_license="cc-by-nc-sa-4.0", name="enc", modules="static", batch_size=8, settings=more
+        pairs,
+        LM,
+        base_license="cc-by-nc-sa-4.0",
+        name="enc",
+        modules="static",
+        batch_size=8,
+        settings=more,
     )
 
 
@@ -76,11 +87,20 @@ def test_labels_of_ones_own_take_the_place_of_those_proposed(folder):
 
 def test_a_causal_language_model_is_trained_under_prompteols_prompt(pairs, folder):
     more = ["arguments.max_steps=2", "arguments.save_steps=2"]
-    given = {"base_license": "cc-by-nc-sa-4.0", "name": "eol", "modules": "prompteol", "batch_size": 8}
+    given = {
+        "base_license": "cc-by-nc-sa-4.0",
+        "name": "eol",
+        "modules": "prompteol",
+        "batch_size": 8,
+    }
     encoder = api.train(pairs, LM, settings=more, **given)
     assert encoder.encode(["A man plays a flute."]).shape == (1, encoder.get_embedding_dimension())
     recipe = load_recipe(folder / "artifacts/models/eol/recipe.yaml", ModelRecipe)
-    assert recipe.lora is not None and recipe.base.pooling == "lasttoken" and "[X]" in (recipe.base.prompt or "")
+    assert (
+        recipe.lora is not None
+        and recipe.base.pooling == "lasttoken"
+        and "[X]" in (recipe.base.prompt or "")
+    )
 
 
 def test_an_encoder_is_trained_scored_and_compared(encoder, folder):
@@ -88,16 +108,22 @@ def test_an_encoder_is_trained_scored_and_compared(encoder, folder):
     scores = {}
     for model in ("enc", "enc.base"):
         out = folder / "artifacts" / "evaluations" / model
-        scores[model] = api.evaluate(folder / "artifacts/models" / model, ["stsb/cosine"], limit=200, out=out)
+        scores[model] = api.evaluate(
+            folder / "artifacts/models" / model, ["stsb/cosine"], limit=200, out=out
+        )
     table = scores["enc"].to_pandas()
     assert list(table["split"]) == ["validation", "test"] and (table["low"] < table["score"]).all()
     assert table["n"].tolist() == [200, 200]
-    found = api.compare(*(folder / "artifacts/evaluations" / model for model in scores), out=folder / "both")
+    found = api.compare(
+        *(folder / "artifacts/evaluations" / model for model in scores), out=folder / "both"
+    )
     assert len(found.pairs) == 1 and (folder / "both" / "comparison.md").is_file()
     loaded = api.evaluate(encoder, ["stsb/cosine"], limit=200, out=folder / "loaded").to_pandas()
     untrained = SentenceTransformer(str(folder / "artifacts/models/enc.base"))
     other = api.evaluate(untrained, ["stsb/cosine"], limit=200, out=folder / "loaded").to_pandas()
-    assert other["score"].tolist() == pytest.approx(scores["enc.base"].to_pandas()["score"].tolist(), abs=1e-3)
+    assert other["score"].tolist() == pytest.approx(
+        scores["enc.base"].to_pandas()["score"].tolist(), abs=1e-3
+    )
     assert loaded["score"].tolist() == pytest.approx(table["score"].tolist(), abs=1e-3)
 
 
@@ -105,7 +131,9 @@ def test_what_was_made_is_published_with_its_card(pairs, hub_api, monkeypatch):
     monkeypatch.setattr("huggingface_hub.HfApi", lambda: hub_api)
     user = hub_api.whoami()["name"]
     planned = api.publish("artifacts/datasets/mine")
-    assert planned.repo_id == f"{user}/mine" and not hub_api.repo_exists(f"{user}/mine", repo_type="dataset")
+    assert planned.repo_id == f"{user}/mine" and not hub_api.repo_exists(
+        f"{user}/mine", repo_type="dataset"
+    )
     api.publish("artifacts/datasets/mine", org=user, yes=True)
     assert hub_api.dataset_info(f"{user}/mine").private
     files = hub_api.list_repo_files(f"{user}/mine", repo_type="dataset", revision="v0.1.0")
@@ -115,17 +143,35 @@ def test_what_was_made_is_published_with_its_card(pairs, hub_api, monkeypatch):
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: api.write_pairs(TEXTS[:3], name="mine"), "mine.texts.jsonl: holds other texts than these"),
+        (
+            lambda: api.write_pairs(TEXTS[:3], name="mine"),
+            "mine.texts.jsonl: holds other texts than these",
+        ),
         (
             lambda: api.write_pairs(TEXTS, name="mine", lm=LM, lm_license="mit"),
             "mine.yaml: is another recipe than these",
         ),
         (lambda: api.write_pairs(["", ""], name="none"), "has no usable text"),
-        (lambda: api.write_pairs(TEXTS, labels={"1": "x"}, name="own-labels", lm="builtin"), "numbers from 0 to 1"),
-        (lambda: api.read_pairs("artifacts/datasets/mine", "triplet"), "config 'triplet': not in the run"),
-        (lambda: api.read_pairs("artifacts/datasets/mine", split="test"), "split 'test': has no rows"),
-        (lambda: api.train("nowhere", LM, base_license="mit"), "nowhere: is not a folder or pinned repository"),
-        (lambda: api.train("artifacts/datasets/mine", LM, base_license="mitt"), "'mitt' is not a licence"),
+        (
+            lambda: api.write_pairs(TEXTS, labels={"1": "x"}, name="own-labels", lm="builtin"),
+            "numbers from 0 to 1",
+        ),
+        (
+            lambda: api.read_pairs("artifacts/datasets/mine", "triplet"),
+            "config 'triplet': not in the run",
+        ),
+        (
+            lambda: api.read_pairs("artifacts/datasets/mine", split="test"),
+            "split 'test': has no rows",
+        ),
+        (
+            lambda: api.train("nowhere", LM, base_license="mit"),
+            "nowhere: is not a folder, a model of sts-dino lm or a pinned repository",
+        ),
+        (
+            lambda: api.train("artifacts/datasets/mine", LM, base_license="mitt"),
+            "'mitt' is not a licence",
+        ),
     ],
 )
 def test_bad_input_is_an_error_that_says_what_to_do(pairs, call, said):
@@ -135,8 +181,10 @@ def test_bad_input_is_an_error_that_says_what_to_do(pairs, call, said):
 
 
 def test_interrupted_pairs_go_on_where_they_stopped(folder, monkeypatch):
-    """Ctrl-C in a notebook: the run keeps its shards and its lock is free; resumed trainings: tests/training."""
-    from generation.pipeline.directory import DatasetRun
+    """Ctrl-C in a notebook: the run keeps its shards and its lock is free; resumed trainings:
+    tests/training.
+    """
+    from sts_dino.generation.pipeline.directory import DatasetRun
 
     add, calls = DatasetRun.add_shard, list[None]()
 
@@ -157,3 +205,13 @@ def test_interrupted_pairs_go_on_where_they_stopped(folder, monkeypatch):
         api.read_pairs(run)
     assert write("stopped").to_list() == write("whole").to_list()
     assert len(calls) == 2 + 1 + 3, "the shards that were written are not written again"
+
+
+def test_a_base_may_be_named_as_sts_dino_lm_names_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("STS_DINO_HOME", str(tmp_path))
+    model = MODELS["gemma-3-270m"]
+    weights = tmp_path / "lm" / model.name / model.file
+    weights.parent.mkdir(parents=True)
+    weights.touch()
+    for name in (model.name, f"artifacts/lm/{model.name}"):
+        assert api._resolve_location(name) == {"path": str(weights.parent)}

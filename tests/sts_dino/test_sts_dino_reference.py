@@ -1,4 +1,6 @@
-"""The references of recipes and of the Python API say what the code says; the schema takes every recipe here."""
+"""The references of recipes and of the Python API say what the code says; the schema takes every
+recipe here.
+"""
 
 import re
 from pathlib import Path
@@ -8,10 +10,10 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from sts_dino import reference
-from sts_dino.reference import schema
+from sts_dino.reference import make_schema
 
 RECIPES = sorted(Path("recipes").rglob("*.yaml"))
-VALIDATOR = Draft202012Validator(yaml.safe_load(schema()))
+VALIDATOR = Draft202012Validator(yaml.safe_load(make_schema()))
 
 
 class Yaml12(yaml.SafeLoader):
@@ -19,12 +21,14 @@ class Yaml12(yaml.SafeLoader):
 
 
 Yaml12.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\.\d+|\d+(\.\d*)?)[eE][-+]?\d+$"), list("-+.0123456789")
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(\.\d+|\d+(\.\d*)?)[eE][-+]?\d+$"),
+    list("-+.0123456789"),
 )
 
 
 def test_the_files_are_as_the_code_is_now():
-    for path, text in reference.texts().items():
+    for path, text in reference.make_files().items():
         assert path.read_text(encoding="utf-8") == text, "run sts-dino reference"
 
 
@@ -35,7 +39,15 @@ def test_every_recipe_here_fits_the_schema(path):
 
 
 @pytest.mark.parametrize(
-    "change", [{"kind": "data"}, {"nmae": "x"}, {"seed": "one"}, {"schema": None}, {"source": {}}, {"labels": []}]
+    "change",
+    [
+        {"kind": "data"},
+        {"nmae": "x"},
+        {"seed": "one"},
+        {"schema": None},
+        {"source": {}},
+        {"labels": []},
+    ],
 )
 def test_what_a_recipe_may_not_say_does_not_fit(change):
     tree = yaml.load(Path("recipes/demo/sts-dino-x2.yaml").read_text(encoding="utf-8"), Yaml12)

@@ -1,4 +1,6 @@
-"""Training data: files, run directories and Hub datasets, whole or streamed; rows made from others; token dropout."""
+"""Training data: files, run directories and Hub datasets, whole or streamed; rows made from others;
+token dropout.
+"""
 
 import hashlib
 import json
@@ -6,6 +8,7 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import httpx2
@@ -18,37 +21,47 @@ from pydantic import ValidationError
 from tiny_bases import make_llama, make_mlm
 from training_inputs import PROVENANCE, data_spec, hub_spec, sts_rows, write_dataset, write_recipe
 
-from hub.contract.recipe import Encoder, Grades, ModelRecipe
-from hub.contract.recipe_file import load_recipe
-from hub.contract.schema import EXAMPLE_SET, STS, features
-from hub.errors import InputError, RunError
-from training.data.example_types import EXAMPLE_TYPES
-from training.data.rows import RowChecks, stream_errors
-from training.data.training_sets import checked, load_all
-from training.encoder.bases import find_base
-from training.encoder.encoder import build_encoder, has_dropout
-from training.loop.job import prepare
-from training.loop.train import make_trainer, train, untrained_encoder
-from training.loop.trainer import TextCollator, TokenDropout
+from sts_dino.hub.contract.recipe import Encoder, Grades, ModelRecipe
+from sts_dino.hub.contract.recipe_file import load_recipe
+from sts_dino.hub.contract.schema import EXAMPLE_SET, STS, build_features
+from sts_dino.hub.errors import InputError, RunError
+from sts_dino.training.data.objectives import EXAMPLE_TYPES
+from sts_dino.training.data.rows import RowChecks, check_rows, convert_stream_errors
+from sts_dino.training.data.training_sets import load_training_sets
+from sts_dino.training.encoder.bases import find_base
+from sts_dino.training.encoder.encoder import build_encoder, has_dropout
+from sts_dino.training.loop.job import prepare
+from sts_dino.training.loop.train import (
+    _warn_of_cut_texts,
+    build_untrained_encoder,
+    make_trainer,
+    train,
+)
+from sts_dino.training.loop.trainer import TextCollator, TokenDropout
 
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory):
-    return write_dataset(tmp_path_factory.mktemp("data") / "pairs", {"train": sts_rows(12), "validation": sts_rows(6)})
+    return write_dataset(
+        tmp_path_factory.mktemp("data") / "pairs",
+        {"train": sts_rows(12), "validation": sts_rows(6)},
+    )
 
 
 def test_only_the_columns_of_the_example_type_reach_the_trainer(pairs):
-    (whole,) = load_all((data_spec(pairs),), 5)
+    (whole,) = load_training_sets((data_spec(pairs),), 5)
     assert (len(whole.train), len(whole.validation)) == (5, 6)  # the limit is one on training pairs
-    (whole,) = load_all((data_spec(pairs),), None)
+    (whole,) = load_training_sets((data_spec(pairs),), None)
     assert whole.train[0]["sentence1"] == sts_rows(12)[0]["sentence1"]
     assert whole.describe()["splits"] == {"train": 12, "validation": 6}
     assert whole.commit is None and len(whole.sha256) == 64
-    (stream,) = load_all((data_spec(pairs, streaming=True),), None)
+    (stream,) = load_training_sets((data_spec(pairs, streaming=True),), None)
     assert isinstance(stream.train, IterableDataset) and isinstance(stream.validation, Dataset)
     assert stream.describe()["splits"] == {"train": None, "validation": 6} and stream.rows is None
-    assert whole.train.features == stream.train.features == features(STS.columns)
-    assert sorted(tuple(row.values()) for row in stream.train) == sorted(tuple(row.values()) for row in whole.train)
+    assert whole.train.features == stream.train.features == build_features(STS.columns)
+    assert sorted(tuple(row.values()) for row in stream.train) == sorted(
+        tuple(row.values()) for row in whole.train
+    )
 
 
 def checks(example_type, example_set=None):
@@ -62,7 +75,10 @@ def scored(first=("a", "c"), second=("b", "b"), score=(0.0, 1.0)):
 @pytest.mark.parametrize(
     ("rows", "problem"),
     [
-        (("sts", {"sentence1": ["a"], "score": [0.5]}), "place: has no column 'sentence2', which example type sts"),
+        (
+            ("sts", {"sentence1": ["a"], "score": [0.5]}),
+            "place: has no column 'sentence2', which example type sts",
+        ),
         (scored(score=[0.5, None]), "row 1 of column 'score' is empty"),
         (scored(score=[float("nan"), 1.0]), "row 0 .*'score' is nan"),
         (scored(second=["b", " \t"]), "row 1 .*'sentence2' is empty"),
@@ -74,7 +90,7 @@ def scored(first=("a", "c"), second=("b", "b"), score=(0.0, 1.0)):
 )
 def test_rows_that_cannot_be_learned_from(rows, problem):
     with pytest.raises(InputError, match=problem):
-        checked(Dataset.from_dict(rows[1]), checks(rows[0]))
+        check_rows(Dataset.from_dict(rows[1]), checks(rows[0]))
 
 
 UNREACHABLE = DatasetGenerationError("An error occurred while generating the dataset")
@@ -85,40 +101,54 @@ UNREACHABLE.__cause__ = httpx2.ConnectError("https://cdn/file?Signature=s3cret")
     ("raised", "error", "message"),
     [
         (DatasetGenerationError("x"), InputError, r"o/d \(postprocessed\): cannot be read: x$"),
-        (RuntimeError("Dataset scripts are no longer supported\nmore"), InputError, "cannot be read: .*supported$"),
+        (
+            RuntimeError("Dataset scripts are no longer supported\nmore"),
+            InputError,
+            "cannot be read: .*supported$",
+        ),
         (UNREACHABLE, RunError, r"the Hub cannot be reached \(ConnectErr"),
     ],
 )
 def test_errors_while_a_dataset_is_fetched(monkeypatch, raised, error, message):
-    monkeypatch.setattr("hub.client.fetch.commit_of", lambda *_: "c0ffee")
-    monkeypatch.setattr("hub.client.fetch.check_dataset_card", lambda *_: None)
-    monkeypatch.setattr("datasets.get_dataset_config_names", lambda repo_id, revision: ["postprocessed", revision])
+    monkeypatch.setattr("sts_dino.hub.client.fetch.resolve_commit", lambda *_: "c0ffee")
+    monkeypatch.setattr("sts_dino.hub.client.fetch.check_dataset_card", lambda *_: None)
+    monkeypatch.setattr(
+        "datasets.get_dataset_config_names", lambda repo_id, revision: ["postprocessed", revision]
+    )
     monkeypatch.setattr("datasets.load_dataset", Mock(side_effect=raised))
     with pytest.raises(error, match=message) as caught:
-        load_all((hub_spec(),), None)
+        load_training_sets((hub_spec(),), None)
     assert "s3cret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("streaming", [False, True])
 def test_one_example_set_is_trained_and_validated_on(tmp_path, streaming):
     rows = [{**row, "example_set": index // 3 % 3} for index, row in enumerate(sts_rows(90))]
-    few_shot = features({**STS.columns, **STS.provenance, **EXAMPLE_SET})
-    directory = write_dataset(tmp_path / "d", {"train": rows, "validation": rows[:36]}, "5shot", features=few_shot)
-    (loaded,) = load_all((data_spec(directory, config="5shot", example_set=2, streaming=streaming),), None)
+    few_shot = build_features({**STS.columns, **STS.provenance, **EXAMPLE_SET})
+    directory = write_dataset(
+        tmp_path / "d", {"train": rows, "validation": rows[:36]}, "5shot", features=few_shot
+    )
+    (loaded,) = load_training_sets(
+        (data_spec(directory, config="5shot", example_set=2, streaming=streaming),), None
+    )
     wanted = sorted(row["sentence1"] for row in rows if row["example_set"] == 2)
     assert sorted(row["sentence1"] for row in loaded.train) == wanted
     assert len(loaded.validation) == 12
     assert loaded.train.column_names == ["sentence1", "sentence2", "score"]
     assert loaded.describe()["example_set"] == 2
     limited = data_spec(directory, config="5shot", example_set=2, streaming=streaming)
-    assert len(list(load_all((limited,), 4)[0].train)) == 4  # the limit counts rows of the set
+    assert (
+        len(list(load_training_sets((limited,), 4)[0].train)) == 4
+    )  # the limit counts rows of the set
 
 
 pytest_plugins = ["local_hub"]
 
 
 def documents(path, **changes):
-    return data_spec(path, **{"config": "default", "example_type": "documents", "loss": "DeclutrLoss", **changes})
+    return data_spec(
+        path, **{"config": "default", "example_type": "documents", "loss": "DeclutrLoss", **changes}
+    )
 
 
 LONG = ["one two " * 400, "three four " * 400, "five \u2028 six " * 400]
@@ -127,10 +157,12 @@ LONG = ["one two " * 400, "three four " * 400, "five \u2028 six " * 400]
 @pytest.mark.parametrize("streaming", [False, True])
 def test_documents_are_read_from_files(tmp_path, streaming):
     (tmp_path / "d.txt").write_text("\n".join([*LONG, ""]) + "\n", encoding="utf-8")
-    (tmp_path / "d.jsonl").write_text("".join(json.dumps({"id": 1, "text": text}) + "\n" for text in LONG))
+    (tmp_path / "d.jsonl").write_text(
+        "".join(json.dumps({"id": 1, "text": text}) + "\n" for text in LONG)
+    )
     Dataset.from_dict({"text": LONG, "url": ["u"] * 3}).to_parquet(tmp_path / "d.parquet")
     for name in ("d.txt", "d.jsonl", "d.parquet"):
-        (loaded,) = load_all((documents(tmp_path / name, streaming=streaming),), None)
+        (loaded,) = load_training_sets((documents(tmp_path / name, streaming=streaming),), None)
         assert sorted(row["text"] for row in loaded.train if row["text"]) == sorted(LONG), name
         assert loaded.train.column_names == ["text"]
         assert loaded.validation is None
@@ -139,17 +171,17 @@ def test_documents_are_read_from_files(tmp_path, streaming):
 
 READER = """
 import json, sys
-from hub.errors import StsDinoError
-from hub.contract.recipe import TrainingData, ValidationData
-from training.data.training_sets import load_all
-from training.loop.validation import read_pairs
+from sts_dino.hub.errors import StsDinoError
+from sts_dino.hub.contract.recipe import TrainingData, ValidationData
+from sts_dino.training.data.training_sets import load_training_sets
+from sts_dino.training.loop.validation import read_pairs
 found = []
 for fields in json.loads(sys.argv[1]):
     try:
         if "loss" not in fields:
             found.append(read_pairs(ValidationData(**fields), "validation.0").origin)
             continue
-        (loaded,) = load_all((TrainingData(**fields),), None)
+        (loaded,) = load_training_sets((TrainingData(**fields),), None)
         rows = [list(row.values()) for row in loaded.train]
         found.append({"rows": rows, "sha256": loaded.sha256, **loaded.describe()})
     except StsDinoError as error:
@@ -158,15 +190,21 @@ print(json.dumps(found))
 """
 LACKING = {
     "has no revision 'v2.0.0'": {"revision": "v2.0.0"},
-    "has no config 'postproccesed'; allowed: ['postprocessed', 'texts']; did you mean": {"config": "postproccesed"},
+    "has no config 'postproccesed'; allowed: ['postprocessed', 'texts']; did you mean": {
+        "config": "postproccesed"
+    },
     "has no split 'test'; allowed: ['train', 'validation']": {"split": "test", "streaming": True},
     "no such repository": {"repo_id": "acme/none"},
-    "has no column 'sentence1', which example type sts needs; allowed: ['text', 'url']": {"config": "texts"},
+    "has no column 'sentence1', which example type sts needs; allowed: ['text', 'url']": {
+        "config": "texts"
+    },
 }
 
 
 @pytest.mark.slow("publishes datasets and reads them in a process without our code")
-def test_published_data_are_read_whole_or_as_a_stream_or_lack_something(local_hub, hub_api, tmp_path):
+def test_published_data_are_read_whole_or_as_a_stream_or_lack_something(
+    local_hub, hub_api, tmp_path
+):
     """Two shards of training pairs in one config, a file of documents in another, and a tag."""
     folder = tmp_path / "published"
     folder.mkdir()
@@ -176,36 +214,60 @@ def test_published_data_are_read_whole_or_as_a_stream_or_lack_something(local_hu
     Dataset.from_dict({"text": LONG, "url": ["u"] * 3}).to_parquet(folder / "documents.parquet")
     pairs = [{"split": part, "path": f"{part}*.parquet"} for part in ("train", "validation")]
     texts = [{"split": "train", "path": "documents.parquet"}]
-    configs = [{"config_name": "postprocessed", "data_files": pairs}, {"config_name": "texts", "data_files": texts}]
-    (folder / "README.md").write_text(f"---\nlicense: cc-by-4.0\nconfigs: {json.dumps(configs)}\n---\n")
+    configs = [
+        {"config_name": "postprocessed", "data_files": pairs},
+        {"config_name": "texts", "data_files": texts},
+    ]
+    (folder / "README.md").write_text(
+        f"---\nlicense: cc-by-4.0\nconfigs: {json.dumps(configs)}\n---\n"
+    )
     repo_id = hub_api.create_repo("acme/training-data", repo_type="dataset").repo_id
     commit = hub_api.upload_folder(repo_id=repo_id, repo_type="dataset", folder_path=folder).oid
     hub_api.create_tag(repo_id, tag="v1.0.0", repo_type="dataset")
     here = {"repo_id": repo_id, "revision": "v1.0.0"}
     sts = {**here, "config": "postprocessed", "example_type": "sts", "loss": "CosineSimilarityLoss"}
-    documents = {"config": "texts", "example_type": "documents", "loss": "DeclutrLoss", "streaming": True}
-    cases = [sts, sts | {"streaming": True}, sts | documents, here | {"config": "postprocessed"}, here]
+    documents = {
+        "config": "texts",
+        "example_type": "documents",
+        "loss": "DeclutrLoss",
+        "streaming": True,
+    }
+    cases = [
+        sts,
+        sts | {"streaming": True},
+        sts | documents,
+        here | {"config": "postprocessed"},
+        here,
+    ]
     cases += [sts | changes for changes in LACKING.values()]
     environment = local_hub.client_environment(tmp_path / "home") | {"PYTHONPATH": str(Path.cwd())}
     command = [sys.executable, "-c", READER, json.dumps(cases)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     whole, stream, texts, validation, ambiguous, *lacking = json.loads(done.stdout.splitlines()[-1])
-    assert sorted(cells[:2] for cells in whole["rows"]) == sorted(cells[:2] for cells in stream["rows"])
+    assert sorted(cells[:2] for cells in whole["rows"]) == sorted(
+        cells[:2] for cells in stream["rows"]
+    )
     assert sorted(texts["rows"]) == sorted([text] for text in LONG)
-    assert [cells[0] for cells in whole["rows"]] == [row["sentence1"] for row in sts_rows(30) + sts_rows(30, seed=1)]
+    assert [cells[0] for cells in whole["rows"]] == [
+        row["sentence1"] for row in sts_rows(30) + sts_rows(30, seed=1)
+    ]
     assert whole["commit"] == whole["sha256"] == stream["commit"] == validation["commit"] == commit
     assert (whole["license"], whole["splits"]) == ("cc-by-4.0", {"train": 60, "validation": 9})
     assert stream["splits"] == {"train": None, "validation": 9} and validation["rows"] == 9
     assert ambiguous.startswith("InputError validation.0: acme/training-data: has several configs")
-    assert [found for found, problem in zip(lacking, LACKING, strict=True) if problem not in found] == []
+    assert [
+        found for found, problem in zip(lacking, LACKING, strict=True) if problem not in found
+    ] == []
 
 
 def test_a_streams_order_is_a_matter_of_seed_and_epoch(tmp_path):
     directory = write_dataset(tmp_path / "d", {"train": sts_rows(200)})
 
     def order(seed, epoch=0, limit=None):
-        (loaded,) = load_all((data_spec(directory, streaming=True),), limit, seed)
+        (loaded,) = load_training_sets((data_spec(directory, streaming=True),), limit, seed)
         loaded.train.set_epoch(epoch)
         return [row["sentence1"] + row["sentence2"] for row in loaded.train]
 
@@ -218,36 +280,48 @@ def test_a_streams_order_is_a_matter_of_seed_and_epoch(tmp_path):
 
 
 def test_a_stream_is_alone(pairs):
-    with pytest.raises(InputError, match=r"datasets.1.streaming: a streamed dataset is trained on alone"):
-        load_all((data_spec(pairs), data_spec(pairs, streaming=True)), None)
+    with pytest.raises(
+        InputError, match=r"datasets.1.streaming: a streamed dataset is trained on alone"
+    ):
+        load_training_sets((data_spec(pairs), data_spec(pairs, streaming=True)), None)
 
 
 def test_a_bad_row_of_a_stream_is_named_when_it_is_read(tmp_path):
     rows = sts_rows(2_400)
     rows[2_222]["sentence2"] = " "
     directory = write_dataset(tmp_path / "d", {"train": rows})
-    (loaded,) = load_all((data_spec(directory, streaming=True),), None)
-    with pytest.raises(InputError, match=r"d \(postprocessed\), train, as read: row 2222 of column 'sentence2' is"):
+    (loaded,) = load_training_sets((data_spec(directory, streaming=True),), None)
+    with pytest.raises(
+        InputError, match=r"d \(postprocessed\), train, as read: row 2222 of column 'sentence2' is"
+    ):
         list(loaded.train)
     rows[7]["score"] = None
     directory = write_dataset(tmp_path / "early", {"train": rows})
     with pytest.raises(InputError, match=r"row 7 of column 'score' is empty"):
-        load_all((data_spec(directory, streaming=True),), None)
+        load_training_sets((data_spec(directory, streaming=True),), None)
 
 
 def test_what_ends_a_stream_in_the_middle(tmp_path):
     """As ``datasets`` raises it when the Hub is gone, and for a file that is cut short."""
     streamed = hub_spec().model_copy(update={"streaming": True})
-    with pytest.raises(RunError, match=r"o/d at .* stopped answering"), stream_errors(streamed):
+    with (
+        pytest.raises(RunError, match=r"o/d at .* stopped answering"),
+        convert_stream_errors(streamed),
+    ):
         raise ConnectionError("Server Disconnected")
     message = r"datasets.0: o/d: cannot be read: Unexpected end of stream"
-    with pytest.raises(InputError, match=message), stream_errors(streamed):
+    with pytest.raises(InputError, match=message), convert_stream_errors(streamed):
         raise pa.ArrowInvalid("Unexpected end of stream\nmore")
-    with pytest.raises(ConnectionError), stream_errors(hub_spec()):  # not a stream's
+    with pytest.raises(ConnectionError), convert_stream_errors(hub_spec()):  # not a stream's
         raise ConnectionError("of a reporter")
 
 
-QUIET = {"report_to": "none", "logging_steps": "2", "num_train_epochs": "1", "learning_rate": "1e-3"}
+QUIET = {
+    "report_to": "none",
+    "logging_steps": "2",
+    "num_train_epochs": "1",
+    "learning_rate": "1e-3",
+}
 RANKING = "MultipleNegativesRankingLoss"
 
 
@@ -271,11 +345,15 @@ ROWS = graded(
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return write_dataset(tmp_path_factory.mktemp("d") / "pairs", {"train": ROWS, "validation": sts_rows(6)})
+    return write_dataset(
+        tmp_path_factory.mktemp("d") / "pairs", {"train": ROWS, "validation": sts_rows(6)}
+    )
 
 
 def loaded(path, form, limit=None, **changes):
-    (found,) = load_all((data_spec(path, example_type=form, loss=RANKING, **changes),), limit)
+    (found,) = load_training_sets(
+        (data_spec(path, example_type=form, loss=RANKING, **changes),), limit
+    )
     return found
 
 
@@ -297,12 +375,22 @@ def test_each_distinct_text_is_paired_with_itself(run):
 
 
 def test_each_positive_takes_a_hard_negative_of_its_source_sentence_the_hardest_first(run):
-    assert made(run, "graded-triplet") == [("x", "near", "half"), ("x", "nearer", "far"), ("y", "near y", "y far")]
+    assert made(run, "graded-triplet") == [
+        ("x", "near", "half"),
+        ("x", "nearer", "far"),
+        ("y", "near y", "y far"),
+    ]
     assert loaded(run, "graded-triplet").passed_over == 2  # z has no positive, v no negative
     grades = Grades(negative_from=0.4)
-    assert made(run, "graded-triplet", grades=grades) == [("x", "near", "half"), ("x", "nearer", "half")]
+    assert made(run, "graded-triplet", grades=grades) == [
+        ("x", "near", "half"),
+        ("x", "nearer", "half"),
+    ]
     grades = Grades(negative_to=0.3)
-    assert made(run, "graded-triplet", grades=grades)[:2] == [("x", "near", "far"), ("x", "nearer", "far")]
+    assert made(run, "graded-triplet", grades=grades)[:2] == [
+        ("x", "near", "far"),
+        ("x", "nearer", "far"),
+    ]
     assert made(run, "graded-triplet", limit=1) == [("x", "near", "half")]
     itself = made(run, "graded-triplet", grades=Grades(positives="itself"))
     assert itself[:2] == [("x", "x", "half"), ("y", "y", "y far")], "a sentence needs no paraphrase"
@@ -310,31 +398,47 @@ def test_each_positive_takes_a_hard_negative_of_its_source_sentence_the_hardest_
         made(run, "graded-pair", grades=Grades(positives="itself"))
     found = loaded(run, "graded-triplet", grades=grades)
     assert found.train.column_names == ["anchor", "positive", "negative"]
-    assert len(found.validation) == 6 and found.validation.column_names == ["sentence1", "sentence2", "score"]
-    grades = {"positives": "generated", "positive_from": 0.75, "negative_from": 0.0, "negative_to": 0.3}
+    assert len(found.validation) == 6 and found.validation.column_names == [
+        "sentence1",
+        "sentence2",
+        "score",
+    ]
+    grades = {
+        "positives": "generated",
+        "positive_from": 0.75,
+        "negative_from": 0.0,
+        "negative_to": 0.3,
+    }
     assert found.describe()["grades"] == grades
 
 
 def test_positives_alone_are_pairs(run):
     wanted = [("x", "near"), ("x", "nearer"), ("y", "near y"), ("v", "only near")]
     assert made(run, "graded-pair") == wanted
-    assert made(run, "graded-pair", grades=Grades(positive_from=0.9)) == wanted  # 0.9 as float32 is less than 0.9
+    # 0.9 as float32 is less than 0.9
+    assert made(run, "graded-pair", grades=Grades(positive_from=0.9)) == wanted
 
 
 def recipe(folder, *datasets, **changes):
     if not (folder / "pairs").exists():  # three pairs of each source sentence
         rows = sts_rows(96)
-        rows = [{**row, "sentence1": rows[index // 3 * 3]["sentence1"]} for index, row in enumerate(rows)]
+        rows = [
+            {**row, "sentence1": rows[index // 3 * 3]["sentence1"]}
+            for index, row in enumerate(rows)
+        ]
         write_dataset(folder / "pairs", {"train": rows})
     here = {"path": str(folder / "pairs"), "config": "postprocessed"}
-    return write_recipe(folder, datasets=[{**here, **item} for item in datasets], **{"arguments": QUIET, **changes})
+    return write_recipe(
+        folder, datasets=[{**here, **item} for item in datasets], **{"arguments": QUIET, **changes}
+    )
 
 
 def test_a_guide_is_pinned_and_not_trained(tmp_path):
     make_mlm(tmp_path / "guide")
     guide = {"path": str(tmp_path / "guide"), "license": "cc-by-nc-sa-4.0"}
     data = {"example_type": "graded-triplet", "loss": "GISTEmbedLoss", "guide": guide}
-    with pytest.raises(InputError, match=r"parts .guide of the loss under .cc-by-nc-sa"):  # it taught the encoder
+    # it taught the encoder
+    with pytest.raises(InputError, match=r"parts .guide of the loss under .cc-by-nc-sa"):
         prepare(recipe(tmp_path, data), tmp_path / "out", None, [])
     path = recipe(tmp_path, data | {"guide": guide | {"license": "mit"}})
     job = prepare(path, tmp_path / "out", None, [])
@@ -346,12 +450,17 @@ def test_a_guide_is_pinned_and_not_trained(tmp_path):
     trainer.train()
     assert not trainer.loss_parameters  # no checkpoint holds the guide
     assert not loss.guide.training
-    assert all(torch.equal(weight, before[name]) for name, weight in loss.guide.state_dict().items())
+    assert all(
+        torch.equal(weight, before[name]) for name, weight in loss.guide.state_dict().items()
+    )
     assert load_recipe(path, ModelRecipe).datasets[0].guide.path == str(tmp_path / "guide")
 
 
 PROMPT = 'This text: "[X]" is:"'
-TEXTS = [f"a man plays the flute {word} on the old red beach" for word in ("twice", "", "with two dogs and a cat")]
+TEXTS = [
+    f"a man plays the flute {word} on the old red beach"
+    for word in ("twice", "", "with two dogs and a cat")
+]
 
 
 def encoder_of(folder, kind):
@@ -382,22 +491,24 @@ def test_a_share_of_the_tokens_is_left_out_and_never_what_stands_around_a_text(t
     whole = tokens(TextCollator(encoder.preprocess)(rows))
     noise = TokenDropout(encoder.preprocess, 0.3, seed=1, pad=1)
     batch = TextCollator(encoder.preprocess, token_dropout=noise)(rows)
-    around = {"static": (0, 0), "mlm": (1, 1)}.get(kind, (noise.before, noise.after))
-    assert (noise.before, noise.after) == around and (kind != "prompted" or min(around) >= 3)
+    around = {"static": (0, 0), "mlm": (1, 1)}.get(kind, (noise.prefix, noise.suffix))
+    assert (noise.prefix, noise.suffix) == around and (kind != "prompted" or min(around) >= 3)
     gone = there = 0
     for column in ("anchor", "positive"):
         for left, ids in zip(tokens(batch, column), whole, strict=True):
-            before, after = noise.before, len(ids) - noise.after
-            assert left[:before] == ids[:before] and left[len(left) - noise.after :] == ids[after:]
-            inner = left[before : len(left) - noise.after]
+            before, after = noise.prefix, len(ids) - noise.suffix
+            assert left[:before] == ids[:before] and left[len(left) - noise.suffix :] == ids[after:]
+            inner = left[before : len(left) - noise.suffix]
             rest = iter(ids[before:after])
-            assert len(inner) > 0 and all(token in rest for token in inner)  # some left out, in order
+            # some left out, in order
+            assert len(inner) > 0 and all(token in rest for token in inner)
             gone, there = gone + len(ids) - len(left), there + after - before
     assert 0.28 < gone / there < 0.32
     assert tokens(batch) != tokens(batch, "positive")  # the two sides of a text
     if kind != "static":
         mask = batch["anchor_attention_mask"]
-        assert (mask.diff(dim=1) <= 0).all() and mask.any(dim=0).all()  # padding behind, no column of it alone
+        # padding behind, no column of it alone
+        assert (mask.diff(dim=1) <= 0).all() and mask.any(dim=0).all()
         assert set(batch["anchor_input_ids"][mask == 0].tolist()) <= {1}
     most = TokenDropout(encoder.preprocess, 0.99, seed=1)
     batch = TextCollator(encoder.preprocess, token_dropout=most)(rows)
@@ -425,8 +536,87 @@ def test_a_self_pair_needs_dropout_in_the_encoder_or_of_tokens(tmp_path, capsys)
     for rate in ("0", "0.3"):
         recipe = write_recipe(tmp_path, datasets=[data], base=static, token_dropout=rate)
         job = prepare(recipe, tmp_path / rate, None, ["arguments.max_steps=1"])
-        trainer = make_trainer(job, untrained_encoder(job), "f")
+        trainer = make_trainer(job, build_untrained_encoder(job), "f")
         batch = next(iter(trainer.get_train_dataloader()))
         same = batch["anchor_input_ids"].tolist() == batch["positive_input_ids"].tolist()
         train(job, "f")
         assert ("has no dropout" in capsys.readouterr().err) == same == (rate == "0")
+
+
+def write_export(folder, name, content, encoding="utf-8"):
+    (folder / name).write_bytes(content.encode(encoding))
+    return folder / name
+
+
+COLUMNS = ("frage_a", "frage_b", "bewertung")
+
+
+def load_export(path, **changes):
+    spec = data_spec(path, config="default", **{"columns": COLUMNS, **changes})
+    (found,) = load_training_sets((spec,), None)
+    return found
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_german_export_is_trained_on_by_its_own_columns(tmp_path, streaming):
+    lines = [f"Wie weit fährt Bus {n}?;Führt Linie {n} über Köln?;0,{n}" for n in range(1, 9)]
+    text = "\r\n".join([";".join(COLUMNS), *lines])
+    path = write_export(tmp_path, "export.csv", text, "cp1252")
+    rows = sorted(load_export(path, streaming=streaming).train, key=lambda row: row["score"])
+    assert rows[0] == {
+        "sentence1": "Wie weit fährt Bus 1?",
+        "sentence2": "Führt Linie 1 über Köln?",
+        "score": pytest.approx(0.1),
+    }
+    assert [row["score"] for row in rows] == pytest.approx([n / 10 for n in range(1, 9)])
+
+
+def test_columns_and_numbers_of_a_file_that_do_not_fit_are_refused(tmp_path):
+    path = write_export(tmp_path, "a.csv", 'frage_a,frage_b,bewertung\na,b,"0,5"\na,c,1\n')
+    with pytest.raises(
+        InputError, match=r"bewertung is '0,5'; allowed: a number, e\.g\. 4\.2; wri"
+    ):
+        load_export(path)
+    with pytest.raises(InputError, match="column 'fragea': not in the data; allowed: frage_a"):
+        load_export(path, columns=("fragea", "frage_b", "bewertung"))
+    with pytest.raises(InputError, match=r"no column 'sentence1', .* datasets\.N\.columns"):
+        load_export(path, columns=None)
+
+
+def test_rows_that_lack_a_key_are_passed_over_and_counted(tmp_path, capsys):
+    rows = [{"id": 1}, *sts_rows(6), {"sentence1": "alone"}]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    found = load_export(path, columns=None)
+    assert len(found.train) == 6
+    said = capsys.readouterr().err
+    assert "passed over: 2 rows that lack one of sentence1, sentence2, score" in said
+
+
+def test_a_row_without_one_of_the_columns_keeps_its_other_texts(tmp_path):
+    rows = [{"a": f"text {n}"} for n in range(5)] + [{"a": "text 5", "b": "text 6"}]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    spec = data_spec(
+        path, config="default", example_type="self-pair", loss=RANKING, columns=("a", "b")
+    )
+    (found,) = load_training_sets((spec,), None)
+    assert len(found.train) == 7
+
+
+def test_the_column_of_an_example_set_is_one_of_the_data(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in sts_rows(6)))
+    with pytest.raises(InputError, match="column 'example_set'"):
+        load_export(path, columns=("sentence1", "sentence2", "score"), example_set=0)
+
+
+def test_training_texts_beyond_the_encoders_length_are_counted(tmp_path, capsys):
+    lines = ["A man plays.", "Two dogs run. " * 40, "A cat sits. " * 40]
+    path = write_export(tmp_path, "texts.txt", "".join(f"{line}\n" for line in lines))
+    spec = data_spec(path, config="default", example_type="self-pair", loss=RANKING)
+    (found,) = load_training_sets((spec,), None)
+    base = Encoder(path=str(make_mlm(tmp_path / "base")), license="mit", max_seq_length=16)
+    encoder = build_encoder(base, find_base(base))
+    _warn_of_cut_texts(SimpleNamespace(sets=[found]), encoder)
+    assert f"warning: {found.name}: 2 of 3 texts are cut at 16 tokens" in capsys.readouterr().err

@@ -1,4 +1,6 @@
-"""The encoder is a stock SentenceTransformer: the same embedding in any batch, adapters, and prompts as one string."""
+"""The encoder is a stock SentenceTransformer: the same embedding in any batch, adapters, and
+prompts as one string.
+"""
 
 import gzip
 import json
@@ -10,7 +12,15 @@ from scipy.spatial.distance import pdist
 from sentence_transformers import SentenceTransformer
 from tiny_bases import make_llama, make_mlm, make_mlm_tokenizer
 from tiny_lm import TEXTS, make_family, make_lm
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from training_inputs import write_recipe
 from transformers import (
     AutoModel,
@@ -21,24 +31,33 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from hub.contract.recipe import Encoder, Lora, Vocabulary
-from hub.contract.run_dir import require_complete
-from hub.errors import InputError, RunError
-from training.encoder.bases import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Base, find_base
-from training.encoder.encoder import (
+from sts_dino.hub.contract.recipe import Encoder, Lora, Vocabulary
+from sts_dino.hub.contract.run_dir import require_complete
+from sts_dino.hub.errors import InputError, RunError
+from sts_dino.training.encoder.bases import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Base, find_base
+from sts_dino.training.encoder.encoder import (
     build_encoder,
     check_saved_ids,
+    get_input_ids,
     has_adapter,
-    input_ids,
     save_encoder,
     save_release,
-    whole_ids,
+    tokenize_prompted,
 )
-from training.encoder.static import cut, cut_tokenizer, principal_components, read_vectors
-from training.loop.job import prepare
-from training.run import main
+from sts_dino.training.encoder.static import (
+    compute_principal_components,
+    cut_tokenizer,
+    cut_vocabulary,
+    read_vectors,
+)
+from sts_dino.training.loop.job import prepare
+from sts_dino.training.run import main
 
-SENTENCES = ["A man is playing a flute.", "Dogs.", "Two young women cook red beans in an old blue car on the beach."]
+SENTENCES = [
+    "A man is playing a flute.",
+    "Dogs.",
+    "Two young women cook red beans in an old blue car on the beach.",
+]
 
 
 def make_spec(folder, **changes):
@@ -96,14 +115,18 @@ def test_a_finished_encoder_is_taken_as_it_is(tmp_path):
     assert find_base(spec).sha256 != before  # its modules are part of it
     config = tmp_path / "finished" / "config_sentence_transformers.json"
     config.write_text(config.read_text().replace("SentenceTransformer", "CrossEncoder"))
-    with pytest.raises(InputError, match="is a cross-encoder: it scores pairs and gives no embeddings"):
+    with pytest.raises(
+        InputError, match="is a cross-encoder: it scores pairs and gives no embeddings"
+    ):
         find_base(spec)
 
 
 def test_layers_that_a_base_lacks_are_not_made_at_random(tmp_path):
     config = make_lm(tmp_path / "lm") / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"num_hidden_layers": 3}))
-    with pytest.raises(InputError, match=r"base: .*lm: its weights lack layers.2.input_layernorm.weight"):
+    with pytest.raises(
+        InputError, match=r"base: .*lm: its weights lack layers.2.input_layernorm.weight"
+    ):
         make_encoder(tmp_path / "lm")
 
 
@@ -112,7 +135,10 @@ def test_a_base_whose_tokenizer_exceeds_its_embedding_is_refused(tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.add_tokens(["ferry"])
     tokenizer.save_pretrained(folder)
-    with pytest.raises(InputError, match=r"^base: .*lm: its tokenizer gives ids beyond the 330 rows .*: 330 \(ferry\)"):
+    with pytest.raises(
+        InputError,
+        match=r"^base: .*lm: its tokenizer gives ids beyond the 330 rows .*: 330 \(ferry\)",
+    ):
         find_base(make_spec(folder))
 
 
@@ -170,7 +196,9 @@ def test_only_the_adapter_is_saved_and_no_path_of_this_machine(tmp_path):
     base = make_llama(tmp_path / "base")
     save_encoder(train_a_little(make_encoder(base, LORA, **PROMPTED)), tmp_path / "saved")
     save_encoder(make_encoder(base, **PROMPTED), tmp_path / "whole")
-    assert not [path for path in (tmp_path / "whole").rglob("*.json") if str(tmp_path) in path.read_text()]
+    assert not [
+        path for path in (tmp_path / "whole").rglob("*.json") if str(tmp_path) in path.read_text()
+    ]
     files = [path for path in (tmp_path / "saved").rglob("*") if path.is_file()]
     names = {path.name for path in files}
     assert {ADAPTER_CONFIG, ADAPTER_WEIGHTS, "modules.json", "tokenizer.json"} <= names
@@ -187,20 +215,26 @@ def test_the_merged_form_is_a_plain_model_with_the_adapters_embeddings(tmp_path,
     save_release(encoder, tmp_path / "merged", spec, find_base(spec), lora)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "merged"]
     loaded = SentenceTransformer(str(tmp_path / "merged"))
-    assert distance(make_encoder(base, **PROMPTED).encode(SENTENCES), encoder.encode(SENTENCES)) > 1e-2
+    assert (
+        distance(make_encoder(base, **PROMPTED).encode(SENTENCES), encoder.encode(SENTENCES)) > 1e-2
+    )
     assert distance(loaded.encode(SENTENCES), encoder.encode(SENTENCES)) <= 1e-5
     assert not has_adapter(loaded)
     assert not (tmp_path / "merged" / ADAPTER_CONFIG).exists()
 
 
-def test_a_recipe_whose_base_has_moved_is_refused_before_it_is_trained(tmp_path, hub_api, monkeypatch):
+def test_a_recipe_whose_base_has_moved_is_refused_before_it_is_trained(
+    tmp_path, hub_api, monkeypatch
+):
     repo = hub_api.create_repo("acme/moved-before-training").repo_id
     folder = make_llama(tmp_path / "llama")
     commit = hub_api.upload_folder(repo_id=repo, folder_path=folder).oid
     base = {"repo_id": repo, "revision": commit, "license": "mit"}
     recipe = write_recipe(tmp_path, base=base, lora={"r": "4", "alpha": "8"})
-    monkeypatch.setattr("training.encoder.encoder.HfApi", lambda: hub_api)
-    monkeypatch.setattr("training.loop.job.find_base", lambda spec: Base(folder, commit, "sha256"))
+    monkeypatch.setattr("sts_dino.training.encoder.encoder.HfApi", lambda: hub_api)
+    monkeypatch.setattr(
+        "sts_dino.training.loop.job.find_base", lambda spec: Base(folder, commit, "sha256")
+    )
     prepare(recipe, tmp_path / "out", None, [])
     hub_api.upload_folder(repo_id=repo, folder_path=make_llama(tmp_path / "other", seed=9))
     with pytest.raises(InputError, match=r"base.revision.*main has another model.safetensors"):
@@ -220,38 +254,64 @@ LONG = "Two young women cook red beans in an old blue car on the beach. " * 20 +
 
 
 def make_sentencepiece(folder, style):
-    """A random Llama with a SentencePiece-like vocabulary, as its first releases (legacy) or its later ones."""
+    """A random Llama with a SentencePiece-like vocabulary, as its first releases (legacy) or its
+    later ones.
+    """
     tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
     if style == "legacy":
-        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+        tokenizer.normalizer = normalizers.Sequence(
+            [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+        )
     else:
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
     tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
     )
     specials = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
-    tokenizer.train_from_iterator([*TEXTS, EOL], trainers.BpeTrainer(vocab_size=500, special_tokens=specials))
-    return make_with(tokenizer, folder, {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}, bos=1)
+    tokenizer.train_from_iterator(
+        [*TEXTS, EOL], trainers.BpeTrainer(vocab_size=500, special_tokens=specials)
+    )
+    return make_with(
+        tokenizer, folder, {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}, bos=1
+    )
 
 
 def make_merging(folder):
-    """A random Llama whose tokenizer has one token for a full stop with a closing quotation mark, as GPT-2's has."""
+    """A random Llama whose tokenizer has one token for a full stop with a closing quotation mark,
+    as GPT-2's has.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=330, initial_alphabet=alphabet, special_tokens=["<s>", "</s>"])
+    trainer = trainers.BpeTrainer(
+        vocab_size=330, initial_alphabet=alphabet, special_tokens=["<s>", "</s>"]
+    )
     tokenizer.train_from_iterator([*TEXTS, *['She plays."'] * 50], trainer)
     assert '."' in tokenizer.get_vocab()
     return make_with(tokenizer, folder, {"bos_token": "<s>", "eos_token": "</s>"}, bos=0)
 
 
 def make_with(tokenizer, folder, names, bos):
-    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", bos)])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", bos)]
+    )
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    }
     torch.manual_seed(0)
-    LlamaForCausalLM(LlamaConfig(vocab_size=len(fast), max_position_embeddings=256, **sizes)).save_pretrained(folder)
+    LlamaForCausalLM(
+        LlamaConfig(vocab_size=len(fast), max_position_embeddings=256, **sizes)
+    ).save_pretrained(folder)
     fast.save_pretrained(folder)
     return folder
 
@@ -259,7 +319,9 @@ def make_with(tokenizer, folder, names, bos):
 def make_chatting(folder):
     """A random Qwen3 whose tokenizer comes with a chat template of its own."""
     tokenizer = AutoTokenizer.from_pretrained(make_lm(folder, "qwen3"))
-    tokenizer.chat_template = "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}{% endfor %}"
+    tokenizer.chat_template = (
+        "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}{% endfor %}"
+    )
     tokenizer.save_pretrained(folder)
     return folder
 
@@ -280,35 +342,37 @@ def test_the_ids_are_those_of_the_whole_string_with_its_special_tokens(tmp_path,
     untouched = AutoTokenizer.from_pretrained(folder)
     wanted = [untouched(EOL.replace("[X]", sentence)).input_ids for sentence in WRITTEN]
     encoder = make_encoder(folder, **PROMPTED)
-    assert input_ids(encoder[0], WRITTEN) == wanted
-    assert [input_ids(encoder[0], [sentence])[0] for sentence in WRITTEN] == wanted
+    assert get_input_ids(encoder[0], WRITTEN) == wanted
+    assert [get_input_ids(encoder[0], [sentence])[0] for sentence in WRITTEN] == wanted
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_long_sentence_loses_its_end_and_the_prompt_nothing_also_when_saved(tmp_path, family):
     encoder = make_encoder(FAMILIES[family](tmp_path / "base"), **PROMPTED, max_seq_length=48)
-    (cut,) = input_ids(encoder[0], [LONG])
-    whole = whole_ids(encoder.tokenizer, EOL, LONG)
+    (cut,) = get_input_ids(encoder[0], [LONG])
+    whole = tokenize_prompted(encoder.tokenizer, EOL, LONG)
     assert len(cut) == 48 < len(whole)
     kept = next(i for i, (left, right) in enumerate(zip(cut, whole, strict=False)) if left != right)
     tail = cut[kept:]
-    assert tail == whole[len(whole) - len(tail) :]  # the sentence's first tokens, then the prompt's last ones
+    # the sentence's first tokens, then the prompt's last ones
+    assert tail == whole[len(whole) - len(tail) :]
     text = encoder.tokenizer.decode(tail, skip_special_tokens=True)
     assert '" means in one word:"'.endswith(text) and len(text) >= len('" means in one word:"') - 1
     save_encoder(encoder, tmp_path / "saved")
     loaded, sentences = SentenceTransformer(str(tmp_path / "saved")), [*WRITTEN, LONG]
     assert loaded.max_seq_length == 48 and loaded.tokenizer.padding_side == "right"
-    assert input_ids(loaded[0], sentences) == input_ids(encoder[0], sentences)
+    assert get_input_ids(loaded[0], sentences) == get_input_ids(encoder[0], sentences)
     assert np.abs(loaded.encode(sentences) - encoder.encode(sentences)).max() <= 1e-6
 
 
 @pytest.mark.parametrize(
-    "prompt", ['C:\\new {{ "x" }} [X] {% if %}', "Sum up: [X]", '[X]\nIn one word: "', "😀 '[X]' 東"]
+    "prompt",
+    ['C:\\new {{ "x" }} [X] {% if %}', "Sum up: [X]", '[X]\nIn one word: "', "😀 '[X]' 東"],
 )
 def test_whatever_stands_in_a_prompt_is_text(tmp_path, prompt):
     encoder = make_encoder(make_lm(tmp_path / "base"), pooling="lasttoken", prompt=prompt)
-    wanted = [whole_ids(encoder.tokenizer, prompt, sentence) for sentence in WRITTEN]
-    assert input_ids(encoder[0], WRITTEN) == wanted
+    wanted = [tokenize_prompted(encoder.tokenizer, prompt, sentence) for sentence in WRITTEN]
+    assert get_input_ids(encoder[0], WRITTEN) == wanted
 
 
 def test_without_a_prompt_a_bases_own_chat_template_is_not_used(tmp_path):
@@ -318,18 +382,21 @@ def test_without_a_prompt_a_bases_own_chat_template_is_not_used(tmp_path):
     save_encoder(encoder, tmp_path / "saved")
     assert not (tmp_path / "saved" / "chat_template.jinja").exists()
     loaded = SentenceTransformer(str(tmp_path / "saved"))
-    assert input_ids(encoder[0], ["Dogs."]) == input_ids(loaded[0], ["Dogs."]) == [wanted]
+    assert get_input_ids(encoder[0], ["Dogs."]) == get_input_ids(loaded[0], ["Dogs."]) == [wanted]
 
 
 def test_a_tokenizer_that_cannot_carry_the_prompt_is_an_input_error(tmp_path):
     folder = make_merging(tmp_path / "base")
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    space = tokenizer.convert_tokens_to_ids("Ġ")  # put behind every text; no text has it as its last token there
+    # put behind every text; no text has it as its last token there
+    space = tokenizer.convert_tokens_to_ids("Ġ")
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A end", special_tokens=[("<s>", 0), ("end", space)]
     )
     tokenizer.save_pretrained(folder)
-    with pytest.raises(InputError, match=r"prompt: its tokenizer gives other ids through a chat template"):
+    with pytest.raises(
+        InputError, match=r"prompt: its tokenizer gives other ids through a chat template"
+    ):
         make_encoder(folder, **PROMPTED)
 
 
@@ -339,12 +406,24 @@ def test_a_saved_tokenizer_that_gives_other_ids_is_found(tmp_path):
     check_saved_ids(encoder[0], tmp_path / "saved")
     template = tmp_path / "saved" / "chat_template.jinja"
     template.write_text(template.read_text().replace("one word", "a word"))
-    with pytest.raises(RunError, match=r"the saved tokenizer gives .* other ids than the trained encoder had"):
+    with pytest.raises(
+        RunError, match=r"the saved tokenizer gives .* other ids than the trained encoder had"
+    ):
         check_saved_ids(encoder[0], tmp_path / "saved")
 
 
-CORPUS = ["Write two sentences that mean the same thing.", "A man is playing a flute.", "two dogs", "the same man"]
-OTHERS = ["Zwölf Boxkämpfer 東京 🦜!", "a completely different topic on the beach", "\n\t 3.5 %", "q"]
+CORPUS = [
+    "Write two sentences that mean the same thing.",
+    "A man is playing a flute.",
+    "two dogs",
+    "the same man",
+]
+OTHERS = [
+    "Zwölf Boxkämpfer 東京 🦜!",
+    "a completely different topic on the beach",
+    "\n\t 3.5 %",
+    "q",
+]
 BYTES = [f"<0x{number:02X}>" for number in range(256)]
 
 
@@ -353,9 +432,13 @@ def with_fallback() -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
     tokenizer.normalizer = normalizers.Replace(" ", "▁")
     tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
-    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
     specials = ["<pad>", "<unk>", "<table>", *BYTES]
-    tokenizer.train_from_iterator(TEXTS, trainers.BpeTrainer(vocab_size=480, special_tokens=specials))
+    tokenizer.train_from_iterator(
+        TEXTS, trainers.BpeTrainer(vocab_size=480, special_tokens=specials)
+    )
     definition = json.loads(tokenizer.to_str())
     definition["added_tokens"] = definition["added_tokens"][:3]
     return Tokenizer.from_str(json.dumps(definition))
@@ -365,7 +448,8 @@ def tokens(tokenizer, text):
     return tokenizer.encode(text, add_special_tokens=False).tokens
 
 
-@pytest.mark.parametrize("make", [with_fallback, lambda: make_mlm_tokenizer().backend_tokenizer])  # or on bytes
+# or on bytes
+@pytest.mark.parametrize("make", [with_fallback, lambda: make_mlm_tokenizer().backend_tokenizer])
 @pytest.mark.parametrize("size", [None, 12])
 def test_texts_of_the_corpus_keep_their_tokens_and_all_others_have_some(make, size):
     whole = make()
@@ -373,7 +457,9 @@ def test_texts_of_the_corpus_keep_their_tokens_and_all_others_have_some(make, si
     assert len(ids) == smaller.get_vocab_size() < whole.get_vocab_size() - 30
     assert all(whole.token_to_id(smaller.id_to_token(new)) == old for new, old in enumerate(ids))
     if size is None:
-        assert [tokens(smaller, text) for text in CORPUS] == [tokens(whole, text) for text in CORPUS]
+        assert [tokens(smaller, text) for text in CORPUS] == [
+            tokens(whole, text) for text in CORPUS
+        ]
     for text in (*CORPUS, *OTHERS):
         found = smaller.encode(text, add_special_tokens=False)
         assert found.ids and "<unk>" not in found.tokens
@@ -385,25 +471,29 @@ def test_vectors_are_components_weighted_by_rarity():
     whole = with_fallback()
     weights = torch.randn(whole.get_vocab_size(), 6, generator=torch.Generator().manual_seed(1))
     texts = ["the man " * 30, "two dogs"]
-    plain_tokenizer, plain = cut(whole, weights, texts, Vocabulary(path="c.txt"), "base")
+    plain_tokenizer, plain = cut_vocabulary(whole, weights, texts, Vocabulary(path="c.txt"), "base")
     _, ids = cut_tokenizer(whole, texts, None, "base")
     assert torch.equal(plain, weights[ids])
     count = np.zeros(len(ids))
     for text in texts:
         np.add.at(count, plain_tokenizer.encode(text).ids, 1)
     p = count / count.sum()
-    _, weighted = cut(whole, weights, texts, Vocabulary(path="c.txt", sif=0.01), "base")
+    _, weighted = cut_vocabulary(whole, weights, texts, Vocabulary(path="c.txt", sif=0.01), "base")
     assert np.allclose(weighted.numpy(), plain.numpy() * (0.01 / (0.01 + p))[:, None], atol=1e-6)
-    _, rotated = cut(whole, weights, texts, Vocabulary(path="c.txt", dimensions=6), "base")
+    _, rotated = cut_vocabulary(
+        whole, weights, texts, Vocabulary(path="c.txt", dimensions=6), "base"
+    )
     assert np.allclose(pdist(rotated), pdist(plain), atol=1e-5)  # nothing is lost
     assert np.allclose(p @ rotated.numpy(), 0, atol=1e-5)
-    _, two = cut(whole, weights, texts, Vocabulary(path="c.txt", dimensions=2), "base")
+    _, two = cut_vocabulary(whole, weights, texts, Vocabulary(path="c.txt", dimensions=2), "base")
     assert np.allclose(two, rotated[:, :2]) and two.shape == (len(ids), 2)
     spread = [p @ rotated[:, axis].numpy() ** 2 for axis in range(6)]
     assert spread == sorted(spread, reverse=True)
     assert np.isclose(sum(spread), p @ ((plain.numpy() - p @ plain.numpy()) ** 2).sum(1))
     line = np.outer(np.arange(4.0), [3.0, 4.0])
-    assert np.allclose(np.abs(principal_components(line, np.full(4, 0.25), 1))[:, 0], [7.5, 2.5, 2.5, 7.5])
+    assert np.allclose(
+        np.abs(compute_principal_components(line, np.full(4, 0.25), 1))[:, 0], [7.5, 2.5, 2.5, 7.5]
+    )
 
 
 def recipe(folder, **vocabulary):
@@ -428,7 +518,14 @@ def test_a_small_encoder_is_trained_and_loads_as_any_other(tmp_path, capsys):
     assert SentenceTransformer(str(tmp_path / "out.base"))[0].num_embeddings == count
 
 
-VECTORS = {"the": [1, 0, 0], "dog": [0, 1, 0], "a": [0, 0, 1], ".": [1, 1, 1], "'s": [9, 9, 9], "s": [2, 0, 0]}
+VECTORS = {
+    "the": [1, 0, 0],
+    "dog": [0, 1, 0],
+    "a": [0, 0, 1],
+    ".": [1, 1, 1],
+    "'s": [9, 9, 9],
+    "s": [2, 0, 0],
+}
 GLOVE = "".join(f"{word} {' '.join(map(str, vector))}\n" for word, vector in VECTORS.items())
 
 
@@ -451,13 +548,23 @@ def mean(*words):
 def test_a_sentence_is_the_mean_of_its_known_words_vectors(tmp_path, name, header):
     encoder = word_encoder(write(tmp_path / name, header + GLOVE))
     assert encoder.get_embedding_dimension() == 3
-    found = encoder.encode(["The DOG.", "the dog the xyz", "dog's\n\ta\u00a0dog", "thea dogs asa", ""])
-    wanted = [mean("the", "dog", "."), mean("the", "dog", "the"), mean("dog", "s", "a", "dog"), [0, 0, 0], [0, 0, 0]]
+    found = encoder.encode(
+        ["The DOG.", "the dog the xyz", "dog's\n\ta\u00a0dog", "thea dogs asa", ""]
+    )
+    wanted = [
+        mean("the", "dog", "."),
+        mean("the", "dog", "the"),
+        mean("dog", "s", "a", "dog"),
+        [0, 0, 0],
+        [0, 0, 0],
+    ]
     assert np.allclose(found, wanted)
 
 
 def test_a_word_may_hold_spaces_and_other_separators(tmp_path):
-    words, _ = read_vectors(write(tmp_path / "glove.txt", "the 1 2\n. . . 3 4\nx\u2028y 5 6\nz\x85 7 8\r\n"))
+    words, _ = read_vectors(
+        write(tmp_path / "glove.txt", "the 1 2\n. . . 3 4\nx\u2028y 5 6\nz\x85 7 8\r\n")
+    )
     assert words == ["the", ". . .", "x\u2028y", "z\x85"]
 
 
@@ -466,5 +573,11 @@ def test_saved_it_is_a_stock_module_that_is_cut_at_max_seq_length(tmp_path):
     save_encoder(encoder, tmp_path / "saved")
     loaded = SentenceTransformer(str(tmp_path / "saved"))
     sentences = ["the dog a a a a", "Dog's xyz", "the dog xyz xyz a"]
-    assert np.allclose(loaded.encode(sentences), [mean("the", "dog", "a"), mean("dog", "s"), mean("the", "dog", "a")])
-    assert {path.name for path in (tmp_path / "saved").rglob("*.*")} >= {"model.safetensors", "tokenizer.json"}
+    assert np.allclose(
+        loaded.encode(sentences),
+        [mean("the", "dog", "a"), mean("dog", "s"), mean("the", "dog", "a")],
+    )
+    assert {path.name for path in (tmp_path / "saved").rglob("*.*")} >= {
+        "model.safetensors",
+        "tokenizer.json",
+    }

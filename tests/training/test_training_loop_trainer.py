@@ -1,4 +1,6 @@
-"""The trainer: a killed run ends like one that was let run, several processes like one, and what it refuses."""
+"""The trainer: a killed run ends like one that was let run, several processes like one, and what it
+refuses.
+"""
 
 import json
 import math
@@ -21,25 +23,38 @@ from training_inputs import (
     write_recipe,
 )
 
-from hub.contract.recipe import ModelRecipe
-from hub.contract.recipe_file import load_recipe
-from hub.contract.run_dir import require_complete
-from hub.errors import InputError, RunError
-from training.loop.arguments import per_device_batch, reported, trainer_arguments, typed_arguments
-from training.loop.checkpoints import mark_whole, newest_whole
-from training.loop.distributed import report_once
-from training.loop.job import prepare
-from training.loop.train import make_trainer, untrained_encoder
-from training.loop.trainer import SharedBatches, slanted_triangular
-from training.run import main
+from sts_dino.hub.contract.recipe import ModelRecipe
+from sts_dino.hub.contract.recipe_file import load_recipe
+from sts_dino.hub.contract.run_dir import require_complete
+from sts_dino.hub.errors import InputError, RunError
+from sts_dino.training.loop.distributed import report_once
+from sts_dino.training.loop.files import find_newest_whole, mark_whole
+from sts_dino.training.loop.job import (
+    build_trainer_arguments,
+    describe_arguments,
+    parse_arguments,
+    prepare,
+    split_batch,
+)
+from sts_dino.training.loop.train import build_untrained_encoder, make_trainer
+from sts_dino.training.loop.trainer import SharedBatches, compute_slanted_triangle
+from sts_dino.training.run import main
 
 QUIET = {"report_to": "none", "logging_steps": "3"}
-STEPS = {**QUIET, "save_strategy": "steps", "eval_strategy": "steps", "save_steps": "4", "eval_steps": "4"}
+STEPS = {
+    **QUIET,
+    "save_strategy": "steps",
+    "eval_strategy": "steps",
+    "save_steps": "4",
+    "eval_steps": "4",
+}
 
 
 def cosine(folder):
     """With validation pairs, so that a checkpoint and the share of a merge are chosen."""
-    return write_recipe(folder, merge="auto", arguments=STEPS | {"num_train_epochs": "3", "learning_rate": "1e-3"})
+    return write_recipe(
+        folder, merge="auto", arguments=STEPS | {"num_train_epochs": "3", "learning_rate": "1e-3"}
+    )
 
 
 def adapter(folder):
@@ -71,12 +86,26 @@ def declutr(folder, streaming="true"):
 
 def made_rows(folder):
     """Pairs made from other rows, the untrained encoder as guide, and token dropout."""
-    here = {"path": str(write_dataset(folder / "pairs", {"train": sts_rows(96)})), "config": "postprocessed"}
-    itself = {"example_type": "self-pair", "loss": "GISTEmbedLoss", "loss_arguments": {"margin": "0.1"}}
+    here = {
+        "path": str(write_dataset(folder / "pairs", {"train": sts_rows(96)})),
+        "config": "postprocessed",
+    }
+    itself = {
+        "example_type": "self-pair",
+        "loss": "GISTEmbedLoss",
+        "loss_arguments": {"margin": "0.1"},
+    }
     graded = {"example_type": "graded-pair", "loss": "MultipleNegativesRankingLoss"}
-    steps = {"eval_strategy": "no", "save_strategy": "steps", "save_steps": "4", "num_train_epochs": "4"}
+    steps = {
+        "eval_strategy": "no",
+        "save_strategy": "steps",
+        "save_steps": "4",
+        "num_train_epochs": "4",
+    }
     arguments = QUIET | steps | {"learning_rate": "1e-3"}
-    return write_recipe(folder, datasets=[here | itself, here | graded], token_dropout="0.2", arguments=arguments)
+    return write_recipe(
+        folder, datasets=[here | itself, here | graded], token_dropout="0.2", arguments=arguments
+    )
 
 
 KILLED = [(cosine, (4, 12), 1), (adapter, (12,), 1), (declutr, (8,), 2), (made_rows, (8,), 1)]
@@ -85,9 +114,14 @@ KILLED = [(cosine, (4, 12), 1), (adapter, (12,), 1), (declutr, (8,), 2), (made_r
 @pytest.mark.slow("kills a run again and again, to the same bytes")
 @pytest.mark.parametrize(("family", "steps", "processes"), KILLED)
 def test_a_run_killed_at_any_moment_ends_in_the_same_bytes(tmp_path, family, steps, processes):
-    """Weights, curves, choice of the checkpoint: killed, twice at most, a moment after some checkpoint appeared."""
+    """Weights, curves, choice of the checkpoint: killed, twice at most, a moment after some
+    checkpoint appeared.
+    """
     recipe, exits = family(tmp_path), [0] * processes
-    assert trained([str(recipe), "--out", str(tmp_path / "whole")], processes, tmp_path / "log") == exits
+    assert (
+        trained([str(recipe), "--out", str(tmp_path / "whole")], processes, tmp_path / "log")
+        == exits
+    )
     command, places = [str(recipe), "--out", str(tmp_path / "cut")], tmp_path / "cut.checkpoints"
     generator = random.Random(family.__name__)
 
@@ -105,12 +139,14 @@ def test_a_run_killed_at_any_moment_ends_in_the_same_bytes(tmp_path, family, ste
     files = {file.path: file.sha256 for file in require_complete(tmp_path / "whole").files}
     assert {file.path: file.sha256 for file in require_complete(tmp_path / "cut").files} == files
     for name in ("model.safetensors", "manifest.json"):
-        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), (
+            name
+        )
 
 
 def trainer_of(recipe, folder, settings=()):
     job = prepare(recipe, folder / "out", None, list(settings))
-    encoder = untrained_encoder(job)
+    encoder = build_untrained_encoder(job)
     return make_trainer(job, encoder, "fingerprint")
 
 
@@ -122,12 +158,12 @@ def test_until_a_checkpoint_is_marked_there_is_one_to_go_on_from(tmp_path, monke
 
     def look(checkpoint, *arguments):
         shutil.copytree(places, copy)
-        found = newest_whole(copy, "fingerprint")
+        found = find_newest_whole(copy, "fingerprint")
         seen.append(found and found.name)
         shutil.rmtree(copy)
         mark_whole(checkpoint, *arguments)
 
-    monkeypatch.setattr("training.loop.trainer.mark_whole", look)
+    monkeypatch.setattr("sts_dino.training.loop.trainer.mark_whole", look)
     trainer.train()
     last = trainer.state.global_step // 4
     assert seen[:last] == [None, *(f"checkpoint-{4 * number}" for number in range(1, last))]
@@ -141,8 +177,14 @@ def test_a_tied_weight_is_the_students_alone(tmp_path):
     embeddings = trainer.model.transformers_model.get_input_embeddings().weight
     assert all(parameter is not embeddings for parameter in trainer.loss_parameters.values())
     assert sum("decoder.weight" in name for name in trainer.loss_parameters) == 0
-    optimised = {id(parameter) for group in trainer.create_optimizer().param_groups for parameter in group["params"]}
-    assert optimised == {id(p) for p in [*trainer.encoder_parameters.values(), *trainer.loss_parameters.values()]}
+    optimised = {
+        id(parameter)
+        for group in trainer.create_optimizer().param_groups
+        for parameter in group["params"]
+    }
+    assert optimised == {
+        id(p) for p in [*trainer.encoder_parameters.values(), *trainer.loss_parameters.values()]
+    }
 
 
 def test_documents_in_memory_have_the_parts_of_the_loss_in_the_manifest(tmp_path):
@@ -155,7 +197,8 @@ def test_documents_in_memory_have_the_parts_of_the_loss_in_the_manifest(tmp_path
     for (step, loss), *values in zip(training["loss_curve"], *parts.values(), strict=True):
         assert {at for at, _ in values} == {step}
         assert sum(value for _, value in values) == pytest.approx(loss, abs=1e-3)
-    assert not {"lr_scheduler_type", "warmup_steps"} & set(training["arguments"])  # the triangle took their place
+    # the triangle took their place
+    assert not {"lr_scheduler_type", "warmup_steps"} & set(training["arguments"])
     assert manifest.counts["training_rows"] == 12
     assert not [file for file in manifest.files if "loss" in file.path]
 
@@ -170,42 +213,57 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path):
 
 def test_the_last_step_is_evaluated_though_it_is_no_multiple(tmp_path):
     """Else a run shorter than eval_steps would choose nothing, and say nothing."""
-    trainer = trainer_of(write_recipe(tmp_path, arguments=STEPS | {"eval_steps": "50", "save_steps": "50"}), tmp_path)
+    trainer = trainer_of(
+        write_recipe(tmp_path, arguments=STEPS | {"eval_steps": "50", "save_steps": "50"}), tmp_path
+    )
     trainer.train()
-    scored = [entry["step"] for entry in trainer.state.log_history if "eval_sequential_score" in entry]
+    scored = [
+        entry["step"] for entry in trainer.state.log_history if "eval_sequential_score" in entry
+    ]
     assert scored == [6] == [trainer.state.best_global_step]
 
 
 def test_accumulated_steps_make_the_same_batch(tmp_path):
     """The mean over parts is the mean over the whole."""
     write_dataset(tmp_path / "pairs", {"train": sts_rows(96)})
-    recipe = write_recipe(tmp_path, arguments=QUIET | {"optim": "sgd", "learning_rate": "0.1"}, batch_size="32")
-    trainers = [trainer_of(recipe, tmp_path, [f"arguments.gradient_accumulation_steps={parts}"]) for parts in (1, 4)]
+    recipe = write_recipe(
+        tmp_path, arguments=QUIET | {"optim": "sgd", "learning_rate": "0.1"}, batch_size="32"
+    )
+    trainers = [
+        trainer_of(recipe, tmp_path, [f"arguments.gradient_accumulation_steps={parts}"])
+        for parts in (1, 4)
+    ]
     for trainer in trainers:
         trainer.train()
         assert (trainer.state.global_step, trainer.state.best_global_step) == (3, None)
-    for whole, parts in zip(*(trainer.encoder_parameters.values() for trainer in trainers), strict=True):
+    for whole, parts in zip(
+        *(trainer.encoder_parameters.values() for trainer in trainers), strict=True
+    ):
         assert torch.allclose(whole, parts, atol=1e-5)
 
 
 def recipe_of(**data):
-    return model_recipe({"path": "d", "config": "c", "example_type": "sts", "loss": "CoSENTLoss", **data})
+    return model_recipe(
+        {"path": "d", "config": "c", "example_type": "sts", "loss": "CoSENTLoss", **data}
+    )
 
 
 def test_no_in_a_recipe_is_false(tmp_path):
     path = write_recipe(tmp_path, arguments={"bf16": "NO"})
     path.write_text(path.read_text().replace("bf16: 'NO'", "bf16: no"))
-    assert typed_arguments(load_recipe(path, ModelRecipe).arguments, "p") == {"bf16": False}
+    assert parse_arguments(load_recipe(path, ModelRecipe).arguments, "p") == {"bf16": False}
 
 
-def test_the_checkpoint_is_chosen_by_validation_where_there_is_one_so_what_is_evaluated_is_saved(tmp_path):
+def test_the_checkpoint_is_chosen_by_validation_where_there_is_one_so_what_is_evaluated_is_saved(
+    tmp_path,
+):
     steps = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 4}
-    chosen, _ = trainer_arguments(steps, tmp_path, 1, True, "p")
+    chosen = build_trainer_arguments(steps, [], tmp_path, True, "p")
     assert chosen.save_steps == 4 and chosen.load_best_model_at_end
     assert chosen.metric_for_best_model == "eval_sequential_score"
-    last, _ = trainer_arguments({}, tmp_path, 1, False, "p")
+    last = build_trainer_arguments({}, [], tmp_path, False, "p")
     assert not last.load_best_model_at_end
-    assert reported(last, recipe_of())["lr_scheduler_type"] == "linear"
+    assert describe_arguments(last, recipe_of())["lr_scheduler_type"] == "linear"
 
 
 def equation_3(t, steps, cut_fraction, ratio):
@@ -217,13 +275,15 @@ def equation_3(t, steps, cut_fraction, ratio):
 @pytest.mark.parametrize("given", [(100, 0.1, 32), (40, 0.25, 10), (1000, 0.1, 2)])
 def test_it_is_the_papers_equation(given):
     for t in range(given[0] + 1):
-        assert slanted_triangular(t, *given) == pytest.approx(equation_3(t, *given))
+        assert compute_slanted_triangle(t, *given) == pytest.approx(equation_3(t, *given))
 
 
 @pytest.mark.parametrize("steps", [1, 3, 15, 19, 101, 31117])
 def test_it_stays_between_the_ends_with_any_number_of_steps(steps):
-    """Also where the cut is not whole: the equation itself falls below zero there (15 steps: by step 15)."""
-    shares = [slanted_triangular(t, steps, 0.1, 32) for t in range(steps + 1)]
+    """Also where the cut is not whole: the equation itself falls below zero there (15 steps: by
+    step 15).
+    """
+    shares = [compute_slanted_triangle(t, steps, 0.1, 32) for t in range(steps + 1)]
     cut = math.floor(steps * 0.1)
     assert shares[cut] == max(shares) == 1
     assert shares[-1] == min(shares) == pytest.approx(1 / 32)
@@ -232,7 +292,8 @@ def test_it_stays_between_the_ends_with_any_number_of_steps(steps):
     assert equation_3(15, 15, 0.1, 32) < 0
 
 
-PLAIN = {"optim": "sgd", "learning_rate": "0.1", "report_to": "none", "logging_steps": "1"}  # Adam blows noise up
+# Adam blows noise up
+PLAIN = {"optim": "sgd", "learning_rate": "0.1", "report_to": "none", "logging_steps": "1"}
 
 
 def furthest(first, second):
@@ -243,21 +304,26 @@ def furthest(first, second):
 
 @pytest.fixture
 def folder(tmp_path):
-    write_dataset(tmp_path / "pairs", {"train": sts_rows(100)})  # no validation: near-equal scores would tip the choice
+    # no validation: near-equal scores would tip the choice
+    write_dataset(tmp_path / "pairs", {"train": sts_rows(100)})
     return tmp_path
 
 
 @pytest.mark.slow("trains in two processes")
 @pytest.mark.parametrize("streamed", [True, False])
 def test_two_processes_end_in_the_weights_of_one_and_the_main_one_alone_writes(folder, streamed):
-    """A stream past its end (7 steps of 32 rows, of 100), or two datasets with a last, smaller batch (of 4 or 6)."""
+    """A stream past its end (7 steps of 32 rows, of 100), or two datasets with a last, smaller
+    batch (of 4 or 6).
+    """
     pairs = {"path": str(folder / "pairs"), "config": "postprocessed", "example_type": "sts"}
     two = [pairs | {"loss": "CoSENTLoss"}, labelled_data(folder)]
     data = [pairs | {"loss": "CosineSimilarityLoss", "streaming": "true"}] if streamed else two
     arguments = PLAIN | {"report_to": "tensorboard"} | ({"max_steps": "7"} if streamed else {})
     recipe = write_recipe(folder, batch_size="32", arguments=arguments, datasets=data)
     one, two = folder / "by1", folder / "by2"
-    assert trained([str(recipe), "--out", str(one)], 1, folder / "log1") == [0], (folder / "log1.err").read_text()
+    assert trained([str(recipe), "--out", str(one)], 1, folder / "log1") == [0], (
+        folder / "log1.err"
+    ).read_text()
     code = launched([str(recipe), "--out", str(two)], 2, folder / "log")  # as torchrun does
     assert code == 0, (folder / "log.err").read_text()
     assert furthest(one, two) < 1e-5 < furthest(one, folder / "by1.base")
@@ -284,21 +350,33 @@ def test_an_error_ends_the_group_with_one_message(folder):
 def test_the_end_of_another_process_is_told_in_one_line(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with (
-        pytest.raises(RunError, match="another process of this run has ended; its own message says why"),
+        pytest.raises(
+            RunError, match="another process of this run has ended; its own message says why"
+        ),
         report_once(),
     ):
-        raise RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:59062.")
+        raise RuntimeError(
+            "[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:59062."
+        )
     with pytest.raises(RuntimeError, match="of another kind"), report_once():
         raise RuntimeError("of another kind")
 
 
 @pytest.mark.slow("trains in two processes")
 def test_a_run_may_go_on_with_another_number_of_processes(folder):
-    recipe = write_recipe(folder, arguments=PLAIN | {"num_train_epochs": "3", "save_strategy": "epoch"})
+    recipe = write_recipe(
+        folder, arguments=PLAIN | {"num_train_epochs": "3", "save_strategy": "epoch"}
+    )
     assert trained([str(recipe), "--out", str(folder / "whole")], 1, folder / "log") == [0]
     marks = folder / "cut.checkpoints"
     command = [str(recipe), "--out", str(folder / "cut")]
-    killed_training(command, 2, folder / "killed", lambda: any(marks.glob("checkpoint-*/whole.json")), folder / "cut")
+    killed_training(
+        command,
+        2,
+        folder / "killed",
+        lambda: any(marks.glob("checkpoint-*/whole.json")),
+        folder / "cut",
+    )
     assert trained(command, 1, folder / "again") == [0]
     assert "2 processes wrote it, now there are 1" in (folder / "again.err").read_text()
     assert furthest(folder / "whole", folder / "cut") < 1e-5
@@ -319,12 +397,17 @@ def test_shares_are_even_and_cover_the_batch():
     assert list(second) == [[2, 3], [5], [7]]
     assert len(first) == 3 and first.batch_size == 2
     halves = SharedBatches(Whole(), 1, 2, accumulated=2)
-    assert list(halves) == [[1], [3], [4, 5, 6], [4, 5, 6], [7], [7]]  # fewer rows than the four shares: all of them
+    # fewer rows than the four shares: all of them
+    assert list(halves) == [[1], [3], [4, 5, 6], [4, 5, 6], [7], [7]]
     assert len(halves) == 6
 
 
-@pytest.mark.parametrize(("size", "processes", "accumulated", "allowed"), [(30, 4, 1, "28 or 32"), (2, 2, 2, "e.g. 4")])
-def test_a_batch_that_does_not_divide_names_the_nearest_that_do(size, processes, accumulated, allowed):
+@pytest.mark.parametrize(
+    ("size", "processes", "accumulated", "allowed"), [(30, 4, 1, "28 or 32"), (2, 2, 2, "e.g. 4")]
+)
+def test_a_batch_that_does_not_divide_names_the_nearest_that_do(
+    size, processes, accumulated, allowed
+):
     with pytest.raises(InputError, match=allowed):
-        per_device_batch(size, processes, accumulated, "recipe.yaml:batch_size")
-    assert per_device_batch(32, 4, 2, "recipe.yaml:batch_size") == 4
+        split_batch(size, processes, accumulated, "recipe.yaml:batch_size")
+    assert split_batch(32, 4, 2, "recipe.yaml:batch_size") == 4

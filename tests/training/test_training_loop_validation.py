@@ -12,14 +12,21 @@ from tiny_bases import make_mlm
 from training_inputs import model_recipe, triplet_rows, write_dataset
 from training_inputs import sts_rows as equal_rows
 
-from hub.contract.recipe import TrainingData, ValidationData
-from hub.contract.schema import TRIPLET
-from training.data.training_sets import load_all
-from training.loop.validation import ACCURACY, SPEARMAN, read_pairs, validation_evaluator
+from sts_dino.hub.contract.recipe import TrainingData, ValidationData
+from sts_dino.hub.contract.schema import TRIPLET
+from sts_dino.training.data.training_sets import load_training_sets
+from sts_dino.training.loop.validation import (
+    ACCURACY,
+    SPEARMAN,
+    build_validation_evaluator,
+    read_pairs,
+)
 
 
 def sts_rows(count, seed=0):
-    """Scored pairs of differing sentences: the cosines of equal ones are 1 but for rounding, and so is their order."""
+    """Scored pairs of differing sentences: the cosines of equal ones are 1 but for rounding, and so
+    is their order.
+    """
     return [{**row, "sentence2": f"{row['sentence2']} too"} for row in equal_rows(count, seed)]
 
 
@@ -28,7 +35,9 @@ STSB_DEV = Path("assets/stsb/sts-dev.csv")
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory):
-    transformer = Transformer(str(make_mlm(tmp_path_factory.mktemp("mlm"))), processor_kwargs={"padding_side": "right"})
+    transformer = Transformer(
+        str(make_mlm(tmp_path_factory.mktemp("mlm"))), processor_kwargs={"padding_side": "right"}
+    )
     return SentenceTransformer(modules=[transformer, Pooling(32, "mean")]).eval()
 
 
@@ -36,23 +45,38 @@ def encoder(tmp_path_factory):
 def folders(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     return {
-        "sts": write_dataset(folder / "sts", {"train": sts_rows(9), "validation": sts_rows(12, seed=1)}),
-        "sts2": write_dataset(folder / "sts2", {"train": sts_rows(9), "validation": sts_rows(15, seed=2)}),
+        "sts": write_dataset(
+            folder / "sts", {"train": sts_rows(9), "validation": sts_rows(12, seed=1)}
+        ),
+        "sts2": write_dataset(
+            folder / "sts2", {"train": sts_rows(9), "validation": sts_rows(15, seed=2)}
+        ),
         "triplet": write_dataset(
-            folder / "triplet", {"train": triplet_rows(9), "validation": triplet_rows(6)}, "triplet", TRIPLET
+            folder / "triplet",
+            {"train": triplet_rows(9), "validation": triplet_rows(6)},
+            "triplet",
+            TRIPLET,
         ),
         "bare": write_dataset(folder / "bare", {"train": sts_rows(9)}),
     }
 
 
 def data(path, form="sts"):
-    config, loss = ("triplet", "MultipleNegativesRankingLoss") if form == "triplet" else ("postprocessed", "CoSENTLoss")
+    config, loss = (
+        ("triplet", "MultipleNegativesRankingLoss")
+        if form == "triplet"
+        else ("postprocessed", "CoSENTLoss")
+    )
     return TrainingData(path=str(path), config=config, example_type=form, loss=loss)
 
 
 def evaluator(datasets, *validation):
     made = model_recipe(*datasets, validation=validation)
-    return validation_evaluator(made.validation, load_all(made.datasets, None, own_validation=not made.validation), 4)
+    return build_validation_evaluator(
+        made.validation,
+        load_training_sets(made.datasets, None, own_validation=not made.validation),
+        4,
+    )
 
 
 def cosines(encoder, first, second):
@@ -61,23 +85,34 @@ def cosines(encoder, first, second):
 
 
 def correlation(encoder, rows):
-    similarities = cosines(encoder, [row["sentence1"] for row in rows], [row["sentence2"] for row in rows])
+    similarities = cosines(
+        encoder, [row["sentence1"] for row in rows], [row["sentence2"] for row in rows]
+    )
     return spearmanr(similarities, [row["score"] for row in rows]).statistic
 
 
 def test_the_mean_of_spearmans_correlations_on_the_sets_own_splits(encoder, folders):
     found = evaluator((data(folders["sts"]), data(folders["sts2"]), data(folders["bare"])))
-    wanted = (correlation(encoder, sts_rows(12, seed=1)) + correlation(encoder, sts_rows(15, seed=2))) / 2
+    wanted = (
+        correlation(encoder, sts_rows(12, seed=1)) + correlation(encoder, sts_rows(15, seed=2))
+    ) / 2
     assert found(encoder)["sequential_score"] == pytest.approx(wanted, abs=1e-6)
     assert found.metric == SPEARMAN == "Spearman's correlation"
     assert found.inputs == {}
-    assert found.sources[0] == {"path": "sts", "config": "postprocessed", "split": "validation", "rows": 12}
+    assert found.sources[0] == {
+        "path": "sts",
+        "config": "postprocessed",
+        "split": "validation",
+        "rows": 12,
+    }
 
 
 def test_triplets_score_the_share_whose_positive_is_nearer(encoder, folders):
     found = evaluator((data(folders["triplet"], "triplet"),))
     rows = triplet_rows(6)
-    anchors, positives, negatives = ([row[name] for row in rows] for name in ("anchor", "positive", "negative"))
+    anchors, positives, negatives = (
+        [row[name] for row in rows] for name in ("anchor", "positive", "negative")
+    )
     nearer = cosines(encoder, anchors, positives) > cosines(encoder, anchors, negatives)
     assert found(encoder)["sequential_score"] == pytest.approx(nearer.mean())
     assert 0 < nearer.mean() <= 1
@@ -87,7 +122,9 @@ def test_triplets_score_the_share_whose_positive_is_nearer(encoder, folders):
 def test_pairs_alone_decide_beside_triplets(encoder, folders):
     found = evaluator((data(folders["triplet"], "triplet"), data(folders["sts"])))
     assert found.metric == SPEARMAN
-    assert found(encoder)["sequential_score"] == pytest.approx(correlation(encoder, sts_rows(12, seed=1)), abs=1e-6)
+    assert found(encoder)["sequential_score"] == pytest.approx(
+        correlation(encoder, sts_rows(12, seed=1)), abs=1e-6
+    )
 
 
 def test_without_validation_data_nothing_is_chosen(folders):
@@ -111,6 +148,8 @@ def line(score, first="a b", second="c"):
 
 
 def test_characters_that_other_readers_break_lines_at(tmp_path):
-    (tmp_path / "v.csv").write_text(line(1, "one\u2028two\x0bthree") + line(2, 'a "quoted'), encoding="utf-8")
+    (tmp_path / "v.csv").write_text(
+        line(1, "one\u2028two\x0bthree") + line(2, 'a "quoted'), encoding="utf-8"
+    )
     pairs = read_pairs(ValidationData(path=str(tmp_path / "v.csv")), "validation.0")
     assert pairs.first == ["one\u2028two\x0bthree", 'a "quoted']

@@ -1,4 +1,6 @@
-"""training.run end to end on a tiny random encoder: its files, resuming after a kill, and refusals."""
+"""sts_dino.training.run end to end on a tiny random encoder: its files, resuming after a kill, and
+refusals.
+"""
 
 import json
 import re
@@ -17,18 +19,22 @@ from tiny_bases import make_llama
 from training_inputs import STS_DATA, sts_rows, triplet_data, write_dataset, write_recipe
 from transformers import TrainerState
 
-from hub.contract.published_paths import clone_of
-from hub.contract.recipe import ModelRecipe
-from hub.contract.recipe_file import load_recipe
-from hub.contract.run_dir import changed_files, locked, require_complete
-from hub.errors import InputError, RunError
-from training import run as command
-from training.encoder.encoder import build_encoder
-from training.loop.checkpoints import mark_whole, newest_whole, remove_old
-from training.loop.finish import ROOT, disk_errors, merge_with_start
-from training.loop.job import prepare
-from training.loop.train import verify
-from training.run import main
+from sts_dino.hub.contract.published_paths import describe_clone
+from sts_dino.hub.contract.recipe import ModelRecipe
+from sts_dino.hub.contract.recipe_file import load_recipe
+from sts_dino.hub.contract.run_dir import find_changed_files, lock_run, require_complete
+from sts_dino.hub.errors import InputError, RunError
+from sts_dino.training import run as command
+from sts_dino.training.encoder.encoder import build_encoder
+from sts_dino.training.loop.files import (
+    convert_disk_errors,
+    find_newest_whole,
+    mark_whole,
+    remove_old,
+)
+from sts_dino.training.loop.job import prepare
+from sts_dino.training.loop.train import ROOT, merge_with_base, verify_encoder
+from sts_dino.training.run import main
 
 IN_BATCH = "MultipleNegativesRankingLoss"
 CUT = {"path": "lm", "modules": "static", "license": "mit", "vocabulary": {"path": "texts.txt"}}
@@ -47,13 +53,15 @@ def test_a_run_directory_holds_the_model_and_nothing_else(trained):
     named = {file.path for file in manifest.files}
     on_disk = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
     assert on_disk == named | {"manifest.json", "recipe.yaml"}
-    assert changed_files(out, manifest) == []
+    assert find_changed_files(out, manifest) == []
     assert not (trained / "out.checkpoints").exists()
     assert (trained / "out.base" / "model.safetensors").is_file()
     assert load_recipe(out / "recipe.yaml", ModelRecipe).threads == 1
 
 
-def test_a_finished_encoder_is_trained_further_with_its_own_modules(trained, tmp_path, capsys):
+def test_a_finished_encoder_is_trained_further_with_its_own_modules(
+    offline, trained, tmp_path, capsys
+):
     lm, pairs = {"license": "apache-2.0", "path": str(trained / "lm")}, str(trained / "pairs")
     given = {"datasets": [], "arguments": {}, "base": {**lm, "pooling": "lasttoken"}}
     main(write_recipe(tmp_path, **given), out=tmp_path / "start")
@@ -64,9 +72,18 @@ def test_a_finished_encoder_is_trained_further_with_its_own_modules(trained, tmp
     base = {"path": str(tmp_path / "normal"), "license": "mit", "modules": "sentence-transformer"}
     data = {**STS_DATA, "path": pairs, "license": "mit"}
     recipe = write_recipe(tmp_path, base={**base, "max_seq_length": "16"}, datasets=[data])
-    main(recipe, out=tmp_path / "out", settings=["arguments.max_steps=2"], dry_run=True)  # counts its memory
-    assert "base normal: is trained without its prompts (query), on the texts as they are" in capsys.readouterr().err
     main(recipe, out=tmp_path / "out", settings=["arguments.max_steps=2", "merge=0.5"])
+    assert (
+        "base normal: is trained without its prompts (query), on the texts as they are"
+        in capsys.readouterr().err
+    )
+    start.default_prompt_name = "query"
+    start.save(str(tmp_path / "normal"))
+    again = ["arguments.max_steps=1"]
+    main(recipe, out=tmp_path / "prompted", settings=again)
+    said = capsys.readouterr().err
+    assert "base normal: is trained with its default prompt 'query: '" in said
+    assert SentenceTransformer(str(tmp_path / "prompted")).default_prompt_name == "query"
     assert require_complete(tmp_path / "out").provenance["training"]["merge"] == {"share": 0.5}
     found = SentenceTransformer(str(tmp_path / "out"))
     assert [type(module).__name__ for module in found] == ["Transformer", "Pooling", "Normalize"]
@@ -77,12 +94,19 @@ def test_a_finished_encoder_is_trained_further_with_its_own_modules(trained, tmp
 
 @pytest.mark.parametrize("wanted", ["0.25", "auto"])
 def test_a_merge_keeps_a_share_of_the_trained_weights(trained, tmp_path, wanted):
-    job, built = prepare(trained / "recipe.yaml", trained / "out", None, [f"merge={wanted}"]), tmp_path / "built"
+    job, built = (
+        prepare(trained / "recipe.yaml", trained / "out", None, [f"merge={wanted}"]),
+        tmp_path / "built",
+    )
     shutil.copytree(trained / "out", built)
-    merge = merge_with_start(job, built, "cpu")
+    merge = merge_with_base(job, built, "cpu")
     share, scores = merge["share"], merge.get("validation_scores", {})
-    first, last, found = (load_file(at / "model.safetensors") for at in (trained / "out.base", trained / "out", built))
-    assert all(torch.equal(found[key], (1 - share) * first[key] + share * last[key]) for key in last)
+    first, last, found = (
+        load_file(at / "model.safetensors") for at in (trained / "out.base", trained / "out", built)
+    )
+    assert all(
+        torch.equal(found[key], (1 - share) * first[key] + share * last[key]) for key in last
+    )
     assert list(scores) == ([] if wanted == "0.25" else ["0.25", "0.5", "0.75", "1"])
     assert share == 0.25 or scores[f"{share:g}"] == max(scores.values())
     score = job.evaluator(SentenceTransformer(str(built)))["sequential_score"]
@@ -96,14 +120,28 @@ def test_a_merge_keeps_a_share_of_the_trained_weights(trained, tmp_path, wanted)
         ({"merge": "0.5", "datasets": [], "arguments": {}}, "merge is for training"),
         ({"merge": "0.5", "lora": {"r": "4", "alpha": "8"}}, "a released adapter"),
         ({"merge": "0.5", "base": CUT}, "merge: base.vocabulary cuts the base"),
-        ({"merge": "auto", "datasets": [STS_DATA | {"example_type": "self-pair", "loss": IN_BATCH}]}, "have none"),
+        (
+            {
+                "merge": "auto",
+                "datasets": [STS_DATA | {"example_type": "self-pair", "loss": IN_BATCH}],
+            },
+            "have none",
+        ),
     ],
 )
 def test_a_merge_that_cannot_be_is_refused_before_training(tmp_path, changes, problem):
-    base = {"repo_id": "org/lm", "revision": "v1"} if "lora" in changes else {"path": str(tmp_path / "lm")}
+    base = (
+        {"repo_id": "org/lm", "revision": "v1"}
+        if "lora" in changes
+        else {"path": str(tmp_path / "lm")}
+    )
     given = {"base": base | {"license": "mit"}, **changes}
-    given["datasets"] = [{"path": str(tmp_path / "pairs"), **item} for item in changes.get("datasets", [STS_DATA])]
-    done = outcome_of(command, write_recipe(tmp_path, **given), "--out", tmp_path / "out", "--dry-run")
+    given["datasets"] = [
+        {"path": str(tmp_path / "pairs"), **item} for item in changes.get("datasets", [STS_DATA])
+    ]
+    done = outcome_of(
+        command, write_recipe(tmp_path, **given), "--out", tmp_path / "out", "--dry-run"
+    )
     assert done.code == 2 and re.search(problem, done.error) and "merge" in done.error, done.error
 
 
@@ -118,7 +156,7 @@ def test_the_manifest_says_where_the_weights_come_from(trained):
     assert training["best_step"] == max(training["validation_curve"], key=lambda point: point[1])[0]
     assert training["arguments"]["learning_rate"] == 1e-3
     assert "/" not in manifest.provenance["command"]
-    assert manifest.provenance.get("code", {}) == clone_of(ROOT)
+    assert manifest.provenance.get("code", {}) == describe_clone(ROOT)
     timing = json.loads((trained / "out.timing.json").read_text())
     assert timing["samples_per_second"] > 0
     assert timing["resumed_from_step"] == 0
@@ -135,15 +173,26 @@ def test_a_damaged_file_is_made_again(trained):
 
 def test_a_run_directory_is_refused_to_another_recipe_and_to_a_second_process(trained):
     with pytest.raises(InputError, match=r"holds a run of another recipe"):
-        main(trained / "recipe.yaml", out=trained / "out", settings=["arguments.learning_rate=1e-4"])
-    with locked(trained / "out"), pytest.raises(RunError, match=r"another process is working on this run"):
+        main(
+            trained / "recipe.yaml", out=trained / "out", settings=["arguments.learning_rate=1e-4"]
+        )
+    with (
+        lock_run(trained / "out"),
+        pytest.raises(RunError, match=r"another process is working on this run"),
+    ):
         main(trained / "recipe.yaml", out=trained / "out")
 
 
 def test_a_finished_run_is_not_trained_again(trained, capsys):
-    before = [(trained / "out" / name).stat().st_mtime_ns for name in ("model.safetensors", "manifest.json")]
+    before = [
+        (trained / "out" / name).stat().st_mtime_ns
+        for name in ("model.safetensors", "manifest.json")
+    ]
     main(trained / "recipe.yaml", out=trained / "out")
-    assert [(trained / "out" / name).stat().st_mtime_ns for name in ("model.safetensors", "manifest.json")] == before
+    assert [
+        (trained / "out" / name).stat().st_mtime_ns
+        for name in ("model.safetensors", "manifest.json")
+    ] == before
     printed = capsys.readouterr()
     assert "already made" in printed.err and "96 rows, 18 steps" in printed.out
 
@@ -155,29 +204,48 @@ def test_a_finished_run_is_not_trained_again(trained, capsys):
         ("sts", "CosineSimilarityLoss", {"max_steps": "1"}, "the embeddings are not finite"),
     ],
 )
-def test_a_run_that_diverges_ends_in_one_line_and_leaves_no_model(tmp_path, form, loss, arguments, message):
+def test_a_run_that_diverges_ends_in_one_line_and_leaves_no_model(
+    tmp_path, form, loss, arguments, message
+):
     write_dataset(tmp_path / "pairs", {"train": sts_rows(64)})
-    large = {"learning_rate": "1e30", "max_grad_norm": "0", "warmup_steps": "0", "report_to": "none"}
-    data = {"path": str(tmp_path / "pairs"), "config": "postprocessed", "example_type": form, "loss": loss}
-    recipe = write_recipe(tmp_path, datasets=[data], arguments=large | {"logging_steps": "2"} | arguments)
+    large = {
+        "learning_rate": "1e30",
+        "max_grad_norm": "0",
+        "warmup_steps": "0",
+        "report_to": "none",
+    }
+    data = {
+        "path": str(tmp_path / "pairs"),
+        "config": "postprocessed",
+        "example_type": form,
+        "loss": loss,
+    }
+    recipe = write_recipe(
+        tmp_path, datasets=[data], arguments=large | {"logging_steps": "2"} | arguments
+    )
     done = outcome_of(command, recipe, "--out", tmp_path / "out")
-    assert done.code == 1 and re.search(message, done.error) and "lower arguments.learning_rate" in done.error
+    assert (
+        done.code == 1
+        and re.search(message, done.error)
+        and "lower arguments.learning_rate" in done.error
+    )
     assert not json.loads((tmp_path / "out" / "manifest.json").read_text())["complete"]
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"manifest.json", "recipe.yaml"}
     assert not (tmp_path / "out.timing.json").exists()
 
 
 @pytest.mark.parametrize(
-    ("off", "half", "same"), [(5e-5, False, True), (1e-3, False, False), (1e-3, True, True), (1e-2, True, False)]
+    ("off", "half", "same"),
+    [(5e-5, False, True), (1e-3, False, False), (1e-3, True, True), (1e-2, True, False)],
 )
 def test_the_chosen_weights_must_score_what_they_scored(trained, off, half, same):
-    """In half precision a score may differ by what rounding does when texts are batched otherwise."""
+    """In half precision a score may differ when texts are batched otherwise."""
     job = prepare(trained / "recipe.yaml", trained / "other", None, [])
     job.arguments.bf16 = half
     encoder = SentenceTransformer(str(trained / "out"))
     best = job.evaluator(encoder)["sequential_score"] + off
     with nullcontext() if same else pytest.raises(RunError, match="the saved weights score"):
-        verify(SimpleNamespace(model=encoder, state=TrainerState(best_metric=best)), job)
+        verify_encoder(SimpleNamespace(model=encoder, state=TrainerState(best_metric=best)), job)
 
 
 def checkpoint(directory, step, best, fingerprint="f"):
@@ -193,17 +261,19 @@ def checkpoint(directory, step, best, fingerprint="f"):
 def test_resuming_needs_whole_checkpoints_with_their_best_and_of_the_same_run(tmp_path):
     old, cut = checkpoint(tmp_path, 2, 2), checkpoint(tmp_path, 10, 2)
     (cut / "model.safetensors").write_bytes(b"weig")
-    assert newest_whole(tmp_path, "f") == old
+    assert find_newest_whole(tmp_path, "f") == old
     assert not cut.exists()
     other = tmp_path / "other"
     checkpoint(other, 10, 4)
-    assert newest_whole(other, "f") is None
+    assert find_newest_whole(other, "f") is None
     checkpoint(other, 4, 4, fingerprint="other")
-    assert newest_whole(other, "f") is None and list(other.iterdir()) == []
+    assert find_newest_whole(other, "f") is None and list(other.iterdir()) == []
 
 
 def test_what_a_kept_checkpoint_needs_is_kept(tmp_path):
-    """If the last save was cut by a power failure, the one before it is of use only with its own best."""
+    """If the last save was cut by a power failure, the one before it is of use only with its own
+    best.
+    """
     kept = [checkpoint(tmp_path, 4, 4), checkpoint(tmp_path, 12, 4), checkpoint(tmp_path, 16, 16)]
     old = checkpoint(tmp_path, 8, 4)
     remove_old(tmp_path, 2)
@@ -214,11 +284,17 @@ def test_what_a_kept_checkpoint_needs_is_kept(tmp_path):
 
 
 def test_a_full_disk_is_told_as_such(tmp_path):
-    with pytest.raises(RunError, match="no space left on the disk"), disk_errors(tmp_path / "m"):
+    with (
+        pytest.raises(RunError, match="no space left on the disk"),
+        convert_disk_errors(tmp_path / "m"),
+    ):
         raise SafetensorError("I/O error: No space left on device (os error 28)")
-    with pytest.raises(RunError, match=r"cannot be written: .*File too large"), disk_errors(tmp_path / "m"):
+    with (
+        pytest.raises(RunError, match=r"cannot be written: .*File too large"),
+        convert_disk_errors(tmp_path / "m"),
+    ):
         raise SafetensorError("Error while serializing: I/O error: File too large (os error 27)")
-    with pytest.raises(RuntimeError, match="shape mismatch"), disk_errors(tmp_path / "m"):
+    with pytest.raises(RuntimeError, match="shape mismatch"), convert_disk_errors(tmp_path / "m"):
         raise RuntimeError("shape mismatch")
 
 
@@ -228,29 +304,41 @@ def test_a_dry_run_tells_the_plan_without_the_weights(tmp_path, capsys):
     (base / "model.safetensors").write_bytes(b"no weights")
     recipe = write_recipe(
         tmp_path,
-        base={"path": str(base), "pooling": "lasttoken", "prompt": 'It: "[X]" is:"', "license": "mit"},
+        base={
+            "path": str(base),
+            "pooling": "lasttoken",
+            "prompt": 'It: "[X]" is:"',
+            "license": "mit",
+        },
         lora={"r": "4", "alpha": "8", "release": "merged"},
         datasets=[triplet_data(tmp_path, loss="CachedMultipleNegativesRankingLoss")],
         validation=[{"path": "assets/stsb/sts-dev.csv"}],
-        arguments={"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": "5", "save_steps": "5"},
+        arguments={
+            "eval_strategy": "steps",
+            "save_strategy": "steps",
+            "eval_steps": "5",
+            "save_steps": "5",
+        },
     )
     before = sorted(tmp_path.iterdir())
     main(recipe, out=tmp_path / "out", dry_run=True)
     plan = capsys.readouterr().out
     for line in (
         'prompt     I | t | : | Ġ" | [ | X | ] | " | Ġ | is | : | "',
-        "adapter    rank 4 on 14 layers (down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj); released: m",
+        "adapter    rank 4 on all linear layers; released: merged",
         "70 train; CachedMultipleNegativesRankingLoss",
         "steps      5 of 16 rows",
-        "checkpoint the best by Spearman's correlation on 1 set(s), evaluated every 5 steps and at the last",
-        " MiB a device (weights 0.1 MiB, ",
+        "checkpoint the best by Spearman's correlation on 1 set(s), "
+        "evaluated every 5 steps and at the last",
     ):
         assert line in plan, plan
     assert sorted(tmp_path.iterdir()) == before
 
 
 def test_a_baseline_is_written_as_it_is_with_nothing_beside_it(tmp_path, capsys):
-    recipe = write_recipe(tmp_path, datasets=[], arguments={}, base={"path": str(tmp_path / "lm"), "license": "mit"})
+    recipe = write_recipe(
+        tmp_path, datasets=[], arguments={}, base={"path": str(tmp_path / "lm"), "license": "mit"}
+    )
     main(recipe, out=tmp_path / "runs" / "out")
     manifest = require_complete(tmp_path / "runs" / "out")
     assert manifest.provenance["training"] is None and manifest.provenance["datasets"] == []

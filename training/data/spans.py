@@ -1,15 +1,17 @@
-"""DeCLUTR's span sampling (Giorgi et al. 2021, section 3.2): pure, from a numpy generator, lengths in words or tokens.
+"""DeCLUTR's span sampling (Giorgi et al. 2021, section 3.2), from a numpy generator.
 
-What the paper leaves open, and where the authors' code differs from it:
+Lengths are in words or tokens. The paper leaves open or differs from the authors' code in:
 
-- *Anchors.* The paper has them "a minimum of 2 * lmax tokens apart". The code places each anchor in a block of lmax and
-  excludes the neighbours of a used block: at least lmax lies between two anchors. ``blocks`` is the code, ``apart`` the
-  sentence, read from one anchor's end to the next one's start: positives of two anchors never share text. 2 anchors of
-  512 need 2,048, the paper's shortest document, either way.
-- *The ends of the document.* Starts of a positive outside of the document are left out, and the others stay equally
-  likely, as in the code.
-- *Strategies.* The start is uniform among those of the strategy. Where it has room for less than lmax (inside the
-  anchor, or beside it), the Beta distribution is scaled to that room, so every draw succeeds at once.
+- *Anchors.* In the paper two anchors lie "a minimum of 2 * lmax tokens apart". The code places each
+  anchor in a block of lmax and excludes the neighbours of a used block, so at least lmax lies
+  between two anchors. ``blocks`` follows the code. ``apart`` follows the paper, measured from one
+  anchor's end to the next anchor's start, so positives of two anchors share no text. Both need
+  2,048 units for 2 anchors of 512, the paper's shortest document.
+- *The ends of the document.* Starts outside the document are left out, and the other starts stay
+  equally likely, as in the code.
+- *Strategies.* The start is uniform among the starts that the strategy allows. Where a strategy has
+  less room than lmax (inside the anchor, or beside it), the Beta distribution is scaled to the
+  room, so every draw succeeds.
 """
 
 import copy
@@ -24,198 +26,256 @@ from datasets import Dataset, Features, IterableDataset, List, Value
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerState
 
-from hub.contract.recipe import Spans
-from hub.errors import InputError
-from training.data.rows import endless
+from sts_dino.hub.contract.recipe import Spans
+from sts_dino.hub.errors import InputError
+from sts_dino.training.data.rows import read_endlessly
 
 
 class Span(NamedTuple):
-    """Words or tokens ``start`` to ``end`` (not included) of a document."""
+    """Units (words or tokens) ``start`` to ``end`` (exclusive) of a document."""
 
     start: int
     end: int
 
 
-def document_generator(seed: int, number: int, document: bytes) -> np.random.Generator:
-    """The random generator for a document in epoch ``number`` (from 0).
+def make_generator(seed: int, epoch: int, document: bytes) -> np.random.Generator:
+    """Make the random generator of a document in an epoch (from 0).
 
-    It depends on the document's content, so spans do not depend on processes, workers, order and resumed steps.
+    The generator depends on the document's bytes. So spans do not depend on the order of documents,
+    on the number of processes and workers, or on a resumed step.
     """
     digest = hashlib.blake2b(document, digest_size=16).digest()
-    return np.random.default_rng([seed, number, int.from_bytes(digest, "little")])
+    return np.random.default_rng([seed, epoch, int.from_bytes(digest, "little")])
 
 
-def sample_spans(generator: np.random.Generator, units: int, spans: Spans) -> tuple[list[Span], list[Span]]:
-    """Anchors, and ``spans.positives`` positives for each of them in a row, of a document of so many units.
+def sample_spans(
+    generator: np.random.Generator, units: int, spans: Spans
+) -> tuple[list[Span], list[Span]]:
+    """Draw a document's anchors and their positives.
 
-    ``units`` must be at least ``spans.needed_units``.
+    Returns ``spans.anchors`` anchors, and the positives of the first anchor, then of the second, …:
+    ``spans.positives`` of each. ``units``: the document's length, at least ``spans.needed_units``.
     """
-    place = anchors_in_blocks if spans.anchor_placement == "blocks" else anchors_apart
-    anchors = place(generator, units, spans)
-    positives = [sample_positive(generator, anchor, units, spans) for anchor in anchors for _ in range(spans.positives)]
+    if spans.anchor_placement == "blocks":
+        anchors = draw_anchors_in_blocks(generator, units, spans)
+    else:
+        anchors = draw_anchors_apart(generator, units, spans)
+    positives: list[Span] = []
+    for anchor in anchors:
+        for _ in range(spans.positives):
+            positives.append(draw_positive(generator, anchor, units, spans))
     return anchors, positives
 
 
-def anchors_in_blocks(generator: np.random.Generator, units: int, spans: Spans) -> list[Span]:
-    """Anchors as the authors' code places them, in the order they are drawn.
+def draw_anchors_in_blocks(generator: np.random.Generator, units: int, spans: Spans) -> list[Span]:
+    """Draw anchors as the authors' code does; return them in the order of the draws.
 
-    Blocks of ``max_length`` units begin at its multiples. A block is drawn uniformly from those left, the anchor's
-    start uniformly from those that keep it in the block, and the block goes with its neighbours in the list of those
-    left. Where few are left, the first or the last one is taken, which costs one block less: all anchors find one.
+    Blocks of ``max_length`` units begin at multiples of ``max_length``. A block is drawn uniformly
+    from the list of free blocks, then the anchor's start uniformly inside the block. The block and
+    its neighbours in the list leave the list. When few blocks are free, the first or the last block
+    is taken, because it has one neighbour only. So every anchor gets a block.
     """
     blocks = list(range(0, units - spans.max_length + 1, spans.max_length))
     anchors = []
     for missing in range(spans.anchors, 0, -1):
-        length = _length(generator, spans.anchor_beta, spans.min_length, spans.max_length)
-        scarce = len(blocks) // missing < missing
-        index = int(generator.choice([0, len(blocks) - 1])) if scarce else int(generator.integers(len(blocks)))
+        length = _draw_length(generator, spans.anchor_beta, spans.min_length, spans.max_length)
+        if len(blocks) // missing < missing:
+            index = int(generator.choice([0, len(blocks) - 1]))
+        else:
+            index = int(generator.integers(len(blocks)))
         start = blocks[index] + int(generator.integers(spans.max_length - length + 1))
         anchors.append(Span(start, start + length))
         del blocks[max(0, index - 1) : index + 2]
     return anchors
 
 
-def anchors_apart(generator: np.random.Generator, units: int, spans: Spans) -> list[Span]:
-    """Anchors in the document's order: lengths first, then a place uniform over all that keep them 2 * lmax apart.
+def draw_anchors_apart(generator: np.random.Generator, units: int, spans: Spans) -> list[Span]:
+    """Draw anchors, uniformly over all placements in which they lie 2 * ``max_length`` apart.
 
-    Equal to drawing starts from {0 .. units - length} until all anchors are apart: each way of sharing the free units
-    out is one choice of ``spans.anchors`` positions out of free + anchors.
+    Lengths are drawn first. Each placement is one way to distribute the free units between the
+    anchors: a choice of ``spans.anchors`` positions out of free + anchors. Returns the anchors in
+    the document's order.
     """
-    lengths = [_length(generator, spans.anchor_beta, spans.min_length, spans.max_length) for _ in range(spans.anchors)]
+    lengths = [
+        _draw_length(generator, spans.anchor_beta, spans.min_length, spans.max_length)
+        for _ in range(spans.anchors)
+    ]
     gap = 2 * spans.max_length
     free = units - sum(lengths) - gap * (spans.anchors - 1)
-    chosen = np.sort(generator.choice(free + spans.anchors, size=spans.anchors, replace=False))
-    anchors, taken = [], 0
-    for index, length in enumerate(lengths):
-        start = int(chosen[index]) - index + taken
-        anchors.append(Span(start, start + length))
-        taken += length + gap
+    positions = generator.choice(free + spans.anchors, size=spans.anchors, replace=False)
+    anchors = []
+    used = 0
+    for index, position in enumerate(np.sort(positions)):
+        start = int(position) - index + used
+        anchors.append(Span(start, start + lengths[index]))
+        used += lengths[index] + gap
     return anchors
 
 
-def sample_positive(generator: np.random.Generator, anchor: Span, units: int, spans: Spans) -> Span:
-    """A positive of ``anchor``: its length, then its start, uniform over the strategy's starts in the document."""
-    shortest, longest = spans.min_length, spans.max_length
+def draw_positive(generator: np.random.Generator, anchor: Span, units: int, spans: Spans) -> Span:
+    """Draw a positive of ``anchor``: its length, then its start.
+
+    The start is uniform among the starts that ``spans.strategy`` allows. ``units``: the document's
+    length.
+    """
+    shortest = spans.min_length
+    longest = spans.max_length
     if spans.strategy == "subsumed":
         longest = min(longest, anchor.end - anchor.start)
     elif spans.strategy == "adjacent":
         longest = min(longest, max(anchor.start, units - anchor.end))
     elif spans.strategy == "overlapping":
         shortest = max(shortest, 2)  # one unit is inside the anchor or outside
-    length = _length(generator, spans.positive_beta, shortest, longest)
-    ranges = [range(max(r.start, 0), min(r.stop, units - length + 1)) for r in _starts(spans.strategy, anchor, length)]
-    starts = [start for part in ranges for start in part]
+    length = _draw_length(generator, spans.positive_beta, shortest, longest)
+    starts: list[int] = []
+    for possible in _list_starts(spans.strategy, anchor, length):
+        starts += range(max(possible.start, 0), min(possible.stop, units - length + 1))
     start = starts[int(generator.integers(len(starts)))]
     return Span(start, start + length)
 
 
-def _length(generator: np.random.Generator, beta: tuple[float, float], shortest: int, longest: int) -> int:
+def _draw_length(
+    generator: np.random.Generator, beta: tuple[float, float], shortest: int, longest: int
+) -> int:
+    """Draw a length in units: a Beta variable scaled to ``shortest`` … ``longest``."""
     return int(generator.beta(*beta) * (longest - shortest) + shortest)
 
 
-def _starts(strategy: str, anchor: Span, length: int) -> tuple[range, ...]:
-    """Where a positive of ``length`` may start, the document's ends not regarded."""
+def _list_starts(strategy: str, anchor: Span, length: int) -> tuple[range, ...]:
+    """Return the starts of a positive of ``length``; the document's ends are not considered."""
+    adjacent = anchor.start - length  # it ends where the anchor begins
     if strategy == "adjacent":
-        return range(anchor.start - length, anchor.start - length + 1), range(anchor.end, anchor.end + 1)
+        return range(adjacent, adjacent + 1), range(anchor.end, anchor.end + 1)
     if strategy == "subsumed":
         return (range(anchor.start, anchor.end - length + 1),)
     if strategy == "overlapping":
-        from_before = range(anchor.start - length + 1, anchor.start)
-        beyond_the_end = range(max(anchor.start, anchor.end - length + 1), anchor.end)
-        return from_before, beyond_the_end
-    return (range(anchor.start - length, anchor.end + 1),)
+        last_inside = anchor.end - length
+        return range(adjacent + 1, anchor.start), range(
+            max(anchor.start, last_inside + 1), anchor.end
+        )
+    return (range(adjacent, anchor.end + 1),)
 
 
-IDS = List(Value("int32"))
-DOCUMENT = "document"
-FEATURES = Features({"anchors": List(IDS), "positives": List(IDS)})
-READ_AT_ONCE = 64  # documents tokenised together, which a fast tokenizer does on all cores
+IDS_FEATURE = List(Value("int32"))
+DOCUMENT_COLUMN = "document"
+FEATURES = Features({"anchors": List(IDS_FEATURE), "positives": List(IDS_FEATURE)})
+DOCUMENTS_PER_BATCH = 64  # documents tokenised together, which a fast tokenizer does on all cores
 
 
 @dataclass(frozen=True)
-class TrainerRows:
-    """The rows of one dataset as the trainer reads them, with their collator and callbacks.
+class SpanRows:
+    """Rows of spans, with their collator and callback for the trainer.
 
-    ``passed_over``: rows that are not trained on (None: streamed, and so not counted).
+    ``cutter``: the callback that samples new spans in every epoch. ``passed_over``: the number of
+    documents that are too short; None for a stream, which is not counted.
     """
 
     rows: Dataset | IterableDataset
-    collator: Any = None  # None: the trainer's own, for texts
-    callbacks: tuple[TrainerCallback, ...] = ()
-    passed_over: int | None = 0
+    collator: "SpanCollator"
+    cutter: "SpanCutter"
+    passed_over: int | None
 
 
-def span_rows(
+def make_span_rows(
     documents: Dataset | IterableDataset,
     tokenizer: PreTrainedTokenizerBase,
     spans: Spans,
     seed: int,
     max_seq_length: int,
-    place: str = "datasets.0",
-) -> TrainerRows:
-    """DeCLUTR's rows, one for each of ``documents`` (column ``text``) that is not too short.
+    where: str = "datasets.0",
+) -> SpanRows:
+    """Make DeCLUTR's rows, one for each document of at least ``spans.min_document`` units.
 
-    ``anchors`` are spans.anchors lists of ids, ``positives`` spans.positives lists for each anchor, in its order; a
-    list has at most ``max_seq_length`` ids, with special tokens. Streamed rows never end.
+    The column ``anchors`` has ``spans.anchors`` lists of token ids. The column ``positives`` has
+    ``spans.positives`` lists for each anchor, in the order of the anchors. A stream of documents
+    makes an endless stream of rows.
 
-    Raises InputError, naming ``place``, when no document has ``spans.min_document`` units, or spans are longer than
+    Args:
+        documents: rows with the column ``text``.
+        tokenizer: the tokenizer of the encoder.
+        spans: the recipe's settings of the sampling.
+        seed: decides the draws.
+        max_seq_length: tokens of a span at most, special tokens included.
+        where: the dataset that errors name.
+
+    Raises InputError when no document has ``spans.min_document`` units, or spans are longer than
     the encoder reads.
     """
     if spans.max_length > max_seq_length:
-        problem = f"{spans.max_length} {spans.unit} are more than the {max_seq_length} tokens that the encoder reads"
-        hint = "raise base.max_seq_length, or cut shorter spans"
-        raise InputError(f"{place}.spans.max_length", problem, hint=hint)
-    tokenizer = copy.deepcopy(tokenizer)  # calls change what a saved tokenizer says
-    reader = _Reader(tokenizer, spans)
+        raise InputError(
+            f"{where}.spans.max_length",
+            f"{spans.max_length} {spans.unit} are more than the "
+            f"{max_seq_length} tokens that the encoder reads",
+            hint="raise base.max_seq_length, or cut shorter spans",
+        )
+    tokenizer = copy.deepcopy(tokenizer)  # a call changes settings that are saved with a tokenizer
+    reader = _DocumentReader(tokenizer, spans)
     cutter = SpanCutter(reader, seed, max_seq_length)
-    collator, callbacks = SpanCollator(tokenizer), (cutter,)
+    collator = SpanCollator(tokenizer)
+
     if isinstance(documents, IterableDataset):
-        if next(reader.each(documents), None) is None:
-            raise _none_long_enough(place, spans)
-        return TrainerRows(endless(documents, place, FEATURES, cutter.epoch), collator, callbacks, passed_over=None)
-    kept = documents.map(
-        reader,
-        batched=True,
-        batch_size=READ_AT_ONCE,
-        remove_columns=documents.column_names,
-        features=reader.features,
-        desc="reading documents",
-    )
-    if len(kept) == 0:
-        raise _none_long_enough(place, spans)
-    return TrainerRows(kept.with_transform(cutter), collator, callbacks, len(documents) - len(kept))
+        is_empty = next(reader.iter_documents(documents), None) is None
+        rows = read_endlessly(documents, where, FEATURES, cutter.cut_stream)
+        passed_over = None
+    else:
+        long_enough = documents.map(
+            reader,
+            batched=True,
+            batch_size=DOCUMENTS_PER_BATCH,
+            remove_columns=documents.column_names,
+            features=reader.features,
+            desc="reading documents",
+        )
+        is_empty = len(long_enough) == 0
+        rows = long_enough.with_transform(cutter)
+        passed_over = len(documents) - len(long_enough)
+    if is_empty:
+        raise InputError(
+            where,
+            f"no document has the {spans.min_document:,} {spans.unit} of spans.min_document",
+            hint="give longer documents, or shorter spans with a smaller min_document",
+        )
+    return SpanRows(rows, collator, cutter, passed_over)
 
 
-def _none_long_enough(place: str, spans: Spans) -> InputError:
-    problem = f"no document has the {spans.min_document:,} {spans.unit} of spans.min_document"
-    return InputError(place, problem, hint="give longer documents, or shorter spans with a smaller min_document")
+class _DocumentReader:
+    """Maps a batch of texts to the documents among them that are long enough.
 
-
-class _Reader:
-    """Texts → documents that are long enough: their words, one space apart, or ids without special tokens."""
+    A document is its words, joined by single spaces, or its token ids without special tokens.
+    """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, spans: Spans):
-        self.tokenizer, self.spans = tokenizer, spans
-        self.features = Features({DOCUMENT: Value("large_string") if spans.unit == "words" else IDS})
+        self.tokenizer = tokenizer
+        self.spans = spans
+        dtype = Value("large_string") if spans.unit == "words" else IDS_FEATURE
+        self.features = Features({DOCUMENT_COLUMN: dtype})
 
     def __call__(self, batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        texts = [text.lower() for text in batch["text"]] if self.spans.lowercase else batch["text"]
+        """Return the long enough documents of a batch, in the column ``document``."""
+        texts = batch["text"]
+        if self.spans.lowercase:
+            texts = [text.lower() for text in texts]
+        documents: list[list[Any]]
         if self.spans.unit == "tokens":
-            return {DOCUMENT: [ids for ids in plain_ids(self.tokenizer, texts) if len(ids) >= self.spans.min_document]}
-        words = (text.split() for text in texts)
-        return {DOCUMENT: [" ".join(found) for found in words if len(found) >= self.spans.min_document]}
+            documents = list(tokenize_plain(self.tokenizer, texts))
+        else:
+            documents = [text.split() for text in texts]
+        documents = [units for units in documents if len(units) >= self.spans.min_document]
+        if self.spans.unit == "words":
+            return {DOCUMENT_COLUMN: [" ".join(units) for units in documents]}
+        return {DOCUMENT_COLUMN: documents}
 
-    def each(self, documents: IterableDataset) -> Iterator[str | list[int]]:
-        """The documents of a stream that are long enough."""
-        for batch in documents.iter(batch_size=READ_AT_ONCE):
-            yield from self(batch)[DOCUMENT]
+    def iter_documents(self, documents: IterableDataset) -> Iterator[str | list[int]]:
+        """Yield the documents of a stream that are long enough."""
+        for batch in documents.iter(batch_size=DOCUMENTS_PER_BATCH):
+            yield from self(batch)[DOCUMENT_COLUMN]
 
 
-def plain_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list[int]]:
-    """Ids of ``texts`` without special tokens, however long.
+def tokenize_plain(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list[int]]:
+    """Return the token ids of each text, without special tokens and without truncation.
 
-    Names of special tokens in a text are read as plain text: documents are untrusted, and a ``<pad>`` in one
-    would move RoBERTa's positions.
+    The name of a special token inside a text is read as plain text. Documents are untrusted, and a
+    ``<pad>`` inside a document would shift RoBERTa's positions.
     """
     if not texts:
         return []
@@ -224,78 +284,102 @@ def plain_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list
 
 
 class SpanCutter(TrainerCallback):
-    """Documents → rows of ids: a dataset's transform, and the callback that samples its spans anew in every epoch.
+    """A dataset's transform from documents to rows of token ids, and the counter of its epochs.
 
-    A span gets the special tokens that the encoder's own input has, and loses what the encoder cannot read at its end:
-    with RoBERTa's two, and spans of up to 512 tokens, anchors of 511 alone (4 in 100,000), but every span of words with
-    more than 510 tokens, as in the authors' code. A span of words is tokenised by itself.
+    A span gets the special tokens of the encoder's input, and is truncated to ``max_seq_length``,
+    as in the authors' code. With RoBERTa's two special tokens and spans of up to 512 tokens, that
+    cuts anchors of 511 tokens (4 in 100,000), and every span of words with more than 510 tokens. A
+    span of words is tokenised apart from its document.
     """
 
-    def __init__(self, reader: _Reader, seed: int, max_seq_length: int):
-        self.reader, self.tokenizer, self.spans, self.seed = reader, reader.tokenizer, reader.spans, seed
-        self.before, self.after = special_tokens(self.tokenizer)
-        self.room = max_seq_length - len(self.before) - len(self.after)
-        self.number = torch.zeros((), dtype=torch.int64).share_memory_()  # of the pass; loaders' workers see it, too
+    def __init__(self, reader: _DocumentReader, seed: int, max_seq_length: int):
+        self.reader = reader
+        self.seed = seed
+        self.prefix, self.suffix = find_special_tokens(reader.tokenizer)
+        self.room = max_seq_length - len(self.prefix) - len(self.suffix)
+        # shared with the workers of a data loader
+        self.epoch = torch.zeros((), dtype=torch.int64).share_memory_()
 
-    def row(self, document: str | list[int], number: int) -> dict[str, list[list[int]]]:
-        """The spans of one document in epoch ``number``."""
+    def cut_document(self, document: str | list[int], epoch: int) -> dict[str, list[list[int]]]:
+        """Return the row of one document in an epoch: token ids of its anchors and positives."""
         if isinstance(document, str):
             units: list[Any] = document.split(" ")
             content = document.encode()
         else:
-            units, content = document, np.asarray(document, dtype="<i8").tobytes()
-        anchors, positives = sample_spans(document_generator(self.seed, number, content), len(units), self.spans)
-        return {"anchors": self._ids(units, anchors), "positives": self._ids(units, positives)}
+            units = document
+            content = np.asarray(document, dtype="<i8").tobytes()
+        generator = make_generator(self.seed, epoch, content)
+        anchors, positives = sample_spans(generator, len(units), self.reader.spans)
+        return {
+            "anchors": self._get_ids(units, anchors),
+            "positives": self._get_ids(units, positives),
+        }
 
-    def epoch(self, documents: IterableDataset, number: int) -> Iterator[dict[str, list[list[int]]]]:
-        """The rows of a stream in epoch ``number``."""
-        return (self.row(document, number) for document in self.reader.each(documents))
+    def cut_stream(
+        self, documents: IterableDataset, epoch: int
+    ) -> Iterator[dict[str, list[list[int]]]]:
+        """Yield the rows of a stream in an epoch."""
+        for document in self.reader.iter_documents(documents):
+            yield self.cut_document(document, epoch)
 
     def on_epoch_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Count whole epochs; a run resumed in one has the spans of that one."""
-        self.number.fill_(int(state.epoch or 0))
+        """Set the epoch, so that a run resumed inside an epoch has the spans of that epoch."""
+        self.epoch.fill_(int(state.epoch or 0))
 
     def __call__(self, batch: dict[str, list[Any]]) -> dict[str, list[list[list[int]]]]:
-        """The rows of documents in the trainer's epoch."""
-        rows = [self.row(document, int(self.number)) for document in batch[DOCUMENT]]
+        """Return the rows of documents in the trainer's epoch."""
+        rows = [self.cut_document(document, int(self.epoch)) for document in batch[DOCUMENT_COLUMN]]
         return {column: [row[column] for row in rows] for column in FEATURES}
 
-    def _ids(self, units: list[Any], spans: list[Span]) -> list[list[int]]:
-        cut = [units[span.start : span.end] for span in spans]
-        if self.spans.unit == "words":
-            cut = plain_ids(self.tokenizer, [" ".join(words) for words in cut])
-        return [[*self.before, *ids[: self.room], *self.after] for ids in cut]
+    def _get_ids(self, units: list[Any], spans: list[Span]) -> list[list[int]]:
+        pieces = [units[span.start : span.end] for span in spans]
+        if self.reader.spans.unit == "words":
+            texts = [" ".join(piece) for piece in pieces]
+            pieces = tokenize_plain(self.reader.tokenizer, texts)
+        return [[*self.prefix, *ids[: self.room], *self.suffix] for ids in pieces]
 
 
-def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
-    """Ids that the tokenizer puts before and after a text (a prompt in its post-processor included)."""
+def find_special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
+    """Return the ids that the tokenizer puts before and after a text.
+
+    Raises InputError for a tokenizer whose ids of a text change when special tokens are added.
+    """
     tokenizer = copy.deepcopy(tokenizer)
     text = tokenizer("a", add_special_tokens=False)["input_ids"]
-    whole = tokenizer("a")["input_ids"]
-    for start in range(len(whole) - len(text) + 1):
-        if whole[start : start + len(text)] == text:
-            return whole[:start], whole[start + len(text) :]
-    raise InputError("base: its tokenizer", "reads a text otherwise with special tokens than without")
+    ids = tokenizer("a")["input_ids"]
+    for start in range(len(ids) - len(text) + 1):
+        end = start + len(text)
+        if ids[start:end] == text:
+            return ids[:start], ids[end:]
+    raise InputError(
+        "base: its tokenizer", "reads a text otherwise with special tokens than without"
+    )
 
 
 class SpanCollator:
-    """Rows → ``anchors_`` and ``positives_`` ``input_ids`` and ``attention_mask``, (N, spans, tokens), padded right.
+    """Makes ``input_ids`` and ``attention_mask`` of N rows, for anchors and for positives.
 
-    The first dimension is the document, in every tensor, so that a batch can be cut and joined by documents.
+    Each tensor is (N, spans, tokens), padded on the right. The first dimension is the document, so
+    a batch can be cut and joined by documents.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
         self.pad = tokenizer.pad_token_id
-        self.valid_label_columns: list[str] = []  # asked for by the trainer: spans have no labels
+        self.valid_label_columns: list[str] = []  # the trainer reads this; spans have no labels
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
-        """The padded batch of one step."""
-        batch = {"dataset_name": rows[0]["dataset_name"]} if "dataset_name" in rows[0] else {}
+        """Return the padded batch of one step."""
+        batch: dict[str, Any] = {}
+        if "dataset_name" in rows[0]:
+            batch["dataset_name"] = rows[0]["dataset_name"]
         for column in FEATURES:
-            spans = [torch.tensor(ids) for row in rows for ids in row[column]]
+            spans: list[torch.Tensor] = []
+            for row in rows:
+                spans += [torch.tensor(ids) for ids in row[column]]
             ids = pad_sequence(spans, batch_first=True, padding_value=self.pad)
             lengths = torch.tensor([len(span) for span in spans])
             mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
             shape = (len(rows), -1, ids.shape[1])
-            batch |= {f"{column}_input_ids": ids.view(shape), f"{column}_attention_mask": mask.view(shape)}
+            batch[f"{column}_input_ids"] = ids.view(shape)
+            batch[f"{column}_attention_mask"] = mask.view(shape)
         return batch

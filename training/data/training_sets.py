@@ -1,12 +1,12 @@
 """Training data: pinned Hub datasets, finished run directories and files, whole or streamed.
 
-Only the columns of the example type are kept: the trainer feeds every other column to the model as text. Rows that are
-read whole stay on disk, memory-mapped. A stream (``streaming: true``) comes shuffled and is checked while it is read.
+Only the columns of the example type are kept, because the trainer feeds every other column to the
+encoder as text. The rows of a dataset that is read whole stay on disk, memory-mapped. A stream
+(``streaming: true``) is shuffled, and its rows are checked when they are read.
 """
 
 import glob
-import hashlib
-import math
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -14,168 +14,81 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import numpy as np
 from datasets import Dataset, IterableDataset
 
-from hub.client.connection import reading
-from hub.client.fetch import hub_dataset, local_run, require_known
-from hub.contract.recipe import MADE, PUBLISHED, DatasetRecipe, Grades, Spans, TrainingData
-from hub.contract.recipe_file import load_recipe
-from hub.contract.run_dir import RECIPE
-from hub.contract.shards import reading_rows
-from hub.durable import sha256_file
-from hub.errors import InputError
-from hub.text_files import READERS, as_text, kind_of, open_rows
-from training.data.example_types import DOCUMENTS, EXAMPLE_TYPES, GRADED_TRIPLET, SELF_PAIR
-from training.data.rows import (
-    NO_ROWS,
-    ROWS,
-    SET,
+from sts_dino.hub.client.connection import convert_read_errors
+from sts_dino.hub.client.fetch import open_hub_dataset, open_local_run, require_known
+from sts_dino.hub.contract.recipe import (
+    PUBLISHED,
+    TYPES_MADE_FROM_ROWS,
+    DatasetRecipe,
+    Grades,
+    TrainingData,
+)
+from sts_dino.hub.contract.recipe_file import load_recipe
+from sts_dino.hub.contract.run_dir import RECIPE
+from sts_dino.hub.contract.shards import convert_reader_errors
+from sts_dino.hub.durable import hash_file
+from sts_dino.hub.errors import InputError
+from sts_dino.hub.text_files import (
+    READERS,
+    DecimalMark,
+    as_number,
+    as_text,
+    kind_of,
+    open_rows,
+    require_column,
+)
+from sts_dino.training.data.objectives import DOCUMENTS, EXAMPLE_TYPES, GRADED_TRIPLET, SELF_PAIR
+from sts_dino.training.data.rows import (
+    EXAMPLE_SET_COLUMN,
+    NO_ROWS_HINT,
     SOURCE_COLUMNS,
     RowChecks,
-    all_equal,
-    checked_stream,
-    graded_rows,
-    in_memory,
-    self_pairs,
-    text_columns,
+    check_rows,
+    check_stream,
+    choose_text_columns,
+    has_equal_rows,
+    make_graded_rows,
+    make_self_pairs,
+    read_into_memory,
 )
+
+logger = logging.getLogger(__name__)
+
+MANIFEST_KEYS = {  # keys of ``TrainingData`` that a manifest's provenance repeats
+    *("repo_id", "revision", "path", "config", "example_type", "example_set", "loss"),
+    *("columns", "grades"),
+}
+MAX_VALIDATION_ROWS = 10_000  # of a stream's validation split, which is kept in memory
 
 
 @dataclass(frozen=True)
 class Origin:
-    """A dataset as found: every split with all its columns, and what pins it (commit of a Hub dataset, else None)."""
+    """A dataset with all splits and columns, and its identity.
+
+    ``splits``: name → rows. ``commit``: of a Hub dataset, else None. ``sha256``: the Hub commit, or
+    a digest of the files. ``license``: the licence of its card or recipe, if any.
+    """
 
     splits: Mapping[str, Dataset | IterableDataset]
     commit: str | None
     sha256: str
     license: str | None
 
-    def split(self, name: str, place: str) -> Dataset | IterableDataset:
-        """The rows of one split. Raises InputError naming those there are."""
-        return self.splits[require_known(name, sorted(self.splits), place, "split")]
-
-
-def from_hub(repo_id: str, revision: str | None, config: str | None, streaming: bool, place: str) -> Origin:
-    """All splits of a Hub dataset at the commit that its revision (a tag) stands for now.
-
-    ``config`` None: the dataset's only one, or its ``default``. Raises InputError when there is no such repository,
-    revision or config, or it cannot be read; RunError when the Hub does not answer.
-    """
-    found = hub_dataset(repo_id, revision, place)
-    options = {"streaming": True} if streaming else {}
-    loaded = found.ask("load_dataset", _config(config, found.ask("get_dataset_config_names"), place), **options)
-    return Origin(loaded, found.commit, found.commit, found.license)
-
-
-def from_directory(directory: Path, config: str, streaming: bool, place: str) -> Origin:
-    """All splits of a finished local run directory: the shards its manifest names for the config.
-
-    Raises InputError when it is none, has no such config, or a shard is not what the manifest says.
-    """
-    run = local_run(directory, place)
-    _, shards = run.shards(_config(config, run.configs, place))
-    if not shards:
-        raise InputError(place, "has no rows", hint="generate more, or take another config")
-    files: dict[str, list[str]] = {}
-    for shard in shards:
-        files.setdefault(shard.split or "train", []).append(str((directory / shard.path).resolve()))
-    digest = hashlib.sha256("".join(f"{file.path} {file.sha256}\n" for file in run.manifest.shards(config)).encode())
-    recipe = directory / RECIPE
-    licence = load_recipe(recipe, DatasetRecipe).license if recipe.is_file() else None
-    return Origin(load_shards(files, streaming, place), None, digest.hexdigest(), licence)
-
-
-def from_file(path: Path, spec: TrainingData, place: str) -> Origin:
-    """The rows of a file that ``hub.text_files`` reads, as its one split, with the columns that are trained on.
-
-    Raises InputError when it is not there, of another kind, or holds something else than texts and numbers.
-    """
-    one = "default", "train"
-    if not path.is_file():
-        raise InputError(place, "no such file", allowed=f"a run directory, or a file ending in {', '.join(READERS)}")
-    if (spec.config, spec.split) != one:
-        raise InputError(place, f"is one file, without config {spec.config!r} and split {spec.split!r}", allowed=one)
-    names, first = open_rows(path, place)
-    if next(first, None) is None:
-        raise InputError(place, "has no rows", hint="take a file with at least one")
-    kinds = column_kinds(spec, names)
-    sha256 = sha256_file(path)
-    given = {"path": str(path.resolve()), "place": place, "kinds": kinds, "sha256": sha256}
-    source: Any = IterableDataset if spec.streaming else Dataset  # which keeps the rows in the cache of ``datasets``
-    features = datasets.Features({name: datasets.Value(kind) for name, kind in kinds.items()})
-    with reading_rows(place):
-        rows = source.from_generator(typed_rows, features=features, gen_kwargs=given)
-    return Origin({"train": rows}, None, sha256, None)
-
-
-def column_kinds(spec: TrainingData, names: list[str]) -> dict[str, str]:
-    """The type of each column of a file: text, a number, or null for one that is not trained on."""
-    examples = EXAMPLE_TYPES[spec.example_type]
-    target = examples.read.target
-    kinds = dict.fromkeys(SOURCE_COLUMNS if examples == SELF_PAIR else examples.read.columns, "string")
-    kinds |= dict.fromkeys(spec.columns or (), "string")
-    if spec.example_set is not None:
-        kinds[SET] = "int64"
-    if target is not None:
-        kinds[target.column] = "int64" if target.integers else "float64"
-    return {name: kinds.get(name, "null") for name in names}
-
-
-def typed_rows(path: str, place: str, kinds: dict[str, str], sha256: str) -> Iterator[dict[str, Any]]:
-    """The rows of a file with cells of these kinds; ``sha256`` is for the cache of ``datasets``, by the arguments."""
-    wanted = [name for name, kind in kinds.items() if kind != "null"]
-    for number, row in open_rows(Path(path), place, wanted)[1]:
-        where = f"{place}:{number}"
-        cells = {name: _cell(row.get(name), kinds[name], where, name) for name in wanted}
-        yield dict.fromkeys(kinds) | cells
-
-
-def _cell(cell: Any, kind: str, where: str, name: str) -> Any:
-    if kind == "string":
-        return as_text(cell, where, name)
-    if cell is None or cell == "":
-        raise InputError(where, f"column {name!r} is empty", allowed="a number")
-    try:
-        number = math.nan if isinstance(cell, bool) else float(cell)
-    except (TypeError, ValueError):
-        number = math.nan
-    if kind == "int64" and number.is_integer():
-        return int(number)
-    if kind == "int64" or math.isnan(number):
-        raise InputError(where, f"column {name!r} is {str(cell)[:40]!r}", allowed="a number")
-    return number
-
-
-def load_shards(files: dict[str, list[str]], streaming: bool, place: str) -> Any:
-    """Shards of parquet by split, read by ``datasets``. Raises InputError when their bytes are not parquet."""
-    if any("::" in path for paths in files.values() for path in paths):
-        raise InputError(place, "its path has '::', by which datasets splits a path", hint="rename the folder")
-    exact = {split: [glob.escape(path) for path in paths] for split, paths in files.items()}
-    with reading_rows(place):
-        return datasets.load_dataset("parquet", data_files=exact, streaming=streaming)
-
-
-def _config(given: str | None, configs: list[str], place: str) -> str:
-    if given is None and len(configs) > 1 and "default" not in configs:
-        raise InputError(place, "has several configs", allowed=configs, hint="name one: config")
-    config = given or ("default" if "default" in configs else configs[0])
-    return require_known(config, configs, place, "config")
-
-
-DESCRIBED = {  # of a spec, for the manifest
-    *("repo_id", "revision", "path", "config", "example_type", "example_set", "loss"),
-    *("columns", "grades"),
-}
-VALIDATION_ROWS = 10_000  # of a stream's validation split: they are kept in memory
+    def get_split(self, name: str, where: str) -> Dataset | IterableDataset:
+        """Return the rows of one split. Raises InputError naming ``where`` for an unknown split."""
+        return self.splits[require_known(name, sorted(self.splits), where, "split")]
 
 
 @dataclass(frozen=True)
 class TrainingSet:
     """A checked training dataset with the columns of its example type alone.
 
-    ``commit``: of the Hub (None: local). ``sha256`` identifies the rows' origin. ``own_license``: that of its card or
-    recipe. ``passed_over``: source sentences without a row. ``all_equal``: whether it has one distinct row.
+    ``commit``: of a Hub dataset, None for local data. ``sha256``: of the rows' origin.
+    ``own_license``: the licence of the dataset's card or recipe. ``passed_over``: the number of
+    source sentences without a row, or of documents that are too short; None for a stream, which is
+    not counted. ``all_equal``: whether all training rows are equal.
     """
 
     name: str
@@ -185,134 +98,371 @@ class TrainingSet:
     commit: str | None
     sha256: str
     own_license: str | None
-    passed_over: int = 0
+    passed_over: int | None = 0
     all_equal: bool = False
 
     @property
     def rows(self) -> int | None:
-        """Training rows of one epoch; None when they are streamed, and so not counted."""
+        """The number of training rows of one epoch; None for a stream, which is not counted."""
         return len(self.train) if isinstance(self.train, Dataset) else None
-
-    def describe(self) -> dict[str, Any]:
-        """Its provenance entry for the manifest; the rows of a streamed split are None."""
-        splits: dict[str, int | None] = {self.spec.split: self.rows}
-        if self.validation is not None:
-            splits["validation"] = len(self.validation)
-        spec = self.spec.model_dump(context=PUBLISHED, include=DESCRIBED, exclude_none=True)
-        return {**spec, "commit": self.commit, "splits": splits, "license": self.own_license}
 
     @property
     def license(self) -> str | None:
-        """The licence that the data declare, else the one in the recipe; None if neither does."""
+        """The licence of the dataset's card or recipe, else the one in the model recipe, if any."""
         return self.own_license or self.spec.license
 
+    def describe(self) -> dict[str, Any]:
+        """Return the dataset's provenance for the manifest; rows of a streamed split are None."""
+        splits: dict[str, int | None] = {self.spec.split: self.rows}
+        if self.validation is not None:
+            splits["validation"] = len(self.validation)
+        spec = self.spec.model_dump(context=PUBLISHED, include=MANIFEST_KEYS, exclude_none=True)
+        return {**spec, "commit": self.commit, "splits": splits, "license": self.own_license}
 
-def load_all(
+
+def load_training_sets(
     specs: tuple[TrainingData, ...], limit: int | None, seed: int = 42, own_validation: bool = True
 ) -> list[TrainingSet]:
-    """Every dataset of a recipe under a name of its own, at most ``limit`` training rows of each, in file order.
+    """Load and check every training dataset of a recipe, in the recipe's order.
 
-    ``seed`` orders streams. ``own_validation``: whether the datasets' validation splits are wanted.
     Raises InputError for data that cannot be trained on, RunError when the Hub cannot be read.
+
+    Args:
+        specs: the recipe's ``datasets``.
+        limit: the number of training rows of each dataset at most, in file order; None: all.
+        seed: decides the order of streams.
+        own_validation: whether the datasets' validation splits are loaded, too.
     """
-    streamed = [index for index, spec in enumerate(specs) if spec.streaming]
-    if streamed and len(specs) > 1:
-        problem = "a streamed dataset is trained on alone: the trainer mixes datasets by their lengths"
-        hint = "remove it, or make the stream the only dataset"
-        raise InputError(f"datasets.{streamed[0]}.streaming", problem, hint=hint)
-    return [load(spec, f"datasets.{index}", limit, seed, own_validation) for index, spec in enumerate(specs)]
+    for index, spec in enumerate(specs):
+        if spec.streaming and len(specs) > 1:
+            raise InputError(
+                f"datasets.{index}.streaming",
+                "a streamed dataset is trained on alone: "
+                "the trainer mixes datasets by their lengths",
+                hint="remove it, or make the stream the only dataset",
+            )
+    return [
+        load_training_set(spec, f"datasets.{index}", limit, seed, own_validation)
+        for index, spec in enumerate(specs)
+    ]
 
 
-def load(
-    spec: TrainingData, key: str, limit: int | None = None, seed: int = 42, own_validation: bool = False
+def load_training_set(
+    spec: TrainingData,
+    key: str,
+    limit: int | None = None,
+    seed: int = 42,
+    own_validation: bool = False,
 ) -> TrainingSet:
-    """The dataset that a recipe names under ``key``, as ``load_all`` reads it."""
-    place = f"{key}: {spec.repo_id or spec.path} ({spec.config})"
-    origin = _find(spec, place)
-    rows = origin.split(spec.split, place)
-    part = f"{place}, {spec.split}"
+    """Load and check one training dataset, as ``load_training_sets`` does.
+
+    ``key``: the dataset's key in the recipe, e.g. ``datasets.0``, which errors name.
+    """
+    where = f"{key}: {spec.repo_id or spec.path} ({spec.config})"
+    origin = _rename_columns(open_origin(spec, where), spec, where)
+    rows = origin.get_split(spec.split, where)
+    part = f"{where}, {spec.split}"
     passed_over = 0
-    with reading(spec.repo_id, spec.revision) if spec.repo_id is not None else nullcontext():
-        train: Dataset | IterableDataset
+    train: Dataset | IterableDataset
+    with (
+        convert_read_errors(spec.repo_id, spec.revision)
+        if spec.repo_id is not None
+        else nullcontext()
+    ):
         if isinstance(rows, IterableDataset):
-            train, equal = checked_stream(rows, spec, part, limit, seed)
-        elif spec.example_type in MADE:
-            train, passed_over = _made(rows, spec, part, limit)
+            train, all_equal = check_stream(rows, spec, part, limit, seed)
         else:
-            checks = RowChecks(EXAMPLE_TYPES[spec.example_type], spec.example_set, part)
-            train = checked(rows, checks, limit, spec.spans)
-        equal = all_equal(train) if isinstance(train, Dataset) else equal
-        validation = _validation(spec, origin, place) if own_validation else None
-    stem = Path(spec.repo_id or spec.path or "").name.replace(".", "-")  # torch takes no dot in a module's name
-    name = f"{stem}-{spec.config}-{key.rsplit('.', 1)[-1]}"
-    return TrainingSet(name, spec, train, validation, origin.commit, origin.sha256, origin.license, passed_over, equal)
+            if spec.example_type in TYPES_MADE_FROM_ROWS:
+                train, passed_over = _make_rows(rows, spec, part, limit)
+            else:
+                checks = RowChecks(EXAMPLE_TYPES[spec.example_type], spec.example_set, part)
+                train = check_rows(rows, checks, limit, spec.spans)
+            all_equal = has_equal_rows(train)
+        validation = _load_validation(spec, origin, where) if own_validation else None
+    # torch takes no dot in a module's name
+    stem = Path(spec.repo_id or spec.path or "").name.replace(".", "-")
+    return TrainingSet(
+        name=f"{stem}-{spec.config}-{key.rsplit('.', 1)[-1]}",
+        spec=spec,
+        train=train,
+        validation=validation,
+        commit=origin.commit,
+        sha256=origin.sha256,
+        own_license=origin.license,
+        passed_over=passed_over,
+        all_equal=all_equal,
+    )
 
 
-def _made(rows: Dataset, spec: TrainingData, place: str, limit: int | None) -> tuple[Dataset, int]:
-    """The rows made from others, at most ``limit``, and the number of source sentences without any."""
+def _rename_columns(origin: Origin, spec: TrainingData, where: str) -> Origin:
+    """Give the columns that the recipe names the example type's names, in every split.
+
+    Raises InputError naming ``where`` for a column that a split lacks.
+    """
     examples = EXAMPLE_TYPES[spec.example_type]
-    read = examples.read
+    if spec.columns is None or examples == SELF_PAIR:
+        return origin
+    names = dict(zip(spec.columns, examples.source.columns, strict=True))
+    more = [] if spec.example_set is None else [EXAMPLE_SET_COLUMN]
+    splits = {}
+    for split, rows in origin.splits.items():
+        columns = [*names, *more]
+        for column in columns:
+            require_column(column, rows.column_names or columns, where)
+        splits[split] = rows.select_columns(columns).rename_columns(names)
+    return replace(origin, splits=splits)
+
+
+def open_origin(spec: TrainingData, where: str) -> Origin:
+    """Open the Hub dataset, file or run directory that ``spec`` names.
+
+    Raises InputError naming ``where``, RunError when the Hub does not answer.
+    """
+    if spec.repo_id is not None:
+        return open_hub_origin(spec.repo_id, spec.revision, spec.config, spec.streaming, where)
+    path = Path(spec.path or "")
+    if path.is_file() or (kind_of(path) in READERS and not path.is_dir()):
+        return open_file_origin(path, spec, where)
+    return open_run_origin(path, spec.config, spec.streaming, where)
+
+
+def open_hub_origin(
+    repo_id: str, revision: str | None, config: str | None, streaming: bool, where: str
+) -> Origin:
+    """Open all splits of a Hub dataset at the commit of its revision.
+
+    Raises InputError for an unknown repository, revision or config and for a dataset that cannot be
+    read, RunError when the Hub does not answer.
+
+    Args:
+        repo_id: ORG/NAME.
+        revision: a commit or a tag.
+        config: a config; None takes the only one, or ``default``.
+        streaming: whether the rows are streamed instead of downloaded.
+        where: the dataset that errors name.
+    """
+    dataset = open_hub_dataset(repo_id, revision, where)
+    name = _choose_config(config, dataset.call("get_dataset_config_names"), where)
+    options = {"streaming": True} if streaming else {}
+    splits = dataset.call("load_dataset", name, **options)
+    return Origin(splits, dataset.commit, dataset.commit, dataset.license)
+
+
+def open_run_origin(directory: Path, config: str, streaming: bool, where: str) -> Origin:
+    """Open all splits of a config in a finished local run directory.
+
+    Raises InputError naming ``where`` for a folder that is not a finished run, for an unknown
+    config, and for a shard that differs from the manifest.
+    """
+    run = open_local_run(directory, where)
+    _, shards = run.fetch_shards(_choose_config(config, run.configs, where))
+    if not shards:
+        raise InputError(where, "has no rows", hint=NO_ROWS_HINT)
+    files: dict[str, list[str]] = {}
+    for shard in shards:
+        paths = files.setdefault(shard.split or "train", [])
+        paths.append(str((directory / shard.path).resolve()))
+    recipe = directory / RECIPE
+    licence = load_recipe(recipe, DatasetRecipe).license if recipe.is_file() else None
+    return Origin(
+        load_shards(files, streaming, where), None, run.manifest.hash_shards(config), licence
+    )
+
+
+def open_file_origin(path: Path, spec: TrainingData, where: str) -> Origin:
+    """Open a file that ``sts_dino.hub.text_files`` reads, as a dataset with the split ``train``.
+
+    Raises InputError naming ``where`` for a missing file, for a file of another kind, for another
+    config or split than ``default`` and ``train``, and for cells that are no texts and numbers.
+    """
+    if not path.is_file():
+        raise InputError(
+            where,
+            "no such file",
+            allowed=f"a run directory, or a file ending in {', '.join(READERS)}",
+        )
+    if (spec.config, spec.split) != ("default", "train"):
+        raise InputError(
+            where,
+            f"is one file, without config {spec.config!r} and split {spec.split!r}",
+            allowed=("default", "train"),
+        )
+    names, rows, _ = open_rows(path, where, spec.columns or (), spec.encoding)
+    for column in spec.columns or ():
+        require_column(column, names, where)
+    if next(rows, None) is None:
+        raise InputError(where, "has no rows", hint="take a file with at least one")
+    dtypes = list_column_types(spec, names)
+    sha256 = hash_file(path)
+    arguments = {
+        "path": str(path.resolve()),
+        "where": where,
+        "dtypes": dtypes,
+        "may_be_blank": EXAMPLE_TYPES[spec.example_type].source.blank,
+        "encoding": spec.encoding,
+        "sha256": sha256,
+    }
+    features = datasets.Features({name: datasets.Value(dtype) for name, dtype in dtypes.items()})
+    # Dataset writes the rows to the cache of ``datasets``, IterableDataset streams them
+    dataset: Any = IterableDataset if spec.streaming else Dataset
+    with convert_reader_errors(where):
+        train = dataset.from_generator(read_typed_rows, features=features, gen_kwargs=arguments)
+    return Origin({"train": train}, None, sha256, None)
+
+
+def list_column_types(spec: TrainingData, names: list[str]) -> dict[str, str]:
+    """Return column → type in a file: string, a number's, or null for columns that are not read."""
+    examples = EXAMPLE_TYPES[spec.example_type]
+    texts = SOURCE_COLUMNS if examples == SELF_PAIR else tuple(examples.source.columns)
+    dtypes = dict.fromkeys(spec.columns or texts, "string")
+    if spec.example_set is not None:
+        dtypes[EXAMPLE_SET_COLUMN] = "int64"
+    target = examples.source.target
+    if target is not None:
+        column = target.column
+        if spec.columns is not None:
+            column = spec.columns[texts.index(target.column)]
+        dtypes[column] = "int64" if target.integers else "float64"
+    return {name: dtypes.get(name, "null") for name in names}
+
+
+def read_typed_rows(
+    path: str,
+    where: str,
+    dtypes: dict[str, str],
+    may_be_blank: bool,
+    encoding: str | None,
+    sha256: str,
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a file, with cells of the types ``dtypes``.
+
+    Args:
+        path: the file.
+        where: the name of the file in errors.
+        dtypes: column → type; columns of the type null are not read.
+        may_be_blank: whether a text may be blank. A row that lacks a column has a blank text there
+            then; else the row is passed over, and the number of such rows is logged at the end.
+        encoding: the encoding of a file that is not UTF-8.
+        sha256: of the file; ``datasets`` caches the rows under the arguments of this function.
+
+    Raises InputError naming ``where`` and the row for a cell of another type.
+    """
+    columns = [name for name, dtype in dtypes.items() if dtype != "null"]
+    required = set() if may_be_blank else set(columns)
+    table = open_rows(Path(path), where, columns, encoding)
+    lacking = 0
+    for number, row in table.rows:
+        if not row.keys() >= required:
+            lacking += 1
+            continue
+        place = f"{where}:{number}"
+        cells: dict[str, Any] = dict.fromkeys(dtypes)
+        for name in columns:
+            if dtypes[name] == "string":
+                cells[name] = as_text(row.get(name), place, name)
+            else:
+                is_class = dtypes[name] == "int64"
+                cells[name] = _parse_target(
+                    row.get(name), place, name, table.decimal_mark, is_class
+                )
+        yield cells
+    if lacking:
+        names = ", ".join(columns)
+        logger.info(f"{where}: passed over: {lacking:,} rows that lack one of {names}")
+
+
+def _parse_target(
+    cell: Any, place: str, name: str, decimal_mark: DecimalMark, is_class: bool
+) -> float | int:
+    """Parse a score, or the number of a class, in the column ``name``.
+
+    Raises InputError naming ``place`` for an empty cell, and for a cell of another type.
+    """
+    number = None if isinstance(cell, bool) else as_number(cell, place, name, decimal_mark)
+    if number is None:
+        value = "empty" if cell in (None, "") else repr(str(cell)[:40])
+        raise InputError(place, f"column {name!r} is {value}", allowed="a number")
+    if not is_class:
+        return number
+    if not number.is_integer():
+        raise InputError(place, f"column {name!r} is {str(cell)[:40]!r}", allowed="a number")
+    return int(number)
+
+
+def load_shards(files: dict[str, list[str]], streaming: bool, where: str) -> Any:
+    """Load parquet shards (split → paths) as a dataset with splits.
+
+    Raises InputError naming ``where`` for damaged files, and for a path with ``::``.
+    """
+    patterns: dict[str, list[str]] = {}
+    for split, paths in files.items():
+        if any("::" in path for path in paths):
+            raise InputError(
+                where,
+                "its path has '::', by which datasets splits a path",
+                hint="rename the folder",
+            )
+        patterns[split] = [glob.escape(path) for path in paths]
+    with convert_reader_errors(where):
+        return datasets.load_dataset("parquet", data_files=patterns, streaming=streaming)
+
+
+def _choose_config(config: str | None, configs: list[str], where: str) -> str:
+    """Return ``config``, if it exists; without one the config ``default``, or the only one.
+
+    Raises InputError naming ``where`` for an unknown config, and for several without ``default``.
+    """
+    if config is None and "default" in configs:
+        return "default"
+    if config is None and len(configs) > 1:
+        raise InputError(where, "has several configs", allowed=configs, hint="name one: config")
+    return require_known(config or configs[0], configs, where, "config")
+
+
+def _make_rows(
+    rows: Dataset, spec: TrainingData, where: str, limit: int | None
+) -> tuple[Dataset, int]:
+    """Make self-pairs, graded pairs or graded triplets, ``limit`` rows at most.
+
+    Returns the rows, and the number of source sentences without a row. Raises InputError naming
+    ``where`` when no row can be made.
+    """
+    examples = EXAMPLE_TYPES[spec.example_type]
+    source = examples.source
     if examples == SELF_PAIR:
-        read = replace(read, columns=dict.fromkeys(text_columns(spec.columns, rows.column_names, place), "string"))
-    found = checked(rows, RowChecks(read, spec.example_set, place, one_target=True))
+        columns = choose_text_columns(spec.columns, rows.column_names, where)
+        source = replace(source, columns=dict.fromkeys(columns, "string"))
+    checked = check_rows(rows, RowChecks(source, spec.example_set, where, one_target=True))
+
     if examples == SELF_PAIR:
-        made, without = self_pairs(found, limit), 0
+        made = make_self_pairs(checked, limit)
+        without = 0
+        missing, hint = "a text", None
     else:
-        grades = spec.grades or Grades()
-        made, without = graded_rows(found, grades, examples == GRADED_TRIPLET, limit)
+        with_negatives = examples == GRADED_TRIPLET
+        made, without = make_graded_rows(checked, spec.grades or Grades(), with_negatives, limit)
+        missing = "a positive and a negative" if with_negatives else "a positive"
+        hint = "look at datasets.N.grades"
     if len(made) == 0:
-        wanted = {SELF_PAIR: "a text", GRADED_TRIPLET: "a positive and a negative"}
-        hint = None if examples == SELF_PAIR else "look at datasets.N.grades"
-        problem = f"no row can be made of it: no source sentence has {wanted.get(examples, 'a positive')}"
-        raise InputError(place, problem, hint=hint)
+        raise InputError(
+            where, f"no row can be made of it: no source sentence has {missing}", hint=hint
+        )
     return made, without
 
 
-def _find(spec: TrainingData, place: str) -> Origin:
-    if spec.repo_id is not None:
-        return from_hub(spec.repo_id, spec.revision, spec.config, spec.streaming, place)
-    path = Path(spec.path or "")
-    if path.is_file() or (kind_of(path) in READERS and not path.is_dir()):
-        return from_file(path, spec, place)
-    return from_directory(path, spec.config, spec.streaming, place)
+def _load_validation(spec: TrainingData, origin: Origin, where: str) -> Dataset | None:
+    """Load and check the validation split.
 
-
-def _validation(spec: TrainingData, origin: Origin, place: str) -> Dataset | None:
-    """The validation split, as it is read, unless it is what is trained on; texts alone score nothing."""
-    examples = EXAMPLE_TYPES[spec.example_type]
-    if examples in (DOCUMENTS, SELF_PAIR) or spec.split == "validation" or "validation" not in origin.splits:
-        return None
-    rows = origin.split("validation", place)
-    part = f"{place}, validation"
-    if isinstance(rows, IterableDataset):
-        rows = in_memory(rows.take(VALIDATION_ROWS), part)
-    return checked(rows, RowChecks(examples.read, spec.example_set, part))
-
-
-def checked(rows: Dataset, checks: RowChecks, limit: int | None = None, spans: Spans | None = None) -> Dataset:
-    """The first ``limit`` rows (of one example set) with the columns of the example type only.
-
-    Raises InputError unless the trainer can learn from every one of them.
+    None when the dataset has no such split, when the split is trained on, and for texts without a
+    partner, which validate nothing.
     """
-    place, example_set = checks.place, checks.example_set
-    if len(rows) == 0:  # its columns may have no type
-        raise InputError(place, "has no rows", hint=NO_ROWS)
-    checks.require_columns(rows.features.arrow_schema)
-    kept, first = [np.arange(0)], 0
-    for table in rows.select_columns(checks.columns).with_format("arrow").iter(batch_size=ROWS):
-        keep = checks.of_set(table)
-        keep = keep if limit is None else keep[: limit - checks.rows]
-        part = table.take(keep) if len(keep) < table.num_rows else table
-        checks.require_cells(part, first + keep)
-        checks.add(part)
-        if example_set is not None:
-            kept.append(first + keep)
-        first += table.num_rows
-        if limit is not None and checks.rows >= limit:
-            break
-    checks.require_rows(place)
-    checks.require_long_enough(spans or Spans())
-    rows = rows.select_columns(list(checks.examples.columns))
-    if example_set is not None:
-        return rows.select(np.concatenate(kept))
-    return rows.select(range(checks.rows)) if checks.rows < len(rows) else rows
+    examples = EXAMPLE_TYPES[spec.example_type]
+    if examples in (DOCUMENTS, SELF_PAIR) or spec.split == "validation":
+        return None
+    if "validation" not in origin.splits:
+        return None
+    rows = origin.get_split("validation", where)
+    part = f"{where}, validation"
+    if isinstance(rows, IterableDataset):
+        rows = read_into_memory(rows.take(MAX_VALIDATION_ROWS), part)
+    return check_rows(rows, RowChecks(examples.source, spec.example_set, part))

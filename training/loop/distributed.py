@@ -1,7 +1,7 @@
-"""Data-parallel training in several processes, as ``torchrun -m sts_dino train`` or ``accelerate launch`` starts them.
+"""Data-parallel training in several processes, started by ``torchrun`` or ``accelerate launch``.
 
-All read and train; the main one alone writes, prints and holds the lock. Ranks come from the launcher's environment:
-the trainer's arguments join the group of processes later.
+All read and train; the main one alone writes, prints and holds the lock. Ranks come from the
+launcher's environment: the trainer's arguments join the group of processes later.
 """
 
 import os
@@ -10,32 +10,32 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from hub.errors import RunError
+from sts_dino.hub.errors import RunError
 
 Result = TypeVar("Result")
-GRACE = 5.0  # seconds
-LOST = ("Connection closed by peer", "Connection reset by peer")  # gloo's words
+MAIN_REPORT_SECONDS = 5.0  # other ranks wait so long for the error of rank 0
+LOST_PROCESS_MESSAGES = ("Connection closed by peer", "Connection reset by peer")  # gloo's words
 
 
-def process_count() -> int:
-    """World size: the processes of this run."""
+def get_process_count() -> int:
+    """Return the number of processes of this run (torch's world size)."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def process_index() -> int:
-    """Rank of this process; 0 is the main one."""
+def get_process_index() -> int:
+    """Return the rank of this process; 0 is the main one."""
     return int(os.environ.get("RANK", "0"))
 
 
 def is_main() -> bool:
-    """Whether this is rank 0, which alone writes and prints."""
-    return process_index() == 0
+    """Return whether this is rank 0, which alone writes and prints."""
+    return get_process_index() == 0
 
 
-def on_main(work: Callable[[], Result]) -> Result:
-    """Run ``work`` on rank 0 and broadcast its result to all."""
-    results = [work() if is_main() else None]
-    if process_count() > 1:
+def run_on_main(function: Callable[[], Result]) -> Result:
+    """Run ``function`` on rank 0 and broadcast its result to all."""
+    results = [function() if is_main() else None]
+    if get_process_count() > 1:
         from accelerate.utils import broadcast_object_list
 
         broadcast_object_list(results)
@@ -43,8 +43,8 @@ def on_main(work: Callable[[], Result]) -> Result:
 
 
 def wait_for_all() -> None:
-    """Barrier over all processes."""
-    if process_count() > 1:
+    """Wait until all processes are here."""
+    if get_process_count() > 1:
         from accelerate.utils import wait_for_everyone
 
         wait_for_everyone()
@@ -52,15 +52,21 @@ def wait_for_all() -> None:
 
 @contextmanager
 def report_once() -> Iterator[None]:
-    """Report an error once: other ranks wait, and the launcher ends them when rank 0 has failed first."""
+    """Report an error once: other ranks wait, and the launcher ends them after rank 0's."""
     try:
         yield
     except BaseException as error:
         if not is_main():
-            time.sleep(GRACE)
-        if isinstance(error, RuntimeError) and process_count() > 1 and any(words in str(error) for words in LOST):
-            problem = "another process of this run has ended"
-            raise RunError("training", problem, hint="its own message says why; run the same command again") from error
+            time.sleep(MAIN_REPORT_SECONDS)
+        is_lost = isinstance(error, RuntimeError) and any(
+            phrase in str(error) for phrase in LOST_PROCESS_MESSAGES
+        )
+        if is_lost and get_process_count() > 1:
+            raise RunError(
+                "training",
+                "another process of this run has ended",
+                hint="its own message says why; run the same command again",
+            ) from error
         raise
 
 

@@ -1,40 +1,66 @@
-"""A training job: the recipe and all its inputs, read and checked before anything is written."""
+"""A training job: the recipe and all its inputs, read and checked before anything is written.
+
+Trainer arguments go from text in the recipe to typed ``SentenceTransformerTrainingArguments`` under
+their upstream names. Defaults, and what may not be given because it is decided elsewhere or not
+supported, are in ``arguments.yaml``.
+"""
 
 from __future__ import annotations
 
+import math
+import re
 import sys
 import warnings
-from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, get_type_hints
 
-from hub.contract.licences import check_model
-from hub.contract.published_paths import origin_name, published_path, require_inputs
-from hub.contract.recipe import ModelRecipe
-from hub.contract.recipe_file import begin_run, load_recipe
-from hub.contract.run_dir import ARTIFACTS, Manifest
-from hub.errors import InputError
-from training.encoder.bases import Base, find_base
-from training.loop.arguments import check_texts, check_together, trainer_arguments, typed_arguments
-from training.loop.distributed import process_count
-from training.losses.losses import LOSSES, check_losses
+import yaml
+
+from sts_dino.hub.contract.licences import check_model
+from sts_dino.hub.contract.published_paths import name_inputs, name_origin, require_inputs
+from sts_dino.hub.contract.recipe import ModelRecipe, TrainingData
+from sts_dino.hub.contract.recipe_file import begin_run, load_recipe
+from sts_dino.hub.contract.run_dir import ARTIFACTS, Manifest
+from sts_dino.hub.errors import InputError, suggest_choice
+from sts_dino.hub.untrusted import get_first_line
+from sts_dino.training.data.objectives import (
+    DOCUMENTS,
+    LOSSES,
+    check_losses,
+    parse_argument,
+    parse_loss_arguments,
+    require_positive,
+)
+from sts_dino.training.encoder.bases import Base, find_base
+from sts_dino.training.loop.distributed import get_process_count
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformerTrainingArguments
 
-    from training.data.training_sets import TrainingSet
-    from training.loop.validation import ValidationEvaluator
+    from sts_dino.training.data.training_sets import TrainingSet
+    from sts_dino.training.loop.validation import ValidationEvaluator
 
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "datasets", "accelerate")
+TENSORBOARD, NONE = "tensorboard", "none"  # reporters
+_SOURCES = (  # of TrainingArguments and what is built upon it
+    ("transformers", "training_args.py"),
+    ("sentence_transformers", "base/training_args.py"),
+    ("sentence_transformers", "sentence_transformer/training_args.py"),
+)
+TABLES = yaml.safe_load(Path(__file__).with_name("arguments.yaml").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
 class TrainingJob:
     """Everything a training run needs, checked: recipe, inputs on this disk, and trainer arguments.
 
-    ``guides``: the named encoders of guided losses, by the dataset's place in the recipe. ``reporters``: by name.
+    ``loss_arguments``: typed, by the dataset's place in the recipe. ``guides``: the named encoders
+    of guided losses, likewise. ``reporters``: by name.
     """
 
     recipe: ModelRecipe
@@ -44,108 +70,457 @@ class TrainingJob:
     evaluator: ValidationEvaluator | None
     arguments: SentenceTransformerTrainingArguments
     reporters: list[str]
-    guides: dict[int, Base] = field(default_factory=dict)
+    loss_arguments: list[dict[str, Any]]
+    guides: dict[int, Base]
 
-    def beside(self, ending: str) -> Path:
-        """A path beside the run directory, which is never published: checkpoints, logs, the untrained encoder."""
+    def get_path(self, ending: str) -> Path:
+        """Return a path beside the run directory, which is never published: logs, checkpoints."""
         return self.out.with_name(f"{self.out.name}.{ending}")
 
     @property
     def checkpoints(self) -> Path:
         """Folder of the checkpoints."""
-        return self.beside("checkpoints")
+        return self.get_path("checkpoints")
 
     def begin(self) -> Manifest:
         """Start or resume the run; its lock is held."""
+        # The inputs by name.
         base = self.recipe.base
-        named = [(f"base:{base.repo_id or published_path(base.path or '')}", self.base.sha256)]
+        named_inputs = [(f"base:{name_origin(base.repo_id, base.path)}", self.base.sha256)]
         if base.vocabulary is not None and self.base.corpus is not None:
-            name = origin_name(base.vocabulary.repo_id, base.vocabulary.path)
-            named += [(f"vocabulary:{name}:{base.vocabulary.config}", self.base.corpus.sha256)]
+            name = name_origin(base.vocabulary.repo_id, base.vocabulary.path)
+            named_inputs.append(
+                (f"vocabulary:{name}:{base.vocabulary.config}", self.base.corpus.sha256)
+            )
         for item in self.sets:
-            name = item.spec.repo_id or published_path(item.spec.path or "")
-            named += [(f"dataset:{name}:{item.spec.config}", item.sha256)]
+            name = name_origin(item.spec.repo_id, item.spec.path)
+            named_inputs.append((f"dataset:{name}:{item.spec.config}", item.sha256))
         for index, guide in self.guides.items():
             spec = self.recipe.datasets[index].guide
             assert spec is not None
-            named += [(f"guide:{origin_name(spec.repo_id, spec.path)}", guide.sha256)]
-        inputs, seen = dict[str, str](), Counter[str]()
-        for name, sha256 in named:  # folders of one name may lie in different places: they are numbered
-            seen[name] += 1
-            inputs[name if seen[name] == 1 else f"{name}#{seen[name]}"] = sha256
-        inputs |= {} if self.evaluator is None else self.evaluator.inputs
-        libraries = (*LIBRARIES, *(("peft",) if self.recipe.lora else ()))
-        versions = {"python": sys.version.split()[0], **{library: version(library) for library in libraries}}
+            named_inputs.append((f"guide:{name_origin(spec.repo_id, spec.path)}", guide.sha256))
+
+        names = name_inputs(name for name, _ in named_inputs)
+        digests = [sha256 for _, sha256 in named_inputs]
+        inputs = dict(zip(names, digests, strict=True))
+        if self.evaluator is not None:
+            inputs |= self.evaluator.inputs
+
+        versions = {"python": sys.version.split()[0]}
+        versions |= {library: version(library) for library in LIBRARIES}
+        if self.recipe.lora:
+            versions["peft"] = version("peft")
         return begin_run(self.out, self.recipe, inputs, versions)
 
 
 def prepare(path: Path, out: Path | None, limit: int | None, settings: list[str]) -> TrainingJob:
-    """Read and check everything a run needs, the cheap things first; nothing is written.
+    """Read and check everything a run needs, the cheap things first; write nothing.
 
     Joins the group of processes, when there are several. Raises InputError or RunError.
     """
+    # The recipe alone, without a library that takes seconds.
     recipe = load_recipe(path, ModelRecipe, settings)
-    recipe = recipe if limit is None else recipe.model_copy(update={"limit": limit})
-    place = f"{path}:arguments"
+    if limit is not None:
+        recipe = recipe.model_copy(update={"limit": limit})
+    where = f"{path}:arguments"
     check_model(recipe, ())
-    check_texts(recipe.arguments, place)
+    check_argument_names(recipe.arguments, where)
     check_losses(recipe, str(path))
-    require_inputs(path, {key: one for key, one in recipe.local_paths().items() if not key.startswith("evaluation.")})
+    require_taught_pairs(recipe, path)
+    inputs = recipe.collect_local_paths().items()
+    require_inputs(path, {key: at for key, at in inputs if not key.startswith("evaluation.")})
 
-    from training.data.training_sets import load_all  # libraries that take seconds: all above needs none
-    from training.encoder.encoder import check_base_branch
-    from training.loop.validation import validation_evaluator
+    from sts_dino.training.data.training_sets import load_training_sets
+    from sts_dino.training.encoder.encoder import check_base_branch
+    from sts_dino.training.loop.validation import build_validation_evaluator
 
-    quiet_libraries()
-    given = typed_arguments(recipe.arguments, place)
-    given |= {"seed": recipe.seed, "per_device_train_batch_size": check_together(recipe, given, str(path))}
-    out = (out or ARTIFACTS / "models" / recipe.name).resolve()
+    # Arguments of losses and trainer.
+    silence_libraries()
+    values = parse_arguments(recipe.arguments, where)
+    check_arguments(values, recipe.datasets, recipe.slanted_triangular is not None, where)
+    reporters = parse_reporters(
+        values.get("report_to", TABLES["defaults"]["report_to"]), f"{where}.report_to"
+    )
+    values["seed"] = recipe.seed
+    values["per_device_train_batch_size"] = split_batch(
+        recipe.batch_size,
+        get_process_count(),
+        values.get("gradient_accumulation_steps", 1),
+        f"{path}:batch_size",
+    )
+    loss_arguments = [
+        parse_loss_arguments(spec, f"{path}:datasets.{index}")
+        for index, spec in enumerate(recipe.datasets)
+    ]
+
+    # The base, guides and training data.
     base = find_base(recipe.base)
-    named = [(index, item.guide) for index, item in enumerate(recipe.datasets) if item.guide is not None]
-    guides = {index: find_base(guide, f"datasets.{index}.guide") for index, guide in named}
+    guides: dict[int, Base] = {}
+    for index, spec in enumerate(recipe.datasets):
+        if spec.guide is not None:
+            guides[index] = find_base(spec.guide, f"datasets.{index}.guide")
     if recipe.lora is not None and recipe.lora.release == "adapter":
         check_base_branch(recipe.base, "base")
-    sets = load_all(recipe.datasets, recipe.limit, recipe.seed, own_validation=not recipe.validation)
-    for index, item in enumerate(sets):
-        if item.license is None:
-            where = f"datasets.{index}: {item.spec.repo_id or item.spec.path}"
-            raise InputError(where, "does not say its licence", hint=f"write it to datasets.{index}.license")
-    check_rows(sets, recipe.batch_size, bool(given.get("dataloader_drop_last")))
-    check_model(recipe, [(origin_name(item.spec.repo_id, item.spec.path), item.license or "") for item in sets])
-    evaluator = validation_evaluator(recipe.validation, sets, given.get("per_device_eval_batch_size", 64))
+    sets = load_training_sets(recipe.datasets, recipe.limit, recipe.seed, not recipe.validation)
+    check_sets(sets, recipe.batch_size, bool(values.get("dataloader_drop_last")))
+    check_model(
+        recipe,
+        [(name_origin(item.spec.repo_id, item.spec.path), item.license or "") for item in sets],
+    )
+
+    # What chooses the checkpoint, and the trainer's arguments.
+    evaluation_batch = values.get("per_device_eval_batch_size", 64)
+    evaluator = build_validation_evaluator(recipe.validation, sets, evaluation_batch)
     if recipe.merge == "auto" and evaluator is None:
-        problem = "auto is chosen on validation pairs, and the data have none"
-        hint = "or give validation, or a dataset that keeps some (postprocess.validation_fraction)"
-        raise InputError(f"{path}:merge", problem, allowed="a number above 0, up to 1", hint=hint)
+        raise InputError(
+            f"{path}:merge",
+            "auto is chosen on validation pairs, and the data have none",
+            allowed="a number above 0, up to 1",
+            hint="or give validation, "
+            "or a dataset that keeps some (postprocess.validation_fraction)",
+        )
+    out = (out or ARTIFACTS / "models" / recipe.name).resolve()
     checkpoints = out.with_name(f"{out.name}.checkpoints")
-    arguments, reporters = trainer_arguments(given, checkpoints, process_count(), evaluator is not None, place)
-    return TrainingJob(recipe, out, sets, base, evaluator, arguments, reporters, guides)
+    arguments = build_trainer_arguments(
+        values, reporters, checkpoints, evaluator is not None, where
+    )
+    return TrainingJob(
+        recipe, out, sets, base, evaluator, arguments, reporters, loss_arguments, guides
+    )
 
 
-def check_rows(sets: list[TrainingSet], batch_size: int, drop_last: bool) -> None:
-    """Raise InputError for one distinct row under an in-batch loss, or for a dataset that ``drop_last`` drops whole."""
+def require_taught_pairs(recipe: ModelRecipe, where: Path) -> None:
+    """Raise InputError naming ``where`` for missing pairs of a teacher, with their command."""
+    for index, data in enumerate(recipe.datasets):
+        if data.teacher is None or data.path is None or Path(data.path).exists():
+            continue
+        command = f"sts-dino teach RUN --teacher {data.teacher.location} "
+        raise InputError(
+            f"{where}:datasets.{index}.path",
+            f"{data.path}: no such file",
+            hint=f"make it first: {command}--out {Path(data.path).parent}",
+        )
+
+
+def check_argument_names(texts: dict[str, str], where: str) -> None:
+    """Check arguments without the trainer's library, whose import takes seconds.
+
+    Raises InputError naming ``where``.NAME for a name that is decided elsewhere, not supported or
+    unknown, and for a number outside its range.
+    """
+    available = _read_argument_names()
+    for name, text in texts.items():
+        key = f"{where}.{name}"
+        problem = _explain_refusal(name)
+        if problem is not None:
+            raise InputError(key, problem, hint="remove it from the recipe's arguments")
+        if name not in available:
+            raise InputError(
+                key,
+                "is not a trainer argument",
+                hint=suggest_choice(name, available) or "see transformers.TrainingArguments",
+            )
+        with suppress(ValueError):  # ``parse_arguments`` reports text that is not a number
+            _check_range(name, float(text), key)
+
+
+def _explain_refusal(name: str) -> str | None:
+    """Return why a recipe may not give an argument, if it may not."""
+    for owner, names in TABLES["decided"].items():
+        if name in names:
+            return f"is set by {owner}"
+    for reason, names in TABLES["unsupported"].items():
+        if name in names:
+            return f"is not supported: {reason}"
+    return "is set by this stage" if name in TABLES["fixed"] else None
+
+
+def _read_argument_names() -> set[str]:
+    """Read the names of all arguments from the source of the classes that declare them."""
+    names: set[str] = set()
+    for library, module in _SOURCES:
+        spec = find_spec(library)
+        assert spec is not None and spec.origin is not None
+        source = (Path(spec.origin).parent / module).read_text(encoding="utf-8")
+        names.update(re.findall(r"^    (\w+): ", source, re.MULTILINE))
+    return names
+
+
+def _check_range(name: str, value: float, where: str) -> None:
+    if math.isnan(value):
+        raise InputError(where, "is nan", allowed="a number")
+    if name in TABLES["above_zero"] and (name, value) != ("max_steps", -1):  # -1: by epochs
+        require_positive(value, where)
+    if name in TABLES["from_zero"]:
+        require_positive(value, where, zero=True, infinity=True)
+
+
+def parse_arguments(texts: dict[str, str], where: str) -> dict[str, Any]:
+    """Return checked recipe arguments with the types that their dataclass fields declare.
+
+    Raises InputError naming ``where``.NAME for an unfit value.
+    """
+    from sentence_transformers import SentenceTransformerTrainingArguments
+
+    types = get_type_hints(SentenceTransformerTrainingArguments)
+    return {
+        name: parse_argument(text, types[name], f"{where}.{name}") for name, text in texts.items()
+    }
+
+
+def check_arguments(
+    values: dict[str, Any], datasets: Sequence[TrainingData], has_schedule: bool, where: str
+) -> None:
+    """Check that typed arguments fit one another, the datasets and this machine; load nothing.
+
+    ``has_schedule``: whether the recipe decides the learning rate's schedule by a key of its own.
+    Raises InputError naming ``where``.NAME.
+    """
+    import torch
+
+    if values.get("fp16") and not torch.cuda.is_available():
+        raise InputError(f"{where}.fp16", "needs a GPU, and none is seen", hint="use bf16 on a CPU")
+    for name in ("lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps"):
+        if has_schedule and name in values:
+            raise InputError(
+                f"{where}.{name}", "is set by slanted_triangular", hint="remove one of the two"
+            )
+    for spec in datasets:
+        _check_reading(spec, values, where)
+        if LOSSES[spec.loss].in_batch and values.get("gradient_accumulation_steps", 1) > 1:
+            raise InputError(
+                f"{where}.gradient_accumulation_steps",
+                f"{spec.loss} compares the rows of a batch, "
+                "and accumulated steps do not share them",
+                allowed="1",
+                hint=LOSSES[spec.loss].smaller,
+            )
+
+
+def _check_reading(spec: TrainingData, values: dict[str, Any], where: str) -> None:
+    """Raise InputError for arguments that a stream, or documents, cannot have."""
+    if spec.streaming and values.get("max_steps", -1) <= 0:
+        raise InputError(
+            f"{where}.max_steps",
+            f"{spec.repo_id or spec.path} is streamed, so how many steps an epoch has is not known",
+            hint="give arguments.max_steps",
+        )
+    if "batch_sampler" in values and (spec.streaming or spec.example_type == DOCUMENTS.name):
+        raise InputError(
+            f"{where}.batch_sampler",
+            "chooses among rows by their texts, and these are read as a stream or cut into spans",
+            hint="leave it out",
+        )
+
+
+def parse_reporters(reporters: str | list[str] | None, where: str) -> list[str]:
+    """Return the reporters that ``reporters`` names (a list, or one text with commas).
+
+    Raises InputError for one that is unknown or not installed.
+    """
+    from transformers.integrations import integration_utils
+
+    texts = reporters if isinstance(reporters, list) else (reporters or NONE).split(",")
+    names = [name.strip() for name in texts]
+    if names == [NONE]:
+        return []
+    installed = sorted(integration_utils.get_available_reporting_integrations())
+    for name in names:
+        if name not in installed:
+            problem = "is not a reporter of the trainer"
+            if name in integration_utils.INTEGRATION_TO_CALLBACK:
+                problem = "is not installed"
+            raise InputError(
+                where, f"{name!r} {problem}", allowed=f"{', '.join(installed)}, or {NONE}"
+            )
+    return list(dict.fromkeys(names))
+
+
+def split_batch(batch_size: int, processes: int, accumulated: int, where: str) -> int:
+    """Return the rows that one process takes in one backward pass.
+
+    Raises InputError naming ``where`` when the batch does not divide.
+    """
+    parts = processes * accumulated
+    if batch_size % parts == 0:
+        return batch_size // parts
+    below = batch_size // parts * parts
+    nearest = [str(size) for size in (below, below + parts) if size]
+    count = f"{processes} process{'es' if processes > 1 else ''}"
+    raise InputError(
+        where,
+        f"{batch_size} does not divide by {count} x {accumulated} accumulated steps",
+        allowed=f"a multiple of {parts}, e.g. {' or '.join(nearest)}",
+        hint="change batch_size, arguments.gradient_accumulation_steps or the number of processes",
+    )
+
+
+def check_sets(sets: list[TrainingSet], batch_size: int, drop_last: bool) -> None:
+    """Check each dataset as a whole.
+
+    Raises InputError for data without a licence, for one distinct row under an in-batch loss, and
+    for a dataset of which ``drop_last`` drops all rows.
+    """
     for index, item in enumerate(sets):
-        place = f"datasets.{index}: {item.spec.repo_id or item.spec.path}"
+        where = f"datasets.{index}: {item.spec.repo_id or item.spec.path}"
+        if item.license is None:
+            raise InputError(
+                where, "does not say its licence", hint=f"write it to datasets.{index}.license"
+            )
         if item.all_equal and LOSSES[item.spec.loss].in_batch:
-            problem = f"has 1 distinct row, and {item.spec.loss} compares the rows of a batch with one another"
-            raise InputError(place, problem, allowed="at least 2 distinct rows", hint="give more, or take another loss")
+            raise InputError(
+                where,
+                f"has 1 distinct row, and {item.spec.loss} compares the rows of a batch "
+                "with one another",
+                allowed="at least 2 distinct rows",
+                hint="give more, or take another loss",
+            )
         if drop_last and item.rows is not None and item.rows < batch_size:
-            found = f"drops all {item.rows:,} rows of {place}: they are fewer than a batch of {batch_size}"
-            raise InputError("arguments.dataloader_drop_last", found, hint="lower batch_size, or leave it out")
+            raise InputError(
+                "arguments.dataloader_drop_last",
+                f"drops all {item.rows:,} rows of {where}: "
+                f"they are fewer than a batch of {batch_size}",
+                hint="lower batch_size, or leave it out",
+            )
 
 
-def quiet_libraries() -> None:
+def build_trainer_arguments(
+    values: dict[str, Any],
+    reporters: list[str],
+    output_dir: Path,
+    has_evaluator: bool,
+    where: str,
+) -> SentenceTransformerTrainingArguments:
+    """Build the trainer's arguments of this process; with several, join their group.
+
+    Args:
+        values: the recipe's arguments, typed, with ``seed`` and ``per_device_train_batch_size``.
+        reporters: the names of the reporters.
+        output_dir: the folder of the checkpoints.
+        has_evaluator: whether validation data choose the checkpoint.
+        where: the recipe's section that errors name.
+
+    Raises InputError for arguments that the trainer refuses, alone or together.
+    """
+    import torch
+
+    chosen = {**TABLES["defaults"], **values, **TABLES["fixed"], "output_dir": str(output_dir)}
+    # ``make_trainer`` adds TensorBoard itself, with a folder beside the run directory
+    chosen["report_to"] = [name for name in reporters if name != TENSORBOARD]
+    chosen.setdefault("dataloader_pin_memory", torch.cuda.is_available())
+    chosen.setdefault("use_cpu", not torch.accelerator.is_available())
+    if has_evaluator:
+        _choose_by_score(chosen, where)
+    else:
+        chosen["eval_strategy"] = "no"
+    return _make_arguments(chosen, where)
+
+
+def _choose_by_score(values: dict[str, Any], where: str) -> None:
+    """Add the arguments that choose the checkpoint of the best score; evaluate what is saved."""
+    evaluated = values["eval_strategy"]
+    saved = values["save_strategy"]
+    if str(evaluated) == "no" or saved not in (evaluated, "best"):
+        raise InputError(
+            where,
+            f"eval_strategy {evaluated!r}, save_strategy {saved!r}: "
+            "a checkpoint is chosen only if it is evaluated",
+            allowed="equal values, or save_strategy best",
+        )
+    values["load_best_model_at_end"] = True
+    values["metric_for_best_model"] = "eval_sequential_score"
+    values["greater_is_better"] = True
+    # as upstream, which may not save the best step
+    every = values.get("eval_steps") or values["logging_steps"]
+    if saved == "steps" and values.setdefault("save_steps", every) != every:
+        raise InputError(
+            f"{where}.save_steps",
+            f"is {values['save_steps']:g}, but eval_steps is {every:g}: "
+            "the best might not be saved",
+            allowed=f"{every:g}, or save_strategy best",
+        )
+
+
+def _make_arguments(values: dict[str, Any], where: str) -> SentenceTransformerTrainingArguments:
+    """Make the trainer's arguments from ``values``, and try their optimiser and schedule.
+
+    They are for one GPU, where upstream would split the batch over all GPUs. With several
+    processes, upstream would drop every batch that is not whole
+    (``sts_dino.training.loop.trainer`` cuts such batches). Raises InputError naming ``where``.
+    """
+    import torch
+    from sentence_transformers import SentenceTransformerTrainingArguments
+    from transformers import Trainer, get_scheduler
+
+    # The arguments, which join the group of processes.
+    processes = get_process_count()
+    drop_last = values.get("dataloader_drop_last", False)
+    upstream = values | {"dataloader_drop_last": drop_last or processes > 1}
+    try:
+        arguments = SentenceTransformerTrainingArguments(**upstream)
+    except (ValueError, ImportError, OSError) as error:
+        # it may list what is allowed
+        raise InputError(where, get_first_line(error, longest=1_000)) from error
+    if arguments.world_size != processes:
+        raise InputError(
+            "WORLD_SIZE in the environment",
+            f"says {processes} processes, but {arguments.world_size} joined their group",
+            hint="start them with torchrun or accelerate launch, "
+            "or unset it to train in one process",
+        )
+    arguments.dataloader_drop_last = drop_last
+    arguments._n_gpu = min(arguments.n_gpu, 1)
+
+    # An optimiser and a schedule for one weight: a missing option shows before training starts.
+    model: Any = torch.nn.Linear(1, 1)
+    try:
+        kind, settings = Trainer.get_optimizer_cls_and_kwargs(arguments, model)
+        optimizer = kind([torch.nn.Parameter(torch.zeros(1))], **settings)
+    except (ImportError, TypeError, ValueError) as error:
+        name = _get_plain(arguments.optim)
+        raise InputError(f"{where}.optim", f"{name}: {get_first_line(error)}") from error
+    schedule: Any = _get_plain(arguments.lr_scheduler_type)
+    options: Any = arguments.lr_scheduler_kwargs  # a dict by now
+    try:
+        get_scheduler(schedule, optimizer, 0, 1, options)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"{where}.lr_scheduler_type",
+            f"{schedule}: {error}",
+            hint="give what it needs by lr_scheduler_kwargs, or take another",
+        ) from error
+    return arguments
+
+
+def describe_arguments(
+    arguments: SentenceTransformerTrainingArguments, recipe: ModelRecipe
+) -> dict[str, Any]:
+    """Return the arguments that decide what was learned, as plain values for the manifest."""
+    unused = ("lr_scheduler_type", "warmup_steps") if recipe.slanted_triangular else ()
+    names = [name for name in TABLES["reported"] if name not in unused]
+    return {name: _get_plain(getattr(arguments, name)) for name in names}
+
+
+def _get_plain(value: Any) -> Any:
+    """Return the value of an enum's member, any other value as it is."""
+    return getattr(value, "value", value)
+
+
+def silence_libraries() -> None:
     """Silence progress bars and warnings that libraries address to each other."""
     import datasets
     import transformers
 
-    transformers.logging.set_verbosity_error()  # it reports the language-model head, which an encoder leaves out
+    # it reports the language-model head, which an encoder leaves out
+    transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     datasets.disable_progress_bars()
     for message in (
         "`broadcast_buffers` is deprecated",  # accelerate to torch
-        "torch.distributed.nn.functional.all_gather is deprecated",  # sentence-transformers to torch, at every step
+        # sentence-transformers to torch, at every step
+        "torch.distributed.nn.functional.all_gather is deprecated",
         ".*only defines `gradient_checkpointing_enable`",  # transformers to sentence-transformers
-        "`(is_gradient_checkpointing|gradient_checkpointing_enable)` is deprecated",  # to peft, sentence-transformers
+        # to peft, sentence-transformers
+        "`(is_gradient_checkpointing|gradient_checkpointing_enable)` is deprecated",
     ):
         warnings.filterwarnings("ignore", message, FutureWarning)

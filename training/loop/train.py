@@ -1,80 +1,145 @@
-"""One training run, from an untrained encoder or its newest whole checkpoint to a finished run directory.
+"""One training run, from an untrained encoder or its newest whole checkpoint to a finished run
+directory.
 
-Progress is one bar at a terminal and a plain line now and then in a log file: steps, time left, loss, learning rate,
-and the validation score with the best so far. TensorBoard's event files go to ``NAME.logs``; any other reporter of
-transformers writes where its own environment variables say.
+Progress is one bar at a terminal and a plain line now and then in a log file: steps, time left,
+loss, learning rate, and the validation score with the best so far. TensorBoard's event files go to
+``NAME.logs``; any other reporter of transformers writes where its own environment variables say.
 """
 
-import io
 import json
+import logging
 import shutil
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from copy import copy, deepcopy
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from datasets import DatasetDict, IterableDataset
+from datasets import IterableDataset
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.util.distributed import distributed_evaluation
 from torch import nn
-from tqdm import tqdm
 from transformers import PrinterCallback, TrainerCallback, TrainerState
 from transformers.integrations import TensorBoardCallback
 
-from hub.cli import say
-from hub.contract.recipe import Spans
-from hub.contract.run_dir import Manifest, locked
-from hub.errors import RunError
-from training.data.example_types import DOCUMENTS, EXAMPLE_TYPES, SELF_PAIR
-from training.data.rows import endless, stream_errors
-from training.data.spans import TrainerRows, span_rows
-from training.data.training_sets import TrainingSet
-from training.encoder.encoder import PROBES, build_encoder, has_dropout, require_trainable, save_release
-from training.loop.arguments import TENSORBOARD
-from training.loop.checkpoints import MARK, newest_whole
-from training.loop.distributed import is_main, on_main, process_count
-from training.loop.finish import disk_errors, finish, write_timing
-from training.loop.job import TrainingJob
-from training.loop.trainer import DIVERGED, Checks, EncoderTrainer, TextCollator, TokenDropout, require_finite
-from training.losses.losses import LOSSES, build_loss
+from sts_dino.hub.contract.published_paths import describe_clone
+from sts_dino.hub.contract.recipe import Spans
+from sts_dino.hub.contract.run_dir import Manifest, lock_run
+from sts_dino.hub.durable import write_atomically, write_text
+from sts_dino.hub.errors import RunError
+from sts_dino.hub.process import measure_peak_rss_mb
+from sts_dino.hub.progress import ProgressBar
+from sts_dino.hub.untrusted import warn_of_cut_texts
+from sts_dino.training.data.objectives import DOCUMENTS, EXAMPLE_TYPES, LOSSES, SELF_PAIR
+from sts_dino.training.data.rows import convert_stream_errors, read_endlessly
+from sts_dino.training.data.spans import SpanRows, make_span_rows
+from sts_dino.training.data.training_sets import TrainingSet
+from sts_dino.training.encoder.encoder import (
+    PROBES,
+    build_encoder,
+    get_default_prompt,
+    has_dropout,
+    require_trainable,
+    save_encoder,
+    save_release,
+)
+from sts_dino.training.loop.distributed import get_process_count, is_main, run_on_main
+from sts_dino.training.loop.files import (
+    MARK,
+    complete_run,
+    convert_disk_errors,
+    find_newest_whole,
+    get_step,
+)
+from sts_dino.training.loop.job import TENSORBOARD, TrainingJob, describe_arguments
+from sts_dino.training.loop.losses import build_loss
+from sts_dino.training.loop.trainer import (
+    DIVERGED,
+    Checks,
+    EncoderTrainer,
+    TextCollator,
+    TokenDropout,
+    require_finite,
+)
 
-SAME, SAME_IN_HALF = 1e-4, 5e-3  # scores of the same weights; half: another number of processes batches texts otherwise
-SECONDS = 30.0  # between two lines of a log file
-LINE = "{desc}: step {n_fmt} of {total_fmt}, {remaining} left{postfix}"
+logger = logging.getLogger(__name__)
+
+ROOT = Path(__file__).resolve().parents[2]  # of the clone or installation
+# scores of the same weights; half: another number of processes batches texts otherwise
+SCORE_TOLERANCE, HALF_SCORE_TOLERANCE = 1e-4, 5e-3
+COUNTED_ROWS = 20_000  # of a dataset, in which long texts are counted
+PILOT_SECONDS = 6.0  # a pilot stops after these, if it has enough steps
+LOG_LINE_FORMAT = "{desc}: step {n_fmt} of {total_fmt}, {remaining} left{postfix}"
+MERGE_SHARES = (0.25, 0.5, 0.75, 1.0)  # of the trained weights, which ``merge: auto`` chooses among
+# what the trainer logs beside a loss and its parts
+LOGGED_BESIDE_PARTS = frozenset(
+    [
+        "loss",
+        "grad_norm",
+        "learning_rate",
+        "epoch",
+        "step",
+        "train_loss",
+        "total_flos",
+        "num_input_tokens_seen",
+    ]
+)
 
 
-def work(job: TrainingJob, command: str) -> Manifest:
-    """Make what is missing of the run, under its lock; return its manifest, complete on the main process.
+def run_training(job: TrainingJob, command: str) -> Manifest:
+    """Train the encoder of a job, or resume its training, under the lock of its run directory.
 
-    Raises InputError when the run directory holds another run, RunError when training or the disk fails.
+    Returns the manifest, which is complete on the main process; a finished run is not trained
+    again. ``command``: the command line that the manifest records. Raises InputError when the run
+    directory holds another run, RunError when training or the disk fails.
     """
     if job.recipe.threads is not None:
         torch.set_num_threads(job.recipe.threads)
-    with locked(job.out) if is_main() else nullcontext():
-        manifest = on_main(lambda: job.begin())
+    with lock_run(job.out) if is_main() else nullcontext():
+        manifest = run_on_main(job.begin)
         if manifest.complete:
             if is_main():
-                shutil.rmtree(job.checkpoints, ignore_errors=True)  # of a process killed at the very end
-                say(f"{job.out}: already made; nothing to do")
+                # of a process killed at the very end
+                shutil.rmtree(job.checkpoints, ignore_errors=True)
+                logger.info(f"{job.out}: already made; nothing to do")
             return manifest
         started = time.monotonic()
-        with disk_errors(job.out), memory_errors():
+        with convert_disk_errors(job.out), convert_memory_errors():
             if job.recipe.is_baseline:
-                return finish(job, manifest, untrained_encoder(job), None, command) if is_main() else manifest
+                if is_main():
+                    manifest = finish_baseline(job, manifest, command)
+                return manifest
             trainer = train(job, manifest.fingerprint)
-            verify(trainer, job)
+            verify_encoder(trainer, job)
             if is_main():
-                manifest = finish(job, manifest, trainer.model, trainer, command)
+                manifest = finish_training(job, manifest, trainer, command)
                 write_timing(job, time.monotonic() - started, trainer)
     return manifest
 
 
-def untrained_encoder(job: TrainingJob) -> SentenceTransformer:
-    """The untrained encoder; its random weights come from the recipe's seed."""
+@contextmanager
+def convert_memory_errors() -> Iterator[None]:
+    """Translate an out-of-memory GPU into RunError."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise RunError(
+            "training",
+            "the device's memory is full (sts-dino estimate-training measures a pilot)",
+            hint="use a loss that caches gradients, arguments.activation_checkpointing, bf16, "
+            "or more processes",
+        ) from error
+
+
+def build_untrained_encoder(job: TrainingJob) -> SentenceTransformer:
+    """Build the untrained encoder; its random weights come from the recipe's seed."""
     transformers.set_seed(job.recipe.seed)
     spec = job.recipe.base
     encoder = build_encoder(spec, job.base, job.recipe.lora)
@@ -85,81 +150,138 @@ def untrained_encoder(job: TrainingJob) -> SentenceTransformer:
 
 def train(job: TrainingJob, fingerprint: str) -> EncoderTrainer:
     """Train, or resume from the newest whole checkpoint. Raises RunError when training diverges."""
-    encoder = untrained_encoder(job)
+    encoder = build_untrained_encoder(job)
     if is_main():
-        save_release(encoder, job.beside("base"), job.recipe.base, job.base, job.recipe.lora)
-        pairs = [item.name for item in job.sets if item.spec.example_type == SELF_PAIR.name]
-        if pairs and not has_dropout(encoder) and not job.recipe.token_dropout:
-            why = "the encoder has no dropout, so nothing distinguishes a text from itself: only negatives teach it"
-            say(f"warning: {pairs[0]}: {why} (the recipe's token_dropout would)")
-    checkpoint = on_main(lambda: newest_whole(job.checkpoints, fingerprint))
-    step = int(checkpoint.name.rsplit("-", 1)[1]) if checkpoint else 0
-    with stream_errors(job.sets[0].spec):  # a stream is trained on alone
-        trainer = make_trainer(job, encoder, fingerprint, step)
+        save_release(encoder, job.get_path("base"), job.recipe.base, job.base, job.recipe.lora)
+        _warn_without_dropout(job, encoder)
+        _warn_of_cut_texts(job, encoder)
+    checkpoint = run_on_main(lambda: find_newest_whole(job.checkpoints, fingerprint))
+    first_step = get_step(checkpoint) if checkpoint else 0
+    with convert_stream_errors(job.sets[0].spec):  # a stream is trained on alone
+        trainer = make_trainer(job, encoder, fingerprint, first_step)
         if checkpoint is not None and is_main():
-            say(f"resuming from {checkpoint}")
-            before = json.loads((checkpoint / MARK).read_text(encoding="utf-8"))["processes"]
-            if before != process_count():
-                change = f"{before} processes wrote it, now there are {process_count()}"
-                say(f"warning: {change}: the same batches, other dropout")
+            logger.info(f"resuming from {checkpoint}")
+            mark = json.loads((checkpoint / MARK).read_text(encoding="utf-8"))
+            if mark["processes"] != get_process_count():
+                change = (
+                    f"{mark['processes']} processes wrote it, now there are {get_process_count()}"
+                )
+                logger.warning(f"{change}: the same batches, other dropout")
         started = time.monotonic()
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         trainer.seconds = time.monotonic() - started
     return trainer
 
 
+def _warn_without_dropout(job: TrainingJob, encoder: SentenceTransformer) -> None:
+    """Warn when nothing tells the two sides of a self-pair apart."""
+    pairs = [item.name for item in job.sets if item.spec.example_type == SELF_PAIR.name]
+    if pairs and not has_dropout(encoder) and not job.recipe.token_dropout:
+        logger.warning(
+            f"{pairs[0]}: the encoder has no dropout, so nothing distinguishes a text from itself: "
+            "only negatives teach it (the recipe's token_dropout would)"
+        )
+
+
+def _warn_of_cut_texts(job: TrainingJob, encoder: SentenceTransformer) -> None:
+    """Warn how many training texts, of the first rows, are longer than the encoder reads."""
+    for item in job.sets:
+        examples = EXAMPLE_TYPES[item.spec.example_type]
+        if examples == DOCUMENTS or isinstance(item.train, IterableDataset):
+            continue
+        rows = item.train.select(range(min(len(item.train), COUNTED_ROWS)))
+        texts = dict.fromkeys(text for column in examples.texts for text in rows[column])
+        warn_of_cut_texts(encoder, list(texts), item.name, "texts")
+
+
 def make_trainer(
     job: TrainingJob, encoder: SentenceTransformer, fingerprint: str, first_step: int = 0
 ) -> EncoderTrainer:
-    """A trainer over all datasets, each with its own loss; ``first_step``: where a resumed run stands."""
-    rows = {item.name: read_rows(item, encoder, job) for item in job.sets}
-    losses: dict[str, nn.Module] = {
-        item.name: build_loss(item.spec, encoder, job.base, process_count(), _guide(index, encoder, job))
-        for index, item in enumerate(job.sets)
-    }
-    first, noise = next(iter(rows.values())), None
-    if job.recipe.token_dropout:
-        pad = getattr(encoder.tokenizer, "pad_token_id", None) or 0  # static encoders, never padded, have none
-        noise = TokenDropout(encoder.preprocess, job.recipe.token_dropout, job.recipe.seed, pad)
+    """Make a trainer over all datasets, each with its own loss.
+
+    ``first_step``: where a resumed run stands.
+    """
+    recipe = job.recipe
+
+    # Rows and their collator: spans of documents, which are trained on alone, or texts.
+    spans = _cut_documents(job, encoder)
+    if spans is not None:
+        sets = [replace(job.sets[0], train=spans.rows, passed_over=spans.passed_over)]
+        collator: Any = spans.collator
+    else:
+        sets = [_read_streams_endlessly(item) for item in job.sets]
+        noise = None
+        prompt = get_default_prompt(encoder)
+        if recipe.token_dropout:
+            # static encoders, never padded, have none
+            pad = getattr(encoder.tokenizer, "pad_token_id", None) or 0
+            prompted = partial(encoder.preprocess, prompt=prompt)
+            noise = TokenDropout(prompted, recipe.token_dropout, recipe.seed, pad)
+        collator = TextCollator(encoder.preprocess, prompts=prompt, token_dropout=noise)
+
+    # A loss for each dataset.
+    losses: dict[str, nn.Module] = {}
+    for index, item in enumerate(sets):
+        guide = _build_guide(index, encoder, job)
+        losses[item.name] = build_loss(
+            item.spec.loss, job.loss_arguments[index], encoder, job.base, get_process_count(), guide
+        )
+
+    # Callbacks; upstream would remove old checkpoints before the new one is marked.
     arguments = copy(job.arguments)
-    arguments.save_total_limit = None  # upstream would remove old checkpoints before the new one is marked
-    callbacks = [Checks(fingerprint, job.arguments.save_total_limit), *first.callbacks]
+    arguments.save_total_limit = None
+    callbacks: list[TrainerCallback] = [Checks(fingerprint, job.arguments.save_total_limit)]
+    if spans is not None:
+        callbacks.append(spans.cutter)
     if is_main():
         callbacks.append(ProgressReporter(job.evaluator.metric if job.evaluator else ""))
-        if TENSORBOARD in job.reporters:
-            from torch.utils.tensorboard import SummaryWriter  # its import is slow, and only the main process writes
+    if is_main() and TENSORBOARD in job.reporters:
+        # its import is slow
+        from torch.utils.tensorboard import SummaryWriter
 
-            events = SummaryWriter(str(job.beside("logs")), purge_step=first_step + 1)  # no points of a killed run
-            callbacks.append(TensorBoardCallback(events))
-    streamed = isinstance(first.rows, IterableDataset)
+        # no points of a killed run
+        events = SummaryWriter(str(job.get_path("logs")), purge_step=first_step + 1)
+        callbacks.append(TensorBoardCallback(events))
+
     trainer = EncoderTrainer(
         model=encoder,
         args=arguments,
-        train_dataset=first.rows if streamed else DatasetDict({name: found.rows for name, found in rows.items()}),
+        sets=sets,
         losses=losses,
-        slanted=job.recipe.slanted_triangular,
+        slanted=recipe.slanted_triangular,
+        first_step=first_step,
         evaluator=job.evaluator,
-        data_collator=first.collator or TextCollator(encoder.preprocess, token_dropout=noise),
+        data_collator=collator,
         callbacks=callbacks,
     )
     trainer.remove_callback(PrinterCallback)
-    trainer.passed_over = {name: found.passed_over for name, found in rows.items() if found.passed_over}
-    trainer.first_step = first_step
     return trainer
 
 
-def read_rows(item: TrainingSet, encoder: SentenceTransformer, job: TrainingJob) -> TrainerRows:
-    """A dataset's rows: texts as they are, documents as spans of ids. Raises InputError when no document is usable."""
-    if EXAMPLE_TYPES[item.spec.example_type] == DOCUMENTS:
-        limit = job.recipe.base.max_seq_length
-        return span_rows(item.train, encoder.tokenizer, item.spec.spans or Spans(), job.recipe.seed, limit)
-    if isinstance(item.train, IterableDataset):
-        return TrainerRows(endless(item.train, item.name), passed_over=None)
-    return TrainerRows(item.train, passed_over=item.passed_over)
+def _cut_documents(job: TrainingJob, encoder: SentenceTransformer) -> SpanRows | None:
+    """Cut the documents of a recipe into spans of ids; None for a recipe of texts.
+
+    Raises InputError when no document is usable.
+    """
+    item = job.sets[0]
+    if item.spec.example_type != DOCUMENTS.name:
+        return None
+    spans = item.spec.spans or Spans()
+    limit = job.recipe.base.max_seq_length
+    return make_span_rows(item.train, encoder.tokenizer, spans, job.recipe.seed, limit)
 
 
-def _guide(index: int, encoder: SentenceTransformer, job: TrainingJob) -> SentenceTransformer | None:
-    """The guide of a dataset's loss, if it takes one: the named encoder, else a copy of the untrained one."""
+def _read_streams_endlessly(item: TrainingSet) -> TrainingSet:
+    """Return a stream that begins again at its end; any other dataset as it is."""
+    if not isinstance(item.train, IterableDataset):
+        return item
+    return replace(item, train=read_endlessly(item.train, item.name), passed_over=None)
+
+
+def _build_guide(
+    index: int, encoder: SentenceTransformer, job: TrainingJob
+) -> SentenceTransformer | None:
+    """Build the guide of a loss that takes one: the recipe's, else the untrained encoder."""
     spec = job.sets[index].spec
     if not LOSSES[spec.loss].guided:
         return None
@@ -168,34 +290,199 @@ def _guide(index: int, encoder: SentenceTransformer, job: TrainingJob) -> Senten
     return build_encoder(spec.guide, job.guides[index], key=f"datasets.{index}.guide")
 
 
-def verify(trainer: EncoderTrainer, job: TrainingJob) -> None:
-    """Weights and embeddings must be finite and, where a checkpoint was chosen, score what it scored.
+def verify_encoder(trainer: EncoderTrainer, job: TrainingJob) -> None:
+    """Check that weights and embeddings are finite, and that a chosen checkpoint has its score.
 
     All processes take part: in half precision an embedding depends on the other texts of its batch.
     """
     require_finite(list(trainer.model.parameters()), "training")
     if not torch.isfinite(trainer.model.encode(list(PROBES), convert_to_tensor=True)).all():
-        raise RunError("training", "the embeddings are not finite", hint=DIVERGED)  # of weights that are, but large
+        # of weights that are, but large
+        raise RunError("training", "the embeddings are not finite", hint=DIVERGED)
     best = trainer.state.best_metric
     if job.evaluator is None or best is None:
         return
     with distributed_evaluation(trainer.model) as evaluates:
         score = job.evaluator(trainer.model)["sequential_score"] if evaluates else best
-    half = job.arguments.bf16 or job.arguments.fp16 or job.recipe.base.dtype != "float32"
-    if abs(score - best) > (SAME_IN_HALF if half else SAME):
-        found = f"the saved weights score {score:.4f} on validation, not {best:.4f}"
-        raise RunError(job.checkpoints, found, hint=f"remove it and {job.out}, and run the same command again")
+    is_half = job.arguments.bf16 or job.arguments.fp16 or job.recipe.base.dtype != "float32"
+    if abs(score - best) > (HALF_SCORE_TOLERANCE if is_half else SCORE_TOLERANCE):
+        raise RunError(
+            job.checkpoints,
+            f"the saved weights score {score:.4f} on validation, not {best:.4f}",
+            hint=f"remove it and {job.out}, and run the same command again",
+        )
 
 
-@contextmanager
-def memory_errors() -> Iterator[None]:
-    """Translate an out-of-memory GPU into RunError."""
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        problem = "the device's memory is full (--dry-run estimates what is needed)"
-        hint = "use a loss that caches gradients, arguments.activation_checkpointing, bf16, or more processes"
-        raise RunError("training", problem, hint=hint) from error
+def finish_baseline(job: TrainingJob, manifest: Manifest, command: str) -> Manifest:
+    """Write the untrained encoder and its facts into the run directory."""
+    encoder = build_untrained_encoder(job)
+    built = job.get_path("building")
+    save_encoder(encoder, built)
+    counts = {
+        "parameters": count_parameters(encoder),
+        "dimensions": encoder.get_embedding_dimension(),
+    }
+    return _complete(job, manifest, built, counts, None, command)
+
+
+def finish_training(
+    job: TrainingJob, manifest: Manifest, trainer: EncoderTrainer, command: str
+) -> Manifest:
+    """Write the trained encoder and its facts into the run directory."""
+    encoder = trainer.model
+    lora = job.recipe.lora
+    built = job.checkpoints / "model"
+    save_release(encoder, built, job.recipe.base, job.base, lora)
+    facts = describe_training(job, trainer)
+    if job.recipe.merge:
+        facts["merge"] = merge_with_base(job, built, str(encoder.device))
+
+    parameters = count_parameters(encoder)
+    trained = sum(parameter.numel() for parameter in trainer.encoder_parameters.values())
+    if lora is not None and lora.release == "merged":
+        parameters -= trained  # the adapter is in the base's weights now
+    is_streamed = any(item.rows is None for item in job.sets)
+    counts: dict[str, Any] = {
+        "parameters": parameters,
+        "dimensions": encoder.get_embedding_dimension(),
+        "trained_parameters": trained,
+        "training_rows": None if is_streamed else sum(item.rows or 0 for item in job.sets),
+        "seen_rows": trainer.count_seen_rows(),
+    }
+    if trainer.passed_over:
+        counts["passed_over"] = trainer.passed_over
+    return _complete(job, manifest, built, counts, facts, command)
+
+
+def count_parameters(encoder: SentenceTransformer) -> int:
+    """Count the encoder's parameters; a base in 4 bits has two weights in a tensor's element."""
+    count = sum(parameter.numel() for parameter in encoder.parameters())
+    layers = encoder.transformers_model
+    if layers is not None:
+        packed = sum(parameter.numel() for parameter in layers.parameters())
+        count += layers.num_parameters() - packed
+    return count
+
+
+def _complete(
+    job: TrainingJob,
+    manifest: Manifest,
+    built: Path,
+    counts: dict[str, Any],
+    training: dict[str, Any] | None,
+    command: str,
+) -> Manifest:
+    """Move the model in ``built`` into place with its provenance, and remove the checkpoints."""
+    provenance: dict[str, Any] = {
+        "datasets": [item.describe() for item in job.sets],
+        "validation": job.evaluator.sources if job.evaluator else [],
+        "base": job.base.describe(job.recipe.base),
+        "training": training,
+    }
+    code = describe_clone(ROOT)  # commit and public address; nothing outside of a clone
+    if code:
+        provenance["code"] = code
+    provenance["command"] = command
+    finished = complete_run(job.out, manifest, built, counts, provenance)
+    shutil.rmtree(job.checkpoints, ignore_errors=True)
+    return finished
+
+
+def merge_with_base(job: TrainingJob, built: Path, device: str) -> dict[str, Any]:
+    """Merge the weights in ``built`` with those of the start, in float32; return the share.
+
+    The share is that of the trained weights (LM-Cocktail, WiSE-FT). With ``merge: auto`` it is the
+    best on validation, the smallest of equal ones, and the scores are returned, too. Every call
+    begins with weights that the trainer has just written, so a killed one is repeated.
+    """
+    start = job.get_path("base")
+    trained = {path: load_file(path) for path in sorted(built.rglob("*.safetensors"))}
+
+    def write(share: float) -> None:
+        """Write the merge with this share in place of the files in ``built``."""
+        for path, tensors in trained.items():
+            with safe_open(path, "pt") as file:
+                metadata = file.metadata()
+            untrained = load_file(start / path.relative_to(built))
+            merged = dict(tensors)
+            for name, tensor in tensors.items():
+                if tensor.is_floating_point():
+                    mean = (1 - share) * untrained[name].float() + share * tensor.float()
+                    merged[name] = mean.to(tensor.dtype)
+            # ``trained`` maps the file that it replaces
+            with write_atomically(path) as temporary:
+                save_file(merged, temporary, metadata)
+
+    if job.recipe.merge != "auto":
+        share = float(job.recipe.merge or 1)
+        write(share)
+        return {"share": share}
+    assert job.evaluator is not None
+    scores: dict[str, float] = {}
+    for share in MERGE_SHARES:
+        write(share)
+        encoder = SentenceTransformer(
+            str(built), device=device, local_files_only=True, trust_remote_code=False
+        )
+        scores[f"{share:g}"] = round(job.evaluator(encoder)["sequential_score"], 6)
+    best = float(max(scores, key=scores.__getitem__))
+    write(best)
+    return {"share": best, "validation_scores": scores}
+
+
+def describe_training(job: TrainingJob, trainer: EncoderTrainer) -> dict[str, Any]:
+    """Return steps, chosen checkpoint, curves and arguments, for the manifest.
+
+    A curve is [[step, value]], steps ascending; ``loss_parts``: name → curve, only for losses of
+    several parts.
+    """
+    state = trainer.state
+
+    def get_curve(name: str) -> list[list[float]]:
+        entries = [entry for entry in state.log_history if name in entry]
+        return [[entry["step"], round(entry[name], 6)] for entry in entries]
+
+    parts: list[str] = []
+    for entry in state.log_history:
+        if "loss" in entry:
+            parts += [
+                name for name in entry if name not in LOGGED_BESIDE_PARTS and name not in parts
+            ]
+    return {
+        "steps": state.global_step,
+        "epochs": round(state.epoch or 0, 4),
+        "best_step": state.best_global_step,
+        "validation_metric": job.evaluator.metric if job.evaluator else None,
+        "validation_score": state.best_metric,
+        "loss_curve": get_curve("loss"),
+        "validation_curve": get_curve("eval_sequential_score"),
+        "loss_parts": {name: get_curve(name) for name in parts},
+        "arguments": describe_arguments(job.arguments, job.recipe),
+        "batch_size": job.recipe.batch_size,
+        "processes": get_process_count(),
+        "seed": job.recipe.seed,
+        "threads": job.recipe.threads,
+    }
+
+
+def write_timing(job: TrainingJob, seconds: float, trainer: EncoderTrainer) -> None:
+    """Write seconds, throughput and peak memory of this process beside the run directory.
+
+    They are not published. ``samples_per_second``: rows of the steps since the run was resumed,
+    over training with evaluations and checkpoints.
+    """
+    rows = (trainer.state.global_step - trainer.first_step) * job.recipe.batch_size
+    timing: dict[str, Any] = {
+        "seconds": round(seconds, 2),
+        "training_seconds": round(trainer.seconds, 2),
+        "samples_per_second": round(rows / trainer.seconds, 1),
+        "peak_rss_mb": measure_peak_rss_mb(),
+        "peak_gpu_mb": None,
+        "resumed_from_step": trainer.first_step,
+    }
+    if torch.cuda.is_available():
+        timing["peak_gpu_mb"] = round(torch.cuda.max_memory_allocated() / 2**20, 1)
+    write_text(job.get_path("timing.json"), json.dumps(timing, indent=2) + "\n")
 
 
 class ProgressReporter(TrainerCallback):
@@ -207,31 +494,65 @@ class ProgressReporter(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Begin where a resumed run stands."""
-        self.to_file, self.printed = not sys.stderr.isatty(), time.monotonic()
-        form: dict[str, Any] = {"file": io.StringIO(), "bar_format": LINE} if self.to_file else {}
-        self.bar = tqdm(total=state.max_steps, initial=state.global_step, unit="step", desc="training", **form)
+        self.bar = ProgressBar(
+            total=state.max_steps,
+            initial=state.global_step,
+            unit="step",
+            desc="training",
+            line_format=LOG_LINE_FORMAT,
+        )
 
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Advance to the state's step."""
         self.bar.update(state.global_step - self.bar.n)
 
-    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
+    def on_log(
+        self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any
+    ) -> None:
         """Show the newest numbers, and the best validation score with its step."""
         logs = logs or {}
         if "loss" in logs:
-            self.shown |= {"loss": f"{logs['loss']:.4f}", "learning rate": f"{logs['learning_rate']:.2e}"}
-        if (score := logs.get("eval_sequential_score")) is not None:
-            earlier = [item for item in state.log_history if "eval_sequential_score" in item]
-            best = max(earlier, key=lambda item: float(item["eval_sequential_score"]))
+            self.shown["loss"] = f"{logs['loss']:.4f}"
+            self.shown["learning rate"] = f"{logs['learning_rate']:.2e}"
+        score = logs.get("eval_sequential_score")
+        if score is not None:
+            evaluated = [entry for entry in state.log_history if "eval_sequential_score" in entry]
+            best = max(evaluated, key=lambda entry: float(entry["eval_sequential_score"]))
             self.shown[self.metric] = f"{score:.4f}"
             self.shown["best"] = f"{best['eval_sequential_score']:.4f} at step {best['step']:,}"
         self.bar.set_postfix(self.shown)
-        if self.to_file and time.monotonic() - self.printed >= SECONDS:
-            self.printed = time.monotonic()
-            say(str(self.bar))
 
     def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Close the bar, or print the last line."""
-        if self.to_file:
-            say(str(self.bar))
+        """Close the bar."""
+        self.bar.close()
+
+
+class StepTimer(TrainerCallback):
+    """Callback of a pilot: times each optimiser step, shows progress and ends the training early.
+
+    The training ends after the first step that ``fewest_steps`` and ``PILOT_SECONDS`` allow.
+    ``seconds``: one value for each step, reading the batch included.
+    """
+
+    def __init__(self, fewest_steps: int):
+        self.fewest_steps = fewest_steps
+        self.seconds: list[float] = []
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        """Start the clock and the progress bar."""
+        self.bar = ProgressBar(total=self.fewest_steps, unit="step", desc="pilot")
+        self.started = time.monotonic()
+
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        """Record the step's seconds; end the training when enough steps are timed."""
+        ended = time.monotonic()
+        self.seconds.append(ended - self.started)
+        self.started = ended
+        if len(self.seconds) <= self.fewest_steps:
+            self.bar.update()
+        if len(self.seconds) >= self.fewest_steps and sum(self.seconds) > PILOT_SECONDS:
+            control.should_training_stop = True
+
+    def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        """Close the progress bar."""
         self.bar.close()

@@ -1,12 +1,13 @@
-"""SentenceTransformerTrainer over one global batch: NaN checks, loss parameters, token dropout, checkpoint choice.
+"""SentenceTransformerTrainer over one global batch: NaN checks, loss parameters, token dropout,
+checkpoint choice.
 
-Every process draws the same sequence of whole batches and takes its share of each. Accelerate would hand whole batches
-to processes in turn: a step would mix datasets, no batch sampler would see the whole batch (``no_duplicates``), and the
-order of the rows would depend on the number of processes.
+Every process draws the same sequence of whole batches and takes its share of each. Accelerate would
+hand whole batches to processes in turn: a step would mix datasets, no batch sampler would see the
+whole batch (``no_duplicates``), and the order of the rows would depend on the number of processes.
 
-Token dropout leaves out a share of each text's tokens at random. It tells a text from itself in unsupervised SimCSE
-where an encoder has no dropout: static embeddings, Gemma, Llama. Deleted words are among the noises of Gao et al. 2021
-(table 2) and TSDAE (Wang et al. 2021).
+Token dropout leaves out a share of each text's tokens at random. It tells a text from itself in
+unsupervised SimCSE where an encoder has no dropout: static embeddings, Gemma, Llama. Deleted words
+are among the noises of Gao et al. 2021 (table 2) and TSDAE (Wang et al. 2021).
 """
 
 import hashlib
@@ -30,166 +31,211 @@ from torch.utils.data import BatchSampler
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy
 
-from hub.contract.recipe import SlantedTriangular
-from hub.errors import InputError, RunError
-from training.data.rows import distinct_rows
-from training.loop.checkpoints import (
+from sts_dino.hub.contract.recipe import SlantedTriangular
+from sts_dino.hub.errors import InputError, RunError
+from sts_dino.training.data.rows import count_distinct_rows
+from sts_dino.training.data.training_sets import TrainingSet
+from sts_dino.training.loop.distributed import (
+    get_process_count,
+    get_process_index,
+    is_main,
+    wait_for_all,
+)
+from sts_dino.training.loop.files import (
     ENCODER,
     LOSS,
+    collect_loss_parameters,
+    collect_trained,
     load_weights,
     mark_whole,
-    own_parameters,
     remove_old,
     save_weights,
-    trained,
 )
-from training.loop.distributed import is_main, process_count, process_index, wait_for_all
+
+DIVERGED = (
+    "lower arguments.learning_rate, or give it a longer warm-up; "
+    "this run's directory and checkpoints are of no use"
+)
+IDS = "_input_ids"
+# they share neither first nor last token
+PROBES = ("Dogs", "A man is playing a flute", "3.5 apples", "we, too")
 
 
 class SharedBatches(BatchSampler):
-    """Batch sampler of one process: its share of every global batch, one for each of ``accumulated`` backward passes.
+    """Batch sampler of one process: its share of every global batch, one per backward pass.
 
-    Shares have one size, so means over them are means over the batch. A smaller last batch loses its remainder; one
-    with fewer rows than shares is whole in each, since all processes take part in every step.
+    ``accumulated``: backward passes of a step. Shares have one size, so means over them are means
+    over the batch. A smaller last batch loses its remainder; one with fewer rows than shares is
+    whole in each, since all processes take part in every step.
     """
 
     def __init__(self, batch_sampler: Any, process: int, processes: int, accumulated: int = 1):
         self.batch_sampler = batch_sampler
-        self.shares = processes * accumulated
-        self.own = range(process, self.shares, processes)
-        self.batch_size = batch_sampler.batch_size // self.shares
+        self.share_count = processes * accumulated
+        self.own_shares = range(process, self.share_count, processes)
+        self.batch_size = batch_sampler.batch_size // self.share_count
         self.drop_last = batch_sampler.drop_last
 
     def __iter__(self) -> Iterator[list[int]]:
         for batch in self.batch_sampler:
-            size = len(batch) // self.shares
-            for share in self.own:
+            size = len(batch) // self.share_count
+            for share in self.own_shares:
                 yield batch[share * size : (share + 1) * size] if size else batch
 
     def __len__(self) -> int:
-        return len(self.batch_sampler) * len(self.own)
+        return len(self.batch_sampler) * len(self.own_shares)
 
     def set_epoch(self, epoch: int) -> None:
         """Pass the epoch on: the order of the rows depends on it."""
         self.batch_sampler.set_epoch(epoch)
 
-    def seen(self, steps: int, rows: int) -> set[int]:
-        """The numbers of the rows in the first ``steps`` whole batches; ends early when these are all ``rows``."""
-        found, left = set[int](), steps
+    def collect_seen(self, steps: int, rows: int) -> set[int]:
+        """Return the numbers of the rows in the first ``steps`` batches of all processes.
+
+        It ends early when these are all ``rows``.
+        """
+        numbers: set[int] = set()
+        remaining = steps
         for epoch in range(steps):  # each has at least one batch
-            if not left or len(found) == rows:
+            if not remaining or len(numbers) == rows:
                 break
             self.set_epoch(epoch)
-            drawn = list(itertools.islice(self.batch_sampler, left))
-            left -= len(drawn)
-            for batch in drawn:
-                found.update(batch[: len(batch) // self.shares * self.shares] or batch)
-        return found
+            batches = list(itertools.islice(self.batch_sampler, remaining))
+            remaining -= len(batches)
+            for batch in batches:
+                size = len(batch) // self.share_count
+                numbers.update(batch[: size * self.share_count] if size else batch)
+        return numbers
 
 
-def slanted_triangular(step: int, steps: int, cut_fraction: float = 0.1, ratio: float = 32.0) -> float:
-    """The share of the peak rate at ``step`` (from 0) of ``steps``: up to 1 at the cut, then down to 1 / ``ratio``.
+def compute_slanted_triangle(
+    step: int, steps: int, cut_fraction: float = 0.1, ratio: float = 32.0
+) -> float:
+    """Return the share of the peak rate at ``step`` (from 0): up to 1 at the cut, then down.
 
-    Howard and Ruder 2018, equation 3, with cut = floor(steps * cut_fraction). Their fall has the length
-    cut * (1 / cut_fraction - 1), which passes zero where steps * cut_fraction is not whole: it is steps - cut here.
-    A cut of 0 (few steps) leaves only the fall.
+    Howard and Ruder 2018, equation 3, with cut = floor(steps * cut_fraction); the end is
+    1 / ``ratio``. Their fall has the length cut * (1 / cut_fraction - 1), which passes zero where
+    steps * cut_fraction is not whole: it is steps - cut here. A cut of 0 (few steps) leaves only
+    the fall.
     """
     cut = math.floor(steps * cut_fraction)
     rise = step / cut if step < cut else max(0.0, 1 - (step - cut) / (steps - cut))
     return (1 + rise * (ratio - 1)) / ratio
 
 
-IDS = "_input_ids"
-PROBES = ("Dogs", "A man is playing a flute", "3.5 apples", "we, too")  # they share neither first nor last token
-
-
 class TokenDropout:
-    """Leaves each token of a batch's texts out with probability ``rate``, but never all of a text's.
+    """Leave each token of a batch's texts out with probability ``rate``, but never all of a text's.
 
-    Special tokens and the prompt are never left out. The draw is a function of ``seed`` and the whole batch: a resumed
-    run draws as an uninterrupted one. Columns are drawn in turn, so those with the same text differ.
+    Special tokens and the prompt are never left out. The draw is a function of ``seed`` and the
+    whole batch: a resumed run draws as an uninterrupted one. Columns are drawn in turn, so those
+    with the same text differ.
     """
 
-    def __init__(self, preprocess: Callable[[list[str]], dict[str, Any]], rate: float, seed: int, pad: int = 0):
-        self.rate, self.seed, self.pad = rate, seed, pad
-        probes = [_texts(preprocess([probe]))[0] for probe in PROBES]
-        self.before = _common(probes)
-        self.after = _common([ids[::-1] for ids in probes])
+    def __init__(
+        self,
+        preprocess: Callable[[list[str]], dict[str, Any]],
+        rate: float,
+        seed: int,
+        pad: int = 0,
+    ):
+        self.rate = rate
+        self.seed = seed
+        self.pad = pad
+        # the tokens around a text are those that all texts begin and end with
+        probes = [_get_text_ids(preprocess([probe])) for probe in PROBES]
+        self.prefix = _count_common(probes)
+        self.suffix = _count_common([ids[::-1] for ids in probes])
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """The batch of a collator (``COLUMN_input_ids`` and what belongs to them) with fewer tokens."""
+        """Return a collator's batch (``COLUMN_input_ids`` and the like) with fewer tokens."""
         columns = [key.removesuffix(IDS) for key in batch if key.endswith(IDS)]
         digest = hashlib.sha256(str(self.seed).encode())
         for column in columns:
             digest.update(batch[column + IDS].numpy().tobytes())
-        generator = torch.Generator().manual_seed(int.from_bytes(digest.digest()[:8], "little", signed=True))
+        seed = int.from_bytes(digest.digest()[:8], "little", signed=True)
+        generator = torch.Generator().manual_seed(seed)
         batch = dict(batch)
         for column in columns:
-            thin = self._ragged if f"{column}_offsets" in batch else self._padded
-            thin(batch, column, generator)
+            if f"{column}_offsets" in batch:
+                self._drop_from_bags(batch, column, generator)
+            else:
+                self._drop_from_rows(batch, column, generator)
         return batch
 
-    def _ragged(self, batch: dict[str, Any], column: str, generator: torch.Generator) -> None:
-        """Texts one after another, each from its offset on: what an embedding bag reads."""
-        ids, offsets = batch[column + IDS], batch[f"{column}_offsets"]
+    def _drop_from_bags(
+        self, batch: dict[str, Any], column: str, generator: torch.Generator
+    ) -> None:
+        """Drop tokens of texts that lie one after another, each from its offset on."""
+        ids = batch[column + IDS]
+        offsets = batch[f"{column}_offsets"]
         lengths = torch.diff(offsets, append=torch.tensor([len(ids)]))
-        kept = self._kept(lengths, generator)
-        left = torch.zeros_like(lengths).index_add_(0, _rows(lengths), kept.long())
-        batch[column + IDS], batch[f"{column}_offsets"] = ids[kept], left.cumsum(0) - left
+        keep = self._draw_mask(lengths, generator)
+        new_lengths = torch.zeros_like(lengths).index_add_(0, _number_tokens(lengths), keep.long())
+        batch[column + IDS] = ids[keep]
+        batch[f"{column}_offsets"] = new_lengths.cumsum(0) - new_lengths
 
-    def _padded(self, batch: dict[str, Any], column: str, generator: torch.Generator) -> None:
-        """One row a text, padding behind it."""
-        seen = batch[f"{column}_attention_mask"].bool()
-        kept = torch.zeros_like(seen)
-        kept[seen] = self._kept(seen.sum(1), generator)
-        lengths = kept.sum(1)
+    def _drop_from_rows(
+        self, batch: dict[str, Any], column: str, generator: torch.Generator
+    ) -> None:
+        """Drop tokens of texts in rows of (texts, tokens) with padding behind them."""
+        is_token = batch[f"{column}_attention_mask"].bool()
+        keep = torch.zeros_like(is_token)
+        keep[is_token] = self._draw_mask(is_token.sum(1), generator)
+
+        # The remaining tokens move to the front.
+        lengths = keep.sum(1)
         width = int(lengths.max())
-        order = kept.logical_not().long().argsort(dim=1, stable=True)[:, :width]  # what is kept moves to the front
+        order = keep.logical_not().long().argsort(dim=1, stable=True)[:, :width]
         padding = torch.arange(width) >= lengths[:, None]
         shape = batch[column + IDS].shape
         for name, values in batch.items():
-            if name.startswith(f"{column}_") and isinstance(values, torch.Tensor) and values.shape == shape:
+            is_of_column = name.startswith(f"{column}_") and isinstance(values, torch.Tensor)
+            if is_of_column and values.shape == shape:
                 empty = self.pad if name == column + IDS else 0
                 batch[name] = values.gather(1, order).masked_fill(padding, empty)
 
-    def _kept(self, lengths: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        """For the tokens of texts of these lengths, one text after another: which are kept."""
-        rows = _rows(lengths)
-        places = torch.arange(len(rows)) - (lengths.cumsum(0) - lengths)[rows]
-        around = (places < self.before) | (places >= lengths[rows] - self.after)
-        draws = torch.rand(len(rows), generator=generator).masked_fill(around, -1.0)
-        highest = torch.full((len(lengths),), -1.0).scatter_reduce(0, rows, draws, "amax")
-        return around | (draws >= self.rate) | (draws == highest[rows])
+    def _draw_mask(self, lengths: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """Return which tokens stay, (tokens,), of texts of these lengths one after another."""
+        texts = _number_tokens(lengths)
+        positions = torch.arange(len(texts)) - (lengths.cumsum(0) - lengths)[texts]
+        is_fixed = (positions < self.prefix) | (positions >= lengths[texts] - self.suffix)
+        draws = torch.rand(len(texts), generator=generator).masked_fill(is_fixed, -1.0)
+        highest = torch.full((len(lengths),), -1.0).scatter_reduce(0, texts, draws, "amax")
+        return is_fixed | (draws >= self.rate) | (draws == highest[texts])
 
 
-def _rows(lengths: torch.Tensor) -> torch.Tensor:
-    """The number of the text that each token is of."""
+def _number_tokens(lengths: torch.Tensor) -> torch.Tensor:
+    """Return the number of the text that each token is of."""
     return torch.repeat_interleave(torch.arange(len(lengths)), lengths)
 
 
-def _texts(features: dict[str, Any]) -> list[list[int]]:
-    ids = features["input_ids"].tolist()
-    return [ids] if "offsets" in features else ids
+def _get_text_ids(features: dict[str, Any]) -> list[int]:
+    """Return the token ids of the only text in a batch."""
+    ids = features["input_ids"]
+    return list((ids if "offsets" in features else ids[0]).tolist())
 
 
-def _common(ids: Sequence[Sequence[int]]) -> int:
-    """How many tokens all of these begin with."""
-    return next((i for i, found in enumerate(zip(*ids, strict=False)) if len(set(found)) > 1), min(map(len, ids)))
-
-
-DIVERGED = (
-    "lower arguments.learning_rate, or give it a longer warm-up; this run's directory and checkpoints are of no use"
-)
+def _count_common(texts: Sequence[Sequence[int]]) -> int:
+    """Count the tokens that all texts begin with."""
+    count = 0
+    for tokens in zip(*texts, strict=False):
+        if len(set(tokens)) > 1:
+            break
+        count += 1
+    return count
 
 
 @dataclass
 class TextCollator(SentenceTransformerDataCollator):
-    """Upstream's, without its guess from their names that columns are out of order: the schema orders them."""
+    """Upstream's collator, with token dropout.
+
+    It does not guess from their names that columns are out of order: the schema orders them.
+    """
 
     token_dropout: TokenDropout | None = None
 
     def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
-        """A batch of token ids by column, some of them left out with ``token_dropout``, and the labels."""
+        """Return a batch of token ids by column, some of them left out, and the labels."""
         batch: dict[str, Any] = super().__call__(features)
         return batch if self.token_dropout is None else self.token_dropout(batch)
 
@@ -198,100 +244,142 @@ class TextCollator(SentenceTransformerDataCollator):
 
 
 class EncoderTrainer(SentenceTransformerTrainer):
-    """SentenceTransformerTrainer over one global batch, whose checkpoints hold the losses' own parameters too.
+    """SentenceTransformerTrainer over one global batch; checkpoints hold losses' parameters too.
 
-    ``losses``: dataset name → loss. ``slanted``: the learning rate's schedule, instead of the arguments'.
+    ``sets``: the training data. ``losses``: dataset name → loss. ``slanted``: the learning rate's
+    schedule, instead of the arguments'. ``first_step``: where a resumed run stands.
     """
 
     data_collator_class = TextCollator
 
-    def __init__(self, *, losses: Mapping[str, nn.Module], slanted: SlantedTriangular | None, **kwargs: Any):
+    def __init__(
+        self,
+        *,
+        sets: Sequence[TrainingSet],
+        losses: Mapping[str, nn.Module],
+        slanted: SlantedTriangular | None,
+        first_step: int,
+        **kwargs: Any,
+    ):
         self.slanted = slanted
-        streamed = isinstance(kwargs["train_dataset"], IterableDataset)
-        super().__init__(loss=next(iter(losses.values())) if streamed else dict(losses), **kwargs)
-        self.passed_over: dict[str, int] = {}  # dataset → rows that no example can be made of
-        self.first_step, self.seconds = 0, 0.0  # where a resumed run stands; of this process's training
-        self.encoder_parameters = trained(self.model)
-        self.loss_parameters = own_parameters(losses, self.model)
+        self.first_step = first_step
+        self.seconds = 0.0  # of this process's training
+        self.passed_over = {item.name: item.passed_over for item in sets if item.passed_over}
+        rows: Any = sets[0].train
+        loss: Any = losses[sets[0].name]
+        self.is_streamed = isinstance(rows, IterableDataset)  # a stream is trained on alone
+        if not self.is_streamed:
+            rows = DatasetDict({item.name: item.train for item in sets})
+            loss = dict(losses)
+        super().__init__(train_dataset=rows, loss=loss, **kwargs)
+        self.encoder_parameters = collect_trained(self.model)
+        self.loss_parameters = collect_loss_parameters(losses, self.model)
 
     def get_train_dataloader(self) -> Any:
-        """Batches of the recipe's size, of which this process takes its share (see ``training.loop.trainer``)."""
-        size = self.args.per_device_train_batch_size * process_count()
-        if not isinstance(self.train_dataset, IterableDataset):
+        """Return batches of the recipe's size, of which this process takes its share."""
+        size = self.args.per_device_train_batch_size * get_process_count()
+        # of a stream, which has no ``SharedBatches``, every process keeps its rows
+        parts = (get_process_count(), get_process_index())
+        if not self.is_streamed:
             size *= self.args.gradient_accumulation_steps
+            parts = (1, 0)
         loader = self._build_dataloader(self.train_dataset, size, dataset_kind="train")
-        if not isinstance(self.train_dataset, IterableDataset) and len(loader) == 0:
-            found = f"drops all rows: there are fewer than a batch of {size}"
-            raise InputError("arguments.dataloader_drop_last", found, hint="lower batch_size, or leave it out")
-        # restartable at any batch; of a stream, which has no ``SharedBatches``, every process keeps its rows
-        streamed = isinstance(loader.dataset, IterableDataset)
-        parts = (process_count(), process_index()) if streamed else (1, 0)
+        if not self.is_streamed and len(loader) == 0:
+            raise InputError(
+                "arguments.dataloader_drop_last",
+                f"drops all rows: there are fewer than a batch of {size}",
+                hint="lower batch_size, or leave it out",
+            )
+        # restartable at any batch
         self._train_dataloader = prepare_data_loader(
-            loader, self.args.device, *parts, split_batches=True, put_on_device=True, dispatch_batches=False
+            loader,
+            self.args.device,
+            *parts,
+            split_batches=True,
+            put_on_device=True,
+            dispatch_batches=False,
         )
         return self._train_dataloader
 
-    def get_multi_dataset_batch_sampler(self, dataset: Any, batch_samplers: Any, *args: Any, **kwargs: Any) -> Any:
-        """The recipe's batches as this process's shares of them."""
-        whole = super().get_multi_dataset_batch_sampler(dataset, batch_samplers, *args, **kwargs)
-        self.batches = SharedBatches(whole, process_index(), process_count(), self.args.gradient_accumulation_steps)
+    def get_multi_dataset_batch_sampler(
+        self, dataset: Any, batch_samplers: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Return the recipe's batches as this process's shares of them."""
+        batches = super().get_multi_dataset_batch_sampler(dataset, batch_samplers, *args, **kwargs)
+        accumulated = self.args.gradient_accumulation_steps
+        self.batches = SharedBatches(batches, get_process_index(), get_process_count(), accumulated)
         return self.batches
 
-    def rows_seen(self) -> int | None:
-        """Distinct rows in the batches of the steps so far, over all datasets; None for a stream, which ends never."""
+    def count_seen_rows(self) -> int | None:
+        """Count distinct rows in the steps so far, over all datasets; None for a stream."""
         if not isinstance(self.train_dataset, DatasetDict):
             return None
-        parts, first, count = self.train_dataset.values(), 0, 0
-        seen = self.batches.seen(self.state.global_step, sum(map(len, parts)))
-        for rows in parts:
-            count += distinct_rows(rows, (number - first for number in seen if first <= number < first + len(rows)))
-            first += len(rows)
+        sizes = [len(rows) for rows in self.train_dataset.values()]
+        all_numbers = self.batches.collect_seen(self.state.global_step, sum(sizes))
+        first = 0
+        count = 0
+        for rows in self.train_dataset.values():
+            end = first + len(rows)
+            numbers = [number - first for number in all_numbers if first <= number < end]
+            count += count_distinct_rows(rows, numbers)
+            first = end
         return count
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """The slanted triangle, if the recipe has one; else the arguments' schedule."""
+        """Create the slanted triangle, if the recipe has one; else the arguments' schedule."""
         if self.slanted is None:
             return super().create_scheduler(num_training_steps, optimizer)
         if self.lr_scheduler is None:
-            share = partial(slanted_triangular, steps=num_training_steps, **self.slanted.model_dump())
-            self.lr_scheduler = LambdaLR(optimizer or self.optimizer, share)  # type: ignore[arg-type]
+            settings = self.slanted.model_dump()
+            share = partial(compute_slanted_triangle, steps=num_training_steps, **settings)
+            scheduled: Any = optimizer or self.optimizer
+            self.lr_scheduler = LambdaLR(scheduled, share)
             self._created_lr_scheduler = True
         return self.lr_scheduler
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
-        """Clip over all that is trained, the losses' own parameters included; returns the norm before."""
-        self._average_own_gradients()
+        """Clip over all that is trained, losses' parameters included; return the norm before."""
+        self._average_loss_gradients()
         parameters = [*model.parameters(), *self.loss_parameters.values()]
         return self.accelerator.clip_grad_norm_(parameters, self.args.max_grad_norm)
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         if grad_norm is None:  # nothing was clipped
-            self._average_own_gradients()
+            self._average_loss_gradients()
         return super()._get_grad_norm(model, grad_norm)
 
-    def _average_own_gradients(self) -> None:
-        """The mean over processes, which the wrapped encoder's gradients are already: losses are not wrapped."""
-        for parameter in self.loss_parameters.values() if process_count() > 1 else ():
-            if parameter.grad is None:  # of a dataset that this step is not on
-                continue
-            torch.distributed.all_reduce(parameter.grad)
-            parameter.grad /= process_count()
+    def _average_loss_gradients(self) -> None:
+        """Average the losses' gradients over processes: losses are not wrapped."""
+        if get_process_count() == 1:
+            return
+        for parameter in self.loss_parameters.values():
+            if parameter.grad is not None:  # the step is on this dataset
+                torch.distributed.all_reduce(parameter.grad)
+                parameter.grad /= get_process_count()
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log. Raises RunError when the sum of losses since the last log, or its gradient, is NaN or infinite."""
+        """Log. Raises RunError when the sum of losses since the last log, or its gradient, is NaN
+        or infinite.
+        """
         numbers = {"loss": logs.get("loss", 0.0)}
-        if not self.args.fp16:  # its scaler meets infinite gradients on purpose and skips their steps
+        # its scaler meets infinite gradients on purpose and skips their steps
+        if not self.args.fp16:
             numbers["norm of the gradient"] = logs.get("grad_norm", 0.0)
         for name, value in numbers.items():
             if not math.isfinite(value):
-                raise RunError(f"training, step {self.state.global_step}", f"the {name} is {value}", hint=DIVERGED)
+                where = f"training, step {self.state.global_step}"
+                raise RunError(where, f"the {name} is {value}", hint=DIVERGED)
         super().log(logs, start_time)
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
         """None: it would collect training sentences for a card, which is another stage's work."""
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        """What is trained, by the main process. Raises RunError on all of them when it is not finite."""
+        """Save the trained weights of the encoder and the loss.
+
+        Every process calls this method; the main one writes, and all wait for it. Raises RunError
+        for weights that are not finite.
+        """
         parameters = [*self.encoder_parameters.values(), *self.loss_parameters.values()]
         require_finite(parameters, f"training, step {self.state.global_step}")
         if is_main():
@@ -305,50 +393,64 @@ class EncoderTrainer(SentenceTransformerTrainer):
         load_weights(Path(resume_from_checkpoint), self.loss_parameters, LOSS)
 
     def _load_best_model(self) -> None:
-        """Upstream only logs it when this fails."""
+        """Load the best checkpoint; upstream only logs it when this fails."""
         if self.state.best_model_checkpoint is not None:
             self._load_from_checkpoint(self.state.best_model_checkpoint)
 
 
-def require_finite(parameters: list[nn.Parameter], place: str) -> None:
+def require_finite(parameters: list[nn.Parameter], where: str) -> None:
     """Raise RunError when a weight is NaN or infinite."""
     if not all(bool(torch.isfinite(parameter).all()) for parameter in parameters):
-        raise RunError(place, "the weights are no longer finite", hint=DIVERGED)
+        raise RunError(where, "the weights are no longer finite", hint=DIVERGED)
 
 
 class Checks(TrainerCallback):
-    """Callback: evaluates the last step too, refuses a NaN score, logs before and marks after every checkpoint.
+    """Callback: evaluates the last step too, refuses a NaN score, logs and marks every checkpoint.
 
-    When one is marked, all but the newest ``keep`` and the best are removed. Upstream loses the loss summed up since
-    the last log when a run is resumed; with a log at every checkpoint the curves are those of an uninterrupted run.
+    When one is marked, all but the newest ``keep`` and the best are removed. Upstream loses the
+    loss summed up since the last log when a run is resumed; with a log at every checkpoint the
+    curves are those of an uninterrupted run.
     """
 
     def __init__(self, fingerprint: str, keep: int | None):
-        self.fingerprint, self.keep = fingerprint, keep
+        self.fingerprint = fingerprint
+        self.keep = keep
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Evaluate the last step, which upstream saves; log at every step that is evaluated or saved."""
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Evaluate the last step, which upstream saves; log what is evaluated or saved."""
         if state.global_step >= state.max_steps and args.eval_strategy == IntervalStrategy.STEPS:
             control.should_evaluate = True
         self.on_epoch_end(args, state, control)
 
-    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_epoch_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Log what is evaluated or saved."""
         control.should_log = control.should_log or control.should_save or control.should_evaluate
 
-    def on_evaluate(self, args: Any, state: TrainerState, control: Any, metrics: Any = None, **kwargs: Any) -> None:
-        """Raise RunError when the validation score is NaN: every checkpoint would pass for the best."""
+    def on_evaluate(
+        self, args: Any, state: TrainerState, control: Any, metrics: Any = None, **kwargs: Any
+    ) -> None:
+        """Raise RunError for a NaN as validation score: each checkpoint would be the best."""
         score = (metrics or {}).get("eval_sequential_score")
         if score is not None and math.isnan(score):
-            place = f"training, step {state.global_step}"
-            raise RunError(place, "the validation score is NaN: all embeddings coincide or are NaN", hint=DIVERGED)
+            where = f"training, step {state.global_step}"
+            raise RunError(
+                where,
+                "the validation score is NaN: all embeddings coincide or are NaN",
+                hint=DIVERGED,
+            )
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Mark the checkpoint just written, when every process has written its part."""
         wait_for_all()
         if is_main():
             checkpoint = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
-            mark_whole(checkpoint, self.fingerprint, process_count())
+            mark_whole(checkpoint, self.fingerprint, get_process_count())
             if self.keep is not None:
                 remove_old(checkpoint.parent, self.keep)
         wait_for_all()

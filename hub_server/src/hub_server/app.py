@@ -1,7 +1,7 @@
-"""The ASGI application: checks the Host header, routes a request, runs its handler in a thread, maps errors to answers.
+"""The ASGI application: routes a request, runs its handler in a thread, maps errors to answers.
 
-Handlers are plain functions. One thread routes a request and limits its body; after the body has arrived
-(``connections``), another runs the handler.
+Handlers are plain functions. One thread checks the Host header, routes a request and limits its
+body; after the body has arrived (``connections``), another runs the handler.
 """
 
 import errno
@@ -10,6 +10,7 @@ import sqlite3
 import time
 import uuid
 from http import HTTPStatus
+from typing import NamedTuple
 
 import anyio
 from pydantic import ValidationError
@@ -19,122 +20,205 @@ from starlette.types import Message, Receive, Scope, Send
 
 from hub_server.connections import BodyReader, ClientGone
 from hub_server.handlers.call import Call, Hub
-from hub_server.handlers.pages import asks_for_page
-from hub_server.handlers.routes import SLOW, Handler, body_limit, match
-from hub_server.pages.rendering import error_page
+from hub_server.handlers.pages import is_page_request
+from hub_server.handlers.routes import SLOW, Handler, get_body_limit, match_route
+from hub_server.pages.rendering import render_error_page
 from hub_server.storage.blobs import Body
 from hub_server.storage.credentials import authenticate
-from hub_server.storage.errors import HubError, repo_not_found
+from hub_server.storage.errors import HubError, make_missing_repo_error
 
 log = logging.getLogger("hub_server")
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_REFUSABLE = (HubError, ValidationError, UnicodeError, OSError, sqlite3.IntegrityError, sqlite3.OperationalError)
+MAX_ID_CHARACTERS = 200  # of a request's id, which the answer repeats
+HANDLER_THREADS = 64  # that run handlers at once
+SLOW_HANDLER_THREADS = 4  # that run one slow handler at once
+# Why the store cannot be written, by the number of the system's error
+_STORE_PROBLEMS = {
+    errno.ENOSPC: "The Hub's disk is full: free some space under its --root",
+    errno.EDQUOT: "The Hub's disk quota is used up: free some space under its --root",
+    errno.EFBIG: "The Hub may not write so large a file: raise its limit (ulimit -f)",
+    errno.EACCES: "The Hub has no permission to write below its --root: change its permissions",
+    errno.EPERM: "The Hub has no permission to write below its --root: change its permissions",
+    errno.EROFS: "The Hub's --root is read-only: make it writable",
+    errno.EMFILE: "The Hub has too many open files: raise its limit (ulimit -n)",
+    errno.ENFILE: "The Hub's machine has too many open files: close some programs",
+}
+_SQLITE_PROBLEMS = {
+    sqlite3.SQLITE_FULL: _STORE_PROBLEMS[errno.ENOSPC],
+    sqlite3.SQLITE_READONLY: _STORE_PROBLEMS[errno.EROFS],
+    sqlite3.SQLITE_CANTOPEN: "The Hub cannot open its index: check permissions below its --root, "
+    "and the limit of open files (ulimit -n)",
+    sqlite3.SQLITE_PERM: _STORE_PROBLEMS[errno.EACCES],
+}
+_SQLITE_PRIMARY_CODE = 0xFF  # the bits of an extended result code that hold the primary code
+_REFUSABLE = (
+    HubError,
+    ValidationError,
+    UnicodeError,
+    OSError,
+    sqlite3.IntegrityError,
+    sqlite3.OperationalError,
+)
+
+
+class AdmittedCall(NamedTuple):
+    """A routed call, its handler, and the limit of its body in bytes."""
+
+    call: Call
+    handler: Handler
+    body_limit: int
 
 
 class HubApp:
-    """ASGI application of one Hub for the ``Host`` values in ``hosts`` only, against DNS rebinding.
+    """ASGI application of one Hub.
 
-    ``patience``: timeout in seconds for a client that is silent in the middle of its request.
+    Args:
+        hub: the Hub's state.
+        hosts: the accepted ``Host`` headers. Another value is refused, against DNS rebinding.
+        patience: seconds after which a client that stops in its request gets 408.
     """
 
     def __init__(self, hub: Hub, hosts: set[str], patience: float):
-        self._hub, self._hosts, self._patience = hub, hosts, patience
-        # Other threads feed downloads, so that neither can starve the other.
-        self._threads = anyio.CapacityLimiter(64)
-        self._lanes = {handler: anyio.CapacityLimiter(4) for handler in SLOW}
+        self._hub = hub
+        self._hosts = hosts
+        self._patience = patience
+        # Downloads use threads of another limiter, so requests and downloads never wait for
+        # each other.
+        self._threads = anyio.CapacityLimiter(HANDLER_THREADS)
+        self._lanes = {handler: anyio.CapacityLimiter(SLOW_HANDLER_THREADS) for handler in SLOW}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request."""
         if scope["type"] != "http":
             return
-        started, headers = time.monotonic(), Headers(scope=scope)
+        started = time.monotonic()
+        headers = Headers(scope=scope)
+
+        # Compute the answer. A failed handler answers 500; a browser gets an error page.
         try:
             response = await self._answer(scope, receive)
         except ClientGone:
             return
         except Exception:
-            if not self._for_a_browser(scope):
+            if not self._is_for_browser(scope):
                 raise
             log.exception("a page failed")
-            response = _page_of(HubError(500, "This page could not be rendered."), scope)
-        request_id = headers.get("x-request-id") or headers.get("x-amzn-trace-id") or str(uuid.uuid4())
-        response.headers["X-Request-Id"] = request_id
-        elapsed, received = (time.monotonic() - started) * 1000, headers.get("content-length", "0")
+            response = _render_refusal(HubError(500, "This page could not be rendered."), scope)
+        request_id = headers.get("x-request-id") or headers.get("x-amzn-trace-id")
+        response.headers["X-Request-Id"] = (request_id or str(uuid.uuid4()))[:MAX_ID_CHARACTERS]
 
-        async def logged(message: Message) -> None:
+        # Send it, with one line in the log.
+        elapsed = (time.monotonic() - started) * 1000
+        received = headers.get("content-length", "0")
+        # The path alone: query strings carry upload signatures.
+        request = f"{scope['method']} {_get_path(scope)}"
+
+        async def send_and_log(message: Message) -> None:
             if message["type"] == "http.response.start":
-                # The path alone: query strings carry upload signatures.
-                request = f"{scope['method']} {scope['raw_path'].decode('ascii', 'replace')}"
-                log.info("%s %d %.0f ms, %s bytes received", request, message["status"], elapsed, received)
+                status = message["status"]
+                log.info("%s %d %.0f ms, %s bytes received", request, status, elapsed, received)
             await send(message)
 
-        await response(scope, receive, logged)
+        await response(scope, receive, send_and_log)
 
     async def _answer(self, scope: Scope, receive: Receive) -> Response:
-        arrival, body = BodyReader(receive, self._patience), Body(self._hub.blobs.tmp)
+        """Receive a request's body, run the handler in a thread, and return its answer.
+
+        A refusal (``_REFUSABLE``) becomes an answer. Raises ClientGone, and any other exception of
+        a handler.
+        """
+        reader = BodyReader(receive, self._patience)
+        body = Body(self._hub.blobs.tmp)
         try:
-            call, handler, limit = await anyio.to_thread.run_sync(self._admit, scope, body, limiter=self._threads)
-            await arrival.into(body, limit, self._threads)
-            answer = await anyio.to_thread.run_sync(handler, call, limiter=self._lanes.get(handler, self._threads))
+            call, handler, limit = await anyio.to_thread.run_sync(
+                self._admit, scope, body, limiter=self._threads
+            )
+            await reader.read_into(body, limit, self._threads)
+            lane = self._lanes.get(handler, self._threads)
+            answer = await anyio.to_thread.run_sync(handler, call, limiter=lane)
             return answer if isinstance(answer, Response) else JSONResponse(answer)
         except _REFUSABLE as error:
-            refusal = _refusal(error)
-            await arrival.drain()
-            shown = refusal.status >= HTTPStatus.BAD_REQUEST and self._for_a_browser(scope)
-            return _page_of(refusal, scope) if shown else refusal.response()
+            refusal = _convert_to_refusal(error)
+            await reader.drop_rest()
+            if refusal.status >= HTTPStatus.BAD_REQUEST and self._is_for_browser(scope):
+                return _render_refusal(refusal, scope)
+            return refusal.to_response()
         finally:
-            if body.on_disk:  # gigabytes, maybe: to remove them takes a file system a while
+            if body.on_disk:  # a file system may take a while to remove gigabytes
                 with anyio.CancelScope(shield=True):
                     await anyio.to_thread.run_sync(body.drop, limiter=self._threads)
 
-    def _for_a_browser(self, scope: Scope) -> bool:
-        headers, path = Headers(scope=scope), scope["raw_path"].decode("ascii", "replace")
-        known = headers.get("host", "") in self._hosts
-        return known and asks_for_page(scope["method"], path, headers.get("accept", ""))
+    def _is_for_browser(self, scope: Scope) -> bool:
+        """Return whether a request is a browser's for a page of this Hub."""
+        headers = Headers(scope=scope)
+        if headers.get("host", "") not in self._hosts:
+            return False
+        return is_page_request(scope["method"], _get_path(scope), headers.get("accept", ""))
 
-    def _admit(self, scope: Scope, body: Body) -> tuple[Call, Handler, int]:
-        """Authenticate and route a request before its body is read, and limit its body (bytes)."""
-        headers, path = Headers(scope=scope), scope["raw_path"].decode("ascii")
+    def _admit(self, scope: Scope, body: Body) -> AdmittedCall:
+        """Authenticate and route a request before its body is read, and limit its body."""
+        # Refuse ambiguous bodies and other hosts.
+        headers = Headers(scope=scope)
+        path = scope["raw_path"].decode("ascii")
         host = headers.get("host", "")
-        if "content-length" in headers and "transfer-encoding" in headers:  # a proxy may see another end of the body
-            raise HubError(400, "Content-Length beside Transfer-Encoding", headers={"Connection": "close"})
+        if "content-length" in headers and "transfer-encoding" in headers:
+            # a proxy may see another end of the body
+            problem = "Content-Length beside Transfer-Encoding"
+            raise HubError(400, problem, headers={"Connection": "close"})
         if host not in self._hosts:
             # ``datasets`` asks datasets-server.<host> and takes a 404 for "no such service".
-            raise HubError(404 if host.startswith("datasets-server.") else 421, "This local Hub has another address")
+            status = 404 if host.startswith("datasets-server.") else 421
+            raise HubError(status, "This local Hub has another address")
+
+        # Authenticate; the tokens of Xet addresses are no tokens of users.
         query = QueryParams(scope["query_string"])
-        # The tokens of Xet addresses are no tokens of users.
         token = None if path.startswith("/xet/") else headers.get("authorization")
         actor = authenticate(self._hub.database, token)
-        handler, args = match(scope["method"], path)
-        call = Call(self._hub, scope["method"], path, args, query, headers, f"http://{host}", actor, body)
-        limit = body_limit(handler, call)
-        if int(headers.get("content-length", "0")) > limit:  # the server has checked that it is a number
+
+        # Route, and limit the body.
+        route, args = match_route(scope["method"], path)
+        call = Call(
+            self._hub, scope["method"], path, args, query, headers, f"http://{host}", actor, body
+        )
+        limit = get_body_limit(route.handler, call)
+        # the server has checked that it is a number
+        if int(headers.get("content-length", "0")) > limit:
             raise HubError(413, f"The request body is larger than {limit} bytes")
-        return call, handler, limit
+        return AdmittedCall(call, route.handler, limit)
 
 
-def _page_of(refusal: HubError, scope: Scope) -> Response:
-    """A refusal as a page for a browser, with the headers that clients read."""
-    endpoint, path = f"http://{Headers(scope=scope)['host']}", scope["raw_path"].decode("ascii", "replace")
-    answer = error_page(endpoint, path, refusal.status, refusal.message, refusal.code)
-    known = refusal.response().headers
-    answer.headers.update({name: value for name, value in known.items() if not name.startswith("content-")})
-    return answer
+def _get_path(scope: Scope) -> str:
+    """Return the path of a request, percent-encoded, without its query."""
+    return scope["raw_path"].decode("ascii", "replace")
 
 
-def _refusal(error: Exception) -> HubError:
-    """The HTTP error for an exception of a bad request or a full disk; raises every other one again."""
+def _render_refusal(refusal: HubError, scope: Scope) -> Response:
+    """Return a refusal as an error page with the headers of the refusal's JSON answer."""
+    endpoint = f"http://{Headers(scope=scope)['host']}"
+    page = render_error_page(
+        endpoint, _get_path(scope), refusal.status, refusal.message, refusal.code
+    )
+    for name, value in refusal.to_response().headers.items():
+        if not name.startswith("content-"):
+            page.headers[name] = value
+    return page
+
+
+def _convert_to_refusal(error: Exception) -> HubError:
+    """Return the HTTP error for a bad request or an unwritable store; raise other errors again."""
     if isinstance(error, HubError):
         return error
     if isinstance(error, ValidationError):
         problem = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, problem["loc"])) or "the request body"
-        return HubError(400, f"{place}: {problem['msg']}")
+        field = ".".join(map(str, problem["loc"])) or "the request body"
+        return HubError(400, f"{field}: {problem['msg']}")
     if isinstance(error, UnicodeError):
         return HubError(400, "The request holds text that is not valid UTF-8")
     code = getattr(error, "sqlite_errorcode", None)
     if code == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:  # the repo was just deleted
-        return repo_not_found(anonymous=False)
-    if getattr(error, "errno", None) not in _NO_ROOM and code != sqlite3.SQLITE_FULL:
+        return make_missing_repo_error(anonymous=False)
+    store_problem = _STORE_PROBLEMS.get(getattr(error, "errno", None) or 0)
+    if store_problem is None and code is not None:
+        store_problem = _SQLITE_PROBLEMS.get(code & _SQLITE_PRIMARY_CODE)
+    if store_problem is None:
         raise error
-    return HubError(507, "The Hub's disk is full: free some space under its --root and send this again")
+    return HubError(507, f"{store_problem}, and send this again")

@@ -1,8 +1,9 @@
-"""Connections and request bodies with limits and timeouts, so that no slow client holds a thread or a file.
+"""Connections and request bodies with limits and timeouts: no slow client holds a thread or file.
 
-A client may be silent for ``patience`` seconds in a head or an answer, and for five times as long in a body, which must
-average 1,000 bytes a second. Bodies are received whole before a handler: up to 256 KiB in memory, else in a file of
-``tmp/``, hashed on the way. uvicorn closes idle connections; it does not limit half-sent heads and unread answers.
+A client may be silent for ``patience`` seconds in a head or an answer, and for five times as long
+in a body, which must average 1,000 bytes a second. Bodies are received whole before a handler: up
+to 256 KiB in memory, else in a file of ``tmp/``, hashed on the way. uvicorn closes idle
+connections; it does not limit half-sent heads and unread answers.
 """
 
 import asyncio
@@ -17,28 +18,40 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from hub_server.storage.blobs import Body
 from hub_server.storage.errors import HubError
 
-_MOST_CONNECTIONS, _OPEN_FILES, _OTHER_FILES = 1000, 4096, 512
-SLOWEST = 1000  # bytes in a second, once the first seconds of patience are over
-_SILENCE = 5  # times the patience, in a body that is fast enough on the whole: a proxy may send it in bursts
-_DRAIN_BYTES = 16 << 20
+_MOST_CONNECTIONS = 1000
+_LEAST_CONNECTIONS = 16  # with however low a limit of open files
+_WANTED_OPEN_FILES = 4096  # the limit of open files that this process asks for
+_OTHER_OPEN_FILES = 512  # besides connections and the files that these read or write
+LEAST_BYTES_PER_SECOND = 1000  # of a body, after the first seconds of patience
+# A body may pause for this many times the patience, because a proxy may send a body in bursts.
+_PAUSE_PATIENCES = 5
+_DRAIN_BYTES = 16 << 20  # of a refused body that are received, so that its client reads the answer
 
 
 class TimedConnection(H11Protocol):
-    """One client's connection. ``patience``: timeout in seconds for its headers, and for progress of an answer."""
+    """One client's connection, with a timeout for the head of a request and for an answer.
 
-    patience, most = 60.0, _MOST_CONNECTIONS
-    connections: set["TimedConnection"]  # type: ignore[assignment]  # all of this class here
+    Attributes:
+        patience: the timeout in seconds; an answer must make progress within the timeout.
+        most: the most connections of the server.
+        connections: all open connections of the server.
+    """
+
+    patience = 60.0
+    most = _MOST_CONNECTIONS
+    connections: set["TimedConnection"]  # type: ignore[assignment]
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """At the limit, close the connection that has been idle longest."""
+        """Start the timer; beyond ``most`` connections, close the one that was idle longest."""
         super().connection_made(transport)
-        self._heard = self.loop.time()
-        self._head_since: float | None = self._heard
-        self._pauses, self._unread = 0, (0, 0)
-        self._clock = self.loop.call_later(self.patience, self._check)
+        self._last_receipt = self.loop.time()
+        self._head_since: float | None = self._last_receipt  # None while no head is incomplete
+        self._pauses = 0
+        self._unread = (0, 0)  # (bytes of the answer that wait for the client, pauses)
+        self._clock = self.loop.call_later(self.patience, self._check_progress)
         if len(self.connections) > self.most:
-            waiting = [other for other in self.connections if other.waits_for_client()]
-            min(waiting, key=lambda other: other._heard).transport.abort()
+            idle = [connection for connection in self.connections if connection.is_idle()]
+            min(idle, key=lambda connection: connection._last_receipt).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the timer."""
@@ -46,60 +59,77 @@ class TimedConnection(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Note when a head begins."""
-        self._heard = self.loop.time()
+        """Process received bytes, and record the time when the head of a request begins."""
+        self._last_receipt = self.loop.time()
         super().data_received(data)
-        if self._answering():
+        if self._is_answering():
             self._head_since = None
         elif self._head_since is None:
-            self._head_since = self._heard
+            self._head_since = self._last_receipt
 
     def on_response_complete(self) -> None:
-        """From here on the connection is idle, until the next head begins."""
+        """End an answer: the connection is idle until the next head begins."""
         self._head_since = None
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Say so, or close where HTTP does not allow it: when an answer has begun, and to HEAD."""
+        """Answer 400; close the connection where HTTP forbids a second answer or a body."""
         try:
             super().send_400_response(msg)
         except h11.LocalProtocolError:
             self.transport.close()
 
     def pause_writing(self) -> None:
-        """Count that the client reads more slowly than we write."""
+        """Stop writing until the client has read, and count the pause as progress."""
         self._pauses += 1
         super().pause_writing()
 
-    def waits_for_client(self) -> bool:
-        """Whether the client is the next to act: to send a head or a body, or to read."""
-        return not self._answering() or self.cycle.more_body or self.transport.get_write_buffer_size() > 0
+    def is_idle(self) -> bool:
+        """Return whether the server waits for the client: for a head, a body, or a read."""
+        return (
+            not self._is_answering()
+            or self.cycle.more_body
+            or self.transport.get_write_buffer_size() > 0
+        )
 
-    def _answering(self) -> bool:
+    def _is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _check(self) -> None:
-        unread = self.transport.get_write_buffer_size(), self._pauses
-        stuck = unread[0] > 0 and unread == self._unread
+    def _check_progress(self) -> None:
+        """Close the connection when its head is late, or when its answer makes no progress."""
+        unread_bytes = self.transport.get_write_buffer_size()
+        unread = (unread_bytes, self._pauses)
+        stuck = unread_bytes > 0 and unread == self._unread
         late = self._head_since is not None and self.loop.time() - self._head_since >= self.patience
         if stuck or late:
             self.transport.abort()
             return
         self._unread = unread
-        self._clock = self.loop.call_later(self.patience, self._check)
+        self._clock = self.loop.call_later(self.patience, self._check_progress)
 
 
-def connection_class(patience: float) -> type[TimedConnection]:
-    """A connection class with this timeout, and as many connections as there are file descriptors for."""
-    allowed = _OPEN_FILES
-    with suppress(ModuleNotFoundError):  # Windows has no such limit
-        import resource
+def make_connection_class(patience: float) -> type[TimedConnection]:
+    """Return a connection class with a timeout in seconds, and with a limit of connections.
 
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        allowed = max(soft, min(hard, _OPEN_FILES) if hard != resource.RLIM_INFINITY else _OPEN_FILES)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    most = max(16, min(_MOST_CONNECTIONS, (allowed - _OTHER_FILES) // 2))  # each may hold a file open, too
+    The limit fits this process's limit of open files: each connection may hold one more file open.
+    """
+    open_files = _raise_open_file_limit() - _OTHER_OPEN_FILES
+    most = max(_LEAST_CONNECTIONS, min(_MOST_CONNECTIONS, open_files // 2))
     return type("Connection", (TimedConnection,), {"patience": patience, "most": most})
+
+
+def _raise_open_file_limit() -> int:
+    """Raise this process's limit of open files towards the wanted number; return the limit."""
+    try:
+        import resource
+    except ModuleNotFoundError:  # Windows has no such limit
+        return _WANTED_OPEN_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    is_unlimited = hard == resource.RLIM_INFINITY
+    allowed = _WANTED_OPEN_FILES if is_unlimited else min(hard, _WANTED_OPEN_FILES)
+    limit = max(soft, allowed)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    return limit
 
 
 class ClientGone(Exception):
@@ -107,45 +137,62 @@ class ClientGone(Exception):
 
 
 class BodyReader:
-    """Receives a request body with a timeout: 408 for a client that stops in the middle or is too slow."""
+    """Receives the body of a request; raises HubError 408 for a client that stops or is too slow.
+
+    ``patience``: the timeout in seconds (see the module).
+    """
 
     def __init__(self, receive: Receive, patience: float):
-        self._receive, self._patience = receive, patience
-        self._started, self._size, self._more = time.monotonic(), 0, True
+        self._receive = receive
+        self._patience = patience
+        self._started = time.monotonic()
+        self._size = 0
+        self._more = True
 
-    async def into(self, body: Body, limit: int, threads: anyio.CapacityLimiter) -> None:
-        """Fill ``body``; 413 as soon as it has more than ``limit`` bytes."""
-        while chunk := await self._next():
+    async def read_into(self, body: Body, limit: int, threads: anyio.CapacityLimiter) -> None:
+        """Receive the whole body into ``body``; raise HubError 413 beyond ``limit`` bytes.
+
+        threads: the limiter of the threads that write the body to the disk.
+        """
+        while chunk := await self._read_chunk():
             if self._size > limit:
                 raise HubError(413, f"The request body is larger than {limit} bytes")
             if body.add(chunk):
                 await anyio.to_thread.run_sync(body.write, limiter=threads)
 
-    async def drain(self) -> None:
-        """Read the rest of a body of ordinary size: a client that still sends does not read the answer."""
+    async def drop_rest(self) -> None:
+        """Receive and drop the rest of a body, up to ``_DRAIN_BYTES``.
+
+        A client reads no answer while it sends.
+        """
         most = self._size + _DRAIN_BYTES
         with suppress(HubError):
-            while self._size < most and await self._next():
+            while self._size < most and await self._read_chunk():
                 pass
 
-    async def _next(self) -> bytes:
-        """The next bytes, none after the last."""
+    async def _read_chunk(self) -> bytes:
+        """Return the next bytes; none after the last."""
         while self._more:
-            message = await self._in_time()
+            message = await self._receive_in_time()
             if message["type"] == "http.disconnect":
                 raise ClientGone
-            self._more, chunk = message.get("more_body", False), message.get("body", b"")
+            self._more = message.get("more_body", False)
+            chunk = message.get("body", b"")
             self._size += len(chunk)
             if chunk:
                 return bytes(chunk)
         return b""
 
-    async def _in_time(self) -> Message:
-        allowed = self._started + self._patience + self._size / SLOWEST - time.monotonic()
+    async def _receive_in_time(self) -> Message:
+        deadline = self._started + self._patience + self._size / LEAST_BYTES_PER_SECOND
+        longest_pause = _PAUSE_PATIENCES * self._patience
         try:
-            async with asyncio.timeout(min(allowed, _SILENCE * self._patience)):
+            async with asyncio.timeout(min(deadline - time.monotonic(), longest_pause)):
                 return await self._receive()
         except TimeoutError as error:
             self._more = False
-            slow = f"less than {SLOWEST} bytes a second, or nothing for {_SILENCE * self._patience:g} seconds"
-            raise HubError(408, f"The request body came too slowly: {slow}", headers={"Connection": "close"}) from error
+            rate = f"less than {LEAST_BYTES_PER_SECOND} bytes a second"
+            slow = f"{rate}, or nothing for {longest_pause:g} seconds"
+            raise HubError(
+                408, f"The request body came too slowly: {slow}", headers={"Connection": "close"}
+            ) from error

@@ -19,14 +19,19 @@ from filelock import FileLock, Timeout
 from typer.core import TyperGroup
 
 from hub_server.storage.blobs import BlobStore
-from hub_server.storage.credentials import Signer, add_user, keep_token
+from hub_server.storage.credentials import Signer, add_user, ensure_token
 from hub_server.storage.database import Database
 from hub_server.storage.errors import CommandError
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
+log = logging.getLogger("hub_server")
 HOST = "127.0.0.1"
+GRACEFUL_STOP_SECONDS = 3  # for running requests, after a stop begins
+FORCED_STOP_SECONDS = 4.5  # after a stop begins, the process ends even if a handler still runs
+# Clients keep idle connections for a minute; a shorter time would close one that a client uses.
+KEEP_ALIVE_SECONDS = 75
 
 
 class Group(TyperGroup):
@@ -37,7 +42,9 @@ class Group(TyperGroup):
         try:
             return super().invoke(ctx)
         except (CommandError, OSError) as error:
-            print(f"error: {error}", file=sys.stderr)
+            from hub_server.pages.readers import escape_hidden_characters
+
+            print(f"error: {escape_hidden_characters(str(error))}", file=sys.stderr)
             raise typer.Exit(getattr(error, "exit_code", 1)) from None
 
 
@@ -48,7 +55,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="""A Hugging Face Hub on this machine, for the demo, for tests and for work without a network.
+    help="""A Hugging Face Hub on this machine, for the demo, for tests and for work without a
+    network.
 
     Start it, then point the official clients at it by their environment:
 
@@ -71,26 +79,41 @@ def serve(
     root: Root,
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 takes a free one.")] = 0,
     user: User = "demo",
-    org: Annotated[list[str] | None, typer.Option(help="An organisation the user may write to; repeatable.")] = None,
+    org: Annotated[
+        list[str] | None, typer.Option(help="An organisation the user may write to; repeatable.")
+    ] = None,
     part_bytes: Annotated[
-        int, typer.Option(min=1 << 16, help="Large files above this size are uploaded in parts of this size.")
+        int,
+        typer.Option(
+            min=1 << 16, help="Large files above this size are uploaded in parts of this size."
+        ),
     ] = 256 << 20,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Log every request on stderr.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Log every request on stderr.")
+    ] = False,
     stop_with_stdin: Annotated[
-        bool, typer.Option("--stop-with-stdin", help="Stop at the end of stdin, so as not to outlive the caller.")
+        bool,
+        typer.Option(
+            "--stop-with-stdin", help="Stop at the end of stdin, so as not to outlive the caller."
+        ),
     ] = False,
     patience: Annotated[
         float,
         typer.Option(
-            min=0.1, help="Timeout in seconds for a client that stops in the middle of a request or an answer."
+            min=0.1,
+            help="Timeout in seconds for a client that stops in the middle of a request "
+            "or an answer.",
         ),
     ] = 60,
-    faults: Annotated[Path | None, typer.Option(help="JSON plan of injected faults, to test clients.")] = None,
+    faults: Annotated[
+        Path | None, typer.Option(help="JSON plan of injected faults, to test clients.")
+    ] = None,
 ) -> None:
     """Serve until Ctrl-C or SIGTERM.
 
-    When the Hub answers, stdout gets two lines: "endpoint http://127.0.0.1:PORT" and "token_file PATH". The token file
-    (mode 0600) holds a token with the role "write"; ROOT/token_read one with the role "read". Later starts keep both.
+    When the Hub answers, stdout gets two lines: "endpoint http://127.0.0.1:PORT" and "token_file
+    PATH". The token file (mode 0600) holds a token with the role "write"; ROOT/token_read one with
+    the role "read". Later starts keep both.
     """
     from hub_server.app import HubApp
     from hub_server.faults import FaultInjector
@@ -99,82 +122,96 @@ def serve(
     # Failures always, every request when verbose; never tokens or query strings.
     logging.basicConfig(format="%(asctime)s %(name)s %(message)s", level=logging.WARNING)
     logging.getLogger("hub_server").setLevel(logging.INFO if verbose else logging.WARNING)
-    with locked(root), _listener(port) as listener, closing(Database(root / "hub.sqlite")) as database:
+    with (
+        lock_root(root),
+        _open_listener(port) as listener,
+        closing(Database(root / "hub.sqlite")) as database,
+    ):
+        # Open the store, the account and its tokens.
         blobs = BlobStore(root)
-        blobs.sweep()
+        blobs.remove_strays()
         add_user(database, user, tuple(org or ()))
-        keep_token(database, root / "token", user, "write")
-        keep_token(database, root / "token_read", user, "read")
+        ensure_token(database, root / "token", user, "write")
+        ensure_token(database, root / "token_read", user, "read")
+
+        # Build the application for the port that was bound.
         port = listener.getsockname()[1]
         hub = Hub(database, blobs, Signer(root / "signing.key"), part_bytes)
         asgi: ASGIApp = HubApp(hub, {f"{HOST}:{port}", f"localhost:{port}"}, patience)
-        asgi = FaultInjector(asgi, faults) if faults else asgi
-        # The socket listens already: a client may connect now, and gets its answer when all is ready.
+        if faults:
+            asgi = FaultInjector(asgi, faults)
+
+        # The socket listens already: a client may connect now; its answer comes when all is ready.
         print(f"endpoint http://{HOST}:{port}\ntoken_file {(root / 'token').resolve()}", flush=True)
-        _run(asgi, listener, patience, stop_with_stdin=stop_with_stdin)
+        _run_server(asgi, listener, patience, stop_with_stdin=stop_with_stdin)
 
 
-@app.command()
-def token(
+@app.command("token")
+def create_token(
     root: Root,
     role: Annotated[Literal["read", "write"], typer.Option(help="What the token allows.")],
     user: User = "demo",
 ) -> None:
-    """Make a new token and print the path of the file (mode 0600) that holds it; works while the Hub runs.
+    """Make a new token and print the path of the file (mode 0600) that holds it.
 
-    A user that does not exist yet is added.
+    It works while the Hub runs. A user that does not exist yet is added.
     """
-    _make(root)
+    _make_root(root)
     folder = root / "tokens"
     folder.mkdir(mode=0o700, exist_ok=True)
     path = folder / f"{user}-{role}-{secrets.token_hex(3)}"
     with closing(Database(root / "hub.sqlite")) as database:
         add_user(database, user)
-        keep_token(database, path, user, role)
+        ensure_token(database, path, user, role)
     print(path.resolve())
 
 
-def _make(root: Path) -> None:
+def _make_root(root: Path) -> None:
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         (root / "lock").touch()
     except OSError as error:
-        problem = f"cannot be written ({error.strerror}); give --root a folder that you may write to"
+        hint = "give --root a folder that you may write to"
+        problem = f"cannot be written ({error.strerror}); {hint}"
         raise CommandError(f"--root {root}: {problem}") from error
 
 
 @contextmanager
-def locked(root: Path) -> Iterator[None]:
-    """``root`` exists, and no other process serves it meanwhile. Raises CommandError."""
-    _make(root)
+def lock_root(root: Path) -> Iterator[None]:
+    """Create ``root`` if missing, and lock it for this process. Raises CommandError."""
+    _make_root(root)
     try:
         with FileLock(root / "lock", timeout=0):
             yield
     except Timeout as error:
-        problem = "another local Hub is serving this folder; stop it, or give this one another --root"
+        hint = "stop it, or give this one another --root"
+        problem = f"another local Hub is serving this folder; {hint}"
         raise CommandError(f"--root {root}: {problem}", exit_code=1) from error
 
 
-def _listener(port: int) -> socket.socket:
+def _open_listener(port: int) -> socket.socket:
     try:
         listener = socket.create_server((HOST, port))
     except (OSError, OverflowError) as error:
-        taken = getattr(error, "errno", None) == errno.EADDRINUSE
-        problem = "is in use" if taken else f"cannot be opened ({error})"
+        problem = f"cannot be opened ({error})"
+        if getattr(error, "errno", None) == errno.EADDRINUSE:
+            problem = "is in use"
         raise CommandError(f"--port {port}: {problem}; use --port 0 to get a free one") from error
-    # With Nagle's algorithm each answer takes 40 ms; asyncio leaves it on for a socket from elsewhere.
+    # With Nagle's algorithm each answer takes 40 ms; asyncio leaves it on for a given socket.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
 
-def _run(asgi: "ASGIApp", listener: socket.socket, patience: float, *, stop_with_stdin: bool) -> None:
+def _run_server(
+    asgi: "ASGIApp", listener: socket.socket, patience: float, *, stop_with_stdin: bool
+) -> None:
     import uvicorn
 
-    from hub_server.connections import connection_class
+    from hub_server.connections import make_connection_class
 
     config = uvicorn.Config(
         asgi,
-        http=connection_class(patience),
+        http=make_connection_class(patience),
         ws="none",
         loop="asyncio",
         lifespan="off",
@@ -182,26 +219,45 @@ def _run(asgi: "ASGIApp", listener: socket.socket, patience: float, *, stop_with
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        # Longer than clients keep idle connections, or they would meet one that is just being closed.
-        timeout_keep_alive=75,
-        timeout_graceful_shutdown=5,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=GRACEFUL_STOP_SECONDS,
     )
     server = uvicorn.Server(config)
 
     def stop(*_: object) -> None:
-        server.should_exit = True
+        if not server.should_exit:
+            server.should_exit = True
+            _start_forced_stop()
 
     def stop_at_end_of_stdin() -> None:
         while os.read(sys.stdin.fileno(), 1024):
             pass
         stop()
 
-    # For signals before uvicorn is ready, and the one that it sends itself again after its shutdown.
+    # uvicorn calls ``handle_exit`` while it serves. The handlers here are for signals before and
+    # after that.
+    server.handle_exit = stop  # type: ignore[assignment, method-assign]
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     if stop_with_stdin:
         threading.Thread(target=stop_at_end_of_stdin, daemon=True).start()
     asyncio.run(server.serve(sockets=[listener]))
+
+
+def _start_forced_stop() -> None:
+    """End this process after ``FORCED_STOP_SECONDS``, unless it ends before.
+
+    Python can stop no thread, so a handler that never returns would keep the process alive. Blobs
+    and the index are complete at any moment, as after a SIGKILL; the exit code stays 0.
+    """
+
+    def end_process() -> None:
+        log.error("stopped with a request unfinished; what was acknowledged is stored")
+        os._exit(0)
+
+    timer = threading.Timer(FORCED_STOP_SECONDS, end_process)
+    timer.daemon = True
+    timer.start()
 
 
 def main() -> None:

@@ -8,16 +8,36 @@ from urllib.parse import parse_qs
 from pydantic import BaseModel
 from starlette.responses import FileResponse, JSONResponse, Response
 
-from hub_server.handlers.call import Call, Hub, is_on
-from hub_server.storage.errors import HubError, entry_not_found
-from hub_server.storage.repos import Commit, get_commit, last_changes, resolve, timestamp
+from hub_server.handlers.call import Call, Hub, is_on, take_page
+from hub_server.storage.errors import HubError, make_missing_entry_error
+from hub_server.storage.repos import (
+    Commit,
+    find_last_changes,
+    format_timestamp,
+    get_commit,
+    resolve_revision,
+)
 from hub_server.storage.rules import RepoPath, is_ignored, is_lfs
-from hub_server.storage.trees import Entry, find, find_file, walk
+from hub_server.storage.trees import Entry, find_entry, find_file, walk
 
-PICTURES = {"png": "image/png", "jpg": "image/jpeg", "jpeg": "image/jpeg", "gif": "image/gif", "webp": "image/webp"}
+PICTURES = {
+    "png": "image/png",
+    "jpg": "image/jpeg",
+    "jpeg": "image/jpeg",
+    "gif": "image/gif",
+    "webp": "image/webp",
+}
 # A file in a repo must never run as a page or script of this origin.
-_SAFE = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "default-src 'none'; sandbox"}
-_PAGE, _PAGE_EXPANDED, _MAX_PATHS, _MAX_PREUPLOAD = 1000, 50, 1000, 256
+_SAFE = {
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "default-src 'none'; sandbox",
+}
+_PAGE = 1000  # entries of a page
+_PAGE_EXPANDED = 50  # entries of a page with their last commits
+_MAX_PATHS = 1000  # of one call
+_MAX_PREUPLOAD = 256  # files of one call
+_MAX_RULES_BYTES = 1 << 20  # of a stored .gitattributes or .gitignore
+_CHUNK_BYTES = 1 << 20  # of a download, read at once
 
 
 class _Paths(BaseModel):
@@ -35,97 +55,144 @@ class _Preupload(BaseModel):
     gitIgnore: str | None = None
 
 
-def tree(call: Call) -> Response:
-    """One page of a folder listing; its cursor, commit and last path: all show one state, none walks the others."""
-    repo, path, expand = call.repo(), call.args.get("path", ""), call.flag("expand")
+def list_folder(call: Call) -> Response:
+    """Return one page of a folder's listing.
+
+    The cursor of the next page is the commit and the last path. All pages therefore show one
+    commit, and a page does not walk the entries of earlier pages.
+    """
+    # Read the query.
+    repo = call.get_repo()
+    folder_path = call.args.get("path", "")
+    expand = call.has_flag("expand")
     most = _PAGE_EXPANDED if expand else _PAGE
-    size = call.number("limit", most, most)
+    size = call.parse_number("limit", most, most)
     cursor = re.fullmatch(r"([0-9a-f]{40})-(.+)", call.query.get("cursor", ""), re.DOTALL)
-    with call.hub.database.reading() as db:
+
+    # List one entry more than the page holds: it tells whether there is a next page.
+    with call.hub.database.begin_read() as db:
         if cursor:
-            commit, after = get_commit(db, repo.id, cursor[1]), cursor[2]
+            commit = get_commit(db, repo.id, cursor[1])
         else:
-            commit, after = resolve(db, repo.id, call.args["revision"]), ""
-        folder = find(db, commit.tree, path)
+            commit = resolve_revision(db, repo.id, call.args["revision"])
+        start = cursor[2] if cursor else ""
+        folder = find_entry(db, commit.tree, folder_path)
         if folder is None or folder.file:
-            raise entry_not_found(f"{path} does not exist on {call.args['revision']!r}", commit.oid)
-        entries = list(islice(walk(db, folder.oid, path, call.flag("recursive"), after), size + 1))
-        shown = _describe(db, repo.id, commit, entries[:size], expand=expand)
-    last = shown[-1]["path"].removeprefix(f"{path}/") if len(entries) > size else ""
-    return JSONResponse(shown, headers=call.next_link(cursor=f"{commit.oid}-{last}") if last else {})
+            problem = f"{folder_path} does not exist on {call.args['revision']!r}"
+            raise make_missing_entry_error(problem, commit.oid)
+        walked = walk(db, folder.oid, folder_path, call.has_flag("recursive"), start)
+        entries = list(islice(walked, size + 1))
+        described = _describe_entries(db, repo.id, commit, entries[:size], expand=expand)
+        items = take_page(described, size)
+
+    headers = {}
+    if len(entries) > len(items):
+        last_path = items[-1]["path"].removeprefix(f"{folder_path}/")
+        headers = call.make_next_link(cursor=f"{commit.oid}-{last_path}")
+    return JSONResponse(items, headers=headers)
 
 
-def _describe(db: sqlite3.Connection, repo: int, commit: Commit, entries: list[Entry], *, expand: bool) -> list[dict]:
-    changes = last_changes(db, repo, commit, [entry.path for entry in entries]) if expand else {}
-    shown = []
+def _describe_entries(
+    db: sqlite3.Connection, repo: int, commit: Commit, entries: list[Entry], *, expand: bool
+) -> list[dict]:
+    paths = [entry.path for entry in entries]
+    changes = find_last_changes(db, repo, commit, paths) if expand else {}
+    items = []
     for path, oid, file in entries:
         item: dict = {"type": "directory", "oid": oid, "size": 0, "path": path}
         if file:
             item |= {"type": "file", "size": file.size}
-            item |= {"lfs": {"oid": file.sha256, **file.lfs_facts}} if file.lfs else {}
+            if file.lfs:
+                item["lfs"] = {"oid": file.sha256, **file.lfs_facts}
         if expand:
             change = changes[path]
-            item["lastCommit"] = {"id": change.oid, "title": change.title, "date": timestamp(change.date)}
-            item["securityFileStatus"] = {"status": "unscanned", "avScan": None, "pickleImportScan": None}
-        shown.append(item)
-    return shown
+            item["lastCommit"] = {
+                "id": change.oid,
+                "title": change.title,
+                "date": format_timestamp(change.date),
+            }
+            item["securityFileStatus"] = {
+                "status": "unscanned",
+                "avScan": None,
+                "pickleImportScan": None,
+            }
+        items.append(item)
+    return items
 
 
-def paths_info(call: Call) -> list:
-    """The entries at the given paths; unknown paths are left out."""
-    repo = call.repo()
+def describe_paths(call: Call) -> list:
+    """Return the entries at the paths in the body, JSON or a form; unknown paths are left out.
+
+    Raises HubError 413 for more than ``_MAX_PATHS`` paths.
+    """
+    repo = call.get_repo()
     if call.headers.get("content-type", "").startswith("application/json"):
-        asked = call.read(_Paths)
+        request = call.parse_body(_Paths)
     else:
-        form = parse_qs(call.body().decode(), keep_blank_values=True)
-        asked = _Paths(paths=form.get("paths", []), expand=is_on(form.get("expand", [""])[0]))
-    if len(asked.paths) > _MAX_PATHS:
+        form = parse_qs(call.read_body().decode(), keep_blank_values=True)
+        expand = is_on(form.get("expand", [""])[0])
+        request = _Paths(paths=form.get("paths", []), expand=expand)
+    if len(request.paths) > _MAX_PATHS:
         raise HubError(413, "too many parameters")
-    with call.hub.database.reading() as db:
-        commit = resolve(db, repo.id, call.args["revision"])
-        found = [find(db, commit.tree, path.strip("/")) for path in asked.paths]
-        entries = [entry for entry in found if entry and entry.path]
-        return _describe(db, repo.id, commit, entries, expand=asked.expand)
+    with call.hub.database.begin_read() as db:
+        commit = resolve_revision(db, repo.id, call.args["revision"])
+        found_entries = [find_entry(db, commit.tree, path.strip("/")) for path in request.paths]
+        entries = [entry for entry in found_entries if entry and entry.path]
+        return _describe_entries(db, repo.id, commit, entries, expand=request.expand)
 
 
-def preupload(call: Call) -> dict:
-    """For each file to upload: LFS or regular, ignored or not, and the id of the present file."""
-    repo, asked = call.repo(write=True), call.read(_Preupload)
-    if len(asked.files) > _MAX_PREUPLOAD:
+def plan_upload(call: Call) -> dict:
+    """Return for each file to upload its mode, whether to ignore it, and the stored file's id.
+
+    The mode is ``lfs`` or ``regular``; the id is missing for a new path. Raises HubError 413 for
+    more than ``_MAX_PREUPLOAD`` files.
+    """
+    repo = call.get_repo(write=True)
+    request = call.parse_body(_Preupload)
+    if len(request.files) > _MAX_PREUPLOAD:
         raise HubError(413, f"At most {_MAX_PREUPLOAD} files per call")
-    with call.hub.database.reading() as db:
-        commit = resolve(db, repo.id, call.args["revision"])
-        attributes = _text_of(call.hub, db, commit, ".gitattributes")
-        ignored = asked.gitIgnore or _text_of(call.hub, db, commit, ".gitignore")
+    with call.hub.database.begin_read() as db:
+        commit = resolve_revision(db, repo.id, call.args["revision"])
+        attributes = _read_text(call.hub, db, commit, ".gitattributes")
+        ignored = request.gitIgnore or _read_text(call.hub, db, commit, ".gitignore")
         answers = []
-        for file in asked.files:
-            mode = "lfs" if is_lfs(attributes, file.path, file.size) else "regular"
-            answer = {"path": file.path, "uploadMode": mode, "shouldIgnore": is_ignored(ignored, file.path)}
-            present = find_file(db, commit.tree, file.path)
-            answers.append(answer | ({"oid": present.etag} if present else {}))
+        for file in request.files:
+            answer = {
+                "path": file.path,
+                "uploadMode": "lfs" if is_lfs(attributes, file.path, file.size) else "regular",
+                "shouldIgnore": is_ignored(ignored, file.path),
+            }
+            stored = find_file(db, commit.tree, file.path)
+            if stored:
+                answer["oid"] = stored.etag
+            answers.append(answer)
     return {"files": answers}
 
 
-def _text_of(hub: Hub, db: sqlite3.Connection, commit: Commit, path: str) -> str:
-    """Return a text file of a commit; empty when it is missing or larger than 1 MiB."""
+def _read_text(hub: Hub, db: sqlite3.Connection, commit: Commit, path: str) -> str:
+    """Return a text file of a commit; empty when missing or larger than ``_MAX_RULES_BYTES``."""
     file = find_file(db, commit.tree, path)
-    if file is None or file.size > 1 << 20:
+    if file is None or file.size > _MAX_RULES_BYTES:
         return ""
-    return hub.blobs.path(file.sha256).read_text(encoding="utf-8", errors="replace")
+    return hub.blobs.get_path(file.sha256).read_text(encoding="utf-8", errors="replace")
 
 
 class _Content(FileResponse):
-    chunk_size = 1 << 20
+    chunk_size = _CHUNK_BYTES
 
 
 def download(call: Call) -> Response:
-    """Serve one file of one revision, or ranges of it."""
-    repo, path = call.repo(), call.args["path"]
-    with call.hub.database.reading() as db:
-        commit = resolve(db, repo.id, call.args["revision"])
+    """Return the answer that sends a file of a revision, or the ranges that the client asks for.
+
+    Browsers run nothing of the file. Raises HubError 404 for a missing file.
+    """
+    repo = call.get_repo()
+    path = call.args["path"]
+    with call.hub.database.begin_read() as db:
+        commit = resolve_revision(db, repo.id, call.args["revision"])
         file = find_file(db, commit.tree, path)
     if file is None:
-        raise entry_not_found(f'Entry not found: "{path}"', commit.oid)
+        raise make_missing_entry_error(f'Entry not found: "{path}"', commit.oid)
     headers = {
         **_SAFE,
         "X-Repo-Commit": commit.oid,
@@ -134,6 +201,6 @@ def download(call: Call) -> Response:
     }
     if file.lfs:
         headers |= {"X-Linked-Etag": f'"{file.etag}"', "X-Linked-Size": str(file.size)}
-    plain = "application/octet-stream" if file.lfs else "text/plain; charset=utf-8"
-    media = PICTURES.get(path.rpartition(".")[2].lower(), plain)
-    return _Content(call.hub.blobs.path(file.sha256), headers=headers, media_type=media)
+    plain_type = "application/octet-stream" if file.lfs else "text/plain; charset=utf-8"
+    media_type = PICTURES.get(path.rpartition(".")[2].lower(), plain_type)
+    return _Content(call.hub.blobs.get_path(file.sha256), headers=headers, media_type=media_type)

@@ -1,6 +1,7 @@
 """Large files: the LFS batch call, and signed uploads in one piece or in parts.
 
-An upload address is a path that says everything (repo, sha256, size, part size, upload, part) plus a signature over it.
+An upload address is a path that says everything (repo, sha256, size, part size, upload, part) plus
+a signature over it.
 """
 
 import sqlite3
@@ -17,55 +18,72 @@ from hub_server.storage.blobs import Blob, Staging
 from hub_server.storage.errors import HubError
 from hub_server.storage.rules import Sha256
 
-_MAX_PARTS, _MAX_PARTS_IN_ALL, VALID_SECONDS = 1000, 10_000, 6 * 3600  # a part's address has some 260 bytes
+_MAX_PARTS = 1000  # of one file
+_MAX_PARTS_IN_ALL = 10_000  # of one batch; a part's address has some 260 bytes
+_MAX_OBJECT_BYTES = 1 << 44  # 16 TiB
+_MAX_OBJECTS = 1000  # of one batch
+VALID_SECONDS = 6 * 3600  # of an upload address
 
 
 class LargeObject(BaseModel):
-    """A large file by its content."""
+    """A large file: its SHA-256 and its bytes."""
 
     oid: Sha256
-    size: Annotated[int, Field(ge=0, le=1 << 44)]
+    size: Annotated[int, Field(ge=0, le=_MAX_OBJECT_BYTES)]
 
 
 class Batch(BaseModel):
-    """Which large files a client wants to upload, and how it can."""
+    """A request of the LFS batch API: the large files to upload, and the client's protocols."""
 
     operation: Literal["upload"]
     hash_algo: Literal["sha256"] = "sha256"
     transfers: list[str] = []
-    objects: Annotated[list[LargeObject], Field(max_length=1000)]
+    objects: Annotated[list[LargeObject], Field(max_length=_MAX_OBJECTS)]
 
 
-def batch(call: Call) -> dict:
-    """LFS batch: signed upload URLs for each large file that the repo does not have."""
-    repo, asked = call.repo(write=True), call.read(Batch)
-    in_parts, answers = False, []
-    least = max(call.hub.part_bytes, -(-sum(wanted.size for wanted in asked.objects) // _MAX_PARTS_IN_ALL))
-    with call.hub.database.reading() as db:
-        for wanted in asked.objects:
-            answer: dict = wanted.model_dump()
-            if not is_owned(db, repo.id, wanted.oid, wanted.size):
-                part = max(least, -(-wanted.size // _MAX_PARTS))
-                whole = part >= wanted.size or "multipart" not in asked.transfers
-                in_parts = in_parts or not whole
-                answer["actions"] = {"upload": _upload(call, repo.id, wanted, wanted.size if whole else part)}
+def plan_transfers(call: Call) -> dict:
+    """Answer an LFS batch: signed upload URLs for each large file that the repo lacks.
+
+    A file above the Hub's ``part_bytes`` is uploaded in parts, if the client can (``multipart``).
+    """
+    repo = call.get_repo(write=True)
+    request = call.parse_body(Batch)
+    total = sum(large.size for large in request.objects)
+    least_part = max(call.hub.part_bytes, -(-total // _MAX_PARTS_IN_ALL))
+    transfer = "basic"
+    answers = []
+    with call.hub.database.begin_read() as db:
+        for large in request.objects:
+            answer: dict = large.model_dump()
+            if not is_owned(db, repo.id, large.oid, large.size):
+                part = max(least_part, -(-large.size // _MAX_PARTS))
+                if part >= large.size or "multipart" not in request.transfers:
+                    part = large.size
+                else:
+                    transfer = "multipart"
+                answer["actions"] = {"upload": _make_upload_action(call, repo.id, large, part)}
             answers.append(answer)
-    return {"transfer": "multipart" if in_parts else "basic", "objects": answers, "hash_algo": "sha256"}
+    return {"transfer": transfer, "objects": answers, "hash_algo": "sha256"}
 
 
-def _upload(call: Call, repo: int, wanted: LargeObject, part: int) -> dict:
-    """The LFS upload action of an object in parts of ``part`` bytes."""
-    base = f"/lfs-upload/{repo}/{wanted.oid}/{wanted.size}/{part}/{uuid.uuid4().hex}"
+def _make_upload_action(call: Call, repo: int, large: LargeObject, part: int) -> dict:
+    """Return the LFS upload action of an object in parts of ``part`` bytes."""
+    base = f"/lfs-upload/{repo}/{large.oid}/{large.size}/{part}/{uuid.uuid4().hex}"
     expires = int(time.time()) + VALID_SECONDS
 
-    def signed(method: str, path: str) -> str:
+    def sign_url(method: str, path: str) -> str:
         return f"{call.endpoint}{path}?signature={call.hub.signer.sign(method, path, expires)}"
 
-    if part == wanted.size:
-        return {"href": signed("PUT", f"{base}/1")}
-    numbers = range(1, -(-wanted.size // part) + 1)
-    parts = {f"{number:05d}": signed("PUT", f"{base}/{number}") for number in numbers}
-    return {"href": signed("POST", base), "header": {"chunk_size": str(part), **parts}}
+    if part == large.size:
+        return {"href": sign_url("PUT", f"{base}/1")}
+    numbers = range(1, _count_parts(large.size, part) + 1)
+    parts = {f"{number:05d}": sign_url("PUT", f"{base}/{number}") for number in numbers}
+    return {"href": sign_url("POST", base), "header": {"chunk_size": str(part), **parts}}
+
+
+def _count_parts(size: int, part: int) -> int:
+    """Return how many parts of ``part`` bytes a file of ``size`` bytes has."""
+    return -(-size // part)
 
 
 def is_owned(db: sqlite3.Connection, repo: int, oid: str, size: int) -> bool:
@@ -74,45 +92,58 @@ def is_owned(db: sqlite3.Connection, repo: int, oid: str, size: int) -> bool:
     return db.execute(query, (repo, oid, size)).fetchone() is not None
 
 
-def record_uploads(hub: Hub, repo: int, blobs: Collection[Blob]) -> None:
+def register_uploads(hub: Hub, repo: int, blobs: Collection[Blob]) -> None:
     """Record stored files as uploaded to a repo, unless it was deleted since."""
-    with hub.database.writing() as db:
+    with hub.database.begin_write() as db:
         for blob in blobs:
             query = "INSERT OR IGNORE INTO lfs_objects SELECT id, ?, ? FROM repos WHERE id = ?"
             db.execute(query, (blob.sha256, blob.size, repo))
 
 
-def body_limit_of_upload(call: Call) -> int:
-    """Body limit of an upload: the signed length of the file or part; 400 for another Content-Length."""
+def get_upload_body_limit(call: Call) -> int:
+    """Return the length in bytes of the file or the part that an upload address names.
+
+    Raises HubError 403 for a bad signature, 400 for another Content-Length.
+    """
     check_signature(call)
-    size, part, number = (int(call.args[name]) for name in ("size", "part_bytes", "number"))
+    size = int(call.args["size"])
+    part = int(call.args["part_bytes"])
+    number = int(call.args["number"])
     length = min(part, size - (number - 1) * part)
     if call.headers.get("content-length", str(length)) != str(length):
-        raise _not_of(length)
+        raise _make_length_error(length)
     return length
 
 
-def put(call: Call) -> Response:
-    """Store a large file, or one part of it."""
-    length = body_limit_of_upload(call)
+def store_upload(call: Call) -> Response:
+    """Store a large file, or one part of a large file."""
+    length = get_upload_body_limit(call)
     if call.content.size != length:
-        raise _not_of(length)
+        raise _make_length_error(length)
     if call.args["part_bytes"] == call.args["size"]:
-        _store(call, lambda staging: staging.take(call.content))
+        _store_object(call, lambda staging: staging.take(call.content))
         return Response()
-    blob = call.hub.blobs.add_part(call.args["upload"], int(call.args["number"]), call.content)
+    number = int(call.args["number"])
+    blob = call.hub.blobs.add_part(call.args["upload"], number, call.content)
     return Response(headers={"ETag": f'"{blob.sha256}"'})
 
 
-def complete(call: Call) -> dict:
-    """Complete a multipart upload; its body lists the parts, which the signed URL tells already."""
+def finish_upload(call: Call) -> dict:
+    """Join the parts of a multipart upload.
+
+    The request's body is ignored: the signed address holds the number of parts. Raises HubError 400
+    when a part is missing.
+    """
     check_signature(call)
-    size, part, upload = int(call.args["size"]), int(call.args["part_bytes"]), call.args["upload"]
-    with call.hub.database.reading() as db:
-        done = is_owned(db, int(call.args["repo"]), call.args["oid"], size)
-    if not done:  # else this completion is sent again after a lost answer
+    size = int(call.args["size"])
+    parts = _count_parts(size, int(call.args["part_bytes"]))
+    upload = call.args["upload"]
+    with call.hub.database.begin_read() as db:
+        is_complete = is_owned(db, int(call.args["repo"]), call.args["oid"], size)
+    if not is_complete:  # a client sends this request again after a lost answer
+        chunks = call.hub.blobs.iter_part_chunks(upload, parts)
         try:
-            _store(call, lambda staging: staging.add(call.hub.blobs.part_chunks(upload, -(-size // part))))
+            _store_object(call, lambda staging: staging.add(chunks))
         except FileNotFoundError as error:
             raise HubError(400, "Some parts of this upload are missing") from error
     call.hub.blobs.drop_parts(upload)
@@ -120,19 +151,26 @@ def complete(call: Call) -> dict:
 
 
 def check_signature(call: Call) -> None:
-    """403 unless the address was signed here for this method, and not too long ago."""
-    if not call.hub.signer.accepts(call.query.get("signature", ""), call.method, call.path):
-        raise HubError(403, "The signature does not fit this upload address, or has expired: ask for a new one")
+    """Raise HubError 403 unless this Hub signed the address, still valid, for this method."""
+    signature = call.query.get("signature", "")
+    if not call.hub.signer.verify(signature, call.method, call.path):
+        raise HubError(
+            403, "The signature does not fit this upload address, or has expired: ask for a new one"
+        )
 
 
-def _not_of(length: int) -> HubError:
+def _make_length_error(length: int) -> HubError:
     return HubError(400, f"This upload must have exactly {length} bytes")
 
 
-def _store(call: Call, add: Callable[[Staging], Blob]) -> None:
-    """Store the file of an upload address and record it; 400 for other bytes than announced."""
+def _store_object(call: Call, add: Callable[[Staging], Blob]) -> None:
+    """Store the file of an upload address, and record the upload.
+
+    add: stages the content and returns its hash and size. Raises HubError 400 when these differ
+    from the address.
+    """
     announced = Blob(call.args["oid"], int(call.args["size"]))
-    with call.hub.blobs.staging() as staging:
+    with call.hub.blobs.open_staging() as staging:
         if add(staging) != announced:
             raise HubError(400, f"The uploaded content is not {announced.sha256}")
-    record_uploads(call.hub, int(call.args["repo"]), [announced])
+    register_uploads(call.hub, int(call.args["repo"]), [announced])

@@ -1,11 +1,14 @@
-"""HTML pages for a browser, with an anonymous visitor's rights: the Hub, an owner, a repo and its files.
+"""HTML pages for a browser, with an anonymous visitor's rights: the Hub, an owner, a repo, a file.
 
-All of it is links and GET forms, so an address holds a view. A ``report.html`` is shown in a sandbox.
+All of it is links and GET forms, so an address holds a view. A ``report.html`` is shown in a
+sandbox.
 """
 
 import json
 import re
 from codecs import getincrementaldecoder
+from collections import Counter
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
@@ -16,243 +19,348 @@ from hub_server.handlers.call import Call
 from hub_server.handlers.files import PICTURES
 from hub_server.pages import cards, rendering
 from hub_server.pages.cards import Config
-from hub_server.pages.readers import MOST_FILES, MOST_WORDS, Card, Question, card, window
-from hub_server.storage.errors import HubError, entry_not_found
-from hub_server.storage.repos import KINDS, Commit, Repo, history, list_refs, list_repos, resolve
-from hub_server.storage.trees import File, find, find_file, walk
+from hub_server.pages.readers import (
+    MOST_FILES,
+    MOST_WORDS,
+    Card,
+    Question,
+    Window,
+    show_card,
+    show_rows,
+)
+from hub_server.storage.errors import HubError, make_missing_entry_error
+from hub_server.storage.repos import (
+    KINDS,
+    Commit,
+    Repo,
+    list_refs,
+    list_repos,
+    resolve_revision,
+    walk_history,
+)
+from hub_server.storage.trees import File, find_entry, find_file, walk
 
 REPORT = "report.html"  # a self-contained page that a run directory may hold
-_NEWEST, _COMMITS, _TAGS, _ENTRIES = 50, 20, 30, 1000
-_TEXT, _LINES = 200_000, 5_000  # bytes and lines of a file that are shown
+# The most items that a page shows
+_NEWEST = 50  # repos that changed last
+_MOST_OWNERS = 1000
+_COMMITS = 20
+_TAGS = 30
+_ENTRIES = 1000  # of a folder
+_TEXT = 200_000  # bytes of a file
+_LINES = 5_000  # of a file
 _NO_CARD = "There is no README.md with metadata that can be read."
-_API = re.compile(r"/(?:api|xet|lfs-upload|uploads|papers|buckets)(?:/.*)?|.*/resolve/.*|.*\.git/.*")
+_API = re.compile(
+    r"/(?:api|xet|lfs-upload|uploads|papers|buckets)(?:/.*)?|.*/resolve/.*|.*\.git/.*"
+)
 
 
-class Place(NamedTuple):
-    """A repo at a revision as a visitor named it. ``revision`` is percent-encoded; ``report``: whether it has one."""
+class RepoRevision(NamedTuple):
+    """A repo at a revision.
+
+    ``name``: the revision as the visitor's address has it; ``tags``: all tags, the last name first;
+    ``has_report``: whether the commit has the file ``REPORT``.
+    """
 
     repo: Repo
     commit: Commit
-    revision: str
     name: str
     tags: list[str]
-    report: bool
+    has_report: bool
 
     @property
-    def home(self) -> str:
+    def repo_url(self) -> str:
         """The repo's page."""
         return f"/{self.repo.url_path}"
 
-    def at(self, kind: str, path: str = "") -> str:
-        """The address of a page (blob, tree, report) or of a content (resolve) at this revision."""
-        return f"{self.home}/{kind}/{self.revision}" + (f"/{quote(path)}" if path else "")
-
     @property
-    def here(self) -> str:
+    def url(self) -> str:
         """The repo's page at this revision."""
-        return self.home if self.name == "main" else self.at("commit")
+        return self.repo_url if self.name == "main" else self.build_url("commit")
 
     @property
-    def content(self) -> str:
-        """Where the files of this very commit lie, with a slash at the end."""
-        return f"{self.home}/resolve/{self.commit.oid}/"
+    def content_url(self) -> str:
+        """The address of this commit's files, with a slash at the end."""
+        return f"{self.repo_url}/resolve/{self.commit.oid}/"
+
+    def build_url(self, kind: str, path: str = "") -> str:
+        """Return the address of a page of this revision; ``kind``: blob, tree, report or commit."""
+        below = f"/{quote(path)}" if path else ""
+        return f"{self.repo_url}/{kind}/{quote(self.name, safe='')}{below}"
 
 
-def place(call: Call) -> Place:
-    """Return the repo and the revision of a page's path (default: main). Raises HubError."""
-    repo, name = call.repo(), call.args.get("revision", "main")
-    with call.hub.database.reading() as db:
-        commit = resolve(db, repo.id, name)
-        refs = [ref for ref, _ in list_refs(db, repo.id)]
-        report = find_file(db, commit.tree, REPORT) is not None
-    tags = [ref.removeprefix("refs/tags/") for ref in refs if ref.startswith("refs/tags/")]
-    return Place(repo, commit, quote(name, safe=""), name, tags[::-1], report)
+def is_page_request(method: str, path: str, accept: str) -> bool:
+    """Return whether a request asks for a page, by its ``Accept`` header and its address.
 
-
-def rows_view(call: Call, here: str, configs: list[Config], files: dict[str, File]) -> dict[str, object]:
-    """The values of the template ``rows.html``: the rows of the query, and the addresses of the pages around.
-
-    An unknown config or split is the first one, so that the form works from any config to any other.
+    An address of the API is no page.
     """
-    asked = {name: call.query.get(name, "") for name in ("config", "split", "label", "q", "view")}
-    config = next((config for config in configs if config.name == asked["config"]), configs[0])
-    split = asked["split"] if asked["split"] in config.splits else next(iter(config.splits))
+    return method in ("GET", "HEAD") and "text/html" in accept and not _API.fullmatch(path)
+
+
+def find_repo_revision(call: Call) -> RepoRevision:
+    """Return the repo and the revision of a page's path (default: main). Raises HubError."""
+    repo = call.get_repo()
+    name = call.args.get("revision", "main")
+    with call.hub.database.begin_read() as db:
+        commit = resolve_revision(db, repo.id, name)
+        refs = list_refs(db, repo.id)
+        has_report = find_file(db, commit.tree, REPORT) is not None
+    tags = [ref.removeprefix("refs/tags/") for ref, _ in refs if ref.startswith("refs/tags/")]
+    tags.reverse()
+    return RepoRevision(repo, commit, name, tags, has_report)
+
+
+def build_rows_view(
+    call: Call, url: str, configs: list[Config], files: dict[str, File]
+) -> dict[str, object]:
+    """Return the values of the template ``rows.html``: rows, the form's values, addresses.
+
+    An unknown config or split in the query becomes the first one, because the form keeps a split
+    of the old config when a visitor chooses another config.
+
+    Args:
+        call: the request, with the form's values as query.
+        url: the address of the page.
+        configs: the dataset's configs, at least one.
+        files: path → file of the commit.
+    """
+    # Choose the split and its files.
+    configs_by_name = {config.name: config for config in reversed(configs)}
+    config = configs_by_name.get(call.query.get("config", ""), configs[0])
+    split = call.query.get("split", "")
+    if split not in config.splits:
+        split = next(iter(config.splits))
     paths = config.splits[split]
-    words, grouped = asked["q"].strip()[:MOST_WORDS], asked["view"] != "table"
-    shown = window(
+    stored_files = [call.hub.blobs.get_path(files[path].sha256) for path in paths[:MOST_FILES]]
+
+    # Read the page of rows.
+    label = call.query.get("label", "")
+    search_text = call.query.get("q", "").strip()[:MOST_WORDS]
+    grouped = call.query.get("view", "") != "table"
+    window = show_rows(
         Question(
-            files=tuple(str(call.hub.blobs.path(files[path].sha256)) for path in paths[:MOST_FILES]),
-            label=asked["label"],
-            words=words,
-            page=call.number("page", 1),
+            files=tuple(map(str, stored_files)),
+            label=label,
+            words=search_text,
+            page=call.parse_number("page", 1),
             grouped=grouped,
         )
     )
-    label = asked["label"] if asked["label"] in dict(shown.labels) else ""
-    kept = {"config": config.name, "split": split, "label": label, "q": words, "view": "" if grouped else "table"}
 
-    def address(**changes: object) -> str:
-        query = {name: value for name, value in {**kept, **changes}.items() if value}
-        return f"{here}?{urlencode(query)}#rows"
-
+    # Build the form's values, and the addresses that change one of them.
+    query = {
+        "config": config.name,
+        "split": split,
+        "label": label if label in dict(window.labels) else "",
+        "q": search_text,
+        "view": "" if grouped else "table",
+    }
+    split_names = dict.fromkeys(name for config in configs for name in config.splits)
+    is_filtered = query["label"] or search_text
+    other_view = "table" if grouped else ""
+    label_options = [(name, f"{name} ({count:,} rows)") for name, count in window.labels]
     return {
-        "shown": shown,
-        "asked": kept,
+        "window": window,
+        "query": query,
         "configs": [(config.name, config.name) for config in configs],
-        "splits": [(name, name) for name in dict.fromkeys(name for config in configs for name in config.splits)],
-        "labels": [("", "all"), *((name, f"{name} ({count:,} rows)") for name, count in shown.labels)],
-        "here": here,
-        "path": paths[shown.broken or 0],
+        "splits": [(name, name) for name in split_names],
+        "labels": [("", "all"), *label_options],
+        "url": url,
+        "path": paths[window.broken or 0],
         "more_files": max(0, len(paths) - MOST_FILES),
-        "others": {
-            title: address(page=number)
-            for title, number in {
-                "First": 1,
-                "Previous": shown.page - 1,
-                "Next": shown.page + 1,
-                "Last": shown.pages,
-            }.items()
-            if 1 <= number <= shown.pages and number != shown.page
-        },
-        "other_view": address(view="table" if grouped else "", page=shown.page),
-        "all_rows": address(label="", q="") if label or words else "",
+        "page_urls": _build_page_urls(url, query, window),
+        "other_view_url": _build_rows_url(url, query, view=other_view, page=window.page),
+        "all_rows_url": _build_rows_url(url, query, label="", q="") if is_filtered else "",
     }
 
 
-def _visible(call: Call) -> list[tuple[Repo, Commit]]:
-    """Repos that the visitor may see, with the last commit of main, newest first."""
-    with call.hub.database.reading() as db:
-        repos = [repo for kind in KINDS.values() for repo in list_repos(db, kind, call.actor)]
-        found = [(repo, resolve(db, repo.id, "main")) for repo in repos]
-    return sorted(found, key=lambda pair: pair[1].date, reverse=True)
+def _build_rows_url(url: str, query: dict[str, str], **changes: object) -> str:
+    """Return the address of rows with some values of the query changed."""
+    values = {name: value for name, value in {**query, **changes}.items() if value}
+    return f"{url}?{urlencode(values)}#rows"
 
 
-def front(call: Call) -> Response:
-    """The start page: owners, and the repos that changed last."""
-    repos = _visible(call)
-    owners: dict[str, int] = {}
-    for repo, _ in repos:
-        owners[repo.namespace] = owners.get(repo.namespace, 0) + 1
-    return rendering.page(
+def _build_page_urls(url: str, query: dict[str, str], window: Window) -> dict[str, str]:
+    """Return the titles and addresses of the pages around this one."""
+    numbers = {
+        "First": 1,
+        "Previous": window.page - 1,
+        "Next": window.page + 1,
+        "Last": window.pages,
+    }
+    return {
+        title: _build_rows_url(url, query, page=number)
+        for title, number in numbers.items()
+        if 1 <= number <= window.pages and number != window.page
+    }
+
+
+def _list_visible_repos(call: Call) -> list[tuple[Repo, Commit]]:
+    """Return the repos that the visitor may read, with main's last commit, last change first."""
+    pairs = []
+    with call.hub.database.begin_read() as db:
+        for kind in KINDS.values():
+            for repo in list_repos(db, kind, call.actor):
+                pairs.append((repo, resolve_revision(db, repo.id, "main")))
+    return sorted(pairs, key=lambda pair: pair[1].date, reverse=True)
+
+
+def show_front(call: Call) -> Response:
+    """Show the start page: owners, and the repos that changed last."""
+    repos = _list_visible_repos(call)
+    owners = Counter(repo.namespace for repo, _ in repos)
+    sorted_owners = sorted(owners.items(), key=lambda owner: owner[0].lower())
+    return rendering.render_page(
         "front.html",
         call.endpoint,
         title="Local Hub",
-        owners=sorted(owners.items(), key=lambda owner: owner[0].lower()),
+        owners=sorted_owners[:_MOST_OWNERS],
+        more_owners=max(0, len(owners) - _MOST_OWNERS),
         newest=repos[:_NEWEST],
         more=max(0, len(repos) - _NEWEST),
     )
 
 
-def owner(call: Call) -> Response:
-    """The page of a user or an organisation: its datasets and models, newest change first."""
-    asked = call.args["namespace"]
-    with call.hub.database.reading() as db:
-        row = db.execute("SELECT name, is_org FROM namespaces WHERE name = ?", (asked,)).fetchone()
+def show_owner(call: Call) -> Response:
+    """Show a user or an organisation: its datasets and models, newest change first."""
+    namespace = call.args["namespace"]
+    query = "SELECT name, is_org FROM namespaces WHERE name = ?"
+    with call.hub.database.begin_read() as db:
+        row = db.execute(query, (namespace,)).fetchone()
     if row is None:
-        raise HubError(404, f"There is no user or organisation {asked!r} on this Hub.")
-    mine = [pair for pair in _visible(call) if pair[0].namespace.lower() == row["name"].lower()]
-    kinds = {plural: [pair for pair in mine if pair[0].kind == kind] for plural, kind in reversed(KINDS.items())}
-    return rendering.page(
-        "owner.html", call.endpoint, title=row["name"], is_org=bool(row["is_org"]), kinds=kinds, empty=not mine
+        raise HubError(404, f"There is no user or organisation {namespace!r} on this Hub.")
+    pairs_by_kind: dict[str, list] = {kind: [] for kind in reversed(KINDS.values())}
+    for repo, commit in _list_visible_repos(call):
+        if repo.namespace.lower() == row["name"].lower():
+            pairs_by_kind[repo.kind].append((repo, commit))
+    return rendering.render_page(
+        "owner.html",
+        call.endpoint,
+        title=row["name"],
+        is_org=bool(row["is_org"]),
+        kinds={plural: pairs_by_kind[kind] for plural, kind in reversed(KINDS.items())},
+        empty=not any(pairs_by_kind.values()),
     )
 
 
-def repo(call: Call) -> Response:
-    """The page of one repo at a revision: rows of a dataset, card, files and last commits."""
-    here = place(call)
-    found = here.repo
-    with call.hub.database.reading() as db:
-        files = {path: file for path, _oid, file in walk(db, here.commit.tree) if file}
-        commits = [commit for commit, _ in zip(history(db, found.id, here.commit), range(_COMMITS), strict=False)]
-    readme = files.get("README.md")
-    stored = call.hub.blobs.path(readme.sha256) if readme else None
-    metadata = cards.stored_metadata(stored) if stored else {}
-    configs = cards.configs(metadata, list(files)) if found.kind == "dataset" else []
-    shown = card(stored, here.content) if stored else Card()
-    return rendering.page(
+def show_repo(call: Call) -> Response:
+    """Show one repo at a revision: rows of a dataset, card, files and last commits."""
+    # Read the index.
+    revision = find_repo_revision(call)
+    repo = revision.repo
+    with call.hub.database.begin_read() as db:
+        files = {path: file for path, _oid, file in walk(db, revision.commit.tree) if file}
+        commits = list(islice(walk_history(db, repo.id, revision.commit), _COMMITS))
+
+    # Render the card.
+    metadata: dict = {}
+    card = Card()
+    if "README.md" in files:
+        readme = call.hub.blobs.get_path(files["README.md"].sha256)
+        metadata = cards.read_stored_metadata(readme)
+        card = show_card(readme, revision.content_url)
+
+    # Read the rows of a dataset.
+    view = None
+    if repo.kind == "dataset":
+        configs = cards.list_configs(metadata, list(files))
+        if configs:
+            view = build_rows_view(call, revision.url, configs, files)
+    return rendering.render_page(
         "repo.html",
         call.endpoint,
-        title=found.full_name,
-        place=here,
-        usage=_usage(found, here.name),
-        facts=cards.tags(found.kind, metadata)[:_TAGS],
-        card=shown.html,
-        problem=shown.problem or ("" if metadata else _NO_CARD),
-        view=rows_view(call, here.here, configs, files) if configs else None,
+        title=repo.full_name,
+        revision=revision,
+        usage=_format_usage(repo, revision.name),
+        facts=cards.list_tags(repo.kind, metadata)[:_TAGS],
+        card=card.html,
+        problem=card.problem or ("" if metadata else _NO_CARD),
+        view=view,
         files=len(files),
         size=sum(file.size for file in files.values()),
         commits=commits,
     )
 
 
-def _usage(repo: Repo, revision: str) -> str:
-    """The lines of Python that load a repo."""
+def _format_usage(repo: Repo, revision: str) -> str:
+    """Return the lines of Python that load a repo."""
     pinned = f", revision={json.dumps(revision)}" if revision != "main" else ""
+    arguments = f'"{repo.full_name}"{pinned}'
     if repo.kind == "dataset":
-        return f'from datasets import load_dataset\ndataset = load_dataset("{repo.full_name}"{pinned})'
-    loaded = f'SentenceTransformer("{repo.full_name}"{pinned})'
-    return f"from sentence_transformers import SentenceTransformer\nmodel = {loaded}"
+        return f"from datasets import load_dataset\ndataset = load_dataset({arguments})"
+    return (
+        "from sentence_transformers import SentenceTransformer\n"
+        f"model = SentenceTransformer({arguments})"
+    )
 
 
-def asks_for_page(method: str, path: str, accept: str) -> bool:
-    """Whether a browser asks for a page: not for one of the addresses that clients use."""
-    return method in ("GET", "HEAD") and "text/html" in accept and not _API.fullmatch(path)
-
-
-def tree(call: Call) -> Response:
-    """The listing of a folder, folders first; the root when no path is given."""
-    here, path = place(call), call.args.get("path", "").strip("/")
-    with call.hub.database.reading() as db:
-        folder = find(db, here.commit.tree, path)
+def show_folder(call: Call) -> Response:
+    """Show the listing of a folder, folders first; the root when no path is given."""
+    revision = find_repo_revision(call)
+    path = call.args.get("path", "").strip("/")
+    commit = revision.commit
+    with call.hub.database.begin_read() as db:
+        folder = find_entry(db, commit.tree, path)
         if folder is None or folder.file:
-            raise entry_not_found(f"There is no folder {path!r} at {here.name!r}", here.commit.oid)
-        entries = sorted(walk(db, folder.oid, path, recursive=False), key=lambda entry: entry.file is not None)
-    return rendering.page(
+            problem = f"There is no folder {path!r} at {revision.name!r}"
+            raise make_missing_entry_error(problem, commit.oid)
+        entries = list(walk(db, folder.oid, path, recursive=False))
+    entries.sort(key=lambda entry: entry.file is not None)
+    return rendering.render_page(
         "tree.html",
         call.endpoint,
-        title=f"{path or 'Files'} · {here.repo.full_name}",
-        place=here,
+        title=f"{path or 'Files'} · {revision.repo.full_name}",
+        revision=revision,
         path=path,
         entries=entries[:_ENTRIES],
         more=max(0, len(entries) - _ENTRIES),
     )
 
 
-def blob(call: Call) -> Response:
-    """One file: rows of parquet, a picture, text with line numbers, or its size and SHA-256; and its download."""
-    here, path = place(call), call.args["path"]
-    file = _file(call, here, path)
+def show_file(call: Call) -> Response:
+    """Show one file: rows of parquet, a picture, text with line numbers, or its size and SHA-256.
+
+    Every file can be downloaded from its page.
+    """
+    revision = find_repo_revision(call)
+    path = call.args["path"]
+    file = _get_file(call, revision, path)
     suffix = path.rpartition(".")[2].lower()
-    shown: dict[str, Any] = {}
-    stored = call.hub.blobs.path(file.sha256)
+    content: dict[str, Any] = {}
     if suffix == "parquet":
-        shown["view"] = rows_view(call, here.at("blob", path), [Config("", {"": [path]})], {path: file})
+        configs = [Config("", {"": [path]})]
+        url = revision.build_url("blob", path)
+        content["view"] = build_rows_view(call, url, configs, {path: file})
     elif suffix in PICTURES:
-        shown["picture"] = here.content + quote(path)
-    elif (lines := _lines(stored)) is not None:
-        shown["lines"], shown["cut"] = lines[:_LINES], file.size > _TEXT or len(lines) > _LINES
-    return rendering.page(
+        content["picture"] = revision.content_url + quote(path)
+    else:
+        lines = _read_lines(call.hub.blobs.get_path(file.sha256))
+        if lines is not None:
+            content["lines"] = lines[:_LINES]
+            content["cut"] = file.size > _TEXT or len(lines) > _LINES
+    return rendering.render_page(
         "blob.html",
         call.endpoint,
-        title=f"{path} · {here.repo.full_name}",
-        place=here,
+        title=f"{path} · {revision.repo.full_name}",
+        revision=revision,
         path=path,
         file=file,
         is_report=path == REPORT,
-        **shown,
+        **content,
     )
 
 
-def _file(call: Call, here: Place, path: str) -> File:
-    with call.hub.database.reading() as db:
-        file = find_file(db, here.commit.tree, path)
+def _get_file(call: Call, revision: RepoRevision, path: str) -> File:
+    with call.hub.database.begin_read() as db:
+        file = find_file(db, revision.commit.tree, path)
     if file is None:
-        raise entry_not_found(f"There is no file {path!r} at {here.name!r}", here.commit.oid)
+        problem = f"There is no file {path!r} at {revision.name!r}"
+        raise make_missing_entry_error(problem, revision.commit.oid)
     return file
 
 
-def _lines(stored: Path) -> list[str] | None:
-    """Return the first lines of a stored file; None for other content than UTF-8 text."""
+def _read_lines(stored: Path) -> list[str] | None:
+    """Return the lines in the first ``_TEXT`` bytes of a file; None unless these are UTF-8 text."""
     with stored.open("rb") as content:
         start = content.read(_TEXT)
     try:
@@ -262,7 +370,11 @@ def _lines(stored: Path) -> list[str] | None:
     return None if "\0" in text else text.replace("\r\n", "\n").removesuffix("\n").split("\n")
 
 
-def report(call: Call) -> Response:
-    """The report of a repo as HTML in a sandbox: it runs no script, fetches nothing and shares no origin."""
-    stored = call.hub.blobs.path(_file(call, place(call), REPORT).sha256)
-    return FileResponse(stored, media_type="text/html; charset=utf-8", headers=rendering.REPORT_HEADERS)
+def show_report(call: Call) -> Response:
+    """Show the report of a repo in a sandbox: no script, no other address, no shared origin."""
+    file = _get_file(call, find_repo_revision(call), REPORT)
+    return FileResponse(
+        call.hub.blobs.get_path(file.sha256),
+        media_type="text/html; charset=utf-8",
+        headers=rendering.REPORT_HEADERS,
+    )

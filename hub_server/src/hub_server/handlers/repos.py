@@ -1,4 +1,4 @@
-"""Handlers for accounts and repos: whoami, create, delete, settings, info, listing, card validation."""
+"""Handlers for accounts, repos and cards: create, delete, settings, info, listing, validation."""
 
 import sqlite3
 from typing import Literal
@@ -6,24 +6,27 @@ from typing import Literal
 from pydantic import BaseModel
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from hub_server.handlers.call import Call, Hub
+from hub_server.handlers.call import Call, Hub, take_page
 from hub_server.pages import cards
 from hub_server.storage.commits import put_file, stage_regular, write_commit
-from hub_server.storage.errors import HubError, not_served, repo_not_found
+from hub_server.storage.errors import HubError, make_missing_repo_error, make_not_served_error
 from hub_server.storage.repos import (
     KINDS,
     Commit,
     Repo,
     create_repo,
     find_repo,
+    format_timestamp,
     list_repos,
-    resolve,
-    timestamp,
+    resolve_revision,
 )
-from hub_server.storage.rules import RepoName, default_gitattributes
+from hub_server.storage.rules import RepoName, make_gitattributes
 from hub_server.storage.trees import TreeEdit, find_file, walk
 
-_LIST_PAGE, _LIST_MOST = 100, 1000
+_LIST_PAGE = 100  # repos of a page, unless the client asks for another number
+_LIST_MOST = 1000  # repos of a page
+_MAX_SIBLINGS_BYTES = 32 << 20
+_SIBLING_BYTES = 256  # of a file's JSON besides its path
 _NO_FILTERS = {"apps", "gated", "inference", "inference_provider", "num_parameters"}
 Kind = Literal["model", "dataset"]
 
@@ -44,140 +47,188 @@ class _Settings(BaseModel):
     gated: Literal[False] | None = None
 
 
-def whoami(call: Call) -> dict:
-    """The token's user, role and organisations."""
+def describe_user(call: Call) -> dict:
+    """Return the token's user, role and organisations."""
     name, role, orgs = call.user
     return {
-        **{"type": "user", "id": name, "name": name, "fullname": name, "email": f"{name}@localhost", "isPro": False},
-        "orgs": [{"type": "org", "name": org, "fullname": org, "roleInOrg": "write"} for org in orgs],
-        "auth": {"type": "access_token", "accessToken": {"displayName": f"{name}-{role}", "role": role}},
+        "type": "user",
+        "id": name,
+        "name": name,
+        "fullname": name,
+        "email": f"{name}@localhost",
+        "isPro": False,
+        "orgs": [
+            {"type": "org", "name": org, "fullname": org, "roleInOrg": "write"} for org in orgs
+        ],
+        "auth": {
+            "type": "access_token",
+            "accessToken": {"displayName": f"{name}-{role}", "role": role},
+        },
     }
 
 
 def create(call: Call) -> dict:
     """Create a repo with an initial commit of ``.gitattributes``."""
-    asked, user = call.read(NamedRepo), call.user
-    kind, namespace = asked.type or "model", asked.organization or user.name
+    request = call.parse_body(NamedRepo)
+    user = call.user
+    kind = request.type or "model"
+    namespace = request.organization or user.name
     user.require_write(namespace)
-    with call.hub.blobs.staging() as staging:
-        file = stage_regular(default_gitattributes(kind), ".gitattributes", staging)
-    with call.hub.database.writing() as db:
-        existing = find_repo(db, kind, namespace, asked.name)
+    with call.hub.blobs.open_staging() as staging:
+        file = stage_regular(make_gitattributes(kind), ".gitattributes", staging)
+    with call.hub.database.begin_write() as db:
+        existing = find_repo(db, kind, namespace, request.name)
         if existing:
             url = f"{call.endpoint}/{existing.url_path}"
-            raise HubError(409, f"You already created this {kind} repo: {existing.full_name}", url=url)
-        private = asked.visibility == "private" or bool(asked.private)
-        repo = create_repo(db, kind, namespace, asked.name, private=private)
+            raise HubError(
+                409, f"You already created this {kind} repo: {existing.full_name}", url=url
+            )
+        private = request.visibility == "private" or bool(request.private)
+        repo = create_repo(db, kind, namespace, request.name, private=private)
         edit = TreeEdit(db, None)
         put_file(db, edit, ".gitattributes", file)
-        write_commit(db, repo, "refs/heads/main", edit.save(), None, user.name, "initial commit", "")
+        write_commit(
+            db, repo, "refs/heads/main", edit.save(), None, user.name, "initial commit", ""
+        )
     return {"url": f"{call.endpoint}/{repo.url_path}", "name": repo.full_name, "id": str(repo.id)}
 
 
 def delete(call: Call) -> dict:
     """Delete a repo with its refs and commits; contents stay on the disk, out of reach."""
-    asked, user = call.read(NamedRepo), call.user
-    namespace = asked.organization or user.name
+    request = call.parse_body(NamedRepo)
+    user = call.user
+    namespace = request.organization or user.name
     user.require_write(namespace)
-    with call.hub.database.writing() as db:
-        repo = find_repo(db, asked.type or "model", namespace, asked.name)
+    with call.hub.database.begin_write() as db:
+        repo = find_repo(db, request.type or "model", namespace, request.name)
         if repo is None:
-            raise repo_not_found(anonymous=False)
+            raise make_missing_repo_error(anonymous=False)
         db.execute("DELETE FROM repos WHERE id = ?", (repo.id,))
     return {}
 
 
-def settings(call: Call) -> dict:
+def update_settings(call: Call) -> dict:
     """Change the visibility of a repo."""
-    repo, asked = call.repo(write=True), call.read(_Settings)
-    private = asked.private if asked.visibility is None else asked.visibility == "private"
+    repo = call.get_repo(write=True)
+    request = call.parse_body(_Settings)
+    visibility = request.visibility
+    private = request.private if visibility is None else visibility == "private"
     if private is not None:
-        with call.hub.database.writing() as db:
+        with call.hub.database.begin_write() as db:
             db.execute("UPDATE repos SET private = ? WHERE id = ?", (private, repo.id))
     return {}
 
 
-def info(call: Call) -> dict:
-    """Repo info at a revision, as model_info and dataset_info read it."""
-    repo, expand = call.repo(), call.options("expand")
-    with call.hub.database.reading() as db:
-        commit = resolve(db, repo.id, call.args.get("revision") or "main")
-        known = _describe(call.hub, db, repo, commit)
+def show_info(call: Call) -> dict:
+    """Return repo info at a revision, as model_info and dataset_info read it."""
+    repo = call.get_repo()
+    expand = call.get_options("expand")
+    with call.hub.database.begin_read() as db:
+        commit = resolve_revision(db, repo.id, call.args.get("revision") or "main")
+        info = _describe_repo(call.hub, db, repo, commit)
         if not expand or "siblings" in expand:
-            known["siblings"] = _siblings(db, commit, blobs=call.flag("blobs"))
-    return _expanded(call, [known])[0]
+            siblings = _list_files(db, commit, blobs=call.has_flag("blobs"))
+            # Clients list the tree, which has pages, when an info has no siblings.
+            if siblings is not None:
+                info["siblings"] = siblings
+    return _select_properties(call, info)
 
 
-def _describe(hub: Hub, db: sqlite3.Connection, repo: Repo, commit: Commit) -> dict:
-    """Repo info without the listing of its files."""
+def _describe_repo(hub: Hub, db: sqlite3.Connection, repo: Repo, commit: Commit) -> dict:
+    """Return repo info without the listing of its files."""
     readme = find_file(db, commit.tree, "README.md")
-    card = cards.stored_metadata(hub.blobs.path(readme.sha256)) if readme else {}
-    known: dict = {
+    card = cards.read_stored_metadata(hub.blobs.get_path(readme.sha256)) if readme else {}
+    info: dict = {
         "_id": str(repo.id),
         "id": repo.full_name,
         "author": repo.namespace,
         "sha": commit.oid,
-        "lastModified": timestamp(commit.date),
-        "createdAt": timestamp(repo.created),
+        "lastModified": format_timestamp(commit.date),
+        "createdAt": format_timestamp(repo.created),
         "private": repo.private,
         "gated": False,
         "disabled": False,
         "downloads": 0,
         "likes": 0,
-        "tags": cards.tags(repo.kind, card),
+        "tags": cards.list_tags(repo.kind, card),
     }
     if card:
-        known["cardData"] = card
+        info["cardData"] = card
     if repo.kind == "model":
-        known |= {"modelId": repo.full_name, "config": {}}
-        known |= {key: card[key] for key in ("library_name", "pipeline_tag") if isinstance(card.get(key), str)}
-    return known
+        info |= {"modelId": repo.full_name, "config": {}}
+        for key in ("library_name", "pipeline_tag"):
+            if isinstance(card.get(key), str):
+                info[key] = card[key]
+    return info
 
 
-def _siblings(db: sqlite3.Connection, commit: Commit, *, blobs: bool) -> list[dict]:
+def _list_files(db: sqlite3.Connection, commit: Commit, *, blobs: bool) -> list[dict] | None:
+    """Return the files of a commit as ``siblings``; None beyond ``_MAX_SIBLINGS_BYTES``.
+
+    blobs: whether to add the sizes, git ids and LFS facts.
+    """
     siblings = []
+    siblings_bytes = 0
     for path, oid, file in walk(db, commit.tree):
         if file:
             sibling: dict = {"rfilename": path}
             if blobs:
                 sibling |= {"size": file.size, "blobId": oid}
                 sibling |= {"lfs": {"sha256": file.sha256, **file.lfs_facts}} if file.lfs else {}
+            siblings_bytes += len(path.encode()) + _SIBLING_BYTES
+            if siblings_bytes > _MAX_SIBLINGS_BYTES:
+                return None
             siblings.append(sibling)
     return siblings
 
 
-def listing(call: Call) -> Response:
-    """The repos of a kind that the actor may see, filtered; newest change first, or as ``sort`` says."""
+def list_matching_repos(call: Call) -> Response:
+    """Return the visible repos of a kind, filtered; newest change first, or as ``sort`` says."""
     unknown = _NO_FILTERS & set(call.query)
     if unknown:
         raise HubError(400, f"This local Hub cannot filter repos by {' or '.join(sorted(unknown))}")
-    author, words = call.query.get("author", "").lower(), [word.lower() for word in call.query.getlist("search")]
-    with call.hub.database.reading() as db:
-        found = [
-            _describe(call.hub, db, repo, resolve(db, repo.id, "main"))
-            for repo in list_repos(db, KINDS.get(call.args["kind"], ""), call.actor)
-            if author in ("", repo.namespace.lower()) and all(word in repo.full_name.lower() for word in words)
-        ]
-    wanted = {*call.query.getlist("filter"), *call.query.getlist("pipeline_tag")}
-    found = [repo for repo in found if wanted <= set(repo["tags"])]
-    # Of the other orders the Hub has, all repos here are equal: none is downloaded, liked or trending.
-    key = "createdAt" if call.query.get("sort") == "createdAt" else "lastModified"
-    found.sort(key=lambda repo: repo[key], reverse=True)
-    size, start = call.number("limit", _LIST_PAGE, _LIST_MOST), call.number("cursor")
-    headers = call.next_link(cursor=start + size) if start + size < len(found) else {}
-    return JSONResponse(_expanded(call, found[start : start + size]), headers=headers)
+
+    # Filter by owner and name, then by tags.
+    author = call.query.get("author", "").lower()
+    search_words = [word.lower() for word in call.query.getlist("search")]
+    tags = {*call.query.getlist("filter"), *call.query.getlist("pipeline_tag")}
+    matches: list[tuple[Repo, Commit]] = []
+    with call.hub.database.begin_read() as db:
+        for repo in list_repos(db, KINDS.get(call.args["kind"], ""), call.actor):
+            has_words = all(word in repo.full_name.lower() for word in search_words)
+            if has_words and author in ("", repo.namespace.lower()):
+                commit = resolve_revision(db, repo.id, "main")
+                if not tags or tags <= set(_describe_repo(call.hub, db, repo, commit)["tags"]):
+                    matches.append((repo, commit))
+
+        # In the Hub's other orders (downloads, likes, trends) all these repos are equal.
+        if call.query.get("sort") == "createdAt":
+            matches.sort(key=lambda match: match[0].created, reverse=True)
+        else:
+            matches.sort(key=lambda match: match[1].date, reverse=True)
+
+        # Describe the repos of the page alone: each card may have a megabyte.
+        start = call.parse_number("cursor")
+        infos = (_describe_repo(call.hub, db, *match) for match in matches[start:])
+        items = (_select_properties(call, info) for info in infos)
+        page = take_page(items, call.parse_number("limit", _LIST_PAGE, _LIST_MOST))
+    end = start + len(page)
+    headers = call.make_next_link(cursor=end) if end < len(matches) else {}
+    return JSONResponse(page, headers=headers)
 
 
-def _expanded(call: Call, repos: list[dict]) -> list[dict]:
-    """Repo infos with the properties that ``expand`` names, else all."""
-    expand = call.options("expand")
-    return [{key: repo[key] for key in repo if not expand or key in ("_id", "id", *expand)} for repo in repos]
+def _select_properties(call: Call, info: dict) -> dict:
+    """Return a repo's info with the properties that ``expand`` names, else all."""
+    expand = call.get_options("expand")
+    if not expand:
+        return info
+    return {key: value for key, value in info.items() if key in ("_id", "id", *expand)}
 
 
-def not_found(call: Call) -> Response:
+def refuse_unknown_path(call: Call) -> Response:
     """404 for an unknown path below a repo, with the repo's own error when that is missing."""
-    call.repo()
-    raise not_served()
+    call.get_repo()
+    raise make_not_served_error()
 
 
 class _Card(BaseModel):
@@ -186,10 +237,14 @@ class _Card(BaseModel):
 
 def validate_yaml(call: Call) -> Response:
     """Validate a card's front matter; plain text for those who accept that."""
-    errors, warnings = cards.problems(call.read(_Card).content)
+    errors, warnings = cards.find_problems(call.parse_body(_Card).content)
     status = 400 if errors else 200
     if call.headers.get("accept") == "text/plain":
-        lines = [f"- Error: {text}" for text in errors] + [f"- Warning: {text}" for text in warnings]
+        lines = [f"- Error: {text}" for text in errors]
+        lines += [f"- Warning: {text}" for text in warnings]
         return PlainTextResponse("\n".join(lines), status)
-    messages = {"errors": [{"message": text} for text in errors], "warnings": [{"message": text} for text in warnings]}
+    messages = {
+        "errors": [{"message": text} for text in errors],
+        "warnings": [{"message": text} for text in warnings],
+    }
     return JSONResponse(messages, status)

@@ -1,126 +1,162 @@
 """The route table: method and path of every call to its handler.
 
-Matched on the raw path, before percent-decoding: ``refs%2Fpr%2F1`` is one segment, ``a%2Fb/c`` in a tree listing is not
-ambiguous.
+Matched on the raw path, before percent-decoding: ``refs%2Fpr%2F1`` is one segment, ``a%2Fb/c`` in a
+tree listing is not ambiguous.
 """
 
 import re
 from collections.abc import Callable
+from typing import NamedTuple
 from urllib.parse import unquote
 
 from starlette.responses import Response
 
 from hub_server.handlers import files, history, lfs, pages, repos, xet
 from hub_server.handlers.call import Call
-from hub_server.storage.errors import HubError, not_served, repo_not_found
+from hub_server.storage.errors import HubError, make_missing_repo_error, make_not_served_error
 
 Handler = Callable[[Call], Response | dict | list]
 JSON_LIMIT = 2 << 20
 
 
-def no_such_repo(call: Call) -> Response:
+def refuse_short_repo_id(call: Call) -> Response:
     """404 for repo ids without a namespace: none exists here."""
-    raise repo_not_found(anonymous=call.actor is None)
+    raise make_missing_repo_error(anonymous=call.actor is None)
 
 
-def no_such_service(call: Call) -> Response:
+def refuse_unserved_path(call: Call) -> Response:
     """404 for services of the Hub that are not served here."""
-    raise not_served()
+    raise make_not_served_error()
+
+
+class Route(NamedTuple):
+    """One call: its method, the pattern of its raw path, its name in fault plans, its handler."""
+
+    method: str
+    pattern: re.Pattern[str]
+    name: str
+    handler: Handler
 
 
 _PATTERNS = {
     "{api}": r"/api/(?P<kind>models|datasets|spaces|kernels)/(?P<namespace>[^/]+)/(?P<name>[^/]+)",
     "{web}": r"/(?:(?P<kind>datasets|spaces|kernels)/)?(?P<namespace>[^/]+)/(?P<name>[^/]+?)",
-    "{owner}": r"/(?!(?:api|models|datasets|spaces|kernels|buckets|papers|uploads|lfs-upload|xet|-)(?:/|$))"
-    r"(?P<namespace>[^/]+)",
-    "{page}": r"/(?:(?P<kind>datasets)/)?(?!api/|lfs-upload/|xet/|papers/)(?P<namespace>[^/]+)/(?P<name>[^/]+)",
+    "{owner}": r"/(?!(?:api|models|datasets|spaces|kernels|buckets|papers|uploads|lfs-upload|xet|-)"
+    r"(?:/|$))(?P<namespace>[^/]+)",
+    "{page}": r"/(?:(?P<kind>datasets)/)?(?!api/|lfs-upload/|xet/|papers/)"
+    r"(?P<namespace>[^/]+)/(?P<name>[^/]+)",
     "{rev}": r"(?P<revision>[^/]+)",
     "{ref}": r"(?P<ref>[^/]+)",
     "{xet}": r"/xet/(?P<space>[0-9a-f]{32})",
     "{upload}": r"/lfs-upload/(?P<repo>\d+)/(?P<oid>[0-9a-f]{64})/(?P<size>\d+)/(?P<part_bytes>\d+)"
     r"/(?P<upload>[0-9a-f]{32})",
 }
-_TABLE: list[tuple[str, str, Handler]] = [
-    ("GET", r"/", pages.front),
-    ("GET", r"/api/whoami-v2", repos.whoami),
-    ("POST", r"/api/repos/create", repos.create),
-    ("DELETE", r"/api/repos/delete", repos.delete),
-    ("POST", r"/api/validate-yaml", repos.validate_yaml),
-    ("GET", r"/api/(?P<kind>models|datasets|spaces|kernels)", repos.listing),
-    ("GET", r"{api}", repos.info),
-    ("GET", r"{api}/revision/{rev}", repos.info),
-    ("PUT", r"{api}/settings", repos.settings),
-    ("GET", r"{api}/tree/{rev}(?:/(?P<path>.+))?", files.tree),
-    ("POST", r"{api}/paths-info/{rev}", files.paths_info),
-    ("POST", r"{api}/preupload/{rev}", files.preupload),
-    ("POST", r"{api}/commit/{rev}", history.commit),
-    ("GET", r"{api}/commits/{rev}", history.commits),
-    ("GET", r"{api}/refs", history.refs),
-    ("POST", r"{api}/branch/{ref}", history.create_branch),
-    ("DELETE", r"{api}/branch/{ref}", history.delete_branch),
-    ("POST", r"{api}/tag/{ref}", history.create_tag),
-    ("DELETE", r"{api}/tag/{ref}", history.delete_tag),
-    ("GET", r"{api}/xet-write-token/{rev}", xet.write_token),
-    ("POST", r"{xet}/v1/xorbs/default/(?P<hash>[0-9a-f]{64})", xet.put_xorb),
-    ("POST", r"{xet}/v1/shards", xet.put_shard),
-    ("POST", r"{web}\.git/info/lfs/objects/batch", lfs.batch),
-    ("PUT", r"{upload}/(?P<number>\d+)", lfs.put),
-    ("POST", r"{upload}", lfs.complete),
-    ("GET", r"{web}/resolve/{rev}/(?P<path>.+)", files.download),
-    ("GET", r"{owner}", pages.owner),
-    ("GET", r"{page}(?:/commit/{rev})?", pages.repo),
-    ("GET", r"{page}/tree/{rev}(?:/(?P<path>.+))?", pages.tree),
-    ("GET", r"{page}/blob/{rev}/(?P<path>.+)", pages.blob),
-    ("GET", r"{page}/report/{rev}", pages.report),
-    ("*", r"{api}(?:/.*)?", repos.not_found),
-    ("*", r"/api/(?:models|datasets)/[^/]+(?:/(?:revision|tree|refs|commits)/.+)?", no_such_repo),
-    ("GET", r"/(?:(?:datasets|spaces|kernels)/)?[^/]+/resolve/.+", no_such_repo),
-    ("*", r"/(?:api|papers|uploads|buckets)(?:/.+)?", no_such_service),
-]
 
 
-# Called before the body is fetched: its limit in bytes, or a refusal.
-_BODY_LIMITS: dict[Handler, Callable[[Call], int]] = {
-    history.commit: history.body_limit_of_commit,
-    lfs.put: lfs.body_limit_of_upload,
-    xet.put_shard: xet.body_limit,
-    xet.put_xorb: xet.body_limit,
-}
-
-
-# Answers that read untrusted text and may take a second or more: few of a kind at a time.
-SLOW: tuple[Handler, ...] = (pages.repo, pages.blob, repos.validate_yaml)
-
-
-def body_limit(handler: Handler, call: Call) -> int:
-    """Body limit of a call in bytes; raises HubError when its handler would refuse any body."""
-    return _BODY_LIMITS.get(handler, lambda _: JSON_LIMIT)(call)
-
-
-def _expand(pattern: str) -> re.Pattern[str]:
+def _compile_pattern(pattern: str) -> re.Pattern[str]:
     for name, regex in _PATTERNS.items():
         pattern = pattern.replace(name, regex)
     return re.compile(pattern)
 
 
-_ROUTES = [(method, _expand(pattern), handler) for method, pattern, handler in _TABLE]
+# Fault plans and logs use the names, so they stay when a handler is renamed.
+_TABLE: list[tuple[str, str, str, Handler]] = [
+    ("GET", r"/", "pages.front", pages.show_front),
+    ("GET", r"/api/whoami-v2", "repos.whoami", repos.describe_user),
+    ("POST", r"/api/repos/create", "repos.create", repos.create),
+    ("DELETE", r"/api/repos/delete", "repos.delete", repos.delete),
+    ("POST", r"/api/validate-yaml", "repos.validate_yaml", repos.validate_yaml),
+    (
+        "GET",
+        r"/api/(?P<kind>models|datasets|spaces|kernels)",
+        "repos.listing",
+        repos.list_matching_repos,
+    ),
+    ("GET", r"{api}", "repos.info", repos.show_info),
+    ("GET", r"{api}/revision/{rev}", "repos.info", repos.show_info),
+    ("PUT", r"{api}/settings", "repos.settings", repos.update_settings),
+    ("GET", r"{api}/tree/{rev}(?:/(?P<path>.+))?", "files.tree", files.list_folder),
+    ("POST", r"{api}/paths-info/{rev}", "files.paths_info", files.describe_paths),
+    ("POST", r"{api}/preupload/{rev}", "files.preupload", files.plan_upload),
+    ("POST", r"{api}/commit/{rev}", "history.commit", history.create_commit),
+    ("GET", r"{api}/commits/{rev}", "history.commits", history.list_commits),
+    ("GET", r"{api}/refs", "history.refs", history.list_branches_and_tags),
+    ("POST", r"{api}/branch/{ref}", "history.create_branch", history.create_branch),
+    ("DELETE", r"{api}/branch/{ref}", "history.delete_branch", history.delete_branch),
+    ("POST", r"{api}/tag/{ref}", "history.create_tag", history.create_tag),
+    ("DELETE", r"{api}/tag/{ref}", "history.delete_tag", history.delete_tag),
+    ("GET", r"{api}/xet-write-token/{rev}", "xet.write_token", xet.create_write_token),
+    ("POST", r"{xet}/v1/xorbs/default/(?P<hash>[0-9a-f]{64})", "xet.put_xorb", xet.store_xorb),
+    ("POST", r"{xet}/v1/shards", "xet.put_shard", xet.store_shard),
+    ("POST", r"{web}\.git/info/lfs/objects/batch", "lfs.batch", lfs.plan_transfers),
+    ("PUT", r"{upload}/(?P<number>\d+)", "lfs.put", lfs.store_upload),
+    ("POST", r"{upload}", "lfs.complete", lfs.finish_upload),
+    ("GET", r"{web}/resolve/{rev}/(?P<path>.+)", "files.download", files.download),
+    ("GET", r"{owner}", "pages.owner", pages.show_owner),
+    ("GET", r"{page}(?:/commit/{rev})?", "pages.repo", pages.show_repo),
+    ("GET", r"{page}/tree/{rev}(?:/(?P<path>.+))?", "pages.tree", pages.show_folder),
+    ("GET", r"{page}/blob/{rev}/(?P<path>.+)", "pages.blob", pages.show_file),
+    ("GET", r"{page}/report/{rev}", "pages.report", pages.show_report),
+    ("*", r"{api}(?:/.*)?", "repos.not_found", repos.refuse_unknown_path),
+    (
+        "*",
+        r"/api/(?:models|datasets)/[^/]+(?:/(?:revision|tree|refs|commits)/.+)?",
+        "routes.no_such_repo",
+        refuse_short_repo_id,
+    ),
+    (
+        "GET",
+        r"/(?:(?:datasets|spaces|kernels)/)?[^/]+/resolve/.+",
+        "routes.no_such_repo",
+        refuse_short_repo_id,
+    ),
+    (
+        "*",
+        r"/(?:api|papers|uploads|buckets)(?:/.+)?",
+        "routes.no_such_service",
+        refuse_unserved_path,
+    ),
+]
+_ROUTES = [
+    Route(method, _compile_pattern(pattern), name, handler)
+    for method, pattern, name, handler in _TABLE
+]
+REQUESTS = tuple(dict.fromkeys(route.name for route in _ROUTES))
+
+# Called before the body is fetched: its limit in bytes, or a refusal.
+_BODY_LIMITS: dict[Handler, Callable[[Call], int]] = {
+    history.create_commit: history.get_commit_body_limit,
+    lfs.store_upload: lfs.get_upload_body_limit,
+    xet.store_shard: xet.get_body_limit,
+    xet.store_xorb: xet.get_body_limit,
+}
+
+# Handlers that may take a second or more, or much memory, over a client's content: few run at once.
+SLOW: tuple[Handler, ...] = (
+    pages.show_repo,
+    pages.show_file,
+    repos.validate_yaml,
+    xet.store_shard,
+)
 
 
-def name_of(handler: Handler) -> str:
-    """Module and name of a handler, e.g. "history.commit"."""
-    return f"{handler.__module__.rpartition('.')[2]}.{handler.__name__}"
+def get_body_limit(handler: Handler, call: Call) -> int:
+    """Return a call's body limit in bytes. Raises HubError when its handler refuses any body."""
+    return _BODY_LIMITS[handler](call) if handler in _BODY_LIMITS else JSON_LIMIT
 
 
-REQUESTS = tuple(dict.fromkeys(name_of(handler) for _, _, handler in _ROUTES))
+def match_route(method: str, raw_path: str) -> tuple[Route, dict[str, str]]:
+    """Return the route of a request and the decoded parts of its path.
 
-
-def match(method: str, raw_path: str) -> tuple[Handler, dict[str, str]]:
-    """The handler of a request and the decoded parts of its path; 404 without a code for all that is not served."""
-    for allowed, pattern, handler in _ROUTES:
-        fits = allowed in ("*", "GET" if method == "HEAD" else method)
-        found = pattern.fullmatch(raw_path) if fits else None
-        if found:
-            args = {key: unquote(value, errors="strict") for key, value in found.groupdict().items() if value}
-            args.setdefault("kind", "models")  # only models lie at the root of the endpoint
-            return handler, args
+    Raises HubError: 404 without a code for every path that is not served.
+    """
+    method = "GET" if method == "HEAD" else method
+    for route in _ROUTES:
+        match = route.pattern.fullmatch(raw_path)
+        if match is None or route.method not in ("*", method):
+            continue
+        groups = {key: value for key, value in match.groupdict().items() if value}
+        args = {key: unquote(value, errors="strict") for key, value in groups.items()}
+        args.setdefault("kind", "models")  # only models lie at the root of the endpoint
+        return route, args
     raise HubError(404, "Sorry, we can't find the page you are looking for.")

@@ -1,9 +1,10 @@
-"""Xet uploads: shards and xorbs that ``hf_xet`` sends become plain files at once. Downloads are plain HTTP.
+"""Xet uploads: the shards and xorbs that ``hf_xet`` sends become plain files at once.
 
-A client cuts files into chunks, packs new chunks into *xorbs*, and sends a *shard* that says which chunks of which
-xorbs make up which file, with the file's sha256 (https://huggingface.co/docs/xet). Here each repo is a Xet server of
-its own (a random space in its address), so a client can only refer to xorbs of this very repo, and its cache of a
-deleted repo or Hub never meets another.
+A client cuts files into chunks, packs new chunks into *xorbs*, and sends a *shard*: the sha256 of
+each file, and the xorbs and chunks that make up the file (https://huggingface.co/docs/xet).
+Downloads are plain HTTP. Each repo has a Xet address of its own, with a random part. A client
+therefore refers only to xorbs of the same repo, and its cache of a deleted repo is never used for
+another repo.
 """
 
 import secrets
@@ -16,15 +17,22 @@ from typing import NamedTuple
 from starlette.responses import JSONResponse, Response
 
 from hub_server.handlers.call import Call
-from hub_server.handlers.lfs import is_owned, record_uploads
+from hub_server.handlers.lfs import is_owned, register_uploads
 from hub_server.storage.blobs import Blob
 from hub_server.storage.errors import HubError
 
-MAX_CHUNK, TOKEN_SECONDS = 128 << 10, 3600
-MAX_BODY = 65 << 20  # clients fill 64 MiB with chunks; their headers and the footer come on top
-_RECORD = 48  # every record of a shard has this many bytes
-_SHARD_TAG, _SHARD_VERSION = b"HFRepoMetaData\0", 2
-_HAS_VERIFICATION, _HAS_METADATA = 1 << 31, 1 << 30
+MAX_CHUNK_BYTES = 128 << 10  # of a chunk, unpacked
+MAX_XORB_BYTES = 64 << 20  # of all chunks of a xorb, unpacked; clients' own limit
+MAX_XORB_CHUNKS = 8192  # clients' own limit
+MAX_FILE_BYTES = 50_000_000_000  # of one file; huggingface.co advises the same limit
+MAX_SHARD_BYTES = 200_000_000_000  # of all files that one shard describes
+TOKEN_SECONDS = 3600
+MAX_BODY = 65 << 20  # bytes of a request: a full xorb, its chunks' headers and its footer
+_RECORD = 48  # bytes of every record of a shard
+_SHARD_TAG = b"HFRepoMetaData\0"
+_SHARD_VERSION = 2
+_HAS_VERIFICATION = 1 << 31
+_HAS_METADATA = 1 << 30
 _END = b"\xff" * 32
 
 
@@ -52,120 +60,185 @@ class Chunk(NamedTuple):
     size: int
 
 
-def write_token(call: Call) -> Response:
-    """The address of the repo's Xet server, created on first use, and a token for it."""
-    repo = call.repo(write=True)
-    with call.hub.database.writing() as db:
-        db.execute("INSERT OR IGNORE INTO xet_spaces VALUES (?, ?)", (repo.id, secrets.token_hex(16)))
-        space = db.execute("SELECT space FROM xet_spaces WHERE repo = ?", (repo.id,)).fetchone()["space"]
+def create_write_token(call: Call) -> Response:
+    """Return the address of the repo's Xet server, created on first use, and a token for it."""
+    repo = call.get_repo(write=True)
+    with call.hub.database.begin_write() as db:
+        insert = "INSERT OR IGNORE INTO xet_spaces VALUES (?, ?)"
+        db.execute(insert, (repo.id, secrets.token_hex(16)))
+        row = db.execute("SELECT space FROM xet_spaces WHERE repo = ?", (repo.id,)).fetchone()
+    space = row["space"]
     expires = int(time.time()) + TOKEN_SECONDS
-    token, url = call.hub.signer.sign("XET", space, expires), f"{call.endpoint}/xet/{space}"
-    headers = {"X-Xet-Access-Token": token, "X-Xet-Cas-Url": url, "X-Xet-Token-Expiration": str(expires)}
+    token = call.hub.signer.sign("XET", space, expires)
+    url = f"{call.endpoint}/xet/{space}"
+    headers = {
+        "X-Xet-Access-Token": token,
+        "X-Xet-Cas-Url": url,
+        "X-Xet-Token-Expiration": str(expires),
+    }
     return JSONResponse({"accessToken": token, "casUrl": url, "exp": expires}, headers=headers)
 
 
-def authorised(call: Call) -> int:
-    """The repo that the token and the address are for; 401 makes a client ask for a new token."""
+def require_repo(call: Call) -> int:
+    """Return the id of the repo that a Xet address belongs to.
+
+    Raises HubError 401 for a token that does not fit or has expired, after which a client asks for
+    a new token; 404 when the repo was deleted.
+    """
     scheme, _, token = call.headers.get("authorization", "").partition(" ")
     space = call.args["space"]
-    if scheme.lower() != "bearer" or not call.hub.signer.accepts(token, "XET", space):
-        raise HubError(401, "This Xet token does not fit this address")
-    with call.hub.database.reading() as db:
+    if scheme.lower() != "bearer" or not call.hub.signer.verify(token, "XET", space):
+        raise HubError(401, "This Xet token does not fit this address, or has expired")
+    with call.hub.database.begin_read() as db:
         row = db.execute("SELECT repo FROM xet_spaces WHERE space = ?", (space,)).fetchone()
     if row is None:
         raise HubError(404, "The repo of this Xet address is gone: upload again")
     return row["repo"]
 
 
-def body_limit(call: Call) -> int:
-    """Body limit of a xorb or a shard."""
-    authorised(call)
+def get_body_limit(call: Call) -> int:
+    """Return the limit in bytes of a xorb's or a shard's body. Raises HubError 401 or 404."""
+    require_repo(call)
     return MAX_BODY
 
 
-def put_xorb(call: Call) -> dict:
-    """Store a xorb unread: a shard's files are checked by sha256, so nothing depends on a xorb's own name."""
-    repo = authorised(call)
-    with call.hub.blobs.staging() as staging:
+def store_xorb(call: Call) -> dict:
+    """Store a xorb without reading it.
+
+    Nothing depends on the hash in the address, because every file of a shard is checked by sha256.
+    """
+    repo = require_repo(call)
+    with call.hub.blobs.open_staging() as staging:
         blob = staging.take(call.content)
-    with call.hub.database.writing() as db:
+    with call.hub.database.begin_write() as db:
         query = "REPLACE INTO xorbs SELECT id, ?, ? FROM repos WHERE id = ?"
         db.execute(query, (call.args["hash"], blob.sha256, repo))
     return {"was_inserted": True}
 
 
-def put_shard(call: Call) -> dict:
-    """Reconstruct the files of a shard from its xorbs and record them as uploaded to the repo."""
-    repo = authorised(call)
-    described = read_shard(call.body())
-    with call.hub.database.reading() as db:
-        missing = [file for file in described if not is_owned(db, repo, *file.blob)]
+def store_shard(call: Call) -> dict:
+    """Build the files that a shard describes from the repo's xorbs, and record their upload.
+
+    Raises HubError: 400 for a malformed shard or xorb, and for a file of another sha256; 413 and
+    507 for files that are too large.
+    """
+    repo = require_repo(call)
+    files = read_shard(call.read_body())
+    with call.hub.database.begin_read() as db:
+        missing = [file for file in files if not is_owned(db, repo, *file.blob)]
+        _require_room(call, missing)
         rows = db.execute("SELECT hash, sha256 FROM xorbs WHERE repo = ?", (repo,))
-        sent = {row["hash"]: row["sha256"] for row in rows}
+        blobs = {row["hash"]: row["sha256"] for row in rows}
 
-    @lru_cache(maxsize=1)  # up to 65 MiB; neighbouring terms are mostly of one xorb
-    def chunks(xorb: str) -> list[Chunk]:
-        if xorb not in sent:
-            raise HubError(400, f"The shard needs the xorb {xorb}, which was not uploaded to this repo")
-        return read_xorb(call.hub.blobs.path(sent[xorb]).read_bytes())
+    # Neighbouring terms mostly use one xorb; a second one would take another 65 MiB of memory.
+    @lru_cache(maxsize=1)
+    def read_chunks(xorb: str) -> list[Chunk]:
+        if xorb not in blobs:
+            raise HubError(
+                400, f"The shard needs the xorb {xorb}, which was not uploaded to this repo"
+            )
+        return read_xorb(call.hub.blobs.get_path(blobs[xorb]).read_bytes())
 
-    with call.hub.blobs.staging() as staging:
+    def iter_content(terms: list[Term]) -> Iterator[bytes]:
+        for term in terms:
+            yield from unpack(read_chunks(term.xorb), term)
+
+    with call.hub.blobs.open_staging() as staging:
         for file in missing:
-            content = (part for term in file.terms for part in unpack(chunks(term.xorb), term))
-            if staging.add(content) != file.blob:
+            if staging.add(iter_content(file.terms)) != file.blob:
                 raise HubError(400, f"The uploaded content is not {file.blob.sha256}")
-    record_uploads(call.hub, repo, {file.blob for file in missing})
+    register_uploads(call.hub, repo, {file.blob for file in missing})
     return {"result": 1}
 
 
+def _require_room(call: Call, files: list[ShardFile]) -> None:
+    """Raise HubError before files are unpacked that are too large: 413, or 507 for the disk."""
+    sizes = [file.blob.size for file in files]
+    if max(sizes, default=0) > MAX_FILE_BYTES:
+        raise HubError(413, f"A file can have at most {MAX_FILE_BYTES} bytes: split it")
+    if sum(sizes) > MAX_SHARD_BYTES:
+        raise HubError(
+            413, f"The files of one Xet shard can have at most {MAX_SHARD_BYTES} bytes in all"
+        )
+    call.hub.blobs.require_free_space(sum(sizes))
+
+
 def read_shard(content: bytes) -> list[ShardFile]:
-    """Parse a shard into the files that it describes; 400 when it is malformed."""
+    """Return the files that a shard describes. Raises HubError 400 for a malformed shard."""
     if not content.startswith(_SHARD_TAG) or content[32:40] != struct.pack("<Q", _SHARD_VERSION):
         raise HubError(400, f"This is not a Xet shard of version {_SHARD_VERSION}")
-    records = (content[at : at + _RECORD] for at in range(_RECORD, len(content), _RECORD))
+    records = (content[start : start + _RECORD] for start in range(_RECORD, len(content), _RECORD))
     files = []
     try:
+        # A file has a header, its terms, one verification record a term, and its sha256.
         while (header := next(records))[:32] != _END:
             flags, count = struct.unpack_from("<2I", header, 32)
-            terms = [_term(next(records)) for _ in range(count)]
-            for _ in range(count if flags & _HAS_VERIFICATION else 0):
-                next(records)
+            terms = [_parse_term(next(records)) for _ in range(count)]
+            if flags & _HAS_VERIFICATION:
+                for _ in range(count):
+                    next(records)
             if not flags & _HAS_METADATA:
                 raise HubError(400, "The shard has a file without its sha256")
-            files.append(ShardFile(Blob(_hex(next(records)), sum(term.size for term in terms)), terms))
+            sha256 = _format_hash(next(records))
+            size = sum(term.size for term in terms)
+            files.append(ShardFile(Blob(sha256, size), terms))
     except (StopIteration, struct.error) as error:
         raise HubError(400, "The Xet shard ends too early") from error
     return files
 
 
-def _term(record: bytes) -> Term:
+def _parse_term(record: bytes) -> Term:
     _flags, size, first, last = struct.unpack_from("<4I", record, 32)
-    return Term(_hex(record), size, first, last)
+    return Term(_format_hash(record), size, first, last)
 
 
-def _hex(record: bytes) -> str:
-    """The hash at the start of a record: four little-endian words, as clients spell it in addresses."""
+def _format_hash(record: bytes) -> str:
+    """Return the hash in a record as clients write it in addresses.
+
+    A record holds four little-endian words of 64 bits, which the address has in hexadecimal.
+    """
     return "".join(f"{word:016x}" for word in struct.unpack_from("<4Q", record))
 
 
 def read_xorb(content: bytes) -> list[Chunk]:
-    """Parse a xorb into its chunks; 400 when it is malformed. A footer after them is not needed and not read."""
-    found, at = [], 0
-    while content[at : at + 1] == b"\0":  # version 0 of a chunk's header; the footer starts with a letter
-        header = content[at : at + 8].ljust(8, b"\xff")
-        packed, size = int.from_bytes(header[1:4], "little"), int.from_bytes(header[5:8], "little")
-        at += 8 + packed
-        if at > len(content) or header[4] > 2 or size > MAX_CHUNK:
-            raise HubError(400, "The xorb has a chunk that is cut off, too large or compressed in an unknown way")
-        found.append(Chunk(memoryview(content)[at - packed : at], header[4], size))
-    return found
+    """Parse a xorb into its chunks, still compressed. The footer is not read.
+
+    Raises HubError 400 for a malformed xorb, and for one beyond ``MAX_XORB_BYTES`` unpacked or
+    ``MAX_XORB_CHUNKS``.
+    """
+    chunks: list[Chunk] = []
+    unpacked_bytes = 0
+    position = 0
+    # version 0 of a chunk's header; the footer starts with a letter
+    while content[position : position + 1] == b"\0":
+        header = content[position : position + 8].ljust(8, b"\xff")
+        packed_size = int.from_bytes(header[1:4], "little")
+        scheme = header[4]
+        size = int.from_bytes(header[5:8], "little")
+        position += 8 + packed_size
+        if position > len(content) or scheme > 2 or size > MAX_CHUNK_BYTES:
+            raise HubError(
+                400,
+                "The xorb has a chunk that is cut off, too large or compressed in an unknown way",
+            )
+        unpacked_bytes += size
+        if unpacked_bytes > MAX_XORB_BYTES or len(chunks) == MAX_XORB_CHUNKS:
+            most = f"{MAX_XORB_CHUNKS} chunks of {MAX_XORB_BYTES} bytes in all, unpacked"
+            raise HubError(400, f"The xorb is too large: at most {most}")
+        packed = memoryview(content)[position - packed_size : position]
+        chunks.append(Chunk(packed, scheme, size))
+    return chunks
 
 
 def unpack(chunks: list[Chunk], term: Term) -> Iterator[bytes]:
-    """Decompress a term's chunks; 400 when they are malformed."""
+    """Yield the decompressed chunks of a term. Raises HubError 400 for malformed chunks.
+
+    The bytes are bounded by ``MAX_CHUNK_BYTES`` for each chunk and by the term's size in all.
+    """
     import pyarrow as pa
 
-    lz4, run = pa.Codec("lz4"), chunks[term.first : term.last]
+    lz4 = pa.Codec("lz4")
+    run = chunks[term.first : term.last]
     if sum(chunk.size for chunk in run) != term.size:
         raise HubError(400, "The shard and its xorb do not agree about sizes")
     for chunk in run:
@@ -177,14 +250,17 @@ def unpack(chunks: list[Chunk], term: Term) -> Iterator[bytes]:
             raise HubError(400, "The xorb has a chunk that cannot be unpacked") from error
         if len(content) != chunk.size:
             raise HubError(400, "The xorb has a chunk that unpacks to another size")
-        yield _ungroup(content) if chunk.scheme == 2 else content
+        if chunk.scheme == 2:
+            content = _join_byte_groups(content)
+        yield content
 
 
-def _ungroup(content: bytes) -> bytes:
-    """Undo byte grouping: all first bytes of four, all second bytes, and so on, were laid side by side."""
-    out, at = bytearray(len(content)), 0
-    for place in range(4):
-        length = len(out[place::4])
-        out[place::4] = content[at : at + length]
-        at += length
-    return bytes(out)
+def _join_byte_groups(content: bytes) -> bytes:
+    """Undo byte grouping: the content has first all bytes 0, 4, 8 …, then 1, 5, 9 …, and so on."""
+    joined = bytearray(len(content))
+    start = 0
+    for offset in range(4):
+        end = start + len(joined[offset::4])
+        joined[offset::4] = content[start:end]
+        start = end
+    return bytes(joined)

@@ -1,1 +1,1 @@
-"""What pages show of a repo: its card's metadata, the card as safe HTML, its rows; and the templates that show them."""
+"""Contents of pages: a card's metadata, a card as safe HTML, rows; and their templates."""

@@ -1,9 +1,13 @@
-"""Cards: the front matter of a README and its problems, and its Markdown as safe HTML (rendered in a limited child)."""
+"""Cards: the front matter of a README and its problems, and its Markdown as safe HTML.
+
+Markdown is rendered in a limited child process (``readers``).
+"""
 
 import math
 import posixpath
 import re
 from collections.abc import Iterator
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
@@ -16,20 +20,73 @@ from markdown_it import MarkdownIt
 
 from hub_server.pages.readers import Card, CardQuestion
 
-_FRONT_MATTER = re.compile(r"\A\s*---[ \t]*\r?\n(.*?)^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
+_FRONT_MATTER = re.compile(
+    r"\A\s*---[ \t]*\r?\n(.*?)^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE
+)
 # The largest front matter on the Hub, the results of leaderboards, has some 200 kB.
-_MAX_YAML, _MAX_DEPTH, _MAX_VALUES, _MAX_MERGES, _MAX_NUMBER = 1 << 20, 64, 100_000, 1000, 100
+_MAX_YAML = 1 << 20  # bytes
+_MAX_DEPTH = 64  # levels of collections
+_MAX_VALUES = 100_000  # keys and values
+_MAX_MERGES = 1000  # keys ``<<``, each of which costs PyYAML a copy of its mapping
+_MAX_NUMBER = 100  # characters of a number
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
-_CHARACTERS = 100  # of a text that count as one more value
-_MAX_BYTES = 4 << 20
+_CHARACTERS_PER_VALUE = 100  # of a text; a longer text counts as several values
+_MAX_BYTES = 4 << 20  # of a README whose front matter is read
+_MOST_CACHED_CARDS = 64  # a card's values may take megabytes of memory
 _TEXTS = ("language", "license", "datasets", "base_model", "metrics")
+# the ids of huggingface.co/docs/hub/repositories-licenses
+_LICENCES = (
+    "afl-3.0 agpl-3.0 apache-2.0 apple-amlr apple-ascl artistic-2.0 bigcode-openrail-m "
+    "bigscience-bloom-rail-1.0 bigscience-openrail-m bsd bsd-2-clause bsd-3-clause "
+    "bsd-3-clause-clear bsl-1.0 c-uda cc cc-by-2.0 cc-by-2.5 cc-by-3.0 cc-by-4.0 cc-by-nc-2.0 "
+    "cc-by-nc-3.0 cc-by-nc-4.0 cc-by-nc-nd-3.0 cc-by-nc-nd-4.0 cc-by-nc-sa-2.0 cc-by-nc-sa-3.0 "
+    "cc-by-nc-sa-4.0 cc-by-nd-4.0 cc-by-sa-3.0 cc-by-sa-4.0 cc0-1.0 cdla-permissive-1.0 "
+    "cdla-permissive-2.0 cdla-sharing-1.0 creativeml-openrail-m deepfloyd-if-license ecl-2.0 "
+    "epl-1.0 epl-2.0 etalab-2.0 eupl-1.1 eupl-1.2 fair-noncommercial-research-license gemma gfdl "
+    "gpl gpl-2.0 gpl-3.0 grok2-community h-research intel-research isc lgpl lgpl-2.1 lgpl-3.0 "
+    "lgpl-lr llama2 llama3 llama3.1 llama3.2 llama3.3 llama4 lppl-1.3c mit mpl-2.0 ms-pl ncsa "
+    "odbl odc-by ofl-1.1 openmdw-1.0 openrail openrail++ osl-3.0 other pddl postgresql unknown "
+    "unlicense wtfpl zlib"
+)
+LICENCES = frozenset(_LICENCES.split())
 _LISTS = ("tags", "task_categories", "task_ids", "size_categories", "configs", "model-index")
-_DATASET_TAGS = ("task_categories", "task_ids", "language", "license", "size_categories")
-_MAX_CONFIGS, _MAX_PATTERNS, _MAX_TEXT = 20, 100, 200
-_MAX_ERROR, _MAX_ERRORS = 500, 20
-CARD = 200_000  # characters that are rendered
+# The keys of a card that become tags of its repo, and the tags' prefixes.
+_DATASET_TAGS = {
+    "task_categories": "task_categories:",
+    "task_ids": "task_ids:",
+    "language": "language:",
+    "license": "license:",
+    "size_categories": "size_categories:",
+    "tags": "",
+}
+_MODEL_TAGS = {
+    "library_name": "",
+    "tags": "",
+    "pipeline_tag": "",
+    "datasets": "dataset:",
+    "base_model": "base_model:",
+    "language": "",
+    "license": "license:",
+}
+_MAX_CONFIGS = 20  # of a card
+_MAX_PATTERNS = 100  # of files, of a config
+_MAX_TEXT = 200  # characters of a name or a pattern
+_MAX_ERROR = 500  # characters
+_MAX_ERRORS = 20
+MOST_CARD_CHARACTERS = 200_000
 _HEADING_SHIFT = 2  # a card stands below the page's own h1 and h2
 _MAX_TRIES = 500_000  # of a pattern with a path: half a second
+_HTML_TAGS = (
+    "a abbr b blockquote br code dd del details div dl dt em h1 h2 h3 h4 h5 h6 hr i img kbd li ol "
+    "p pre s span strong sub summary sup table tbody td tfoot th thead tr ul"
+)
+_HTML_ATTRIBUTES = {
+    "a": {"href", "title"},
+    "img": {"src", "alt", "title", "width", "height"},
+    "ol": {"start"},
+    "td": {"colspan", "rowspan", "align"},
+    "th": {"colspan", "rowspan", "align"},
+}
 
 
 class Config(NamedTuple):
@@ -44,16 +101,22 @@ class CardProblem(Exception):
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """The types of YAML's core schema; keys are text, as in JSON (numbers as keys can be chosen to collide)."""
+    """Loader for the types of YAML's core schema, with scalar keys as text, as in JSON.
+
+    An attacker could choose numeric keys with colliding hashes, which make a dict slow.
+    """
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         """Return the value of ``node``. Raises YAMLError."""
-        if node.tag in _NUMBERS and len(node.value) > _MAX_NUMBER:  # in base 60 it costs the square of its length
-            raise _refused(f"a number of {len(node.value)} characters", node)
+        # PyYAML's time for a number in base 60 is quadratic in its length.
+        if node.tag in _NUMBERS and len(node.value) > _MAX_NUMBER:
+            raise _make_yaml_error(f"a number of {len(node.value)} characters", node)
         try:
             return super().construct_object(node, deep)
-        except (ValueError, OverflowError, KeyError, AttributeError) as error:  # 2024-13-45, !!int x, !!bool x
-            raise _refused(f"not a value of its type ({node.tag.rpartition(':')[2]})", node) from error
+        # PyYAML raises these over 2024-13-45, !!int x and !!bool x.
+        except (ValueError, OverflowError, KeyError, AttributeError) as error:
+            problem = f"not a value of its type ({node.tag.rpartition(':')[2]})"
+            raise _make_yaml_error(problem, node) from error
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Return the mapping of ``node`` with its scalar keys as text."""
@@ -64,12 +127,12 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         return super().construct_mapping(node, deep)
 
 
-def _refused(problem: str, place: Any) -> yaml.YAMLError:
-    return yaml.MarkedYAMLError(problem=problem, problem_mark=place.start_mark)
+def _make_yaml_error(problem: str, node: Any) -> yaml.YAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
 
 
-def _load(text: str) -> Any:
-    """Return the one document in untrusted ``text``. Raises YAMLError, also for a text beyond the limits."""
+def _load_yaml(text: str) -> Any:
+    """Return the YAML document in an untrusted text. Raises YAMLError, also beyond a limit."""
     size = len(text.encode("utf-8", "replace"))
     if size > _MAX_YAML:
         raise yaml.YAMLError(f"{size} bytes of YAML; at most {_MAX_YAML} are read")
@@ -80,43 +143,58 @@ def _load(text: str) -> Any:
         raise yaml.YAMLError("half a surrogate pair is not a character") from error
 
 
-def _check_extent(events: Iterator[yaml.Event]) -> None:
-    """Raise YAMLError for a document that, with its aliases unfolded, is too deep or has too many values.
+class _OpenCollection(NamedTuple):
+    """A collection that has not ended: its anchor, the values before it, the levels beside it."""
 
-    PyYAML builds by recursion: 30,000 nested ``[`` crash it, and nine lines of aliases stand for billions of values.
+    anchor: str | None
+    values_before: int
+    levels_beside: int
+
+
+def _check_extent(events: Iterator[yaml.Event]) -> None:
+    """Raise YAMLError for a document that is too deep or has too many values.
+
+    An alias counts as its content. PyYAML builds values by recursion, so 30,000 nested ``[`` crash
+    the process; nine lines of aliases stand for billions of values.
     """
-    named: dict[str | None, tuple[int, int]] = {}  # anchor → values, levels
-    outer: list[tuple[str | None, int, int]] = []  # of each open collection: anchor, values before it, levels beside it
+    anchors: dict[str | None, tuple[int, int]] = {}  # anchor → values, levels
+    open_collections: list[_OpenCollection] = []
     values = levels = merges = 0  # levels: inside the innermost open collection, so far
     for event in events:
         if isinstance(event, yaml.AliasEvent):
-            if event.anchor not in named:
-                raise _refused(f"alias *{event.anchor} has no anchor before it, or is inside of it", event)
-            values, levels = values + named[event.anchor][0], max(levels, named[event.anchor][1])
+            if event.anchor not in anchors:
+                problem = f"alias *{event.anchor} has no anchor before it, or is inside of it"
+                raise _make_yaml_error(problem, event)
+            alias_values, alias_levels = anchors[event.anchor]
+            values += alias_values
+            levels = max(levels, alias_levels)
         elif isinstance(event, yaml.ScalarEvent):
-            weight = 1 + len(event.value) // _CHARACTERS
-            values, merges = values + weight, merges + (event.value == "<<")
-            named[event.anchor] = (weight, 0)
+            weight = 1 + len(event.value) // _CHARACTERS_PER_VALUE
+            values += weight
+            merges += event.value == "<<"
+            anchors[event.anchor] = (weight, 0)
         elif isinstance(event, yaml.CollectionStartEvent):
-            named.pop(event.anchor, None)
-            outer.append((event.anchor, values, levels))
-            values, levels = values + 1, 0
+            anchors.pop(event.anchor, None)
+            open_collections.append(_OpenCollection(event.anchor, values, levels))
+            values += 1
+            levels = 0
         elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, before, beside = outer.pop()
-            named[anchor] = (values - before, levels + 1)
-            levels = max(beside, levels + 1)
-        if len(outer) + levels > _MAX_DEPTH or values > _MAX_VALUES or merges > _MAX_MERGES:
+            closed = open_collections.pop()
+            anchors[closed.anchor] = (values - closed.values_before, levels + 1)
+            levels = max(closed.levels_beside, levels + 1)
+        depth = len(open_collections) + levels
+        if depth > _MAX_DEPTH or values > _MAX_VALUES or merges > _MAX_MERGES:
             most = f"{_MAX_DEPTH} levels, {_MAX_VALUES} keys and values or {_MAX_MERGES} merges"
-            raise _refused(f"more than {most} (an alias counts as its content)", event)
+            raise _make_yaml_error(f"more than {most} (an alias counts as its content)", event)
 
 
 def read_metadata(text: str) -> dict | None:
-    """The front matter as plain JSON values; None without one; ``CardProblem`` when it is broken."""
-    found = _FRONT_MATTER.match(text)
-    if found is None:
+    """Return the front matter as plain JSON values; None without one. Raises CardProblem."""
+    match = _FRONT_MATTER.match(text)
+    if match is None:
         return None
     try:
-        metadata = _plain(_load(found.group(1)))
+        metadata = _convert_to_json(_load_yaml(match.group(1)))
     except yaml.YAMLError as error:
         raise CardProblem(f"YAML Metadata Error: {str(error)[:_MAX_ERROR]}") from error
     if metadata is None:
@@ -126,70 +204,119 @@ def read_metadata(text: str) -> dict | None:
     return metadata
 
 
-def _plain(value: object) -> object:
-    """``value`` as JSON can hold it (dates become text)."""
+def _convert_to_json(value: object) -> object:
+    """Return ``value`` as JSON can hold it (dates become text)."""
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _convert_to_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set)):
-        return [_plain(item) for item in value]
+        return [_convert_to_json(item) for item in value]
     if value is None or isinstance(value, (str, bool, int)):
         return value
     return value if isinstance(value, float) and math.isfinite(value) else str(value)
 
 
-def configs(metadata: dict, paths: list[str]) -> list[Config]:
-    """Return a card's configs that have parquet files, the default first; else one config of the first file.
+def list_configs(metadata: dict, paths: list[str]) -> list[Config]:
+    """Return a card's configs that have parquet files, the default config first.
 
-    Patterns beyond ``_MAX_TRIES`` comparisons match nothing.
+    Without such a config, the first parquet file makes one config called ``default``. A pattern
+    matches nothing after ``_MAX_TRIES`` comparisons of a pattern with a path.
+
+    Args:
+        metadata: the card's front matter.
+        paths: the paths of all files of the commit.
     """
     parquet = [path for path in paths if path.endswith(".parquet")]
-    listed, found, left = metadata.get("configs"), [], _MAX_TRIES
-    known = [config for config in listed if isinstance(config, dict)] if isinstance(listed, list) else []
-    for config in sorted(known[:_MAX_CONFIGS], key=lambda config: config.get("default") is not True):
+    listed = metadata.get("configs")
+    items = listed if isinstance(listed, list) else []
+    sections = [item for item in items if isinstance(item, dict)][:_MAX_CONFIGS]
+    sections.sort(key=lambda section: section.get("default") is not True)
+    configs = []
+    tries = 0
+    for section in sections:
         splits: dict[str, list[str]] = {}
-        for split, pattern in _data_files(config.get("data_files")):
-            left -= len(parquet)
-            if left >= 0 and (fits := [path for path in parquet if fnmatchcase(path, pattern)]):
-                splits[split] = list(dict.fromkeys([*splits.get(split, []), *fits]))
+        for split, pattern in _list_data_files(section.get("data_files")):
+            tries += len(parquet)
+            if tries > _MAX_TRIES:
+                break
+            matches = [path for path in parquet if fnmatchcase(path, pattern)]
+            if matches:
+                splits[split] = list(dict.fromkeys(splits.get(split, []) + matches))
         if splits:
-            found.append(Config(str(config.get("config_name"))[:_MAX_TEXT], splits))
-    return found or [Config("default", {"": [path]}) for path in parquet[:1]]
+            configs.append(Config(str(section.get("config_name"))[:_MAX_TEXT], splits))
+    if not configs and parquet:
+        configs.append(Config("default", {"": parquet[:1]}))
+    return configs
 
 
-def _data_files(value: object) -> list[tuple[str, str]]:
-    """(split, pattern) pairs in all forms that cards use: one pattern, patterns, or splits with patterns."""
+def _list_data_files(value: object) -> list[tuple[str, str]]:
+    """Return the (split, pattern) pairs of a config's ``data_files``.
+
+    A card writes one pattern, a list of patterns, or a list of splits with one or more patterns.
+    """
     pairs = []
-    for item in value if isinstance(value, list) else [value]:
-        split, patterns = (item.get("split"), item.get("path")) if isinstance(item, dict) else ("train", item)
-        for pattern in patterns if isinstance(patterns, list) else [patterns]:
-            pairs.append((str(split)[:_MAX_TEXT], str(pattern)[:_MAX_TEXT]))
+    for item in _make_list(value):
+        section = item if isinstance(item, dict) else {"split": "train", "path": item}
+        split = str(section.get("split"))[:_MAX_TEXT]
+        for pattern in _make_list(section.get("path")):
+            pairs.append((split, str(pattern)[:_MAX_TEXT]))
     return pairs[:_MAX_PATTERNS]
 
 
-def problems(text: str) -> tuple[list[str], list[str]]:
-    """(errors, warnings) of a card."""
+def _make_list(value: object) -> list:
+    """Return a list as it is, and another value as a list of one."""
+    return value if isinstance(value, list) else [value]
+
+
+def find_problems(text: str) -> tuple[list[str], list[str]]:
+    """Return the errors and the warnings over the front matter of a card, as validate-yaml does."""
     try:
         metadata = read_metadata(text)
     except CardProblem as problem:
         return [str(problem)], []
     if not metadata:
         return [], ["empty or missing yaml metadata in repo card"]
-    errors = [f'"{key}" must be an array' for key in _LISTS if not isinstance(metadata.get(key, []), list)]
-    for key in (*_TEXTS, "tags", "task_categories", "task_ids", "size_categories"):
-        values = metadata.get(key) or []
-        for item in values if isinstance(values, list) else [values]:
-            if not isinstance(item, str):
-                errors.append(f'"{key}" must be text, found {item!r} (quote it if YAML took it for something else)')
-    configs = metadata.get("configs") or []
-    for config in configs if isinstance(configs, list) else []:
-        if not isinstance(config, dict) or not isinstance(config.get("config_name"), str):
-            errors.append('each of "configs" must have a "config_name" that is text')
+    errors = [
+        f'"{key}" must be an array' for key in _LISTS if not isinstance(metadata.get(key, []), list)
+    ]
+    errors += _find_bad_texts(metadata)
+    errors += _find_unknown_licences(metadata)
+    errors += _find_bad_configs(metadata.get("configs") or [])
     return [error[:_MAX_ERROR] for error in errors[:_MAX_ERRORS]], []
 
 
-@lru_cache(maxsize=512)
-def stored_metadata(readme: Path) -> dict:
-    """The front matter of a stored README ({} when absent or broken). Blobs never change, so it is kept."""
+def _find_bad_texts(metadata: dict) -> Iterator[str]:
+    for key in (*_TEXTS, "tags", "task_categories", "task_ids", "size_categories"):
+        for item in _make_list(metadata.get(key) or []):
+            if not isinstance(item, str):
+                hint = "quote it if YAML took it for something else"
+                yield f'"{key}" must be text, found {item!r} ({hint})'
+
+
+def _find_unknown_licences(metadata: dict) -> Iterator[str]:
+    """Yield an error for each licence that the Hub has no id for."""
+    unknown = [name for name in _get_texts(metadata, "license") if name not in LICENCES]
+    for licence in unknown[:_MAX_ERRORS]:
+        shown = licence[:_MAX_TEXT]
+        similar = get_close_matches(shown.lower(), LICENCES, n=1)
+        hint = f"did you mean {similar[0]!r}? " if similar else ""
+        yield (
+            f'"license" is {shown!r}, which is not a licence of the Hub; {hint}'
+            'for any other: "license: other" with license_name and license_link'
+        )
+
+
+def _find_bad_configs(configs: object) -> Iterator[str]:
+    for config in configs if isinstance(configs, list) else []:
+        if not isinstance(config, dict) or not isinstance(config.get("config_name"), str):
+            yield 'each of "configs" must have a "config_name" that is text'
+
+
+@lru_cache(maxsize=_MOST_CACHED_CARDS)
+def read_stored_metadata(readme: Path) -> dict:
+    """Return the front matter of a stored README; {} when absent, broken or too large.
+
+    Stored files never change, so the last ``_MOST_CACHED_CARDS`` results are kept.
+    """
     if readme.stat().st_size > _MAX_BYTES:
         return {}
     try:
@@ -198,58 +325,67 @@ def stored_metadata(readme: Path) -> dict:
         return {}
 
 
-def tags(kind: str, metadata: dict) -> list[str]:
-    """The tags the Hub derives from a card."""
-    found: list[str] = []
-    if kind == "dataset":
-        found = [f"{key}:{value}" for key in _DATASET_TAGS for value in _texts(metadata, key)]
-        return [*found, *_texts(metadata, "tags")]
-    found = [*_texts(metadata, "library_name"), *_texts(metadata, "tags"), *_texts(metadata, "pipeline_tag")]
-    found += [f"dataset:{value}" for value in _texts(metadata, "datasets")]
-    found += [f"base_model:{value}" for value in _texts(metadata, "base_model")]
-    found += [*_texts(metadata, "language"), *(f"license:{value}" for value in _texts(metadata, "license"))]
-    return list(dict.fromkeys(found))
+def list_tags(kind: str, metadata: dict) -> list[str]:
+    """Return the tags that the Hub derives from a card."""
+    prefixes = _DATASET_TAGS if kind == "dataset" else _MODEL_TAGS
+    tags = []
+    for key, prefix in prefixes.items():
+        tags += [f"{prefix}{value}" for value in _get_texts(metadata, key)]
+    return tags if kind == "dataset" else list(dict.fromkeys(tags))
 
 
-def _texts(metadata: dict, key: str) -> list[str]:
-    value = metadata.get(key) or []
-    return [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, str)]
+def _get_texts(metadata: dict, key: str) -> list[str]:
+    return [item for item in _make_list(metadata.get(key) or []) if isinstance(item, str)]
 
 
-def answer(question: bytes) -> Card:
+def answer(request: bytes) -> Card:
     """Render the card of a ``CardQuestion``."""
-    asked = CardQuestion.model_validate_json(question)
-    text = Path(asked.readme).read_bytes()[: 4 * CARD].decode(errors="replace")
-    found = _FRONT_MATTER.match(text)
-    return Card(html=render_card(text[found.end() :] if found else text, asked.base))
+    question = CardQuestion.model_validate_json(request)
+    text = Path(question.readme).read_bytes()[: 4 * MOST_CARD_CHARACTERS].decode(errors="replace")
+    text = _FRONT_MATTER.sub("", text, count=1)
+    return Card(html=render_card(text, question.base))
 
 
 def render_card(text: str, base: str) -> str:
-    """Markdown as HTML without scripts, styles, forms, frames and pictures from elsewhere; its headings begin at h3."""
+    """Return Markdown as HTML without scripts, styles, forms, frames and pictures from elsewhere.
 
-    def address(tag: str, attribute: str, value: str) -> str | None:
+    Only the first ``MOST_CARD_CHARACTERS`` characters are rendered. Headings begin at h3. Relative
+    addresses lie below ``base``.
+    """
+
+    def filter_url(tag: str, attribute: str, value: str) -> str | None:
         if attribute not in ("href", "src"):
             return value
-        parts = urlsplit(value)
-        if parts.scheme or parts.netloc:
-            return value if tag == "a" and parts.scheme in ("http", "https", "mailto") else None
-        if not parts.path:
-            return f"#{quote(parts.fragment)}" if tag == "a" else None
-        path = posixpath.normpath(unquote(parts.path))
-        return None if path.startswith(("/", "..")) else base + quote(path)
+        return _filter_url(tag, value, base)
 
-    tags = "a abbr b blockquote br code dd del details div dl dt em h1 h2 h3 h4 h5 h6 hr i img kbd li ol p pre s span"
-    tags += " strong sub summary sup table tbody td tfoot th thead tr ul"
-    attributes = {"a": {"href", "title"}, "img": {"src", "alt", "title", "width", "height"}, "ol": {"start"}}
-    attributes |= {tag: {"colspan", "rowspan", "align"} for tag in ("td", "th")}
-    html = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render(text[:CARD])
+    markdown = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
+    html = markdown.render(text[:MOST_CARD_CHARACTERS])
+    # the cleaner drops style, and keeps align
     html = re.sub(r'<(t[dh]) style="text-align:(left|center|right)">', r'<\1 align="\2">', html)
     clean = nh3.clean(
         html,
-        tags=set(tags.split()),
-        attributes=attributes,
-        attribute_filter=address,
+        tags=set(_HTML_TAGS.split()),
+        attributes=_HTML_ATTRIBUTES,
+        attribute_filter=filter_url,
         url_schemes={"http", "https", "mailto"},
         link_rel="noopener noreferrer nofollow",
     )
-    return re.sub(r"(</?h)([1-6])>", lambda tag: f"{tag[1]}{min(6, int(tag[2]) + _HEADING_SHIFT)}>", clean)
+    return re.sub(
+        r"(</?h)([1-6])(?=[\s>])",
+        lambda tag: f"{tag[1]}{min(6, int(tag[2]) + _HEADING_SHIFT)}",
+        clean,
+    )
+
+
+def _filter_url(tag: str, url: str, base: str) -> str | None:
+    """Return a safe address of a link or a picture; None drops it."""
+    parts = urlsplit(url)
+    # Links may lead elsewhere, pictures may not.
+    if parts.scheme or parts.netloc:
+        return url if tag == "a" and parts.scheme in ("http", "https", "mailto") else None
+    if not parts.path:
+        return f"#{quote(parts.fragment)}" if tag == "a" else None
+
+    # Relative addresses stay inside the repo.
+    path = posixpath.normpath(unquote(parts.path))
+    return None if path.startswith(("/", "..")) else base + quote(path)

@@ -1,8 +1,9 @@
-"""Questions about untrusted files, answered in a limited child process, and what a page shows when it fails.
+"""Questions about untrusted files, answered in a limited child process.
 
-A child has 10 s of CPU, 4 GiB of memory and writes no file; two run at a time. Children are forked from one process
-that has imported their libraries (multiprocessing's forkserver: without threads, sockets or data of the server). The
-first page starts it: a new interpreter would cost most of a second each time.
+A child has 10 s of CPU, 4 GiB of memory and writes no file; two run at a time. Children are forked
+from one process that has imported their libraries (multiprocessing's forkserver: without threads,
+sockets or data of the server). The first page starts it: a new interpreter would cost most of a
+second each time.
 """
 
 import importlib
@@ -19,36 +20,59 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-SECONDS, MEMORY = 10, 4 << 30
+SECONDS = 10  # of CPU time; a child may take twice as long on the clock
+MEMORY = 4 << 30  # bytes of a child's address space
+MOST_ANSWER_BYTES = 16 << 20  # a page of a browser, and what a small file can unfold to
 ROWS = 50  # of a page
-MOST_FILES, MOST_ROWS = 1000, 2_000_000  # of a split that a search or a count of labels reads
+# Limits of a search and of a count of labels
+MOST_FILES = 1000
+MOST_ROWS = 2_000_000
 MOST_WORDS = 200  # characters of a search
-_CARDS, _ROWS = "hub_server.pages.cards", "hub_server.pages.row_scan"
+_CARDS = "hub_server.pages.cards"
+_ROWS = "hub_server.pages.row_scan"
 _FORKS = "forkserver" in multiprocessing.get_all_start_methods()  # not on Windows
 _CONTEXT: Any = multiprocessing.get_context("forkserver" if _FORKS else "spawn")
-_AT_ONCE, _STARTING = threading.Semaphore(2), threading.Lock()
+_AT_ONCE = threading.Semaphore(2)
+_STARTING = threading.Lock()
 _HARMLESS = "\n\t\u200c\u200d"  # with the joiners that emoji and some scripts need
+_HIDING = ("Cc", "Cf", "Cs", "Co")  # categories: control, format, surrogate, private use
 Answer = TypeVar("Answer", bound=BaseModel)
+_NOT_STARTED = (
+    "The Hub's machine could not start the process that reads this (too little memory, or too many "
+    "processes). Load the page again later."
+)
 
 
 class ReaderFailed(Exception):
-    """A child ended without an answer: it took too much time or memory, or the file broke a library."""
+    """A child gave no answer: it took too much time or memory, or the file broke a library."""
+
+
+class ReaderNotStarted(ReaderFailed):
+    """The system refused a child process, so the file is not the cause."""
 
 
 def ask(module: str, question: BaseModel, answer: type[Answer]) -> Answer:
-    """Return what the function ``answer`` of a module answers in a child process. Raises ReaderFailed."""
+    """Call the function ``answer`` of a module in a child process, and return its result.
+
+    Args:
+        module: the module's name.
+        question: the argument of the function, which the child gets as JSON.
+        answer: the type of the result, which comes back as JSON of at most ``MOST_ANSWER_BYTES``.
+
+    Raises:
+        ReaderNotStarted: the system refused a process.
+        ReaderFailed: the child ended, answered too much, or not in time.
+    """
     with _AT_ONCE:
         ours, theirs = _CONTEXT.Pipe(duplex=False)
-        words = (module, question.model_dump_json().encode(), theirs, math.ceil(SECONDS))
-        process = _CONTEXT.Process(target=_answer, args=words, daemon=True)
+        arguments = (module, question.model_dump_json().encode(), theirs, math.ceil(SECONDS))
+        process = _CONTEXT.Process(target=_answer, args=arguments, daemon=True)
         with ours:
             try:
-                with _STARTING, theirs:
-                    if _FORKS:  # pyarrow imports pandas for its first scalar: longer than most searches
-                        _CONTEXT.set_forkserver_preload([_CARDS, _ROWS, "pandas"])
-                    process.start()
+                _start_child(process, theirs)
                 if ours.poll(2 * SECONDS):
-                    return answer.model_validate_json(ours.recv_bytes())  # a child is not trusted with pickles
+                    # A child may run an attacker's code, so its answer is no pickle.
+                    return answer.model_validate_json(ours.recv_bytes(MOST_ANSWER_BYTES))
             except (EOFError, OSError, ValidationError) as error:
                 raise ReaderFailed(module) from error
             finally:
@@ -58,21 +82,43 @@ def ask(module: str, question: BaseModel, answer: type[Answer]) -> Answer:
     raise ReaderFailed(module)
 
 
+def _start_child(process: Any, connection: Connection) -> None:
+    """Start a child, which gets its own copy of the connection. Raises ReaderNotStarted."""
+    with _STARTING, connection:
+        # pyarrow imports pandas for its first scalar, which takes longer than most searches.
+        if _FORKS:
+            _CONTEXT.set_forkserver_preload([_CARDS, _ROWS, "pandas"])
+        try:
+            process.start()
+        except (EOFError, OSError) as error:
+            raise ReaderNotStarted(str(error)) from error
+
+
 def _answer(module: str, question: bytes, connection: Connection, seconds: int) -> None:
     if sys.platform != "win32":  # there, ``ask`` alone limits the time, and nothing the memory
         import resource
 
-        for limit, value in (("CPU", seconds), ("AS", MEMORY), ("FSIZE", 0), ("CORE", 0)):
-            resource.setrlimit(getattr(resource, f"RLIMIT_{limit}"), (value, value))
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # a traceback over an untrusted file is not a failure of the server
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # a traceback over an untrusted file is not a failure of the server
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     answer: BaseModel = importlib.import_module(module).answer(question)
     connection.send_bytes(answer.model_dump_json().encode())
 
 
-def visible(text: str) -> str:
-    """``text`` with U+FFFD for every character that hides or reorders others; line breaks and tabs stay."""
-    kept = (char in _HARMLESS or unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Co") for char in text)
-    return "".join(char if keep else "\N{REPLACEMENT CHARACTER}" for char, keep in zip(text, kept, strict=True))
+def escape_hidden_characters(text: str) -> str:
+    """Return ``text`` with U+FFFD for every character that hides or reorders others.
+
+    Line breaks and tabs stay.
+    """
+    characters = []
+    for character in text:
+        if character not in _HARMLESS and unicodedata.category(character) in _HIDING:
+            character = "\N{REPLACEMENT CHARACTER}"
+        characters.append(character)
+    return "".join(characters)
 
 
 class CardQuestion(BaseModel):
@@ -90,7 +136,7 @@ class Card(BaseModel):
 
 
 class Question(BaseModel):
-    """A page of the rows of stored files: their label (as shown), words in them, the page from 1."""
+    """A page of the rows of stored files: their label as shown, words in them, the page from 1."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -102,9 +148,10 @@ class Question(BaseModel):
 
 
 class Facts(BaseModel):
-    """Facts about all rows of some files: rows of each file, and the (shown, rows) labels of ``label_column``.
+    """Facts about all rows of some files: rows of each file, and the label column.
 
-    Labels are counted in the first ``counted`` rows. ``broken``: the place of a file that cannot be read.
+    ``labels``: (label as shown, its rows) pairs, counted in the first ``counted`` rows. ``broken``:
+    the index of a file that cannot be read.
     """
 
     file_rows: list[int] = []
@@ -123,7 +170,10 @@ class RowsQuestion(BaseModel):
 
 
 class Second(BaseModel):
-    """A second sentence with its label; ``note``: "sampled" for one generated for another source sentence."""
+    """A second sentence with its label.
+
+    ``note``: "sampled" for a sentence that was generated for another source sentence.
+    """
 
     label: str
     text: str
@@ -140,14 +190,14 @@ class Group(BaseModel):
 class Window(Facts):
     """A page of rows as texts, as groups or as a table, and the facts about all rows.
 
-    ``rows``: of the split; ``found``: those that match, among the first ``looked_at``.
+    ``rows``: of the split; ``matches``: those that match, among the first ``scanned``.
     """
 
     page: int = 1
     pages: int = 1
     rows: int = 0
-    found: int = 0
-    looked_at: int = 0
+    matches: int = 0
+    scanned: int = 0
     can_group: bool = False
     columns: list[str] = []
     more_columns: int = 0
@@ -155,34 +205,42 @@ class Window(Facts):
     groups: list[Group] = []
 
 
-def card(readme: Path, base: str) -> Card:
+def show_card(readme: Path, base: str) -> Card:
     """Return a stored README as HTML, with relative addresses below ``base``."""
     try:
-        return _card(readme, base)
+        return _render_card(readme, base)
+    except ReaderNotStarted:
+        return Card(problem=_NOT_STARTED)
     except ReaderFailed:
-        return Card(problem=f"The card took more than {SECONDS} s or too much memory to show.")
+        limits = f"more than {SECONDS} s, {MOST_ANSWER_BYTES >> 20} MiB of HTML or too much memory"
+        return Card(problem=f"The card took {limits} to show.")
 
 
-def window(question: Question) -> Window:
+def show_rows(question: Question) -> Window:
     """Return a page of rows; the last one for a page beyond the end."""
     try:
-        facts = _facts(question.files)
-        return Window(broken=facts.broken, problem=facts.problem) if facts.problem else _window(question)
+        facts = _read_facts(question.files)
+        if facts.problem:
+            return Window(broken=facts.broken, problem=facts.problem)
+        return _read_window(question)
+    except ReaderNotStarted:
+        return Window(problem=_NOT_STARTED)
     except ReaderFailed:
-        return Window(problem=f"The rows took more than {SECONDS} s or too much memory to show, or broke the reader.")
+        limits = f"more than {SECONDS} s, {MOST_ANSWER_BYTES >> 20} MiB of rows or too much memory"
+        return Window(problem=f"The rows took {limits} to show, or broke the reader.")
 
 
 # Stored contents never change, so answers are kept; failures raise and are not kept.
 @lru_cache(maxsize=256)
-def _card(readme: Path, base: str) -> Card:
+def _render_card(readme: Path, base: str) -> Card:
     return ask(_CARDS, CardQuestion(readme=str(readme), base=base), Card)
 
 
 @lru_cache(maxsize=128)
-def _facts(files: tuple[str, ...]) -> Facts:
+def _read_facts(files: tuple[str, ...]) -> Facts:
     return ask(_ROWS, RowsQuestion(question=Question(files=files)), Facts)
 
 
 @lru_cache(maxsize=128)
-def _window(question: Question) -> Window:
-    return ask(_ROWS, RowsQuestion(question=question, facts=_facts(question.files)), Window)
+def _read_window(question: Question) -> Window:
+    return ask(_ROWS, RowsQuestion(question=question, facts=_read_facts(question.files)), Window)

@@ -1,7 +1,8 @@
-"""A page of rows of untrusted parquet files, as texts; runs in a limited child process (``readers``).
+"""A page of rows of untrusted parquet files, as texts; runs in a limited child (``readers``).
 
-A page without a filter is found by the files' footers, and only the row groups that hold it are read. A filter reads
-batch after batch, and stops after ``MOST_ROWS`` rows or some seconds; the answer has the number of rows it read.
+A page without a filter is found by the files' footers, and only the row groups that hold it are
+read. A filter reads batch after batch, and stops after ``MOST_ROWS`` rows or some seconds; the
+answer has the number of rows it read.
 """
 
 import json
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hub_server.pages.readers import (
+    MEMORY,
     MOST_FILES,
     MOST_ROWS,
     ROWS,
@@ -26,33 +28,47 @@ from hub_server.pages.readers import (
     RowsQuestion,
     Second,
     Window,
-    visible,
+    escape_hidden_characters,
 )
 
 COLUMNS = 20
-LABELS = ("reason", "label", "score", "target")  # the first that a file has is its label
-MOST_LABELS = 50
-GROUPED = {("sentence1", "sentence2"): "score", ("premise", "hypothesis"): "label"}  # pair of sentences: label
-CELL = 3_000  # characters
-_BATCH, _SCAN_SECONDS = 10_000, 2.5  # three scans at most fit a child's CPU time
+LABELS = ("reason", "label", "score", "target")  # the first of these columns is a file's label
+MOST_LABELS = 50  # a column of more values is no label
+# (first column, second column) of a pair of sentences → the column of the label
+GROUPED = {("sentence1", "sentence2"): "score", ("premise", "hypothesis"): "label"}
+CELL = 3_000  # characters of a cell
+PAGE_CHARACTERS = 1_000_000  # of all cells of a page: many long cells are cut earlier
+_BATCH_ROWS = 10_000
+_SCAN_SECONDS = 2.5  # three scans at most fit a child's CPU time
 Rows = list[dict[str, Any]]
 
 
 class Unreadable(Exception):
-    """A file that cannot be read as parquet: its place, and the error."""
+    """A file that cannot be read: its index, and the error."""
 
-    def __init__(self, place: int, error: Exception):
-        super().__init__(place, error)
-        self.place, self.error = place, error
+    def __init__(self, index: int, error: Exception):
+        super().__init__(index, error)
+        self.index = index
+        self.error = error
+
+    def describe(self) -> str:
+        """Return the problem as a page shows it."""
+        if isinstance(self.error, MemoryError | pa.ArrowMemoryError):
+            return f"needs more memory to read than {MEMORY >> 30} GiB"
+        if isinstance(self.error, FileNotFoundError):
+            return "is missing in the Hub's store: restore its folder blobs"
+        if isinstance(self.error, OSError) and self.error.errno is not None:
+            return f"cannot be read from the Hub's disk ({self.error.strerror})"
+        return f"cannot be read as parquet ({type(self.error).__name__})"
 
 
 @contextmanager
-def parquet(place: int) -> Iterator[None]:
-    """Raise Arrow's errors over an untrusted file as Unreadable."""
+def raise_as_unreadable(index: int) -> Iterator[None]:
+    """Raise the errors over the file with this index, Arrow's or the system's, as Unreadable."""
     try:
         yield
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise Unreadable(place, error) from error
+    except (pa.ArrowException, MemoryError, OSError, ValueError) as error:
+        raise Unreadable(index, error) from error
 
 
 class Label(NamedTuple):
@@ -61,144 +77,206 @@ class Label(NamedTuple):
     column: str = ""
     names: list[str] = []  # noqa: RUF012
 
-    def shown(self, value: object) -> str:
-        """A value of the column as the page shows it."""
-        return cell(named_value(value, self.names))
+    def format(self, value: object, most: int = CELL) -> str:
+        """Return a value of the column as the page shows it, in at most ``most`` characters."""
+        return format_cell(format_label(value, self.names), most)
 
 
 class Split:
-    """The rows of some files, one after the other, with the columns of the first file."""
+    """The rows of several parquet files, one file after the other, with the first file's schema.
+
+    ``rows``: the number of rows of each file; None reads the numbers. Raises Unreadable.
+    """
 
     def __init__(self, files: tuple[str, ...], rows: list[int] | None = None):
         self.files = files[:MOST_FILES]
         self.schema = self._open(0).schema_arrow
-        self.rows = rows or [self._open(place).metadata.num_rows for place in range(len(self.files))]
+        self.rows = rows or [
+            self._open(index).metadata.num_rows for index in range(len(self.files))
+        ]
 
-    def _open(self, place: int) -> pq.ParquetFile:
-        with parquet(place):
-            return pq.ParquetFile(self.files[place], pre_buffer=False, buffer_size=1 << 20)
+    def _open(self, index: int) -> pq.ParquetFile:
+        with raise_as_unreadable(index):
+            return pq.ParquetFile(self.files[index], pre_buffer=False, buffer_size=1 << 20)
 
-    def batches(self, columns: list[str], start: int = 0) -> Iterator[pa.RecordBatch]:
-        """Batches from row ``start`` on; row groups before it are not read."""
-        for place, rows in enumerate(self.rows):
+    def iter_batches(self, columns: list[str], start: int = 0) -> Iterator[pa.RecordBatch]:
+        """Yield batches from row ``start`` on; row groups before it are not read."""
+        for index, rows in enumerate(self.rows):
             if start < rows:
-                with parquet(place):
-                    yield from self._batches_of(place, columns, start)
+                with raise_as_unreadable(index):
+                    yield from self._iter_file_batches(index, columns, start)
             start = max(0, start - rows)
 
-    def _batches_of(self, place: int, columns: list[str], start: int) -> Iterator[pa.RecordBatch]:
-        file = self._open(place)
+    def _iter_file_batches(
+        self, index: int, columns: list[str], start: int
+    ) -> Iterator[pa.RecordBatch]:
+        # Skip the row groups before the start.
+        file = self._open(index)
         groups = list(range(file.metadata.num_row_groups))
         while start >= (size := file.metadata.row_group(groups[0]).num_rows):
             start -= size
             del groups[0]
-        known = [name for name in columns if name in file.schema_arrow.names]
-        for batch in file.iter_batches(_BATCH, row_groups=groups, columns=known, use_threads=False):
+
+        # Read the others, and cut off the rows before the start.
+        present = [name for name in columns if name in file.schema_arrow.names]
+        batches = file.iter_batches(
+            _BATCH_ROWS, row_groups=groups, columns=present, use_threads=False
+        )
+        for batch in batches:
             yield batch.slice(min(start, batch.num_rows))
             start = max(0, start - batch.num_rows)
 
 
 def answer(request: bytes) -> Window | Facts:
     """Return the page of rows that a ``RowsQuestion`` asks for, or the facts for it."""
-    asked = RowsQuestion.model_validate_json(request)
+    rows_question = RowsQuestion.model_validate_json(request)
+    facts = rows_question.facts
     try:
-        return find(asked.question, asked.facts) if asked.facts else facts_of(Split(asked.question.files))
+        if facts is None:
+            return collect_facts(Split(rows_question.question.files))
+        return find_rows(rows_question.question, facts)
     except Unreadable as error:
-        problem = f"cannot be read as parquet ({type(error.error).__name__})"
-        return (Window if asked.facts else Facts)(broken=error.place, problem=problem)
+        answer_type = Facts if facts is None else Window
+        return answer_type(broken=error.index, problem=error.describe())
 
 
-def facts_of(split: Split) -> Facts:
+def collect_facts(split: Split) -> Facts:
     """Return the number of rows of each file, and the labels. Raises Unreadable."""
-    label = label_of(split)
-    counts, counted = count_labels(split, label) if label.column else ({}, 0)
-    return Facts(file_rows=split.rows, label_column=label.column, labels=list(counts.items()), counted=counted)
+    facts = Facts(file_rows=split.rows)
+    label = choose_label(split)
+    if label.column:
+        counts, facts.counted = count_labels(split, label)
+        facts.label_column = label.column
+        facts.labels = list(counts.items())
+    return facts
 
 
-def label_of(split: Split) -> Label:
+def choose_label(split: Split) -> Label:
     """Return the column to filter by."""
-    names, metadata = split.schema.names, split.schema.metadata
-    flat = [name for name in LABELS if name in names and not pa.types.is_nested(split.schema.field(name).type)]
-    return Label(flat[0], label_names(metadata, flat[0])) if flat else Label()
+    for name in LABELS:
+        if name in split.schema.names and not pa.types.is_nested(split.schema.field(name).type):
+            return Label(name, read_label_names(split.schema.metadata, name))
+    return Label()
 
 
-def find(question: Question, facts: Facts) -> Window:
+def find_rows(question: Question, facts: Facts) -> Window:
     """Return the page of rows that a question asks for. Raises Unreadable."""
+    # Choose the columns.
     split = Split(question.files, facts.file_rows)
     names = split.schema.names
     pair = next((pair for pair, label in GROUPED.items() if {*pair, label} <= set(names)), None)
-    named = {name: label_names(split.schema.metadata, name) for name in names[:COLUMNS]}
+    window = Window(rows=sum(split.rows), can_group=pair is not None, **facts.model_dump())
+    columns = _choose_table_columns(names, facts.label_column)
+    if pair and question.grouped:
+        columns = [*pair, GROUPED[pair]]
+        if "target" in names:
+            columns.append("target")
+
+    # Read the rows; an unknown label filters nothing.
+    if question.label not in dict(facts.labels):
+        question = question.model_copy(update={"label": ""})
+    read = scan_matches if question.label or question.words else read_page
+    rows = read(split, columns, question, window)
+
+    # Show them as groups or as a table.
+    metadata = split.schema.metadata
+    if pair and question.grouped:
+        label = Label(GROUPED[pair], read_label_names(metadata, GROUPED[pair]))
+        window.groups = group_rows(rows, pair, label)
+        return window
+    labels = [Label(name, read_label_names(metadata, name)) for name in columns]
+    window.columns = [format_cell(name) for name in columns]
+    window.more_columns = len(split.schema.names) - len(columns)
+    most = min(CELL, PAGE_CHARACTERS // max(1, len(rows) * len(labels)))
+    for row in rows:
+        window.table.append([label.format(row.get(label.column), most) for label in labels])
+    return window
+
+
+def _choose_table_columns(names: list[str], label_column: str) -> list[str]:
+    """Return the first ``COLUMNS`` names; the label's column replaces the last one if left out."""
     columns = names[:COLUMNS]
-    if pair and question.grouped:
-        columns = [*pair, GROUPED[pair], *(["target"] if "target" in names else [])]
-    seen = Window(rows=sum(split.rows), can_group=pair is not None, **facts.model_dump())
-    wanted = question if question.label in dict(facts.labels) else question.model_copy(update={"label": ""})
-    filtered = bool(wanted.label or wanted.words)
-    rows = search(split, columns, wanted, seen) if filtered else turn_to(split, columns, wanted, seen)
-    if pair and question.grouped:
-        seen.groups = grouped(rows, pair, Label(GROUPED[pair], named.get(GROUPED[pair], [])))
-    else:
-        seen.columns, seen.more_columns = [cell(name) for name in columns], len(names) - len(columns)
-        seen.table = [[cell(named_value(row.get(name), named[name])) for name in columns] for row in rows]
-    return seen
+    if label_column and label_column not in columns:
+        columns[-1] = label_column
+    return columns
 
 
-def turn_to(split: Split, columns: list[str], question: Question, seen: Window) -> Rows:
-    """Return a page of all rows; ``seen`` gets the number of pages and of this one."""
-    seen.found = seen.looked_at = seen.rows
-    clamp(seen, question.page)
+def read_page(split: Split, columns: list[str], question: Question, window: Window) -> Rows:
+    """Return a page of rows without a filter, and set the numbers of pages in ``window``."""
+    window.matches = window.scanned = window.rows
+    bound_page(window, question.page)
     rows: Rows = []
-    for batch in split.batches(columns, (seen.page - 1) * ROWS):
+    for batch in split.iter_batches(columns, (window.page - 1) * ROWS):
         rows += batch.slice(0, ROWS - len(rows)).to_pylist()
         if len(rows) >= ROWS:
             break
     return rows
 
 
-def search(split: Split, columns: list[str], question: Question, seen: Window) -> Rows:
-    """Return a page of the rows that match, which are counted into ``seen``."""
-    label = label_of(split)
-    read = list(dict.fromkeys([*columns, label.column] if question.label else columns))
+def scan_matches(split: Split, columns: list[str], question: Question, window: Window) -> Rows:
+    """Return a page of the rows that match the label and the words of a question.
+
+    Sets the numbers of scanned rows, of matches and of pages in ``window``. The scan ends after
+    ``MOST_ROWS`` rows or ``_SCAN_SECONDS``.
+    """
+    label = choose_label(split)
+    if question.label and label.column not in columns:
+        columns = [*columns, label.column]
+    page_start = (question.page - 1) * ROWS
+    page_end = question.page * ROWS
     rows: Rows = []
-    began = time.process_time()
-    for batch in split.batches(read):
-        if seen.looked_at >= MOST_ROWS or time.process_time() - began > _SCAN_SECONDS:
+    started = time.process_time()
+    for batch in split.iter_batches(columns):
+        if window.scanned >= MOST_ROWS or time.process_time() - started > _SCAN_SECONDS:
             break
-        seen.looked_at += batch.num_rows
-        hits = batch.filter(matching(batch, question, label))
-        edges = ((question.page - 1) * ROWS, question.page * ROWS)
-        first, last = (min(max(0, edge - seen.found), hits.num_rows) for edge in edges)
-        rows += hits.slice(first, last - first).to_pylist()
-        seen.found += hits.num_rows
-    clamp(seen, question.page)
-    if seen.page == question.page:
+        window.scanned += batch.num_rows
+        hits = batch.filter(match_rows(batch, question, label))
+        # Take the hits that lie on the page.
+        first = min(max(0, page_start - window.matches), hits.num_rows)
+        end = min(max(0, page_end - window.matches), hits.num_rows)
+        rows += hits.slice(first, end - first).to_pylist()
+        window.matches += hits.num_rows
+    bound_page(window, question.page)
+    if window.page == question.page:
         return rows
-    seen.found = seen.looked_at = 0  # a page beyond the end: search again for the last one
-    return search(split, columns, question.model_copy(update={"page": seen.page}), seen)
+    # The page is beyond the end: search again for the last page.
+    window.matches = window.scanned = 0
+    last_page = question.model_copy(update={"page": window.page})
+    return scan_matches(split, columns, last_page, window)
 
 
-def clamp(seen: Window, page: int) -> None:
+def bound_page(window: Window, page: int) -> None:
     """Set the number of pages, and of the page that is shown."""
-    seen.pages = max(1, -(-seen.found // ROWS))
-    seen.page = min(page, seen.pages)
+    window.pages = max(1, -(-window.matches // ROWS))
+    window.page = min(page, window.pages)
 
 
-def matching(batch: pa.RecordBatch, question: Question, label: Label) -> pa.Array:
-    """Return which rows have the label and, in any of their text columns, the words."""
-    everything, nothing = pa.repeat(True, batch.num_rows), pa.repeat(False, batch.num_rows)
-    right, hits = everything, everything
+def match_rows(batch: pa.RecordBatch, question: Question, label: Label) -> pa.Array:
+    """Return a mask of the rows with the label, and with the words in any text column.
+
+    Words match as a substring, in any case. An empty label or empty words match all rows.
+    """
+    mask = pa.repeat(True, batch.num_rows)
+    nothing = pa.repeat(False, batch.num_rows)
     if question.label:
-        column = plain(batch.column(label.column)) if label.column in batch.schema.names else pa.nulls(batch.num_rows)
-        values = [value for value in pc.unique(column) if label.shown(value.as_py()) == question.label]
-        right = reduce(pc.or_, [pc.equal(column, value) for value in values], nothing)
+        column = pa.nulls(batch.num_rows)
+        if label.column in batch.schema.names:
+            column = decode_dictionary(batch.column(label.column))
+        for_label = [
+            pc.equal(column, value)
+            for value in pc.unique(column)
+            if label.format(value.as_py()) == question.label
+        ]
+        mask = reduce(pc.or_, for_label, nothing)
     if question.words:
-        texts = [column for column in map(plain, batch.columns) if is_text(column.type)]
-        found = [pc.match_substring(column, question.words, ignore_case=True) for column in texts]
-        hits = reduce(pc.or_, [pc.fill_null(column, False) for column in found], nothing)
-    return pc.and_(right, hits)
+        texts = [column for column in map(decode_dictionary, batch.columns) if is_text(column.type)]
+        for_words = [pc.match_substring(text, question.words, ignore_case=True) for text in texts]
+        hits = reduce(pc.or_, [pc.fill_null(match, False) for match in for_words], nothing)
+        mask = pc.and_(mask, hits)
+    return mask
 
 
-def plain(column: pa.Array) -> pa.Array:
+def decode_dictionary(column: pa.Array) -> pa.Array:
     """Return a column with a dictionary's values in place."""
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
@@ -209,82 +287,110 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def count_labels(split: Split, label: Label) -> tuple[dict[str, int], int]:
-    """Return the rows of each label as shown ({} for too many labels), and the number of rows read."""
+    """Return label as shown → number of rows, from high to low, and the number of counted rows.
+
+    The mapping is empty for more than ``MOST_LABELS`` labels.
+    """
     counts: Counter[str] = Counter()
     values: dict[str, Any] = {}
-    read, began = 0, time.process_time()
-    for batch in split.batches([label.column]):
-        if read >= MOST_ROWS or time.process_time() - began > _SCAN_SECONDS:
+    rows_read = 0
+    started = time.process_time()
+    for batch in split.iter_batches([label.column]):
+        if rows_read >= MOST_ROWS or time.process_time() - started > _SCAN_SECONDS:
             break
-        read += batch.num_rows
-        for found in pc.value_counts(plain(batch.column(0))).to_pylist() if batch.num_columns else []:
-            if found["values"] is not None:
-                shown = label.shown(found["values"])
-                counts[shown] += found["counts"]
-                values[shown] = found["values"]
+        rows_read += batch.num_rows
+        if batch.num_columns == 0:  # this file lacks the column
+            continue
+        for item in pc.value_counts(decode_dictionary(batch.column(0))).to_pylist():
+            if item["values"] is not None:
+                text = label.format(item["values"])
+                counts[text] += item["counts"]
+                values[text] = item["values"]
         if len(counts) > MOST_LABELS:
-            return {}, read
-    order = sorted(counts, key=lambda shown: sort_key(values[shown]))
-    return {shown: counts[shown] for shown in order}, read
+            return {}, rows_read
+    order = sorted(counts, key=lambda text: make_sort_key(values[text]))
+    return {text: counts[text] for text in order}, rows_read
 
 
-def sort_key(value: object) -> tuple[float, str]:
-    """Sort numbers from high to low, then texts."""
-    return (-float(value), "") if isinstance(value, int | float) and value == value else (0.0, str(value))
+def make_sort_key(value: object) -> tuple[float, str]:
+    """Return a key that sorts numbers from high to low, then texts."""
+    if isinstance(value, int | float) and value == value:  # NaN is not equal to itself
+        return (-float(value), "")
+    return (0.0, str(value))
 
 
-def grouped(rows: Rows, pair: tuple[str, str], label: Label) -> list[Group]:
-    """Return one group for each source sentence, its second sentences by label."""
-    groups: dict[Any, Rows] = {}
+def group_rows(rows: Rows, pair: tuple[str, str], label: Label) -> list[Group]:
+    """Return one group for each source sentence, with second sentences sorted by label.
+
+    Args:
+        rows: the rows of a page.
+        pair: the columns of the source sentence and of the second sentence.
+        label: the column of the label.
+    """
+    first_column, second_column = pair
+    rows_by_text: dict[Any, Rows] = {}
     for row in rows:
-        groups.setdefault(row.get(pair[0]), []).append(row)
-    found = []
-    for text, members in groups.items():
+        rows_by_text.setdefault(row.get(first_column), []).append(row)
+    groups = []
+    for text, members in rows_by_text.items():
+        members.sort(key=lambda row: make_sort_key(row.get(label.column)))
         seconds = [
             Second(
-                label=cell(label_name(row.get(label.column), label.names)),
-                text=cell(row.get(pair[1])),
+                label=format_cell(get_label_name(row.get(label.column), label.names)),
+                text=format_cell(row.get(second_column)),
                 note="sampled" if row.get("target") == "sampled" else "",
             )
-            for row in sorted(members, key=lambda row: sort_key(row.get(label.column)))
+            for row in members
         ]
-        found.append(Group(first=cell(text), seconds=seconds))
-    return found
+        groups.append(Group(first=format_cell(text), seconds=seconds))
+    return groups
 
 
-def label_names(metadata: dict[bytes, bytes] | None, column: str) -> list[str]:
-    """Return the class names of a column, which ``datasets`` keeps in a file's metadata; [] without them."""
+def read_label_names(metadata: dict[bytes, bytes] | None, column: str) -> list[str]:
+    """Return the class names of a column; [] without them.
+
+    ``datasets`` keeps them in a file's metadata.
+    """
     try:
-        names = json.loads((metadata or {})[b"huggingface"])["info"]["features"][column]["names"]
-        return [str(name) for name in names]
+        features = json.loads((metadata or {})[b"huggingface"])["info"]["features"]
+        return [str(name) for name in features[column]["names"]]
     except (KeyError, TypeError, ValueError):
         return []
 
 
-def label_name(value: object, names: list[str]) -> object:
+def get_label_name(value: object, names: list[str]) -> object:
     """Return a label's name, or the value of a label without one."""
     return names[value] if isinstance(value, int) and 0 <= value < len(names) else value
 
 
-def named_value(value: object, names: list[str]) -> object:
+def format_label(value: object, names: list[str]) -> object:
     """Return a label's number with its name."""
-    name = label_name(value, names)
+    name = get_label_name(value, names)
     return value if name is value else f"{value} ({name})"
 
 
-def cell(value: object) -> str:
-    """Return a value as text: floats in six digits, hidden characters shown, at most ``CELL`` characters."""
-    text = "" if value is None else str(rounded(value))
-    return visible(text if len(text) <= CELL else f"{text[:CELL]}… (cut: {len(text):,} characters)")
+def format_cell(value: object, most: int = CELL) -> str:
+    """Return a value as text: floats in six digits, hidden characters as U+FFFD; None is empty.
+
+    A text of more than ``most`` characters is cut, and its length is added.
+    """
+    if value is None:
+        return ""
+    text = str(format_floats(value))
+    if len(text) > most:
+        text = f"{text[:most]}… (cut: {len(text):,} characters)"
+    return escape_hidden_characters(text)
 
 
-def rounded(value: object) -> object:
+def format_floats(value: object) -> object:
     """Return floats in six digits, inside lists and mappings, too."""
     if isinstance(value, float):
         return Number(f"{value:.6g}")
     if isinstance(value, list):
-        return [rounded(item) for item in value[:CELL]]
-    return {key: rounded(item) for key, item in value.items()} if isinstance(value, dict) else value
+        return [format_floats(item) for item in value[:CELL]]
+    if isinstance(value, dict):
+        return {key: format_floats(item) for key, item in value.items()}
+    return value
 
 
 class Number(str):

@@ -1,1 +1,1 @@
-"""Repositories on disk: the SQLite index, blobs by sha256, git trees and commits, discussions, accounts."""
+"""Repositories on disk: the SQLite index, blobs by sha256, git trees and commits, accounts."""

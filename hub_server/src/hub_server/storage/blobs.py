@@ -1,10 +1,11 @@
 """Content-addressed file store: ``blobs/sha256/aa/<sha256>``, immutable, complete or absent.
 
-A blob is written to ``tmp/``, hashed on the way, flushed, renamed, and its folder flushed: only then may the index
-name it. A crash leaves at worst a stray temporary file, which the next start sweeps. Parts of large uploads are not
-flushed: the joined file is.
+A blob is written to ``tmp/``, hashed on the way, flushed, renamed, and its folder flushed: only
+then may the index name it. A crash leaves at worst a stray temporary file, which the next start
+removes. Parts of large uploads are not flushed: the joined file is.
 """
 
+import errno
 import hashlib
 import os
 import shutil
@@ -17,15 +18,24 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-UPLOAD_KEPT_SECONDS = 24 * 3600
-_PIECE = 256 << 10  # bytes of a request body that stay in memory
+UPLOAD_KEPT_SECONDS = 24 * 3600  # of an upload that was never finished
+_MEMORY_BYTES = 256 << 10  # of a request body; a longer body is written to a file
+_READ_BYTES = 1 << 20  # of a file, read at once
+_FLUSH_THREADS = 8
 
 
-def fsync(path: Path) -> None:
-    """Flush the content of a file, or the names in a folder, to disk."""
-    if (windows := sys.platform == "win32") and path.is_dir():  # it opens no folders, and flushes what it may write
-        return
-    handle = os.open(path, os.O_RDWR if windows else os.O_RDONLY)
+def sync_to_disk(path: Path) -> None:
+    """Flush the content of a file, or the names in a folder, to the disk (fsync).
+
+    On Windows nothing happens for a folder.
+    """
+    flags = os.O_RDONLY
+    # Windows opens no folders, and flushes only files that are open for writing.
+    if sys.platform == "win32":
+        if path.is_dir():
+            return
+        flags = os.O_RDWR
+    handle = os.open(path, flags)
     try:
         os.fsync(handle)
     finally:
@@ -40,44 +50,50 @@ class Blob(NamedTuple):
 
 
 class Body:
-    """A request body, as far as it was received."""
+    """The received part of a request's body: in memory, or longer bodies in a file of ``folder``.
+
+    ``size``: the received bytes; ``on_disk``: whether the file exists.
+    """
 
     def __init__(self, folder: Path):
-        self._path, self.on_disk, self._pending = folder / uuid.uuid4().hex, False, bytearray()
-        self._digest, self.size = hashlib.sha256(), 0
+        self._path = folder / uuid.uuid4().hex
+        self.on_disk = False
+        self._pending = bytearray()
+        self._digest = hashlib.sha256()
+        self.size = 0
 
     def add(self, chunk: bytes) -> bool:
-        """Buffer the next bytes; whether it is time to ``write`` them to disk."""
+        """Buffer the next bytes; return whether the caller has to ``write`` the buffer."""
         self._pending += chunk
         self.size += len(chunk)
-        return len(self._pending) >= _PIECE
+        return len(self._pending) >= _MEMORY_BYTES
 
     def write(self) -> None:
-        """Append the buffer to the temporary file."""
+        """Append the buffer to the file, and empty the buffer."""
         self._digest.update(self._pending)
         with self._path.open("ab") as file:
             self.on_disk = True
             file.write(self._pending)
         self._pending = bytearray()
 
-    def chunks(self) -> Iterator[bytes]:
-        """The bytes, in pieces."""
+    def iter_chunks(self) -> Iterator[bytes]:
+        """Yield the body's bytes in pieces."""
         if self.on_disk:
             with self._path.open("rb") as file:
-                while chunk := file.read(1 << 20):
+                while chunk := file.read(_READ_BYTES):
                     yield chunk
         if self._pending:
             yield bytes(self._pending)
 
     def move(self, path: Path) -> Blob:
-        """Leave the content as the file ``path``; the body is empty then."""
+        """Rename the body's file to ``path``, and return the content's hash and size."""
         self.write()
         self._path.replace(path)
         self.on_disk = False
         return Blob(self._digest.hexdigest(), self.size)
 
     def drop(self) -> None:
-        """Remove the file of a content that is ``on_disk``."""
+        """Remove the body's file if the file exists."""
         self._path.unlink(missing_ok=True)
 
 
@@ -85,11 +101,14 @@ class BlobStore:
     """The content-addressed store, and the parts of unfinished multipart uploads."""
 
     def __init__(self, root: Path):
-        self.folder, self.tmp, self._uploads = root / "blobs" / "sha256", root / "tmp", root / "uploads"
+        self.folder = root / "blobs" / "sha256"
+        self.tmp = root / "tmp"
+        self._uploads = root / "uploads"
         for folder in (self.folder, self.tmp, self._uploads):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # private repos are private on the disk, too
+            # Other users of the machine must not read private repos.
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def sweep(self) -> None:
+    def remove_strays(self) -> None:
         """Remove unfinished files of an earlier process; call only before serving."""
         for stray in self.tmp.iterdir():
             stray.unlink()
@@ -97,44 +116,61 @@ class BlobStore:
             if upload.stat().st_mtime < time.time() - UPLOAD_KEPT_SECONDS:
                 shutil.rmtree(upload)
 
-    def path(self, sha256: str) -> Path:
-        """The path of a blob."""
+    def require_free_space(self, size: int) -> None:
+        """Raise OSError (ENOSPC) when the disk has no room for ``size`` more bytes."""
+        if size > shutil.disk_usage(self.tmp).free:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.tmp))
+
+    def get_path(self, sha256: str) -> Path:
+        """Return the path of a blob."""
         return self.folder / sha256[:2] / sha256
 
     @contextmanager
-    def staging(self) -> Iterator["Staging"]:
-        """A transaction for new blobs: stored durably when the block ends, dropped when it raises."""
+    def open_staging(self) -> Iterator["Staging"]:
+        """Yield a ``Staging`` for new blobs.
+
+        At the end of the block its blobs are stored durably; when the block raises, they are
+        removed.
+        """
         staging = Staging(self.tmp)
         try:
             yield staging
-            self._settle(staging.waiting)
+            self._store_blobs(staging.waiting)
         finally:
             for temporary, _ in staging.waiting:
                 temporary.unlink(missing_ok=True)
 
-    def _settle(self, waiting: list[tuple[Path, Blob]]) -> None:
-        """Flush and rename; from then on the index may name these blobs, and a power cut loses nothing."""
-        with ThreadPoolExecutor(8) as pool:  # several times faster for many small files than one after the other
-            list(pool.map(fsync, [temporary for temporary, _ in waiting]))
+    def _store_blobs(self, waiting: list[tuple[Path, Blob]]) -> None:
+        """Flush the temporary files and rename them to blobs; afterwards the index may name these.
+
+        A power cut loses no stored blob.
+        """
+        # Threads flush many small files several times faster than a loop.
+        with ThreadPoolExecutor(_FLUSH_THREADS) as pool:
+            list(pool.map(sync_to_disk, [temporary for temporary, _ in waiting]))
         folders = {self.folder}
         for temporary, blob in waiting:
-            target = self.path(blob.sha256)
+            target = self.get_path(blob.sha256)
             target.parent.mkdir(exist_ok=True)
             temporary.replace(target)
             folders.add(target.parent)
         for folder in folders:
-            fsync(folder)
+            sync_to_disk(folder)
 
     def add_part(self, upload: str, number: int, content: Body) -> Blob:
         """Store one part of a multipart upload."""
         (self._uploads / upload).mkdir(exist_ok=True)
         return content.move(self._uploads / upload / str(number))
 
-    def part_chunks(self, upload: str, count: int) -> Iterator[bytes]:
-        """The bytes of all parts in order. They are copied, not renamed: a part's writer may still hold it open."""
+    def iter_part_chunks(self, upload: str, count: int) -> Iterator[bytes]:
+        """Yield the bytes of the parts 1 to ``count`` in order.
+
+        Raises FileNotFoundError for a missing part. The caller copies the bytes: a renamed file
+        could still be open in the request that wrote the part.
+        """
         for number in range(1, count + 1):
             with (self._uploads / upload / str(number)).open("rb") as part:
-                while chunk := part.read(1 << 20):
+                while chunk := part.read(_READ_BYTES):
                     yield chunk
 
     def drop_parts(self, upload: str) -> None:
@@ -143,21 +179,21 @@ class BlobStore:
 
 
 class Staging:
-    """Temporary files that become blobs."""
+    """Temporary files of new blobs, listed in ``waiting`` with their hashes and sizes."""
 
     def __init__(self, folder: Path):
         self._folder = folder
         self.waiting: list[tuple[Path, Blob]] = []
 
     def add(self, chunks: Iterable[bytes]) -> Blob:
-        """Write content to a temporary file; returns its sha256 and size."""
+        """Write content to a temporary file; return its sha256 and size."""
         temporary = self._folder / uuid.uuid4().hex
         blob = _write(temporary, chunks)
         self.waiting.append((temporary, blob))
         return blob
 
     def take(self, content: Body) -> Blob:
-        """Move content that is a file already."""
+        """Move a request's body to a temporary file; return its sha256 and size."""
         temporary = self._folder / uuid.uuid4().hex
         blob = content.move(temporary)
         self.waiting.append((temporary, blob))
@@ -165,8 +201,12 @@ class Staging:
 
 
 def _write(path: Path, chunks: Iterable[bytes]) -> Blob:
-    """Write ``chunks`` to a new file, which is removed again when that fails."""
-    digest, size = hashlib.sha256(), 0
+    """Write ``chunks`` to a new file, and return its sha256 and size.
+
+    The file is removed when writing fails.
+    """
+    digest = hashlib.sha256()
+    size = 0
     with ExitStack() as undo, path.open("xb") as file:
         undo.callback(path.unlink)
         for chunk in chunks:

@@ -1,4 +1,4 @@
-"""Commits: reading a request, staging its contents on disk, then moving the branch in one transaction."""
+"""Commits: a request is read, its contents staged on disk, the branch moved in one transaction."""
 
 import base64
 import binascii
@@ -8,25 +8,40 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, BaseModel
 
 from hub_server.storage.blobs import Staging
 from hub_server.storage.credentials import Actor
 from hub_server.storage.errors import HubError
-from hub_server.storage.repos import Commit, Repo, get_commit, ref_target, resolve
-from hub_server.storage.rules import Message, RepoPath, Sha256, check_path
-from hub_server.storage.trees import File, TreeEdit, commit_id, is_lfs_pointer, lfs_pointer, object_id
+from hub_server.storage.repos import Commit, Repo, get_commit, get_ref_target, resolve_revision
+from hub_server.storage.rules import Message, RepoPath, Sha256, Title, check_path
+from hub_server.storage.trees import (
+    File,
+    TreeEdit,
+    compute_commit_id,
+    compute_object_id,
+    is_lfs_pointer,
+    make_lfs_pointer,
+)
 
-MAX_OPERATIONS, MAX_BODY, MAX_REGULAR = 25_000, 256 << 20, 10_000_000
+MAX_OPERATIONS = 25_000  # files to add, replace and delete
+MAX_BODY = 256 << 20  # bytes of a request
+MAX_REGULAR = 10_000_000  # bytes of a file that is sent inside a commit request
+_LEAST_PARENT_CHARACTERS = 5  # of an abbreviated commit id
+# A line holds a regular file in base64 (four characters for three bytes), or less.
 _MAX_LINE = MAX_REGULAR * 4 // 3 + (1 << 16)
 _TOO_LARGE = f"Regular files are limited to {MAX_REGULAR} bytes: upload this one with LFS"
+_LINE_TOO_LONG = (
+    f"A line of this commit has more than {_MAX_LINE} bytes. If the line is a file: "
+    f"regular files are limited to {MAX_REGULAR} bytes, upload larger ones with LFS"
+)
 _MOVED = "The branch was updated since you opened this page. Please refresh and try again."
 
 
 class Header(BaseModel):
-    """What a commit says of itself, and the commit it was planned on."""
+    """The message of a commit, and the commit that it was planned on."""
 
-    summary: Annotated[Message, Field(min_length=1)]
+    summary: Title
     description: Message = ""
     parentCommit: str | None = None
 
@@ -48,7 +63,7 @@ class LargeFile(BaseModel):
 
 
 class Deletion(BaseModel):
-    """A file or folder that goes; a folder's path may end in a slash."""
+    """A file or a folder to delete; the path of a folder may end in a slash."""
 
     path: Annotated[str, AfterValidator(lambda path: check_path(path.rstrip("/")))]
 
@@ -68,9 +83,12 @@ class _Line(BaseModel):
 
 
 class CommitRequest(NamedTuple):
-    """A parsed commit request: paths with a staged file, an uploaded one, or None to delete.
+    """A parsed commit request.
 
-    ``digest`` tells a request sent twice from two alike.
+    Attributes:
+        header: the message and the parent.
+        operations: (path, file) pairs: a staged file, an uploaded large file, or None to delete.
+        digest: the SHA-256 of the request, by which a request that is sent again is recognised.
     """
 
     header: Header
@@ -79,42 +97,50 @@ class CommitRequest(NamedTuple):
 
 
 def read_request(chunks: Iterable[bytes], staging: Staging) -> CommitRequest:
-    """Parse an NDJSON commit while it arrives; its regular files go to ``staging``."""
+    """Parse a commit request in NDJSON, and write its regular files to ``staging``.
+
+    Raises HubError 413 for too many operations, 400 for a bad line and without a header, 422 for a
+    bad path; ValidationError for a line of another form.
+    """
     header: Header | None = None
-    operations, digest = list[tuple[str, File | LargeFile | None]](), hashlib.sha256()
-    for text in filter(None, _lines(chunks)):
+    operations: list[tuple[str, File | LargeFile | None]] = []
+    digest = hashlib.sha256()
+    for text in _split_lines(chunks):
+        if not text:
+            continue
         digest.update(text + b"\n")
         line = _Line.model_validate_json(text)
         match _VALUES[line.key].model_validate(line.value):
             case Header() as value:
                 header = value
             case RegularFile(path=path) as file:
-                operations.append((path, stage_regular(_content(file), path, staging)))
+                operations.append((path, stage_regular(_decode_content(file), path, staging)))
             case LargeFile(path=path) as file:
                 operations.append((path, file))
             case Deletion(path=path):
                 operations.append((path, None))
         if len(operations) > MAX_OPERATIONS:
-            raise HubError(413, f"A commit can have {MAX_OPERATIONS} operations: split it")
+            raise HubError(413, f"A commit can have at most {MAX_OPERATIONS} operations: split it")
     if header is None:
         raise HubError(400, "The commit has no header")
     return CommitRequest(header, operations, digest.hexdigest())
 
 
-def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+def _split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the lines of a request without their ends. Raises HubError 400 for too long a line."""
     pending = bytearray()
     for chunk in chunks:
-        *complete, rest = chunk.split(b"\n")
+        *complete, unfinished = chunk.split(b"\n")
         for piece in complete:
             yield bytes(pending + piece)
             pending.clear()
-        pending += rest
+        pending += unfinished
         if len(pending) > _MAX_LINE:
-            raise HubError(400, _TOO_LARGE)
+            raise HubError(400, _LINE_TOO_LONG)
     yield bytes(pending)
 
 
-def _content(file: RegularFile) -> bytes:
+def _decode_content(file: RegularFile) -> bytes:
     if file.encoding != "base64":
         return file.content.encode()
     try:
@@ -124,44 +150,68 @@ def _content(file: RegularFile) -> bytes:
 
 
 def stage_regular(content: bytes, path: str, staging: Staging) -> File:
-    """Stage a regular file."""
+    """Write a regular file to ``staging`` and return its ids.
+
+    Raises HubError 400 for a file that is too large, or an LFS pointer.
+    """
     if len(content) > MAX_REGULAR:
         raise HubError(400, f"{path}: {_TOO_LARGE}")
     if is_lfs_pointer(content):
         raise HubError(400, f"{path}: this is an LFS pointer; upload the large file itself")
-    return File(object_id("blob", content), *staging.add([content]), lfs=False)
+    return File(compute_object_id("blob", content), *staging.add([content]), lfs=False)
 
 
-def apply(db: sqlite3.Connection, repo: Repo, branch: str, author: Actor, request: CommitRequest) -> str:
-    """Move ``branch`` to a new commit and return its id; 412 when its head is not the requested parent."""
-    ref, head = branch_head(db, repo, branch)
+def apply_commit(
+    db: sqlite3.Connection, repo: Repo, branch: str, author: Actor, request: CommitRequest
+) -> str:
+    """Move ``branch`` to a new commit and return the commit's id.
+
+    A request that is sent again returns the id of its first commit, and changes nothing.
+
+    Raises:
+        HubError: 412 when the branch's newest commit is not the requested parent; 404 without the
+            branch; 422 for a file in a folder's place; 400 for a large file that was not uploaded.
+    """
+    # Answer a request that was sent again, and refuse a request that was planned on another commit.
+    ref, head = find_branch_head(db, repo, branch)
     parent = (request.header.parentCommit or "").lower()
     query = "SELECT oid FROM receipts WHERE repo = ? AND ref = ? AND digest = ?"
     answered = db.execute(query, (repo.id, ref, request.digest)).fetchone()
-    # The same bytes are the same request only while nothing came after it.
+    # After a later commit, equal bytes are a new request.
     if answered and answered["oid"] == head.oid:
         return head.oid
-    if parent and not (len(parent) >= 5 and head.oid.startswith(parent)):
+    is_head = len(parent) >= _LEAST_PARENT_CHARACTERS and head.oid.startswith(parent)
+    if parent and not is_head:
         raise HubError(412, _MOVED)
+
+    # Apply the operations.
     edit = TreeEdit(db, head.tree)
     for path, file in request.operations:
         if file is None:
             edit.remove(path)
-        else:
-            put_file(db, edit, path, _owned(db, repo, file) if isinstance(file, LargeFile) else file)
-    title, message = request.header.summary, request.header.description
+            continue
+        if isinstance(file, LargeFile):
+            file = _require_owned_file(db, repo, file)
+        put_file(db, edit, path, file)
+
+    # Record the commit and the request.
+    title = request.header.summary
+    message = request.header.description
     oid = write_commit(db, repo, ref, edit.save(), head.oid, author.name, title, message)
     upsert = "INSERT INTO receipts VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET oid = excluded.oid"
     db.execute(upsert, (repo.id, ref, request.digest, oid))
     return oid
 
 
-def branch_head(db: sqlite3.Connection, repo: Repo, branch: str) -> tuple[str, Commit]:
-    """The full name of a branch and its newest commit; 404 when it is missing, 400 for a tag or a commit."""
+def find_branch_head(db: sqlite3.Connection, repo: Repo, branch: str) -> tuple[str, Commit]:
+    """Return the full name of a branch and its newest commit.
+
+    Raises HubError: 404 when the branch is missing, 400 for a tag or a commit.
+    """
     ref = branch if branch.startswith("refs/") else f"refs/heads/{branch}"
-    head = ref_target(db, repo.id, ref) if not ref.startswith("refs/tags/") else None
-    if head is None:
-        resolve(db, repo.id, branch)
+    head = get_ref_target(db, repo.id, ref)
+    if head is None or ref.startswith("refs/tags/"):
+        resolve_revision(db, repo.id, branch)
         raise HubError(400, f"{branch} is not a branch: commits go to branches only")
     return ref, get_commit(db, repo.id, head)
 
@@ -172,21 +222,33 @@ def put_file(db: sqlite3.Connection, edit: TreeEdit, path: str, file: File) -> N
     edit.put(path, file.oid)
 
 
-def _owned(db: sqlite3.Connection, repo: Repo, file: LargeFile) -> File:
-    """The file of an LFS operation; 400 unless it was uploaded to this repo: a known sha256 gives no right to it."""
+def _require_owned_file(db: sqlite3.Connection, repo: Repo, file: LargeFile) -> File:
+    """Return the file of an LFS operation. Raises HubError 400 unless this repo has the upload.
+
+    The knowledge of a file's sha256 gives no right to read the file.
+    """
     query = "SELECT size FROM lfs_objects WHERE repo = ? AND sha256 = ?"
     row = db.execute(query, (repo.id, file.oid)).fetchone()
     if row is None or file.size not in (None, row["size"]):
         raise HubError(400, f"{file.path}: the LFS object {file.oid} was not uploaded to this repo")
-    return File(object_id("blob", lfs_pointer(file.oid, row["size"])), file.oid, row["size"], lfs=True)
+    oid = compute_object_id("blob", make_lfs_pointer(file.oid, row["size"]))
+    return File(oid, file.oid, row["size"], lfs=True)
 
 
 def write_commit(
-    db: sqlite3.Connection, repo: Repo, ref: str, tree: str, parent: str | None, author: str, title: str, message: str
+    db: sqlite3.Connection,
+    repo: Repo,
+    ref: str,
+    tree: str,
+    parent: str | None,
+    author: str,
+    title: str,
+    message: str,
 ) -> str:
-    """Record a commit under its git id and point ``ref`` at it."""
+    """Record a commit, move the reference ``ref`` to it, and return the commit's git id."""
     date = int(time.time())
-    oid = commit_id(tree, parent, author, date, f"{title}\n\n{message}" if message else title)
+    text = f"{title}\n\n{message}" if message else title
+    oid = compute_commit_id(tree, parent, author, date, text)
     values = (repo.id, oid, tree, parent, author, date, title, message)
     db.execute("INSERT OR IGNORE INTO commits VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
     move = "INSERT INTO refs VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET oid = excluded.oid"

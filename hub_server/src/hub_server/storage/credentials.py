@@ -1,7 +1,7 @@
 """Users, organisations, access tokens and signed URLs, and the secret files behind them.
 
-Tokens are random and kept only as sha256; the plain text exists only in files that their owner can read. LFS clients
-send file contents without a token, so a signed upload address is the permission.
+Tokens are random and kept only as sha256; the plain text exists only in files that their owner can
+read. LFS clients send file contents without a token, so a signed upload address is the permission.
 """
 
 import hashlib
@@ -26,38 +26,43 @@ class Actor(NamedTuple):
     role: str
     orgs: tuple[str, ...] = ()
 
-    def owns(self, namespace: str) -> bool:
-        """Whether ``namespace`` is the actor's own or one of its organisations (case does not matter)."""
-        return namespace.lower() in {self.name.lower(), *(org.lower() for org in self.orgs)}
-
-    def require_role(self) -> None:
-        """403 unless the actor may write at all."""
-        if self.role != "write":
-            raise HubError(403, "This token has the role 'read'; writing needs a token with the role 'write'")
+    def is_member_of(self, namespace: str) -> bool:
+        """Whether ``namespace``, in any case, is the actor's own or one of its organisations."""
+        return namespace.lower() in [name.lower() for name in (self.name, *self.orgs)]
 
     def require_write(self, namespace: str) -> None:
-        """403 unless the actor may write under ``namespace``."""
-        self.require_role()
-        if not self.owns(namespace):
-            raise HubError(403, f'You don\'t have the rights to write under the namespace "{namespace}"')
+        """Raise 403 unless the actor may write under ``namespace``."""
+        if self.role != "write":
+            raise HubError(
+                403, "This token has the role 'read'; writing needs a token with the role 'write'"
+            )
+        if not self.is_member_of(namespace):
+            raise HubError(
+                403, f'You don\'t have the rights to write under the namespace "{namespace}"'
+            )
 
 
 def authenticate(database: Database, header: str | None) -> Actor | None:
-    """The actor of an ``Authorization`` header; None without one, 401 for a wrong one."""
+    """Return the actor of an ``Authorization`` header; None without a header.
+
+    Raises HubError 401 for an unknown token.
+    """
     if not header:
         return None
     scheme, _, token = header.partition(" ")
-    with database.reading() as db:
-        row = db.execute("SELECT user, role FROM tokens WHERE hash = ?", (_hash(token.strip()),)).fetchone()
+    with database.begin_read() as db:
+        query = "SELECT user, role FROM tokens WHERE hash = ?"
+        row = db.execute(query, (_hash(token.strip()),)).fetchone()
         if scheme.lower() != "bearer" or row is None:
             raise HubError(401, "Invalid credentials in Authorization header")
-        orgs = db.execute("SELECT org FROM members WHERE user = ? ORDER BY org", (row["user"],)).fetchall()
+        query = "SELECT org FROM members WHERE user = ? ORDER BY org"
+        orgs = db.execute(query, (row["user"],)).fetchall()
     return Actor(row["user"], row["role"], tuple(org["org"] for org in orgs))
 
 
 def add_user(database: Database, name: str, orgs: tuple[str, ...] = ()) -> None:
     """Create the user and its organisations where missing."""
-    with database.writing() as db:
+    with database.begin_write() as db:
         _add_namespace(db, name, is_org=False)
         for org in orgs:
             _add_namespace(db, org, is_org=True)
@@ -67,16 +72,23 @@ def add_user(database: Database, name: str, orgs: tuple[str, ...] = ()) -> None:
 def _add_namespace(db: sqlite3.Connection, name: str, *, is_org: bool) -> None:
     kind = "organisation" if is_org else "user"
     if not is_namespace(name):
-        raise CommandError(f"{kind} {name!r}: cannot be a name on the Hub; allowed: letters, digits, '-', '_', '.'")
+        raise CommandError(
+            f"{kind} {name!r}: cannot be a name on the Hub; allowed: letters, digits, '-', '_', '.'"
+        )
     db.execute("INSERT OR IGNORE INTO namespaces VALUES (?, ?)", (name, is_org))
-    if db.execute("SELECT is_org FROM namespaces WHERE name = ?", (name,)).fetchone()["is_org"] != is_org:
-        raise CommandError(f"{kind} {name!r}: the name is taken by {'a user' if is_org else 'an organisation'}")
+    row = db.execute("SELECT is_org FROM namespaces WHERE name = ?", (name,)).fetchone()
+    if row["is_org"] != is_org:
+        owner = "a user" if is_org else "an organisation"
+        raise CommandError(f"{kind} {name!r}: the name is taken by {owner}")
 
 
-def keep_token(database: Database, path: Path, user: str, role: str) -> None:
-    """Make ``path`` hold a valid token of ``user``: the one it holds, else a new one."""
+def ensure_token(database: Database, path: Path, user: str, role: str) -> None:
+    """Make the file ``path`` hold a valid token of ``user`` with ``role``.
+
+    A valid token in the file stays; otherwise a new token replaces the file's content.
+    """
     token = path.read_text(encoding="utf-8").strip() if path.exists() else ""
-    with database.writing() as db:
+    with database.begin_write() as db:
         query = "SELECT 1 FROM tokens WHERE hash = ? AND user = ? AND role = ?"
         if not db.execute(query, (_hash(token), user, role)).fetchone():
             token = f"hf_{secrets.token_hex(17)}"
@@ -85,9 +97,10 @@ def keep_token(database: Database, path: Path, user: str, role: str) -> None:
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """Write a file that only its owner can read; atomic."""
+    """Write a file atomically, readable by its owner alone."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
@@ -107,12 +120,13 @@ class Signer:
         self._key = key_file.read_bytes()
 
     def sign(self, purpose: str, subject: str, expires: int | str) -> str:
-        """A signature for one purpose and one subject, valid until ``expires`` (Unix seconds)."""
+        """Return a signature of a purpose and a subject, valid until ``expires`` (Unix seconds)."""
         signature = hmac.new(self._key, f"{purpose} {subject} {expires}".encode(), hashlib.sha256)
         return f"{expires}-{signature.hexdigest()}"
 
-    def accepts(self, permission: str, purpose: str, subject: str) -> bool:
+    def verify(self, permission: str, purpose: str, subject: str) -> bool:
         """Whether a signature is genuine, for this purpose and subject, and has not expired."""
         expires = permission.partition("-")[0]
-        genuine = hmac.compare_digest(self.sign(purpose, subject, expires).encode(), permission.encode())
-        return genuine and int(expires) >= time.time()
+        signature = self.sign(purpose, subject, expires)
+        is_genuine = hmac.compare_digest(signature.encode(), permission.encode())
+        return is_genuine and int(expires) >= time.time()

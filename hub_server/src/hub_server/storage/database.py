@@ -1,7 +1,8 @@
 """The index: one SQLite database in WAL mode, flushed to disk on every commit.
 
-Readers see one snapshot, writers take turns; a transaction is either wholly there after a crash or not at all.
-File contents live in ``blobs.py``; ``schema.sql`` has the tables: users, tokens, repos, refs, commits, trees, uploads.
+Readers see one snapshot, writers take turns; a transaction is either wholly there after a crash or
+not at all. File contents live in ``blobs.py``; ``schema.sql`` has the tables: users, tokens, repos,
+refs, commits, trees, uploads.
 """
 
 import sqlite3
@@ -12,7 +13,8 @@ from pathlib import Path
 
 from hub_server.storage.errors import CommandError
 
-_VERSION = 3
+_VERSION = 3  # of the tables; SQLite keeps the number as ``user_version``
+_LOCK_SECONDS = 30  # that a connection waits for another process's lock
 # Version 2 had gated repos and pull requests. The files of a gated repo must not become public.
 _FROM_VERSION_2 = """
 UPDATE repos SET private = 1 WHERE id IN (SELECT repo FROM gates);
@@ -24,55 +26,80 @@ _SCHEMA = Path(__file__).with_name("schema.sql")
 
 
 class Database:
-    """The index; ``reading`` and ``writing`` are the only ways in."""
+    """The index; all access is in a transaction of ``begin_read`` or ``begin_write``.
+
+    Raises CommandError when the file cannot be opened, is damaged, or has another version.
+    """
 
     def __init__(self, path: Path):
         self._path = path
-        # SQLite's own waiting is unfair and sleeps; within this process a lock hands writers on at once.
+        # SQLite's own lock makes writers sleep; this lock wakes the next writer at once.
         self._writers = threading.Lock()
         path.touch(mode=0o600)
         try:
-            # Kept open: with the last connection SQLite would fold the write-ahead log into the file, each time.
+            # This connection stays open: when the last connection closes, SQLite merges the
+            # write-ahead log into the file, which takes time.
             self._keeper = self._connect()
             self._keeper.execute("PRAGMA journal_mode=WAL")
-            version = self._keeper.execute("PRAGMA user_version").fetchone()[0]
-            if version not in (0, 2, _VERSION):
-                problem = f"written by another version of the Hub (form {version}; allowed: {_VERSION})"
-                hint = "serve it with that version, or take a new --root"
-                raise CommandError(f"{path}: {problem}; {hint}", exit_code=1)
-            if version != _VERSION:  # else nothing is written: the disk may be full
-                change = (_FROM_VERSION_2 if version == 2 else "") + _SCHEMA.read_text(encoding="utf-8")
-                self._keeper.executescript(f"BEGIN; {change} PRAGMA user_version={_VERSION}; COMMIT")
+            self._upgrade()
+        # OperationalError: the disk, a permission or a lock. Other errors: the file's content.
+        except sqlite3.OperationalError as error:
+            problem = f"cannot be opened or written ({error})"
+            hint = (
+                "free some space, change its permissions, or stop another Hub on this --root, and "
+                "start the Hub again"
+            )
+            raise CommandError(f"{path}: {problem}; {hint}", exit_code=1) from error
         except sqlite3.DatabaseError as error:
             problem = f"cannot be used ({error}); restore it, or take a new --root"
             raise CommandError(f"{path}: {problem}", exit_code=1) from error
 
+    def _upgrade(self) -> None:
+        """Create the tables, or bring those of an earlier version up to date."""
+        version = self._keeper.execute("PRAGMA user_version").fetchone()[0]
+        if version == _VERSION:  # nothing is written: the disk may be full
+            return
+        if version not in (0, 2):
+            problem = f"written by another version of the Hub (form {version}; allowed: {_VERSION})"
+            hint = "serve it with that version, or take a new --root"
+            raise CommandError(f"{self._path}: {problem}; {hint}", exit_code=1)
+        script = _SCHEMA.read_text(encoding="utf-8")
+        if version == 2:
+            script = _FROM_VERSION_2 + script
+        self._keeper.executescript(f"BEGIN; {script} PRAGMA user_version={_VERSION}; COMMIT")
+
     def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self._path, timeout=30, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(
+            self._path, timeout=_LOCK_SECONDS, isolation_level=None, check_same_thread=False
+        )
         connection.row_factory = sqlite3.Row
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA foreign_keys=ON")
         return connection
 
     @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
-        """A read transaction: one consistent snapshot."""
-        with self._transaction("BEGIN") as connection:
+    def begin_read(self) -> Iterator[sqlite3.Connection]:
+        """Yield a connection in a read transaction, which sees one consistent snapshot."""
+        with self._run_transaction("BEGIN") as connection:
             yield connection
 
     @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
-        """One write transaction: committed to disk when the block ends, rolled back when it raises."""
-        with self._writers, self._transaction("BEGIN IMMEDIATE") as connection:
+    def begin_write(self) -> Iterator[sqlite3.Connection]:
+        """Yield a connection in a write transaction.
+
+        The end of the block commits to the disk; an exception rolls back.
+        """
+        with self._writers, self._run_transaction("BEGIN IMMEDIATE") as connection:
             yield connection
 
     @contextmanager
-    def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
-        with closing(self._connect()) as connection:  # closing rolls back an uncommitted transaction
+    def _run_transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
+        # closing rolls back an uncommitted transaction
+        with closing(self._connect()) as connection:
             connection.execute(begin)
             yield connection
             connection.execute("COMMIT")
 
     def close(self) -> None:
-        """Close the last connection, which folds the write-ahead log into the file."""
+        """Close the last connection; SQLite then merges the write-ahead log into the file."""
         self._keeper.close()

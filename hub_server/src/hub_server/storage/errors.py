@@ -1,16 +1,23 @@
-"""HTTP errors as the Hugging Face Hub words them, so that the official clients map them to their exceptions.
+"""HTTP errors in the Hugging Face Hub's words, which its clients map to their exceptions.
 
 Clients distinguish errors by the ``X-Error-Code`` header only, so this module builds every error.
-5xx answers are retried by the clients: no permanent condition may use one, except 507 (not in their retry list).
+5xx answers are retried by the clients: no permanent condition may use one, except 507 (not in their
+retry list).
 """
 
 from collections.abc import Mapping
 
 from starlette.responses import JSONResponse, Response
 
+MAX_ERROR_CHARACTERS = 1000  # of a message, which may repeat a name that a client sent
+MAX_HEADER_CHARACTERS = 500
+
 
 class CommandError(Exception):
-    """A command that cannot run, in one line for a terminal. ``exit_code``: 2 for bad input, 1 for everything else."""
+    """A failure of a command; the message is one line for a terminal.
+
+    ``exit_code``: 2 for bad input, 1 for other failures.
+    """
 
     def __init__(self, message: str, exit_code: int = 2):
         super().__init__(message)
@@ -18,41 +25,67 @@ class CommandError(Exception):
 
 
 class HubError(Exception):
-    """An HTTP error: status, message, and the X-Error-Code that clients map to an exception class."""
+    """An HTTP error: status, message, and the X-Error-Code that clients map to an exception.
+
+    A message of more than ``MAX_ERROR_CHARACTERS`` is cut.
+    """
 
     def __init__(
-        self, status: int, message: str, code: str = "", headers: Mapping[str, str] | None = None, **fields: str
+        self,
+        status: int,
+        message: str,
+        code: str = "",
+        headers: Mapping[str, str] | None = None,
+        **fields: str,
     ):
+        if len(message) > MAX_ERROR_CHARACTERS:
+            message = f"{message[:MAX_ERROR_CHARACTERS]}…"
         super().__init__(message)
-        self.status, self.message, self.code = status, message, code
-        self.headers, self.fields = dict(headers or {}), fields
+        self.status = status
+        self.message = message
+        self.code = code
+        self.headers = dict(headers or {})
+        self.fields = fields
 
-    def response(self) -> Response:
-        """The HTTP answer; header values are one printable latin-1 line, or they could not be sent or read."""
-        line = " ".join(self.message.split())[:500].encode("latin-1", "replace").decode("latin-1")
-        line = "".join(character if character.isprintable() else "?" for character in line).strip()
-        headers = {**self.headers, "X-Error-Message": line}
+    def to_response(self) -> Response:
+        """Return the HTTP answer."""
+        headers = {**self.headers, "X-Error-Message": _make_header_value(self.message)}
         if self.code:
             headers["X-Error-Code"] = self.code
-        return JSONResponse({"error": self.message, **self.fields}, status_code=self.status, headers=headers)
+        content = {"error": self.message, **self.fields}
+        return JSONResponse(content, status_code=self.status, headers=headers)
 
 
-def not_served(code: str = "") -> HubError:
-    """404 for a service of the Hub that this one lacks."""
+def _make_header_value(text: str) -> str:
+    """Return ``text`` as one printable latin-1 line: clients can send and read nothing else."""
+    line = " ".join(text.split())[:MAX_HEADER_CHARACTERS]
+    line = line.encode("latin-1", "replace").decode("latin-1")
+    return "".join(character if character.isprintable() else "?" for character in line).strip()
+
+
+def make_not_served_error(code: str = "") -> HubError:
+    """Return a 404 for a service of the Hub that this one lacks."""
     served = "This local Hub serves models and datasets, their files and history"
     return HubError(404, f"{served}. It has nothing at this address (docs/hub_server.md)", code)
 
 
-def repo_not_found(*, anonymous: bool) -> HubError:
-    """404 (401 without a token) for a missing repo and for a private one alike, so that the answer leaks nothing."""
+def make_missing_repo_error(*, anonymous: bool) -> HubError:
+    """Return a 404, or a 401 without a token, for a missing or a private repo.
+
+    The answers are equal, so that nobody learns of a private repo.
+    """
     return HubError(401 if anonymous else 404, "Repository not found", "RepoNotFound")
 
 
-def revision_not_found(revision: str) -> HubError:
-    """404 for a branch, tag or commit."""
+def make_missing_revision_error(revision: str) -> HubError:
+    """Return a 404 for a branch, tag or commit."""
     return HubError(404, f"Invalid rev id: {revision}", "RevisionNotFound")
 
 
-def entry_not_found(message: str, commit: str = "") -> HubError:
-    """404 for a path of a revision; clients cache that under the commit given."""
-    return HubError(404, message, "EntryNotFound", {"X-Repo-Commit": commit} if commit else None)
+def make_missing_entry_error(message: str, commit: str = "") -> HubError:
+    """Return a 404 for a missing path of a revision.
+
+    ``commit``: the revision's commit id, under which clients cache the absence.
+    """
+    headers = {"X-Repo-Commit": commit} if commit else None
+    return HubError(404, message, "EntryNotFound", headers)

@@ -7,14 +7,15 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from hub_server.storage.credentials import Actor
-from hub_server.storage.errors import HubError, revision_not_found
-from hub_server.storage.trees import find
+from hub_server.storage.errors import HubError, make_missing_revision_error
+from hub_server.storage.trees import find_entry
 
 KINDS = {"models": "model", "datasets": "dataset"}
+MAX_REFS = 5_000  # branches and tags of a repo: one answer lists them all
 
 
-def timestamp(seconds: int) -> str:
-    """A time (Unix seconds) as the Hub writes it."""
+def format_timestamp(seconds: int) -> str:
+    """Return a time (Unix seconds) as the Hub writes it."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
 
 
@@ -35,36 +36,48 @@ class Repo(NamedTuple):
 
     @property
     def url_path(self) -> str:
-        """Where the repo lies under the endpoint."""
+        """The path of the repo under the endpoint."""
         return self.full_name if self.kind == "model" else f"{self.kind}s/{self.full_name}"
 
-    def visible_to(self, actor: Actor | None) -> bool:
-        """Public repos are seen by all, private ones by the members of their namespace."""
-        return not self.private or (actor is not None and actor.owns(self.namespace))
+    def is_visible_to(self, actor: Actor | None) -> bool:
+        """Whether the repo is public, or the actor a member of its namespace."""
+        return not self.private or (actor is not None and actor.is_member_of(self.namespace))
 
 
-def _repos(db: sqlite3.Connection, condition: str, *values: object) -> list[Repo]:
-    query = f"SELECT id, kind, namespace, name, private, created FROM repos WHERE {condition} ORDER BY id DESC"  # noqa: S608
-    found = [Repo(*row) for row in db.execute(query, values)]
-    return [repo._replace(private=bool(repo.private)) for repo in found]
+def _select_repos(db: sqlite3.Connection, condition: str, *values: object) -> list[Repo]:
+    columns = "id, kind, namespace, name, private, created"
+    query = f"SELECT {columns} FROM repos WHERE {condition} ORDER BY id DESC"  # noqa: S608
+    repos = [Repo(*row) for row in db.execute(query, values)]
+    return [repo._replace(private=bool(repo.private)) for repo in repos]
 
 
 def find_repo(db: sqlite3.Connection, kind: str, namespace: str, name: str) -> Repo | None:
-    """The repo of this name, whatever the case; who may see it is the caller's question."""
-    return next(iter(_repos(db, "kind = ? AND namespace = ? AND name = ?", kind, namespace, name)), None)
+    """Return the repo of this name, in any case, or None.
+
+    The caller checks whether the actor may see the repo.
+    """
+    condition = "kind = ? AND namespace = ? AND name = ?"
+    repos = _select_repos(db, condition, kind, namespace, name)
+    return repos[0] if repos else None
 
 
 def list_repos(db: sqlite3.Connection, kind: str, actor: Actor | None) -> list[Repo]:
-    """All repos of a kind that ``actor`` may see, newest first."""
-    return [repo for repo in _repos(db, "kind = ?", kind) if repo.visible_to(actor)]
+    """Return all repos of a kind that ``actor`` may see, newest first."""
+    return [repo for repo in _select_repos(db, "kind = ?", kind) if repo.is_visible_to(actor)]
 
 
-def create_repo(db: sqlite3.Connection, kind: str, namespace: str, name: str, *, private: bool) -> Repo:
-    """Add an empty repo; the caller has checked that the owner exists and the name is free."""
-    query = "INSERT INTO repos(kind, namespace, name, private, created) VALUES (?, ?, ?, ?, ?)"
-    owner = db.execute("SELECT name FROM namespaces WHERE name = ?", (namespace,)).fetchone()["name"]  # as it is spelt
-    added = db.execute(query, (kind, owner, name, private, int(time.time())))
-    return _repos(db, "id = ?", added.lastrowid)[0]
+def create_repo(
+    db: sqlite3.Connection, kind: str, namespace: str, name: str, *, private: bool
+) -> Repo:
+    """Add an empty repo and return it.
+
+    The caller has checked that the owner exists and that the owner has no repo of this name.
+    """
+    # Use the owner's own spelling: names match in any case.
+    row = db.execute("SELECT name FROM namespaces WHERE name = ?", (namespace,)).fetchone()
+    insert = "INSERT INTO repos(kind, namespace, name, private, created) VALUES (?, ?, ?, ?, ?)"
+    cursor = db.execute(insert, (kind, row["name"], name, private, int(time.time())))
+    return _select_repos(db, "id = ?", cursor.lastrowid)[0]
 
 
 class Commit(NamedTuple):
@@ -80,23 +93,24 @@ class Commit(NamedTuple):
 
 
 def _find_commit(db: sqlite3.Connection, repo: int, oid: str) -> Commit | None:
-    query = "SELECT oid, tree, parent, author, date, title, message FROM commits WHERE repo = ? AND oid = ?"
+    columns = "oid, tree, parent, author, date, title, message"
+    query = f"SELECT {columns} FROM commits WHERE repo = ? AND oid = ?"  # noqa: S608
     row = db.execute(query, (repo, oid)).fetchone()
     return Commit(*row) if row else None
 
 
 def get_commit(db: sqlite3.Connection, repo: int, oid: str) -> Commit:
-    """The commit with this full id, else 404."""
+    """Return the commit with this full id, else 404."""
     commit = _find_commit(db, repo, oid)
     if commit is None:
-        raise revision_not_found(oid)
+        raise make_missing_revision_error(oid)
     return commit
 
 
-def resolve(db: sqlite3.Connection, repo: int, revision: str) -> Commit:
-    """The commit a branch, tag, full ref or commit id (7 digits or more) means, else 404."""
+def resolve_revision(db: sqlite3.Connection, repo: int, revision: str) -> Commit:
+    """Return the commit of a branch, tag, full ref or commit id (7 digits or more), else 404."""
     for name in (f"refs/heads/{revision}", f"refs/tags/{revision}", revision):
-        oid = ref_target(db, repo, name)
+        oid = get_ref_target(db, repo, name)
         if oid is not None:
             return get_commit(db, repo, oid)
     if 7 <= len(revision) <= 40 and set(revision) <= set("0123456789abcdef"):
@@ -104,23 +118,31 @@ def resolve(db: sqlite3.Connection, repo: int, revision: str) -> Commit:
         rows = db.execute(query, (repo, revision, revision + "g")).fetchall()
         if len(rows) == 1:
             return get_commit(db, repo, rows[0]["oid"])
-    raise revision_not_found(revision)
+    raise make_missing_revision_error(revision)
 
 
-def ref_target(db: sqlite3.Connection, repo: int, ref: str) -> str | None:
-    """The commit a full ref name points to, or None."""
+def get_ref_target(db: sqlite3.Connection, repo: int, ref: str) -> str | None:
+    """Return the commit that a full ref name points to, or None."""
     row = db.execute("SELECT oid FROM refs WHERE repo = ? AND name = ?", (repo, ref)).fetchone()
     return row["oid"] if row else None
 
 
 def list_refs(db: sqlite3.Connection, repo: int) -> list[tuple[str, str]]:
-    """All (full ref name, commit id) pairs of a repo."""
-    return [tuple(row) for row in db.execute("SELECT name, oid FROM refs WHERE repo = ? ORDER BY name", (repo,))]
+    """Return all (full ref name, commit id) pairs of a repo."""
+    rows = db.execute("SELECT name, oid FROM refs WHERE repo = ? ORDER BY name", (repo,))
+    return [(row["name"], row["oid"]) for row in rows]
 
 
 def create_ref(db: sqlite3.Connection, repo: int, ref: str, oid: str) -> None:
-    """Add a branch or tag; 409 when it exists, or when git could not hold both (``a`` and ``a/b``)."""
-    for existing, _ in list_refs(db, repo):
+    """Add a branch or tag.
+
+    Raises HubError: 409 when the name exists, or when git cannot hold the name beside another one
+    (``a`` and ``a/b``); 400 when the repo has ``MAX_REFS`` branches and tags.
+    """
+    refs = list_refs(db, repo)
+    if len(refs) >= MAX_REFS:
+        raise HubError(400, f"A repo can have at most {MAX_REFS} branches and tags: delete some")
+    for existing, _ in refs:
         if existing == ref:
             raise HubError(409, f"Reference {ref} already exists")
         if existing.startswith(f"{ref}/") or ref.startswith(f"{existing}/"):
@@ -131,24 +153,39 @@ def create_ref(db: sqlite3.Connection, repo: int, ref: str, oid: str) -> None:
 def delete_ref(db: sqlite3.Connection, repo: int, ref: str) -> None:
     """Remove a branch or tag, else 404; its commits stay readable by id."""
     if db.execute("DELETE FROM refs WHERE repo = ? AND name = ?", (repo, ref)).rowcount == 0:
-        raise revision_not_found(ref.split("/", 2)[2])
+        raise make_missing_revision_error(ref.split("/", 2)[2])
 
 
-def history(db: sqlite3.Connection, repo: int, head: Commit) -> Iterator[Commit]:
-    """``head`` and its ancestors, newest first."""
+def count_history(db: sqlite3.Connection, repo: int, head: Commit) -> int:
+    """Return the number of commits from the first one to ``head``, without reading their texts."""
+    query = (
+        "WITH RECURSIVE history(oid) AS (VALUES (?) UNION ALL SELECT commits.parent FROM history "
+        "JOIN commits ON commits.repo = ? AND commits.oid = history.oid "
+        "WHERE commits.parent IS NOT NULL) SELECT COUNT(*) FROM history"
+    )
+    return int(db.execute(query, (head.oid, repo)).fetchone()[0])
+
+
+def walk_history(db: sqlite3.Connection, repo: int, head: Commit) -> Iterator[Commit]:
+    """Yield ``head`` and its ancestors, newest first."""
     commit: Commit | None = head
     while commit is not None:
         yield commit
         commit = _find_commit(db, repo, commit.parent) if commit.parent else None
 
 
-def last_changes(db: sqlite3.Connection, repo: int, head: Commit, paths: list[str]) -> dict[str, Commit]:
-    """For each path, the newest commit that gave it its present content."""
-    now = {path: find(db, head.tree, path) for path in paths}
-    changed = dict.fromkeys(paths, head)
-    for commit in history(db, repo, head):
-        now = {path: entry for path, entry in now.items() if find(db, commit.tree, path) == entry}
-        if not now:
+def find_last_changes(
+    db: sqlite3.Connection, repo: int, head: Commit, paths: list[str]
+) -> dict[str, Commit]:
+    """Return for each path the commit that last changed its content, ``head`` included."""
+    entries = {path: find_entry(db, head.tree, path) for path in paths}
+    changes = dict.fromkeys(paths, head)
+    unchanged = list(entries)
+    for commit in walk_history(db, repo, head):
+        unchanged = [
+            path for path in unchanged if find_entry(db, commit.tree, path) == entries[path]
+        ]
+        if not unchanged:
             break
-        changed.update(dict.fromkeys(now, commit))
-    return changed
+        changes |= dict.fromkeys(unchanged, commit)
+    return changes

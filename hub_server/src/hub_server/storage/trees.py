@@ -1,7 +1,7 @@
 """Git trees: object ids, and folders as rows of the index, one for each entry.
 
-The ids are real, so that clients can check them and a repo can be exported to git. A commit writes only the folders it
-changes; equal folders of all commits and repos share their rows.
+The ids are real, so that clients can check them and a repo can be exported to git. A commit writes
+only the folders it changes; equal folders of all commits and repos share their rows.
 """
 
 import hashlib
@@ -10,12 +10,14 @@ import sqlite3
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from hub_server.storage.errors import HubError, entry_not_found
+from hub_server.storage.errors import HubError, make_missing_entry_error
 
 _POINTER = re.compile(rb"version https://git-lfs\.github\.com/spec/v1\r?\n")
+_MAX_POINTER_BYTES = 1024  # git-lfs takes no longer file for a pointer
 _ENTRY = "oid, is_folder, sha256, size, lfs"
-_FIND = f"SELECT {_ENTRY} FROM entries LEFT JOIN files USING (oid) WHERE tree = ? AND name = ?"  # noqa: S608
-_WALK = f"SELECT name, {_ENTRY} FROM entries LEFT JOIN files USING (oid) WHERE tree = ? AND name >= ? ORDER BY name"  # noqa: S608
+_FROM = "FROM entries LEFT JOIN files USING (oid) WHERE tree = ?"
+_FIND = f"SELECT {_ENTRY} {_FROM} AND name = ?"
+_WALK = f"SELECT name, {_ENTRY} {_FROM} AND name >= ? ORDER BY name"
 
 
 class File(NamedTuple):
@@ -28,13 +30,13 @@ class File(NamedTuple):
 
     @property
     def etag(self) -> str:
-        """What clients compare with their own copy: sha256 of a large file, git id of a regular one."""
+        """The id under which clients cache: sha256 of a large file, git id of a regular file."""
         return self.sha256 if self.lfs else self.oid
 
     @property
     def lfs_facts(self) -> dict[str, int]:
         """JSON of an LFS file: its size, and that of its pointer."""
-        return {"size": self.size, "pointerSize": len(lfs_pointer(self.sha256, self.size))}
+        return {"size": self.size, "pointerSize": len(make_lfs_pointer(self.sha256, self.size))}
 
 
 class Entry(NamedTuple):
@@ -45,72 +47,103 @@ class Entry(NamedTuple):
     file: File | None
 
 
-def object_id(kind: str, content: bytes) -> str:
-    """The git id of an object: sha1 over its header and content."""
-    return hashlib.sha1(f"{kind} {len(content)}\0".encode() + content, usedforsecurity=False).hexdigest()
+def compute_object_id(kind: str, content: bytes) -> str:
+    """Return the git id of an object: sha1 over its header and content."""
+    header = f"{kind} {len(content)}\0".encode()
+    return hashlib.sha1(header + content, usedforsecurity=False).hexdigest()
 
 
-def commit_id(tree: str, parent: str | None, author: str, when: int, message: str) -> str:
-    """The git id of a commit by ``author`` at ``when`` (seconds since 1970, UTC)."""
-    lines = [f"tree {tree}"] + ([f"parent {parent}"] if parent else [])
-    lines += [f"{role} {author} <{author}@localhost> {when} +0000" for role in ("author", "committer")]
-    return object_id("commit", ("\n".join(lines) + f"\n\n{message}\n").encode())
+def compute_commit_id(tree: str, parent: str | None, author: str, when: int, message: str) -> str:
+    """Return the git id of a commit by ``author`` at ``when`` (seconds since 1970, UTC)."""
+    person = f"{author} <{author}@localhost> {when} +0000"
+    lines = [f"tree {tree}"]
+    if parent:
+        lines.append(f"parent {parent}")
+    lines += [f"author {person}", f"committer {person}", "", message, ""]
+    return compute_object_id("commit", "\n".join(lines).encode())
 
 
-def tree_id(entries: list[tuple[str, str, bool]]) -> str:
-    """The git id of a folder with these (name, git id, is a folder); folders sort as if their name ended in '/'."""
-    ordered = sorted(entries, key=lambda entry: (entry[0] + "/" if entry[2] else entry[0]).encode())
-    lines = ((f"40000 {name}" if folder else f"100644 {name}", bytes.fromhex(oid)) for name, oid, folder in ordered)
-    return object_id("tree", b"".join(head.encode() + b"\0" + oid for head, oid in lines))
+def compute_tree_id(entries: list[tuple[str, str, bool]]) -> str:
+    """Return the git id of a folder with these entries: (name, git id, is a folder)."""
+    lines = {}
+    for name, oid, is_folder in entries:
+        mode = "40000" if is_folder else "100644"
+        # folders sort as if their name ended in a slash
+        sort_key = f"{name}/" if is_folder else name
+        lines[sort_key.encode()] = f"{mode} {name}".encode() + b"\0" + bytes.fromhex(oid)
+    return compute_object_id("tree", b"".join(lines[key] for key in sorted(lines)))
 
 
-def lfs_pointer(sha256: str, size: int) -> bytes:
-    """The LFS pointer that git stores in place of a large file."""
-    return f"version https://git-lfs.github.com/spec/v1\noid sha256:{sha256}\nsize {size}\n".encode()
+def make_lfs_pointer(sha256: str, size: int) -> bytes:
+    """Return the LFS pointer that git stores in place of a large file."""
+    version = "version https://git-lfs.github.com/spec/v1"
+    return f"{version}\noid sha256:{sha256}\nsize {size}\n".encode()
 
 
 def is_lfs_pointer(content: bytes) -> bool:
-    """Whether a regular file would read as a pointer; accepting one would hand out other repos' large files."""
-    return len(content) < 1024 and _POINTER.match(content) is not None
+    """Return whether a regular file has the form of an LFS pointer.
+
+    git clients would replace such a file by the large file of another repo.
+    """
+    return len(content) < _MAX_POINTER_BYTES and _POINTER.match(content) is not None
 
 
-def _entry(path: str, row: sqlite3.Row) -> Entry:
-    file = None if row["is_folder"] else File(row["oid"], row["sha256"], row["size"], bool(row["lfs"]))
+def _make_entry(path: str, row: sqlite3.Row) -> Entry:
+    if row["is_folder"]:
+        return Entry(path, row["oid"], None)
+    file = File(row["oid"], row["sha256"], row["size"], bool(row["lfs"]))
     return Entry(path, row["oid"], file)
 
 
-def find(db: sqlite3.Connection, tree: str, path: str) -> Entry | None:
-    """The entry at ``path`` ('' is the root itself), or None."""
+def find_entry(db: sqlite3.Connection, tree: str, path: str) -> Entry | None:
+    """Return the entry at ``path`` ('' is the root itself), or None."""
     entry = Entry("", tree, None)
     for name in path.split("/") if path else []:
         row = db.execute(_FIND, (entry.oid, name)).fetchone()
         if row is None:
             return None
-        entry = _entry(path, row)
+        entry = _make_entry(path, row)
     return entry
 
 
 def find_file(db: sqlite3.Connection, tree: str, path: str) -> File | None:
     """Return the file at ``path``; None when it is missing or a folder."""
-    entry = find(db, tree, path)
+    entry = find_entry(db, tree, path)
     return entry.file if entry else None
 
 
-def walk(db: sqlite3.Connection, tree: str, path: str = "", recursive: bool = True, after: str = "") -> Iterator[Entry]:
-    """What lies in the folder ``tree`` at ``path``, behind its entry ``after``: by name, a folder before its files."""
-    first, _, rest = after.partition("/")
-    for row in db.execute(_WALK, (tree, first)):
-        entry, is_first = _entry(f"{path}/{row['name']}".lstrip("/"), row), row["name"] == first
-        if not is_first:
+def walk(
+    db: sqlite3.Connection, tree: str, path: str = "", recursive: bool = True, start: str = ""
+) -> Iterator[Entry]:
+    """Yield the entries of a folder in the order of their names, a folder before its content.
+
+    Args:
+        db: a connection in a transaction.
+        tree: the git id of the folder.
+        path: the folder's path, which the entries' paths begin with.
+        recursive: whether to walk the folders inside.
+        start: a path relative to the folder. The walk begins after this entry.
+    """
+    start_name, _, start_below = start.partition("/")
+    for row in db.execute(_WALK, (tree, start_name)):
+        entry = _make_entry(f"{path}/{row['name']}".lstrip("/"), row)
+        start_inside = ""
+        if row["name"] == start_name:
+            start_inside = start_below
+        else:
             yield entry
         if recursive and row["is_folder"]:
-            yield from walk(db, entry.oid, entry.path, after=rest if is_first else "")
+            yield from walk(db, entry.oid, entry.path, start=start_inside)
 
 
 class TreeEdit:
-    """Edits of a tree inside one transaction; an operation loads the folders that it enters.
+    """Edits of a tree inside one transaction; an operation reads only the folders of its path.
 
-    A folder is a dict from names to git ids of files and to folders, ``_Unread`` until an operation enters them.
+    A folder in memory is a dict: name → git id of a file, dict of a read folder, or ``_Unread``.
+
+    Args:
+        db: a connection in a write transaction.
+        root: the git id of the tree to edit; None: an empty tree.
     """
 
     def __init__(self, db: sqlite3.Connection, root: str | None):
@@ -119,39 +152,48 @@ class TreeEdit:
 
     def _read(self, tree: str) -> dict:
         rows = self._db.execute("SELECT name, oid, is_folder FROM entries WHERE tree = ?", (tree,))
-        return {row["name"]: _Unread(row["oid"]) if row["is_folder"] else row["oid"] for row in rows}
+        return {name: _Unread(oid) if is_folder else oid for name, oid, is_folder in rows}
 
     def put(self, path: str, oid: str) -> None:
-        """Add or replace a file; 422 where a file and a folder would share a name."""
+        """Add or replace a file with a git id.
+
+        Raises HubError 422 where a file and a folder would share a name.
+        """
         *parents, name = path.split("/")
         folder = self._root
         for depth, parent in enumerate(parents):
             folder.setdefault(parent, {})
-            inner = self._enter(folder, parent)
+            inner = self._open_folder(folder, parent)
             if inner is None:
-                raise HubError(422, f"Cannot write {path}: {'/'.join(parents[: depth + 1])} is a file")
+                raise HubError(
+                    422, f"Cannot write {path}: {'/'.join(parents[: depth + 1])} is a file"
+                )
             folder = inner
-        if self._enter(folder, name) is not None:
+        if self._open_folder(folder, name) is not None:
             raise HubError(422, f"Cannot write {path}: it is a folder")
         folder[name] = oid
 
     def remove(self, path: str) -> None:
-        """Delete a file or a folder, else 404; empty folders vanish, as in git."""
+        """Delete a file or a folder, and folders that become empty, as git does.
+
+        Raises HubError 404 for a missing path.
+        """
         if not self._remove(self._root, path.split("/")):
-            raise entry_not_found(f"A file with this name doesn't exist, nor a folder: {path}")
+            problem = f"A file with this name doesn't exist, nor a folder: {path}"
+            raise make_missing_entry_error(problem)
 
     def _remove(self, folder: dict, parts: list[str]) -> bool:
         if len(parts) == 1:
             return folder.pop(parts[0], None) is not None
-        inner = self._enter(folder, parts[0])
+        inner = self._open_folder(folder, parts[0])
         if inner is None or not self._remove(inner, parts[1:]):
             return False
         if not inner:
             del folder[parts[0]]
         return True
 
-    def _enter(self, folder: dict, name: str) -> dict | None:
-        """The named folder as a changeable dict; None when there is nothing or a file."""
+    def _open_folder(self, folder: dict, name: str) -> dict | None:
+        """Return the named folder as a changeable dict; None for a file and a missing name."""
         child = folder.get(name)
         if isinstance(child, _Unread):
             child = folder[name] = self._read(child.oid)
@@ -166,9 +208,11 @@ class TreeEdit:
         for name, child in folder.items():
             if isinstance(child, str):
                 entries.append((name, child, False))
+            elif isinstance(child, _Unread):
+                entries.append((name, child.oid, True))
             else:
-                entries.append((name, child.oid if isinstance(child, _Unread) else self._save(child), True))
-        tree = tree_id(entries)
+                entries.append((name, self._save(child), True))
+        tree = compute_tree_id(entries)
         rows = [(tree, *entry) for entry in entries]
         self._db.executemany("INSERT OR IGNORE INTO entries VALUES (?, ?, ?, ?)", rows)
         return tree

@@ -1,1 +1,0 @@
-"""MTEB tasks, scored with the mteb library."""

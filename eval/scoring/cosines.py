@@ -1,0 +1,191 @@
+"""Scores of cosines: correlation with human scores (STS), and rankings of documents (search).
+
+STS12–16 consist of subsets. Papers aggregate them in three ways, which differ by up to ten points:
+``all`` (Reimers & Gurevych 2019, SimCSE, MTEB), ``mean`` and ``wmean`` over subsets (SentEval,
+Conneau & Kiela 2018). Rankings are scored by trec_eval's code.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sts_dino.eval.scoring.outcomes import Embed, Measured, Outcomes
+from sts_dino.eval.tasks.own import CORPUS, QRELS, SPLIT
+from sts_dino.eval.tasks.rows import SMALLEST_NORM, Rows, Vector
+from sts_dino.eval.tasks.sources import BLANK_TEXT_REPLACEMENT, TaskData
+from sts_dino.eval.tasks.task import Side, Task
+from sts_dino.hub.errors import RunError
+
+Correlation = Callable[[Vector, Vector], float]
+CHUNK_PAIRS = 1024  # pairs whose embeddings are in memory as float64
+COSINE_DECIMALS = 12  # float64 rounding changes further decimals
+MIN_COSINE_RANGE = 1e-6  # cosines of float32 embeddings in a smaller range are one number
+
+
+def measure_sts(data: TaskData, embed: Embed, _: Sequence[int] = ()) -> Measured:
+    """Measure Spearman x 100 of a task and of every subset, and Pearson x 100 of the task.
+
+    The task's aggregation makes one score of the subsets. A subset with constant cosines or
+    constant human scores has no correlation and is left out of ``parts``. Raises RunError when
+    all cosines are equal, and when the aggregation needs the correlation of a constant subset.
+    """
+    # Compute the cosines of all pairs
+    task = data.task
+    pairs = data.scored
+    cosines = compute_cosine_scores(pairs, embed, task.sides)
+    if np.ptp(cosines) < MIN_COSINE_RANGE:
+        raise RunError(
+            task.name,
+            f"all {len(pairs)} cosines are {cosines[0]:.6g}: their correlation with human scores "
+            "is undefined",
+            hint="the encoder gives every text the same embedding, or nearly so",
+        )
+
+    # Correlate every subset
+    part: list[str] = []
+    parts = {}
+    for name, start, stop in pairs.subsets:
+        part += [name] * (stop - start)
+        gold, predicted = pairs.target[start:stop], cosines[start:stop]
+        if not (_is_constant(gold) or _is_constant(predicted)):
+            parts[name] = (100 * compute_spearman(predicted, gold), stop - start)
+
+    # Aggregate the score of the task
+    outcomes = Outcomes(pairs.target, cosines, tuple(part))
+    score = _aggregate(task, outcomes, compute_spearman)
+    pearson = _aggregate(task, outcomes, compute_pearson)
+    return Measured(outcomes, score, {"pearson": pearson}, parts)
+
+
+def compute_cosine_scores(
+    pairs: Rows, embed: Embed, sides: tuple[Side, Side] | None = None
+) -> Vector:
+    """Compute the cosine of the embeddings of every pair, (pairs,); 0 with a zero vector.
+
+    Cosines are rounded, so that cosines which differ by float64's rounding alone are equal. 65 of
+    SMTeuroparl's 459 pairs are two identical sentences: without rounding they would be ranked, and
+    the correlation would move by up to 0.08.
+
+    Args:
+        pairs: the pairs.
+        embed: function from texts, and a side, to embeddings.
+        sides: the side of the first and of the second texts when the texts are queries and
+            documents; None: pairs of one kind.
+
+    Raises RunError when an embedding is not finite.
+    """
+    first_options, second_options = [{"side": side} for side in sides] if sides else [{}, {}]
+    cosines = np.empty(len(pairs))
+    for start in range(0, len(pairs), CHUNK_PAIRS):
+        chunk = slice(start, start + CHUNK_PAIRS)
+        first = _normalize_rows(embed(pairs.first[chunk], **first_options))
+        second = _normalize_rows(embed(pairs.second[chunk], **second_options))
+        cosines[chunk] = np.einsum("ij,ij->i", first, second)
+    return cosines.round(COSINE_DECIMALS)
+
+
+def _normalize_rows(embeddings: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Scale each row (n, d) to length 1; a zero row stays. Raises RunError for NaN or infinity."""
+    rows = np.asarray(embeddings, dtype=np.float64)
+    if not np.isfinite(rows).all():
+        raise RunError(
+            "evaluation",
+            "the model gives embeddings that are not finite",
+            hint="its training diverged",
+        )
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), SMALLEST_NORM)
+
+
+def _aggregate(task: Task, outcomes: Outcomes, correlation: Correlation) -> float:
+    """Return the correlation x 100 under the task's aggregation of subsets.
+
+    Raises RunError, with the task and the subset, where the correlation is undefined.
+    """
+    total = 0.0
+    for rows, weight in outcomes.list_parts(task.aggregation):
+        gold, predicted = outcomes.gold[rows], outcomes.predicted[rows]
+        if _is_constant(gold) or _is_constant(predicted):
+            side = "human scores" if _is_constant(gold) else "cosines"
+            subset = f" of {outcomes.part[rows[0]]}" if len(rows) < len(outcomes) else ""
+            raise RunError(
+                task.name,
+                f"all {len(rows)} {side}{subset} are the same: the correlation is undefined",
+            )
+        total += weight * correlation(predicted, gold)
+    return 100 * total
+
+
+def _is_constant(values: Vector) -> bool:
+    return bool(np.ptp(values) == 0)
+
+
+def compute_pearson(first: Vector, second: Vector) -> float:
+    """Compute Pearson's correlation of two arrays (n,), -1 to 1.
+
+    Raises RunError when one array is constant.
+    """
+    if _is_constant(first) or _is_constant(second):
+        raise RunError(
+            "evaluation",
+            "a correlation with a constant is undefined",
+            hint="do all embeddings coincide?",
+        )
+    return float(np.corrcoef(first, second)[0, 1])
+
+
+def compute_spearman(first: Vector, second: Vector) -> float:
+    """Compute Spearman's correlation of two arrays (n,), -1 to 1.
+
+    It is Pearson's correlation of the ranks; ties have their mean rank. Raises RunError when one
+    array is constant.
+    """
+    from scipy.stats import rankdata
+
+    return compute_pearson(rankdata(first), rankdata(second))
+
+
+RANKING_DEPTH = 10  # documents of a ranking that the metrics read
+# Metric → its name in trec_eval
+TREC_METRICS: dict[str, str] = {"ndcg@10": "ndcg_cut.10", "recall@10": "recall.10"}
+
+
+def measure_search(data: TaskData, embed: Embed, _: Sequence[int] = ()) -> Measured:
+    """Measure the mean over queries of the task's metric, x 100.
+
+    The outcome of a query is the number of its relevant documents and its score. Documents with
+    equal cosines have trec_eval's order, by id. The document with the id of the query is left out
+    unless it is judged relevant (BEIR leaves it out in any case).
+
+    Args:
+        data: the queries, the corpus and the judgements.
+        embed: function from texts and a side to embeddings.
+    """
+    import pytrec_eval
+    import torch
+    from sentence_transformers.util import semantic_search
+
+    # Rank the documents of every query
+    queries, corpus = data.rows[SPLIT], data.rows[CORPUS]
+    query_vectors = embed([text or BLANK_TEXT_REPLACEMENT for text in queries.second], "query")
+    document_vectors = embed([text or BLANK_TEXT_REPLACEMENT for text in corpus.second], "document")
+    rankings = semantic_search(
+        torch.from_numpy(query_vectors), torch.from_numpy(document_vectors), top_k=RANKING_DEPTH + 1
+    )
+    judged: dict[str, dict[str, int]] = {query: {} for query in queries.first}
+    for query_id, document_id, grade in data.rows[QRELS].iter_canonical():
+        if query_id in judged:
+            judged[str(query_id)][str(document_id)] = int(grade)
+    runs: dict[str, dict[str, float]] = {}
+    for query, hits in zip(queries.first, rankings, strict=True):
+        scores = {corpus.first[int(hit["corpus_id"])]: float(hit["score"]) for hit in hits}
+        if not judged[query].get(query):  # a query may stand among the documents
+            scores.pop(query, None)
+        runs[query] = dict(list(scores.items())[:RANKING_DEPTH])
+
+    # Score the rankings by the judgements
+    metric = TREC_METRICS[str(data.task.metric)]
+    query_scores = pytrec_eval.RelevanceEvaluator(judged, {metric}).evaluate(runs)
+    field = metric.replace(".", "_")
+    values = np.array([query_scores[query][field] for query in queries.first])
+    return Measured(Outcomes(queries.target, values), 100 * float(values.mean()))

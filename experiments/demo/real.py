@@ -1,0 +1,142 @@
+"""Pairs by a real language model and a better encoder, offline: sts-dino real (what `make real`
+calls).
+
+A Qwen2.5-Coder model (`make lm`) generates sts-dino-qwen. Its label agreement and its downstream
+gain are measured: all-MiniLM-L6-v2 as downloaded, after unsupervised SimCSE on the same sentences,
+on shuffled labels and on the pairs. The encoder is trained on the published dataset and published
+with it on the embedded Hub, and a clean process loads both by name. Each step is the command that a
+user types; finished steps are skipped.
+"""
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sts_dino.experiments.demo.chain import Chain, format_report, start_hub
+from sts_dino.hub import cli
+from sts_dino.hub.contract.packaged import ENCODERS, GENERATORS
+from sts_dino.hub.contract.recipe import DatasetRecipe, ModelRecipe
+from sts_dino.hub.contract.recipe_file import load_recipe
+from sts_dino.hub.contract.run_dir import ARTIFACTS
+from sts_dino.hub.errors import InputError
+from sts_dino.hub.process import measure_peak_rss_mb
+from sts_dino.release.options import format_settings
+
+RECIPES = Path("recipes/small")
+DATASET, ENCODER = "sts-dino-qwen", "minilm-sts-dino"
+# overrides: local places of the language model and the source sentences
+OFFLINE = Path("assets/offline.yaml")
+STUDENT = Path("recipes/value/value-student-minilm.yaml")
+NEEDED = (GENERATORS["qwen2.5-coder-1.5b-instruct"], ENCODERS["all-minilm-l6-v2"])
+
+app = cli.make_app(__doc__)
+
+
+@app.command()
+def main(
+    artifacts: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of all results [default: artifacts/real, of a trial artifacts/real-LIMIT]"
+        ),
+    ] = None,
+    port: Annotated[int, typer.Option(help="Port of the embedded Hub; 0 takes a free one")] = 0,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=60,
+            help="A trial on N source sentences, trained in proportion, scored on validation parts",
+        ),
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Threads that generate, processes that train")
+    ] = 2,
+    senteval: Annotated[
+        Path | None,
+        typer.Option(
+            "--senteval-data",
+            metavar="DIR",
+            help="SentEval's directory, to score seven tasks and not STSb alone",
+        ),
+    ] = None,
+) -> None:
+    """Run the chain and print its results. After an interruption the same command resumes.
+
+    Examples:
+
+      sts-dino real --limit 100
+
+      sts-dino real --senteval-data DIR
+    """
+    for model in NEEDED:
+        if not model.is_here:
+            raise InputError(model.folder, "is missing", hint="make lm downloads it")
+    # a trial is another dataset
+    artifacts = artifacts or ARTIFACTS / (f"real-{limit}" if limit else "real")
+    start = time.monotonic()
+    with start_hub(artifacts, port) as hub:
+        chain = Chain(hub, artifacts)
+        generate_and_measure(chain, limit, workers, senteval)
+        path = RECIPES / f"{ENCODER}.yaml"
+        settings = [f"@{OFFLINE}"]
+        if limit:
+            settings += scale_training(path, limit)
+        chain.release(path, *format_settings(settings))
+        loaded = {ENCODER: chain.load(ENCODER, DATASET)}
+        minutes = (time.monotonic() - start) / 60
+        peak_gb = measure_peak_rss_mb(children=True) / 1024
+        print(format_report(artifacts, [DATASET], loaded))
+        largest = "the largest process that trains or scores"
+        print(f"\n{minutes:.0f} min; {largest} took {peak_gb:.1f} GB")
+
+
+def generate_and_measure(
+    chain: Chain, limit: int | None, workers: int, senteval: Path | None
+) -> None:
+    """Generate the dataset, measure what its card shows, and publish it."""
+    recipe = RECIPES / f"{DATASET}.yaml"
+    directory = str(chain.artifacts / "datasets" / DATASET)
+    offline = ["--set", f"@{OFFLINE}"]
+
+    # the rows
+    options = [*offline]
+    if limit:
+        options += ["--limit", str(limit)]
+    if workers > 1:
+        options += ["--workers", str(workers)]
+    chain.release(recipe, *options, publish=False)
+
+    # label agreement and downstream gain
+    chain.run_stage("label agreement", "fidelity", directory)
+    pairs = 2 * (limit or get_source_limit())  # of three labels: some texts are rejected
+    arguments = [directory, "--student", str(STUDENT), "--pairs", str(pairs)]
+    if senteval:
+        arguments += ["--senteval-data", str(senteval)]
+    else:
+        arguments += ["--split", "validation"]
+    arguments += ["--workers", str(workers), *offline, "--out", str(chain.artifacts / "value")]
+    chain.run_stage("downstream gain", "value", *arguments)
+
+    chain.release(recipe, *options)
+
+
+def get_source_limit() -> int:
+    """Return the number of source sentences that the dataset's recipe reads."""
+    limit = load_recipe(RECIPES / f"{DATASET}.yaml", DatasetRecipe).source.limit
+    assert limit is not None
+    return limit
+
+
+def scale_training(path: Path, limit: int) -> list[str]:
+    """Return the settings of a trial.
+
+    Steps are in proportion to the source sentences, and no test set is scored.
+    """
+    recipe = load_recipe(path, ModelRecipe)
+    steps = int(recipe.arguments["max_steps"]) * limit // get_source_limit()
+    tasks = [task for task in recipe.evaluation if task.split == "validation"]
+    evaluation = json.dumps([task.model_dump(mode="json") for task in tasks])
+    return [f"arguments.max_steps={max(10, steps)}", f"evaluation={evaluation}"]

@@ -1,0 +1,382 @@
+"""Encoders for one domain or language, trained without a judged pair and scored on judged ones.
+
+The sentences of a domain are those of pairs in STS15 and STS16 that nobody judged, without the
+sentences of judged pairs. The judged pairs are its test.
+"""
+
+import json
+import logging
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from pydantic import Field
+
+from sts_dino.experiments.plan import validate_plan
+from sts_dino.experiments.speed.trials import format_table
+from sts_dino.experiments.steps import Steps, hash_parts
+from sts_dino.experiments.variants import get_finished_config
+from sts_dino.hub import cli
+from sts_dino.hub.contract.measured import Estimate, write_json
+from sts_dino.hub.contract.recipe import TAUGHT_PAIRS, ModelRecipe, Positive, Strict
+from sts_dino.hub.contract.recipe_file import load_recipe, read_yaml
+from sts_dino.hub.contract.results import Frozen
+from sts_dino.hub.contract.run_dir import ARTIFACTS, lock_run
+from sts_dino.hub.durable import hash_file, write_text
+from sts_dino.hub.errors import InputError, suggest_choice
+from sts_dino.release.options import format_settings
+
+logger = logging.getLogger(__name__)
+
+PLAN = Path("experiments/domains.yaml")
+SUBSETS = {  # domain → folder of sts-original, and name of the subset in its files
+    "questions": "STS16/STS2016.{}.question-question.txt",
+    "answers": "STS16/STS2016.{}.answer-answer.txt",
+    "plagiarism": "STS16/STS2016.{}.plagiarism.txt",
+    "postediting": "STS16/STS2016.{}.postediting.txt",
+    "headlines": "STS16/STS2016.{}.headlines.txt",
+    "students": "STS15/STS.{}.answers-students.txt",
+    "forums": "STS15/STS.{}.answers-forums.txt",
+    "belief": "STS15/STS.{}.belief.txt",
+    "images": "STS15/STS.{}.images.txt",
+}
+MIN_WORDS, MAX_WORDS = 4, 40  # of a sentence of a domain
+TASK = "pairs.tsv/cosine"
+SPLIT = "test"
+SAMPLES = 1000  # of the bootstrap
+RESAMPLING_SEED = 42
+SENTENCES_SEED = 42  # of the order of a domain's sentences
+
+Samples = NDArray[np.float64]
+
+
+class Row(Strict):
+    """A row of the table: how an encoder is trained.
+
+    ``datasets``: sections of a model recipe, in which ``{sentences}``, ``{pairs}``, ``{config}``,
+    ``{taught}`` and ``{taught_alone}`` stand for the domain's files. Without any, the encoder
+    before training is scored, or the teacher (``is_teacher``). ``set``: settings of the recipe.
+    ``says``: what the table prints.
+    """
+
+    name: str
+    says: str
+    datasets: tuple[dict[str, Any], ...] = ()
+    settings: Annotated[tuple[str, ...], Field(alias="set")] = ()
+    is_teacher: bool = False
+
+
+class DomainPlan(Strict):
+    """The plan: student, rows, and the numbers of sentences of a domain.
+
+    ``choice``: the domains on which choices are made. The others are scored when they are named.
+    """
+
+    choice: tuple[str, ...]
+    sentences: Positive
+    taught_sentences: Positive
+    student: Path
+    rows: tuple[Row, ...]
+
+
+class DomainResult(Frozen):
+    """The result: row → domain → score, its mean, and the mean's difference to the first row.
+
+    ``seconds``: CPU seconds of the trainings of each row in all domains.
+    """
+
+    scores: dict[str, dict[str, float]]
+    over_first: dict[str, Estimate]
+    seeds: int
+    seconds: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Domain:
+    """A domain's files.
+
+    sentences: those on which pairs are generated.
+    taught_sentences: those that the teacher reads.
+    pairs: the judged pairs.
+    """
+
+    name: str
+    sentences: Path
+    taught_sentences: Path
+    pairs: Path
+
+
+def main(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="DOMAIN...", help="Domains [default: those on which choices are made]"
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(envvar="STS_DINO_DATA", metavar="DIR", help="Folder with sts-original"),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Result to write")] = None,
+    rows: Annotated[
+        list[str] | None, typer.Option("--row", metavar="NAME", help="Row [default: all]")
+    ] = None,
+    lm: Annotated[str, typer.Option(help="Language model of the pairs")] = (
+        "qwen2.5-coder-0.5b-instruct"
+    ),
+    teacher: Annotated[str, typer.Option(help="Teacher encoder")] = "embeddinggemma-300m",
+    seeds: Annotated[int, typer.Option(min=1, help="Training seeds")] = 3,
+    settings: cli.SetOption = [],  # noqa: B006 - typer copies it
+    file: Annotated[Path, typer.Option("--plan", metavar="FILE", help="Plan")] = PLAN,
+    folder: Annotated[Path, typer.Option("--folder", help="Folder of the steps")] = ARTIFACTS
+    / "domains",
+) -> None:
+    """Train encoders for domains without a judged pair, and score them on judged pairs.
+
+    ``--set`` applies to the recipe of the encoder. Finished steps are kept.
+
+    Example:
+
+      sts-dino experiment domains --data DIR --set @assets/offline.yaml --out choice.json
+    """
+    if data is None:
+        raise InputError("--data", "is missing", hint="name the folder with sts-original")
+    plan = validate_plan(DomainPlan, read_yaml(file), file)
+    names = choose_names("DOMAIN", names or list(plan.choice), list(SUBSETS))
+    chosen = choose_names("--row", rows, [row.name for row in plan.rows])
+    plan_rows = [row for row in plan.rows if row.name in chosen]
+    maker = DomainMaker(plan, Steps(folder), lm, teacher, settings)
+    evaluations: dict[str, dict[str, list[Path]]] = {row.name: {} for row in plan_rows}
+    with lock_run(folder):
+        for name in names:
+            domain = extract_domain(name, data / "sts-original", folder, plan)
+            for row in plan_rows:
+                evaluations[row.name][name] = maker.score_row(row, domain, seeds)
+        result = compare_rows(evaluations, maker.seconds, seeds)
+    if out is not None:
+        write_json(out, result)
+    lines = []
+    for row in plan_rows:
+        scores = result.scores[row.name]
+        values = [f"{score:.1f}" for score in (*scores.values(), _average(scores))]
+        lines.append([row.says, *values, result.over_first.get(row.name, "")])
+    header = ["trained on", *names, "mean", f"over {plan_rows[0].name}"]
+    logger.info(format_table(header, lines, names=1))
+
+
+def _average(scores: Mapping[str, float]) -> float:
+    """Return the mean of a row's scores, each domain equal."""
+    return float(np.mean(list(scores.values())))
+
+
+def choose_names(option: str, requested: list[str] | None, known: Sequence[str]) -> list[str]:
+    """Return the requested names, or all known ones.
+
+    Raises InputError naming ``option`` for an unknown one.
+    """
+    for name in requested or []:
+        if name not in known:
+            raise InputError(
+                option, f"unknown: {name}", allowed=list(known), hint=suggest_choice(name, known)
+            )
+    return requested or list(known)
+
+
+def extract_domain(name: str, originals: Path, folder: Path, plan: DomainPlan) -> Domain:
+    """Write the files of a domain, and return it.
+
+    A sentence has ``MIN_WORDS`` to ``MAX_WORDS`` words and stands in no judged pair. Their order is
+    random under a fixed seed. Raises InputError without the subset's files.
+    """
+    inputs = originals / SUBSETS[name].format("input")
+    golds = originals / SUBSETS[name].format("gs")
+    for path in (inputs, golds):
+        if not path.is_file():
+            raise InputError(path, "no such file", hint="--data names the folder above it")
+    lines = inputs.read_text(encoding="utf-8").splitlines()
+    scores = golds.read_text(encoding="utf-8").splitlines()
+
+    # Judged pairs, and the sentences of the others
+    judged = ["sentence1\tsentence2\tscore"]
+    judged_sentences: set[str] = set()
+    unjudged: dict[str, None] = {}
+    for line, score in zip(lines, scores, strict=True):
+        first, second = [" ".join(text.split()) for text in line.split("\t")[:2]]
+        if score.strip():
+            judged.append(f"{first}\t{second}\t{score.strip()}")
+            judged_sentences |= {first, second}
+        else:
+            unjudged |= {first: None, second: None}
+    usable = [
+        sentence
+        for sentence in unjudged
+        if sentence not in judged_sentences and MIN_WORDS <= len(sentence.split()) <= MAX_WORDS
+    ]
+    Random(SENTENCES_SEED).shuffle(usable)
+
+    files = folder / "data" / name
+    domain = Domain(
+        name, files / "sentences.txt", files / "taught_sentences.txt", files / "pairs.tsv"
+    )
+    write_text(domain.pairs, "\n".join(judged) + "\n")
+    write_text(domain.sentences, "\n".join(usable[: plan.sentences]) + "\n")
+    write_text(domain.taught_sentences, "\n".join(usable[: plan.taught_sentences]) + "\n")
+    return domain
+
+
+class DomainMaker:
+    """Generates, teaches, trains and scores; each step runs once.
+
+    lm, teacher: names of ``sts-dino lm``, folders or Hub ids. settings: of the encoder's recipe.
+    """
+
+    def __init__(
+        self, plan: DomainPlan, steps: Steps, lm: str, teacher: str, settings: Sequence[str]
+    ):
+        self.plan = plan
+        self.steps = steps
+        self.lm = lm
+        self.teacher = teacher
+        self.settings = list(settings)
+        self.seconds: dict[str, float] = {}  # row → CPU seconds
+
+    def score_row(self, row: Row, domain: Domain, seeds: int) -> list[Path]:
+        """Return the evaluations of a row on a domain, one for each training seed."""
+        if row.is_teacher:
+            return [self._score(row, domain, self.teacher, self.teacher)]
+        if row.datasets:
+            return [self._train(row, domain, seed) for seed in range(1, seeds + 1)]
+        start = load_recipe(self.plan.student, ModelRecipe, self.settings).base.location
+        return [self._score(row, domain, start, start)]
+
+    def _train(self, row: Row, domain: Domain, seed: int) -> Path:
+        """Return the evaluation of the encoder that a row trains; missing steps run."""
+        places = self._make_data(row, domain)
+        sections = [_fill_section(section, places) for section in row.datasets]
+        settings = [f"seed={seed}", f"datasets={json.dumps(sections)}", *row.settings]
+        settings += ["control=null", "evaluation=[]", *self.settings]
+        inputs = [hash_file(Path(path)) for path in places.values() if Path(path).is_file()]
+        key = hash_parts(settings, inputs, self.plan.student.read_text(encoding="utf-8"))
+        encoder = self.steps.folder / "encoders" / key
+        command = ["train", str(self.plan.student), *format_settings(settings)]
+        title = f"{domain.name}, {row.name}, training seed {seed}"
+        seconds = self.steps.run_once(
+            "encoder", key, [*command, "--out", str(encoder)], title, encoder / "manifest.json"
+        )
+        # else `score` scores it with every encoder
+        shutil.rmtree(encoder.with_name(f"{encoder.name}.base"), ignore_errors=True)
+        self.seconds[row.name] = self.seconds.get(row.name, 0.0) + seconds
+        return self._score(row, domain, str(encoder), key)
+
+    def _make_data(self, row: Row, domain: Domain) -> dict[str, str]:
+        """Return the value of each name in braces that a row's datasets use; missing steps run."""
+        used = json.dumps(row.datasets)
+        places = {"sentences": str(domain.taught_sentences)}
+        if "{pairs}" in used or "{taught}" in used:
+            pairs = self._generate(domain)
+            places |= {"pairs": str(pairs), "config": get_finished_config(pairs)}
+        if "{taught}" in used:
+            places["taught"] = self._run_teacher(domain, places["pairs"])
+        if "{taught_alone}" in used:
+            places["taught_alone"] = self._run_teacher(domain, None)
+        return places
+
+    def _generate(self, domain: Domain) -> Path:
+        """Return the run directory of a domain's pairs; missing steps run."""
+        key = hash_parts(self.lm, hash_file(domain.sentences))
+        recipe = self.steps.folder / "recipes" / f"{domain.name}-{key}.yaml"
+        run = self.steps.folder / "datasets" / f"{domain.name}-{key}"
+        command = ["new", str(domain.sentences), "--lm", self.lm, "--language", "en"]
+        command += ["--license", "unlicensed", "--name", domain.name, "--out", str(recipe)]
+        self.steps.run_once("recipe", key, command, domain.name, recipe)
+        command = ["write", str(recipe), "--out", str(run)]
+        self.steps.run_once("dataset", key, command, domain.name, run / "manifest.json")
+        return run
+
+    def _run_teacher(self, domain: Domain, pairs: str | None) -> str:
+        """Return the file of pairs that the teacher scored; missing steps run.
+
+        pairs: the run directory of the generated pairs; None: the sentences alone.
+        """
+        key = hash_parts(self.teacher, pairs, hash_file(domain.taught_sentences))
+        out = self.steps.folder / "taught" / f"{domain.name}-{key}"
+        source = pairs or str(domain.taught_sentences)
+        command = ["teach", source, "--teacher", self.teacher, "--out", str(out)]
+        if pairs is not None:
+            command += ["--sentences", str(domain.taught_sentences)]
+        file = out / TAUGHT_PAIRS
+        self.steps.run_once("taught", key, command, f"{domain.name}, teacher", file)
+        return str(file)
+
+    def _score(self, row: Row, domain: Domain, encoder: str, key: str) -> Path:
+        """Return the evaluation of an encoder on the judged pairs of a domain."""
+        key = hash_parts(key, hash_file(domain.pairs))
+        out = self.steps.folder / "evaluations" / key
+        command = ["score", encoder, "--pairs", str(domain.pairs), "--no-cache", "--out", str(out)]
+        title = f"{domain.name}, {row.name}"
+        self.steps.run_once("scores", key, command, title, out / "results.json")
+        return out
+
+
+def _fill_section(section: Mapping[str, Any], places: Mapping[str, str]) -> dict[str, Any]:
+    """Return a section ``datasets`` with its licence, and the names in braces replaced."""
+    filled = {**section, "license": "unlicensed"}
+    for key, value in section.items():
+        if isinstance(value, str):
+            for name, place in places.items():
+                value = value.replace(f"{{{name}}}", place)
+            filled[key] = value
+    return filled
+
+
+def compare_rows(
+    evaluations: Mapping[str, Mapping[str, Sequence[Path]]],
+    seconds: Mapping[str, float],
+    seeds: int,
+) -> DomainResult:
+    """Compare the rows, with a 95 % interval of each mean's difference to the first row.
+
+    The rows of each domain are resampled together, and the training seeds of a row with them. A
+    mean counts every domain equally.
+
+    Args:
+        evaluations: row → domain → evaluation of each training seed.
+        seconds: row → CPU seconds.
+        seeds: the number of training seeds.
+    """
+    from sts_dino.eval.compare.seeds import resample_data_seeds
+    from sts_dino.eval.runs.records import read_evaluation
+    from sts_dino.eval.statistics.bootstrap import compute_interval, compute_score, resample
+
+    scores: dict[str, dict[str, float]] = {name: {} for name in evaluations}
+    samples: dict[str, list[Samples]] = {name: [] for name in evaluations}
+    first, *_ = evaluations
+    for number, domain in enumerate(evaluations[first]):
+        # all evaluations of the domain on the same resamples of its pairs
+        outcomes = []
+        for folders in evaluations.values():
+            for folder in folders[domain]:
+                outcomes.append(read_evaluation(folder).read_outcomes(TASK, SPLIT))
+        resampled = resample(outcomes, "spearman", "all", SAMPLES, RESAMPLING_SEED + number)
+        start = 0
+        for name, folders in evaluations.items():
+            numbers = slice(start, start + len(folders[domain]))
+            start = numbers.stop
+            values = [compute_score(rows, "spearman") for rows in outcomes[numbers]]
+            scores[name][domain] = round(float(np.mean(values)), 2)
+            samples[name].append(resample_data_seeds(resampled[numbers], 1, RESAMPLING_SEED))
+
+    over_first = {}
+    first_samples = np.mean(samples[first], axis=0)
+    for name in [name for name in evaluations if name != first]:
+        interval = compute_interval(np.mean(samples[name], axis=0) - first_samples)
+        difference = _average(scores[name]) - _average(scores[first])
+        over_first[name] = Estimate(score=difference, low=interval.low, high=interval.high)
+    rounded = {name: round(value, 1) for name, value in seconds.items()}
+    return DomainResult(scores=scores, over_first=over_first, seeds=seeds, seconds=rounded)

@@ -1,0 +1,183 @@
+"""The baseline of the engine: transformers' ``generate()`` in batched calls.
+
+The 1 + K rows of a text are tied by logits processors in ``generate()``'s documented list:
+self-debiasing, then the library's own top-k and top-p, then one draw for all rows. The draw inverts
+the cumulative distribution at the same per-row random numbers as the engine's, so that all variants
+write the same texts in fp32, as far as sums agree.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    StoppingCriteria,
+    StoppingCriteriaList,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from sts_dino.generation.backends.protocol import Completion, Request
+from sts_dino.generation.backends.self_debiasing import debias, draw
+from sts_dino.generation.inputs.row_seeds import draw_uniforms
+from sts_dino.hub.contract.recipe import DecodingParameters
+
+QUOTE = '"'
+
+
+class SelfDebias(LogitsProcessor):
+    """Replace the logits of every row by the debiased distribution of its text.
+
+    Rows stand in blocks: own prompts, first counter-prompts, and so on.
+    """
+
+    def __init__(self, width: int, settings: DecodingParameters):
+        self.width = width
+        self.settings = settings
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Convert logits (width x texts, V) to log-probabilities of the same shape."""
+        blocks = scores.log_softmax(-1).view(self.width, -1, scores.shape[-1])
+        log_probs = blocks.transpose(0, 1)
+        debiased = debias(log_probs, self.settings.decay_constant, self.settings.epsilon)
+        return debiased.repeat(self.width, 1)
+
+
+class TiedDraw(LogitsProcessor):
+    """Draw one token for all rows of a text; must come last."""
+
+    def __init__(self, width: int, seeds: np.ndarray, top_k: int):
+        self.width = width
+        self.seeds = seeds
+        self.top_k = top_k
+        self.step = 0
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Set all scores but the drawn token's to -inf."""
+        own = scores[: len(self.seeds)]
+        values, ids = own.topk(self.top_k or own.shape[-1], dim=-1)
+        numbers = torch.from_numpy(draw_uniforms(self.seeds, self.step)).to(scores.device)
+        self.step += 1
+        tokens = draw(values.softmax(-1), ids, numbers).repeat(self.width)
+        return torch.full_like(scores, -math.inf).scatter_(1, tokens[:, None], 0.0)
+
+
+class StopTokens(StoppingCriteria):
+    """End a row at a token whose text closes the quotation mark or ends the line."""
+
+    eos_token_id = None  # generate() pads finished rows only when a criterion has this attribute
+
+    def __init__(self, stops: Tensor):
+        self.stops = stops
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
+        """Return whether each row is finished: booleans (rows,)."""
+        return self.stops[input_ids[:, -1]]
+
+
+class Generator:
+    """A model under ``generate()``."""
+
+    def __init__(self, model: Any, tokenizer: Any):
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+
+        # end tokens are never drawn, as in the engine and the original: a text decides its end
+        listed = np.atleast_1d(model.generation_config.eos_token_id).tolist()
+        self.banned = sorted({tokenizer.eos_token_id, tokenizer.pad_token_id, *listed} - {None})
+        model.generation_config.eos_token_id = None
+
+        # tokens that close the quotation mark or break the line
+        size = model.config.get_text_config().vocab_size
+        self.closes = torch.zeros(size, dtype=torch.bool)
+        self.stops = torch.zeros(size, dtype=torch.bool)
+        for token in range(min(size, len(tokenizer))):
+            text = tokenizer.decode([token])
+            self.closes[token] = QUOTE in text
+            self.stops[token] = QUOTE in text or "\n" in text
+
+    def generate(
+        self, requests: Sequence[Request], settings: DecodingParameters, rows: int
+    ) -> list[Completion]:
+        """Generate texts with equally many counter-prompts together, at most ``rows`` rows.
+
+        A call ends when all its texts are finished.
+        """
+        completions: dict[int, Completion] = {}
+        for members in self._iter_batches(requests, rows):
+            batch = [requests[index] for index in members]
+            completions.update(zip(members, self._generate_batch(batch, settings), strict=True))
+        return [completions[index] for index in range(len(requests))]
+
+    def _iter_batches(self, requests: Sequence[Request], rows: int) -> Iterator[list[int]]:
+        """Yield the positions of the requests of each call.
+
+        Batches of one width are equally large, but for rounding.
+        """
+        by_width = dict[int, list[int]]()
+        for index, request in enumerate(requests):
+            by_width.setdefault(1 + len(request.counter_prompts), []).append(index)
+        for width, members in sorted(by_width.items()):
+            calls = math.ceil(len(members) * width / rows)
+            for part in np.array_split(np.array(members), calls):
+                yield part.tolist()
+
+    @torch.inference_mode()
+    def _generate_batch(
+        self, batch: list[Request], settings: DecodingParameters
+    ) -> list[Completion]:
+        """Generate the texts of requests of one width in one call."""
+        # rows in blocks: own prompts, first counter-prompts, and so on
+        width = 1 + len(batch[0].counter_prompts)
+        prompts = list[str]()
+        for row in range(width):
+            prompts += [(request.prompt, *request.counter_prompts)[row] for request in batch]
+        inputs = self.tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left")
+        inputs = inputs.to(self.model.device)
+
+        # self-debiasing, the library's own top-k and top-p, one draw
+        processors: list[LogitsProcessor] = [SelfDebias(width, settings)]
+        if settings.top_k:
+            processors.append(TopKLogitsWarper(settings.top_k))
+        if settings.top_p < 1:
+            processors.append(TopPLogitsWarper(settings.top_p))
+        seeds = np.array([request.seed for request in batch], dtype=np.uint64)
+        processors.append(TiedDraw(width, seeds, settings.top_k))
+
+        tokens = self.model.generate(
+            input_ids=inputs.input_ids,
+            attention_mask=inputs.attention_mask,
+            max_new_tokens=settings.max_new_tokens,
+            do_sample=False,  # decides nothing: one token is left
+            temperature=1.0,
+            top_k=0,
+            top_p=1.0,
+            pad_token_id=self.tokenizer.pad_token_id or 0,
+            suppress_tokens=self.banned or None,
+            logits_processor=LogitsProcessorList(processors),
+            stopping_criteria=StoppingCriteriaList([StopTokens(self.stops)]),
+        )
+        generated = tokens[: len(batch), inputs.input_ids.shape[1] :].tolist()
+        return [self._finish(row) for row in generated]
+
+    def _finish(self, tokens: list[int]) -> Completion:
+        """Return the text up to its first stop, judged as the engine judges it."""
+        stops = [index for index, token in enumerate(tokens) if self.stops[token]]
+        last = stops[0] if stops else len(tokens) - 1
+        decoded = self.tokenizer.decode(
+            tokens[: last + 1], skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        text = decoded.split(QUOTE)[0]
+        problem = None
+        if "\n" in text:
+            problem = "line_break"
+        elif not self.closes[tokens[last]]:
+            problem = "not_closed"
+        elif not text.strip():
+            problem = "empty"
+        return Completion(text.split("\n")[0].strip(), problem, None, None)

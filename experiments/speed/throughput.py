@@ -1,0 +1,564 @@
+"""Texts per CPU second of the engine, of ``generate()`` and of llama.cpp's server.
+
+All ways do the same work, STS-x2 as in ``recipes/demo/sts-dino-x2.yaml``: three labels, two texts
+for each (x1, label). Each trial is a fresh process. The ways take turns, and each round has other
+source sentences.
+
+Ways:
+
+- ``batched``: ``generate()`` with the same logits processors.
+- ``engine``: what ``sts-dino write`` runs. All ways but llama.cpp draw with the same random
+  numbers: float32 texts are equal.
+- ``llama.cpp``: its server, without counter-prompts.
+- ``shards-50``: the engine as in a run with that ``shard_size``, rejected texts generated again.
+- ``workers-2``: the engine with two workers and twice the sentences, texts per second of the clock.
+- ``products-2``: the products of one layer in each of two threads, which bound what a CPU reaches.
+- ``transformers``, ``first`` and ``second`` only load a GGUF file: by transformers' own reader, by
+  the project's, and from the project's copy. A load counts as a text.
+"""
+
+import hashlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Annotated, Any
+
+import psutil
+import typer
+
+from sts_dino.experiments.speed import busy, llamacpp_server
+from sts_dino.experiments.speed.llamacpp_server import CONTEXT_TOKENS, DEFAULT_SLOTS, serve
+from sts_dino.experiments.speed.trials import (
+    FreshProcesses,
+    compute_ratios,
+    compute_spread,
+    format_table,
+    has_gpu,
+    run_interleaved,
+    use_one_thread,
+    write_results,
+)
+from sts_dino.generation.backends.protocol import Request, complete
+from sts_dino.generation.backends.registry import load_writer
+from sts_dino.generation.inputs.prompts import load_prompts
+from sts_dino.generation.inputs.row_seeds import make_seed
+from sts_dino.generation.inputs.sources import SourceSentence
+from sts_dino.generation.rows.attempts import write_shards
+from sts_dino.hub.cli import make_app
+from sts_dino.hub.contract.packaged import HOME_VARIABLE, find_moved_folder
+from sts_dino.hub.contract.recipe import DatasetRecipe, LanguageModel
+from sts_dino.hub.contract.recipe_file import load_recipe
+from sts_dino.hub.errors import InputError
+
+logger = logging.getLogger(__name__)
+
+RECIPE = Path("recipes/demo/sts-dino-x2.yaml")
+SENTENCES = Path("assets/demo-data/x1.tsv")
+EXAMPLES = Path("experiments/speed/data/sts_examples.tsv")
+DEMO_LM = Path("assets/demo-lm")
+LM = Path("artifacts/lm/gemma-3-270m")
+PRELOADED = ["sts_dino.experiments.speed.generate_baseline", "sts_dino.generation.backends.engine"]
+PRELOADED += [
+    f"transformers.models.{kind}.modeling_{kind}" for kind in ("llama", "gemma3", "qwen2")
+]
+SHARD_DTYPES = ("float32", "bfloat16")
+SIDE_BY_SIDE = ("workers-", "products-")
+PRODUCT_ROWS = 192  # rows of a product
+GENERATE_ROWS = 96  # model rows of a batched call of ``generate()``
+
+
+@dataclass(frozen=True)
+class Case:
+    """Work on one model.
+
+    ``counts``: "way dtype" → source sentences per round (slow ways get few).
+    """
+
+    model: str  # demo-lm, or lm: the folder that the command names
+    counts: dict[str, int]
+    shots: int = 0  # examples of about 40 tokens before each prompt
+    counters: bool = True  # False: prompts without counter-prompts
+    # the model is loaded from its GGUF file, and no more: a load counts as a text
+    loads: bool = False
+
+
+CASES = {
+    "demo-lm": Case("demo-lm", {"batched float32": 32, "engine float32": 120}),
+    "lm": Case(
+        "lm",
+        {
+            "batched float32": 17,
+            "batched bfloat16": 12,
+            "engine float32": 43,
+            "engine bfloat16": 48,
+        },
+    ),
+    "lm, 8 examples": Case("lm", {"batched bfloat16": 3, "engine bfloat16": 48}, shots=8),
+    "lm, no counter-prompts": Case(
+        "lm", {"llama.cpp q4_k_m": 24, "engine bfloat16": 48}, counters=False
+    ),
+    "lm, 5 examples": Case(
+        "lm", {"batched bfloat16": 2, "engine bfloat16": 60, "engine int8": 60}, shots=5
+    ),
+    "lm, 5 examples, no counter-prompts": Case(
+        "lm",
+        {"llama.cpp q4_k_m": 10, "engine bfloat16": 60, "engine int8": 60},
+        shots=5,
+        counters=False,
+    ),
+    "demo-lm, shards": Case(
+        "demo-lm", {f"shards-{size} {dtype}": 600 for size in (600, 50) for dtype in SHARD_DTYPES}
+    ),
+    "lm, shards": Case("lm", {f"shards-{size} bfloat16": 150 for size in (600, 50)}),
+    "lm, workers": Case("lm", {f"workers-{n} int8": 40 * n for n in (1, 2)}, shots=5),
+    "lm, products": Case("lm", {f"products-{n} int8": 500 for n in (1, 2)}),
+    "load of a GGUF": Case(
+        "lm", {"transformers bfloat16": 1, "first bfloat16": 1, "second bfloat16": 1}, loads=True
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One way to do a case once, on ``count`` source sentences from number ``start`` on."""
+
+    case: Case
+    way: str
+    dtype: str
+    count: int
+    start: int
+    model: Path
+    gguf: Path
+    device: str
+
+
+@dataclass(frozen=True)
+class Usage:
+    """CPU seconds, wall seconds and peak memory (MiB) of some work.
+
+    ``peak_mb``: beyond the memory at the start; ``whole_mb``: with it.
+    """
+
+    cpu_s: float
+    wall_s: float
+    peak_mb: float
+    whole_mb: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """Texts of a trial, their cost, and tokens.
+
+    ``tokens``: that the engine computed, counted once for each row or prompt, and the fewest that
+    these texts need.
+    """
+
+    accepted: int
+    texts: list[str]
+    usage: Usage
+    tokens: tuple[int, int] = (0, 0)
+
+    def __str__(self) -> str:
+        accepted = f"{self.accepted} of {len(self.texts)} texts accepted"
+        return f"{accepted} in {self.usage.cpu_s:.1f} CPU s, {self.usage.peak_mb:.0f} MiB"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A way to generate, ready: the function, the process that computes, and the engine if used."""
+
+    generate: Callable[[list[Any], tuple[str, ...], Any], list[Any]]
+    process: psutil.Process
+    engine: Any = None
+
+
+app = make_app(
+    "Measure speed and memory; results go to experiments/speed/results "
+    "(experiments/speed/README.md)."
+)
+app.command("busy")(busy.main)
+app.command("llamacpp-server")(llamacpp_server.main)
+
+
+@app.command("throughput")
+def main(
+    only: Annotated[
+        list[str], typer.Option(help="Cases of this name, else those that contain it; repeatable")
+    ] = [],  # noqa: B006
+    rounds: Annotated[int, typer.Option(min=1)] = 3,
+    scale: Annotated[
+        float, typer.Option(min=0.01, help="Factor on the numbers of source sentences")
+    ] = 1.0,
+    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    lm: Annotated[Path, typer.Option(help="Folder of the language model lm (sts-dino lm)")] = LM,
+    gguf: Annotated[
+        Path | None, typer.Option(help="The same model for llama.cpp [default: in that folder]")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="JSON file")] = Path(
+        "experiments/speed/results/throughput.json"
+    ),
+) -> None:
+    """Measure every case, print a table, and write a JSON file."""
+    run_fresh = FreshProcesses(PRELOADED)
+    if device != "cpu" and not run_fresh(has_gpu):
+        raise InputError(f"--device {device}", "torch finds no CUDA GPU here", allowed="cpu")
+    chosen = choose_cases(only)
+    lm = find_moved_folder(str(lm)) or lm
+    gguf = gguf or next(iter(sorted(lm.glob("*.gguf"))), lm / "model.gguf")
+
+    results = dict[str, Any]()
+    for name, case in chosen.items():
+        model = DEMO_LM if case.model == "demo-lm" else lm
+        if not (model / "config.json").is_file() and not gguf.is_file():
+            logger.info(f"left out: {name}: {model} does not exist (sts-dino lm)")
+            continue
+
+        def run_trial(way: str, number: int, case: Case = case, model: Path = model) -> Result:
+            """Do one way of the case in a fresh process."""
+            count = max(1, round(scale * case.counts[way]))
+            decoder, dtype = way.split()
+            start = number * max(case.counts.values())
+            trial = Trial(case, decoder, dtype, count, start, model, gguf, device)
+            result: Result = run_fresh(measure, trial)
+            return result
+
+        runs = run_interleaved(list_ways(case, gguf), rounds, run_trial)
+        results[name] = compute_figures(runs, device)
+        write_results(out, {"cases": results}, ("torch", "transformers", "tokenizers"), device)
+    print(format_results(results))
+
+
+def choose_cases(names: list[str]) -> dict[str, Case]:
+    """Return the cases of these names, else those that contain one; without a name, all.
+
+    Raises InputError for names that no case contains.
+    """
+    if not names:
+        return CASES
+    chosen = {name: case for name, case in CASES.items() if name in names}
+    if not chosen:
+        for name, case in CASES.items():
+            if any(part in name for part in names):
+                chosen[name] = case
+    if not chosen:
+        raise InputError("--only", f"no case contains {names}", allowed=list(CASES))
+    return chosen
+
+
+def list_ways(case: Case, gguf: Path) -> list[str]:
+    """List the ways of a case that can run here: llama.cpp needs its package and a GGUF file."""
+    if gguf.is_file() and find_spec("xllamacpp"):
+        return list(case.counts)
+    return [way for way in case.counts if not way.startswith("llama.cpp")]
+
+
+def format_results(results: dict[str, dict[str, Any]]) -> str:
+    """Format the figures of all cases as a Markdown table."""
+    columns = {
+        "speedup": "speed-up",
+        "peak_mb": "peak MiB",
+        "whole_mb": "with the model",
+        "same_texts": "same texts",
+        "tokens": "tokens a text, least",
+    }
+    rows = []
+    for name, ways in results.items():
+        for way, figures in ways.items():
+            rate = "{median} ({low} to {high})".format(**figures["rate"])
+            rows.append([name, way, rate, *(figures[key] for key in columns)])
+    return format_table(["case", "way", "texts/s", *columns.values()], rows, names=2)
+
+
+def compute_figures(runs: dict[str, list[Result]], device: str) -> dict[str, dict[str, Any]]:
+    """Compute the figures of each way.
+
+    rate: accepted texts per second; speedup: over the first way; peak memory; same_texts: share of
+    texts that equal those of the first way.
+    """
+    first = next(iter(runs))
+    uses_wall_clock = device != "cpu" or first.startswith(SIDE_BY_SIDE)
+    seconds = dict[str, list[float]]()
+    rates = dict[str, list[float]]()
+    for way, results in runs.items():
+        seconds[way] = [run.usage.wall_s if uses_wall_clock else run.usage.cpu_s for run in results]
+        accepted = [run.accepted for run in results]
+        rates[way] = [n / s for n, s in zip(accepted, seconds[way], strict=True)]
+
+    figures = {}
+    for way, results in runs.items():
+        texts = sum(len(run.texts) for run in results)
+        computed = sum(run.tokens[0] for run in results)
+        fewest = sum(run.tokens[1] for run in results)
+        figures[way] = {
+            "rate": compute_spread(rates[way]),
+            "speedup": compute_ratios(rates[way], rates[first])["median"],
+            "peak_mb": max(run.usage.peak_mb for run in results),
+            "whole_mb": max(run.usage.whole_mb for run in results),
+            "tokens": [round(computed / texts, 1), round(fewest / texts, 1)],
+            "same_texts": compute_equal_share(results, runs[first]),
+            "seconds": seconds[way],
+        }
+    return figures
+
+
+def compute_equal_share(runs: list[Result], references: list[Result]) -> float:
+    """Return the share of texts that equal the reference's text at the same position."""
+    equal = list[bool]()
+    for run, reference in zip(runs, references, strict=True):
+        pairs = zip(run.texts, reference.texts, strict=False)
+        equal += [text == reference_text for text, reference_text in pairs]
+    return round(sum(equal) / len(equal), 4)
+
+
+def make_requests(trial: Trial) -> tuple[list[Any], tuple[str, ...], Any]:
+    """Make the requests, prefixes and decoding parameters of a trial's source sentences."""
+
+    case = trial.case
+    few_shot = list[str]()
+    if case.shots:
+        texts = '{"1": same, "0.5": similar, "0": different}'
+        columns = f"premise: text, texts: {texts}, description: -, license: -"
+        examples = f"{{kind: file, path: {EXAMPLES}, {columns}}}"
+        few_shot.append(f"few_shot={{shots: [{case.shots}], sets: 1, examples: {examples}}}")
+    recipe = load_recipe(RECIPE, DatasetRecipe, few_shot)
+    prompts = load_prompts(recipe)
+    variant = recipe.variants[0]
+    requests = []
+    for sentence in choose_sentences(trial):
+        for label in recipe.labels:
+            prompt, counter_prompts = prompts.make_prompts(label, sentence, variant)
+            if not case.counters:
+                counter_prompts = ()
+            for sample in range(recipe.decoding.samples):
+                seed = make_seed(recipe.seed, sentence, label.name, sample)
+                requests.append(Request(prompt, counter_prompts, seed))
+    return requests, prompts.list_prefixes(variant), recipe.decoding
+
+
+def choose_sentences(trial: Trial) -> list[str]:
+    """Return a trial's source sentences: distinct sentences of the demo in a mixed order.
+
+    When all are used, they come again with a number.
+    """
+    sentences = []
+    for line in SENTENCES.read_text(encoding="utf-8").splitlines()[1:]:
+        sentence = line.split("\t")[0].strip()
+        if '"' not in sentence:
+            sentences.append(sentence)
+    sentences.sort(key=lambda sentence: hashlib.sha256(sentence.encode()).digest())
+    chosen = []
+    for number in range(trial.start, trial.start + trial.count):
+        turn, index = divmod(number, len(sentences))
+        suffix = f" ({turn})" if turn else ""
+        chosen.append(sentences[index] + suffix)
+    return chosen
+
+
+def measure(trial: Trial) -> Result:
+    """Load the model, generate one short text, then do the work once under the clock."""
+    use_one_thread()
+    if trial.case.loads:
+        return measure_load(trial)
+    requests, prefixes, settings = make_requests(trial)
+    with load_way(trial) as way:
+        # this call pays for everything that is set up once
+        way.generate(requests[-1:], (), settings.model_copy(update={"max_new_tokens": 2}))
+        is_engine = trial.way == "engine"
+        if is_engine:
+            way.engine.tokens_computed = 0
+        completions, usage = measure_usage(
+            way.process, lambda: way.generate(requests, prefixes, settings)
+        )
+        tokens = (0, 0)
+        if is_engine:
+            tokens = count_tokens(way.engine, requests, completions)
+    return Result(
+        accepted=sum(completion.problem is None for completion in completions),
+        texts=[completion.text for completion in completions],
+        usage=usage,
+        tokens=tokens,
+    )
+
+
+def measure_usage(process: psutil.Process, work: Callable[[], Any]) -> tuple[Any, Usage]:
+    """Do the work once. Return its result, and the time and memory of the process."""
+    loaded_mb = process.memory_info().rss / 2**20
+    # the peak begins anew
+    Path(f"/proc/{process.pid}/clear_refs").write_text("5", encoding="ascii")
+    cpu = sum(process.cpu_times()[:2])
+    wall = time.perf_counter()
+    result = work()
+    cpu = sum(process.cpu_times()[:2]) - cpu
+    wall = time.perf_counter() - wall
+    _join_copies()
+    peak = _read_peak_mb(process)
+    return result, Usage(cpu, wall, round(peak - loaded_mb, 1), round(peak))
+
+
+def count_tokens(engine: Any, requests: list[Any], completions: list[Any]) -> tuple[int, int]:
+    """Count the tokens that the engine computed, and the fewest that it could.
+
+    The fewest: each prompt's tail once, each text once for each of its rows.
+    """
+    fewest = 0
+    prompts = set[Any]()
+    for request, completion in zip(requests, completions, strict=True):
+        prompts |= {engine.encode(prompt) for prompt in request.prompts}
+        whole_length = len(engine.encode(f'{request.prompt}{completion.text}"'))
+        length = whole_length - len(engine.encode(request.prompt)) - 1
+        fewest += max(0, length) * len(request.prompts)
+    for ids in prompts:
+        shared = [len(prefix) for prefix in engine.prefix_ids if ids[: len(prefix)] == prefix]
+        fewest += len(ids) - max(shared, default=0)
+    return engine.tokens_computed, fewest
+
+
+def measure_load(trial: Trial) -> Result:
+    """Load a GGUF file by transformers' reader, by the project's, or from the project's copy."""
+    from sts_dino.generation.backends import gguf_file
+    from sts_dino.generation.backends.load_model import load_model
+
+    fields = {
+        "path": str(trial.gguf.parent),
+        "gguf_file": trial.gguf.name,
+        "dtype": trial.dtype,
+        "license": "none",
+    }
+    model = LanguageModel.model_validate(fields)
+    with TemporaryDirectory(dir=trial.gguf.parent) as folder:
+        os.environ[HOME_VARIABLE] = folder  # for the copies of weights
+        if trial.way == "transformers":
+            gguf_file.PROVEN.clear()
+        if trial.way == "second":
+            load_model(model)
+            _join_copies()
+        _, usage = measure_usage(psutil.Process(), lambda: load_model(model))
+    return Result(1, [""], replace(usage, whole_mb=0.0))
+
+
+def _join_copies() -> None:
+    """Wait for the threads that copy weights."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and thread.name.startswith("copy"):
+            thread.join()
+
+
+def _read_peak_mb(process: psutil.Process) -> float:
+    """Read the peak of resident memory since it was last cleared."""
+    status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii", errors="replace")
+    peak = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
+    return int(peak.split()[1]) / 1024
+
+
+@contextmanager
+def load_way(trial: Trial) -> Iterator[Loaded]:
+    """Load the model of a trial for its way."""
+    from sts_dino.generation.backends.load_model import read_model
+
+    if trial.way == "llama.cpp":
+        with _serve_llamacpp(trial) as way:
+            yield way
+        return
+
+    fields = {
+        "path": str(trial.model),
+        "dtype": trial.dtype,
+        "device": trial.device,
+        "license": "none",
+    }
+    if not (trial.model / "config.json").is_file():
+        fields["gguf_file"] = trial.gguf.name
+    model = LanguageModel.model_validate(fields)
+
+    if trial.way == "batched":
+        from sts_dino.experiments.speed.generate_baseline import Generator
+
+        generator = Generator(*read_model(model))
+        yield Loaded(
+            lambda requests, _, settings: generator.generate(requests, settings, GENERATE_ROWS),
+            psutil.Process(),
+        )
+        return
+
+    workers = 1
+    if trial.way.startswith(SIDE_BY_SIDE):
+        workers = int(trial.way.partition("-")[2])
+    writer: Any = load_writer(model, None, workers)
+    yield Loaded(_choose_engine_work(trial, writer, workers), psutil.Process(), writer)
+
+
+def _choose_engine_work(trial: Trial, writer: Any, workers: int) -> Callable[..., list[Any]]:
+    """Return the function that does a trial's work with the engine."""
+
+    def generate(requests: list[Any], prefixes: tuple[str, ...], settings: Any) -> list[Any]:
+        """Generate in one call, in shards, or multiply only."""
+        # without prefixes: the short text before the clock starts
+        if trial.way.startswith("shards-") and prefixes:
+            return generate_shards(writer, trial, int(trial.way.removeprefix("shards-")))
+        if trial.way.startswith("products-"):
+            return compute_products(writer.model, workers, trial.count)
+        rows = None if workers > 1 else writer.count_rows(settings, None)
+        return complete(writer, requests, settings, rows, prefixes)
+
+    return generate
+
+
+@contextmanager
+def _serve_llamacpp(trial: Trial) -> Iterator[Loaded]:
+    """Serve the GGUF file by llama.cpp for the duration of a ``with`` block."""
+    with serve(trial.gguf, DEFAULT_SLOTS, CONTEXT_TOKENS) as serving:
+        server = {
+            "base_url": serving.base_url,
+            "model": "gguf",
+            "dialect": "llamacpp",
+            "concurrency": DEFAULT_SLOTS,
+        }
+        fields = {"backend": "openai", "server": server, "license": "none"}
+        client = load_writer(LanguageModel.model_validate(fields))
+        yield Loaded(
+            lambda requests, _, settings: complete(client, requests, settings), serving.process
+        )
+
+
+def compute_products(model: Any, workers: int, count: int) -> list[Any]:
+    """Multiply by the widest layer ``count`` times in each thread; a product counts as a text."""
+    import torch
+
+    layers = []
+    for name, layer in model.named_modules():
+        if ".layers.0." in name and hasattr(layer, "out_features"):
+            layers.append(layer)
+    widest = max(layers, key=lambda layer: layer.in_features * layer.out_features)
+    inputs = torch.zeros(PRODUCT_ROWS, widest.in_features, dtype=model.dtype)
+
+    def run_products() -> None:
+        """Compute the products of one thread."""
+        with torch.inference_mode():
+            for _ in range(count):
+                widest(inputs)
+
+    with ThreadPoolExecutor(workers) as pool:
+        for future in [pool.submit(run_products) for _ in range(workers)]:
+            future.result()
+    return [SimpleNamespace(text="", problem=None)] * (workers * count)
+
+
+def generate_shards(writer: Any, trial: Trial, size: int) -> list[Any]:
+    """Generate the trial's texts in shards of ``size`` as ``sts-dino write`` does."""
+    recipe = load_recipe(RECIPE, DatasetRecipe)
+    sources = [SourceSentence(sentence, sentence) for sentence in choose_sentences(trial)]
+    shards = [sources[start : start + size] for start in range(0, len(sources), size)]
+    completions = []
+    for raw, rejected in write_shards(writer, load_prompts(recipe), recipe, shards, bool):
+        for row in raw + rejected:
+            completions.append(SimpleNamespace(text=row["text2"], problem=row.get("reason")))
+    return completions

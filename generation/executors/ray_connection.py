@@ -1,0 +1,221 @@
+"""The connection to Ray: an instance of this machine, or a cluster by its address.
+
+No other user can reach the instance of this machine.
+"""
+
+import os
+import re
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from sts_dino.hub.contract.recipe import DatasetRecipe
+from sts_dino.hub.errors import InputError, RunError
+from sts_dino.hub.untrusted import get_first_line
+
+ANY_CLUSTER = "auto"  # Ray's word for the cluster that this machine belongs to
+ANSWER_SECONDS = 25  # for a cluster's first answer
+_SECRET_VARIABLES = ("OPENAI_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+# The object store of a local instance holds the results of the few shards that are sent.
+_OBJECT_STORE_BYTES = 256 * 2**20
+_LOOPBACK_HOSTS = ("localhost", "127.0.0.1")
+# A socket's path has at most 107 characters, and Ray adds to the folder's.
+_MOST_FOLDER_CHARACTERS = 30
+_HEAD_HINT = "give the address that `ray start --head` printed on the head node"
+
+
+def list_withheld_secrets(recipe: DatasetRecipe, store: str | None) -> tuple[str, ...]:
+    """Return the environment variables with tokens that workers of this machine do not need.
+
+    Workers keep the Hub's token if the model or the store is on the Hub. ``store``: path or URL of
+    the result store, or None.
+    """
+    if recipe.model.repo_id is not None or (store or "").startswith("hf://"):
+        return _SECRET_VARIABLES[:1]
+    return _SECRET_VARIABLES
+
+
+@contextmanager
+def start_local_ray(cpus: float, gpus: float | None, withheld: Sequence[str] = ()) -> Iterator[Any]:
+    """Start Ray on this machine for this process alone; its processes end with this one.
+
+    It listens on the loopback device, asks for a token that only this process and its workers have,
+    and keeps its files in a folder of this user. Yields the module ``ray``. ``gpus``: None is all;
+    ``withheld``: environment variables that the workers do not get. Raises RunError when it cannot
+    be started.
+    """
+    # Set what Ray reads when it is imported. It reads a token once in a process.
+    token = os.environ.get("RAY_AUTH_TOKEN") or secrets.token_hex(32)
+    set_environment({"RAY_AUTH_TOKEN": token})
+    os.environ.pop("RAY_AUTH_MODE", None)  # a new instance then asks for the token
+    stay_on_loopback()
+    import ray
+
+    # Start it without the secrets, in a folder that only this user can open.
+    parent = tempfile.gettempdir()
+    if len(parent) > _MOST_FOLDER_CHARACTERS:
+        parent = "/tmp"  # noqa: S108
+    with tempfile.TemporaryDirectory(
+        prefix="sts-dino-ray-", dir=parent, ignore_cleanup_errors=True
+    ) as folder:
+        removed = {name: os.environ.pop(name) for name in withheld if name in os.environ}
+        try:
+            join_ray(
+                ray,
+                "local",
+                num_cpus=cpus,
+                num_gpus=gpus,
+                include_dashboard=False,
+                object_store_memory=_OBJECT_STORE_BYTES,
+                _temp_dir=f"{folder}/ray",  # Ray opens it to everyone; its parent stays closed
+            )
+        except Exception as error:  # Ray raises that itself, errors of its own and Python's
+            problem = f"cannot be started on this machine: {get_first_line(error)}"
+            raise RunError("Ray", problem) from error
+        finally:
+            os.environ |= removed
+        try:
+            yield ray
+        finally:
+            ray.shutdown()
+
+
+@contextmanager
+def join_cluster(address: str) -> Iterator[Any]:
+    """Join the cluster at ``HOST:PORT``, or the one that this machine belongs to (``auto``).
+
+    Yields the module ``ray``. Raises InputError when nobody answers there in time, when this
+    machine is not one of its nodes, when it asks for another token, or when its version of Ray or
+    Python is another one.
+    """
+    option = f"--ray {address}"
+    set_environment({"RAY_gcs_server_request_timeout_seconds": str(ANSWER_SECONDS)})
+    require_answer(option, address)
+    import ray
+
+    try:
+        join_ray(ray, address)
+    except Exception as error:  # Ray raises that itself, errors of its own and Python's
+        raise convert_ray_refusal(option, error) from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def set_environment(variables: dict[str, str]) -> None:
+    """Set what Ray reads when it is imported, and what its processes inherit."""
+    os.environ |= {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        **variables,
+    }
+
+
+def stay_on_loopback() -> None:
+    """Have Ray use 127.0.0.1 as this machine's address.
+
+    It does so on macOS; on Linux it would use another one.
+    """
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    from ray._private import ray_constants
+
+    ray_constants.ENABLE_RAY_CLUSTER = False  # where Ray was imported before
+
+
+def join_ray(ray: Any, address: str, **options: Any) -> None:
+    """Call ``ray.init``, and keep the command's own handler of SIGTERM, which Ray replaces."""
+    handler = signal.getsignal(signal.SIGTERM)
+    ray.init(address, log_to_driver=False, logging_level="ERROR", **options)
+    if callable(handler) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
+
+
+def require_answer(option: str, address: str) -> None:
+    """Raise InputError unless a cluster answers at ``address`` within ``ANSWER_SECONDS``.
+
+    A child process asks the cluster, because Ray itself would wait for minutes. ``option``: the
+    command-line option with the address, for errors.
+    """
+    command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--skip-version-check"]
+    if address != ANY_CLUSTER:
+        require_open_port(option, address)
+        command += ["--address", address]
+    try:
+        subprocess.run(  # noqa: S603
+            command, check=True, capture_output=True, text=True, timeout=ANSWER_SECONDS
+        )
+    except subprocess.TimeoutExpired as error:
+        problem = f"no Ray cluster answers there within {ANSWER_SECONDS} seconds"
+        raise InputError(option, problem, hint=_HEAD_HINT) from error
+    except subprocess.CalledProcessError as error:
+        raise convert_ray_refusal(option, error) from error
+
+
+def require_open_port(option: str, address: str) -> None:
+    """Raise InputError unless ``address`` is ``HOST:PORT`` and something listens there."""
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdigit():  # ray:// is Ray Client's
+        allowed = "auto or HOST:PORT, e.g. 10.0.0.1:6379"
+        raise InputError(option, "is not an address", allowed=allowed)
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        problem = f"does not answer ({get_first_line(error)})"
+        raise InputError(option, problem, hint=_HEAD_HINT) from error
+    if host in _LOOPBACK_HOSTS:
+        stay_on_loopback()  # else Ray asks at this machine's other address
+
+
+class RayRefusal(NamedTuple):
+    """A reason in Ray's long answers (2.60) for not joining a cluster."""
+
+    pattern: str
+    problem: str  # filled with the groups of the pattern
+    hint: str
+
+
+REFUSALS = (
+    RayRefusal(
+        r"(?i)AuthToken|Unauthenticated|token authentication",
+        "asks for another token than this process has",
+        "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH) as on its nodes",
+    ),
+    RayRefusal(
+        r"(?s)Version mismatch.*?Ray: (\S+)\s+Python: (\S+).*?Ray: (\S+)\s+Python: (\S+)",
+        "has Ray {}, Python {}; this process Ray {}, Python {}",
+        "install the same on every node",
+    ),
+    RayRefusal(
+        r"No node info found|node_to_connect",
+        "this machine is not a node of the cluster",
+        "run the command on one of them, or join it with `ray start --address`",
+    ),
+    RayRefusal(
+        r"any running Ray instance|Could not find any",
+        "no cluster was started on this machine",
+        _HEAD_HINT,
+    ),
+)
+
+
+def convert_ray_refusal(option: str, error: BaseException) -> InputError:
+    """Return the InputError of one line for an error of Ray's health check or ``ray.init``.
+
+    A known refusal (``REFUSALS``) gets its own words, any other error its last line.
+    """
+    parts = (error, error.__cause__, getattr(error, "stderr", ""))
+    text = "\n".join(str(part) for part in parts if part).strip()
+    for refusal in REFUSALS:
+        match = re.search(refusal.pattern, text)
+        if match:
+            return InputError(option, refusal.problem.format(*match.groups()), hint=refusal.hint)
+    reason = text.splitlines()[-1].strip() if text else "no reason given"
+    return InputError(option, f"cannot be joined: {reason}", hint=_HEAD_HINT)

@@ -1,0 +1,398 @@
+"""Pairs with a teacher's similarities, for the training of a smaller encoder (distillation).
+
+DIR/pairs.parquet   the pairs: sentence1, sentence2, and score, the cosine of the teacher
+DIR/teach.json      the teacher, the dataset and the numbers of texts and pairs
+DIR/embeddings/     the teacher's embeddings; a second call encodes only new texts
+"""
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from sts_dino.eval.audit.command import ConfigOption, silence_transformers
+from sts_dino.eval.audit.source import find_rows
+from sts_dino.eval.encoders.embeddings import Embeddings
+from sts_dino.eval.encoders.load import load_encoder, resolve_encoder
+from sts_dino.generation.inputs.sources import GivenTexts, read_file_rows
+from sts_dino.hub import cli
+from sts_dino.hub.contract.recipe import TAUGHT_PAIRS, DatasetRecipe
+from sts_dino.hub.contract.recipe_file import load_recipe
+from sts_dino.hub.contract.run_dir import lock_run
+from sts_dino.hub.contract.schema import ROW_SCHEMAS, build_features
+from sts_dino.hub.contract.shards import write_shard
+from sts_dino.hub.durable import hash_file, make_folder, write_text
+from sts_dino.hub.errors import InputError
+from sts_dino.hub.text_files import kind_of
+from sts_dino.hub.untrusted import warn_of_cut_texts
+
+logger = logging.getLogger(__name__)
+
+FACTS_FILE = "teach.json"
+DEFAULT_PAIRS = 4_800  # 100 steps of 48 pairs
+RANGES = 8  # equal ranges of the teacher's cosine, each with as many pairs
+NEAREST = 6  # nearest texts of a text by the teacher that become candidates
+RANDOM = 3  # random texts of a text that become candidates
+FEWEST_TEXTS = 20
+MOST_SENTENCES = 2_000  # of a recipe's corpus beside the generated texts
+MOST_TEXTS = 20_000  # of a larger dataset, so many texts are drawn
+CHUNK_TEXTS = 1_024  # texts that are compared with all others at a time
+
+Indices = NDArray[np.int64]
+Vectors = NDArray[np.float32]
+app = cli.make_app(__doc__)
+
+
+class TeachingFacts(BaseModel):
+    """What ``teach.json`` holds: the teacher and the origin of the pairs.
+
+    teacher, revision: the name of the encoder and the hash of its files or its Hub commit.
+    requested: the encoder as the user named it.
+    prompt: the text before each sentence.
+    dataset: the name of the dataset; texts_sha256: the hash of its texts and groups.
+    seconds: the time of the encoder; texts encoded by an earlier call are not in it.
+    pairs_sha256: the hash of ``pairs.parquet``.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    teacher: str
+    revision: str
+    requested: str
+    prompt: str
+    dataset: str
+    texts: int
+    texts_sha256: str
+    pairs: int
+    seed: int
+    seconds: float
+    pairs_sha256: str
+
+
+@app.command()
+def main(
+    dataset: Annotated[
+        str,
+        typer.Argument(metavar="RUN", help="Run directory, ORG/NAME@REVISION, or a .txt file"),
+    ],
+    teacher: Annotated[
+        str, typer.Option(help="Encoder: NAME of sts-dino lm, folder, or ORG/NAME[@REVISION]")
+    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the results")],
+    pairs: Annotated[int, typer.Option(min=RANGES, help="Number of pairs")] = DEFAULT_PAIRS,
+    sentences: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="More sentences: a .txt file, or the dataset recipe whose corpus has them",
+        ),
+    ] = None,
+    config: ConfigOption = None,
+    encoding: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Encoding of files that are not UTF-8 [default: recognised]"
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the drawn pairs")] = 42,
+    as_json: cli.JsonOption = False,
+) -> None:
+    """Draw pairs of a dataset's texts, with the teacher's cosines as scores.
+
+    The pairs are spread evenly over the teacher's cosines. Train an encoder on them with the loss
+    CorrelationLoss, or give sts-dino adapt --teacher.
+
+    Examples:
+
+      sts-dino teach artifacts/adapted/questions/datasets/questions-pairs \\
+        --teacher embeddinggemma-300m --out taught
+    """
+    silence_transformers()
+    with lock_run(out):
+        facts = write_taught_pairs(
+            dataset, teacher, out, pairs, sentences, seed, config=config, encoding=encoding
+        )
+    line = (
+        f"{out / TAUGHT_PAIRS}: {facts.pairs:,} pairs of {facts.texts:,} texts, "
+        f"scored by {facts.teacher}"
+    )
+    cli.print_answer(line, facts.model_dump(), as_json)
+
+
+def write_taught_pairs(
+    dataset: str,
+    teacher: str,
+    out: Path,
+    pairs: int = DEFAULT_PAIRS,
+    sentences: Path | None = None,
+    seed: int = 42,
+    *,
+    config: str | None = None,
+    encoding: str | None = None,
+) -> TeachingFacts:
+    """Write ``pairs.parquet`` and ``teach.json``; finished files of the same inputs stay.
+
+    Args:
+        dataset: a run directory, ORG/NAME@REVISION, or a file of texts, a line each.
+        teacher: the encoder, as the user named it.
+        out: the folder of the results, which is locked.
+        pairs: the number of pairs.
+        sentences: a file that ``read_sentences`` reads; None: the dataset's texts alone.
+        seed: decides which pairs are drawn.
+        config, encoding: see ``read_groups``.
+
+    Raises InputError for a dataset with too few texts and for an encoder that cannot be loaded,
+    RunError when the disk or the Hub fails.
+    """
+    texts, group_numbers = choose_texts(dataset, sentences, seed, config=config, encoding=encoding)
+    encoder = load_encoder(resolve_encoder(teacher))
+
+    # Nothing to do when the files are of the same inputs
+    expected: dict[str, Any] = {
+        "teacher": encoder.name,
+        "revision": encoder.revision,
+        "requested": teacher,
+        "prompt": encoder.settings.get("prompt", ""),
+        "dataset": Path(dataset).name,
+        "texts": len(texts),
+        "texts_sha256": _hash_groups(texts, group_numbers),
+        "pairs": pairs,
+        "seed": seed,
+    }
+    facts = read_facts(out)
+    if facts is not None and expected.items() <= facts.model_dump().items():
+        logger.info(f"{out}: already made; nothing to do")
+        return facts
+
+    # Encode, draw the pairs, and write them
+    if encoder.model is not None:
+        warn_of_cut_texts(encoder.model, texts, encoder.name, "texts")
+    with Embeddings(encoder, out / "embeddings") as embeddings:
+        embeddings.add(texts)
+        vectors = compute_unit_vectors(embeddings.embed(texts))
+    first, second, cosines = draw_pairs(vectors, group_numbers, pairs, seed)
+    rows = [
+        {"sentence1": texts[left], "sentence2": texts[right], "score": float(cosine)}
+        for left, right, cosine in zip(first, second, cosines, strict=True)
+    ]
+    make_folder(out)
+    write_shard(out / TAUGHT_PAIRS, rows, build_features(ROW_SCHEMAS["sts"].columns))
+    facts = TeachingFacts(
+        **expected, seconds=embeddings.seconds, pairs_sha256=hash_file(out / TAUGHT_PAIRS)
+    )
+    write_text(out / FACTS_FILE, facts.model_dump_json(indent=2) + "\n")
+    return facts
+
+
+def choose_texts(
+    dataset: str,
+    sentences: Path | None,
+    seed: int,
+    *,
+    config: str | None = None,
+    encoding: str | None = None,
+) -> tuple[list[str], Indices]:
+    """Return the texts that the teacher reads, (n,), and the group of each, (n,).
+
+    Of more than ``MOST_TEXTS`` texts, random groups are drawn. Raises InputError for fewer than
+    ``FEWEST_TEXTS``, and the errors of ``read_groups``.
+    """
+    groups = read_groups(dataset, sentences, config, encoding)
+    texts = list(groups)
+    if len(texts) < FEWEST_TEXTS:
+        raise InputError(
+            dataset, f"has {len(texts)} distinct texts", allowed=f"at least {FEWEST_TEXTS}"
+        )
+    if len(texts) > MOST_TEXTS:
+        texts = sample_groups(groups, MOST_TEXTS, seed)
+        logger.info(f"{dataset}: the teacher reads {len(texts):,} of {len(groups):,} texts")
+    return texts, np.array([groups[text] for text in texts])
+
+
+def read_groups(
+    dataset: str,
+    sentences: Path | None,
+    config: str | None = None,
+    encoding: str | None = None,
+) -> dict[str, int]:
+    """Return each distinct text → the number of its source sentence, from 0.
+
+    A text of several source sentences is in the group of the first one.
+
+    Args:
+        dataset: a run directory, ORG/NAME@REVISION, or a file of texts; the source sentence is a
+            row's first column.
+        sentences: a file that ``read_sentences`` reads, with more sentences; None: no more.
+        config: the config of the dataset; None: the one to train on.
+        encoding: the encoding of files that are not UTF-8; None: it is recognised.
+
+    Raises InputError for a dataset or a file that cannot be read.
+    """
+    path = Path(dataset)
+    files = [] if sentences is None else [sentences]
+    rows: list[tuple[str, ...]] = []
+    if path.is_file() or (kind_of(path) == ".txt" and not path.is_dir()):
+        files.insert(0, path)
+    else:
+        for batch in find_rows(dataset, config).read_batches():
+            rows += zip(*batch.texts.values(), strict=True)
+    for file in files:
+        rows += [(sentence,) for sentence in read_sentences(file, encoding)]
+
+    groups: dict[str, int] = {}
+    numbers: dict[str, int] = {}
+    for source, *generated in rows:
+        number = numbers.setdefault(source, len(numbers))
+        for text in (source, *generated):
+            groups.setdefault(text, number)
+    groups.pop("", None)
+    return groups
+
+
+def read_sentences(file: Path, encoding: str | None = None) -> list[str]:
+    """Return the sentences of a .txt file, or the first ones of a dataset recipe's corpus.
+
+    ``encoding``: of a .txt file that is not UTF-8. Raises InputError for a file of another kind,
+    and for one that cannot be read.
+    """
+    if kind_of(file) == ".txt":
+        return [sentence for (sentence,) in read_file_rows(file, (), str(file), encoding)]
+    if file.suffix not in (".yaml", ".yml"):
+        raise InputError(
+            file,
+            f"is a file of the kind {file.suffix!r}",
+            allowed="a .txt file, a text per line, or a dataset recipe",
+            hint="save its texts as .txt",
+        )
+    recipe = load_recipe(file, DatasetRecipe)
+    if recipe.source.kind == "model":
+        return []
+    changes = {"limit": MOST_SENTENCES, "share": 1.0}
+    source = recipe.source.model_copy(update=changes)
+    recipe = recipe.model_copy(update={"source": source, "premise_tokens": None})
+    return [sentence.text for sentence in GivenTexts(recipe, len)]
+
+
+def sample_groups(groups: Mapping[str, int], most: int, seed: int) -> list[str]:
+    """Return all texts of random groups, about ``most`` texts, in the order of ``groups``."""
+    share = most / len(groups)
+    draws = np.random.default_rng(seed).random(max(groups.values()) + 1)
+    return [text for text, number in groups.items() if draws[number] < share]
+
+
+def read_facts(out: Path) -> TeachingFacts | None:
+    """Return the facts of a finished folder; None without one, or when a file is changed."""
+    file = out / FACTS_FILE
+    pairs = out / TAUGHT_PAIRS
+    if not file.is_file() or not pairs.is_file():
+        return None
+    try:
+        facts = TeachingFacts.model_validate_json(file.read_bytes())
+    except ValidationError:  # damaged, or of another version: the pairs are drawn anew
+        return None
+    return facts if hash_file(pairs) == facts.pairs_sha256 else None
+
+
+def compute_unit_vectors(vectors: Vectors) -> Vectors:
+    """Return vectors (n, d) of length 1; a zero vector stays zero."""
+    norms: Vectors = np.linalg.norm(vectors, axis=1, keepdims=True)
+    norms[norms == 0] = 1
+    return vectors / norms
+
+
+def draw_pairs(
+    vectors: Vectors, groups: Indices, count: int, seed: int
+) -> tuple[Indices, Indices, Vectors]:
+    """Draw pairs of texts that are spread evenly over the teacher's cosines.
+
+    Candidates are all pairs within a group, each text's nearest texts by the teacher, and random
+    ones. They fall into ``RANGES`` equal ranges of the cosine, from the lowest to the highest. Each
+    range gives the same number of pairs. The pairs of a range with too few candidates repeat.
+
+    Args:
+        vectors: (n, d), of length 1.
+        groups: (n,), the number of each text's source sentence.
+        count: the number of pairs.
+        seed: decides the random candidates and the draw.
+
+    Returns the indices of both texts and the cosines, each (count,), in random order. Negative
+    cosines become 0, the lowest score of a pair.
+    """
+    generator = np.random.default_rng(seed)
+    first, second = list_candidates(vectors, groups, generator)
+    cosines = np.einsum("ij,ij->i", vectors[first], vectors[second]).clip(0, 1)
+
+    # The same number of pairs from each range that has any
+    edges = np.linspace(cosines.min(), cosines.max(), RANGES + 1)[1:-1]
+    range_of = np.digitize(cosines, edges)
+    filled = np.unique(range_of)
+    drawn = []
+    for place, number in enumerate(filled):
+        members = generator.permutation(np.flatnonzero(range_of == number))
+        share = count // len(filled) + (place < count % len(filled))
+        drawn.append(np.resize(members, share))
+    chosen = generator.permutation(np.concatenate(drawn))
+    return first[chosen], second[chosen], cosines[chosen]
+
+
+def list_candidates(
+    vectors: Vectors, groups: Indices, generator: np.random.Generator
+) -> tuple[Indices, Indices]:
+    """Return the indices of both texts of each distinct candidate pair, the smaller index first.
+
+    ``generator`` draws the random partners. See ``draw_pairs`` for the candidates.
+    """
+    count = len(vectors)
+    parts = [_list_group_pairs(groups), _list_nearest_pairs(vectors)]
+    others = generator.integers(0, count, count * RANDOM)
+    parts.append(np.stack([np.repeat(np.arange(count), RANDOM), others], axis=1))
+    pairs = np.sort(np.concatenate(parts), axis=1)
+    pairs = np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0)
+    return pairs[:, 0], pairs[:, 1]
+
+
+def _list_group_pairs(groups: Indices) -> Indices:
+    """Return all pairs of texts of the same group, (m, 2)."""
+    members: dict[int, list[int]] = {}
+    for index, number in enumerate(groups.tolist()):
+        members.setdefault(number, []).append(index)
+    pairs: list[tuple[int, int]] = []
+    for group in members.values():
+        pairs += combinations(group, 2)
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2)
+
+
+def _list_nearest_pairs(vectors: Vectors) -> Indices:
+    """Return each text with its ``NEAREST`` nearest texts, (m, 2)."""
+    count = len(vectors)
+    nearest = min(NEAREST, count - 1)
+    parts = []
+    for start in range(0, count, CHUNK_TEXTS):
+        rows = np.arange(start, min(start + CHUNK_TEXTS, count))
+        cosines = vectors[rows] @ vectors.T
+        cosines[np.arange(len(rows)), rows] = -np.inf  # a text itself
+        partners = np.argpartition(-cosines, nearest - 1, axis=1)[:, :nearest]
+        parts.append(np.stack([np.repeat(rows, nearest), partners.ravel()], axis=1))
+    return np.concatenate(parts)
+
+
+def is_taught(out: Path, dataset: str, teacher: str, sentences: Path | None = None) -> bool:
+    """Return whether a folder has the finished pairs of these texts and of a teacher, as named."""
+    facts = read_facts(out)
+    if facts is None or facts.requested != teacher:
+        return False
+    return facts.texts_sha256 == _hash_groups(*choose_texts(dataset, sentences, facts.seed))
+
+
+def _hash_groups(texts: Sequence[str], groups: Indices) -> str:
+    """Return the SHA-256 of the texts and the numbers of their groups."""
+    content = json.dumps([list(texts), groups.tolist()])
+    return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,99 @@
+"""The experiment on domains: its files, its plan, and a whole tiny run."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from tiny_lm import make_tokenizer
+
+from sts_dino.experiments import domains
+from sts_dino.experiments.domains import PLAN, DomainPlan, DomainResult, extract_domain
+from sts_dino.hub.assets import find_asset
+from sts_dino.hub.contract.recipe import TrainingData
+from sts_dino.hub.contract.recipe_file import read_yaml
+from sts_dino.hub.errors import InputError
+from sts_dino.training.data.objectives import LOSSES
+
+SENTENCES = (find_asset("source-sentences") / "wikipedia.txt").read_text("utf-8").splitlines()
+WORDS_4_TO_40 = [text for text in SENTENCES if 4 <= len(text.split()) <= 40]
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A folder with one domain: twelve judged pairs, then sixty without a score."""
+    texts = WORDS_4_TO_40[:144]
+    lines = [f"{texts[row]}\t{texts[row + 72]}\tsource" for row in range(72)]
+    lines.append(f"{texts[0]}\ttoo short")  # a judged sentence, and one of two words
+    scores = [str(row % 6) for row in range(12)] + [""] * 61
+    folder = tmp_path / "data" / "sts-original" / "STS16"
+    folder.mkdir(parents=True)
+    (folder / "STS2016.input.headlines.txt").write_text("\n".join(lines) + "\n", "utf-8")
+    (folder / "STS2016.gs.headlines.txt").write_text("\n".join(scores) + "\n", "utf-8")
+    return tmp_path / "data"
+
+
+def test_a_domains_sentences_stand_in_no_judged_pair(data, tmp_path):
+    plan = DomainPlan.model_validate(read_yaml(PLAN))
+    domain = extract_domain("headlines", data / "sts-original", tmp_path, plan)
+    header, *rows = domain.pairs.read_text("utf-8").splitlines()
+    assert header.split("\t") == ["sentence1", "sentence2", "score"] and len(rows) == 12
+    judged = {text for row in rows for text in row.split("\t")[:2]}
+    sentences = domain.taught_sentences.read_text("utf-8").splitlines()
+    assert len(sentences) == len(set(sentences)) == 120 and not judged & set(sentences)
+    assert "too short" not in sentences
+    few = plan.model_copy(update={"sentences": 10})
+    short = extract_domain("headlines", data / "sts-original", tmp_path, few)
+    assert short.sentences.read_text("utf-8").splitlines() == sentences[:10]
+    with pytest.raises(InputError, match="no such file"):
+        extract_domain("forums", data / "sts-original", tmp_path, plan)
+
+
+def test_every_row_of_the_plan_is_a_training_that_the_stage_takes():
+    plan = DomainPlan.model_validate(read_yaml(PLAN))
+    assert set(plan.choice) < set(domains.SUBSETS) and len(domains.SUBSETS) == 9
+    for row in plan.rows:
+        for section in row.datasets:
+            spec = TrainingData.model_validate({**section, "license": "unlicensed"})
+            examples = [examples.name for examples in LOSSES[spec.loss].examples]
+            assert spec.example_type in examples, row.name
+
+
+@pytest.mark.slow("seven commands")
+def test_a_tiny_run_compares_its_rows_and_runs_each_step_once(data, tmp_path):
+    folders = []
+    for name in ("student", "teacher"):
+        words = StaticEmbedding(make_tokenizer(), embedding_dim=16)
+        folders.append(tmp_path / name)
+        SentenceTransformer(modules=[words]).save_pretrained(str(folders[-1]))
+    tree = read_yaml(Path("recipes/small/minilm-sts-dino.yaml"))
+    tree["base"] = {
+        **{"path": str(folders[0]), "modules": "sentence-transformer"},
+        **{"max_seq_length": "64", "license": "apache-2.0"},
+    }
+    student = tmp_path / "student.yaml"
+    student.write_text(yaml.safe_dump(tree), "utf-8")
+    plan = read_yaml(PLAN) | {"student": str(student)}
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan), "utf-8")
+
+    rows = ["as published", "the teacher", "teacher, sentences alone"]
+    arguments = {
+        **{"names": ["headlines"], "data": data, "out": tmp_path / "out.json", "rows": rows},
+        **{"lm": "builtin", "teacher": str(folders[1]), "seeds": 2, "settings": []},
+        **{"file": tmp_path / "plan.yaml", "folder": tmp_path / "steps"},
+    }
+    domains.main(**arguments)
+    result = DomainResult.model_validate_json((tmp_path / "out.json").read_bytes())
+    assert list(result.scores) == rows and result.seeds == 2
+    difference = result.over_first["teacher, sentences alone"]
+    scores = [result.scores[name]["headlines"] for name in (rows[2], rows[0])]
+    assert difference.score == pytest.approx(scores[0] - scores[1])
+    assert difference.low <= difference.score <= difference.high
+
+    steps = {path: path.stat().st_mtime_ns for path in (tmp_path / "steps/steps").iterdir()}
+    assert len(steps) == 7  # taught pairs, two trainings, four scores
+    domains.main(**arguments)
+    assert steps == {path: path.stat().st_mtime_ns for path in (tmp_path / "steps/steps").iterdir()}
+    assert json.loads((tmp_path / "out.json").read_text())["scores"] == result.scores

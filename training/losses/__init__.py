@@ -1,1 +1,0 @@
-"""Losses by name, and DeCLUTR's objective."""
