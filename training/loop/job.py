@@ -126,7 +126,7 @@ def prepare(path: Path, out: Path | None, limit: int | None, settings: list[str]
     check_model(recipe, ())
     check_argument_names(recipe.arguments, where)
     check_losses(recipe, str(path))
-    require_taught_pairs(recipe, path)
+    require_taught_pairs(recipe.datasets, f"{path}:datasets")
     inputs = recipe.collect_local_paths().items()
     require_inputs(path, {key: at for key, at in inputs if not key.startswith("evaluation.")})
 
@@ -189,14 +189,14 @@ def prepare(path: Path, out: Path | None, limit: int | None, settings: list[str]
     )
 
 
-def require_taught_pairs(recipe: ModelRecipe, where: Path) -> None:
+def require_taught_pairs(datasets: Sequence[TrainingData], where: str) -> None:
     """Raise InputError naming ``where`` for missing pairs of a teacher, with their command."""
-    for index, data in enumerate(recipe.datasets):
+    for index, data in enumerate(datasets):
         if data.teacher is None or data.path is None or Path(data.path).exists():
             continue
         command = f"sts-dino teach RUN --teacher {data.teacher.location} "
         raise InputError(
-            f"{where}:datasets.{index}.path",
+            f"{where}.{index}.path",
             f"{data.path}: no such file",
             hint=f"make it first: {command}--out {Path(data.path).parent}",
         )
