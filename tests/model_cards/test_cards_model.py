@@ -403,8 +403,10 @@ def test_a_verdict_on_own_pairs_names_the_pairs_that_it_would_need(tmp_path: Pat
     public = gain.model_copy(update={"task": "stsb/cosine"})
     sides = {"gains": (gain, public), "base_scores": (own, score())}
     base = {"repo_id": "some/base", "revision": "0123abc", "license": "mit"}
-    run = {"base": base | {"modules": "sentence-transformer"}}
+    run = {"base": base | {"modules": "sentence-transformer", "prompt": "query: [X]"}}
     card = card_of(scored_run(tmp_path / "run", [own, score()], run, **sides))
+    assert "`encode` adds the prompt below" in card and "PromptEOL" not in card
+    assert "| prompt around a sentence | `query: [X]` |" in card
     (verdict,) = (line for line in card.splitlines() if line.startswith("**Verdict"))
     assert (
         unescape(verdict)

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 from sentence_transformers import SentenceTransformer
 from tiny_lm import byte_level_bpe
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -29,8 +30,9 @@ from transformers.models.auto.configuration_auto import AutoConfig
 from sts_dino.eval.encoders.embeddings import Embeddings
 from sts_dino.eval.encoders.load import load_encoder
 from sts_dino.hub.contract.recipe import Encoder
+from sts_dino.proposals.recipes import choose_base
 from sts_dino.training.encoder.bases import find_base
-from sts_dino.training.encoder.encoder import build_encoder, get_default_prompt
+from sts_dino.training.encoder.encoder import build_encoder, get_default_prompt, save_encoder
 from sts_dino.training.loop.trainer import TextCollator
 from sts_dino.training.run import main
 
@@ -125,6 +127,7 @@ class Family:
 FAMILIES = {
     "bge-small-en-v1.5": Family("bert", bert_tokenizer, "cls_token"),
     "gte-small": Family("bert", bert_tokenizer, "mean_tokens", normalised=False),
+    # its files declare no prompts
     "e5-small-v2": Family("bert", bert_tokenizer, "mean_tokens"),
     # as sts-dino lm writes its prompts
     "multilingual-e5-small": Family(
@@ -264,3 +267,51 @@ def test_scores_training_and_the_saved_encoder_read_texts_as_the_family_does(nam
     for saved in (tmp_path / "out", tmp_path / "out.base"):
         assert describe(saved) == describe(folder)
         assert np.allclose(SentenceTransformer(str(saved)).encode(TEXTS), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["e5-small-v2", "Qwen3-Embedding-0.6B"])
+def test_the_prompt_of_a_recipe_becomes_the_default_prompt_of_the_encoder(name, tmp_path):
+    folder = publish(tmp_path / name, FAMILIES[name])
+    base = {"path": str(folder), "license": "mit", "modules": "sentence-transformer"}
+    spec = Encoder(**base, max_seq_length=64, prompt="query: [X]")
+    encoder = build_encoder(spec, find_base(spec))
+    save_encoder(encoder, tmp_path / "saved")
+    expected = embed_alone(folder, "query: ")
+    assert np.allclose(
+        SentenceTransformer(str(tmp_path / "saved")).encode(TEXTS), expected, atol=1e-5
+    )
+    with Embeddings(load_encoder(str(tmp_path / "saved")), cache=None) as embeddings:
+        assert np.allclose(embeddings.embed(TEXTS), expected, atol=1e-5)
+    assert get_default_prompt(encoder) == "query: "
+    kept = FAMILIES[name].prompts.get("query", "")
+    assert encoder.prompts["query"] == kept  # of a search
+
+
+@pytest.mark.parametrize(
+    ("name", "prompts", "prompt"),
+    [
+        ("e5-small-v2", {}, "query: [X]"),
+        ("multilingual-e5-base", {"query": ""}, "query: [X]"),
+        ("e5-small-v2", {"query": "query: "}, None),  # its own files decide
+        ("multilingual-e5-large-instruct", {}, None),
+        ("bge-small-en-v1.5", {}, None),
+        ("gte-small", {}, None),
+        ("e5x-small", {}, None),
+    ],
+)
+def test_an_encoder_is_proposed_with_the_prompt_of_its_family(name, prompts, prompt, tmp_path):
+    folder = tmp_path / name
+    folder.mkdir()
+    write_json(folder / "modules.json", [])
+    write_json(folder / "config_sentence_transformers.json", {"prompts": prompts})
+    section = choose_base(str(folder), "mit", {}).section
+    assert section.get("prompt") == prompt
+    Encoder.model_validate(section)
+
+
+def test_the_prompt_of_a_finished_encoder_stands_before_the_sentence():
+    facts = {"path": "encoder", "license": "mit", "modules": "sentence-transformer"}
+    with pytest.raises(ValidationError, match=r"ends in \[X\]"):
+        Encoder(**facts, prompt='This sentence : "[X]" means')
+    with pytest.raises(ValidationError, match="a prompt needs modules"):
+        Encoder(**{**facts, "modules": "static"}, prompt="query: [X]")
