@@ -2,8 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from math import hypot
-from statistics import fmean
+from math import ceil, floor, hypot, inf, log10
+from statistics import NormalDist, fmean
 
 from sts_dino.hub.contract.recipe import START_OF_FINISHED_ENCODER
 from sts_dino.hub.contract.results import Gain, Results, TaskScore, map_by_task
@@ -11,6 +11,13 @@ from sts_dino.hub.contract.results import Gain, Results, TaskScore, map_by_task
 ABSENT = "-"
 NO_INTERVAL = "no interval"
 MOST_LISTED_TASKS = 2  # of a family; ``describe_public_gains`` gives the mean of more tasks
+FEW_ROWS = 30  # fewer pairs or queries show neither small differences nor a reliable interval
+OWN_PROTOCOL = "own "  # first characters of the protocol of a task on a user's own files
+MOST_NEEDED_ROWS = 100_000  # nobody judges more
+# standard errors of the limits of a 95 % interval, and those that a difference found with a
+# probability of 80 % has
+INTERVAL_ERRORS = NormalDist().inv_cdf(0.975)
+RESOLVED_ERRORS = INTERVAL_ERRORS + NormalDist().inv_cdf(0.8)
 
 
 def format_number(value: float | None, signed: bool = False) -> str:
@@ -44,6 +51,96 @@ def format_difference(gain: Gain | None) -> str:
     difference = format_number(gain.difference, signed=True)
     verdict = f" {gain.verdict}" if gain.verdict else ""
     return f"{difference} {format_interval(gain.low, gain.high, signed=True)}{verdict}"
+
+
+def compute_resolution(low: float, high: float) -> float:
+    """Return the smallest difference that the rows of an interval show with a power of 80 %.
+
+    Of true differences of this size, 80 % get a p-value below 0.05 in a two-sided test. The
+    standard error is that of a normal distribution with the 95 % interval.
+
+    low, high: the paired 95 % interval of a difference, in points.
+    """
+    return RESOLVED_ERRORS * (high - low) / (2 * INTERVAL_ERRORS)
+
+
+def compute_needed_rows(gain: Gain, rows: int) -> float:
+    """Return the number of rows that make a gain significant; infinite for a gain of 0.
+
+    The power is that of ``compute_resolution``. The result assumes that the true difference is the
+    one seen, that more rows resemble these, so that the width of the interval shrinks with the
+    square root of their number, and that no other task is tested (Holm's method needs more rows).
+
+    rows: the number of rows that the gain's interval is from.
+    """
+    if gain.difference == 0:
+        return inf
+    return rows * (compute_resolution(gain.low, gain.high) / gain.difference) ** 2
+
+
+def describe_power(gain: Gain, score: TaskScore) -> str:
+    """Describe how many rows would make a gain significant, as part of a sentence.
+
+    A gain near 0 is described by the smallest difference that these rows can show.
+
+    Args:
+        gain: the gain of an encoder over another one.
+        score: the encoder's score on the same rows.
+
+    Returns:
+        The text; empty for a significant or untested gain, for two encoders that differ in no
+        resample, and where these rows are enough and only other tasks or a skewed interval
+        hide the gain.
+    """
+    if gain.verdict != "not significant" or gain.high <= gain.low:
+        return ""
+    needed = compute_needed_rows(gain, score.n)
+    if needed <= score.n:
+        return ""
+    about = "about" if score.n >= FEW_ROWS else "very roughly"
+    difference = format_number(gain.difference, signed=True)
+    if needed > MOST_NEEDED_ROWS or float(difference) == 0:
+        resolution = format_number(compute_resolution(gain.low, gain.high))
+        return (
+            f"{score.n:,} judged {score.unit} can show a difference of {about} {resolution} "
+            "(80 % power); the one seen is smaller"
+        )
+    return (
+        f"a difference of {difference} needs {about} {_round_up(needed):,} judged {score.unit} to "
+        f"be significant (80 % power); there are {score.n:,}"
+    )
+
+
+def _round_up(number: float) -> int:
+    """Round a number of 10 or more up to two significant digits."""
+    unit = 10 ** (floor(log10(number)) - 1)
+    return ceil(number / unit) * unit
+
+
+def describe_own_power(gains: Sequence[Gain], scores: Sequence[TaskScore]) -> list[str]:
+    """Describe the power of each gain on a user's own files, with the name of the task.
+
+    Of a search, nDCG speaks for recall, too.
+
+    Args:
+        gains: the gains of an encoder over another one.
+        scores: the encoder's scores, at least of the tasks of the gains.
+    """
+    gains_by_task = map_by_task(gains)
+    sentences = []
+    for score in scores:
+        gain = gains_by_task.get((score.task, score.split))
+        if gain is None or not is_own_score(score) or score.main_metric == "recall@10":
+            continue
+        power = describe_power(gain, score)
+        if power:
+            sentences.append(f"{score.task}: {power}")
+    return sentences
+
+
+def is_own_score(score: TaskScore) -> bool:
+    """Return whether a score is of a user's own files."""
+    return score.protocol.startswith(OWN_PROTOCOL)
 
 
 def compute_mean_gain(gains: Sequence[Gain]) -> tuple[float, float, float]:
@@ -82,7 +179,7 @@ def describe_public_gains(results: Results, start: str) -> str:
     families: dict[str, list[Gain]] = {}
     for score in results.scores:
         gain = gains_by_task.get((score.task, score.split))
-        if gain is not None and not score.protocol.startswith("own "):
+        if gain is not None and not is_own_score(score):
             families.setdefault(score.family or "STS", []).append(gain)
 
     # Describe a small family by its tasks, a large one by its mean.

@@ -128,7 +128,9 @@ def _build_training_context(
         f"{name_origin(item.repo_id, item.path)} ({item.split})" for item in recipe.validation
     )
     citation = format_citations(
-        list_methods(recipe), debiased=False, prompted=recipe.base.prompt is not None
+        list_methods(recipe),
+        debiased=False,
+        prompted=recipe.base.prompt is not None and recipe.base.modules == "transformer",
     )
     assert facts.verdict is not None
     base_licence = facts.verdict.parts[0].licence

@@ -32,7 +32,7 @@ from sts_dino.hub.contract.results import (
     map_by_task,
 )
 from sts_dino.hub.papers import Paper, Table, find_paper
-from sts_dino.hub.untrusted import Markdown, format_code, format_table
+from sts_dino.hub.untrusted import Markdown, escape_inline, format_code, format_table
 from sts_dino.model_cards.renderer import DATA
 
 # data sets of probing tasks in results from before a score recorded its family
@@ -299,10 +299,11 @@ def build_score_context(
 
 
 def describe_verdicts(results: Results, start: str) -> list[Markdown]:
-    """Describe on which tasks the encoder is better or worse than its baselines, a sentence each.
+    """Describe on which tasks the encoder is better or worse than its baselines, a text each.
 
-    ``start``: the name of the encoder before training. A baseline without tested gains has no
-    sentence.
+    A task on a user's own files without a significant gain is followed by the rows that it would
+    need. ``start``: the name of the encoder before training. A baseline without tested gains has
+    no text.
     """
     sentences = []
     baselines = {f"the encoder {start}": results.gains, f"the {SIMCSE}": results.over_control}
@@ -319,6 +320,8 @@ def describe_verdicts(results: Results, start: str) -> list[Markdown]:
             sentence += f". No gain over {name} is shown"
             if start == START_OF_FINISHED_ENCODER and name.endswith(start):
                 sentence += ": keep that one"
+        for power in formats.describe_own_power(gains, results.scores):
+            sentence += f". {escape_inline(power)}"
         sentences.append(Markdown(f"Verdict: {sentence}."))
     return sentences
 

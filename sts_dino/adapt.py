@@ -34,7 +34,7 @@ from sts_dino.hub.contract.recipe import TAUGHT_PAIRS, DatasetRecipe, Grades, Mo
 from sts_dino.hub.contract.recipe_file import load_recipe
 from sts_dino.hub.contract.run_dir import ARTIFACTS, lock_run, read_manifest, require_complete
 from sts_dino.hub.durable import hash_file, write_text
-from sts_dino.hub.errors import InputError
+from sts_dino.hub.errors import InputError, StsDinoError
 from sts_dino.hub.process import measure_peak_rss_mb
 from sts_dino.hub.scores import align_columns
 from sts_dino.hub.untrusted import read_json_object
@@ -47,7 +47,12 @@ from sts_dino.new import (
     propose,
     propose_encoder,
 )
-from sts_dino.proposals.recipes import assign_label_roles, choose_teacher, find_taught_folder
+from sts_dino.proposals.recipes import (
+    STRONGER_ENCODER,
+    assign_label_roles,
+    choose_teacher,
+    find_taught_folder,
+)
 from sts_dino.release.options import format_options
 from sts_dino.release.stages import Step, StepUsage, read_answer, run_steps
 from sts_dino.training.run import describe_usage
@@ -63,6 +68,8 @@ TIMED_TEXTS = 512  # texts that the encoder is timed on
 OTHER_PROCESSES_MB = 300
 JUDGED_TEXTS_PER_SECOND = 60.0  # texts that all-MiniLM-L6-v2 embeds on one core, roughly
 SCORED_TEXTS = 2_900  # distinct sentences of the STS Benchmark's validation part
+SUGGESTED_TEACHER = "embeddinggemma-300m"  # of many languages
+LEAST_GROWTH = 1.2  # of the number of sentences, for another run with more of them
 UNPREDICTED_STEP_SECONDS = 60.0  # of a step on the progress bar under --no-estimate
 CHOICES_FILE = "choices.json"
 ESTIMATE_FILE = "estimate.json"
@@ -260,10 +267,12 @@ class OwnVerdict:
     """The verdict on the user's files: lines for people, and whether the encoder is better.
 
     ``is_better``: better than each downloaded encoder on every task of the user's files.
+    ``is_worse``: significantly worse than one of them on a task.
     """
 
     lines: tuple[str, ...]
     is_better: bool
+    is_worse: bool = False
 
 
 @app.command()
@@ -351,10 +360,16 @@ def main(
                 logger.info(describe_pairs(adaptation))
 
         known_warnings = [*estimate.read, *cli.list_printed_warnings()]
+        is_resumed = adaptation.pairs.exists()
         run_steps(steps, out / LOG_FILE, report_step, known_warnings)
         if estimating is None:
             logger.info(compare_with_estimate(estimate, costs))
-        page = write_report(adaptation)
+
+        # The verdict, what to try after it, and the report
+        verdict = compare_with_downloads(adaptation)
+        seconds = choose_step_seconds(steps, costs, estimating is None, is_resumed)
+        advice = suggest_trials(adaptation, verdict, seconds)
+        page = write_report(adaptation, advice)
 
     facts = {
         "out": out,
@@ -362,8 +377,7 @@ def main(
         "encoder": adaptation.encoder,
         "report": page,
     }
-    verdict = compare_with_downloads(adaptation)
-    summary = describe_results(adaptation, page, verdict)
+    summary = describe_results(adaptation, page, verdict, advice)
     next_commands = list_next_commands(adaptation, verdict.is_better)
     cli.print_answer(summary, facts, as_json, next_commands)
     if verdict.is_better:
@@ -919,8 +933,89 @@ def describe_pairs(adaptation: Adaptation) -> str:
     return "\n".join(lines)
 
 
-def write_report(adaptation: Adaptation) -> Path:
-    """Write report.html, with the human answers if there are any, and return its path."""
+def choose_step_seconds(
+    steps: Sequence[Step], costs: Mapping[str, StepUsage], is_predicted: bool, is_resumed: bool
+) -> dict[str, float]:
+    """Return name of a step → its seconds: as measured, else as predicted; empty without both.
+
+    Args:
+        steps: the steps.
+        costs: the usage of each step that this call ran.
+        is_predicted: whether pilots predicted the seconds of the steps.
+        is_resumed: whether an earlier call ran a part of the steps; then none counts as measured.
+    """
+    if not is_resumed:
+        return {name: cost.seconds for name, cost in costs.items()}
+    if is_predicted:
+        return {step.name: step.seconds for step in steps}
+    return {}
+
+
+def suggest_trials(
+    adaptation: Adaptation, verdict: OwnVerdict, seconds: Mapping[str, float]
+) -> str:
+    """Suggest what to try after a verdict that is not better, in one line; empty after another one.
+
+    A trial of few sentences begins with more sentences, any other run with a teacher. More judged
+    pairs do not change that an encoder is significantly worse.
+
+    Args:
+        adaptation: the recipes.
+        verdict: the verdict on the user's files.
+        seconds: the seconds of each step of this run, from which the minutes of the next one
+            follow; empty: the minutes are left out.
+    """
+    if verdict.is_better:
+        return ""
+    base = adaptation.model.base
+    base_name = Path(base.repo_id or base.path or "").name
+    same_run = sum(seconds.values())
+    trials: list[str] = []
+    if adaptation.teacher is None and base_name != SUGGESTED_TEACHER:
+        minutes = _describe_minutes(same_run)
+        embeddings = " and the time of its embeddings" if minutes else ""
+        trials.append(f"a teacher (--teacher {SUGGESTED_TEACHER}{minutes}{embeddings})")
+
+    # More sentences of the corpus: all steps but the scores take longer
+    used = adaptation.dataset.source.limit or 0
+    most = max(2 * used, FEWEST_WITH_GAIN)
+    limit = min(most, count_sentences(adaptation))
+    if 0 < LEAST_GROWTH * used <= limit:
+        scoring = seconds.get("score", 0.0)
+        minutes = _describe_minutes((same_run - scoring) * limit / used + scoring)
+        position = 0 if used < FEWEST_WITH_GAIN else len(trials)
+        trials.insert(position, f"more sentences (--limit {limit}{minutes})")
+
+    # Another encoder, then pairs
+    encoder = STRONGER_ENCODER if adaptation.dataset.language == "en" else SUGGESTED_TEACHER
+    if base_name != Path(encoder).name:
+        trials.append(f"another encoder (--encoder {encoder})")
+    if not verdict.is_worse:
+        trials.append("more judged pairs")
+    numbered = [f"{number}. {trial}" for number, trial in enumerate(trials, 1)]
+    return f"to try next, each in another --out: {'; '.join(numbered)}"
+
+
+def count_sentences(adaptation: Adaptation) -> int:
+    """Count the sentences of the corpus, up to 2,000; 0 where it cannot be read any more."""
+    from sts_dino.teach import read_sentences
+
+    try:
+        return len(read_sentences(adaptation.dataset_recipe))
+    except StsDinoError:
+        return 0
+
+
+def _describe_minutes(seconds: float) -> str:
+    """Return ``, about N minutes``; empty for 0 seconds."""
+    return f", about {_format_minutes(seconds)} minutes" if seconds else ""
+
+
+def write_report(adaptation: Adaptation, advice: str = "") -> Path:
+    """Write report.html, with the human answers if there are any, and return its path.
+
+    advice: a line about what to try next; empty: none.
+    """
     from sts_dino.eval.audit.command import silence_transformers
     from sts_dino.report.run import make_report
 
@@ -931,14 +1026,17 @@ def write_report(adaptation: Adaptation) -> Path:
     # Names alone: the page may be published.
     recipe = quote(adaptation.dataset_recipe.name)
     command = f"sts-dino adapt {recipe} --out {quote(adaptation.out.name)}"
-    make_report([adaptation.pairs, adaptation.encoder], page, [command], annotations=annotations)
+    runs = [adaptation.pairs, adaptation.encoder]
+    make_report(runs, page, [command], annotations=annotations, advice=advice)
     return page
 
 
-def describe_results(adaptation: Adaptation, page: Path, verdict: OwnVerdict) -> str:
+def describe_results(
+    adaptation: Adaptation, page: Path, verdict: OwnVerdict, advice: str = ""
+) -> str:
     """Describe the texts of each label, the scores before and after training, and the report.
 
-    With a user's files the text ends with the verdict. page: the report's path.
+    With a user's files the text ends with the verdict and ``advice``. page: the report's path.
     """
     from sts_dino.eval.compare.tables import format_results
     from sts_dino.generation.run import describe_counts
@@ -953,7 +1051,7 @@ def describe_results(adaptation: Adaptation, page: Path, verdict: OwnVerdict) ->
         parts.append(f"{problem}: judge some pairs yourself")
     parts.append(f"report: {page}")
     if verdict.lines:
-        parts.append("\n".join(verdict.lines))
+        parts.append("\n".join([*verdict.lines, advice]).strip())
     return "\n\n".join(parts)
 
 
@@ -974,11 +1072,11 @@ def compare_with_downloads(adaptation: Adaptation) -> OwnVerdict:
     scores = evaluation.results.scores
     own_names = {task.name for task in own_tasks}
     lines: list[str] = []
-    is_better = True
+    words: set[str] = set()
     for side, name in adaptation.downloads.items():
         verdicts = compare_evaluations([evaluation, read_evaluation(folder / side)]).verdicts
         lines += describe_own_scores(own_tasks, scores, verdicts, name)
         for verdict in verdicts:
-            if verdict.measurement.task in own_names and verdict.word != "better":
-                is_better = False
-    return OwnVerdict(tuple(lines), is_better)
+            if verdict.measurement.task in own_names:
+                words.add(verdict.word)
+    return OwnVerdict(tuple(lines), words <= {"better"}, "worse" in words)

@@ -13,7 +13,9 @@ from sts_dino.hub import untrusted
 from sts_dino.hub.contract.results import VERDICT_RULE, Average, Results, TaskScore, map_by_task
 from sts_dino.hub.scores import (
     ABSENT,
+    FEW_ROWS,
     align_columns,
+    describe_power,
     describe_public_gains,
     format_difference,
     format_interval,
@@ -344,13 +346,10 @@ def _format_p(value: float) -> str:
     return "< 0.0001" if value < 0.0001 else f"{value:.4f}"
 
 
-FEW_ROWS = 30  # fewer pairs or queries get a line about the width of their interval
-
-
 def describe_own_scores(
     tasks: Sequence[Task], scores: Sequence[TaskScore], verdicts: Sequence[Verdict], other: str = ""
 ) -> list[str]:
-    """Describe the verdict on each task of a user's own files, and the width of its interval.
+    """Describe the verdict on each task of a user's own files, and the rows that it would need.
 
     Args:
         tasks: the tasks of the user's files.
@@ -358,7 +357,8 @@ def describe_own_scores(
         verdicts: verdicts on the encoder against another encoder; may lack some tasks.
         other: name of the other encoder where a user could keep it in place of this one.
 
-    Returns one line for each verdict, and one for each score of few rows.
+    Returns a line for each verdict, and one for each that is not significant: how many rows the
+    difference needs. A score of few rows without it has a line about its interval.
     """
     score_of_task = {score.task: score for score in scores}
     verdict_of_task = {verdict.measurement.task: verdict for verdict in verdicts}
@@ -372,13 +372,17 @@ def describe_own_scores(
         verdict = verdict_of_task.get(task.name)
         low, high = score.interval() or (0.0, 0.0)
         hint = "--compare sees smaller differences"
+        power = ""
         if verdict is not None and verdict.difference.tested is not None:
             low, high = verdict.difference.tested[0].low, verdict.difference.tested[0].high
             hint = "a smaller difference cannot be seen"
             lines.append(_describe_own_verdict(verdict, score, other))
+            power = describe_power(verdict.gain, score)
 
         # Few rows cannot show small differences
-        if score.n < FEW_ROWS:
+        if power:
+            lines.append(power)
+        elif score.n < FEW_ROWS:
             half = format_number((high - low) / 2)
             lines.append(
                 f"{score.n} {score.unit} are few: the interval reaches {half} points to each side; "

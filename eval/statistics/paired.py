@@ -126,6 +126,25 @@ class Difference:
             return "worse"
         return "not significant"
 
+    def make_gain(self, task: str, split: str, adjusted: float) -> Gain:
+        """Return a tested difference on a task with its interval, test and verdict.
+
+        adjusted: the p-value, adjusted over all tasks of the two systems.
+        """
+        assert self.tested is not None
+        interval, test = self.tested
+        return Gain(
+            task=task,
+            split=split,
+            difference=self.points,
+            low=interval.low,
+            high=interval.high,
+            test=test.name,
+            p=test.p,
+            p_holm=adjusted,
+            verdict=self.choose_word(adjusted),
+        )
+
 
 @dataclass(frozen=True)
 class Resampled:
@@ -199,19 +218,8 @@ def list_gains(differences: Sequence[tuple[TaskScore, Difference]]) -> tuple[Gai
     tested = [(score, one, one.tested) for score, one in differences if one.tested is not None]
     p_values = apply_holm([result.test.p for _, _, result in tested])
     gains = []
-    for (score, difference, result), p_holm in zip(tested, p_values, strict=True):
-        gain = Gain(
-            task=score.task,
-            split=score.split,
-            difference=difference.points,
-            low=result.interval.low,
-            high=result.interval.high,
-            test=result.test.name,
-            p=result.test.p,
-            p_holm=p_holm,
-            verdict=difference.choose_word(p_holm),
-        )
-        gains.append(gain)
+    for (score, difference, _), p_holm in zip(tested, p_values, strict=True):
+        gains.append(difference.make_gain(score.task, score.split, p_holm))
     return tuple(gains)
 
 
@@ -265,6 +273,12 @@ class Verdict:
     def word(self) -> VerdictWord:
         """The verdict: better, worse or not significant."""
         return self.difference.choose_word(self.adjusted)
+
+    @property
+    def gain(self) -> Gain:
+        """The tested difference as a gain of the first model."""
+        measurement = self.measurement
+        return self.difference.make_gain(measurement.task, measurement.split, self.adjusted)
 
 
 def adjust_verdicts(verdicts: Sequence[Verdict]) -> list[Verdict]:

@@ -1151,7 +1151,8 @@ class Encoder(Pinned):
     )
     pooling: Literal["mean", "cls", "lasttoken"] = "mean"  # how tokens become one vector
     max_seq_length: Positive = 64  # tokens, the prompt's included
-    # around every sentence, e.g. PromptEOL's; [X] stands for the sentence
+    # around every sentence, e.g. PromptEOL's; [X] stands for the sentence. A finished encoder's
+    # stands before the sentence, e.g. "query: [X]", and becomes its default prompt
     prompt: str | None = None
     layers: Annotated[Positive | None, OPTION] = None  # the base's first so many; left out: all
     # static: the tokens of a corpus alone; left out: all
@@ -1191,8 +1192,17 @@ class Encoder(Pinned):
             ),
         ),
         refuse(
-            "a prompt needs modules: transformer, not {0.modules}",
-            when=lambda encoder: encoder.prompt is not None and encoder.modules != "transformer",
+            "a prompt needs modules: transformer or sentence-transformer, not {0.modules}",
+            when=lambda encoder: (
+                encoder.prompt is not None and encoder.modules in ("static", "word-vectors")
+            ),
+        ),
+        refuse(
+            "the prompt of a finished encoder ends in [X]: it stands before the sentence",
+            when=lambda encoder: (
+                encoder.modules == "sentence-transformer"
+                and not (encoder.prompt or PROMPT_TEXT).endswith(PROMPT_TEXT)
+            ),
         ),
         refuse(
             "layers are those of modules: transformer, not of {0.modules}",

@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -59,10 +60,13 @@ LABELS = ("1", "0.5", "0")  # of a proposed recipe: the names are the similariti
 
 # Encoders
 BATCH_SIZE = 32
+# family, a part of the name → the prompt that its cards ask for on both sides of a pair
+PROMPTS_OF_FAMILIES = {"e5": "query: [X]"}
 # figures: means of STS12-16, STSb and SICK-R, of the public MTEB results
+STRONGER_ENCODER = "BAAI/bge-small-en-v1.5"
 STRONGER_ENCODERS = (
     " (it has 78.9 on seven STS tasks; published encoders of its size are stronger: --encoder "
-    "BAAI/bge-small-en-v1.5 has 82.8, thenlper/gte-small 82.4, intfloat/e5-small-v2 81.6)"
+    f"{STRONGER_ENCODER} has 82.8, thenlper/gte-small 82.4, intfloat/e5-small-v2 81.6)"
 )
 TEACHER_KEYS = ("repo_id", "revision", "path", "license")
 TAUGHT_STEPS = 100  # at least, of a training with a teacher: a trial's number, not tuned
@@ -586,6 +590,9 @@ def _use_requested_encoder(requested: str, license_id: str | None) -> Base:
     terms = licences.resolve_model_licence("--encoder-license", license_id or "", card)
     section = {**location, "license": terms.id}
     if is_finished_encoder(location):
+        prompt = find_family_prompt(location)
+        if prompt is not None:
+            section["prompt"] = prompt
         return _train_further(section, "as asked")
     return Base(section, "as asked: all of its layers, the mean of the tokens", 1, "2e-5", 0.1)
 
@@ -636,6 +643,23 @@ def _choose_default_encoder(language: str) -> Base:
         name = "all-minilm-l6-v2"
         why += STRONGER_ENCODERS
     return _train_further(_locate_packaged_encoder(name), why)
+
+
+def find_family_prompt(location: Mapping[str, Any]) -> str | None:
+    """Return the prompt that an encoder's family needs where the encoder's files declare none.
+
+    location: path, or repo_id and revision. None for other families, and for those that take an
+    instruction.
+    """
+    name = str(location.get("path") or location["repo_id"])
+    parts = re.split("[-_]", Path(name).name.lower())
+    families = [family for family in PROMPTS_OF_FAMILIES if family in parts]
+    if not families or "instruct" in parts:
+        return None
+    file = find_model_file(location, "config_sentence_transformers.json")
+    if file is not None and any((read_json_object(file, name).get("prompts") or {}).values()):
+        return None
+    return PROMPTS_OF_FAMILIES[families[0]]
 
 
 def is_finished_encoder(location: Mapping[str, Any]) -> bool:

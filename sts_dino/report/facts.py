@@ -128,6 +128,7 @@ class ReportFacts:
     """Everything that a report prints.
 
     costs: timing and usage of each model. commands: the command lines that made the runs.
+    advice: a line about what to try next; empty: none.
     """
 
     datasets: tuple[DatasetPage, ...]
@@ -135,6 +136,7 @@ class ReportFacts:
     costs: tuple[Mapping[str, Any], ...]
     commands: tuple[str, ...]
     judgements: Judgements | None
+    advice: str = ""
 
     @property
     def runs(self) -> tuple[DatasetFacts | ModelFacts, ...]:

@@ -48,6 +48,7 @@ def render(facts: ReportFacts) -> str:
     context = {
         "title": title,
         "summary": list_sentences("summary", facts),
+        "advice": facts.advice,
         "datasets": [_build_dataset_context(page) for page in facts.datasets],
         "models": [_build_model_context(model) for model in facts.models],
         "judgements": facts.judgements,

@@ -5,6 +5,7 @@ It reads run directories and the files beside them, and computes cosines.
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
@@ -73,6 +74,7 @@ def make_report(
     out: Path,
     commands: Sequence[str] = (),
     annotations: Sequence[Path] = (),
+    advice: str = "",
 ) -> "ReportFacts":
     """Write the report of runs to ``out``, atomically, and return its facts.
 
@@ -81,6 +83,7 @@ def make_report(
         out: the HTML file.
         commands: command lines that the report prints; none: those in the manifests.
         annotations: folders of human answers.
+        advice: a line about what to try next; empty: none.
 
     Raises InputError for a folder that is not a run directory, for damaged files, and where ``out``
     cannot be written.
@@ -92,7 +95,7 @@ def make_report(
 
     is_in_run = (out.parent / MANIFEST).is_file()
     make_folder(out.parent)
-    facts = collect_facts(runs, commands, annotations)
+    facts = replace(collect_facts(runs, commands, annotations), advice=advice)
     page = render(facts)
     with lock_run(out.parent) if is_in_run else nullcontext():
         write_text(out, page)

@@ -196,14 +196,17 @@ def test_another_encoder_is_tested_on_the_same_rows_and_few_are_called_few(tmp_p
     here = f"python:{__name__}"
     done = outcome_of(scoring, "--model", f"{here}:words", "--compare", f"{here}:lengths", *options)
     assert done.code == 0, done.stderr
-    verdict, few, of_search, _ = done.printed.splitlines()[-4:]
+    verdict, power, of_search, _ = done.printed.splitlines()[-4:]
     assert (
         verdict.startswith(("better than", "not better than")) and "on your 12 pairs: " in verdict
     )
     assert (
-        few.startswith("12 pairs are few: the interval reaches ")
+        "needs very roughly " in power
+        and power.endswith(" judged pairs to be significant (80 % power); there are 12")
         and "on your 12 queries" in of_search
     )
+    alone = outcome_of(scoring, "--model", f"{here}:words", *options[:4], "--out", tmp_path / "b")
+    assert alone.printed.splitlines()[-1].startswith("12 pairs are few: the interval reaches ")
     other = read_results(tmp_path / "out" / "compared" / "results.json")
     assert [score.task for score in other.scores] == [
         "mine.csv/cosine",

@@ -26,9 +26,15 @@ from sts_dino.eval.statistics.paired import (
     resample_together,
 )
 from sts_dino.eval.tasks.registry import find_task
-from sts_dino.hub.contract.results import Gain
+from sts_dino.hub.contract.results import Gain, TaskScore
 from sts_dino.hub.errors import RunError
-from sts_dino.hub.scores import compute_mean_gain
+from sts_dino.hub.scores import (
+    compute_mean_gain,
+    compute_needed_rows,
+    compute_resolution,
+    describe_own_power,
+    describe_power,
+)
 
 
 def data(rows=60, seed=0):
@@ -275,6 +281,88 @@ def test_the_interval_of_a_mean_over_tasks_is_that_of_independent_resamples():
     assert compute_mean_gain([tasks[0], tasks[0]]) == pytest.approx(
         (tasks[0].difference, ends[0].low, ends[0].high)
     )
+
+
+def own_score(n: int, **changes) -> TaskScore:
+    facts = {"task": "mine.csv/cosine", "protocol": "own pairs", "main_metric": "spearman"}
+    facts |= {"split": "all", "main_score": 70.0, "data_sha256": "e" * 64}
+    return TaskScore(**facts | {"n": n} | changes)
+
+
+def own_gain(difference: float, half: float, word="not significant", **changes) -> Gain:
+    ends = {"low": difference - half, "high": difference + half, "verdict": word}
+    facts = {"task": "mine.csv/cosine", "split": "all", "difference": difference}
+    return Gain(**facts | ends | changes)
+
+
+def test_the_rows_that_are_named_show_a_difference_four_times_in_five():
+    """Differences of rows with mean 2 and deviation 10: (1.960 + 0.842)² · (10 / 2)² = 196 rows."""
+    mean, deviation, rows = 2.0, 10.0, 40
+    half = stats.norm.ppf(0.975) * deviation / np.sqrt(rows)
+    needed = compute_needed_rows(own_gain(mean, half), rows)
+    assert needed == pytest.approx(196.22, abs=0.01)
+    draws = np.random.default_rng(0).normal(mean, deviation, (4_000, round(needed)))
+    p_values = stats.ttest_1samp(draws, 0, axis=1).pvalue
+    assert np.mean(p_values < 0.05) == pytest.approx(0.8, abs=0.02)
+    # the difference that all rows resolve is one that needs all of them
+    seen = compute_resolution(mean - half, mean + half)
+    assert compute_needed_rows(own_gain(seen, half), rows) == pytest.approx(rows)
+
+
+def test_the_rows_that_a_real_interval_asks_for_narrow_it_as_predicted():
+    small, large = (
+        resample_together(
+            similarities(np.random.default_rng(3), rows), "spearman", "all", EvaluationSettings()
+        )
+        .compare(0, 1)
+        .make_gain("mine.csv/cosine", "all", 1.0)
+        for rows in (100, 1_600)
+    )
+    width = compute_resolution(small.low, small.high) / compute_resolution(large.low, large.high)
+    assert width == pytest.approx(4, rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("gain", "rows", "text"),
+    [
+        (
+            own_gain(1.8, 11.0),
+            40,
+            "a difference of +1.80 needs about 3,100 judged pairs to be significant "
+            "(80 % power); there are 40",
+        ),
+        (own_gain(-0.9, 1.0), 40, "a difference of -0.90 needs about 110 judged pairs to be"),
+        (own_gain(1.95, 2.0), 1_000, "needs about 2,200 judged pairs"),
+        (own_gain(9.0, 12.0), 12, "a difference of +9.00 needs very roughly 44 judged pairs"),
+        (
+            own_gain(0.0, 4.0),
+            40,
+            "40 judged pairs can show a difference of about 5.72 (80 % power); "
+            "the one seen is smaller",
+        ),
+        (own_gain(0.01, 4.0), 40, "40 judged pairs can show a difference of about 5.72"),
+        (own_gain(0.004, 0.01), 40, "40 judged pairs can show a difference of about 0.01"),
+        (own_gain(0.0, 0.0), 40, ""),  # the same embeddings
+        (own_gain(5.0, 2.0, "better"), 40, ""),
+        (own_gain(-5.0, 2.0, "worse"), 40, ""),
+        (own_gain(5.0, 2.0, None), 40, ""),
+        (own_gain(5.0, 2.0), 40, ""),  # only Holm's method over other tasks hides it
+    ],
+)
+def test_the_power_of_a_verdict_in_words(gain, rows, text):
+    found = describe_power(gain, own_score(rows))
+    assert found.startswith(text) or (text.startswith("needs") and text in found)
+    assert bool(found) == bool(text)
+
+
+def test_only_a_users_own_files_get_a_line_and_ndcg_speaks_for_recall():
+    search = {"task": "q.csv/ndcg@10", "main_metric": "ndcg@10", "unit": "queries"}
+    recall = {"task": "q.csv/recall@10", "main_metric": "recall@10", "unit": "queries"}
+    public = {"task": "stsb/cosine", "protocol": "cosine, Spearman"}
+    scores = [own_score(40, **facts) for facts in (public, search, recall)]
+    gains = [own_gain(1.8, 11.0, task=score.task) for score in scores]
+    (line,) = describe_own_power(gains, scores)
+    assert line.startswith("q.csv/ndcg@10: a difference of +1.80 needs about 3,100 judged queries")
 
 
 def test_systems_on_other_rows_are_not_paired():

@@ -395,6 +395,33 @@ def test_a_gain_has_its_interval_and_the_verdict_of_a_comparison_with_its_rule(
     )
 
 
+def test_a_verdict_on_own_pairs_names_the_pairs_that_it_would_need(tmp_path: Path) -> None:
+    facts = {"task": "mine_1.csv/cosine", "protocol": "own pairs: cosine", "n": 40}
+    own = score().model_copy(update=facts)
+    seen = {"difference": 1.8, "low": -9.2, "high": 12.8}
+    gain = Gain(task=own.task, split="test", verdict="not significant", **seen)
+    public = gain.model_copy(update={"task": "stsb/cosine"})
+    sides = {"gains": (gain, public), "base_scores": (own, score())}
+    base = {"repo_id": "some/base", "revision": "0123abc", "license": "mit"}
+    run = {"base": base | {"modules": "sentence-transformer", "prompt": "query: [X]"}}
+    card = card_of(scored_run(tmp_path / "run", [own, score()], run, **sides))
+    assert "`encode` adds the prompt below" in card and "PromptEOL" not in card
+    assert "| prompt around a sentence | `query: [X]` |" in card
+    (verdict,) = (line for line in card.splitlines() if line.startswith("**Verdict"))
+    assert (
+        unescape(verdict)
+        .replace("\\", "")
+        .endswith(
+            "is shown: keep that one. mine_1.csv/cosine: a difference of +1.80 needs about 3,100 "
+            "judged pairs to be significant (80 % power); there are 40.**"
+        )
+    )
+    assert "--" not in verdict and verdict.count("power") == 1
+    better = gain.model_copy(update={"verdict": "better"})
+    card = card_of(scored_run(tmp_path / "better", [own], run, **sides | {"gains": (better,)}))
+    assert "power" not in card
+
+
 def test_a_card_says_what_the_encoder_gains_and_loses_elsewhere_over_the_download(
     tmp_path: Path,
 ) -> None:

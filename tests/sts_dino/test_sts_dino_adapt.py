@@ -157,13 +157,15 @@ def test_a_users_own_pairs_are_scored_beside_the_download(
         score_encoder(
             wrap(encoder, place.name), [], Source(own=found.own), EvaluationSettings(), place
         )
-    for line, name in zip(
-        adapt.compare_with_downloads(found).lines[::2], sides.values(), strict=True
-    ):
+    verdict = adapt.compare_with_downloads(found)
+    for line, name in zip(verdict.lines[::2], sides.values(), strict=True):
         assert (
             line.startswith(("better", "not better", "worse"))
             and f"than {name} on your 12 pairs: " in line
         )
+    assert all("judged pairs" in line or "are few" in line for line in verdict.lines[1::2])
+    assert verdict.is_better == all(line.startswith("better") for line in verdict.lines[::2])
+    assert verdict.is_worse == any(line.startswith("worse") for line in verdict.lines[::2])
 
 
 WORDS = [
@@ -624,6 +626,68 @@ def test_after_a_verdict_against_the_encoder_no_publication_is_proposed(corpus, 
     assert names == ["annotate", "publish"]
     (line,) = adapt.list_next_commands(found, is_better=False)
     assert line.split()[1] == "annotate"
+
+
+SECONDS = {"write": 180.0, "train": 120.0, "score": 60.0}
+
+
+@pytest.mark.parametrize(
+    ("limit", "seconds", "is_worse", "trials"),
+    [
+        (
+            40,
+            SECONDS,
+            False,
+            "1. more sentences (--limit 50, about 7.2 minutes); "
+            "2. a teacher (--teacher embeddinggemma-300m, about 6.0 minutes and the time of its "
+            "embeddings); 3. another encoder (--encoder BAAI/bge-small-en-v1.5); "
+            "4. more judged pairs",
+        ),
+        (
+            50,
+            {},
+            True,
+            "1. a teacher (--teacher embeddinggemma-300m); "
+            "2. another encoder (--encoder BAAI/bge-small-en-v1.5)",
+        ),
+    ],
+)
+def test_a_verdict_that_is_not_better_says_what_to_try_next(
+    corpus, tmp_path, monkeypatch, limit, seconds, is_worse, trials
+):
+    choices = CorpusChoices(lm="builtin", limit=limit)
+    found = adapt.propose_adaptation(str(corpus), tmp_path / "out", choices, EncoderChoices())
+    verdict = adapt.OwnVerdict(("not better than X", "needs 300 pairs"), False, is_worse)
+    advice = adapt.suggest_trials(found, verdict, seconds)
+    assert advice == f"to try next, each in another --out: {trials}"
+    monkeypatch.setattr("sts_dino.generation.run.describe_counts", lambda *_: "counts")
+    monkeypatch.setattr("sts_dino.adapt.require_complete", lambda _: None)
+    model = found.model.model_copy(update={"evaluation": ()})
+    found = replace(found, model=model)
+    text = adapt.describe_results(found, tmp_path / "report.html", verdict, advice)
+    assert text.endswith(f"not better than X\nneeds 300 pairs\n{advice}")
+
+
+def test_what_was_tried_is_not_suggested_again(corpus, tmp_path):
+    found = proposed(corpus, tmp_path / "out", "builtin")
+    large = {"repo_id": "BAAI/bge-small-en-v1.5", "revision": "v1", "path": None}
+    base = found.model.base.model_copy(update=large)
+    found = replace(found, model=found.model.model_copy(update={"base": base}))
+    not_better = adapt.OwnVerdict(("not better",), False)
+    assert "another encoder" not in adapt.suggest_trials(found, not_better, {})
+    assert adapt.suggest_trials(found, adapt.OwnVerdict(("better",), True), {}) == ""
+    corpus.unlink()  # the report is written all the same
+    assert adapt.count_sentences(found) == 0
+
+
+def test_minutes_are_those_of_a_run_that_was_measured_as_a_whole():
+    steps = [Step("write", "write", (), 30.0, bool), Step("train", "train", (), 20.0, bool)]
+    costs = {"write": StepUsage(40.0, 1.0), "train": StepUsage(10.0, 1.0)}
+    measured = adapt.choose_step_seconds(steps, costs, True, False)
+    assert measured == {"write": 40.0, "train": 10.0}
+    predicted = adapt.choose_step_seconds(steps, costs, True, True)
+    assert predicted == {"write": 30.0, "train": 20.0}
+    assert adapt.choose_step_seconds(steps, costs, False, True) == {}
 
 
 def test_reversed_pairs_are_refused_before_anything_is_generated(corpus, tmp_path):

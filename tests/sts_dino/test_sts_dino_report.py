@@ -133,13 +133,18 @@ def test_dataset_and_encoder_appear_with_their_numbers(tmp_path, monkeypatch):
     monkeypatch.setattr("sts_dino.report.facts.read_judgements", lambda *_: people)
     of_model, missing_of_model = reported(tmp_path / "model.html", model)
     page, missing = reported(
-        tmp_path / "out.html", dataset, commands=["make it --now"], annotations=[tmp_path]
+        tmp_path / "out.html",
+        dataset,
+        commands=["make it --now"],
+        annotations=[tmp_path],
+        advice="to try next: a teacher (--teacher <b>)",
     )
     for words in (
         *("generated 14 texts; tiny-sts keeps 10 (71%)", "a line break inside the text"),
         *(
             "1,200 in prompts, 34 generated",
             "make it --now",
+            "To try next: a teacher (--teacher <b>).",
             "12 pairs have human scores",
             "61.00",
             "[50.00, 70.00]",

@@ -54,6 +54,7 @@ logger = logging.getLogger(__name__)
 
 MODULE_CONFIG = "sentence_bert_config.json"
 ADAPTER = "default"  # peft's name for the only adapter
+SIMILARITY_PROMPT = "similarity"  # name of a recipe's prompt in the files of a finished encoder
 # files of a base that loading depends on
 LOADED_FILE_ENDINGS = (".safetensors", ".json", ".model", "merges.txt", "vocab.txt")
 _OUTPUT = {"method": "forward", "method_output_name": "last_hidden_state"}
@@ -194,12 +195,18 @@ def _check_length(spec: Encoder, transformer: Transformer, where: str) -> None:
 
 
 def _load_finished(spec: Encoder, base: Base, where: str) -> SentenceTransformer:
-    """Load a finished encoder with its own modules; fetch nothing, run no code of its own."""
+    """Load a finished encoder with its own modules; fetch nothing, run no code of its own.
+
+    The recipe's prompt becomes its default prompt, which is saved with it.
+    """
     require_safetensors(base.folder, where)
     with convert_model_errors(where):
         encoder = SentenceTransformer(
             str(base.folder), local_files_only=True, model_kwargs=dict(NO_PICKLES), **NO_CODE
         )
+    if spec.prompt is not None:
+        encoder.prompts[SIMILARITY_PROMPT] = spec.prompt.removesuffix(PROMPT_TEXT)
+        encoder.default_prompt_name = SIMILARITY_PROMPT
     prompts = [name for name, prompt in encoder.prompts.items() if prompt]
     default = get_default_prompt(encoder)
     if default:
