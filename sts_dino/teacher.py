@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -136,37 +137,42 @@ def _embed_texts(client: Any, texts: list[str]) -> NDArray[np.float64]:
     client: the ``Client`` of the server. Raises what ``load_endpoint`` raises.
     """
     # Ask, and read the answer's form
-    asked = client.server.model
-    payload = client.post("/embeddings", {"model": asked, "input": texts})
+    name = client.server.model
+    payload = client.post("/embeddings", {"model": name, "input": texts})
     try:
         answer = _Answer.model_validate(payload)
     except ValidationError as error:
         raise client.describe_malformed(error) from None
-    if answer.model != asked:
+    if answer.model != name:
         answered = client.quote(answer.model)
         raise InputError(
             f"server {client.server.base_url}",
             f"answers with the model {answered!r}",
-            allowed=repr(asked),
+            allowed=repr(name),
             hint="--teacher NAME@URL takes the name that the server answers with",
         )
 
-    # Order the vectors by their index
-    vectors = {vector.index: vector.embedding for vector in answer.data}
+    rows = np.array(_order_vectors(client, answer.data, len(texts)))
+    for text, row in zip(texts, rows, strict=True):
+        if not row.any():  # it has no direction
+            raise client.make_error(f"answers a zero vector for {text[:60]!r}", _CHECK_SERVER)
+    return rows
+
+
+def _order_vectors(client: Any, answered: Sequence[_Vector], count: int) -> list[list[float]]:
+    """Return the embeddings of ``count`` texts in the order of their index.
+
+    Raises RunError for another number of vectors, a missing index, and different lengths.
+    """
+    vectors = {vector.index: vector.embedding for vector in answered}
+    missing = set(range(count)) - vectors.keys()
     problem = None
-    if len(answer.data) != len(texts):
-        problem = f"answers {len(answer.data)} vectors for {len(texts)} texts"
-    elif vectors.keys() != set(range(len(texts))):
-        missing = min(set(range(len(texts))) - vectors.keys())
-        problem = f"answers {len(texts)} vectors, none of which has the index {missing}"
+    if len(answered) != count:
+        problem = f"answers {len(answered)} vectors for {count} texts"
+    elif missing:
+        problem = f"answers {count} vectors, none of which has the index {min(missing)}"
     elif len({len(vector) for vector in vectors.values()}) > 1:
         problem = "answers vectors of different lengths"
     if problem is not None:
         raise client.make_error(problem, _CHECK_SERVER)
-
-    # Refuse vectors without a direction
-    rows = np.array([vectors[index] for index in range(len(texts))])
-    for text, row in zip(texts, rows, strict=True):
-        if not row.any():
-            raise client.make_error(f"answers a zero vector for {text[:60]!r}", _CHECK_SERVER)
-    return rows
+    return [vectors[index] for index in range(count)]

@@ -63,13 +63,13 @@ def _load_server(model: LanguageModel, directory: Path | None = None, workers: i
     return _import_openai_server("model.backend openai").OpenAIServer(model, directory)
 
 
-def _import_openai_server(place: str) -> Any:
-    """Return the module ``openai_server``. Raises InputError naming ``place`` without openai."""
+def _import_openai_server(setting: str) -> Any:
+    """Return the module ``openai_server``. Raises InputError naming ``setting`` without openai."""
     try:
         from sts_dino.generation.backends import openai_server
     except ImportError as error:
         raise InputError(
-            place,
+            setting,
             f"the package openai is missing ({error})",
             hint='pip install -c constraints.txt -e ".[openai]"',
         ) from error

@@ -314,8 +314,8 @@ def check_model(recipe: ModelRecipe, datasets: Iterable[tuple[str, str]]) -> Ver
             guide_licence = require_licence(f"{recipe_name}: guide {name}", guide.license)
             data.append(Part("Guide of the loss", name, guide_licence))
         if teacher := dataset.teacher:
-            place = f"{recipe_name}: teacher {teacher.origin}"
-            data.append(Part(TEACHER, teacher.origin, require_licence(place, teacher.license)))
+            title = f"{recipe_name}: teacher {teacher.origin}"
+            data.append(Part(TEACHER, teacher.origin, require_licence(title, teacher.license)))
     parts = (base, *data)
     teachers = [part.licence for part in data if part.role == TEACHER]
     allowed = find_model_licences(
@@ -325,9 +325,7 @@ def check_model(recipe: ModelRecipe, datasets: Iterable[tuple[str, str]]) -> Ver
     # what users of the model should know
     notes = []
     for part in parts:
-        notes += [f"{part.what}: {terms}." for terms in part.licence.mentioned_terms]
-        if part.role == TEACHER and part.licence.outputs and not part.licence.grant:
-            notes.append(f"Of the teacher: {part.licence.outputs.note}.")
+        notes += _list_terms(part)
     if base_licence.notice:
         notes.append(f"{base.what}: {base_licence.notice}")
     if data:
@@ -338,6 +336,15 @@ def check_model(recipe: ModelRecipe, datasets: Iterable[tuple[str, str]]) -> Ver
         )
     chosen = _require_allowed(recipe_name, recipe.license, allowed, parts)
     return Verdict(chosen, allowed, parts, tuple(notes))
+
+
+def _list_terms(part: Part) -> list[str]:
+    """List the terms of a model's part that users of the model should know."""
+    notes = [f"{part.what}: {terms}." for terms in part.licence.mentioned_terms]
+    outputs = part.licence.outputs
+    if part.role == TEACHER and outputs and outputs.reach == "terms" and not part.licence.grant:
+        notes.append(f"Of the teacher: {outputs.note}.")
+    return notes
 
 
 def find_model_licences(
