@@ -285,17 +285,12 @@ def finish_model_folder(model: PackagedModel, folder: Path, origin: dict[str, An
 
 
 def write_default_prompt(model: PackagedModel, folder: Path) -> None:
-    """Make the prompt for similarity the encoder's default: each encode without a prompt adds it.
-
-    Prompts of the encoder's own come before those of ``model``.
-    """
+    """Make the prompt for similarity the default of an encoder: every encode adds it."""
     file = folder / "config_sentence_transformers.json"
     config: dict[str, Any] = {}
     if file.is_file():
         config = read_json_object(file, model.name)
-    config["prompts"] = model.prompts | config.get("prompts", {})
-    config["default_prompt_name"] = model.prompt_name
-    write_text(file, json.dumps(config, indent=2) + "\n")
+    write_text(file, json.dumps(model.add_default_prompt(config), indent=2) + "\n")
 
 
 def is_complete(model: PackagedModel, folder: Path) -> bool:

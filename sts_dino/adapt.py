@@ -30,7 +30,13 @@ from sts_dino.generation.run import describe_model, is_built_in
 from sts_dino.hub import cli
 from sts_dino.hub.assets import find_asset
 from sts_dino.hub.contract.measured import Fidelity
-from sts_dino.hub.contract.recipe import TAUGHT_PAIRS, DatasetRecipe, Grades, ModelRecipe
+from sts_dino.hub.contract.recipe import (
+    TAUGHT_PAIRS,
+    DatasetRecipe,
+    Grades,
+    ModelRecipe,
+    Teacher,
+)
 from sts_dino.hub.contract.recipe_file import load_recipe
 from sts_dino.hub.contract.run_dir import ARTIFACTS, lock_run, read_manifest, require_complete
 from sts_dino.hub.durable import hash_file, write_text
@@ -95,7 +101,8 @@ class EncoderChoices:
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Larger encoder that teaches: NAME of sts-dino lm, folder, ORG/NAME@REVISION",
+            help="Larger encoder that teaches: NAME of sts-dino lm, folder, ORG/NAME@REVISION, "
+            "NAME@URL of an embeddings server",
         ),
     ] = None
     teacher_license: Annotated[
@@ -183,17 +190,24 @@ class Adaptation:
         return self.out / "models" / self.model.name
 
     @property
-    def teacher(self) -> str | None:
-        """The encoder that teaches, as ``sts-dino teach`` takes it; None without one."""
+    def teacher_section(self) -> Teacher | None:
+        """The recipe's section of the encoder that teaches; None without one."""
         for data in self.model.datasets:
             if data.teacher is not None:
-                return data.teacher.location
+                return data.teacher
         return None
+
+    @property
+    def teacher(self) -> str | None:
+        """The encoder that teaches, as ``sts-dino teach`` takes it; None without one."""
+        section = self.teacher_section
+        return section.location if section else None
 
     @property
     def teacher_name(self) -> str:
         """The name of the encoder that teaches, without its folder."""
-        return Path(self.teacher or "").name
+        section = self.teacher_section
+        return section.origin if section else ""
 
     @property
     def taught(self) -> Path:
@@ -387,11 +401,12 @@ def main(
 def require_rising_pairs(adaptation: Adaptation) -> None:
     """Score the user's pairs by the start encoder, before anything is generated.
 
-    A teacher scores them, too. Raises InputError when their scores fall as the start's cosines
-    rise. A start that is no finished encoder is not asked.
+    A teacher scores them, too, and its embeddings are kept. Raises InputError when their scores
+    fall as the start's cosines rise. A start that is no finished encoder is not asked.
     """
     from sts_dino.eval.runs.score import score_encoder
     from sts_dino.eval.tasks.sources import Source
+    from sts_dino.teacher import load_teacher
 
     base = adaptation.model.base
     own = adaptation.own
@@ -401,7 +416,9 @@ def require_rising_pairs(adaptation: Adaptation) -> None:
     source = Source(own=replace(own, tasks=pair_tasks))
     start_score = score_encoder(base.location, [], source).scores[0].main_score
     if adaptation.teacher is not None:
-        teacher_score = score_encoder(adaptation.teacher, [], source).scores[0].main_score
+        teacher = load_teacher(adaptation.teacher)
+        cache = adaptation.taught / "embeddings"
+        teacher_score = score_encoder(teacher, [], source, cache=cache).scores[0].main_score
         compare_teacher(adaptation.teacher_name, teacher_score, start_score)
 
 
@@ -772,7 +789,7 @@ def plan_steps(adaptation: Adaptation, estimate: AdaptationEstimate) -> list[Ste
             "train",
             (*model, "--out", encoder),
             estimate.train,
-            partial(_is_finished, adaptation.encoder, adaptation.model),
+            partial(_is_trained, adaptation),
         ),
         Step(
             "control",
@@ -808,6 +825,16 @@ def _is_taught(adaptation: Adaptation) -> bool:
 
     pairs = str(adaptation.pairs)
     return is_taught(adaptation.taught, pairs, str(adaptation.teacher), adaptation.dataset_recipe)
+
+
+def _is_trained(adaptation: Adaptation) -> bool:
+    """Return whether the encoder is trained, with a teacher on its present pairs."""
+    if not _is_finished(adaptation.encoder, adaptation.model):
+        return False
+    if adaptation.teacher is None:
+        return True
+    inputs = require_complete(adaptation.encoder).inputs
+    return hash_file(adaptation.taught / TAUGHT_PAIRS) in inputs.values()
 
 
 def _has_baseline(adaptation: Adaptation) -> bool:

@@ -21,7 +21,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from sts_dino.eval.audit.command import ConfigOption, silence_transformers
 from sts_dino.eval.audit.source import find_rows
 from sts_dino.eval.encoders.embeddings import Embeddings
-from sts_dino.eval.encoders.load import load_encoder, resolve_encoder
 from sts_dino.generation.inputs.sources import GivenTexts, read_file_rows
 from sts_dino.hub import cli
 from sts_dino.hub.contract.recipe import TAUGHT_PAIRS, DatasetRecipe
@@ -33,6 +32,7 @@ from sts_dino.hub.durable import hash_file, make_folder, write_text
 from sts_dino.hub.errors import InputError
 from sts_dino.hub.text_files import kind_of
 from sts_dino.hub.untrusted import warn_of_cut_texts
+from sts_dino.teacher import has_changed, load_teacher
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,8 @@ app = cli.make_app(__doc__)
 class TeachingFacts(BaseModel):
     """What ``teach.json`` holds: the teacher and the origin of the pairs.
 
-    teacher, revision: the name of the encoder and the hash of its files or its Hub commit.
+    teacher, revision: the name of the encoder and the hash of its files, its Hub commit, or the
+        hash of a server's URL and its name of the encoder.
     requested: the encoder as the user named it.
     prompt: the text before each sentence.
     dataset: the name of the dataset; texts_sha256: the hash of its texts and groups.
@@ -84,7 +85,11 @@ def main(
         typer.Argument(metavar="RUN", help="Run directory, ORG/NAME@REVISION, or a .txt file"),
     ],
     teacher: Annotated[
-        str, typer.Option(help="Encoder: NAME of sts-dino lm, folder, or ORG/NAME[@REVISION]")
+        str,
+        typer.Option(
+            help="Encoder: NAME of sts-dino lm, folder, ORG/NAME[@REVISION], or NAME@URL of an "
+            "embeddings server"
+        ),
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the results")],
     pairs: Annotated[int, typer.Option(min=RANGES, help="Number of pairs")] = DEFAULT_PAIRS,
@@ -114,6 +119,8 @@ def main(
 
       sts-dino teach artifacts/adapted/questions/datasets/questions-pairs \\
         --teacher embeddinggemma-300m --out taught
+
+      sts-dino teach sentences.txt --teacher bge-m3@http://127.0.0.1:8080/v1 --out taught
     """
     silence_transformers()
     with lock_run(out):
@@ -150,10 +157,10 @@ def write_taught_pairs(
         config, encoding: see ``read_groups``.
 
     Raises InputError for a dataset with too few texts and for an encoder that cannot be loaded,
-    RunError when the disk or the Hub fails.
+    RunError when the disk, the Hub or the server fails.
     """
     texts, group_numbers = choose_texts(dataset, sentences, seed, config=config, encoding=encoding)
-    encoder = load_encoder(resolve_encoder(teacher))
+    encoder = load_teacher(teacher)
 
     # Nothing to do when the files are of the same inputs
     expected: dict[str, Any] = {
@@ -385,9 +392,12 @@ def _list_nearest_pairs(vectors: Vectors) -> Indices:
 
 
 def is_taught(out: Path, dataset: str, teacher: str, sentences: Path | None = None) -> bool:
-    """Return whether a folder has the finished pairs of these texts and of a teacher, as named."""
+    """Return whether a folder has the finished pairs of these texts and of a teacher, as named.
+
+    They are not of a teacher whose files have changed.
+    """
     facts = read_facts(out)
-    if facts is None or facts.requested != teacher:
+    if facts is None or facts.requested != teacher or has_changed(teacher, facts.revision):
         return False
     return facts.texts_sha256 == _hash_groups(*choose_texts(dataset, sentences, facts.seed))
 

@@ -204,8 +204,9 @@ class Embeddings:
             delay=PROGRESS_DELAY_SECONDS,
         )
         with bar:
-            for start in range(0, len(texts), BLOCK_TEXTS):
-                block = texts[start : start + BLOCK_TEXTS]
+            block_texts = self.encoder.call_texts or BLOCK_TEXTS
+            for start in range(0, len(texts), block_texts):
+                block = texts[start : start + block_texts]
                 started = time.perf_counter()
                 vectors = self.encoder.embed(block)
                 vectors = check_embeddings(vectors, block, name, self.encoder.dimension)

@@ -293,6 +293,19 @@ def hash_adapter_bases(folder: Path, model: str) -> str:
     return hashes
 
 
+def compute_revision(folder: Path, model: str, commit: str | None = None) -> str:
+    """Return the revision of an encoder: its Hub commit or the hash of its files, with its bases.
+
+    Args:
+        folder: the model folder.
+        model: the model as the user named it, for errors.
+        commit: the commit of a Hub model; None: the model is a folder.
+
+    Raises the errors of ``hash_adapter_bases``.
+    """
+    return (commit or hash_model_folder(folder)) + hash_adapter_bases(folder, model)
+
+
 Embed = Callable[[list[str]], Any]  # n texts → (n, dimension)
 BATCH_TEXTS = 32  # texts of one forward pass
 FUNCTION_PREFIX = "python:"  # of an encoder that is a function
@@ -315,6 +328,8 @@ class Encoder:
     declares. ``pinned`` is False when embeddings may change under the same revision.
     ``embed``: function from n texts to (n, ``dimension``).
     ``fingerprint``: the fingerprint of a run directory, else None.
+    ``call_texts``: most texts of one call of ``embed``, whose embeddings are kept before the next
+    call; None: the caller chooses.
     ``settings`` (prompt, precision, lengths) and ``versions`` of libraries decide embeddings, too.
     ``model``: the SentenceTransformer; None for a function.
     """
@@ -328,6 +343,7 @@ class Encoder:
     versions: dict[str, str] = field(default_factory=dict)
     pinned: bool = True
     model: SentenceTransformer | None = field(default=None, repr=False)
+    call_texts: int | None = None
 
     @property
     def key(self) -> str:
@@ -351,6 +367,17 @@ def require_model(model: str) -> None:
         raise InputError(
             model, "no such model folder", hint="train it first: sts-dino train RECIPE"
         )
+
+
+def require_readable(model: str) -> None:
+    """Check a model as ``require_model`` does, and download one of a Hub first.
+
+    Raises InputError as ``require_model`` does, and the errors of ``download``.
+    """
+    if model.startswith(FUNCTION_PREFIX) or Path(model).exists():
+        require_model(model)
+    else:
+        _check_folder(download(model)[0], model)
 
 
 def load_encoder(model: str, dtype: str | None = None, batch_size: int = BATCH_TEXTS) -> Encoder:
@@ -382,7 +409,7 @@ def load_encoder(model: str, dtype: str | None = None, batch_size: int = BATCH_T
         name = path.resolve().name
     else:
         name = _name_folder(path)
-    revision = (commit or hash_model_folder(folder)) + hash_adapter_bases(folder, model)
+    revision = compute_revision(folder, model, commit)
 
     # Load the model, and encode a sentence
     loaded = _load_model(folder, model, dtype)

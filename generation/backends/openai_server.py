@@ -1,5 +1,7 @@
 """``backend: openai``: texts from any OpenAI-compatible server, several requests at a time.
 
+``Client`` also asks such a server for embeddings.
+
 No answer is paid for twice: ``AnswerCache`` stores them beside the run directory.
 
 The ``openai`` client retries by itself: 408, 409, 429, 5xx, timeouts and dropped connections, after
@@ -18,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from functools import cached_property, partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
@@ -135,6 +137,40 @@ def hash_request(*values: Any) -> bytes:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).digest()
 
 
+@dataclass(frozen=True)
+class Advice:
+    """What the user can change after a failed request, in the hints of errors.
+
+    address: the URL.
+    names: the URL's end, and the name of the model.
+    slow: a server that answers late.
+    fields: the fields of a request that is refused.
+    long: a text that is too long for the model.
+    """
+
+    address: str
+    names: str
+    slow: str
+    fields: str
+    long: str
+
+
+GENERATOR_ADVICE = Advice(
+    address="model.server.base_url",
+    names="check base_url (it mostly ends in /v1) and model in model.server",
+    slow=f"{_AGAIN}; if it is only slow, raise model.server.timeout",
+    fields="check model.server (decoding.top_k=0 leaves top_k out)",
+    long="serve the model with a longer context, or shorten the prompts (source, few_shot)",
+)
+TEACHER_ADVICE = Advice(
+    address="the URL of --teacher",
+    names="check --teacher NAME@URL: the URL mostly ends in /v1",
+    slow=_AGAIN,
+    fields="check what the server accepts",
+    long="serve the model with a longer context, or leave out the longest texts",
+)
+
+
 class _AnswerLimits(threading.local):
     """Limits of one answer in time and size, its headers, trailers and redirects included.
 
@@ -167,10 +203,14 @@ class _AnswerLimits(threading.local):
 
 
 class Client:
-    """Sends requests to one server. The key is read from the environment and is in no message."""
+    """Sends requests to one server. The key is read from the environment and is in no message.
 
-    def __init__(self, server: Server):
+    ``advice``: the hints of errors.
+    """
+
+    def __init__(self, server: Server, advice: Advice = GENERATOR_ADVICE):
         self.server = server
+        self.advice = advice
         self._key = os.environ.get(_KEY, "")
         self._limits = _AnswerLimits()
         require_usable()
@@ -250,25 +290,25 @@ class Client:
             if not isinstance(payload, str):
                 return payload
             # the client passes on text that was not sent as JSON
-            problem = f"its answer is not JSON: {self._quote(payload)}"
-            failure: StsDinoError = self._make_error(problem, "check model.server.base_url")
+            problem = f"its answer is not JSON: {self.quote(payload)}"
+            failure: StsDinoError = self.make_error(problem, f"check {self.advice.address}")
         except openai.APIStatusError as error:
             failure = self._explain_status(error, fields)
         except openai.APITimeoutError:
-            failure = self._make_error(
+            failure = self.make_error(
                 f"no answer within {self.server.timeout:g} s",
-                f"{_AGAIN}; if it is only slow, raise model.server.timeout",
+                self.advice.slow,
             )
         except openai.APIConnectionError as error:
-            failure = self._make_error(
-                f"cannot be reached or read ({self._quote(str(error.__cause__))})",
+            failure = self.make_error(
+                f"cannot be reached or read ({self.quote(str(error.__cause__))})",
                 f"check that it runs at that address, then {_AGAIN}",
             )
         # nested too deeply; a redirect to no address
         except (ValueError, RecursionError, httpx2.InvalidURL):
-            failure = self._make_error(
+            failure = self.make_error(
                 "its answer is not JSON",
-                "check that model.server.base_url is the API's address",
+                f"check that {self.advice.address} is the API's address",
             )
         # outside of the except block: its context would carry the server's message, and that the
         # key
@@ -278,8 +318,8 @@ class Client:
         """Return the error for JSON of another form."""
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "the whole"
-        problem = self._quote(f"{field}: {first['msg']}")
-        return self._make_error(
+        problem = self.quote(f"{field}: {first['msg']}")
+        return self.make_error(
             f"its answer has another form than OpenAI's: {problem}",
             "check what it serves",
         )
@@ -287,7 +327,7 @@ class Client:
     def check_secret(self, text: str) -> None:
         """Raise RunError when a text from the server holds the key: the text must go nowhere."""
         if self._key and self._key in text:
-            raise self._make_error("its answer holds the API key", "change the key")
+            raise self.make_error("its answer holds the API key", "change the key")
 
     def _explain_status(self, error: openai.APIStatusError, fields: Iterable[str]) -> StsDinoError:
         """Return the error for an HTTP status of failure."""
@@ -305,36 +345,28 @@ class Client:
         if target:
             return InputError(
                 place,
-                f"sends the request on to {self._quote(target)} (HTTP {status})",
-                hint="give that address as model.server.base_url if you trust it",
+                f"sends the request on to {self.quote(target)} (HTTP {status})",
+                hint=f"give that address as {self.advice.address} if you trust it",
             )
 
-        problem = f"HTTP {status}: {self._quote(body)}"
+        problem = f"HTTP {status}: {self.quote(body)}"
         if status == 404:
-            return InputError(
-                place,
-                problem,
-                hint="check base_url (it mostly ends in /v1) and model in model.server",
-            )
+            return InputError(place, problem, hint=self.advice.names)
         if status in (408, 409, 429) or status >= 500:
             seconds = error.response.headers.get("retry-after")
-            delay = f"after {self._quote(seconds)} s " if seconds else ""
-            return self._make_error(problem, f"{delay}{_AGAIN}")
-        hint = (
-            f"fields sent: {', '.join(fields)}; check model.server (decoding.top_k=0 leaves top_k "
-            "out)"
-        )
+            delay = f"after {self.quote(seconds)} s " if seconds else ""
+            return self.make_error(problem, f"{delay}{_AGAIN}")
+        hint = f"fields sent: {', '.join(fields)}; {self.advice.fields}"
         # the word of OpenAI, vLLM and llama.cpp for a prompt too long
         if "context" in body.lower():
-            hint = (
-                "serve the model with a longer context, or shorten the prompts (source, few_shot)"
-            )
+            hint = self.advice.long
         return InputError(place, f"refuses the request, {problem}", hint=hint)
 
-    def _make_error(self, problem: str, hint: str) -> RunError:
+    def make_error(self, problem: str, hint: str) -> RunError:
+        """Return the error for a server that fails."""
         return RunError(f"server {self.server.base_url}", problem, hint=hint)
 
-    def _quote(self, message: str) -> str:
+    def quote(self, message: str) -> str:
         """Return a server's message for one line of a terminal: short, printable, no key."""
         if self._key:
             message = message.replace(self._key, "[key]")

@@ -3,19 +3,23 @@
 Their capabilities are in ``sts_dino.hub.contract.recipe``.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from sts_dino.generation.backends.protocol import Writer
 from sts_dino.generation.inputs.prompts import TokenCounter
-from sts_dino.hub.contract.recipe import DatasetRecipe, LanguageModel, Server
+from sts_dino.hub.contract.recipe import Address, DatasetRecipe, LanguageModel, Server
 from sts_dino.hub.errors import InputError
 
 # servers report these names as the owner of their models; each is the name of a dialect
 OWNERS = ("llamacpp", "vllm")
 OWNER_SECONDS = 10.0  # for a server's answer about its owners
+_NAME_AT_URL = re.compile(r"(.+?)@(https?://.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -56,15 +60,20 @@ def _import_load_model() -> Any:
 
 
 def _load_server(model: LanguageModel, directory: Path | None = None, workers: int = 1) -> Any:
+    return _import_openai_server("model.backend openai").OpenAIServer(model, directory)
+
+
+def _import_openai_server(setting: str) -> Any:
+    """Return the module ``openai_server``. Raises InputError naming ``setting`` without openai."""
     try:
-        from sts_dino.generation.backends.openai_server import OpenAIServer
+        from sts_dino.generation.backends import openai_server
     except ImportError as error:
         raise InputError(
-            "model.backend openai",
+            setting,
             f"the package openai is missing ({error})",
             hint='pip install -c constraints.txt -e ".[openai]"',
         ) from error
-    return OpenAIServer(model, directory)
+    return openai_server
 
 
 BACKENDS = {
@@ -109,6 +118,36 @@ def resolve_model_dtype(recipe: DatasetRecipe) -> DatasetRecipe:
         return recipe
     dtype = BACKENDS[model.backend].resolve_dtype(model)
     return recipe.model_copy(update={"model": model.model_copy(update={"dtype": dtype})})
+
+
+def parse_server(option: str, requested: str) -> Server | None:
+    """Return the server that ``NAME@URL`` names; None for another value, e.g. ORG/NAME@REVISION.
+
+    Raises InputError for the ``option``, without the URL, for one that ``base_url`` of a recipe may
+    not hold.
+    """
+    match = _NAME_AT_URL.fullmatch(requested)
+    if match is None:
+        return None
+    name, url = match.groups()
+    try:
+        TypeAdapter(Address).validate_python(url)
+    except ValidationError:
+        raise InputError(
+            option,
+            "the URL cannot be used",
+            allowed="NAME@http://HOST:PORT/v1, without a user or a password",
+        ) from None
+    return Server(base_url=url, model=name)
+
+
+def connect_teacher(server: Server) -> Any:
+    """Return the client of a server that embeds texts; no request is sent yet.
+
+    Raises InputError without the package openai.
+    """
+    module = _import_openai_server("--teacher NAME@URL")
+    return module.Client(server, module.TEACHER_ADVICE)
 
 
 def infer_dialect(base_url: str, model: str) -> str:

@@ -314,9 +314,8 @@ def check_model(recipe: ModelRecipe, datasets: Iterable[tuple[str, str]]) -> Ver
             guide_licence = require_licence(f"{recipe_name}: guide {name}", guide.license)
             data.append(Part("Guide of the loss", name, guide_licence))
         if teacher := dataset.teacher:
-            name = name_origin(teacher.repo_id, teacher.path)
-            teacher_licence = require_licence(f"{recipe_name}: teacher {name}", teacher.license)
-            data.append(Part(TEACHER, name, teacher_licence))
+            title = f"{recipe_name}: teacher {teacher.origin}"
+            data.append(Part(TEACHER, teacher.origin, require_licence(title, teacher.license)))
     parts = (base, *data)
     teachers = [part.licence for part in data if part.role == TEACHER]
     allowed = find_model_licences(
@@ -326,7 +325,7 @@ def check_model(recipe: ModelRecipe, datasets: Iterable[tuple[str, str]]) -> Ver
     # what users of the model should know
     notes = []
     for part in parts:
-        notes += [f"{part.what}: {terms}." for terms in part.licence.mentioned_terms]
+        notes += _list_terms(part)
     if base_licence.notice:
         notes.append(f"{base.what}: {base_licence.notice}")
     if data:
@@ -337,6 +336,15 @@ def check_model(recipe: ModelRecipe, datasets: Iterable[tuple[str, str]]) -> Ver
         )
     chosen = _require_allowed(recipe_name, recipe.license, allowed, parts)
     return Verdict(chosen, allowed, parts, tuple(notes))
+
+
+def _list_terms(part: Part) -> list[str]:
+    """List the terms of a model's part that users of the model should know."""
+    notes = [f"{part.what}: {terms}." for terms in part.licence.mentioned_terms]
+    outputs = part.licence.outputs
+    if part.role == TEACHER and outputs and outputs.reach == "terms" and not part.licence.grant:
+        notes.append(f"Of the teacher: {outputs.note}.")
+    return notes
 
 
 def find_model_licences(
@@ -350,15 +358,17 @@ def find_model_licences(
         base: the licence of the base that is trained.
         datasets: the licences of the training data.
         place: the recipe that errors name.
-        teachers: those of the teachers. Where a teacher's licence makes claims on its outputs, the
-            model is under that licence.
+        teachers: those of the teachers. Where a teacher's licence makes claims on its outputs, and
+            a model can be under it, the model is under that licence.
     """
     if base.no_derivatives:
         raise InputError(place, _describe_ban("base model", base, "training changes it"))
     non_commercial = any(licence.bans_commerce for licence in datasets)
-    claiming = [
-        teacher for teacher in teachers if teacher.outputs and teacher.outputs.reach == "terms"
-    ]
+    # terms that cannot be a model's licence, as OpenAI's, bind the teacher's customer alone
+    claiming = []
+    for teacher in teachers:
+        if teacher.outputs and teacher.outputs.reach == "terms" and teacher.grant:
+            claiming.append(teacher)
     bound = [*base.list_leaves(), *claiming]
     allowed = _find_covering(base.list_leaves(), non_commercial)
     if claiming:

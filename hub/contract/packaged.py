@@ -1,6 +1,7 @@
 """The models that ``sts-dino lm`` downloads, declared in data/models.yaml."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -137,6 +138,14 @@ class PackagedModel(BaseModel):
             keys["gguf_file"] = self.file
         return {**keys, "license": self.license}
 
+    def add_default_prompt(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Return an encoder's ``config`` with the prompt for similarity as its default.
+
+        ``config``: of config_sentence_transformers.json; its own prompts come before those here.
+        """
+        prompts = self.prompts | config.get("prompts", {})
+        return {**config, "prompts": prompts, "default_prompt_name": self.prompt_name}
+
 
 _TABLE = Path(__file__).with_name("data") / "models.yaml"
 _KEYS = yaml.safe_load(_TABLE.read_text(encoding="utf-8"))
@@ -175,6 +184,14 @@ def find_downloaded_model(name: str) -> Path | None:
     """Return the folder of the model that ``sts-dino lm NAME`` downloaded; None without one."""
     model = MODELS.get(name.lower())
     return model.folder if model is not None and model.is_here else None
+
+
+def find_encoder_with_prompt(repo_id: str) -> PackagedModel | None:
+    """Return the encoder of ``sts-dino lm`` of a Hub repository, if it has a default prompt."""
+    for encoder in ENCODERS.values():
+        if encoder.prompt_name and encoder.upstream.lower() == repo_id.lower():
+            return encoder
+    return None
 
 
 def find_moved_folder(path: str) -> Path | None:

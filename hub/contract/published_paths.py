@@ -22,10 +22,13 @@ from sts_dino.hub.errors import InputError
 
 PATH_KEY = "path"  # the key of every section that names a local file or folder
 ADDRESS_KEY = "base_url"  # the address of a server, often a private machine
+ENDPOINT_KEY = "endpoint"  # the URL of a teacher's embeddings, of which a public host is published
 # published in place of a server's address: RFC 2606 reserves the name "invalid"
 HIDDEN_ADDRESS = "http://server.invalid/v1"
 # keys of recipes that hold arguments under a library's own names
 LIBRARY_ARGUMENT_KEYS = ("arguments", "loss_arguments", "quantization")
+# last parts of host names that only a local network knows
+_PRIVATE_DOMAINS = ("internal", "intranet", "invalid", "lan", "local", "localdomain", "localhost")
 _MAX_CHECKSUMS = 3  # shown in an error
 
 
@@ -47,6 +50,20 @@ def hide_folders(path: str) -> str:
 def name_origin(repo_id: str | None, path: str | None) -> str:
     """Return the name of data or a base on a card: the Hub id, else the published path."""
     return repo_id or hide_folders(path or "")
+
+
+def find_public_host(url: str) -> str:
+    """Return the host of a URL in lower case; "" for an IP address and for a private name."""
+    match = re.match(r"https?://([\w.-]+\.([a-z][\w-]*))(:\d*)?(/|$)", url.lower())
+    if match is None or match[2] in _PRIVATE_DOMAINS:
+        return ""
+    return match[1]
+
+
+def hide_endpoint(url: str) -> str:
+    """Return the published form of an endpoint's URL: scheme and host, where the host is public."""
+    host = find_public_host(url)
+    return f"{url.partition(':')[0]}://{host}" if host else HIDDEN_ADDRESS
 
 
 def name_inputs(names: Iterable[str]) -> list[str]:
@@ -72,6 +89,8 @@ def hide_value(key: str, value: Any) -> Any:
         return arguments
     if key == ADDRESS_KEY and isinstance(value, str):
         return HIDDEN_ADDRESS
+    if key == ENDPOINT_KEY and isinstance(value, str):
+        return hide_endpoint(value)
     if key == PATH_KEY and isinstance(value, str):
         return hide_folders(value)
     return value
@@ -88,7 +107,7 @@ def hide_setting(setting: str) -> str:
     except yaml.YAMLError:
         tree = text
     # a colon in a path makes a mapping of it
-    if last_key in (PATH_KEY, ADDRESS_KEY) and not isinstance(tree, str):
+    if last_key in (PATH_KEY, ADDRESS_KEY, ENDPOINT_KEY) and not isinstance(tree, str):
         tree = text
     hidden = _hide_tree(tree, last_key)
     if hidden == tree:

@@ -27,7 +27,12 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from sts_dino.hub.contract import schema as rows
-from sts_dino.hub.contract.published_paths import PATH_KEY, hide_value
+from sts_dino.hub.contract.published_paths import (
+    PATH_KEY,
+    find_public_host,
+    hide_value,
+    name_origin,
+)
 from sts_dino.hub.contract.schema import (
     PROVENANCE,
     SCHEMAS,
@@ -1095,6 +1100,12 @@ START_OF_FINISHED_ENCODER = "as downloaded"  # words for a finished encoder befo
 PROMPT_TEXT = "[X]"
 
 
+NEEDS_REVISION = refuse(
+    "{0.repo_id} needs a revision: pin it by a tag or a commit, e.g. revision: v1.0.0",
+    when=lambda origin: origin.repo_id is not None and origin.revision is None,
+)
+
+
 class Pinned(Strict):
     """Base of a section that names a local path, or a Hub repository at a pinned revision."""
 
@@ -1112,10 +1123,7 @@ class Pinned(Strict):
             "give exactly one of path and repo_id",
             when=lambda origin: (origin.path is None) == (origin.repo_id is None),
         ),
-        refuse(
-            "{0.repo_id} needs a revision: pin it by a tag or a commit, e.g. revision: v1.0.0",
-            when=lambda origin: origin.repo_id is not None and origin.revision is None,
-        ),
+        NEEDS_REVISION,
     )
 
 
@@ -1300,9 +1308,43 @@ TAUGHT_PAIRS = "pairs.parquet"  # the file of a teacher's pairs, in a folder of 
 
 
 class Teacher(Pinned):
-    """The encoder whose cosines are the scores of a dataset's pairs (``sts-dino teach``)."""
+    """The encoder whose cosines are the scores of a dataset's pairs (``sts-dino teach``).
+
+    ``model`` and ``endpoint`` name an encoder behind a server, in place of ``path`` or ``repo_id``.
+    The API key is read from the variable OPENAI_API_KEY.
+    """
 
     license: Annotated[str, CARD_ONLY]  # of the teacher
+    # the name that the server knows the encoder by
+    model: Annotated[str | None, OPTION] = None
+    # the server's URL, without a password, as in OpenAI's API; a public host alone is published
+    endpoint: Annotated[Address | None, OPTION] = None
+
+    @property
+    def location(self) -> str:
+        """The path, ORG/NAME@REVISION, or NAME@URL: what ``sts-dino teach`` takes."""
+        if self.endpoint is not None:
+            return f"{self.model}@{self.endpoint}"
+        return super().location
+
+    @property
+    def origin(self) -> str:
+        """The teacher's name on a card: a published path, ORG/NAME, or the model and its host."""
+        if self.endpoint is None:
+            return name_origin(self.repo_id, self.path)
+        return f"{self.model} of {find_public_host(self.endpoint) or 'a private server'}"
+
+    rules = (
+        refuse(
+            "give exactly one of path, repo_id, and model with endpoint",
+            when=lambda teacher: [teacher.path, teacher.repo_id, teacher.model].count(None) != 2,
+        ),
+        refuse(
+            "model and endpoint name a server's encoder: give both or neither",
+            when=lambda teacher: (teacher.model is None) != (teacher.endpoint is None),
+        ),
+        NEEDS_REVISION,
+    )
 
 
 # example types whose rows are made from the whole dataset

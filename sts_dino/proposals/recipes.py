@@ -11,20 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import TypeAdapter, ValidationError
 
-from sts_dino.generation.backends.registry import infer_dialect
+from sts_dino.generation.backends.registry import infer_dialect, parse_server
 from sts_dino.generation.run import describe_model
 from sts_dino.hub.assets import HINT_ANOTHER_LANGUAGE_MODEL, find_asset
 from sts_dino.hub.contract import licences
 from sts_dino.hub.contract.packaged import ENCODERS, GENERATORS, MULTILINGUAL
+from sts_dino.hub.contract.published_paths import find_public_host
 from sts_dino.hub.contract.recipe import (
     RECOGNISED_LANGUAGES,
     TAUGHT_PAIRS,
-    Address,
     DatasetRecipe,
     Grades,
     LanguageModel,
+    Server,
 )
 from sts_dino.hub.errors import InputError, StsDinoError, suggest_choice
 from sts_dino.hub.untrusted import join_lines, read_json_object, require_no_cross_encoder
@@ -177,14 +177,15 @@ def choose_generator(
 
     # Any other model needs a licence.
     choices = (*GENERATORS, "builtin", "FILE.gguf", "NAME@URL of an OpenAI-compatible server")
-    is_bare_name = "/" not in requested and "@http" not in requested
+    server = parse_server("--lm", requested)
+    is_bare_name = "/" not in requested
     if is_bare_name and not Path(requested).exists():
-        server = f"a model behind an API is --lm {requested.partition('@')[0]}@https://HOST/v1"
+        example = f"a model behind an API is --lm {requested.partition('@')[0]}@https://HOST/v1"
         raise InputError(
             "--lm",
             f"no model {requested!r}",
             allowed=f"{', '.join(choices)}, a folder, ORG/NAME@REVISION",
-            hint=suggest_choice(requested, choices) or server,
+            hint=suggest_choice(requested, choices) or example,
         )
     if license_id is None:
         raise InputError(
@@ -196,9 +197,8 @@ def choose_generator(
     terms = {"license": licences.require_licence("--lm-license", license_id).id}
 
     # A server, a GGUF file, a folder or a repository
-    name, separator, address = requested.partition("@http")
-    if separator:
-        return _use_server(name, f"http{address}", terms)
+    if server is not None:
+        return _use_server(server, terms)
     gguf_file = _find_gguf_file(Path(requested).resolve())
     if gguf_file:
         location = {"path": str(gguf_file.parent), "gguf_file": gguf_file.name}
@@ -257,14 +257,13 @@ def _use_packaged_generator(
     return Generator(section, why)
 
 
-def _use_server(name: str, url: str, terms: dict[str, str]) -> Generator:
+def _use_server(requested: Server, terms: dict[str, str]) -> Generator:
     """Return a server's model as a generator; the server's owner name chooses the dialect.
 
-    terms: the key ``license``. Raises InputError for a malformed URL, RunError for a server that
-    cannot be reached.
+    terms: the key ``license``. Raises RunError for a server that cannot be reached.
     """
-    require_address("--lm", url)
-    server = {"base_url": url, "model": name, "dialect": infer_dialect(url, name)}
+    dialect = infer_dialect(requested.base_url, requested.model)
+    server = {"base_url": requested.base_url, "model": requested.model, "dialect": dialect}
     why = (
         "as --lm asks; a server cannot use counter-labels, which need the model itself; "
         "dialects: docs/backends.md"
@@ -315,18 +314,6 @@ def require_known_language(
         hint += "; if they are English: --language en"
     problem += "; the built-in model writes English sentences alone"
     raise InputError(location, problem, hint=hint)
-
-
-def require_address(option: str, url: str) -> None:
-    """Raise InputError, without the URL, for a URL that ``base_url`` of a recipe may not hold."""
-    try:
-        TypeAdapter(Address).validate_python(url)
-    except ValidationError:
-        raise InputError(
-            option,
-            "the URL cannot be used",
-            allowed="http://HOST:PORT/v1, without a user or a password",
-        ) from None
 
 
 def resolve_model_location(option: str, requested: str, choices: Sequence[str]) -> dict[str, str]:
@@ -840,23 +827,54 @@ def choose_teacher(requested: str, license_id: str | None) -> dict[str, Any]:
     """Return the section ``teacher`` of an encoder: its location and licence.
 
     Args:
-        requested: a name of ``sts-dino lm``, a folder, or ORG/NAME[@REVISION].
+        requested: a name of ``sts-dino lm``, a folder, ORG/NAME[@REVISION], or a server's NAME@URL.
         license_id: the licence of an encoder that ``sts-dino lm`` does not list; None: its card's.
 
-    Raises InputError for a folder that is missing or holds no finished encoder, and for a licence
-    that is unknown.
+    A Hub model is downloaded, and a server gets a short sentence. Raises InputError for a model
+    that is missing or no finished encoder, for a server that refuses the sentence and for a licence
+    that is unknown; RunError for a Hub or a server that cannot be reached.
     """
-    from sts_dino.eval.encoders.load import require_model
+    from sts_dino.eval.encoders.load import require_readable
 
+    server = parse_server("--teacher", requested)
+    if server is not None:
+        return _choose_endpoint_teacher(server, license_id)
     if requested.lower() in ENCODERS:
         section = _locate_packaged_encoder(requested.lower())
         return {key: section[key] for key in TEACHER_KEYS if key in section}
-    location = resolve_model_location("--teacher", requested, list(ENCODERS))
-    if "path" in location:
-        require_model(location["path"])
+    location = resolve_model_location(
+        "--teacher", requested, [*ENCODERS, "NAME@URL of an embeddings server"]
+    )
+    require_readable(location.get("path") or f"{location['repo_id']}@{location['revision']}")
     card = find_model_file(location, "README.md")
     terms = licences.resolve_model_licence("--teacher-license", license_id or "", card)
     return {**location, "license": terms.id}
+
+
+def _choose_endpoint_teacher(server: Server, license_id: str | None) -> dict[str, Any]:
+    """Return the section ``teacher`` of an encoder behind a server, after a first request.
+
+    license_id: its licence; None: that of OpenAI, for a model of OpenAI. Raises what
+    ``choose_teacher`` raises.
+    """
+    from sts_dino.teacher import OPENAI_LICENCE, is_openai, load_endpoint
+
+    option = "--teacher-license"
+    if is_openai(find_public_host(server.base_url)):
+        if license_id not in (None, OPENAI_LICENCE):
+            raise InputError(
+                option, f"{license_id!r} is not that of OpenAI's models", allowed=OPENAI_LICENCE
+            )
+        license_id = OPENAI_LICENCE
+    if license_id is None:
+        raise InputError(
+            option,
+            f"the licence of {server.model} is not known",
+            allowed=licences.suggest_licences(),
+        )
+    terms = licences.require_licence(option, license_id)
+    load_endpoint(server)
+    return {"model": server.model, "endpoint": server.base_url, "license": terms.id}
 
 
 def format_model_recipe(

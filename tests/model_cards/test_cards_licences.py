@@ -81,6 +81,7 @@ def test_verdicts_on_models(base: str, data: list[str], allowed: str) -> None:
         ("mit", "cc-by-sa-4.0", "gemma", ("gemma",)),  # a student of Gemma is a derivative of it
         ("gemma", "mit", "gemma", ("gemma",)),
         ("llama2", "mit", "apache-2.0", ("llama2",)),
+        ("llama2", "mit", "openai-terms", ("llama2",)),  # terms that bind the customer alone
         ("llama2", "mit", "gemma", None),
         ("mit", "cc-by-nc-4.0", "gemma", None),
     ],

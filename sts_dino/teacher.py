@@ -1,0 +1,178 @@
+"""Teachers: encoders as ``--teacher`` names them, on this machine, on a Hub, or behind a server."""
+
+import hashlib
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sts_dino.eval.encoders.load import (
+    Encoder,
+    compute_revision,
+    load_encoder,
+    resolve_encoder,
+    wrap,
+    wrap_with_prompt,
+)
+from sts_dino.generation.backends.registry import connect_teacher, parse_server
+from sts_dino.hub.contract.licences import load_licences
+from sts_dino.hub.contract.packaged import find_encoder_with_prompt
+from sts_dino.hub.contract.published_paths import find_public_host
+from sts_dino.hub.contract.recipe import Server
+from sts_dino.hub.errors import InputError
+
+logger = logging.getLogger(__name__)
+
+REQUEST_TEXTS = 32  # of one request; more are refused by default by some servers
+OPENAI_LICENCE = "openai-terms"
+_CHECK_SERVER = "check what it serves"
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class _Vector(BaseModel):
+    """The embedding of the text with the number ``index`` in the request."""
+
+    model_config = ConfigDict(strict=True)
+
+    index: int
+    embedding: list[Number] = Field(min_length=1)
+
+
+class _Answer(BaseModel):
+    """An answer of an embeddings endpoint, in OpenAI's form. Other keys are ignored."""
+
+    model_config = ConfigDict(strict=True)
+
+    model: str
+    data: list[_Vector]
+
+
+def load_teacher(requested: str) -> Encoder:
+    """Load the encoder that ``--teacher`` names.
+
+    A Hub model of ``sts-dino lm`` gets the default prompt that its downloaded folder has.
+
+    Args:
+        requested: a name of ``sts-dino lm``, a folder, ORG/NAME[@REVISION], or NAME@URL of a server
+            with an embeddings endpoint.
+
+    Raises the errors of ``load_encoder`` and ``load_endpoint``.
+    """
+    server = parse_server("--teacher", requested)
+    if server is not None:
+        return load_endpoint(server)
+    location = resolve_encoder(requested)
+    return _add_default_prompt(load_encoder(location), location)
+
+
+def _add_default_prompt(encoder: Encoder, location: str) -> Encoder:
+    """Return a Hub model of ``sts-dino lm`` with its prompt for similarity, others unchanged."""
+    packaged = find_encoder_with_prompt(location.partition("@")[0])
+    model = encoder.model
+    if packaged is None or model is None or model.default_prompt_name or Path(location).exists():
+        return encoder
+    declared = {name: prompt for name, prompt in model.prompts.items() if prompt}
+    config = packaged.add_default_prompt({"prompts": declared})
+    prompt = config["prompts"].get(config["default_prompt_name"])
+    if prompt is None:  # a revision whose files lack the prompt
+        return encoder
+    logger.info(f"{encoder.name}: sentences are encoded with the prompt {prompt!r}")
+    settings = encoder.settings | {"prompt": prompt}
+    return wrap_with_prompt(encoder, model.encode, prompt, settings)
+
+
+def has_changed(requested: str, revision: str) -> bool:
+    """Return whether the files of a teacher in a folder have another revision than ``revision``.
+
+    The weights are hashed, not loaded. Teachers of a Hub and of a server count as unchanged.
+    """
+    folder = Path(requested)
+    return folder.is_dir() and compute_revision(folder, requested) != revision
+
+
+def load_endpoint(server: Server) -> Encoder:
+    """Return the encoder behind a server; a short sentence is sent, which tests the server.
+
+    Each request has at most ``REQUEST_TEXTS`` texts. The revision covers the model's name and the
+    URL: nobody can see whether a server exchanges its model.
+
+    Raises InputError for a server that refuses the key or the request and for one that answers with
+    another model, RunError for one that cannot be reached or gives unusable embeddings.
+    """
+    host = find_public_host(server.base_url)
+    if is_openai(host):
+        warn_of_openai_terms(host)
+    name = f"{server.model}@{server.base_url}"
+    revision = hashlib.sha256(json.dumps([server.model, server.base_url]).encode()).hexdigest()
+    encoder = wrap(partial(_embed_texts, connect_teacher(server)), name, revision)
+    return replace(encoder, call_texts=REQUEST_TEXTS)
+
+
+def is_openai(host: str) -> bool:
+    """Return whether a host is OpenAI's."""
+    return f".{host}".endswith(".openai.com")
+
+
+@cache
+def warn_of_openai_terms(host: str) -> None:
+    """Warn once that OpenAI's terms restrict the training on its models' outputs."""
+    terms = load_licences()[OPENAI_LICENCE]
+    logger.warning(
+        f"{host}: {terms.name} forbid the use of outputs to develop models that compete with "
+        f"OpenAI's; check that your encoder does not: {terms.link}"
+    )
+
+
+def _embed_texts(client: Any, texts: list[str]) -> NDArray[np.float64]:
+    """Return the embeddings that a server gives for texts, (n, dimension), in the texts' order.
+
+    client: the ``Client`` of the server. Raises what ``load_endpoint`` raises.
+    """
+    # Ask, and read the answer's form
+    name = client.server.model
+    payload = client.post("/embeddings", {"model": name, "input": texts})
+    try:
+        answer = _Answer.model_validate(payload)
+    except ValidationError as error:
+        raise client.describe_malformed(error) from None
+    if answer.model != name:
+        answered = client.quote(answer.model)
+        raise InputError(
+            f"server {client.server.base_url}",
+            f"answers with the model {answered!r}",
+            allowed=repr(name),
+            hint="--teacher NAME@URL takes the name that the server answers with",
+        )
+
+    rows = np.array(_order_vectors(client, answer.data, len(texts)))
+    for text, row in zip(texts, rows, strict=True):
+        if not row.any():  # it has no direction
+            raise client.make_error(f"answers a zero vector for {text[:60]!r}", _CHECK_SERVER)
+    return rows
+
+
+def _order_vectors(client: Any, answered: Sequence[_Vector], count: int) -> list[list[float]]:
+    """Return the embeddings of ``count`` texts in the order of their index.
+
+    Raises RunError for another number of vectors, a missing index, and different lengths.
+    """
+    vectors = {vector.index: vector.embedding for vector in answered}
+    missing = set(range(count)) - vectors.keys()
+    problem = None
+    if len(answered) != count:
+        problem = f"answers {len(answered)} vectors for {count} texts"
+    elif missing:
+        problem = f"answers {count} vectors, none of which has the index {min(missing)}"
+    elif len({len(vector) for vector in vectors.values()}) > 1:
+        problem = "answers vectors of different lengths"
+    if problem is not None:
+        raise client.make_error(problem, _CHECK_SERVER)
+    return [vectors[index] for index in range(count)]
