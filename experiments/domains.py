@@ -46,6 +46,14 @@ SUBSETS = {  # domain → folder of sts-original, and name of the subset in its 
     "belief": "STS15/STS.{}.belief.txt",
     "images": "STS15/STS.{}.images.txt",
 }
+# name of a file of pairs that the teacher scored → whether it has generated texts, and whether the
+# scores are means with the cosines of the encoder that is trained
+TAUGHT = {
+    "{taught}": (True, False),
+    "{taught_alone}": (False, False),
+    "{joined}": (True, True),
+    "{joined_alone}": (False, True),
+}
 MIN_WORDS, MAX_WORDS = 4, 40  # of a sentence of a domain
 TASK = "pairs.tsv/cosine"
 SPLIT = "test"
@@ -59,10 +67,10 @@ Samples = NDArray[np.float64]
 class Row(Strict):
     """A row of the table: how an encoder is trained.
 
-    ``datasets``: sections of a model recipe, in which ``{sentences}``, ``{pairs}``, ``{config}``,
-    ``{taught}`` and ``{taught_alone}`` stand for the domain's files. Without any, the encoder
-    before training is scored, or the teacher (``is_teacher``). ``set``: settings of the recipe.
-    ``says``: what the table prints.
+    ``datasets``: sections of a model recipe, in which ``{sentences}``, ``{pairs}``, ``{config}``
+    and the keys of ``TAUGHT`` stand for the domain's files. Without any, the encoder before
+    training is scored, or the teacher (``is_teacher``). ``set``: settings of the recipe. ``says``:
+    what the table prints.
     """
 
     name: str
@@ -252,8 +260,12 @@ class DomainMaker:
             return [self._score(row, domain, self.teacher, self.teacher)]
         if row.datasets:
             return [self._train(row, domain, seed) for seed in range(1, seeds + 1)]
-        start = load_recipe(self.plan.student, ModelRecipe, self.settings).base.location
-        return [self._score(row, domain, start, start)]
+        return [self._score(row, domain, self._start, self._start)]
+
+    @property
+    def _start(self) -> str:
+        """The encoder before training."""
+        return load_recipe(self.plan.student, ModelRecipe, self.settings).base.location
 
     def _train(self, row: Row, domain: Domain, seed: int) -> Path:
         """Return the evaluation of the encoder that a row trains; missing steps run."""
@@ -277,14 +289,14 @@ class DomainMaker:
     def _make_data(self, row: Row, domain: Domain) -> dict[str, str]:
         """Return the value of each name in braces that a row's datasets use; missing steps run."""
         used = json.dumps(row.datasets)
+        files = {name: kind for name, kind in TAUGHT.items() if name in used}
         places = {"sentences": str(domain.taught_sentences)}
-        if "{pairs}" in used or "{taught}" in used:
+        if "{pairs}" in used or any(is_generated for is_generated, _ in files.values()):
             pairs = self._generate(domain)
             places |= {"pairs": str(pairs), "config": get_finished_config(pairs)}
-        if "{taught}" in used:
-            places["taught"] = self._run_teacher(domain, places["pairs"])
-        if "{taught_alone}" in used:
-            places["taught_alone"] = self._run_teacher(domain, None)
+        for name, (is_generated, has_base) in files.items():
+            source = places["pairs"] if is_generated else None
+            places[name.strip("{}")] = self._run_teacher(domain, source, has_base)
         return places
 
     def _generate(self, domain: Domain) -> Path:
@@ -299,17 +311,23 @@ class DomainMaker:
         self.steps.run_once("dataset", key, command, domain.name, run / "manifest.json")
         return run
 
-    def _run_teacher(self, domain: Domain, pairs: str | None) -> str:
+    def _run_teacher(self, domain: Domain, pairs: str | None, has_base: bool) -> str:
         """Return the file of pairs that the teacher scored; missing steps run.
 
-        pairs: the run directory of the generated pairs; None: the sentences alone.
+        Args:
+            domain: the domain.
+            pairs: the run directory of the generated pairs; None: the sentences alone.
+            has_base: whether the scores are means with the cosines of the encoder that is trained.
         """
-        key = hash_parts(self.teacher, pairs, hash_file(domain.taught_sentences))
+        base = self._start if has_base else None
+        key = hash_parts(self.teacher, base, pairs, hash_file(domain.taught_sentences))
         out = self.steps.folder / "taught" / f"{domain.name}-{key}"
         source = pairs or str(domain.taught_sentences)
         command = ["teach", source, "--teacher", self.teacher, "--out", str(out)]
         if pairs is not None:
             command += ["--sentences", str(domain.taught_sentences)]
+        if base is not None:
+            command += ["--base", base]
         file = out / TAUGHT_PAIRS
         self.steps.run_once("taught", key, command, f"{domain.name}, teacher", file)
         return str(file)

@@ -210,6 +210,21 @@ class Adaptation:
         return section.origin if section else ""
 
     @property
+    def taught_base(self) -> str | None:
+        """The finished encoder that is trained, whose cosines are averaged with the teacher's.
+
+        None for a base that has no cosines before its training.
+        """
+        base = self.model.base
+        return base.location if base.modules == "sentence-transformer" else None
+
+    @property
+    def teacher_words(self) -> list[str]:
+        """The teacher and the encoder to train as the words of ``sts-dino teach``."""
+        words = ["--teacher", str(self.teacher)]
+        return words if self.taught_base is None else [*words, "--base", self.taught_base]
+
+    @property
     def taught(self) -> Path:
         """The folder of the pairs that the teacher scores."""
         return find_taught_folder(self.pairs)
@@ -659,7 +674,7 @@ def estimate_teaching(adaptation: Adaptation, texts: Sequence[str], generated: i
         sample = Path(folder, "sample.txt")
         distinct = list(dict.fromkeys(texts))[:TEACHER_PILOT_TEXTS]
         write_text(sample, "".join(f"{text}\n" for text in distinct))
-        words = [str(sample), "--teacher", str(adaptation.teacher), "--out", f"{folder}/taught"]
+        words = [str(sample), *adaptation.teacher_words, "--out", f"{folder}/taught"]
         started = time.monotonic()
         facts = read_answer("teach", *words, "--json", shown_prefix="encoding with ")
         seconds = time.monotonic() - started
@@ -769,8 +784,7 @@ def plan_steps(adaptation: Adaptation, estimate: AdaptationEstimate) -> list[Ste
     if adaptation.own_words and COMPARED_FOLDER in adaptation.downloads:
         score += ["--compare", MINILM]
 
-    teacher = str(adaptation.teacher)
-    teach = [pairs, "--teacher", teacher, "--out", str(adaptation.taught)]
+    teach = [pairs, *adaptation.teacher_words, "--out", str(adaptation.taught)]
     teach += ["--sentences", str(adaptation.dataset_recipe)]
 
     # Each step with its predicted seconds, and a function that says whether it is done
@@ -823,8 +837,13 @@ def _is_taught(adaptation: Adaptation) -> bool:
     """Return whether the teacher scored pairs of the dataset's present texts."""
     from sts_dino.teach import is_taught
 
-    pairs = str(adaptation.pairs)
-    return is_taught(adaptation.taught, pairs, str(adaptation.teacher), adaptation.dataset_recipe)
+    return is_taught(
+        adaptation.taught,
+        str(adaptation.pairs),
+        str(adaptation.teacher),
+        adaptation.dataset_recipe,
+        adaptation.taught_base,
+    )
 
 
 def _is_trained(adaptation: Adaptation) -> bool:

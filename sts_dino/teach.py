@@ -1,8 +1,9 @@
 """Pairs with a teacher's similarities, for the training of a smaller encoder (distillation).
 
-DIR/pairs.parquet   the pairs: sentence1, sentence2, and score, the cosine of the teacher
+DIR/pairs.parquet   the pairs: sentence1, sentence2, and score, the cosine of the teacher (with
+                    --base, the weighted mean of its cosine and that encoder's)
 DIR/teach.json      the teacher, the dataset and the numbers of texts and pairs
-DIR/embeddings/     the teacher's embeddings; a second call encodes only new texts
+DIR/embeddings/     the embeddings; a second call encodes only new texts
 """
 
 import hashlib
@@ -21,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from sts_dino.eval.audit.command import ConfigOption, silence_transformers
 from sts_dino.eval.audit.source import find_rows
 from sts_dino.eval.encoders.embeddings import Embeddings
+from sts_dino.eval.encoders.load import Encoder, load_encoder, resolve_encoder
 from sts_dino.generation.inputs.sources import GivenTexts, read_file_rows
 from sts_dino.hub import cli
 from sts_dino.hub.contract.recipe import TAUGHT_PAIRS, DatasetRecipe
@@ -44,6 +46,8 @@ RANDOM = 3  # random texts of a text that become candidates
 FEWEST_TEXTS = 20
 MOST_SENTENCES = 2_000  # of a recipe's corpus beside the generated texts
 MOST_TEXTS = 20_000  # of a larger dataset, so many texts are drawn
+WEIGHED_PAIRS = 4_000  # whose cosines decide the weights of two encoders
+SMALLEST_SPREAD = 1e-3  # of the cosines of an encoder that hardly tells texts apart
 CHUNK_TEXTS = 1_024  # texts that are compared with all others at a time
 
 Indices = NDArray[np.int64]
@@ -58,8 +62,9 @@ class TeachingFacts(BaseModel):
         hash of a server's URL and its name of the encoder.
     requested: the encoder as the user named it.
     prompt: the text before each sentence.
+    base, base_revision: the encoder whose cosines are averaged with the teacher's; empty: none.
     dataset: the name of the dataset; texts_sha256: the hash of its texts and groups.
-    seconds: the time of the encoder; texts encoded by an earlier call are not in it.
+    seconds: the time of both encoders; texts encoded by an earlier call are not in it.
     pairs_sha256: the hash of ``pairs.parquet``.
     """
 
@@ -69,6 +74,8 @@ class TeachingFacts(BaseModel):
     revision: str
     requested: str
     prompt: str
+    base: str = ""
+    base_revision: str = ""
     dataset: str
     texts: int
     texts_sha256: str
@@ -92,6 +99,13 @@ def main(
         ),
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the results")],
+    base: Annotated[
+        str | None,
+        typer.Option(
+            help="Encoder that will be trained: the scores become the mean of the teacher's "
+            "cosines and this encoder's"
+        ),
+    ] = None,
     pairs: Annotated[int, typer.Option(min=RANGES, help="Number of pairs")] = DEFAULT_PAIRS,
     sentences: Annotated[
         Path | None,
@@ -112,7 +126,7 @@ def main(
 ) -> None:
     """Draw pairs of a dataset's texts, with the teacher's cosines as scores.
 
-    The pairs are spread evenly over the teacher's cosines. Train an encoder on them with the loss
+    The pairs are spread evenly over the scores. Train an encoder on them with the loss
     CorrelationLoss, or give sts-dino adapt --teacher.
 
     Examples:
@@ -125,7 +139,15 @@ def main(
     silence_transformers()
     with lock_run(out):
         facts = write_taught_pairs(
-            dataset, teacher, out, pairs, sentences, seed, config=config, encoding=encoding
+            dataset,
+            teacher,
+            out,
+            pairs,
+            sentences,
+            seed,
+            base=base,
+            config=config,
+            encoding=encoding,
         )
     line = (
         f"{out / TAUGHT_PAIRS}: {facts.pairs:,} pairs of {facts.texts:,} texts, "
@@ -142,6 +164,7 @@ def write_taught_pairs(
     sentences: Path | None = None,
     seed: int = 42,
     *,
+    base: str | None = None,
     config: str | None = None,
     encoding: str | None = None,
 ) -> TeachingFacts:
@@ -154,6 +177,7 @@ def write_taught_pairs(
         pairs: the number of pairs.
         sentences: a file that ``read_sentences`` reads; None: the dataset's texts alone.
         seed: decides which pairs are drawn.
+        base: the encoder that will be trained, see ``join_vectors``; None: the teacher alone.
         config, encoding: see ``read_groups``.
 
     Raises InputError for a dataset with too few texts and for an encoder that cannot be loaded,
@@ -161,6 +185,7 @@ def write_taught_pairs(
     """
     texts, group_numbers = choose_texts(dataset, sentences, seed, config=config, encoding=encoding)
     encoder = load_teacher(teacher)
+    base_encoder = None if base is None else load_encoder(resolve_encoder(base))
 
     # Nothing to do when the files are of the same inputs
     expected: dict[str, Any] = {
@@ -168,6 +193,8 @@ def write_taught_pairs(
         "revision": encoder.revision,
         "requested": teacher,
         "prompt": encoder.settings.get("prompt", ""),
+        "base": base_encoder.name if base_encoder else "",
+        "base_revision": base_encoder.revision if base_encoder else "",
         "dataset": Path(dataset).name,
         "texts": len(texts),
         "texts_sha256": _hash_groups(texts, group_numbers),
@@ -180,11 +207,11 @@ def write_taught_pairs(
         return facts
 
     # Encode, draw the pairs, and write them
-    if encoder.model is not None:
-        warn_of_cut_texts(encoder.model, texts, encoder.name, "texts")
-    with Embeddings(encoder, out / "embeddings") as embeddings:
-        embeddings.add(texts)
-        vectors = compute_unit_vectors(embeddings.embed(texts))
+    vectors, seconds = _encode(encoder, texts, out)
+    if base_encoder is not None:
+        base_vectors, base_seconds = _encode(base_encoder, texts, out)
+        vectors = join_vectors(vectors, base_vectors, group_numbers, seed)
+        seconds += base_seconds
     first, second, cosines = draw_pairs(vectors, group_numbers, pairs, seed)
     rows = [
         {"sentence1": texts[left], "sentence2": texts[right], "score": float(cosine)}
@@ -192,11 +219,18 @@ def write_taught_pairs(
     ]
     make_folder(out)
     write_shard(out / TAUGHT_PAIRS, rows, build_features(ROW_SCHEMAS["sts"].columns))
-    facts = TeachingFacts(
-        **expected, seconds=embeddings.seconds, pairs_sha256=hash_file(out / TAUGHT_PAIRS)
-    )
+    facts = TeachingFacts(**expected, seconds=seconds, pairs_sha256=hash_file(out / TAUGHT_PAIRS))
     write_text(out / FACTS_FILE, facts.model_dump_json(indent=2) + "\n")
     return facts
+
+
+def _encode(encoder: Encoder, texts: Sequence[str], out: Path) -> tuple[Vectors, float]:
+    """Return the embeddings (n, d), of length 1, and the seconds of those that were not kept."""
+    if encoder.model is not None:
+        warn_of_cut_texts(encoder.model, texts, encoder.name, "texts")
+    with Embeddings(encoder, out / "embeddings") as embeddings:
+        embeddings.add(texts)
+        return compute_unit_vectors(embeddings.embed(texts)), embeddings.seconds
 
 
 def choose_texts(
@@ -315,6 +349,27 @@ def compute_unit_vectors(vectors: Vectors) -> Vectors:
     return vectors / norms
 
 
+def join_vectors(teacher: Vectors, base: Vectors, groups: Indices, seed: int) -> Vectors:
+    """Join two encoders' vectors: a cosine of joined ones is the weighted mean of both cosines.
+
+    An encoder's weight is the inverse of its cosines' standard deviation over drawn pairs, so that
+    both rank the pairs with equal force. Two encoders err differently, and the student stays near
+    its start.
+
+    Args:
+        teacher, base: (n, d) and (n, e), of length 1.
+        groups, seed: as ``draw_pairs`` takes them.
+
+    Returns vectors (n, d + e) of length 1.
+    """
+    first, second, _ = draw_pairs(teacher, groups, WEIGHED_PAIRS, seed)
+    parts = []
+    for vectors in (teacher, base):
+        cosines = np.einsum("ij,ij->i", vectors[first], vectors[second])
+        parts.append(vectors / np.sqrt(max(cosines.std(), SMALLEST_SPREAD)))
+    return compute_unit_vectors(np.concatenate(parts, axis=1))
+
+
 def draw_pairs(
     vectors: Vectors, groups: Indices, count: int, seed: int
 ) -> tuple[Indices, Indices, Vectors]:
@@ -391,13 +446,17 @@ def _list_nearest_pairs(vectors: Vectors) -> Indices:
     return np.concatenate(parts)
 
 
-def is_taught(out: Path, dataset: str, teacher: str, sentences: Path | None = None) -> bool:
-    """Return whether a folder has the finished pairs of these texts and of a teacher, as named.
+def is_taught(
+    out: Path, dataset: str, teacher: str, sentences: Path | None = None, base: str | None = None
+) -> bool:
+    """Return whether a folder has the finished pairs of these texts and encoders, as named.
 
     They are not of a teacher whose files have changed.
     """
     facts = read_facts(out)
     if facts is None or facts.requested != teacher or has_changed(teacher, facts.revision):
+        return False
+    if bool(facts.base) != bool(base) or (base and has_changed(base, facts.base_revision)):
         return False
     return facts.texts_sha256 == _hash_groups(*choose_texts(dataset, sentences, facts.seed))
 

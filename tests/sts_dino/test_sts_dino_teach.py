@@ -27,6 +27,7 @@ from sts_dino.teach import (
     TAUGHT_PAIRS,
     compute_unit_vectors,
     draw_pairs,
+    join_vectors,
     list_candidates,
     write_taught_pairs,
 )
@@ -89,6 +90,28 @@ def test_the_pairs_are_spread_evenly_over_the_teachers_cosines():
     )
 
 
+def test_a_joined_cosine_is_the_mean_of_both_weighted_by_their_spread():
+    teacher, base, groups = unit_vectors(200), unit_vectors(200, 9, seed=1), np.arange(200)
+    base[:, 0] += 3  # cosines near 1: a small spread and so a large weight
+    base = compute_unit_vectors(base)
+    joined = join_vectors(teacher, base, groups, seed=5)
+    assert joined.shape == (200, 15) and np.allclose(np.linalg.norm(joined, axis=1), 1, atol=1e-5)
+
+    first, second, _ = draw_pairs(teacher, groups, teach.WEIGHED_PAIRS, 5)
+    cosines = [np.sum(vectors[first] * vectors[second], axis=1) for vectors in (teacher, base)]
+    weights = [1 / part.std() for part in cosines]
+    expected = np.average(cosines, axis=0, weights=weights)
+    assert weights[1] > 2 * weights[0]
+    assert np.allclose(np.sum(joined[first] * joined[second], axis=1), expected, atol=1e-5)
+
+    # an encoder that takes all texts for the same one, and one without a direction, change nothing
+    alike = np.ones((200, 1), dtype=np.float32)
+    for constant in (alike, 0 * alike):
+        same = join_vectors(teacher, constant, groups, seed=5)
+        order = np.argsort(np.sum(same[first] * same[second], axis=1))
+        assert np.all(np.diff(cosines[0][order]) > -1e-4)
+
+
 def test_equal_texts_and_zero_vectors_are_no_trouble():
     vectors = np.zeros((30, 4), dtype=np.float32)
     vectors[10:] = [1, 0, 0, 0]
@@ -122,6 +145,27 @@ def test_the_files_hold_the_teachers_cosines_and_are_made_once(run, teacher, tmp
     assert not teach.is_taught(out, str(run), str(teacher))
     again = write_taught_pairs(str(run), str(teacher), out, pairs=64)
     assert (out / TAUGHT_PAIRS).read_bytes() == before and again.seconds == 0
+
+
+def test_the_scores_with_a_base_are_means_and_are_made_once(teacher, tmp_path, caplog):
+    folder = tmp_path / "base"
+    words = StaticEmbedding(make_tokenizer(), embedding_dim=8)
+    SentenceTransformer(modules=[words]).save_pretrained(str(folder), create_model_card=False)
+    source, out, base = str(WIKIPEDIA), tmp_path / "taught", str(folder)
+    alone = write_taught_pairs(source, str(teacher), tmp_path / "alone", pairs=16)
+    facts = write_taught_pairs(source, str(teacher), out, pairs=16, base=base)
+    assert facts.base and facts.base_revision and not alone.base
+    assert facts.pairs_sha256 != alone.pairs_sha256
+
+    # The base is a part of what decides whether the pairs are made again
+    assert teach.is_taught(out, source, str(teacher), base=base)
+    assert not teach.is_taught(out, source, str(teacher))
+    assert not teach.is_taught(tmp_path / "alone", source, str(teacher), base=base)
+    assert write_taught_pairs(source, str(teacher), out, pairs=16, base=base) == facts
+    SentenceTransformer(
+        modules=[StaticEmbedding(make_tokenizer(), embedding_dim=12)]
+    ).save_pretrained(base, create_model_card=False)
+    assert not teach.is_taught(out, source, str(teacher), base=base)
 
 
 def test_more_sentences_are_read_beside_the_dataset(run, teacher, tmp_path):
