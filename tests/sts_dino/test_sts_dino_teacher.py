@@ -19,6 +19,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from serving import Reply, free_port, ordered_server
 from small_runs import small_recipe, small_run
+from tiny_bases import make_mlm
 from tiny_lm import make_tokenizer
 
 pytest.importorskip(
@@ -442,6 +443,23 @@ def test_a_server_is_scored_on_the_users_pairs_and_its_embeddings_are_kept(
         write_taught_pairs(str(corpus), str(adaptation.teacher), adaptation.taught, 16)
         assert sorted(list_requested_texts(server)) == sorted(TEXTS)
     assert "the teacher m of a private server has 100.0 on your pairs" in caplog.text
+
+
+@pytest.mark.parametrize(("instructions", "dtype"), [(("avx512_bf16",), "bfloat16"), ((), None)])
+def test_a_teacher_has_half_precision_where_the_cpu_multiplies_it(
+    instructions, dtype, tmp_path, monkeypatch
+):
+    folder = str(tmp_path / "encoder")
+    network = SentenceTransformer(str(make_mlm(tmp_path / "network")))
+    network.save_pretrained(folder, create_model_card=False)
+    monkeypatch.setattr("sts_dino.teacher.cpu_has", lambda name: name in instructions)
+    encoder = load_teacher(folder)
+    assert str(encoder.model.dtype) == f"torch.{dtype or 'float32'}"
+    vectors = np.asarray(encoder.embed(TEXTS[:8]))
+    expected = network.encode(TEXTS[:8])
+    assert vectors.dtype == np.float32
+    assert np.allclose(vectors, expected, atol=1e-6) == (dtype is None)
+    assert np.allclose(vectors, expected, atol=0.05)
 
 
 def test_changed_files_of_a_teacher_are_noticed_without_loading_it(tmp_path, monkeypatch):
