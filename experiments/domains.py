@@ -1,7 +1,7 @@
 """Encoders for one domain or language, trained without a judged pair and scored on judged ones.
 
 The sentences of a domain are those of pairs in STS15 and STS16 that nobody judged, without the
-sentences of judged pairs. The judged pairs are its test.
+sentences of judged pairs. The judged pairs are its test. A language has both in files of its own.
 """
 
 import json
@@ -46,6 +46,11 @@ SUBSETS = {  # domain → folder of sts-original, and name of the subset in its 
     "belief": "STS15/STS.{}.belief.txt",
     "images": "STS15/STS.{}.images.txt",
 }
+# folders of languages/, with sentences.txt and pairs.tsv
+LANGUAGES = (
+    *("es-stsb", "fr-stsb", "de-stsb", "zh-stsb"),
+    *("ko-klue", "ja-jsts", "nl-sick", "ro-sts"),
+)
 # name of a file of pairs that the teacher scored → whether it has generated texts, and whether the
 # scores are means with the cosines of the encoder that is trained
 TAUGHT = {
@@ -124,12 +129,15 @@ def main(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="DOMAIN...", help="Domains [default: those on which choices are made]"
+            metavar="DOMAIN...",
+            help="Domains or languages [default: the domains on which choices are made]",
         ),
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(envvar="STS_DINO_DATA", metavar="DIR", help="Folder with sts-original"),
+        typer.Option(
+            envvar="STS_DINO_DATA", metavar="DIR", help="Folder with sts-original, languages"
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Result to write")] = None,
     rows: Annotated[
@@ -149,21 +157,25 @@ def main(
 
     ``--set`` applies to the recipe of the encoder. Finished steps are kept.
 
-    Example:
+    Examples:
 
       sts-dino experiment domains --data DIR --set @assets/offline.yaml --out choice.json
+
+      sts-dino experiment domains es-stsb --data DIR \\
+        --set base.repo_id=intfloat/multilingual-e5-small --set base.license=mit \\
+        --set @assets/offline.yaml
     """
     if data is None:
         raise InputError("--data", "is missing", hint="name the folder with sts-original")
     plan = validate_plan(DomainPlan, read_yaml(file), file)
-    names = choose_names("DOMAIN", names or list(plan.choice), list(SUBSETS))
+    names = choose_names("DOMAIN", names or list(plan.choice), [*SUBSETS, *LANGUAGES])
     chosen = choose_names("--row", rows, [row.name for row in plan.rows])
     plan_rows = [row for row in plan.rows if row.name in chosen]
     maker = DomainMaker(plan, Steps(folder), lm, teacher, settings)
     evaluations: dict[str, dict[str, list[Path]]] = {row.name: {} for row in plan_rows}
     with lock_run(folder):
         for name in names:
-            domain = extract_domain(name, data / "sts-original", folder, plan)
+            domain = extract_domain(name, data, folder, plan)
             for row in plan_rows:
                 evaluations[row.name][name] = maker.score_row(row, domain, seeds)
         result = compare_rows(evaluations, maker.seconds, seeds)
@@ -196,36 +208,25 @@ def choose_names(option: str, requested: list[str] | None, known: Sequence[str])
     return requested or list(known)
 
 
-def extract_domain(name: str, originals: Path, folder: Path, plan: DomainPlan) -> Domain:
-    """Write the files of a domain, and return it.
+def extract_domain(name: str, data: Path, folder: Path, plan: DomainPlan) -> Domain:
+    """Write the files of a domain or a language, and return it.
 
-    A sentence has ``MIN_WORDS`` to ``MAX_WORDS`` words and stands in no judged pair. Their order is
-    random under a fixed seed. Raises InputError without the subset's files.
+    A sentence has ``MIN_WORDS`` to ``MAX_WORDS`` words and stands in no judged pair; words are not
+    counted in a language. Their order is random under a fixed seed. Raises InputError without the
+    files.
     """
-    inputs = originals / SUBSETS[name].format("input")
-    golds = originals / SUBSETS[name].format("gs")
-    for path in (inputs, golds):
-        if not path.is_file():
-            raise InputError(path, "no such file", hint="--data names the folder above it")
-    lines = inputs.read_text(encoding="utf-8").splitlines()
-    scores = golds.read_text(encoding="utf-8").splitlines()
-
     # Judged pairs, and the sentences of the others
-    judged = ["sentence1\tsentence2\tscore"]
-    judged_sentences: set[str] = set()
-    unjudged: dict[str, None] = {}
-    for line, score in zip(lines, scores, strict=True):
-        first, second = [" ".join(text.split()) for text in line.split("\t")[:2]]
-        if score.strip():
-            judged.append(f"{first}\t{second}\t{score.strip()}")
-            judged_sentences |= {first, second}
-        else:
-            unjudged |= {first: None, second: None}
-    usable = [
-        sentence
-        for sentence in unjudged
-        if sentence not in judged_sentences and MIN_WORDS <= len(sentence.split()) <= MAX_WORDS
-    ]
+    if name in LANGUAGES:
+        source = data / "languages" / name
+        judged = _read_lines(source / "pairs.tsv")
+        usable = _read_lines(source / "sentences.txt")
+    else:
+        judged, sentences, judged_sentences = _read_subset(name, data / "sts-original")
+        usable = [
+            sentence
+            for sentence in sentences
+            if sentence not in judged_sentences and MIN_WORDS <= len(sentence.split()) <= MAX_WORDS
+        ]
     Random(SENTENCES_SEED).shuffle(usable)
 
     files = folder / "data" / name
@@ -236,6 +237,33 @@ def extract_domain(name: str, originals: Path, folder: Path, plan: DomainPlan) -
     write_text(domain.sentences, "\n".join(usable[: plan.sentences]) + "\n")
     write_text(domain.taught_sentences, "\n".join(usable[: plan.taught_sentences]) + "\n")
     return domain
+
+
+def _read_lines(path: Path) -> list[str]:
+    """Return the lines of a file of ``--data``. Raises InputError without it."""
+    if not path.is_file():
+        raise InputError(path, "no such file", hint="--data names the folder above its folder")
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def _read_subset(name: str, originals: Path) -> tuple[list[str], dict[str, None], set[str]]:
+    """Read a domain: the lines of its judged pairs, other pairs' sentences, judged sentences.
+
+    Raises InputError without the subset's files.
+    """
+    lines = _read_lines(originals / SUBSETS[name].format("input"))
+    scores = _read_lines(originals / SUBSETS[name].format("gs"))
+    judged = ["sentence1\tsentence2\tscore"]
+    judged_sentences: set[str] = set()
+    unjudged: dict[str, None] = {}
+    for line, score in zip(lines, scores, strict=True):
+        first, second = [" ".join(text.split()) for text in line.split("\t")[:2]]
+        if score.strip():
+            judged.append(f"{first}\t{second}\t{score.strip()}")
+            judged_sentences |= {first, second}
+        else:
+            unjudged |= {first: None, second: None}
+    return judged, unjudged, judged_sentences
 
 
 class DomainMaker:
@@ -304,7 +332,8 @@ class DomainMaker:
         key = hash_parts(self.lm, hash_file(domain.sentences))
         recipe = self.steps.folder / "recipes" / f"{domain.name}-{key}.yaml"
         run = self.steps.folder / "datasets" / f"{domain.name}-{key}"
-        command = ["new", str(domain.sentences), "--lm", self.lm, "--language", "en"]
+        language = domain.name[:2] if domain.name in LANGUAGES else "en"
+        command = ["new", str(domain.sentences), "--lm", self.lm, "--language", language]
         command += ["--license", "unlicensed", "--name", domain.name, "--out", str(recipe)]
         self.steps.run_once("recipe", key, command, domain.name, recipe)
         command = ["write", str(recipe), "--out", str(run)]

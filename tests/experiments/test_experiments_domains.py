@@ -37,7 +37,7 @@ def data(tmp_path):
 
 def test_a_domains_sentences_stand_in_no_judged_pair(data, tmp_path):
     plan = DomainPlan.model_validate(read_yaml(PLAN))
-    domain = extract_domain("headlines", data / "sts-original", tmp_path, plan)
+    domain = extract_domain("headlines", data, tmp_path, plan)
     header, *rows = domain.pairs.read_text("utf-8").splitlines()
     assert header.split("\t") == ["sentence1", "sentence2", "score"] and len(rows) == 12
     judged = {text for row in rows for text in row.split("\t")[:2]}
@@ -45,10 +45,25 @@ def test_a_domains_sentences_stand_in_no_judged_pair(data, tmp_path):
     assert len(sentences) == len(set(sentences)) == 120 and not judged & set(sentences)
     assert "too short" not in sentences
     few = plan.model_copy(update={"sentences": 10})
-    short = extract_domain("headlines", data / "sts-original", tmp_path, few)
+    short = extract_domain("headlines", data, tmp_path, few)
     assert short.sentences.read_text("utf-8").splitlines() == sentences[:10]
     with pytest.raises(InputError, match="no such file"):
-        extract_domain("forums", data / "sts-original", tmp_path, plan)
+        extract_domain("forums", data, tmp_path, plan)
+
+
+def test_a_language_has_files_of_its_own(tmp_path):
+    plan = DomainPlan.model_validate(read_yaml(PLAN))
+    source = tmp_path / "languages" / "ja-jsts"
+    source.mkdir(parents=True)
+    pairs = "sentence1\tsentence2\tscore\n猫がいる。\t犬がいる。\t2.0\n"
+    (source / "pairs.tsv").write_text(pairs, "utf-8")
+    with pytest.raises(InputError, match="no such file"):
+        extract_domain("ja-jsts", tmp_path, tmp_path / "out", plan)
+    texts = [f"文{number}です。" for number in range(30)]  # without spaces: one word each
+    (source / "sentences.txt").write_text("\n".join(texts), "utf-8")
+    domain = extract_domain("ja-jsts", tmp_path, tmp_path / "out", plan)
+    assert domain.pairs.read_text("utf-8") == pairs
+    assert sorted(domain.taught_sentences.read_text("utf-8").splitlines()) == sorted(texts)
 
 
 def test_every_row_of_the_plan_is_a_training_that_the_stage_takes():
