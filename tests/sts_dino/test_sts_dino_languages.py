@@ -1,5 +1,8 @@
 """The languages that recipes are proposed in: their examples, and what recognises them."""
 
+import json
+import shutil
+
 import py3langid
 import pytest
 from command_outcomes import outcome_of
@@ -19,6 +22,16 @@ pytest_plugins = ["local_hub"]
 LANGUAGES = load_languages()
 LABELS = ("1", "0.5", "0")
 SETS = [(code, kind) for code in LANGUAGES for kind in ("statements", "questions")]
+
+
+@pytest.fixture(scope="module")
+def roomy_model(tmp_path_factory):
+    """The built-in model with room for examples that cost it a token for each byte."""
+    folder = shutil.copytree(find_asset("demo-lm"), tmp_path_factory.mktemp("lm") / "roomy-lm")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config["max_position_embeddings"] = 8192
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return folder
 
 
 def read_examples(code, kind):
@@ -49,7 +62,9 @@ def test_the_examples_are_recognised_as_their_language(code, kind):
 
 
 @pytest.mark.parametrize(("code", "kind"), SETS)
-def test_the_proposed_recipe_has_instructions_and_examples(offline, tmp_path, code, kind):
+def test_the_proposed_recipe_has_instructions_and_examples(
+    offline, tmp_path, roomy_model, code, kind
+):
     rows = read_examples(code, kind)
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("".join(f"{row[0]}\n" for row in rows), encoding="utf-8")
@@ -57,8 +72,8 @@ def test_the_proposed_recipe_has_instructions_and_examples(offline, tmp_path, co
     assert (profile.language, profile.kind, profile.usable) == (code, kind, 20)
     assert profile.words[2] >= 5
 
-    model = ["--lm", find_asset("demo-lm"), "--lm-license", "mit"]
-    done = outcome_of(new, corpus, "--out", tmp_path / "r.yaml", *model)
+    options = ["--out", tmp_path / "r.yaml", "--lm", roomy_model, "--lm-license", "mit"]
+    done = outcome_of(new, corpus, *options)
     words = LANGUAGES[code]
     assert done.code == 0 and f"are those for {words['name']} {kind}" in done.stderr
     recipe = load_recipe(tmp_path / "r.yaml", DatasetRecipe)
