@@ -1,11 +1,11 @@
 """The languages that recipes are proposed in: their examples, and what recognises them."""
 
-import json
 import shutil
 
 import py3langid
 import pytest
 from command_outcomes import outcome_of
+from transformers import AutoTokenizer
 
 from sts_dino import new
 from sts_dino.generation.inputs.sources import find_text_problem
@@ -25,12 +25,13 @@ SETS = [(code, kind) for code in LANGUAGES for kind in ("statements", "questions
 
 
 @pytest.fixture(scope="module")
-def roomy_model(tmp_path_factory):
-    """The built-in model with room for examples that cost it a token for each byte."""
-    folder = shutil.copytree(find_asset("demo-lm"), tmp_path_factory.mktemp("lm") / "roomy-lm")
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    config["max_position_embeddings"] = 8192
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+def polyglot_model(tmp_path_factory):
+    """The built-in model with a tokenizer that has words of every language."""
+    folder = shutil.copytree(find_asset("demo-lm"), tmp_path_factory.mktemp("lm") / "polyglot-lm")
+    texts = [cell for one in SETS for row in read_examples(*one) for cell in row]
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    size = len(tokenizer) - 100  # special tokens come on top
+    tokenizer.train_new_from_iterator(texts, size).save_pretrained(folder)
     return folder
 
 
@@ -63,7 +64,7 @@ def test_the_examples_are_recognised_as_their_language(code, kind):
 
 @pytest.mark.parametrize(("code", "kind"), SETS)
 def test_the_proposed_recipe_has_instructions_and_examples(
-    offline, tmp_path, roomy_model, code, kind
+    offline, tmp_path, polyglot_model, code, kind
 ):
     rows = read_examples(code, kind)
     corpus = tmp_path / "corpus.txt"
@@ -72,7 +73,7 @@ def test_the_proposed_recipe_has_instructions_and_examples(
     assert (profile.language, profile.kind, profile.usable) == (code, kind, 20)
     assert profile.words[2] >= 5
 
-    options = ["--out", tmp_path / "r.yaml", "--lm", roomy_model, "--lm-license", "mit"]
+    options = ["--out", tmp_path / "r.yaml", "--lm", polyglot_model, "--lm-license", "mit"]
     done = outcome_of(new, corpus, *options)
     words = LANGUAGES[code]
     assert done.code == 0 and f"are those for {words['name']} {kind}" in done.stderr
@@ -82,3 +83,29 @@ def test_the_proposed_recipe_has_instructions_and_examples(
     assert [label.meaning for label in recipe.labels] == [words[f"{one} means"] for one in LABELS]
     examples = find_asset(f"examples/{words[kind]['examples']}")
     assert (tmp_path / "r.examples.tsv").read_bytes() == examples.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("text", "asks"),
+    [
+        ("駅はどこですか。", True),
+        ("もう帰りますか", True),
+        ("明日は晴れるか。", True),
+        ("この町はとても静か", False),
+        ("駅は遠いです。", False),
+        ("أين المحطة؟", True),
+        ("المحطة بعيدة.", False),
+        ("역이 어디예요?", True),
+        ("स्टेशन कहाँ है?", True),
+        ("स्टेशन दूर है।", False),
+    ],
+)
+def test_questions_end_in_the_marks_of_their_language(text, asks):
+    assert is_question(text) == asks
+
+
+@pytest.mark.parametrize("line", ["स्टेशन दूर है।", "駅は遠いです。", "المحطة بعيدة جدًا."])
+def test_sentences_of_few_words_are_no_titles(tmp_path, line):
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text(f"{line}\n", encoding="utf-8")
+    assert measure_file(corpus).kind == "statements"
