@@ -6,6 +6,7 @@ same bytes.
 """
 
 import logging
+import re
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -41,6 +42,8 @@ from sts_dino.hub.untrusted import join_lines
 
 logger = logging.getLogger(__name__)
 
+# the end of a question; a Japanese one often has no question mark
+_QUESTION_END = re.compile(r"(?:[?？؟]|か。|(?:です|でした|でしょう|ます|ました|ません)か)$")
 SHOWN_ROWS = 10  # of each label
 SHOWN_CHARACTERS = 70  # of a text
 MOST_DRAWN_SHARDS = 8  # at most, from which the shown rows are drawn
@@ -329,5 +332,5 @@ def check_questions(label: str, pairs: list[list[str]]) -> str | None:
 
 
 def is_question(text: str) -> bool:
-    """Return whether a text ends with a question mark."""
-    return text.rstrip().endswith(("?", "？", "؟"))
+    """Return whether a text ends with a question mark, or with Japanese か as a question does."""
+    return _QUESTION_END.search(text.rstrip()) is not None

@@ -319,7 +319,7 @@ def _drop_quotation_marks(line: str) -> tuple[str, str | None]:
     end = _find_closing_mark(line)
     if end is None:
         return line, None if line[0] in _APOSTROPHES else NOT_CLOSED
-    if line[end + 1 :].strip(".。!！?？,"):
+    if line[end + 1 :].strip(".。!！?？؟।,"):
         return line, None  # the marks are around a part of the line
     return line[1:end].strip(), None
 

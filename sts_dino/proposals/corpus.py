@@ -68,7 +68,7 @@ LEAST_WORDS_IN_PASSAGE = 40
 LEAST_PASSAGE_SHARE = 0.5  # share of passages from which a corpus consists of passages
 # the end of a sentence; Chinese and Japanese marks need no blank after them
 SENTENCE_END = re.compile(r"[.!?…؟।][\"'”’)\]]*(?=\s|$)|[。！？]")
-SENTENCE_ENDS = tuple(".!?…:;。！？")  # of sentences, not of titles
+SENTENCE_ENDS = tuple(".!?…:;。！？؟؛।॥")  # of sentences, not of titles
 LANGUAGE_SAMPLE_TEXTS = 300  # texts whose language is recognised, roughly
 
 

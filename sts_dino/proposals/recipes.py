@@ -52,7 +52,8 @@ SHIPPED_EXAMPLES = {
 # Corpora
 DEFAULT_LIMIT = 1000  # source sentences, as the measured encoders had (docs/better_pairs.md)
 MOST_TOKENS_PER_WORD = 2  # of the tokenizers and languages that were measured
-MOST_TOKENS_PER_CHARACTER = 3  # of Chinese and Japanese: a character has three bytes
+# of languages that tokenizers split finer; a Chinese or Japanese word is a character of three bytes
+MOST_TOKENS_PER_WORD_BY_LANGUAGE = {"ar": 4, "hi": 7, "ja": 3, "ko": 5, "pl": 4, "zh": 3}
 FEWEST_FOR_SHARE = 10  # texts: the share of a language among fewer texts means nothing
 # the share of texts recognised as English: code has 0.5 to 0.65, English sentences 0.9 and more
 LEAST_ENGLISH_SHARE = 0.75
@@ -514,7 +515,7 @@ def _has_chat_template(section: dict[str, Any]) -> bool:
 
 def _estimate_longest(corpus: Profile) -> int:
     """Estimate a number of tokens that 95 % of the corpus's texts stay below; at least 24."""
-    tokens = MOST_TOKENS_PER_CHARACTER if corpus.language in ("zh", "ja") else MOST_TOKENS_PER_WORD
+    tokens = MOST_TOKENS_PER_WORD_BY_LANGUAGE.get(corpus.language, MOST_TOKENS_PER_WORD)
     return max(24, math.ceil(tokens * corpus.words[2]))
 
 

@@ -229,9 +229,9 @@ OF_ENGLISH = "3 texts, English, questions (100% end in a question mark; another 
             "sts.zh.tsv",
         ),
         (
-            ["Il mercato apre alle otto."],
+            ["Marknaden öppnar klockan åtta varje lördag."],
             [],
-            "the English ones, to translate (none for it)",
+            "the English ones, to translate (none for sv)",
             "two sentences",
             None,
         ),
