@@ -157,7 +157,7 @@ def test_the_scores_with_a_base_are_means_and_are_made_once(teacher, tmp_path, c
     assert facts.base and facts.base_revision and not alone.base
     assert facts.pairs_sha256 != alone.pairs_sha256
 
-    # The base is a part of what decides whether the pairs are made again
+    # The base is a part of what decides whether the pairs are finished
     assert teach.is_taught(out, source, str(teacher), base=base)
     assert not teach.is_taught(out, source, str(teacher))
     assert not teach.is_taught(tmp_path / "alone", source, str(teacher), base=base)
