@@ -328,15 +328,19 @@ def format_estimate(estimate: Estimate) -> str:
 def format_cost(experiment: Experiment, result: Result) -> str:
     """Format CPU-hours, seeds, sizes, hardware and the command in a sentence."""
     machine = f"{result.hardware.get('processor', '')}, {result.hardware.get('cores', '?')} cores"
-    hours = f"{result.seconds / SECONDS_PER_HOUR:.2f} CPU-hours ({machine}), shared steps included"
-    costs = [hours]
+    costs = [
+        f"{result.seconds / SECONDS_PER_HOUR:.2f} CPU-hours ({machine}), shared steps included"
+    ]
+    # An experiment without rows trains no encoders, so it has no seeds to report.
     if experiment.rows:
-        trainings = f"training seeds of each: {result.training_seeds}"
-        costs.append(f"data seeds: {result.data_seeds}, {trainings}")
-    of_first = " under the first data seed" if result.data_seeds > 1 else ""
+        costs.append(
+            f"data seeds: {result.data_seeds}, training seeds of each: {result.training_seeds}"
+        )
+    # The sizes are those of the first data seed.
+    seed_note = " under the first data seed" if result.data_seeds > 1 else ""
     for name, size in result.sizes.items():
         sentences = f"{size['source sentences']:,} source sentences"
-        costs.append(f"`{name}` {size['rows']:,} rows of {sentences}{of_first}")
+        costs.append(f"`{name}` {size['rows']:,} rows of {sentences}{seed_note}")
     command = f"`sts-dino experiment run {experiment.name}`"
     if experiment.finished:
         command += f" at revision {experiment.finished}"

@@ -526,10 +526,10 @@ def _show_sample(guess: Guess, guesses: Sequence[Guess]) -> str:
 
 
 def _iter_lines(stream: IO[bytes], file: UserFile) -> Iterator[str]:
-    """Yield the lines of a text, each with its end.
+    """Yield the lines of a text file, each with its line break.
 
     Raises InputError for a file that is not a text, for an uncertain encoding, for a byte that the
-    encoding lacks, and for a line without end.
+    encoding lacks, and for a line of more than ``LONGEST_LINE`` characters.
     """
     start = stream.peek(4)  # type: ignore[attr-defined]
     for signature, hint in SIGNATURES.items():

@@ -287,10 +287,7 @@ def require_senteval(folder: Path | None) -> Path:
     Raises InputError for None and for a folder without SentEval's layout.
     """
     if folder is None:
-        hint = (
-            "or choose on the STS Benchmark's validation split, which is in assets: "
-            "--split validation"
-        )
+        hint = "or use --split validation: it needs only the STS Benchmark, which is in assets"
         raise InputError("--senteval-data", f"is needed for {', '.join(TEST_TASKS)}", hint=hint)
     if not (folder / "downstream").is_dir():
         place = f"--senteval-data {folder}"

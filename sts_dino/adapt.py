@@ -143,7 +143,10 @@ class Adaptation:
     def load(
         cls, out: Path, dataset_recipe: Path, model_recipe: Path, workers: int | None
     ) -> "Adaptation":
-        """Load both recipes; the model trains on the dataset's run directory in ``out``.
+        """Load both recipes; the model recipe's paths are set to the datasets in ``out``.
+
+        Paths that end in the dataset's name are set to its run directory. Datasets with a teacher
+        are set to the teacher's pairs beside it.
 
         Args:
             out: the folder of all results.
@@ -151,7 +154,7 @@ class Adaptation:
             workers: the number of workers that generate; None: one.
 
         Raises InputError for a limit of too few source sentences, and for a model recipe whose
-        ``datasets`` do not name the dataset.
+        ``datasets`` have no path that ends in the dataset's name.
         """
         dataset = load_recipe(dataset_recipe, DatasetRecipe)
         limit = dataset.source.limit
@@ -161,11 +164,12 @@ class Adaptation:
                 f"is {limit}",
                 allowed=f"at least {FEWEST_TO_TRAIN} source sentences",
             )
-        pairs = out / "datasets" / dataset.name
+        run_dir = out / "datasets" / dataset.name
         proposed = load_recipe(model_recipe, ModelRecipe)
         paths = proposed.collect_local_paths()
-        keys = [key for key, path in paths.items() if Path(path).name == pairs.name]
-        settings = [f"{key}={json.dumps(str(pairs))}" for key in keys]
+        # Any section may name the dataset, not ``datasets`` alone.
+        keys = [key for key, path in paths.items() if Path(path).name == run_dir.name]
+        settings = [f"{key}={json.dumps(str(run_dir))}" for key in keys]
         if not any(key.startswith("datasets.") for key in keys):
             raise InputError(
                 f"{model_recipe}:datasets",
@@ -174,7 +178,7 @@ class Adaptation:
             )
         for index, data in enumerate(proposed.datasets):
             if data.teacher is not None:
-                taught = find_taught_folder(pairs) / TAUGHT_PAIRS
+                taught = find_taught_folder(run_dir) / TAUGHT_PAIRS
                 settings.append(f"datasets.{index}.path={json.dumps(str(taught))}")
         model = load_recipe(model_recipe, ModelRecipe, settings)
         return cls(out, dataset_recipe, model_recipe, dataset, model, workers, tuple(settings))

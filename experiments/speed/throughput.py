@@ -212,6 +212,7 @@ def main(
     if device != "cpu" and not run_fresh(has_gpu):
         raise InputError(f"--device {device}", "torch finds no CUDA GPU here", allowed="cpu")
     chosen = choose_cases(only)
+    # The default is the folder of earlier versions; a model may be in today's download folder.
     lm = find_moved_folder(str(lm)) or lm
     gguf = gguf or next(iter(sorted(lm.glob("*.gguf"))), lm / "model.gguf")
 
@@ -219,22 +220,38 @@ def main(
     for name, case in chosen.items():
         model = DEMO_LM if case.model == "demo-lm" else lm
         if not (model / "config.json").is_file() and not gguf.is_file():
-            logger.info(f"left out: {name}: {model} does not exist (sts-dino lm)")
+            logger.info(f"left out: {name}: no model in {model} or {gguf} (sts-dino lm)")
             continue
-
-        def run_trial(way: str, number: int, case: Case = case, model: Path = model) -> Result:
-            """Do one way of the case in a fresh process."""
-            count = max(1, round(scale * case.counts[way]))
-            decoder, dtype = way.split()
-            start = number * max(case.counts.values())
-            trial = Trial(case, decoder, dtype, count, start, model, gguf, device)
-            result: Result = run_fresh(measure, trial)
-            return result
-
-        runs = run_interleaved(list_ways(case, gguf), rounds, run_trial)
+        runs = run_case(case, model, gguf, device, rounds, scale, run_fresh)
         results[name] = compute_figures(runs, device)
+        # A run that is stopped keeps the cases that are done.
         write_results(out, {"cases": results}, ("torch", "transformers", "tokenizers"), device)
     print(format_results(results))
+
+
+def run_case(
+    case: Case,
+    model: Path,
+    gguf: Path,
+    device: str,
+    rounds: int,
+    scale: float,
+    run_fresh: FreshProcesses,
+) -> dict[str, list[Result]]:
+    """Return the results of every way of a case that can run here, one for each round.
+
+    ``scale``: factor on the numbers of source sentences.
+    """
+
+    def run_trial(way_and_dtype: str, number: int) -> Result:
+        """Do one way of the case in a fresh process, in round ``number``."""
+        way, dtype = way_and_dtype.split()
+        count = max(1, round(scale * case.counts[way_and_dtype]))
+        start = number * max(case.counts.values())
+        trial = Trial(case, way, dtype, count, start, model, gguf, device)
+        return run_fresh(measure, trial)
+
+    return run_interleaved(list_ways(case, gguf), rounds, run_trial)
 
 
 def choose_cases(names: list[str]) -> dict[str, Case]:

@@ -344,10 +344,14 @@ def _check_gguf(file: Path) -> None:
 
 
 def resolve_dtype(recipe: LanguageModel) -> str:
-    """Return ``dtype``, and for ``auto`` the fastest one of the device.
+    """Return the recipe's dtype; for ``auto``, the fastest dtype of its device.
 
-    On a CPU that is bfloat16 with AMX, int8 with VNNI. Raises InputError when the device is not
-    here to be asked.
+    - CUDA, or ``device_map`` with a GPU: bfloat16 if the GPU supports it natively, else float32.
+    - CPU: int8 with VNNI and without AMX, else the result of ``get_half_or_float32``.
+    - ``device_map`` without a GPU: the result of ``get_half_or_float32``.
+    - Another device: float32.
+
+    Raises InputError for ``auto`` on CUDA when torch finds no GPU.
     """
     if recipe.dtype != "auto":
         return recipe.dtype
@@ -356,16 +360,16 @@ def resolve_dtype(recipe: LanguageModel) -> str:
     if on_cuda and not recipe.device_map and not has_gpu:
         raise InputError(
             "model.dtype",
-            f"'auto': {recipe.device} is not here to be asked",
+            f"'auto': {recipe.device} is not here, so its fastest dtype is unknown",
             hint="name the dtype, or --set model.device=cpu",
         )
     if on_cuda or (recipe.device_map and has_gpu):
-        return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
-    if recipe.device_map:
-        return get_half_or_float32()
-    if recipe.device != "cpu":
+        is_native = torch.cuda.is_bf16_supported(including_emulation=False)
+        return "bfloat16" if is_native else "float32"
+    if recipe.device != "cpu" and not recipe.device_map:
         return "float32"
-    if cpu_has(*VNNI) and not cpu_has("amx_bf16"):
+    # A recipe with device_map cannot have int8.
+    if not recipe.device_map and cpu_has(*VNNI) and not cpu_has("amx_bf16"):
         return "int8"
     return get_half_or_float32()
 

@@ -605,38 +605,43 @@ class RayExecutor:
         return result
 
     def _handle_failure(self, queue: TaskQueue, worker: WorkerHandle, error: BaseException) -> None:
-        """React to the cause of an error that a call raised, and requeue the tasks of lost workers.
+        """Handle an error of a worker's call by its cause, and requeue the tasks of lost workers.
 
-        Raises the error if its task is the cause.
+        - TASK: raise the error, unless another worker has finished the task.
+        - MEMORY: replace the worker; its node gets room for one worker fewer.
+        - NODE: leave the node out.
+        - WORKER: replace the worker; leave its node out after too many losses in a row.
         """
         failure = classify_error(error, starting=worker.task is None)
         if failure.cause is Cause.TASK and worker.task:
             if queue.is_open(worker.task):
                 raise error
+            # The worker itself is fine: free it for its next task.
             worker.task = None
             worker.call = None
             return
 
         node = worker.node
-        neighbours = [handle for handle in self.workers if handle.node is node]
+        node_workers = [handle for handle in self.workers if handle.node is node]
+        # Another worker could start on this node, so the problem may be temporary.
+        may_be_temporary = worker.task is None and any(handle.ready for handle in node_workers)
         if failure.cause is Cause.MEMORY:
-            node.room = min(node.room, len(neighbours)) - 1
+            node.room = min(node.room, len(node_workers)) - 1
             self._report_memory(node, failure.reason)
-            self._replace_workers(queue, [worker], failure.reason if node.room <= 0 else None)
-            return
-        # Where another worker is ready, a node's problem at the start may pass.
-        is_starting = worker.task is None and any(handle.ready for handle in neighbours)
-        if failure.cause is Cause.NODE and not is_starting:
+            # While the node has room for a worker, too many workers are the cause, not the task.
+            reason = failure.reason if node.room <= 0 else None
+            self._replace_workers(queue, [worker], reason)
+        elif failure.cause is Cause.NODE and not may_be_temporary:
             node.problem = failure.reason
-            self._replace_workers(queue, neighbours, None)
-            return
-        node.losses += 1
-        if node.losses >= MOST_CONSECUTIVE_LOSSES:
-            node.problem = (
-                f"{MOST_CONSECUTIVE_LOSSES} workers failed there one after the other, "
-                f"the last: {failure.reason}"
-            )
-        self._replace_workers(queue, [worker], failure.reason)
+            self._replace_workers(queue, node_workers, None)
+        else:
+            node.losses += 1
+            if node.losses >= MOST_CONSECUTIVE_LOSSES:
+                node.problem = (
+                    f"{MOST_CONSECUTIVE_LOSSES} workers failed there one after the other, "
+                    f"the last: {failure.reason}"
+                )
+            self._replace_workers(queue, [worker], failure.reason)
 
     def _replace_workers(
         self, queue: TaskQueue, lost: Sequence[WorkerHandle], reason: str | None

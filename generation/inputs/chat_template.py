@@ -231,6 +231,11 @@ class PromptEncoder:
         return self._encode_text(turn + opening)
 
     def _encode_text(self, text: str, start_ids: Sequence[int] = ()) -> tuple[int, ...]:
+        """Return ``start_ids``, the tokenizer's special tokens, and then the text's token ids.
+
+        A turn of a chat template has its own special tokens, so it takes no ``start_ids``. Raises
+        InputError for a token without a row in the model's embedding.
+        """
         ids = (*start_ids, *self.tokenizer(text, add_special_tokens=False).input_ids)
         largest = max(ids, default=0)
         if self._embedding_rows and largest >= self._embedding_rows:

@@ -153,6 +153,11 @@ class TextFilters:
         return not set(split_words(candidate.text)) <= set(split_words(candidate.text1))
 
     def _compare_with_source(self, candidate: _Candidate) -> str | None:
+        """Return NEAR_COPY or OVERLAP for a word overlap that the recipe rejects, else None.
+
+        A text without a label is not compared. ``filter_rows`` rejects a text that equals its
+        source sentence.
+        """
         label = candidate.label
         if label is None or candidate.text == candidate.text1:
             return None

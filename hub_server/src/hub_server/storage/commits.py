@@ -127,7 +127,11 @@ def read_request(chunks: Iterable[bytes], staging: Staging) -> CommitRequest:
 
 
 def _split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a request without their ends. Raises HubError 400 for too long a line."""
+    """Yield the lines of a request without their line breaks; the last one may be empty.
+
+    Raises HubError 400 once a line has more than ``_MAX_LINE`` bytes and no line break yet. This
+    bounds the memory; ``stage_regular`` checks the exact size of a file.
+    """
     pending = bytearray()
     for chunk in chunks:
         *complete, unfinished = chunk.split(b"\n")
