@@ -229,7 +229,7 @@ OF_ENGLISH = "3 texts, English, questions (100% end in a question mark; another 
             "sts.zh.tsv",
         ),
         (
-            ["Marknaden öppnar klockan åtta varje lördag."],
+            ["Jag är trött."],
             [],
             "the English ones, to translate (none for sv)",
             "two sentences",
