@@ -21,7 +21,6 @@ from sts_dino.eval.encoders.load import (
     wrap,
     wrap_with_prompt,
 )
-from sts_dino.generation.backends.output_layer import cpu_has
 from sts_dino.generation.backends.registry import connect_teacher, parse_server
 from sts_dino.hub.contract.licences import load_licences
 from sts_dino.hub.contract.packaged import find_encoder_with_prompt
@@ -69,6 +68,8 @@ def load_teacher(requested: str) -> Encoder:
 
     Raises the errors of ``load_encoder`` and ``load_endpoint``.
     """
+    from sts_dino.generation.backends.output_layer import cpu_has
+
     server = parse_server("--teacher", requested)
     if server is not None:
         return load_endpoint(server)

@@ -452,7 +452,8 @@ def test_a_teacher_has_half_precision_where_the_cpu_multiplies_it(
     folder = str(tmp_path / "encoder")
     network = SentenceTransformer(str(make_mlm(tmp_path / "network")))
     network.save_pretrained(folder, create_model_card=False)
-    monkeypatch.setattr("sts_dino.teacher.cpu_has", lambda name: name in instructions)
+    cpu = "sts_dino.generation.backends.output_layer.cpu_has"
+    monkeypatch.setattr(cpu, lambda name: name in instructions)
     encoder = load_teacher(folder)
     assert str(encoder.model.dtype) == f"torch.{dtype or 'float32'}"
     vectors = np.asarray(encoder.embed(TEXTS[:8]))
