@@ -423,8 +423,10 @@ def require_rising_pairs(adaptation: Adaptation) -> None:
     A teacher scores them, too, and its embeddings are kept. Raises InputError when their scores
     fall as the start's cosines rise. A start that is no finished encoder is not asked.
     """
+    from sts_dino.eval.runs.records import read_evaluation
     from sts_dino.eval.runs.score import score_encoder
     from sts_dino.eval.tasks.sources import Source
+    from sts_dino.teach import compare_teacher
     from sts_dino.teacher import load_teacher
 
     base = adaptation.model.base
@@ -433,24 +435,19 @@ def require_rising_pairs(adaptation: Adaptation) -> None:
     if not pair_tasks or base.modules != "sentence-transformer":
         return
     source = Source(own=replace(own, tasks=pair_tasks))
-    start_score = score_encoder(base.location, [], source).scores[0].main_score
-    if adaptation.teacher is not None:
-        teacher = load_teacher(adaptation.teacher)
-        cache = adaptation.taught / "embeddings"
-        teacher_score = score_encoder(teacher, [], source, cache=cache).scores[0].main_score
-        compare_teacher(adaptation.teacher_name, teacher_score, start_score)
+    if adaptation.teacher is None:
+        score_encoder(base.location, [], source)
+        return
 
-
-def compare_teacher(name: str, teacher_score: float, start_score: float) -> None:
-    """Log the scores of a teacher and of the start encoder; warn when the teacher is not better."""
-    scores = f"{teacher_score:.1f} on your pairs, the base encoder has {start_score:.1f}"
-    if teacher_score > start_score:
-        logger.info(f"the teacher {name} has {scores}")
-    else:
-        logger.warning(
-            f"the teacher {name} is not better here: it has {scores}; "
-            "try another --teacher, or none"
-        )
+    # Both encoders' rows of the first task
+    task = pair_tasks[0]
+    cache = adaptation.taught / "embeddings"
+    outcomes = []
+    for encoder in (base.location, load_teacher(adaptation.teacher)):
+        with TemporaryDirectory() as folder:
+            score_encoder(encoder, [], source, out=Path(folder), cache=cache)
+            outcomes.append(read_evaluation(folder).read_outcomes(task.name, task.splits[0]))
+    compare_teacher(adaptation.teacher_name, *outcomes)
 
 
 def list_next_commands(adaptation: Adaptation, is_better: bool = True) -> list[str]:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,6 +24,8 @@ from sts_dino.eval.audit.command import ConfigOption, silence_transformers
 from sts_dino.eval.audit.source import find_rows
 from sts_dino.eval.encoders.embeddings import Embeddings
 from sts_dino.eval.encoders.load import Encoder, load_encoder, resolve_encoder
+from sts_dino.eval.scoring.outcomes import Outcomes
+from sts_dino.eval.statistics.bootstrap import compute_score
 from sts_dino.generation.inputs.sources import GivenTexts, read_file_rows
 from sts_dino.hub import cli
 from sts_dino.hub.contract.recipe import TAUGHT_PAIRS, DatasetRecipe
@@ -368,6 +371,29 @@ def join_vectors(teacher: Vectors, base: Vectors, groups: Indices, seed: int) ->
         cosines = np.einsum("ij,ij->i", vectors[first], vectors[second])
         parts.append(vectors / np.sqrt(max(cosines.std(), SMALLEST_SPREAD)))
     return compute_unit_vectors(np.concatenate(parts, axis=1))
+
+
+def compare_teacher(name: str, base: Outcomes, teacher: Outcomes) -> None:
+    """Log how the base encoder, the teacher, and the mean of their cosines score on judged pairs.
+
+    Warn when neither the teacher nor the mean is better than the base encoder.
+
+    Args:
+        name: of the teacher.
+        base, teacher: the same rows by both encoders. The mean weighs them as ``join_vectors``.
+    """
+    predicted = np.zeros(len(base))
+    for outcomes in (base, teacher):
+        predicted += outcomes.predicted / max(outcomes.predicted.std(), SMALLEST_SPREAD)
+    joined = replace(base, predicted=predicted / 2)
+
+    scores = [compute_score(rows, "spearman") for rows in (base, teacher, joined)]
+    logger.info(
+        f"on your pairs: base encoder {scores[0]:.1f}, teacher {name} {scores[1]:.1f}, "
+        f"mean of their cosines {scores[2]:.1f} (the encoder learns the mean)"
+    )
+    if max(scores[1:]) <= scores[0]:
+        logger.warning(f"the teacher {name} is not better here; try another --teacher, or none")
 
 
 def draw_pairs(

@@ -1,6 +1,8 @@
 """sts-dino teach: which pairs are drawn, with the teacher's cosines as scores, and what is kept."""
 
 import json
+import logging
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +14,7 @@ from small_runs import small_recipe, small_run
 from tiny_lm import make_tokenizer
 
 from sts_dino import adapt, teach
+from sts_dino.eval.scoring.outcomes import Outcomes
 from sts_dino.eval.tasks.own import OwnFiles, read_own
 from sts_dino.hub.assets import find_asset
 from sts_dino.hub.contract.recipe import ModelRecipe
@@ -319,7 +322,22 @@ def test_a_teacher_is_compared_with_the_base_on_the_users_pairs(
     adapt.require_rising_pairs(replace(found, own=read_own(OwnFiles(judged))))
     said = capsys.readouterr().err
     assert ("warning: the teacher other is not better here" in said) != is_better
-    assert ("the teacher teacher has 100.0 on your pairs" in said) == is_better
+    assert ("teacher teacher 100.0" in said) == is_better
+    assert ("base encoder 100.0" in said) != is_better
+
+
+def test_a_teacher_whose_mean_with_the_base_is_better_draws_no_warning(caplog):
+    # the teacher's cosines have more noise and a smaller range
+    caplog.set_level(logging.INFO)
+    gold = np.arange(200.0)
+    generator = np.random.default_rng(1)
+    base = Outcomes(gold, gold + generator.normal(0, 60, 200))
+    teacher = Outcomes(gold, (gold + generator.normal(0, 80, 200)) / 1000)
+    teach.compare_teacher("other", base, teacher)
+    text = caplog.text
+    scores = [float(number) for number in re.findall(r"(\d+\.\d)[, ]", text)]
+    assert scores[2] > scores[0] > scores[1]
+    assert "not better" not in text
 
 
 def test_a_teacher_that_is_the_base_is_named(teacher, tmp_path, caplog):
