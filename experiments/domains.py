@@ -148,6 +148,10 @@ def main(
     ),
     teacher: Annotated[str, typer.Option(help="Teacher encoder")] = "embeddinggemma-300m",
     seeds: Annotated[int, typer.Option(min=1, help="Training seeds")] = 3,
+    sentences: Annotated[
+        int | None,
+        typer.Option(min=1, help="Sentences of a domain [default: the plan's two numbers]"),
+    ] = None,
     settings: cli.SetOption = [],  # noqa: B006 - typer copies it
     file: Annotated[Path, typer.Option("--plan", metavar="FILE", help="Plan")] = PLAN,
     folder: Annotated[Path, typer.Option("--folder", help="Folder of the steps")] = ARTIFACTS
@@ -161,13 +165,15 @@ def main(
 
       sts-dino experiment domains --data DIR --set @assets/offline.yaml --out choice.json
 
-      sts-dino experiment domains es-stsb --data DIR \\
+      sts-dino experiment domains es-stsb --data DIR --sentences 300 \\
         --set base.repo_id=intfloat/multilingual-e5-small --set base.license=mit \\
         --set @assets/offline.yaml
     """
     if data is None:
         raise InputError("--data", "is missing", hint="name the folder with sts-original")
     plan = validate_plan(DomainPlan, read_yaml(file), file)
+    if sentences is not None:
+        plan = plan.model_copy(update={"sentences": sentences, "taught_sentences": sentences})
     names = choose_names("DOMAIN", names or list(plan.choice), [*SUBSETS, *LANGUAGES])
     chosen = choose_names("--row", rows, [row.name for row in plan.rows])
     plan_rows = [row for row in plan.rows if row.name in chosen]

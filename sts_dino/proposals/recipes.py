@@ -70,7 +70,10 @@ STRONGER_ENCODERS = (
     f"{STRONGER_ENCODER} has 82.8, thenlper/gte-small 82.4, intfloat/e5-small-v2 81.6)"
 )
 TEACHER_KEYS = ("repo_id", "revision", "path", "license")
-TAUGHT_STEPS = 100  # at least, of a training with a teacher: a trial's number, not tuned
+# A training with a teacher, as the row "teacher, base and pairs" of experiments/domains.yaml
+TAUGHT_STEPS = 100  # at least
+TAUGHT_BATCH_SIZE = 48  # a correlation needs many pairs
+TAUGHT_RATE = "3e-5"  # of a finished encoder
 # Jiang et al. 2023: the embedding is the hidden state of the last quotation mark
 PROMPTEOL_PROMPT = 'This sentence : "[X]" means in one word:"'
 PROMPTEOL_RATE = "3e-4"
@@ -939,11 +942,20 @@ def format_model_recipe(
             "columns": columns,
             "sif": "1e-3",
         }
-    batches = (dataset.source.limit or DEFAULT_LIMIT) / BATCH_SIZE
-    least_steps = base.min_steps if teacher is None else TAUGHT_STEPS
+
+    # Choose batch, rate and steps.
+    batch_size = BATCH_SIZE
+    rate = base.learning_rate
+    least_steps = base.min_steps
+    if teacher is not None:
+        batch_size = TAUGHT_BATCH_SIZE
+        least_steps = TAUGHT_STEPS
+        if base.section.get("modules") == "sentence-transformer":
+            rate = TAUGHT_RATE
+    batches = (dataset.source.limit or DEFAULT_LIMIT) / batch_size
     steps = max(least_steps, math.ceil(base.epochs * batches))
     arguments = {
-        "learning_rate": base.learning_rate,
+        "learning_rate": rate,
         "max_steps": str(steps),
         "warmup_steps": "0.1",
         "save_strategy": "steps",
@@ -976,7 +988,7 @@ def format_model_recipe(
         rows=rows,
         taught=taught,
         roles=roles,
-        batch_size=BATCH_SIZE,
+        batch_size=batch_size,
         arguments=arguments,
     )
 

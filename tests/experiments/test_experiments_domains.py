@@ -112,3 +112,9 @@ def test_a_tiny_run_compares_its_rows_and_runs_each_step_once(data, tmp_path):
     domains.main(**arguments)
     assert steps == {path: path.stat().st_mtime_ns for path in (tmp_path / "steps/steps").iterdir()}
     assert json.loads((tmp_path / "out.json").read_text())["scores"] == result.scores
+
+    # fewer sentences than the plan's
+    few = {"sentences": 30, "rows": ["as published"], "out": None}
+    domains.main(**{**arguments, **few})
+    sentences = tmp_path / "steps/data/headlines/taught_sentences.txt"
+    assert len(sentences.read_text("utf-8").splitlines()) == 30
