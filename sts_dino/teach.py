@@ -42,7 +42,7 @@ from sts_dino.teacher import has_changed, load_teacher
 logger = logging.getLogger(__name__)
 
 FACTS_FILE = "teach.json"
-DEFAULT_PAIRS = 4_800  # 100 steps of 48 pairs
+DEFAULT_PAIRS = 7_200  # 150 steps of 48 pairs
 RANGES = 8  # equal ranges of the teacher's cosine, each with as many pairs
 NEAREST = 6  # nearest texts of a text by the teacher that become candidates
 RANDOM = 3  # random texts of a text that become candidates

@@ -71,7 +71,7 @@ STRONGER_ENCODERS = (
 )
 TEACHER_KEYS = ("repo_id", "revision", "path", "license")
 # A training with a teacher, as the row "teacher, base and pairs" of experiments/domains.yaml
-TAUGHT_STEPS = 100  # at least
+TAUGHT_STEPS = 150  # at least
 TAUGHT_BATCH_SIZE = 48  # a correlation needs many pairs
 TAUGHT_RATE = "3e-5"  # of a finished encoder
 # Jiang et al. 2023: the embedding is the hidden state of the last quotation mark

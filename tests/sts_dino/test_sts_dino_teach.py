@@ -16,12 +16,14 @@ from tiny_lm import make_tokenizer
 from sts_dino import adapt, teach
 from sts_dino.eval.scoring.outcomes import Outcomes
 from sts_dino.eval.tasks.own import OwnFiles, read_own
+from sts_dino.experiments.domains import PLAN, DomainPlan
 from sts_dino.hub.assets import find_asset
 from sts_dino.hub.contract.recipe import ModelRecipe
-from sts_dino.hub.contract.recipe_file import load_recipe
+from sts_dino.hub.contract.recipe_file import load_recipe, read_yaml
 from sts_dino.hub.contract.shards import read_shard
 from sts_dino.hub.errors import InputError, RunError
 from sts_dino.new import CorpusChoices
+from sts_dino.proposals.recipes import TAUGHT_STEPS
 from sts_dino.release.simcse import make_baseline_recipe
 from sts_dino.teach import (
     FACTS_FILE,
@@ -281,8 +283,10 @@ def test_a_hub_that_fails_leaves_no_recipe_of_a_refused_call(tmp_path, monkeypat
     assert not list(tmp_path.glob("out/*"))
 
 
-@pytest.mark.parametrize(("base", "rate"), [("static", "5e-3"), (None, "2e-5")])
-def test_a_teacher_keeps_the_learning_rate_of_the_encoder(teacher, tmp_path, base, rate):
+@pytest.mark.parametrize(("base", "rate"), [("static", "5e-3"), (None, "3e-5")])
+def test_a_teacher_trains_a_finished_encoder_as_the_experiments_last_row(
+    teacher, tmp_path, base, rate
+):
     corpus = tmp_path / "texts.txt"
     corpus.write_text("".join(f"{text}\n" for text in TEXTS), encoding="utf-8")
     encoder = adapt.EncoderChoices(
@@ -291,7 +295,12 @@ def test_a_teacher_keeps_the_learning_rate_of_the_encoder(teacher, tmp_path, bas
     choices = CorpusChoices(lm="builtin", language="en")
     found = adapt.propose_adaptation(str(corpus), tmp_path / "out", choices, encoder)
     assert found.model.arguments["learning_rate"] == rate
-    assert int(found.model.arguments["max_steps"]) >= 100
+    assert int(found.model.arguments["max_steps"]) >= 150
+    plan = DomainPlan.model_validate(read_yaml(PLAN))
+    row = next(row for row in plan.rows if row.name == "teacher, base and pairs")
+    measured = {"arguments.learning_rate=3e-5", f"batch_size={found.model.batch_size}"}
+    assert measured <= set(row.settings)
+    assert f"arguments.max_steps={TAUGHT_STEPS}" in row.settings
 
 
 @pytest.mark.parametrize("is_better", [True, False])
