@@ -1031,7 +1031,10 @@ def suggest_trials(
         scoring = seconds.get("score", 0.0)
         minutes = _describe_minutes((same_run - scoring) * limit / used + scoring)
         position = 0 if used < FEWEST_WITH_GAIN else len(trials)
-        trials.insert(position, f"more sentences (--limit {limit}{minutes})")
+        # beside a recipe of the user's the option is refused
+        is_proposed = adaptation.dataset_recipe.parent == adaptation.out
+        option = f"--limit {limit}" if is_proposed else f"source.limit: {limit} in the recipe"
+        trials.insert(position, f"more sentences ({option}{minutes})")
 
     # Another encoder, then pairs
     encoder = STRONGER_ENCODER if adaptation.dataset.language == "en" else SUGGESTED_TEACHER

@@ -668,6 +668,15 @@ def test_a_verdict_that_is_not_better_says_what_to_try_next(
     assert text.endswith(f"not better than X\nneeds 300 pairs\n{advice}")
 
 
+def test_more_sentences_of_a_recipe_are_asked_for_in_the_recipe(corpus, tmp_path):
+    choices = CorpusChoices(lm="builtin", limit=40)
+    found = adapt.propose_adaptation(str(corpus), tmp_path / "out", choices, EncoderChoices())
+    own_recipe = found.dataset_recipe.rename(tmp_path / "mine.yaml")
+    not_better = adapt.OwnVerdict(("not better",), False)
+    advice = adapt.suggest_trials(replace(found, dataset_recipe=own_recipe), not_better, {})
+    assert "more sentences (source.limit: 50 in the recipe)" in advice
+
+
 def test_what_was_tried_is_not_suggested_again(corpus, tmp_path):
     found = proposed(corpus, tmp_path / "out", "builtin")
     large = {"repo_id": "BAAI/bge-small-en-v1.5", "revision": "v1", "path": None}
