@@ -671,9 +671,8 @@ def test_a_verdict_that_is_not_better_says_what_to_try_next(
 def test_more_sentences_of_a_recipe_are_asked_for_in_the_recipe(corpus, tmp_path):
     choices = CorpusChoices(lm="builtin", limit=40)
     found = adapt.propose_adaptation(str(corpus), tmp_path / "out", choices, EncoderChoices())
-    own_recipe = found.dataset_recipe.rename(tmp_path / "mine.yaml")
     not_better = adapt.OwnVerdict(("not better",), False)
-    advice = adapt.suggest_trials(replace(found, dataset_recipe=own_recipe), not_better, {})
+    advice = adapt.suggest_trials(replace(found, out=tmp_path / "other"), not_better, {})
     assert "more sentences (source.limit: 50 in the recipe)" in advice
 
 
