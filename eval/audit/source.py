@@ -263,7 +263,7 @@ def _require_column_types(features: Features, example_type: str, location: str) 
     """Raise InputError unless text columns are strings and the score column is a number."""
     from datasets import Value
 
-    # Column → beginnings of its allowed types: "float" also allows float32
+    # Column → prefixes of its allowed types: "float" also allows float32
     allowed: dict[str, tuple[str, ...]] = {}
     allowed |= dict.fromkeys(TEXT_COLUMNS[example_type], ("string", "large_string"))
     if LABEL_COLUMN[example_type] == SCORE_COLUMN:
