@@ -326,10 +326,12 @@ class DatasetArtefact(Artefact[DatasetRecipe]):
         from sts_dino.model_cards.render import render
 
         return IncrementalPublisher(
-            self.repository,
-            self.directory,
-            target.branch,
-            lambda manifest, now: render(self.directory, self.repo_id, manifest=manifest, now=now),
-            self.request.publication,
-            self.options.commits_per_hour,
+            repository=self.repository,
+            directory=self.directory,
+            branch=target.branch,
+            render=lambda manifest, now: render(
+                self.directory, self.repo_id, manifest=manifest, now=now
+            ),
+            options=self.request.publication,
+            per_hour=self.options.commits_per_hour,
         )

@@ -99,9 +99,10 @@ def convert_to_onnx(encoder: Encoder, folder: Path, int8: bool) -> None:
 
 
 def replace_network(encoder: Encoder, path: Path) -> Callable[[list[str]], Any]:
-    """Replace the encoder's network by the ONNX file ``path``, and return its ``embed``.
+    """Replace the encoder's network by the ONNX file ``path``, and return the encoder's ``embed``.
 
-    The replacement changes ``encoder``: its torch network no longer runs.
+    ``embed`` then returns the vectors of the ONNX network, (texts, dimension). The encoder itself
+    is changed: its torch network no longer runs.
     """
     import torch
     from onnxruntime import InferenceSession, SessionOptions

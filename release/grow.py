@@ -101,11 +101,19 @@ class IncrementalPublisher:
             if problem is None:
                 raise
             self._failures += 1
-            return self._compute_retry_seconds(error, problem)
+            return self._log_failure(error, problem)
         return POLL_SECONDS * self.options.patience.scale
 
-    def _compute_retry_seconds(self, error: Exception, problem: StsDinoError) -> float:
-        """Log the failure, once since the last success, and return the seconds to wait."""
+    def _log_failure(self, error: Exception, problem: StsDinoError) -> float:
+        """Log the failure, once since the last success, and return the seconds until the next try.
+
+        An outage is retried after a pause of the retry policy, a refusal after
+        ``RETRY_AFTER_REFUSAL_SECONDS``.
+
+        Args:
+            error: the error of the Hub or a file.
+            problem: the same error for the user.
+        """
         patience = self.options.patience
         is_temporary = not isinstance(error, StsDinoError) and patience.should_retry(error)
         if is_temporary:
@@ -220,6 +228,8 @@ class IncrementalPublisher:
             return
         published = read_remote_manifest(self.repository, remote)
         refuse_edits(self.repository, remote, published, snapshot, self.branch)
+
+        # Only another process that publishes this run has files that are missing here
         if published is None or published.fingerprint != manifest.fingerprint:
             return
         if published.complete and published.version != manifest.version:

@@ -226,10 +226,10 @@ def _can_become(manifest: Manifest, version: str) -> bool:
 def _check_tag(repository: Repository, recipe: DatasetRecipe | ModelRecipe) -> None:
     """Raise RunError when the version's tag marks another run or another recipe.yaml."""
     tag = f"v{recipe.version}"
-    tagged = repository.list_tags().get(tag)
-    if tagged is None:
+    commit = repository.list_tags().get(tag)
+    if commit is None:
         return
-    manifest = read_remote_manifest(repository, repository.get_commit(tagged))
+    manifest = read_remote_manifest(repository, repository.get_commit(commit))
     if manifest is None or not is_run_of(manifest, recipe):
         marked = "the run of another recipe"
     elif manifest.recipe_sha256 != run_dir.hash_text(format_recipe(recipe)):

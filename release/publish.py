@@ -144,8 +144,7 @@ def write_card(
 def warn_of_unlicensed_parts(directory: Path) -> "DatasetFacts | ModelFacts":
     """Log a warning that names the parts of a finished run without a licence.
 
-    Returns the facts of the run. Its files are not compared
-    with the manifest.
+    Returns the facts of the run. Its files are not compared with the manifest.
     """
     from sts_dino.model_cards.facts import DatasetFacts, ModelFacts
 
@@ -162,10 +161,10 @@ def warn_of_unlicensed_parts(directory: Path) -> "DatasetFacts | ModelFacts":
 def record_published_datasets(
     directory: Path, owner: str, patience: "RetryPolicy", dataset_names: Sequence[str] = ()
 ) -> None:
-    """Record where the Hub has the local datasets of a finished model.
+    """Record in a model's manifest where the Hub has the datasets that it was trained on.
 
-    The manifest's ``provenance.datasets`` get repository, tag and commit. The manifest of a dataset
-    is not changed.
+    The entries of ``provenance.datasets`` get repository, tag and commit. Nothing is done for a
+    dataset, or for a model without training data.
 
     Args:
         directory: a finished run directory.
@@ -266,17 +265,20 @@ def find_published_rows(
 
 
 def publish_run(directory: Path, options: PublishOptions) -> "Plan":
-    """Plan the publication of a finished run and, with ``options.yes``, carry it out."""
+    """Plan the publication of a finished run and, with ``options.yes``, carry it out.
+
+    Returns the plan. Raises InputError for an unfinished run, RunError when the Hub refuses.
+    """
     from huggingface_hub import HfApi
 
-    from sts_dino.hub.client.publish import Options, publish_run
+    from sts_dino.hub.client import publish
 
     require_complete(directory)
     patience = install_patience(options.longest)
     with convert_hub_errors(f"publish {directory}"):
         script = build_loading_script(directory)
-        publication = Options(options.public, options.force, script, patience)
-        return publish_run(HfApi(), directory, options.org, options.yes, publication)
+        publication = publish.Options(options.public, options.force, script, patience)
+        return publish.publish_run(HfApi(), directory, options.org, options.yes, publication)
 
 
 def build_loading_script(directory: Path) -> dict[str, str]:

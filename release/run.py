@@ -52,6 +52,7 @@ def main(
 
       sts-dino release recipes/models --org my-org --tasks papers --senteval-data DIR --yes
     """
+    # Refuse bad input; a baseline is refused only by its own name, not in a folder
     paths = list_recipes(recipes)
     refuse_baselines(path for path in paths if path in recipes)
     check_options(paths, options, overrides, evaluation)
@@ -81,7 +82,7 @@ def check_options(
     evaluation: EvaluationOptions,
 ) -> None:
     """Raise InputError for options that contradict one another or the recipes."""
-    # Options of one recipe, of no scoring, and of datasets
+    # Options that fit only some recipes or stages
     if len(paths) > 1 and overrides != RecipeOverrides():
         problem = f"apply to one recipe, but {len(paths)} are given"
         raise InputError("--limit and --set", problem, hint="give one recipe")

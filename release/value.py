@@ -11,7 +11,6 @@ that decide the result, so the same command resumes after a kill.
 import hashlib
 import json
 import logging
-import math
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -180,12 +179,12 @@ class ScoredPairs:
     scores: Sequence[float]
 
     def __post_init__(self) -> None:
-        """Raise InputError for a missing text or score and for a score outside 0 to 1."""
+        """Raise InputError for an empty text, a missing score and a score outside 0 to 1."""
         rows = zip(self.firsts, self.seconds, self.scores, strict=True)
         for number, (first, second, score) in enumerate(rows):
             if not first or not second:
                 raise InputError(self.place, f"row {number} has an empty text")
-            if score is None or not (math.isfinite(score) and 0 <= score <= 1):
+            if score is None or not 0 <= score <= 1:  # NaN, too
                 problem = f"row {number} has the score {score}"
                 raise InputError(self.place, problem, allowed="0 to 1")
 
@@ -430,7 +429,9 @@ def shuffle_scores(rows: Sequence[Row], seed: int) -> list[Row]:
 
 
 def make_simcse_triplets(rows: Sequence[Row], seed: int, place: str) -> list[Row]:
-    """Make triplets for unsupervised SimCSE: a source sentence twice, and a different one.
+    """Make triplets for unsupervised SimCSE, one for each row, in order.
+
+    Anchor and positive are the source sentence, the negative is a random different one.
 
     Args:
         rows: scored pairs; their first sentences are the source sentences.
@@ -530,6 +531,8 @@ def measure_dataset(
         dataset: the dataset to measure.
         people: human-annotated pairs; None trains no variant on them.
         skipped: variants that are left out, with the reasons.
+
+    Raises the errors of ``train_encoder``.
     """
     from sts_dino.eval.compare.seeds import compare_variants
 
@@ -635,7 +638,9 @@ def make_variant_recipe(experiment: Experiment, training: Training) -> dict[str,
     }
     if training.pairs is None:
         return remove_training(tree) | {"seed": str(experiment.student.recipe.seed)}
-    return point_recipe_at(tree, training.variant, training.pairs, VARIANT_CONFIG, training.seed)
+    return replace_training_data(
+        tree, training.variant, training.pairs, VARIANT_CONFIG, training.seed
+    )
 
 
 def remove_training(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -643,13 +648,13 @@ def remove_training(tree: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in tree.items() if key not in REMOVED_KEYS}
 
 
-def point_recipe_at(
+def replace_training_data(
     tree: Mapping[str, Any], variant: TrainedOn, directory: Path, config: str, seed: int
 ) -> dict[str, Any]:
-    """Return a model recipe that reads one config of a run directory.
+    """Return a model recipe that trains on one config of a run directory.
 
     Args:
-        tree: the model recipe; its datasets and arguments are adapted to the variant.
+        tree: the model recipe, which is not changed.
         variant: decides the example type and the loss.
         directory: the run directory of the pairs.
         config: the config to read.

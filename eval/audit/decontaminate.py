@@ -241,7 +241,7 @@ class MatchCounter:
         )
 
     def _get_counts(self, counted: str, config: str, value: str) -> dict[MatchKind, int]:
-        """Return kind of match → rows.
+        """Return kind → number of rows whose strongest match has this kind.
 
         Args:
             counted: "place" (evaluation split), "all", "column" or "label".
@@ -358,7 +358,8 @@ def make_clean_recipe(
     values["name"] = name
     values["version"] = version
     values["pretty_name"] = f"{recipe.pretty_name} (without evaluation texts)"
-    return validate_recipe(Path("--drop-name, --drop-version"), DatasetRecipe, values)
+    options = Path("--drop-name, --drop-version")  # the place that errors name
+    return validate_recipe(options, DatasetRecipe, values)
 
 
 def format_command(location: str, options: Mapping[str, Path | str | float | None]) -> str:

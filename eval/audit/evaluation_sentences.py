@@ -186,9 +186,10 @@ class NearIndex:
         return queries.tolist(), numbers.tolist()
 
     def _hash_bands(self, signatures: Signatures) -> NDArray[np.uint64]:
-        """Return a 64-bit hash of every band's values, (bands, n): their sum with odd weights.
+        """Return a 64-bit hash of every band's values, (bands, n).
 
-        A collision adds a candidate, which ``find_near`` then compares in full.
+        The hash is the sum of value x random odd weight, modulo 2^64. A collision adds a candidate,
+        which ``find_near`` then compares in full.
         """
         rows = self.banding.rows
         draws = np.random.default_rng(MINHASH_SEED).integers(1 << 63, size=rows, dtype=np.uint64)
@@ -348,7 +349,10 @@ class SentenceIndex:
 
     @property
     def settings(self) -> dict[str, float | int | dict[str, int]]:
-        """The thresholds, and ``recall``: the expected share of near pairs that are found."""
+        """The index's settings, for a ledger: thresholds, in letters and similarity, and banding.
+
+        ``recall`` is the expected share of the pairs at the threshold that are found.
+        """
         banding = self._near.banding
         return {
             "similarity": self.similarity,

@@ -263,10 +263,12 @@ def shorten_models(models: Sequence[str]) -> dict[str, str]:
     """
     names: dict[str, str] = {}
     for model in models:
-        name, at, revision = model, "", ""
+        name = model
+        revision = ""
         if "@" in model:
-            name, at, revision = model.rpartition("@")
-        names[model] = f"{name.rpartition('/')[2]}{at}{revision[:COMMIT_CHARACTERS]}"
+            name, _, commit = model.rpartition("@")
+            revision = f"@{commit[:COMMIT_CHARACTERS]}"
+        names[model] = name.rpartition("/")[2] + revision
     used = list(names.values())
     for model, name in names.items():
         if used.count(name) > 1:

@@ -280,7 +280,10 @@ def check_job(job: EvaluationJob, data: TaskReader) -> None:
 
 
 def describe_job(job: EvaluationJob, data: TaskReader) -> list[str]:
-    """Return the plan of a job in lines. The data are read; no model is loaded."""
+    """Return the plan of a job in lines: each task split with its rows, then the encoders.
+
+    The data are read; no model is loaded.
+    """
     lines = []
     for entry in job.entries:
         line = str(entry)
@@ -356,18 +359,19 @@ def _list_recipe_entries(recipe: ModelRecipe, location: str) -> tuple[Entry, ...
     entries = []
     for item in recipe.evaluation:
         for task in find_tasks([item.task]):
-            split = item.split if item.split in task.splits else task.default_split
             if item.split == "validation" and not task.on_validation:
-                split = item.split
-                task.list_splits(split)  # raises InputError when the task has no validation split
+                task.list_splits(item.split)  # raises InputError without a validation split
+            split = item.split if item.split in task.splits else task.default_split
             entries.append(Entry(task, split, Path(item.path) if item.path else None))
     return tuple(dict.fromkeys(entries))
 
 
 def _make_settings(request: Request, recipe: ModelRecipe | None) -> EvaluationSettings:
-    """Return the evaluation's settings: of the recipe, else of ``--set``; seeds and limit.
+    """Return the evaluation's settings.
 
-    Raises InputError for a key of ``--set`` that needs a recipe, and for a value out of range.
+    Resamples and seed come from the recipe, else from ``--set``; the probes' seeds and the limit
+    have their own options. Raises InputError for a key of ``--set`` that needs a recipe, and for a
+    value out of range.
     """
     values: dict[str, Any] = {}
     if recipe is not None:

@@ -468,8 +468,8 @@ def _average_metrics(
         values = [scores.get(name) for scores in metrics.values()]
         numbers = [value for value in values if isinstance(value, int | float)]
         if len(numbers) == len(values) and np.isfinite(numbers).all():
-            mean = round(float(np.mean(numbers)), MTEB_DECIMALS)
-            means[name] = mean * (1 if name in ERROR_METRICS else 100)
+            factor = 1 if name in ERROR_METRICS else 100
+            means[name] = factor * round(float(np.mean(numbers)), MTEB_DECIMALS)
     return means
 
 

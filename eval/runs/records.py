@@ -85,7 +85,8 @@ class Records:
     def read_files(self) -> Iterator[tuple[str, Record | None]]:
         """Yield the name and record of every record file, sorted by name.
 
-        The record is None when the file is damaged, no record, or lacks its outcomes.
+        The record is None when the file is damaged or of another format, or when the outcomes of
+        the record are missing.
         """
         for path in sorted((self.folder / "tasks").glob("*.json")):
             yield path.name, self._read(path)
@@ -212,10 +213,10 @@ def get_records_folder(model: Path) -> Path:
 
 
 def make_file_name(name: str, safe: str = "/") -> str:
-    """Return the name of a task or model as a file name; different names give different file names.
+    """Return the name of a task or model as a file name.
 
-    A slash becomes "--". Characters are escaped as in a URL, unless they are letters, digits,
-    ``_.-~`` or in ``safe``.
+    A slash becomes "--", so names with "--" in place of a slash share a file name. Characters are
+    escaped as in a URL, unless they are letters, digits, ``_.-~`` or in ``safe``.
     """
     return quote(name, safe=safe).strip("/").replace("/", "--")
 
@@ -289,7 +290,7 @@ def _find_changed_encoding(record: Record, encoder: Encoder) -> str | None:
 def _find_changed_task(
     record: Record, settings: EvaluationSettings, protocol: str | None, data: DataVersion | None
 ) -> str | None:
-    """Return how limit, seeds, protocol or data differ; None when none does."""
+    """Return how the scored rows, seeds, protocol or data differ; None when none does."""
     score = record.score
     if record.settings.part != settings.part:
         return f"it is of {record.settings.rows}, not of {settings.rows}"
@@ -302,9 +303,8 @@ def _find_changed_task(
     if data is not None and (score.data_sha256, score.data_revision) != data:
         was = score.data_sha256 or score.data_revision or ""
         now = data.sha256 or data.revision or ""
-        return (
-            f"its data were others ({was[:REVISION_CHARACTERS]}, now {now[:REVISION_CHARACTERS]})"
-        )
+        change = f"{was[:REVISION_CHARACTERS]}, now {now[:REVISION_CHARACTERS]}"
+        return f"it was scored on other data ({change})"
     return None
 
 

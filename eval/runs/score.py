@@ -54,7 +54,7 @@ MEASURE_OF_FAMILY: dict[Family, tuple[str, str]] = {
     "search": ("sts_dino.eval.scoring.cosines", "measure_search"),
 }
 """Family of tasks → module and function that score it, imported when a task needs them."""
-UNREADABLE_RECORD = "damaged or of another form"
+UNREADABLE_RECORD = "damaged or of another format"
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,9 @@ def _warn_of_cut_texts(encoder: Encoder, entries: Sequence[Entry], data: TaskRea
     """
     if encoder.model is None:
         return
-    for entry in {entry.task.dataset: entry for entry in entries}.values():
+    # Several tasks may read one data set
+    entry_of_dataset = {entry.task.dataset: entry for entry in entries}
+    for entry in entry_of_dataset.values():
         rows = data.read(entry).rows
         if CORPUS in rows:
             warn_of_cut_texts(encoder.model, rows[SPLIT].second, encoder.name, "queries")
