@@ -27,8 +27,8 @@ from sts_dino.release.value import (
     VARIANT_CONFIG,
     hash_training,
     make_simcse_triplets,
-    replace_training_data,
     remove_training,
+    replace_training_data,
     shuffle_scores,
     write_pairs,
 )

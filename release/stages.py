@@ -277,11 +277,15 @@ def run_steps(
             step_start = time.monotonic() - started
             remaining -= step.seconds
             usage: StepUsage | None = None
+
+            # Run the step; its share of the bar grows when it takes longer than expected
             if not step.is_done():
                 # The usage of the last message is that of the whole step
                 for usage in follow_step(step, log, known_warnings):
                     bar.total = step_start + max(step.seconds, usage.seconds) + remaining
                     bar.update(step_start + usage.seconds - bar.n)
+
+            # The step may have ended early, or was done already
             bar.total = time.monotonic() - started + remaining
             if after is not None:
                 bar.clear()

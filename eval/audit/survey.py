@@ -107,6 +107,7 @@ def draw_rows(examples: Examples, count: int, seed: int) -> tuple[int, ...]:
         )
 
     def hash_row(row: int) -> bytes:
+        """Return a pseudo-random sort key of a row."""
         return hashlib.blake2b(f"{seed} {row}".encode(), digest_size=16).digest()
 
     return tuple(heapq.nsmallest(count, range(len(examples)), key=hash_row))

@@ -225,7 +225,7 @@ def _choose_entries(request: Request, recipe: ModelRecipe | None, source: Source
     elif recipe.evaluation or not own_entries:
         chosen = ChosenEntries(_list_recipe_entries(recipe, str(request.recipe)), ())
 
-    # Leave out the tasks of --skip
+    # Leave out the tasks of --skip; some task must remain
     skipped = set(find_tasks(split_names(request.skip)))
     entries = tuple(entry for entry in (*chosen.entries, *own_entries) if entry.task not in skipped)
     absent = tuple(task for task in chosen.absent if task not in skipped)
@@ -245,7 +245,7 @@ def check_job(job: EvaluationJob, data: TaskReader) -> None:
     Raises InputError when the folder has an evaluation of another part of the data, when data are
     missing, and when MTEB does not know a name.
     """
-    # A trial would replace a complete evaluation
+    # Refuse a folder with scores of other rows: a trial would replace a complete evaluation
     for record in job.records.list_records():
         if record.settings.part != job.settings.part:
             raise InputError(
@@ -416,6 +416,8 @@ def _choose_folder(
                 out, "is a file", allowed="a folder, which gets results.json and the scored rows"
             )
         return out
+
+    # Only run directories have a manifest; the folder of a recipe's model counts without one
     path = Path(model)
     if path.is_dir() and (of_recipe or (path / MANIFEST).is_file()):
         folder = get_records_folder(path)

@@ -388,9 +388,8 @@ def measure_task(
             public_only=False,
         )
         result = evaluated.task_results[0]
-        if settings.limit is None:
-            make_folder(results)
-            result.to_disk(results / f"{task.metadata.name}.json")
+        make_folder(results)
+        result.to_disk(results / f"{task.metadata.name}.json")
 
         # Convert the score of each split, and compute its interval
         for split in task.eval_splits:
@@ -507,7 +506,8 @@ def _count_rows(task: AbsTask, subset: str, split: str) -> int:
             count += sum(_count_rows(part, name, split) for name in part.hf_subsets)
         return count
     rows = _get_rows(task, subset, split)
-    return len(rows["queries"]) if isinstance(rows, Mapping) and "queries" in rows else len(rows)
+    is_retrieval = isinstance(rows, Mapping) and "queries" in rows
+    return len(rows["queries"] if is_retrieval else rows)
 
 
 def _load_data(task: AbsTask) -> None:

@@ -33,10 +33,10 @@ from sts_dino.release.value import (
     Training,
     make_simcse_triplets,
     make_variant_recipe,
-    replace_training_data,
     read_dataset,
     read_human_pairs,
     read_student,
+    replace_training_data,
     shuffle_scores,
     write_pairs,
 )
