@@ -53,7 +53,7 @@ def main(
 
       sts-dino score ORG/NAME --pairs export.csv --columns frage_a,frage_b,bewertung
     """
-    # Prepare the job and check its data before a model is read
+    # Prepare the job, and check its data and the names of its models before a model is loaded
     repository = Repository.parse(request.hub_data) if request.hub_data else None
     source = Source(
         request.senteval_data, request.sts_data, repository, own=read_own(files, reading)
@@ -68,7 +68,9 @@ def main(
     for model in (job.model, job.base, job.control, job.compared):
         if model:
             require_model(model)
-    import torch  # importing torch takes seconds
+
+    # Score the encoders; importing torch takes seconds
+    import torch
 
     from sts_dino.eval.compare.run import compare_evaluations
     from sts_dino.eval.compare.tables import (
@@ -84,7 +86,7 @@ def main(
         torch.set_num_threads(job.threads)
     results, failures = score_job(job, data)
 
-    # The tables, and a sentence about each of the user's own files
+    # Format the tables, and a sentence about each of the user's own files
     parts = [format_results(results, job.start)]
     facts = results.model_dump(mode="json")
     verdicts: tuple[Verdict, ...] = ()
@@ -93,7 +95,7 @@ def main(
         evaluations = [read_evaluation(folder), read_evaluation(folder / COMPARED_FOLDER)]
         comparison = compare_evaluations(evaluations)
         verdicts = comparison.verdicts
-        if not results.base_scores:
+        if not results.base_scores:  # the comparison's table has the same scores
             parts.clear()
         for table in make_result_tables(comparison):
             parts.append(format_text(table))
@@ -103,6 +105,8 @@ def main(
         parts.append("\n".join(own))
     next_steps = [f"sts-dino card {quote(job.model)}"] if job.results else []
     print_answer("\n\n".join(parts), facts | {"own": own}, as_json, next_steps)
+
+    # Exit with an error if a task has no score
     if failures:
         raise RunError(
             "evaluation", f"{len(failures)} not scored, see above", hint="the others are written"

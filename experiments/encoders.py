@@ -27,8 +27,8 @@ from sts_dino.release.value import (
     VARIANT_CONFIG,
     hash_training,
     make_simcse_triplets,
-    point_recipe_at,
     remove_training,
+    replace_training_data,
     shuffle_scores,
     write_pairs,
 )
@@ -146,7 +146,7 @@ class EncoderMaker:
         if encoder.baseline == "simcse":
             sentences = [{"sentence1": sentence} for sentence in read_source_sentences(run)]
             triplets = make_simcse_triplets(sentences, seed, str(run))
-            return point_recipe_at(
+            return replace_training_data(
                 tree, "copies", write_pairs(folder, triplets), VARIANT_CONFIG, seed
             )
         if encoder.baseline == "shuffled":
@@ -157,8 +157,8 @@ class EncoderMaker:
                 for row in read_finished_rows(run, list(columns), hint)
             ]
             shuffled = write_pairs(folder, shuffle_scores(pairs, seed))
-            return point_recipe_at(tree, "shuffled", shuffled, VARIANT_CONFIG, seed)
-        return point_recipe_at(tree, "dataset", run, get_finished_config(run), seed)
+            return replace_training_data(tree, "shuffled", shuffled, VARIANT_CONFIG, seed)
+        return replace_training_data(tree, "dataset", run, get_finished_config(run), seed)
 
     def _train(self, encoder: Encoder, tree: Mapping[str, Any]) -> tuple[StepOutput, str]:
         """Return an encoder's run directory under one recipe, and the digest that decides it."""

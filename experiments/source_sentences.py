@@ -143,13 +143,13 @@ def load_evaluation_check(senteval: Path | None, scored_only: bool) -> tuple[Fin
     repository ships.
     """
     from sts_dino.eval.audit.decontaminate import DEFAULT_DROPPED_KINDS, SCORED_SPLITS
-    from sts_dino.eval.audit.evaluation_sentences import Sentences, read_evaluation_sets
+    from sts_dino.eval.audit.evaluation_sentences import SentenceIndex, read_evaluation_sets
 
     names = EVALUATION_SETS if senteval else ()
     sets = list(read_evaluation_sets(senteval, None, names).sets)
     if scored_only:
         sets = [evaluation for evaluation in sets if evaluation.split in SCORED_SPLITS]
-    sentences = Sentences(sets)
+    sentences = SentenceIndex(sets)
 
     def find_kinds(texts: Sequence[str]) -> list[str | None]:
         """Return the first kind of match of each text that leaves it out."""

@@ -29,7 +29,7 @@ from sts_dino.release.options import (
     ReleaseOptions,
     format_options,
     format_settings,
-    set_patience,
+    install_patience,
 )
 from sts_dino.release.preflight import (
     Target,
@@ -68,11 +68,15 @@ class Request:
     workers: ClusterWorkers
 
     def __post_init__(self) -> None:
-        """Set ``publication`` and, after asking the Hub, ``owner``."""
+        """Set ``publication`` and, after asking the Hub, ``owner``.
+
+        Progress bars of huggingface_hub are disabled for the whole process: the stages have their
+        own.
+        """
         self.publication = Options(
-            self.options.public, self.options.force, patience=set_patience(self.options.longest)
+            self.options.public, self.options.force, patience=install_patience(self.options.longest)
         )
-        disable_progress_bars()  # of huggingface_hub: the stages show progress
+        disable_progress_bars()
         with convert_hub_errors("ask who the token belongs to"):
             patience = self.publication.patience
             self.owner = require_namespace(HfApi(), self.options.org, self.options.yes, patience)
@@ -136,7 +140,7 @@ class Artefact(ABC, Generic[Recipe]):
             except (httpx2.ConnectError, OfflineModeIsEnabled):
                 if self.options.yes:
                     raise
-                problem = "is made, but no Hub says what its publication would change"
+                problem = "is finished, but its publication is not planned: no Hub can be reached"
                 logger.warning(f"{self.directory} {problem}")
                 return None
 
@@ -155,7 +159,7 @@ class Artefact(ABC, Generic[Recipe]):
         write(self.directory, render(self.directory, self.repo_id))
 
     def find_target(self) -> Target:
-        """Return the branch to publish to.
+        """Return the branch to publish to, and the published part of the run.
 
         Raises RunError when the Hub's repository would refuse the release.
         """
@@ -179,12 +183,13 @@ class ModelArtefact(Artefact[ModelRecipe]):
         super().__init__(path, load_recipe(path, ModelRecipe, settings), request)
 
     def check(self) -> None:
-        """Raise InputError, too, for training data without a fixed revision."""
+        """Raise InputError also for training data without a fixed revision."""
         check_pins(self.path, self.recipe)
         super().check()
 
     def make(self) -> None:
         """Train the encoder and the SimCSE baseline that the recipe names, and score both."""
+        # Refuse what the Hub would refuse before hours of training
         if self.options.yes and not self.recipe.is_baseline:
             self.find_target()
         overrides = self.request.overrides
@@ -194,7 +199,10 @@ class ModelArtefact(Artefact[ModelRecipe]):
         run_stage("score", str(self.path), "--model", str(self.directory), *words)
 
     def publish(self) -> Plan | None:
-        """Publish the model; for a baseline, only write the card and return None."""
+        """Publish the model; for a baseline, only write the card and return None.
+
+        With ``--again`` not even the card of a baseline is written.
+        """
         if not self.recipe.is_baseline:
             return super().publish()
         if not self.options.again:
@@ -220,9 +228,10 @@ class DatasetArtefact(Artefact[DatasetRecipe]):
         super().__init__(path, recipe, request)
 
     def check(self) -> None:
-        """Raise InputError, with ``--yes``, also for a dataset without the required gain.
+        """Raise InputError also for a dataset without the required gain, with ``--yes``.
 
-        Such a dataset may not even grow on the Hub.
+        The gain is measured on the finished dataset, so with ``--min-value`` no dataset is
+        published while it grows.
         """
         super().check()
         if self.options.yes:
@@ -241,9 +250,9 @@ class DatasetArtefact(Artefact[DatasetRecipe]):
             manifest = run_dir.require_complete(self.directory)
             check_run(self.directory, self.recipe)
         except InputError as error:
-            problem = "is not made, so its value is not known"
-            measure = f"measure it (sts-dino value {self.directory})"
-            hint = f"make it without --yes, {measure}, then publish it"
+            problem = "is not finished, so its gain is not known"
+            measure = f"measure its gain (sts-dino value {self.directory})"
+            hint = f"generate it without --yes, {measure}, then publish it"
             raise InputError(self.directory, problem, hint=hint) from error
         require_value(self.directory, manifest, self.options.min_value)
 
@@ -255,15 +264,20 @@ class DatasetArtefact(Artefact[DatasetRecipe]):
         """
         words = ["write", str(self.path), "--out", str(self.directory)]
         words += [*self.request.overrides.words, *format_options(self.request.workers)]
-        words += ["--append"] if self.options.append else []
+        if self.options.append:
+            words.append("--append")
         if not self.options.yes:
             run_stage(*words)
             return
+
+        # Append to the published rows; users load the earlier version until the new one is finished
         target = self.find_target()
-        if self.options.append:  # published whole: until then users load the earlier version
+        if self.options.append:
             self._fetch_base()
             run_stage(*words)
             return
+
+        # Resume from the published part, and publish while the generation runs
         if not self.options.fresh:
             self._resume(target, self.recipe)
         with StageProcess(*words) as generation:
@@ -286,13 +300,16 @@ class DatasetArtefact(Artefact[DatasetRecipe]):
             check_base(self.repo_id, local, base.manifest)
 
     def _resume(self, target: Target, recipe: DatasetRecipe | None) -> None:
-        """Fetch the published part of a run; a run directory with files stays as it is.
+        """Fetch the published part of a run into an empty run directory.
+
+        A run directory with files is not changed.
 
         Args:
             target: the branch with the published part; nothing is fetched when it has none.
             recipe: the run's recipe; None: the published one.
         """
-        remote, manifest = target.remote, target.manifest
+        remote = target.remote
+        manifest = target.manifest
         if remote is None or manifest is None:
             return
         action = f"fetch {self.repo_id}"
@@ -309,10 +326,12 @@ class DatasetArtefact(Artefact[DatasetRecipe]):
         from sts_dino.model_cards.render import render
 
         return IncrementalPublisher(
-            self.repository,
-            self.directory,
-            target.branch,
-            lambda manifest, now: render(self.directory, self.repo_id, manifest=manifest, now=now),
-            self.request.publication,
-            self.options.commits_per_hour,
+            repository=self.repository,
+            directory=self.directory,
+            branch=target.branch,
+            render=lambda manifest, now: render(
+                self.directory, self.repo_id, manifest=manifest, now=now
+            ),
+            options=self.request.publication,
+            per_hour=self.options.commits_per_hour,
         )

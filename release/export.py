@@ -45,10 +45,10 @@ ONNX_FOLDER = "onnx"
 EQUALITY_FILE = "equality.json"
 NETWORK_FILES = {"float32": "model.onnx", "int8": "model_qint8_dynamic.onnx"}
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
-# of a run directory; the copy holds the encoder alone
+# Files of a run directory that are not copied: the copy holds the encoder alone
 LEFT_OUT_PATTERNS = (ONNX_FOLDER, MANIFEST, RECIPE, ".*")
-LEAST_COSINE = 0.999  # of float32 ONNX and torch: rounding leaves 0.999999
-# two lengths, so that the exporter sees a padded batch
+LEAST_COSINE = 0.999  # between float32 ONNX and torch vectors: rounding leaves 0.999999
+# Two lengths, so that the exporter sees a padded batch
 EXAMPLE_BATCH = ["Two texts of words.", "One."]
 
 app = make_app("Export an encoder to ONNX.")
@@ -57,16 +57,17 @@ app = make_app("Export an encoder to ONNX.")
 def convert_to_onnx(encoder: Encoder, folder: Path, int8: bool) -> None:
     """Write ``model.onnx`` (float32) and, with ``int8``, its quantized form into ``folder``.
 
-    Raises InputError when torch.onnx cannot convert the network.
+    The process logs no warnings afterwards. Raises InputError when torch.onnx cannot convert the
+    network.
     """
     import torch
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    # the exporter warns about packages that it does not need
+    # Silence the exporter's warnings about packages that it does not need, for the whole process
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
 
-    # the float32 network; batch size and length stay variable
+    # Export the float32 network; batch size and length stay variable
     model = cast(Any, encoder.model)
     network = model.transformers_model
     network.config.use_cache = False
@@ -85,7 +86,8 @@ def convert_to_onnx(encoder: Encoder, folder: Path, int8: bool) -> None:
             network, (), float32_path, kwargs=features, dynamo=True, verbose=False, **options
         )
 
-    # reduce_range quantizes to 7 bits: sums of 8-bit products saturate on CPUs without VNNI
+    # Quantize the weights to 7 bits (reduce_range): sums of 8-bit products saturate on CPUs without
+    # VNNI
     if int8:
         quantize_dynamic(
             float32_path,
@@ -97,9 +99,10 @@ def convert_to_onnx(encoder: Encoder, folder: Path, int8: bool) -> None:
 
 
 def replace_network(encoder: Encoder, path: Path) -> Callable[[list[str]], Any]:
-    """Replace the encoder's network by the ONNX file ``path``, and return its ``embed``.
+    """Replace the encoder's network by the ONNX file ``path``, and return the encoder's ``embed``.
 
-    The replacement changes ``encoder``: its torch network no longer runs.
+    ``embed`` then returns the vectors of the ONNX network, (texts, dimension). The encoder itself
+    is changed: its torch network no longer runs.
     """
     import torch
     from onnxruntime import InferenceSession, SessionOptions
@@ -111,6 +114,7 @@ def replace_network(encoder: Encoder, path: Path) -> Callable[[list[str]], Any]:
     input_names = [session_input.name for session_input in session.get_inputs()]
 
     def forward(**features: Any) -> Any:
+        """Return the hidden states of a batch: the ONNX network in place of torch's forward."""
         inputs = {name: features[name].numpy() for name in input_names}
         (hidden_states,) = session.run(["last_hidden_state"], inputs)
         return BaseModelOutput(torch.from_numpy(hidden_states))
@@ -155,6 +159,8 @@ def compare_networks(encoder: Encoder, folder: Path) -> dict[str, dict[str, floa
     pairs = Source().load("stsb", ["validation"])["validation"]
     texts = sorted({*pairs.first, *pairs.second})
     logger.info(f"encoding {len(texts):,} sentences of STSb dev with each network")
+
+    # Measure the torch network first: the ONNX networks replace it
     parameters = cast(Any, encoder.model).parameters()
     torch_vectors = check_embeddings(encoder.embed(texts), texts, encoder.name)
     networks = {
@@ -163,6 +169,8 @@ def compare_networks(encoder: Encoder, folder: Path) -> dict[str, dict[str, floa
             **measure_agreement(pairs, texts, torch_vectors, torch_vectors),
         }
     }
+
+    # Measure each ONNX network that was written
     for name, file_name in NETWORK_FILES.items():
         path = folder / file_name
         if not path.is_file():
@@ -172,9 +180,10 @@ def compare_networks(encoder: Encoder, folder: Path) -> dict[str, dict[str, floa
         agreement = measure_agreement(pairs, texts, torch_vectors, vectors)
         networks[name] = {"bytes": path.stat().st_size, **agreement}
 
-    least = networks["float32"]["minimum_cosine"]
-    if least < LEAST_COSINE:
-        problem = f"its ONNX network differs: minimum cosine {least:.4f} to torch's vectors"
+    # Refuse a float32 network that differs; int8 is expected to
+    lowest = networks["float32"]["minimum_cosine"]
+    if lowest < LEAST_COSINE:
+        problem = f"its ONNX network differs: minimum cosine {lowest:.4f} to torch's vectors"
         hint = f"nothing is written below {LEAST_COSINE}; serve it with torch"
         raise RunError(encoder.name, problem, hint=hint)
     return networks
@@ -198,17 +207,19 @@ def main(
 
       sts-dino export artifacts/models/my-encoder --int8
     """
-    place = resolve_encoder(encoder)
-    require_model(place)
+    # Refuse bad input before the model is loaded
+    location = resolve_encoder(encoder)
+    require_model(location)
     out = out or Path(f"{Path(encoder.partition('@')[0]).resolve().name}-onnx")
     if out.exists():
         raise InputError("--out", f"{out} exists already", allowed="a new folder")
     require_packages()
 
-    folder = Path(place) if Path(place).exists() else download(place)[0]
+    # Load the encoder
+    folder = Path(location) if Path(location).exists() else download(location)[0]
     loaded = load_transformer(folder, encoder)
 
-    # a copy beside ``out``, which becomes ``out`` once it is whole
+    # Write a copy beside ``out``, which is renamed to ``out`` when it is complete
     with TemporaryDirectory(dir=out.parent) as temporary:
         copy = copy_encoder(folder, Path(temporary) / "copy")
         convert_to_onnx(loaded, copy / ONNX_FOLDER, int8)
@@ -234,9 +245,10 @@ def require_packages() -> None:
 
 
 def load_transformer(folder: Path, name: str) -> Encoder:
-    """Load the encoder in ``folder`` in float32. ``name``: of the encoder, for messages.
+    """Load the encoder in ``folder`` in float32.
 
-    Raises InputError for an adapter, and for an encoder without a transformer.
+    ``name`` is the encoder's name in errors. Raises InputError for an adapter, and for an encoder
+    without a transformer.
     """
     import transformers
 
@@ -269,7 +281,7 @@ def copy_encoder(folder: Path, copy: Path) -> Path:
 
 
 def format_networks(networks: dict[str, dict[str, float]]) -> str:
-    """Format a line per network: size in MB, cosines to torch and Spearman x 100 on STSb dev."""
+    """Format a table with a row per network: MB, cosines to torch, Spearman x 100 on STSb dev."""
     rows = [("network", "MB", "mean cosine", "minimum", "Spearman x 100")]
     for name, facts in networks.items():
         megabytes = f"{facts['bytes'] / 1e6:.1f}"

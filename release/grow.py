@@ -1,8 +1,8 @@
 """Incremental publication of a dataset while it is generated, in atomic commits of finished shards.
 
-The generator writes shards and then names them in manifest.json. The publisher reads the manifest,
-a whole state of the dataset: its files exist and never change. The generation continues whatever
-the Hub answers, and finished shards are published once the Hub accepts them again.
+The generator writes shards and then names them in manifest.json. The publisher reads the manifest:
+all files that it names exist and never change. The generation continues whatever the Hub answers,
+and finished shards are published once the Hub accepts them again.
 ``sts_dino.hub.client.publish`` does the release at the end, on the same repository.
 """
 
@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
 RETRY_AFTER_REFUSAL_SECONDS = 600.0  # somebody may have fixed the cause by then
+# Function of a manifest and a time (UTC) that returns the files of the card: path → content
 Render = Callable[[Manifest, datetime], dict[str, bytes]]
 
 
@@ -48,7 +49,7 @@ class IncrementalPublisher:
         directory: the run directory that grows.
         branch: the branch to commit to.
         render: returns the card's files for a manifest and a time (UTC).
-        options: of the publication.
+        options: the options of the publication.
         per_hour: the most commits per hour.
         clock: returns the time (UTC).
     """
@@ -64,8 +65,8 @@ class IncrementalPublisher:
     def __post_init__(self) -> None:
         self._budget: CommitBudget | None = None  # read from the repository when it is first needed
         self._published: tuple[str, ...] = ()  # paths in the newest commit
-        self._last_commit = ""  # of this process
-        # stamp of the last manifest that was read and had no new files
+        self._last_commit = ""  # the newest commit that this process made
+        # Stamp of the last manifest that was read and had no new files
         self._last_stamp: tuple[int, int] | None = None
         self._failures = 0  # since the last success
         self._logged = set[str]()  # messages since the last success
@@ -73,7 +74,8 @@ class IncrementalPublisher:
     def follow(self, is_running: Callable[[], bool]) -> None:
         """Publish the growing run until ``is_running()`` is False.
 
-        Between two tries are pauses, which grow with consecutive failures.
+        The pauses between two tries grow with consecutive failures. A pause ends early with the
+        run.
         """
         poll_seconds = POLL_SECONDS * self.options.patience.scale
         while is_running():
@@ -92,17 +94,26 @@ class IncrementalPublisher:
         try:
             self.publish_new_files()
         except Exception as error:
+            # Only errors of the Hub and of files have a problem to log
             problem = convert_error(f"publish {self.repository.repo_id}", error)
             if problem is None and isinstance(error, OSError) and error.errno is not None:
                 problem = RunError(error.filename or self.directory, os.strerror(error.errno))
             if problem is None:
                 raise
             self._failures += 1
-            return self._compute_retry_seconds(error, problem)
+            return self._log_failure(error, problem)
         return POLL_SECONDS * self.options.patience.scale
 
-    def _compute_retry_seconds(self, error: Exception, problem: StsDinoError) -> float:
-        """Log the failure, once since the last success, and return the seconds to wait."""
+    def _log_failure(self, error: Exception, problem: StsDinoError) -> float:
+        """Log the failure, once since the last success, and return the seconds until the next try.
+
+        An outage is retried after a pause of the retry policy, a refusal after
+        ``RETRY_AFTER_REFUSAL_SECONDS``.
+
+        Args:
+            error: the error of the Hub or a file.
+            problem: the same error for the user.
+        """
         patience = self.options.patience
         is_temporary = not isinstance(error, StsDinoError) and patience.should_retry(error)
         if is_temporary:
@@ -155,6 +166,7 @@ class IncrementalPublisher:
             manifest: names the files of the run.
             paths: the paths of these files.
         """
+        # Count the commits of earlier processes, too
         remote = self._require_branch()
         now = self.clock()
         if self._budget is None:
@@ -163,13 +175,16 @@ class IncrementalPublisher:
         if self._budget.compute_next_time(now) > now:
             return False
 
+        # Plan the commit
         batch = cut_to_batch(manifest, remote)
         snapshot = self._make_snapshot(batch, now)
         if remote.sha != self._last_commit:
             self._refuse_losses(remote, manifest, snapshot)
         changes = find_changes(snapshot, remote)
-        # A replaced card alone differs only in its time.
+        # The card has the time of the commit, so it alone is no news.
         is_new = bool(changes) and changes != Changes(replaced=(CARD,))
+
+        # Make the commit
         if is_new:
             progress = "{shards_done} of {shards_total} shards".format(**batch.counts)
             message = f"{manifest.name} v{manifest.version}: {progress}"
@@ -178,11 +193,14 @@ class IncrementalPublisher:
             )
             self._budget.count_commit(now)
             logger.info(f"{self.repository.repo_id}: {progress} published")
-        self._published = paths if batch is manifest else ()  # the rest with the next commit
+        self._published = paths if batch is manifest else ()  # the next commit has the rest
         return is_new
 
     def _require_branch(self) -> Remote:
-        """Return the newest commit of the branch; create repository and branch where missing."""
+        """Return the newest commit of the branch; create repository and branch where missing.
+
+        A new branch begins at the newest commit of ``main``.
+        """
         remote = self.repository.get_branch(self.branch)
         if remote is not None:
             return remote
@@ -202,11 +220,16 @@ class IncrementalPublisher:
         return snapshot
 
     def _refuse_losses(self, remote: Remote, manifest: Manifest, snapshot: Snapshot) -> None:
-        """Raise RunError when this commit would remove what a person or another process added."""
+        """Raise RunError when this commit would remove what a person or another process added.
+
+        With ``--force`` nothing is refused.
+        """
         if self.options.force:
             return
         published = read_remote_manifest(self.repository, remote)
         refuse_edits(self.repository, remote, published, snapshot, self.branch)
+
+        # Only another process that publishes this run has files that are missing here
         if published is None or published.fingerprint != manifest.fingerprint:
             return
         if published.complete and published.version != manifest.version:
@@ -217,15 +240,15 @@ class IncrementalPublisher:
                 f"holds {len(missing)} files of this run that are not here: "
                 "another process publishes it"
             )
-            hint = "stop one of the two; an empty run directory goes on from what is published"
+            hint = "stop one of the two; an empty run directory resumes from what is published"
             raise RunError(f"{self.repository.repo_id}: {self.branch}", problem, hint=hint)
 
 
 def cut_to_batch(manifest: Manifest, remote: Remote) -> Manifest:
     """Cut the manifest of a growing run to the published shards and one batch of new ones.
 
-    A batch has at most ``MOST_FILES_PER_COMMIT`` files. A manifest with fewer new files is
-    returned as it is.
+    A batch has at most ``MOST_FILES_PER_COMMIT`` new files. A manifest with no more new files is
+    returned as it is. The count of finished shards is reduced by those that are cut.
     """
     new = [file for file in manifest.files if file.path not in remote.files]
     if len(new) <= batches.MOST_FILES_PER_COMMIT:

@@ -45,7 +45,8 @@ class RecipeOverrides:
     def list_settings(self, limit_key: str) -> list[str]:
         """List the overrides as KEY=VALUE.
 
-        ``limit_key``: the recipe's key of ``--limit``: limit of a model, source.limit of a dataset.
+        ``limit_key`` is the recipe key that ``--limit`` sets: "limit" in a model's recipe,
+        "source.limit" in a dataset's.
         """
         settings = [*self.settings]
         if self.limit is not None:
@@ -80,7 +81,7 @@ class LocalWorkers:
     gpus_per_worker: cli.GpusOption = None
 
     def require_datasets(self, datasets: int) -> None:
-        """Raise InputError when an option is present and ``datasets``, their number, is 0."""
+        """Raise InputError when an option is given and the number of datasets is 0."""
         words = format_options(self)
         if words and not datasets:
             hint = (
@@ -104,10 +105,10 @@ class ClusterWorkers(LocalWorkers):
             require_no_secret(self.store)
 
 
-def set_patience(longest: float) -> RetryPolicy:
-    """Return the retry policy of ``--patience``, and install it in the official Hub client.
+def install_patience(longest: float) -> RetryPolicy:
+    """Install the retry policy of ``--patience`` in the official Hub client, and return it.
 
-    ``longest``: seconds for which a failing request is tried again.
+    ``longest`` is the number of seconds for which a failing request is tried again.
     """
     patience = RetryPolicy(longest)
     install_patient_client(patience)

@@ -2,9 +2,9 @@
 
 Everything that a release would refuse at its end is refused at its start.
 
-A growing version is on ``main``. Where ``main`` holds a finished version, users load that: the new
-one grows on the branch ``next``, and the release moves it to ``main`` in one commit that sends no
-shard again.
+A growing version is on ``main``. Where ``main`` holds a finished version, users load that one. Then
+the new version grows on the branch ``next``, and the release moves it to ``main`` in one commit
+that sends no shard again.
 """
 
 import re
@@ -39,20 +39,22 @@ def require_namespace(api: HfApi, org: str | None, yes: bool, patience: RetryPol
 
     Args:
         api: the Hub's client.
-        org: of the command line; None: the token's user.
+        org: the user or organisation of the command line; None: the token's user.
         yes: whether to publish; without it an ``org`` is returned unchecked.
         patience: the retry policy.
 
-    Raises InputError when ``org`` is not the token's, RunError when the token may only read.
+    Raises InputError when the token does not belong to ``org``, RunError when the token may only
+    read.
     """
     if org and not yes:
         return org
     user = patience.call_until_done("ask who the token belongs to", lambda: fetch_account(api))
+    wanted_name = org or user.name
     if yes and user.role == "read":
         hint = "use a token with the role write"
         raise RunError(f"{api.endpoint}", "the token may only read", hint=hint)
     for name in user.names:
-        if name.lower() == (org or user.name).lower():
+        if name.lower() == wanted_name.lower():
             return name
     problem = "is not the token's user or organisation"
     raise InputError(f"--org {org}", problem, allowed=", ".join(user.names))
@@ -61,7 +63,7 @@ def require_namespace(api: HfApi, org: str | None, yes: bool, patience: RetryPol
 def check_pins(path: Path, recipe: ModelRecipe) -> None:
     """Raise InputError when data of the Hub have a revision that can move, such as a branch.
 
-    ``path``: the recipe's file, for the message.
+    ``path`` is the recipe's file, for the error.
     """
     for section in ("datasets", "validation"):
         for index, item in enumerate(getattr(recipe, section)):
@@ -78,7 +80,7 @@ def check_pins(path: Path, recipe: ModelRecipe) -> None:
 def check_dtype(path: Path, recipe: DatasetRecipe) -> None:
     """Raise InputError for a local generator's dtype that depends on the machine.
 
-    Another machine may resume the release. ``path``: the recipe's file, for the message.
+    Another machine may resume the release. ``path`` is the recipe's file, for the error.
     """
     if recipe.model.dtype in ("auto", "int8") and recipe.model.facts.local:
         hint = "name it: --set model.dtype=bfloat16"
@@ -108,8 +110,9 @@ def check_run(directory: Path, recipe: DatasetRecipe | ModelRecipe) -> None:
 class Target:
     """The branch to publish a run to, and the published part of the run.
 
-    ``remote`` and ``manifest`` are the commit that has that part; None when nothing is published.
-    The commit may be of another finished version with the same rows: then only the card is new.
+    ``remote`` is the commit that has that part, and ``manifest`` the manifest in it; both are None
+    when nothing is published. The commit may be of another finished version with the same rows:
+    then only the card is new.
     """
 
     branch: str
@@ -124,15 +127,16 @@ def find_target(repository: Repository, recipe: DatasetRecipe | ModelRecipe, for
     this run with another recipe.yaml. Without ``force``, also when a person edited the branch, or
     when the branch holds another unfinished run, a later version or files of another program.
     """
+    # Publish to ``main`` unless it holds another finished version
     main = repository.get_branch(MAIN)
-    target = _find_target_on(repository, main, recipe, force, MAIN)
     if main is None:
         return Target(MAIN)
+    target = _find_target_on(repository, main, recipe, force, MAIN)
     _check_tag(repository, recipe)
     if target is not None:
         return target
 
-    # ``main`` holds a finished version: this one grows on the branch ``next``.
+    # Else grow on the branch ``next``; a finished version on ``main`` may have the same rows
     next_branch = repository.get_branch(GROWING_BRANCH)
     target = _find_target_on(repository, next_branch, recipe, force, GROWING_BRANCH)
     target = target or Target(GROWING_BRANCH)
@@ -178,7 +182,7 @@ def check_base(repo_id: str, local: Manifest, published: Manifest) -> None:
     fingerprints = {local.fingerprint, *(entry["fingerprint"] for entry in history)}
     if published.fingerprint not in fingerprints:
         problem = (
-            f"holds v{published.version}, whose rows the run directory (v{local.version}) has not"
+            f"holds v{published.version}, whose rows the run directory (v{local.version}) lacks"
         )
         hint = "move the run directory away: the same command then appends to what is published"
         raise RunError(f"{repo_id}: {MAIN}", problem, hint=hint)
@@ -193,8 +197,8 @@ def _find_target_on(
 ) -> Target | None:
     """Return ``branch`` as the target; None when the branch holds another finished version.
 
-    ``remote``: its newest commit; None without one. Without ``force``, RunError is raised for edits
-    of a person and for content that must not be replaced.
+    ``remote`` is the branch's newest commit; None without a branch. Without ``force``, RunError is
+    raised for edits of a person and for content that must not be replaced.
     """
     if remote is None:
         return Target(branch)
@@ -210,7 +214,10 @@ def _find_target_on(
 
 
 def _can_become(manifest: Manifest, version: str) -> bool:
-    """Return whether a published run is ``version``, or is unfinished and not of a later one."""
+    """Return whether a published run can be released as ``version``.
+
+    A finished run must have this version, an unfinished run this or an earlier one.
+    """
     if manifest.complete:
         return manifest.version == version
     return not is_later(manifest.version, version)
@@ -219,10 +226,10 @@ def _can_become(manifest: Manifest, version: str) -> bool:
 def _check_tag(repository: Repository, recipe: DatasetRecipe | ModelRecipe) -> None:
     """Raise RunError when the version's tag marks another run or another recipe.yaml."""
     tag = f"v{recipe.version}"
-    tagged = repository.list_tags().get(tag)
-    if tagged is None:
+    commit = repository.list_tags().get(tag)
+    if commit is None:
         return
-    manifest = read_remote_manifest(repository, repository.get_commit(tagged))
+    manifest = read_remote_manifest(repository, repository.get_commit(commit))
     if manifest is None or not is_run_of(manifest, recipe):
         marked = "the run of another recipe"
     elif manifest.recipe_sha256 != run_dir.hash_text(format_recipe(recipe)):
@@ -247,7 +254,7 @@ def refuse_edits(
         remote: the branch's newest commit.
         manifest: the manifest in that commit; None without one.
         snapshot: the files of the next commit; an equal file is not an edit.
-        branch: its name, for the message.
+        branch: the branch's name, for the error.
     """
     edits = find_edits(repository, remote, manifest, snapshot)
     if edits:

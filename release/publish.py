@@ -29,7 +29,7 @@ from sts_dino.hub.contract.run_dir import (
     require_complete,
     write_manifest,
 )
-from sts_dino.release.options import PublishOptions, set_patience
+from sts_dino.release.options import PublishOptions, install_patience
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def main(
 
       sts-dino publish artifacts/datasets/sts-dino-x2 --org my-org --yes
     """
-    # datasets first ("dataset" < "model"): a model's card names the commits of its datasets
+    # Publish datasets first ("dataset" < "model"): a model's card names the commits of its datasets
     manifests = {directory: require_complete(directory) for directory in directories}
     dataset_names = [item.name for item in manifests.values() if item.kind == "dataset"]
     plans = []
@@ -78,6 +78,7 @@ def main(
         write_card(directory, options, dataset_names=dataset_names)
         plans.append(publish_run(directory, options))
 
+    # Print the plans
     text = "\n\n".join(plan.format_text(options.yes) for plan in plans)
     facts = [plan.describe() for plan in plans]
     next_commands = [] if options.yes else [format_command(directories, options)]
@@ -85,7 +86,7 @@ def main(
 
 
 def format_command(directories: list[Path], options: PublishOptions) -> str:
-    """Format the command that publishes the run directories of a printed plan."""
+    """Format the command that carries out a printed plan."""
     words = ["sts-dino", "publish", *(str(directory) for directory in directories)]
     if options.org:
         words += ["--org", options.org]
@@ -97,19 +98,20 @@ def format_command(directories: list[Path], options: PublishOptions) -> str:
 def write_card(
     directory: Path,
     options: PublishOptions,
-    anew: bool = False,
+    rewrite: bool = False,
     dataset_names: Sequence[str] = (),
 ) -> None:
     """Write the card of a finished run for the Hub repository of the publication.
 
     Args:
         directory: the run directory.
-        options: of the publication; ``org`` names the repository's owner.
-        anew: also replace a card of that repository and of these facts.
+        options: the options of the publication; ``org`` names the repository's owner.
+        rewrite: also replace a card that is up to date: of that repository and these facts.
         dataset_names: the datasets of the same publication.
 
-    A card that a person edited stays: the publication refuses it. Raises RunError when ``org`` is
-    missing and the Hub does not name the token's user.
+    A card that a person edited stays: the publication refuses it. With ``options.yes`` a model's
+    manifest records its published datasets first. Raises RunError when ``org`` is missing and the
+    Hub does not name the token's user.
     """
     from huggingface_hub import HfApi
 
@@ -118,6 +120,7 @@ def write_card(
     from sts_dino.model_cards.facts import compute_facts_digest
     from sts_dino.model_cards.render import render, write
 
+    # Read the stamp of the present card: its repository and facts; None for an edited card
     with convert_hub_errors("ask who the token belongs to"):
         owner = options.org or fetch_account(HfApi()).name
     repo_id = f"{owner}/{require_complete(directory).name}"
@@ -125,19 +128,23 @@ def write_card(
     stamp = None
     if card.is_file():
         stamp = read_stamp(card.read_text(encoding="utf-8"))
-        if stamp is None:  # a person edited the card
+        if stamp is None:
             return
+
+    # Write the card unless it is up to date
     if options.yes:
-        record_published_datasets(directory, owner, set_patience(options.longest), dataset_names)
+        record_published_datasets(
+            directory, owner, install_patience(options.longest), dataset_names
+        )
     facts = warn_of_unlicensed_parts(directory)
-    if anew or stamp != Stamp(repo_id, compute_facts_digest(facts)):
+    if rewrite or stamp != Stamp(repo_id, compute_facts_digest(facts)):
         write(directory, render(directory, repo_id))
 
 
 def warn_of_unlicensed_parts(directory: Path) -> "DatasetFacts | ModelFacts":
-    """Warn, with their names, of parts of a finished run that have no licence.
+    """Log a warning that names the parts of a finished run without a licence.
 
-    Returns the facts of the run, whose files are not checked.
+    Returns the facts of the run. Its files are not compared with the manifest.
     """
     from sts_dino.model_cards.facts import DatasetFacts, ModelFacts
 
@@ -154,16 +161,17 @@ def warn_of_unlicensed_parts(directory: Path) -> "DatasetFacts | ModelFacts":
 def record_published_datasets(
     directory: Path, owner: str, patience: "RetryPolicy", dataset_names: Sequence[str] = ()
 ) -> None:
-    """Record where the Hub has the local datasets of a finished model.
+    """Record in a model's manifest where the Hub has the datasets that it was trained on.
 
-    The manifest's ``provenance.datasets`` get repository, tag and commit. A dataset's manifest
-    stays.
+    The entries of ``provenance.datasets`` get repository, tag and commit. Nothing is done for a
+    dataset, or for a model without training data.
 
     Args:
         directory: a finished run directory.
         owner: the user or organisation to publish under.
         patience: the retry policy.
-        dataset_names: the owner's datasets to look at, beside those named as the folders are.
+        dataset_names: further datasets of the owner that may have the model's training rows; those
+            with the names of the training folders are searched in any case.
 
     Raises RunError when the Hub cannot be read.
     """
@@ -184,10 +192,10 @@ def record_published_datasets(
 def find_published_datasets(
     manifest: Manifest, owner: str, dataset_names: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return a model's ``provenance.datasets``, with the owner's datasets that have the same rows.
+    """Return a model's ``provenance.datasets``, located in the owner's datasets with the same rows.
 
-    A model whose version is published already gets what the published manifest records, because
-    its tag does not move.
+    An entry whose rows are not published stays as it is. A model whose version is published already
+    gets what the published manifest records, because its tag does not move.
     """
     from huggingface_hub import HfApi
 
@@ -198,7 +206,7 @@ def find_published_datasets(
     api = HfApi()
     recorded: list[dict[str, Any]] = manifest.provenance["datasets"]
 
-    # a published version of the model
+    # Take the record of a published version of the model
     model = Repository(api, f"{owner}/{manifest.name}", "model")
     tags = model.list_tags() if model.get_branch() is not None else {}
     tag = f"v{manifest.version}"
@@ -211,7 +219,8 @@ def find_published_datasets(
             return datasets
         return recorded
 
-    # the published datasets, by the rows of the config that the model was trained on
+    # Find the published datasets by the rows of the config that the model was trained on. A file of
+    # rows, which a user trained on, is no dataset of a Hub.
     input_names = name_inputs(
         f"dataset:{entry.get('path', entry.get('repo_id'))}:{entry['config']}" for entry in recorded
     )
@@ -220,7 +229,7 @@ def find_published_datasets(
         path = Path(entry.get("path") or "")
         digest = manifest.inputs.get(input_name)
         location: dict[str, str] = {}
-        if digest is not None and path.name and kind_of(path) not in READERS:  # no file of rows
+        if digest is not None and path.name and kind_of(path) not in READERS:
             names = [name for name in (path.name, *dataset_names) if re.fullmatch(NAME, name)]
             location = find_published_rows(api, owner, names, entry["config"], digest)
         entries.append({**entry, **location})
@@ -230,14 +239,14 @@ def find_published_datasets(
 def find_published_rows(
     api: "HfApi", owner: str, names: Sequence[str], config: str, digest: str
 ) -> dict[str, str]:
-    """Find the latest version of a published dataset whose config has given rows.
+    """Find the latest version of a published dataset whose config has exactly the given rows.
 
     Args:
-        api: the Hub.
+        api: the Hub's client.
         owner: the user or organisation of the datasets.
-        names: of the datasets to look at, in this order.
+        names: the names of the datasets to search, in this order.
         config: the config.
-        digest: of the config's rows (``Manifest.hash_shards``).
+        digest: the hash of the rows (``Manifest.hash_shards``).
 
     Returns repo_id, revision (the version's tag) and commit; {} without such a version.
     """
@@ -256,24 +265,27 @@ def find_published_rows(
 
 
 def publish_run(directory: Path, options: PublishOptions) -> "Plan":
-    """Plan the publication of a finished run and, with ``options.yes``, carry it out."""
+    """Plan the publication of a finished run and, with ``options.yes``, carry it out.
+
+    Returns the plan. Raises InputError for an unfinished run, RunError when the Hub refuses.
+    """
     from huggingface_hub import HfApi
 
-    from sts_dino.hub.client.publish import Options, publish_run
+    from sts_dino.hub.client import publish
 
     require_complete(directory)
-    patience = set_patience(options.longest)
+    patience = install_patience(options.longest)
     with convert_hub_errors(f"publish {directory}"):
         script = build_loading_script(directory)
-        publication = Options(options.public, options.force, script, patience)
-        return publish_run(HfApi(), directory, options.org, options.yes, publication)
+        publication = publish.Options(options.public, options.force, script, patience)
+        return publish.publish_run(HfApi(), directory, options.org, options.yes, publication)
 
 
 def build_loading_script(directory: Path) -> dict[str, str]:
     """Return the files of the branch ``script`` that load a finished dataset: name → text.
 
-    The result is empty for a model, for a decontaminated dataset, and for a dataset whose name
-    cannot be a Python module's, which a warning says.
+    The result is empty for a model, for a decontaminated dataset, and, with a warning, for a
+    dataset whose name cannot be the name of a Python module.
     """
     manifest = require_complete(directory)
     if manifest.kind == "model" or DROPPED_ROWS_PROVENANCE in manifest.provenance:

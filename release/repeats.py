@@ -52,7 +52,12 @@ class RepeatOptions:
 
 @dataclass(frozen=True)
 class Series:
-    """Repeated trainings of a recipe, one per value; the recipe's ``keys`` get the value."""
+    """Repeated trainings of a recipe, one for each of ``values``.
+
+    ``over`` is what the values are: training seeds, or numbers of example sets. ``keys`` are the
+    dotted recipe keys that are set to the value. ``path`` is the recipe's file, ``out`` the folder
+    of the run directories.
+    """
 
     path: Path
     recipe: ModelRecipe
@@ -68,7 +73,7 @@ class Series:
         return self.out / f"{self.over.replace('_', '-')}-{value}"
 
     def format_words(self, value: int) -> list[str]:
-        """Format the settings of one value as words of train and score, the two stages."""
+        """Format the settings of one value as words of a command line: --set KEY=VALUE."""
         varied = [f"{key}={value}" for key in self.keys]
         return format_settings([*self.overrides.settings, *varied])
 
@@ -113,12 +118,14 @@ def plan_series(
     Raises InputError, before any training, for options that contradict one another or the recipe,
     and for a recipe without datasets or evaluation tasks.
     """
+    # Read the values
     if (options.seeds is None) == (options.example_sets is None):
         allowed = "e.g. --seeds 42,43,44"
         raise InputError("--seeds, --example-sets", "give one of them", allowed=allowed)
     over: Over = "seed" if options.seeds is not None else "example_set"
     values = parse_range(getattr(options, f"{over}s"), OPTION_NAMES[over])
 
+    # Refuse a recipe that cannot be repeated
     recipe = load_recipe(path, ModelRecipe, overrides.list_settings("limit"))
     if recipe.is_baseline:
         problem = "the recipe trains nothing, so every run would be the same"
@@ -126,29 +133,35 @@ def plan_series(
     if not recipe.evaluation:
         raise InputError(f"{path}:evaluation", "names no task", hint="add e.g. task: stsb/cosine")
 
+    # Refuse a setting of a key that the values set
     keys = find_varied_keys(recipe, over, path)
     for setting in overrides.settings:
         if setting.partition("=")[0] in keys:
-            problem = f"is what {OPTION_NAMES[over]} sets"
+            problem = f"is set by {OPTION_NAMES[over]}"
             raise InputError(f"--set {setting}", problem, hint="leave one of the two out")
     out = (options.out or run_dir.ARTIFACTS / "models" / f"{recipe.name}.repeats").resolve()
     return Series(path, recipe, over, values, keys, out, overrides, evaluation)
 
 
 def parse_range(text: str, option: str) -> tuple[int, ...]:
-    """Parse ``42,43,44``, ``0-9`` or a mix.
+    """Parse numbers and ranges separated by commas: ``42,43,44``, ``0-9`` or ``0-4,7``.
 
-    ``option``: its name, for messages. Raises InputError for another text, a descending range and a
-    number that stands twice.
+    Both ends of a range count. ``option`` is the name of the option, for errors. Raises InputError
+    for another text, a descending range and a repeated number.
     """
     place = f"{option} {text!r}"
     values: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,9})(?:-(\d{1,9}))?\s*", part, re.ASCII)
-        if match is None or int(match[2] or match[1]) < int(match[1]):
+        numbers = range(0)
+        if match is not None:
+            first = int(match[1])
+            last = int(match[2] or first)
+            numbers = range(first, last + 1)
+        if not numbers:
             problem = f"{part!r} is not a number or range"
             raise InputError(place, problem, allowed="e.g. 42,43,44 or 0-9")
-        values += range(int(match[1]), int(match[2] or match[1]) + 1)
+        values += numbers
     for value in values:
         if values.count(value) > 1:
             raise InputError(place, f"{value} stands twice", hint="a run counts once")
@@ -156,11 +169,11 @@ def parse_range(text: str, option: str) -> tuple[int, ...]:
 
 
 def find_varied_keys(recipe: ModelRecipe, over: Over, path: Path) -> tuple[str, ...]:
-    """Return the recipe's keys that differ between the runs.
+    """Return the dotted recipe keys that differ between the runs.
 
     Args:
         recipe: the recipe of all runs.
-        over: seed, or example_set of every dataset that has one.
+        over: "seed": the recipe's seed; "example_set": that of every dataset that has one.
         path: the recipe's file, for messages.
 
     Raises InputError for example_set when no dataset of the recipe has one.
@@ -180,9 +193,10 @@ def find_varied_keys(recipe: ModelRecipe, over: Over, path: Path) -> tuple[str, 
 
 
 def run_once(series: Series, value: int) -> Run:
-    """Train and score the run of one value, unless it is scored already; return its scores.
+    """Train and score the run of one value, unless it is finished already; return its scores.
 
-    Raises InputError or RunError, which names the value, when a stage fails.
+    With ``--tasks`` a scored run is scored again: ``sts-dino score`` keeps what still holds. Raises
+    InputError or RunError, which names the value, when a stage fails.
     """
     directory = series.locate_run(value)
     settings = series.format_words(value)
@@ -193,10 +207,11 @@ def run_once(series: Series, value: int) -> Run:
 
     def run_named(command: str, *words: str) -> None:
         """Run a stage with the settings of this value; its failure names the value."""
-        what = f"{series.over.replace('_', ' ')} {value}: {command}"
-        with name_failure(what, directory, hint):
+        stage = f"{series.over.replace('_', ' ')} {value}: {command}"
+        with name_failure(stage, directory, hint):
             run_stage(command, str(series.path), *words, *settings)
 
+    # ``sts-dino train`` resumes, and skips a finished run; --limit is an option of it alone
     limit: list[str] = []
     if series.overrides.limit is not None:
         limit = ["--limit", str(series.overrides.limit)]
@@ -208,10 +223,11 @@ def run_once(series: Series, value: int) -> Run:
 
 
 def is_scored(directory: Path, manifest: run_dir.Manifest, recipe: ModelRecipe) -> bool:
-    """Return whether results.json has every task of the recipe, of these weights and all data.
+    """Return whether a run's results.json has scores of these weights for all tasks of the recipe.
 
-    A task that cuts its own folds has the split ``all``, whatever the recipe names. For a recipe
-    with a group of tasks the answer is False: ``sts-dino score`` resolves groups.
+    Scores on a limited part of the data do not count. A task that cuts its own folds has the split
+    ``all``, whatever the recipe names. For a recipe with a group of tasks the answer is False:
+    ``sts-dino score`` resolves groups.
     """
     path = directory / "results.json"
     if not path.is_file():
@@ -231,15 +247,17 @@ def keep_shared_scores(runs: list[Run]) -> list[Run]:
 
     A warning names the scores that are left out. ``runs`` has at least one run.
     """
+    # Find the scores that all runs have
     scores_of_run = [{(score.task, score.split): score for score in run.scores} for run in runs]
     shared = [key for key in scores_of_run[0] if all(key in scores for scores in scores_of_run)]
-    partial = set[str]()
+    incomplete = set[str]()  # scores that some runs lack
     for scores in scores_of_run:
-        partial.update(" ".join(key) for key in scores if key not in shared)
-    if partial:
-        names = ", ".join(sorted(partial))
+        incomplete.update(" ".join(key) for key in scores if key not in shared)
+    if incomplete:
+        names = ", ".join(sorted(incomplete))
         logger.warning(f"no spread for scores that not every run has: {names}")
 
+    # Restrict every run to them
     comparable_runs = []
     for run, scores in zip(runs, scores_of_run, strict=True):
         kept_scores = tuple(scores[key] for key in shared)
@@ -248,10 +266,10 @@ def keep_shared_scores(runs: list[Run]) -> list[Run]:
 
 
 def write_for_card(series: Series, repeats: Repeats) -> None:
-    """Write repeats.json into the run directory of the recipe, beside the series.
+    """Write repeats.json into the recipe's own run directory, which lies beside the series' folder.
 
-    Nothing is written when that directory has no finished run, or a run of another recipe, which a
-    warning names.
+    Nothing is written when that directory has no finished run; nor, with a warning, when its run is
+    of another recipe.
     """
     directory = series.out.with_name(series.recipe.name)
     manifest = run_dir.read_manifest(directory)
@@ -280,7 +298,10 @@ def remove_keys(recipe: ModelRecipe, keys: tuple[str, ...]) -> dict[str, Any]:
 
 
 def format_repeats(repeats: Repeats) -> str:
-    """Format a line per task: runs, mean ± sample standard deviation, lowest and highest, x 100."""
+    """Format a table with a row per task: runs, mean ± sample standard deviation, extremes; x 100.
+
+    A single run has no standard deviation.
+    """
     rows = [("task", "split", "runs", "mean ± sd", "min - max")]
     for item in repeats.summaries:
         mean = f"{item.mean:.2f}"

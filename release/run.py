@@ -52,12 +52,13 @@ def main(
 
       sts-dino release recipes/models --org my-org --tasks papers --senteval-data DIR --yes
     """
+    # Refuse bad input; a baseline is refused only by its own name, not in a folder
     paths = list_recipes(recipes)
     refuse_baselines(path for path in paths if path in recipes)
     check_options(paths, options, overrides, evaluation)
     workers.require_datasets(sum(not is_model(path) for path in paths))
 
-    # These imports take seconds, so bad options are refused first.
+    # Make and publish the artefacts one after the other; these imports take seconds
     from sts_dino.release.artefact import DatasetArtefact, ModelArtefact, Request
 
     request = Request(options, overrides, evaluation, workers)
@@ -65,7 +66,7 @@ def main(
     for path in paths:
         kind = ModelArtefact if is_model(path) else DatasetArtefact
         plan = kind(path, request).release()
-        if plan is None:
+        if plan is None:  # a baseline, or no Hub was reached
             continue
         plans.append(plan)
         if not as_json:
@@ -81,19 +82,22 @@ def check_options(
     evaluation: EvaluationOptions,
 ) -> None:
     """Raise InputError for options that contradict one another or the recipes."""
+    # Options that fit only some recipes or stages
     if len(paths) > 1 and overrides != RecipeOverrides():
-        problem = f"are of one recipe, but {len(paths)} are given"
+        problem = f"apply to one recipe, but {len(paths)} are given"
         raise InputError("--limit and --set", problem, hint="give one recipe")
     if options.again and evaluation != EvaluationOptions():
         hint = "leave out either it, or --tasks and the evaluation data"
         raise InputError("--again", "scores nothing", hint=hint)
     if options.min_value is not None and any(is_model(path) for path in paths):
-        problem = "is of datasets, but a model's recipe is given"
+        problem = "applies to datasets, but a model's recipe is given"
         raise InputError("--min-value", problem, hint="give it alone")
+
+    # --append needs one dataset, and excludes other ways to publish
     if not options.append:
         return
     if len(paths) > 1 or is_model(paths[0]):
-        raise InputError("--append", "is of one dataset", hint="give its recipe alone")
+        raise InputError("--append", "applies to one dataset", hint="give its recipe alone")
     for option in ("again", "fresh"):
         if getattr(options, option):
             problem = "contradict each other"
@@ -132,7 +136,7 @@ def is_model(path: Path) -> bool:
 
 
 def refuse_baselines(paths: Iterable[Path]) -> None:
-    """Raise InputError for the first recipe of a baseline: baselines are not published."""
+    """Raise InputError for the first recipe of a baseline: others own its weights."""
     for path in paths:
         if is_model(path) and load_recipe(path, ModelRecipe).is_baseline:
             from sts_dino.hub.client.publish import BASELINE_PROBLEM

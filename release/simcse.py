@@ -20,7 +20,7 @@ from sts_dino.hub.errors import InputError
 from sts_dino.release.stages import run_stage
 
 SIMCSE_LOSS = "MultipleNegativesRankingLoss"  # InfoNCE
-# arguments that decide how long a training takes and when it saves and evaluates
+# Arguments that decide how long a training takes, and when it saves and evaluates
 SCHEDULE_ARGUMENTS = (
     "num_train_epochs",
     "eval_strategy",
@@ -29,10 +29,9 @@ SCHEDULE_ARGUMENTS = (
     "save_steps",
     "save_total_limit",
 )
-# arguments that choose a checkpoint by labels
+# Arguments that choose a checkpoint by labels
 CHOICE_ARGUMENTS = ("load_best_model_at_end", "metric_for_best_model", "greater_is_better")
-
-# keys of training data that say which rows are read
+# Keys of training data that decide which rows are read
 SOURCE_KEYS = (
     "repo_id",
     "revision",
@@ -74,6 +73,8 @@ def main(
 
 def train_baseline(directory: Path, recipe: ModelRecipe) -> None:
     """Train the SimCSE baseline of a trained model, if its recipe asks for one.
+
+    The baseline's recipe is written beside its run directory. An unfinished training resumes.
 
     Args:
         directory: the model's finished run directory; the baseline's lies beside it.
@@ -120,12 +121,12 @@ def make_baseline_recipe(recipe: ModelRecipe, steps: int) -> ModelRecipe:
 
     Args:
         recipe: the model's recipe.
-        steps: optimiser steps of the model, and so of the baseline.
+        steps: optimiser steps of the model's training, which the baseline repeats.
 
     The last checkpoint is kept, because choosing one needs labels.
     """
-    # The same rows in two datasets, e.g. under two losses, count once. A teacher's pairs repeat the
-    # texts of the dataset beside them.
+    # Read each dataset once, even if the model trains on it under two losses. A teacher's pairs
+    # repeat the texts of the dataset beside them, so they are left out.
     untaught = [item for item in recipe.datasets if item.teacher is None]
     datasets: list[TrainingData] = []
     for item in untaught or recipe.datasets:
@@ -134,6 +135,7 @@ def make_baseline_recipe(recipe: ModelRecipe, steps: int) -> ModelRecipe:
         if data not in datasets:
             datasets.append(data)
 
+    # Train as many steps as the model, without validation
     replaced_arguments = (*SCHEDULE_ARGUMENTS, *CHOICE_ARGUMENTS)
     kept_arguments = {
         key: value for key, value in recipe.arguments.items() if key not in replaced_arguments
@@ -145,7 +147,7 @@ def make_baseline_recipe(recipe: ModelRecipe, steps: int) -> ModelRecipe:
         "validation": (),
         "arguments": {**kept_arguments, "max_steps": str(steps)},
         "control": None,
-        # a share chosen by validation needs labelled pairs
+        # "auto" chooses the share of the merge by validation, which needs labelled pairs
         "merge": None if recipe.merge == "auto" else recipe.merge,
     }
     return recipe.model_copy(update=changes)

@@ -1,4 +1,4 @@
-"""Stages as child processes: ``sts-dino COMMAND WORDS``, each of which ends with this process.
+"""Stages as child processes: ``sts-dino COMMAND WORDS``. A stage ends when this process ends.
 
 ``run_stage`` runs one stage; ``run_steps`` runs a chain with one progress bar and a log, and skips
 what is done; ``run_parallel`` runs independent calls in threads; ``read_answer`` returns the
@@ -34,11 +34,11 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-STOP_CHECK_SECONDS = 0.1  # between two looks at a stage that a thread waits for
-SEARCHED_LINES = 3  # the last of a failed step, which have its error
+STOP_CHECK_SECONDS = 0.1  # between two checks whether a stage should stop or has ended
+SEARCHED_LINES = 3  # last messages of a failed step; one of them has its error
 RERUN_HINT = "run the same command again"
-TICK_SECONDS = 1.0  # between two looks at a step
-READ_BYTES = 65536  # the most of a stage's messages that are read at a time
+TICK_SECONDS = 1.0  # between two measurements of a step's memory
+READ_BYTES = 65536  # bytes of a stage's messages that are read at a time, at most
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # opened before any fork
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 _PROGRESS_BAR = re.compile(r"\d%\|")  # a line of tqdm
@@ -52,14 +52,15 @@ def build_command_line(command: str, *words: str) -> list[str]:
 class StageProcess:
     """A started stage, ``sts-dino COMMAND WORDS``, as a child process.
 
-    The terminal shows its messages (stderr) and not its results (stdout). As a context manager the
-    stage ends with its block. When this process is killed, Linux ends the stage, too.
+    The terminal shows its messages (stderr) and not its results (stdout). As a context manager, the
+    object stops the stage at the end of its block. When this process is killed, Linux kills the
+    stage, too.
 
     Args:
         command: the command of ``sts-dino``.
         words: its arguments and options.
-        environment: of the stage (default: this process's).
-        streams: ``stdout`` and ``stderr`` of subprocess.Popen, instead of the above.
+        environment: environment variables of the stage; None: those of this process.
+        streams: ``stdout`` and ``stderr`` of subprocess.Popen, which replace the defaults above.
     """
 
     def __init__(
@@ -73,9 +74,10 @@ class StageProcess:
         if streams.get("stderr") is None:
             logger.info(f"== {self.name}")
         options: dict[str, Any] = {"env": environment, "stdout": subprocess.DEVNULL, **streams}
-        end = die_with_parent if sys.platform == "linux" else None
-        line = build_command_line(command, *words)
-        self._process = subprocess.Popen(line, preexec_fn=end, **options)  # noqa: S603 - ours
+        if sys.platform == "linux":
+            options["preexec_fn"] = die_with_parent
+        command_line = build_command_line(command, *words)
+        self.process = subprocess.Popen(command_line, **options)  # noqa: S603 - ours
 
     def __enter__(self) -> "StageProcess":
         return self
@@ -86,15 +88,15 @@ class StageProcess:
 
     def is_running(self) -> bool:
         """Return whether the process is still running."""
-        return self._process.poll() is None
+        return self.process.poll() is None
 
     def wait(self) -> None:
         """Wait until the stage ends.
 
         Raises typer.Exit with the stage's code when it failed, RunError when it was killed.
         """
-        code = self._process.wait()
-        if code < 0:
+        code = self.process.wait()
+        if code < 0:  # the negative number of the signal
             hint = f"is the memory enough? {RERUN_HINT} to resume"
             raise RunError(self.name, f"was killed ({signal.Signals(-code).name})", hint=hint)
         if code:
@@ -102,12 +104,12 @@ class StageProcess:
 
     def stop(self) -> None:
         """Terminate the process and wait for its end."""
-        self._process.terminate()
-        self._process.wait()
+        self.process.terminate()
+        self.process.wait()
 
 
 def die_with_parent() -> None:
-    """Ask Linux to kill this process with its parent (prctl(2)): no orphan keeps a lock."""
+    """Ask Linux to kill this process when its parent dies (prctl(2)), so that no lock stays."""
     assert _LIBC is not None
     _LIBC.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
@@ -132,11 +134,11 @@ def run_stage(command: str, *words: str, stop: Event | None = None, **options: A
 
 
 @contextmanager
-def name_failure(what: str, place: Path, hint: str) -> Iterator[None]:
+def name_failure(stage: str, place: Path, hint: str) -> Iterator[None]:
     """Turn the failure of a stage in this block into an error that names it.
 
     Args:
-        what: the stage, in words.
+        stage: the stage, in words.
         place: the folder or file that the error names.
         hint: what the user can do.
 
@@ -149,14 +151,14 @@ def name_failure(what: str, place: Path, hint: str) -> Iterator[None]:
         if end.exit_code == EXIT_INTERRUPTED:
             raise
         kind = InputError if end.exit_code == InputError.exit_code else RunError
-        raise kind(place, f"{what} failed; its error is above", hint=hint) from None
+        raise kind(place, f"{stage} failed; its error is above", hint=hint) from None
 
 
 def run_parallel(calls: Sequence[Callable[[Event], Result]], workers: int) -> list[Result]:
     """Run ``calls`` in threads, ``workers`` at a time, and return their results in order.
 
     All calls get the same event. After the first failure the event is set, so that running calls
-    end early; waiting calls do not start, and the failure is raised.
+    end early; waiting calls do not start. The failure is raised once all running calls have ended.
     """
     stop = Event()
     pool = ThreadPoolExecutor(workers)
@@ -164,6 +166,8 @@ def run_parallel(calls: Sequence[Callable[[Event], Result]], workers: int) -> li
         futures = [pool.submit(call, stop) for call in calls]
         return [future.result() for future in futures]
     finally:
+        # Start no waiting call, ask the running ones to end, and wait for their end. After a
+        # success there are none.
         pool.shutdown(wait=False, cancel_futures=True)
         stop.set()
         pool.shutdown()
@@ -180,33 +184,38 @@ def read_answer(
     Args:
         command: the command of ``sts-dino``.
         words: its arguments and options.
-        environment: of the stage (default: this process's).
+        environment: environment variables of the stage; None: those of this process.
         shown_prefix: messages of the stage that begin with this text are shown as they come; None
             shows none.
 
     Raises InputError when the stage ended with the exit code of bad input, RunError when it failed
     otherwise, both with the last line of its messages.
     """
-    lines = list[str]()
+    messages: list[str] = []
 
     def read_messages() -> None:
         """Collect the messages of the stage, and show those that begin with the prefix."""
-        for line in _read_lines(stage._process.stderr):
+        for line in _read_lines(stage.process.stderr):
             if line.strip():
-                lines.append(line)
+                messages.append(line)
             if shown_prefix is not None and line.startswith(shown_prefix):
                 logger.info(line)
 
+    # Read both streams at once: a full pipe would stop the stage
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with StageProcess(command, *words, environment=environment, **pipes) as stage:
         reader = Thread(target=read_messages, daemon=True)
         reader.start()
-        assert stage._process.stdout is not None
-        stdout = stage._process.stdout.read()
-        code = stage._process.wait()
+        assert stage.process.stdout is not None
+        stdout = stage.process.stdout.read()
+        code = stage.process.wait()
         reader.join()
+
+    # Raise the stage's error, or parse its answer
     if code:
-        problem = lines[-1].removeprefix("error: ") if lines else f"failed (exit code {code})"
+        problem = f"failed (exit code {code})"
+        if messages:
+            problem = messages[-1].removeprefix("error: ")
         kind = InputError if code == InputError.exit_code else RunError
         raise kind(f"sts-dino {command}", problem)
     return json.loads(stdout.decode("utf-8", "replace").splitlines()[-1])
@@ -216,7 +225,7 @@ def read_answer(
 class Step:
     """A stage of a chain.
 
-    ``seconds`` is the expected duration; ``is_done`` tells whether the step's results exist.
+    ``seconds`` is the expected duration; ``is_done`` returns whether the step's results exist.
     """
 
     name: str
@@ -255,7 +264,7 @@ def run_steps(
     Raises RunError for the first step that fails, with the error of that step.
     """
     started = time.monotonic()
-    remaining = sum(step.seconds for step in steps)
+    remaining = sum(step.seconds for step in steps)  # expected seconds of the steps to come
     bar = ProgressBar(
         total=remaining,
         unit="s",
@@ -268,10 +277,15 @@ def run_steps(
             step_start = time.monotonic() - started
             remaining -= step.seconds
             usage: StepUsage | None = None
+
+            # Run the step; its share of the bar grows when it takes longer than expected
             if not step.is_done():
+                # The usage of the last message is that of the whole step
                 for usage in follow_step(step, log, known_warnings):
                     bar.total = step_start + max(step.seconds, usage.seconds) + remaining
                     bar.update(step_start + usage.seconds - bar.n)
+
+            # The step may have ended early, or was done already
             bar.total = time.monotonic() - started + remaining
             if after is not None:
                 bar.clear()
@@ -289,39 +303,49 @@ def follow_step(step: Step, log: Path, known_warnings: Sequence[str] = ()) -> It
 
     Raises RunError with the step's error when it fails.
     """
+    # Messages come at once, and without the tokenizers' warning about forks
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
     started = time.monotonic()
     last_lines: deque[str] = deque(maxlen=SEARCHED_LINES)
     memory_mb = 0.0
-    next_look = 0.0
+    next_measurement = 0.0  # seconds after the start
+
+    # Log the messages, and measure the memory, until the step ends
     with log.open("ab", buffering=0) as log_file:
         _append_line(log_file, f"== {step.name}: sts-dino {step.command} {' '.join(step.words)}")
         with StageProcess(
             step.command, *step.words, environment=environment, stderr=subprocess.PIPE
         ) as child:
-            for line in _read_lines(child._process.stderr):
+            for line in _read_lines(child.process.stderr):
                 if line.strip() and not _PROGRESS_BAR.search(line):
                     _append_line(log_file, line)
                     last_lines.append(line)
                     if line.startswith("warning:") and line.strip() not in known_warnings:
                         logger.info(line)
                 elapsed = time.monotonic() - started
-                if elapsed >= next_look:
+                if elapsed >= next_measurement:
                     memory_mb = max(memory_mb, measure_tree_rss_mb())
-                    next_look = elapsed + TICK_SECONDS
+                    next_measurement = elapsed + TICK_SECONDS
                 yield StepUsage(elapsed, memory_mb)
-            code = child._process.wait()
+            code = child.process.wait()
+
+    # Raise the error among the last messages
     if code:
         problem = f"failed (exit code {code})"
         for line in last_lines:
             if line.startswith("error: "):
                 problem = line.removeprefix("error: ")
-        again = "" if RERUN_HINT in problem else f"; {RERUN_HINT} to resume"
-        raise RunError(step.name, problem, hint=f"all messages are in {log}{again}")
+        hint = f"all messages are in {log}"
+        if RERUN_HINT not in problem:
+            hint += f"; {RERUN_HINT} to resume"
+        raise RunError(step.name, problem, hint=hint)
 
 
 def _append_line(log: IO[bytes], line: str) -> None:
-    """Append a line to the log. An OSError, e.g. of a full disk, names the log as its file."""
+    """Append a line to the log.
+
+    Raises OSError with the name of the log, e.g. when the disk is full.
+    """
     try:
         log.write(f"{line}\n".encode())
     except OSError as error:
@@ -330,9 +354,10 @@ def _append_line(log: IO[bytes], line: str) -> None:
 
 
 def _read_lines(stream: Any) -> Iterator[str]:
-    """Yield the lines of a stream as they come, and "" after a second without a line.
+    """Yield the lines of a stream as they come, and "" after each second without a line.
 
-    A carriage return ends a line, too: a progress bar overwrites its line with the next one.
+    So the caller can act while a stage is silent. A carriage return ends a line, too: a progress
+    bar overwrites its line with the next one.
     """
     lines = Queue[str | None]()
 

@@ -3,14 +3,14 @@
 All trainings have the same number of pairs. The baselines: the untrained encoder; ``copies``,
 unsupervised SimCSE on the source sentences (Gao et al. 2021), which needs no generated data;
 ``shuffled``, the dataset's pairs with permuted scores; ``people``, human-annotated pairs of the STS
-Benchmark's train part. Every seed draws its own pairs. Each training and each evaluation is a child
-process and a folder named by what decides it, so the same command resumes after a kill.
+Benchmark's train part. A variant is the dataset or a baseline. Every seed draws its own pairs. Each
+training and each evaluation is a child process with a folder whose name has a hash of all settings
+that decide the result, so the same command resumes after a kill.
 """
 
 import hashlib
 import json
 import logging
-import math
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -66,18 +66,18 @@ TEST_TASKS = (
     "sick-r-tokenised/cosine",
 )
 TASKS: dict[Split, tuple[str, ...]] = {"validation": ("stsb/cosine",), "test": TEST_TASKS}
-# InfoNCE at temperature 0.05
+# InfoNCE; the library's default scale of 20 is a temperature of 0.05
 SIMCSE_DATA = {"example_type": "triplet", "loss": "MultipleNegativesRankingLoss"}
-# few of their pairs share a source sentence: no triplets
+# Human-annotated pairs are no triplets: few of them share a source sentence
 HUMAN_DATA = {"example_type": "sts", "loss": "CoSENTLoss"}
-# a sentence that stands twice in a batch would be its own negative
+# A sentence that is in a batch twice would be its own negative
 SIMCSE_ARGUMENTS = {"batch_sampler": "no_duplicates"}
 STSB_TRAIN = "STSBenchmark/sts-train.csv"
 REMOVED_KEYS = ("datasets", *TRAINING_KEYS)  # keys that a baseline lacks
 SCORED_PAIR = ROW_SCHEMAS["sts"]
 TRIPLET = ROW_SCHEMAS["triplet"]
-VARIANT_CONFIG = "pairs"  # of the run directory that has a variant's pairs
-VARIANT_BOOTSTRAP_SAMPLES = "100"  # few, because the comparison of variants resamples anew
+VARIANT_CONFIG = "pairs"  # config and name of the run directories that have a variant's pairs
+VARIANT_BOOTSTRAP_SAMPLES = "100"  # few, because the comparison of variants resamples again
 HIGHEST_HUMAN_SCORE = 5  # in the STS Benchmark
 
 app = cli.make_app(__doc__)
@@ -168,7 +168,10 @@ class Experiment:
 
 @dataclass(frozen=True)
 class ScoredPairs:
-    """Sentence pairs with scores (0 to 1), as three sequences of one length in the data's order."""
+    """Sentence pairs with scores (0 to 1), as three sequences of one length in the data's order.
+
+    ``place`` names the data in errors.
+    """
 
     place: str
     firsts: Sequence[str]
@@ -176,17 +179,17 @@ class ScoredPairs:
     scores: Sequence[float]
 
     def __post_init__(self) -> None:
-        """Raise InputError for a missing text or score and for a score outside 0 to 1."""
+        """Raise InputError for an empty text, a missing score and a score outside 0 to 1."""
         rows = zip(self.firsts, self.seconds, self.scores, strict=True)
         for number, (first, second, score) in enumerate(rows):
             if not first or not second:
                 raise InputError(self.place, f"row {number} has an empty text")
-            if score is None or not (math.isfinite(score) and 0 <= score <= 1):
+            if score is None or not 0 <= score <= 1:  # NaN, too
                 problem = f"row {number} has the score {score}"
                 raise InputError(self.place, problem, allowed="0 to 1")
 
     def draw(self, pairs: int, seed: int) -> list[Row]:
-        """Draw ``pairs`` different rows in an order that ``seed`` decides.
+        """Draw ``pairs`` different rows (sentence1, sentence2, score) in random order.
 
         Raises InputError when there are fewer.
         """
@@ -205,8 +208,8 @@ class ScoredPairs:
 class MeasuredDataset:
     """A dataset whose gain is measured, with all pairs of its train split.
 
-    ``directory`` is the run directory and ``fingerprint`` the run's. For a dataset of a Hub,
-    ``directory`` is None and ``fingerprint`` the commit.
+    ``directory`` is the run directory, and ``fingerprint`` the fingerprint of the run. For a
+    dataset of a Hub, ``directory`` is None and ``fingerprint`` the commit.
     """
 
     name: str
@@ -236,6 +239,7 @@ def main(
 
       sts-dino value my-org/sts-dino-x2@v1.0.0 --senteval-data DIR --pairs 5000 --seeds 1-5
     """
+    # Read all data before any training, and refuse datasets with too few pairs
     experiment = plan_experiment(options)
     measured = [read_dataset(place, options.config) for place in datasets]
     human = find_human_pairs(options.people, options.senteval_data, options.pairs)
@@ -245,8 +249,9 @@ def main(
     if not options.with_shuffled:
         skipped["shuffled"] = "left out (--no-shuffled)"
     for dataset in measured:
-        dataset.pairs.draw(options.pairs, 0)  # refuse too few pairs before any training
+        dataset.pairs.draw(options.pairs, 0)
 
+    # Train, compare and write
     with lock_run(experiment.folder):
         values = [
             measure_dataset(experiment, dataset, human.pairs, skipped) for dataset in measured
@@ -296,18 +301,20 @@ def require_senteval(folder: Path | None) -> Path:
 
 
 def read_student(path: Path, settings: Sequence[str] = ()) -> Student:
-    """Read the recipe of an evaluation encoder.
+    """Read the recipe of an evaluation encoder, with ``settings`` (KEY=VALUE) as overrides.
 
-    ``settings`` are overrides KEY=VALUE. Every variant replaces the path of the recipe's datasets.
+    The recipe's datasets state example types and losses; every variant replaces their path.
 
     Raises InputError for a recipe without datasets by path or ``max_steps``, and for one with
     validation or a limit.
     """
+    # Read the recipe; its base may be a model that the package ships
     tree = apply_overrides(read_yaml(path), list(settings))
     base = tree.get("base")
     if isinstance(base, dict) and isinstance(base.get("path"), str):
         base["path"] = resolve_shipped_path(base["path"])
 
+    # Check that all variants can train alike
     recipe = validate_recipe(path, ModelRecipe, tree)
     if not recipe.datasets or any(data.path is None for data in recipe.datasets):
         problem = "an evaluation encoder has one or several, by path"
@@ -323,7 +330,10 @@ def read_student(path: Path, settings: Sequence[str] = ()) -> Student:
 
 
 def hash_training(recipe: ModelRecipe) -> str:
-    """Return a digest of everything that decides a training except the seed."""
+    """Return a SHA-256 of everything that decides a training except the seed.
+
+    These are the deciding recipe values, the weights of a local base, and the library versions.
+    """
     values = get_deciding_values(recipe)
     values.pop("seed")
     base = recipe.base.path
@@ -343,7 +353,7 @@ def read_dataset(place: str, config: str | None = None) -> MeasuredDataset:
 
     Args:
         place: a run directory, or ORG/NAME[@REVISION] of a Hub.
-        config: a name; None: the dataset's only config of scored pairs.
+        config: the config; None: the config to train on (``find_rows``).
 
     Raises InputError for a missing run or config, and for rows without scores.
     """
@@ -374,14 +384,14 @@ class HumanPairs(NamedTuple):
 
 
 def find_human_pairs(path: Path | None, senteval: Path | None, pairs: int) -> HumanPairs:
-    """Find human-annotated pairs, of which a variant needs ``pairs``.
+    """Find human-annotated pairs: at least ``pairs``, as many as each variant has.
 
     Args:
         path: the file of ``--people``; None: STSb-train in SentEval's directory.
         senteval: SentEval's directory; None without one.
         pairs: the pairs of each variant.
 
-    Returns the reason instead of pairs when no file is there or the file has too few pairs. Raises
+    Returns the reason instead of pairs when there is no file, or a file with too few pairs. Raises
     InputError when ``path`` is missing or malformed.
     """
     if path is not None and not path.is_file():
@@ -406,8 +416,7 @@ def read_human_pairs(path: Path) -> ScoredPairs:
     """
     from sts_dino.training.loop.validation import read_pairs  # its libraries take seconds
 
-    option = "--people"  # which errors name
-    pairs = read_pairs(ValidationData(path=str(path)), option)
+    pairs = read_pairs(ValidationData(path=str(path)), "--people")  # errors name the option
     scores = [score / HIGHEST_HUMAN_SCORE for score in pairs.scores]
     return ScoredPairs(str(path), pairs.first, pairs.second, scores)
 
@@ -420,12 +429,14 @@ def shuffle_scores(rows: Sequence[Row], seed: int) -> list[Row]:
 
 
 def make_simcse_triplets(rows: Sequence[Row], seed: int, place: str) -> list[Row]:
-    """Make triplets for unsupervised SimCSE: a source sentence twice, and a different one.
+    """Make triplets for unsupervised SimCSE, one for each row, in order.
+
+    Anchor and positive are the source sentence, the negative is a random different one.
 
     Args:
         rows: scored pairs; their first sentences are the source sentences.
-        seed: decides the negatives.
-        place: of the rows, for the message.
+        seed: the seed of the draw of negatives.
+        place: the data of the rows, for the error.
 
     Raises InputError when all source sentences are equal.
     """
@@ -445,9 +456,9 @@ def make_simcse_triplets(rows: Sequence[Row], seed: int, place: str) -> list[Row
 
 
 def write_pairs(folder: Path, rows: Sequence[Row]) -> Path:
-    """Write scored pairs or triplets as a run directory, and return its path.
+    """Write scored pairs or triplets as a run directory in ``folder``, and return its path.
 
-    A hash of the rows names the directory in ``folder``; an existing one is not written again.
+    A hash of the rows names the directory; an existing one is not written again.
     """
     digest = hashlib.sha256(repr([list(row.values()) for row in rows]).encode()).hexdigest()
     directory = folder / digest[:16]
@@ -520,9 +531,12 @@ def measure_dataset(
         dataset: the dataset to measure.
         people: human-annotated pairs; None trains no variant on them.
         skipped: variants that are left out, with the reasons.
+
+    Raises the errors of ``train_encoder``.
     """
     from sts_dino.eval.compare.seeds import compare_variants
 
+    # Train and score; a variant has an encoder for each seed
     trainings = list_trainings(experiment, dataset, people, skipped)
     calls = [partial(train_encoder, experiment, training) for training in trainings]
     encoders = run_parallel(calls, experiment.workers)
@@ -530,6 +544,7 @@ def measure_dataset(
     for training, encoder in zip(trainings, encoders, strict=True):
         folders[training.variant] = (*folders.get(training.variant, ()), str(encoder))
 
+    # Compare the variants
     plan = VariantPlan(
         tasks=experiment.tasks,
         split=experiment.split,
@@ -570,6 +585,7 @@ def train_encoder(experiment: Experiment, training: Training, stop: Event) -> Pa
     Returns the encoder's run directory. Raises InputError or RunError, which names variant and
     seed, when a stage fails, and KeyboardInterrupt once ``stop`` is set.
     """
+    # Return an encoder that is scored already
     tree = make_variant_recipe(experiment, training)
     recipe = validate_recipe(Path(experiment.split), ModelRecipe, tree)
     folder = locate_variant(experiment, training, recipe)
@@ -578,15 +594,17 @@ def train_encoder(experiment: Experiment, training: Training, stop: Event) -> Pa
     if has_results and is_scored(model, require_complete(model), recipe):
         return model
 
+    # Train it
     path = folder / f"{experiment.split}.yaml"
     write_text(path, yaml.safe_dump(tree, sort_keys=False))
     hint = "finished results are kept: run the same command again to resume"
-    what = f"{training.variant}, seed {training.seed}"
-    with name_failure(f"{what}: train", folder, hint):
+    name = f"{training.variant}, seed {training.seed}"
+    with name_failure(f"{name}: train", folder, hint):
         run_stage("train", str(path), "--out", str(model), stop=stop)
-    # The base encoder would be scored with every variant.
+
+    # Score it; its base would be scored, too, with every variant, so the base is removed
     shutil.rmtree(folder / "encoder.base", ignore_errors=True)
-    with name_failure(f"{what}: score", folder, hint):
+    with name_failure(f"{name}: score", folder, hint):
         words = ("--model", str(model), "--no-cache", *experiment.data)
         run_stage("score", str(path), *words, stop=stop)
     return model
@@ -595,9 +613,9 @@ def train_encoder(experiment: Experiment, training: Training, stop: Event) -> Pa
 def locate_variant(experiment: Experiment, training: Training, recipe: ModelRecipe) -> Path:
     """Return the folder of a training; its name has a hash of everything that decides the training.
 
-    ``recipe``: of the training's variant.
+    ``recipe`` is the recipe of the training's variant.
     """
-    # Pairs are known by their content, which names their folder.
+    # Hash the name of the pairs' folder, which is a hash of the pairs, in place of its path
     datasets = tuple(
         data.model_copy(update={"path": Path(data.path or "").name}) for data in recipe.datasets
     )
@@ -620,7 +638,9 @@ def make_variant_recipe(experiment: Experiment, training: Training) -> dict[str,
     }
     if training.pairs is None:
         return remove_training(tree) | {"seed": str(experiment.student.recipe.seed)}
-    return point_recipe_at(tree, training.variant, training.pairs, VARIANT_CONFIG, training.seed)
+    return replace_training_data(
+        tree, training.variant, training.pairs, VARIANT_CONFIG, training.seed
+    )
 
 
 def remove_training(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -628,25 +648,26 @@ def remove_training(tree: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in tree.items() if key not in REMOVED_KEYS}
 
 
-def point_recipe_at(
+def replace_training_data(
     tree: Mapping[str, Any], variant: TrainedOn, directory: Path, config: str, seed: int
 ) -> dict[str, Any]:
-    """Return a model recipe that reads one config of a run directory.
+    """Return a model recipe that trains on one config of a run directory.
 
     Args:
-        tree: the model recipe; its datasets and arguments are adapted to the variant.
+        tree: the model recipe, which is not changed.
         variant: decides the example type and the loss.
         directory: the run directory of the pairs.
         config: the config to read.
-        seed: of the training.
+        seed: the seed of the training.
     """
-    # Pairs that a baseline draws name no licence.
+    # Add the licence that the pairs of a baseline lack, and remove the location of the data
     licence = {"license": tree["datasets"][0].get("license") or tree["license"]}
     datasets = []
     for data in tree["datasets"]:
         local = {key: value for key, value in data.items() if key not in ("repo_id", "revision")}
         datasets.append(licence | local)
 
+    # Adapt example type and loss to the variant
     arguments = dict(tree.get("arguments", {}))
     if variant == "copies":
         datasets = [licence | SIMCSE_DATA]
@@ -654,15 +675,17 @@ def point_recipe_at(
     elif variant == "people":
         scored = [data for data in datasets if data["example_type"] == "sts"]
         datasets = scored or [licence | HUMAN_DATA]
+
+    # Read the pairs
     pairs = {"path": str(directory), "config": config}
     datasets = [data | pairs for data in datasets]
     return {**tree, "datasets": datasets, "arguments": arguments, "seed": str(seed)}
 
 
 def write_value(experiment: Experiment, dataset: MeasuredDataset, value: TrainingValue) -> None:
-    """Write the measured gain: value.json in the run directory, for its card.
+    """Write the measured gain to value.json in the run directory, for the dataset's card.
 
-    The gain of a dataset of a Hub goes to a file in the experiment's folder.
+    The gain of a dataset of a Hub is written to a file in the experiment's folder.
     """
     if dataset.directory is None:
         name = dataset.name.rpartition("/")[2]
@@ -675,9 +698,10 @@ def write_value(experiment: Experiment, dataset: MeasuredDataset, value: Trainin
 
 
 def format_value(value: TrainingValue) -> str:
-    """Format a table with a line per variant: its mean score, and two differences.
+    """Format a table with a row per variant: its mean score, and two differences.
 
-    The differences are the variant's to the SimCSE baseline, and the dataset's to the variant.
+    "over SimCSE" is the variant minus the SimCSE baseline; "dataset over it" is the dataset minus
+    the variant.
     """
     rows = [("trained on", f"mean of {len(value.tasks)}", "over SimCSE", "dataset over it")]
     for name, words in value.names.items():

@@ -395,7 +395,7 @@ def publish(
     run = _require_path(directory)
     require_complete(run)
     options = PublishOptions(org=org, yes=yes, public=public or None)
-    write_card(run, options, anew=True)
+    write_card(run, options, rewrite=True)
     return publish_run(run, options)
 
 

@@ -110,7 +110,13 @@ def measure_agreement(
 def _make_kappa_interval(
     counts: Counts, resampled_tables: Counts, weights: str | None = None
 ) -> Interval | None:
-    """Return κ of a confusion table with its bootstrap interval; None where κ is undefined."""
+    """Return κ of a confusion table with its bootstrap interval; None where κ is undefined.
+
+    Args:
+        counts: the confusion table, (labels, labels).
+        resampled_tables: its resamples, (tables, labels, labels).
+        weights: as of ``compute_kappas``.
+    """
     kappa = compute_kappas(counts[None], weights)[0]
     if not np.isfinite(kappa):
         return None
@@ -121,6 +127,8 @@ def _make_kappa_interval(
 def compute_kappas(tables: Counts, weights: str | None = None) -> NDArray[np.float64]:
     """Return Cohen's κ of each confusion table, (tables,); NaN where it is undefined.
 
+    The module's docstring has the formula.
+
     Args:
         tables: counts of label pairs, (tables, labels, labels).
         weights: the cost of a disagreement: None (1), "linear" (the distance of the labels) or
@@ -129,6 +137,7 @@ def compute_kappas(tables: Counts, weights: str | None = None) -> NDArray[np.flo
     ranks = np.arange(tables.shape[-1])
     distance = np.abs(ranks[:, None] - ranks).astype(float)
     cost = {None: distance > 0, "linear": distance, "quadratic": distance**2}[weights]
+    # The counts of two raters who label independently: row total x column total / all items
     expected = (
         tables.sum(axis=2)[:, :, None]
         * tables.sum(axis=1)[:, None, :]
@@ -185,6 +194,7 @@ class Report(Frozen):
 
 
 def _format_percentage(count: int, total: int) -> str:
+    """Return a share in whole percent; a dash for a share of nothing."""
     return f"{100 * count / total:.0f} %" if total else "–"
 
 
@@ -209,13 +219,13 @@ def compare_raters(
 
 def make_report(survey: Survey) -> Report:
     """Compare a survey's answers with the generator's labels, and annotators with each other."""
-    # The generator's labels, and the labels of every annotator with an answer
+    # Read the generator's labels, and the labels of every annotator with an answer
     examples = survey.examples
     scale = examples.scale
     generated = {row: examples.labels[row] for row in survey.rows}
     answers = {name: labels for name, labels in survey.read_answers().items() if labels}
 
-    # Each annotator beside the generator, and each two annotators
+    # Compare each annotator with the generator, and each two annotators
     annotators: dict[str, Agreement] = {}
     for name, labels in answers.items():
         if agreement := compare_raters(scale, (labels, generated)):
@@ -239,7 +249,7 @@ def make_report(survey: Survey) -> Report:
 
 
 def _format_values(agreement: Agreement, heading: str) -> Markdown:
-    """Return the rows, equal labels and κ of an agreement as a table of one column."""
+    """Return a table of one column under ``heading``: rows, equal labels and every κ."""
     same = agreement.same
     rows = [
         ["rows", str(agreement.n)],
@@ -256,8 +266,8 @@ def compute_correlation_interval(
     """Return Spearman's correlation of scores and values (-1 to 1) with its 95 % interval.
 
     Args:
-        scores: one number for each pair, (n,).
-        values: another number for each pair, (n,).
+        scores: a score of each pair, (n,).
+        values: the values that are correlated with the scores, e.g. cosines, (n,).
         resamples: the rows of each bootstrap resample.
 
     Returns None where the correlation is undefined: all scores, or all values, are the same.
@@ -268,6 +278,7 @@ def compute_correlation_interval(
     all_values = np.asarray(values)
 
     def correlate_rows(rows: Rows) -> float:
+        """Return the correlation over some rows, NaN where it is undefined."""
         first = all_scores[rows]
         second = all_values[rows]
         if np.ptp(first) == 0 or np.ptp(second) == 0:
@@ -289,10 +300,14 @@ def resample_source_sentences(first: Sequence[str]) -> list[Rows]:
     Args:
         first: the source sentence of each row.
     """
+    # Number the source sentences, and list the rows of each
     numbers = {text: number for number, text in enumerate(dict.fromkeys(first))}
     sentence_of_row = np.array([numbers[text] for text in first])
-    order = np.argsort(sentence_of_row, kind="stable").astype(np.int32)
-    rows_of_sentence = np.split(order, np.cumsum(np.bincount(sentence_of_row))[:-1])
+    rows_by_sentence = np.argsort(sentence_of_row, kind="stable").astype(np.int32)
+    ends = np.cumsum(np.bincount(sentence_of_row))
+    rows_of_sentence = np.split(rows_by_sentence, ends[:-1])
+
+    # Draw source sentences, and join their rows
     sentences = len(rows_of_sentence)
     draws = np.random.default_rng(0).integers(0, sentences, (SOURCE_RESAMPLES, sentences))
     resamples = []
@@ -306,8 +321,8 @@ def compute_bootstrap_interval(
 ) -> Interval:
     """Return the statistic of all rows and its 95 % percentile interval.
 
-    Resamples for which the statistic is NaN are passed over. Where all are, the interval is the
-    value itself.
+    Resamples for which the statistic is NaN are ignored. Where it is NaN for all of them, both ends
+    of the interval are the value itself.
 
     Args:
         statistic: a function of row numbers.

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import ThreadingTCPServer
@@ -62,8 +63,8 @@ MIN_READING_SECONDS = 0.4
 class Page(ThreadingTCPServer):
     """Web server of a survey's page on a port of the loopback address; port 0 takes a free port.
 
-    ``url`` is the page's address. ``hosts`` are the values of the Host header that are served, and
-    ``root`` is the path of the page with its token. Raises RunError for a port that cannot be used.
+    ``url`` is the page's address. ``hosts`` are the allowed values of the Host header, and ``root``
+    is the path of the page with its token. Raises RunError for a port that cannot be used.
     """
 
     daemon_threads = True
@@ -83,7 +84,7 @@ class Page(ThreadingTCPServer):
         self.url = f"http://{self.hosts[0]}{self.root}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print the traceback of a handler's exception; a connection that broke is no error."""
+        """Print the traceback of a handler's exception, except for a connection that broke."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
@@ -156,6 +157,7 @@ class _Handler(BaseHTTPRequestHandler):
         form = {name: values[-1] for name, values in parse_qs(query).items()}
         try:
             handler(form)
+        # A changed form lacks a field (KeyError), or its place or time is no number (ValueError)
         except (StsDinoError, KeyError, ValueError) as error:
             status = 500 if isinstance(error, RunError) else 400
             self._render(status, name=form.get("annotator", ""), problem=str(error))
@@ -163,8 +165,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _show_position(self, form: dict[str, str]) -> None:
         """Send the question at the form's ``place``, by default the annotator's first open one.
 
-        A form without an annotator gets the start page. Raises InputError for a name that cannot
-        be stored, ValueError for a place that is not a number.
+        A form without an annotator gets the start page. A place after the last question gets the
+        page that counts the answers. Raises InputError for a name that cannot be stored, ValueError
+        for a place that is not a number.
         """
         if "annotator" not in form:
             self._render(200)
@@ -183,7 +186,12 @@ class _Handler(BaseHTTPRequestHandler):
         self._render(200, **context)
 
     def _store_answer(self, form: dict[str, str]) -> None:
-        """Store the form's answer, unless it came too soon, and redirect to the next question."""
+        """Store the form's answer, unless it came too soon, and redirect to the next question.
+
+        After an answer that came too soon (``MIN_READING_SECONDS``) the same question is shown.
+        Raises InputError for an answer that the survey cannot store, KeyError for a form without
+        one of its fields, ValueError for a place or time that is not a number.
+        """
         name = normalize_name(form["annotator"])
         position = int(form["place"])
         if time.time() - float(form["shown"]) >= MIN_READING_SECONDS:
@@ -191,7 +199,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(303, "", Location=_format_query(name, position))
 
     def _render(self, status: int, **context: Any) -> None:
-        """Send the page with an HTTP status; ``context`` replaces values of the start page."""
+        """Send the page with an HTTP status.
+
+        ``context`` has the values of the template that differ from the start page's.
+        """
         survey = self.server.survey
         examples = survey.examples
         scale = examples.scale
@@ -210,7 +221,7 @@ class _Handler(BaseHTTPRequestHandler):
             "longest": MAX_NAME_CHARACTERS,
             "shown": time.time(),
             "nonce": nonce,
-            "here": lambda position: _format_query(context["name"], position),
+            "link_position": partial(_format_query, context.get("name", "")),
         }
         page = _TEMPLATES.get_template("page.html.jinja")
         self._send(status, page.render(start_page | context), nonce)
@@ -250,6 +261,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _format_query(annotator: str, position: int) -> str:
+    """Return the query of the address at which an annotator finds the question at a position."""
     return f"?{urlencode({'annotator': annotator, 'place': position})}"
 
 
@@ -291,13 +303,14 @@ def main(
 
       sts-dino annotate artifacts/datasets/sts-dino-x2 --report
     """
+    # Refuse a language that the page does not speak
     languages = load_page_words()
     if language is not None and language not in languages:
         raise InputError(
             "--language", f"{language!r} is not spoken by the page", allowed=", ".join(languages)
         )
 
-    # The drawn rows and the stored answers
+    # Draw the rows, and open the stored answers
     examples = read_examples(find_rows(run, config, split), language)
     rows = draw_rows(examples, sample or min(DEFAULT_SAMPLE_ROWS, len(examples)), seed)
     folder = out or command.get_default_folder("annotations", examples.name, examples.config)
@@ -308,7 +321,7 @@ def main(
     command.make_output_folder(folder)
     survey = Survey(examples, seed, rows, AnswerStore(folder, examples))
 
-    # The page until Ctrl-C; the report follows once an annotator has answered every row
+    # Serve the page until Ctrl-C; the report follows if an annotator has answered every row
     if not report:
         _serve_page(survey, port, folder)
         answers = survey.read_answers()

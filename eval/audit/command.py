@@ -47,7 +47,7 @@ def get_default_folder(kind: str, name: str, config: str) -> Path:
     """Return ``artifacts/KIND/NAME--CONFIG``, the default folder of a dataset's measurements.
 
     The folder lies outside the run directory, because a run directory is published. Characters of
-    the dataset's name and config that are unsafe in a path become "-".
+    the dataset's name and config that are unsafe in a path become "-", and a long name is cut.
     """
     safe_name = re.sub(r"[^A-Za-z0-9_-]+", "-", f"{name}--{config}").strip("-")
     return ARTIFACTS / kind / safe_name[:MAX_FOLDER_CHARACTERS]
@@ -61,12 +61,13 @@ def make_output_folder(folder: Path, option: str = "--out") -> Path:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=folder):
-            return folder
+        # A folder that exists may be read-only
+        TemporaryFile(dir=folder).close()
     except OSError as error:
         raise InputError(
             folder, f"cannot be written: {error.strerror}", hint=f"choose another {option}"
         ) from error
+    return folder
 
 
 def silence_transformers() -> None:
@@ -79,6 +80,7 @@ def silence_transformers() -> None:
 
 @cache
 def _load_environment() -> "Environment":
+    """Return the environment of this package's Markdown templates; loaded once."""
     from jinja2 import PackageLoader
 
     return make_template_environment(PackageLoader("sts_dino.eval.audit"))
@@ -93,7 +95,7 @@ def fill_template(name: str, **context: Any) -> str:
 
 
 def write_report(folder: Path, name: str, text: str, facts: dict[str, Any], as_json: bool) -> None:
-    """Write ``NAME.md`` and ``NAME.json`` into a folder, and print one of them.
+    """Write or replace ``NAME.md`` and ``NAME.json`` in a folder, and print one of them.
 
     Args:
         folder: the folder of the two files.
@@ -102,6 +104,7 @@ def write_report(folder: Path, name: str, text: str, facts: dict[str, Any], as_j
         facts: the JSON document; its values may be pydantic models.
         as_json: print the JSON document instead of the report.
     """
+    # ``vars`` turns a pydantic model into its fields
     document = json.dumps(facts, indent=2, ensure_ascii=False, default=vars)
     write_text(folder / f"{name}.md", text)
     write_text(folder / f"{name}.json", document + "\n")

@@ -12,6 +12,7 @@ import shlex
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from shlex import quote
 from typing import Annotated, Any
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from sts_dino.eval.audit import command
 from sts_dino.eval.audit.evaluation_sentences import (
     EvaluationTexts,
-    Sentences,
+    SentenceIndex,
     read_evaluation_sets,
 )
 from sts_dino.eval.audit.source import BATCH_ROWS, Batch, Dataset, DatasetRows, find_dataset
@@ -76,13 +77,12 @@ from sts_dino.hub.untrusted import format_code
 logger = logging.getLogger(__name__)
 
 CLEAN_NAME_SUFFIX = "-without-evaluation-texts"
-
-
 # Splits that scores come from; "all" is the only split of a k-fold task
 SCORED_SPLITS = ("all", "validation", "test")
 DEFAULT_DROPPED_KINDS: tuple[MatchKind, ...] = ("exact", "normal", "near")
 MAX_EXAMPLES = 10  # matches that the ledger shows of every evaluation split and kind
-# Columns of a table of matches; the last six describe the evaluation sentence
+# Columns of a table of matches. "kind" is a number of ``MATCH_KINDS``. The last six describe the
+# evaluation sentence: "place" is its split, e.g. stsb/test.
 MATCH_COLUMNS = [
     "row",
     "column",
@@ -97,14 +97,14 @@ MATCH_COLUMNS = [
 ]
 
 # Split → a number for each row: 0 keeps the row, k + 1 drops it for MATCH_KINDS[k]
-Hits = dict[str, NDArray[np.int8]]
+DropReasons = dict[str, NDArray[np.int8]]
 
 
-class Bookkeeper:
+class MatchCounter:
     """Counter of the matches of all rows, batch by batch.
 
     A row is dropped for its strongest match of ``kinds`` with one of the evaluation's ``splits``.
-    ``hits`` has the rows to drop: config → split → reason of each row.
+    ``drop_reasons`` has the rows to drop: config → split → reason of each row.
 
     Args:
         sentences: the index of the evaluation sentences.
@@ -115,30 +115,30 @@ class Bookkeeper:
 
     def __init__(
         self,
-        sentences: Sentences,
+        sentences: SentenceIndex,
         evaluation: EvaluationTexts,
         kinds: Sequence[MatchKind] = DEFAULT_DROPPED_KINDS,
         splits: Sequence[str] = SCORED_SPLITS,
     ):
         self.kinds = tuple(kinds)
         self.splits = tuple(splits)
-        self.hits: dict[str, Hits] = {}
+        self.drop_reasons: dict[str, DropReasons] = {}
         self._sentences = sentences
         self._evaluation = evaluation
         self._checked: list[DatasetRows] = []
-        # Subject of a count, e.g. ("column", config, column, kind) → rows
+        # (what is counted, config, value, kind) → rows, e.g. ("label", CONFIG, "neutral", "near")
         self._rows = Counter[tuple[str, ...]]()
         # Evaluation split and kind → matched sentences
         self._matched = defaultdict[tuple[str, MatchKind], set[str]](set)
         # Evaluation split and kind → the first matches
         self._examples = defaultdict[tuple[str, MatchKind], list[Example]](list)
 
-    def check(
+    def match_config(
         self, rows: DatasetRows, progress: Callable[[int], object] = lambda rows: None
     ) -> None:
         """Match all rows of a config; call ``progress`` with the number of rows of each batch."""
         self._checked.append(rows)
-        self.hits[rows.config] = {
+        self.drop_reasons[rows.config] = {
             split: np.zeros(count, dtype=np.int8) for split, count in rows.splits.items()
         }
         for batch in rows.read_batches():
@@ -148,24 +148,29 @@ class Bookkeeper:
 
     def _find_matches(self, batch: Batch) -> list[tuple[Any, ...]]:
         """Return a row of ``MATCH_COLUMNS`` for each match of a text of the batch."""
-        distinct: dict[str, None] = {}
-        for texts in batch.texts.values():
-            distinct |= dict.fromkeys(texts)
-        matches = dict(zip(distinct, self._sentences.find_matches(list(distinct)), strict=True))
+        # Look every distinct text up once
+        all_texts = dict.fromkeys(chain.from_iterable(batch.texts.values()))
+        matches_of_text = self._sentences.find_matches(list(all_texts))
+        matches = dict(zip(all_texts, matches_of_text, strict=True))
 
+        # List the matches row by row
         table: list[tuple[Any, ...]] = []
         labels: Sequence[str | None] = batch.labels or [None] * len(batch)
         for index, row in enumerate(batch.rows.tolist()):
             for column, texts in batch.texts.items():
                 text = texts[index]
                 for match in matches[text]:
-                    kind = MATCH_KINDS.index(match.kind)
-                    sentence = (kind, match.similarity, match.sentence, *match.location)
-                    table.append((row, column, text, labels[index], *sentence))
+                    match_cells = (
+                        MATCH_KINDS.index(match.kind),
+                        match.similarity,
+                        match.sentence,
+                        *match.location,
+                    )
+                    table.append((row, column, text, labels[index], *match_cells))
         return table
 
     def _count_matches(self, config: str, split: str, matches: list[tuple[Any, ...]]) -> None:
-        """Count the matches of one batch.
+        """Add the matches of one batch to all counts, drop reasons and examples.
 
         A batch has all matches of its rows. So the strongest match of a row is known at once, and
         memory does not grow with the number of rows.
@@ -181,13 +186,16 @@ class Bookkeeper:
         evaluation_split = table["place"].str.partition("/")[2]
         scored = table[evaluation_split.isin(SCORED_SPLITS)]
 
-        # Count rows by their strongest match: by evaluation split, at all, by column, by label
+        # Count rows by their strongest match: by evaluation split over all configs; by text column,
+        # by label and in all for this config
         tables = {"place": table, "all": scored.assign(all=""), "column": scored, "label": scored}
-        for column, counted in tables.items():
+        for column, counted_matches in tables.items():
             counted_config = "" if column == "place" else config
-            strongest = counted.groupby([column, "row"])["kind"].min()
+            strongest = counted_matches.groupby([column, "row"])["kind"].min()
             for (value, _), kind in strongest.items():
                 self._rows[column, counted_config, str(value), MATCH_KINDS[kind]] += 1
+
+        # Count the rows that match train splits alone; short matches are by chance
         short = MATCH_KINDS.index("short")
         matched_rows = set(table.loc[table["kind"] < short, "row"])
         scored_rows = set(scored.loc[scored["kind"] < short, "row"])
@@ -196,10 +204,10 @@ class Bookkeeper:
         # Mark the rows to drop
         kinds = [MATCH_KINDS.index(kind) for kind in self.kinds]
         dropped = table[evaluation_split.isin(self.splits) & table["kind"].isin(kinds)]
-        reasons = dropped.groupby("row")["kind"].min()
-        self.hits[config][split][reasons.index] = 1 + reasons.to_numpy(dtype=np.int8)
+        strongest = dropped.groupby("row")["kind"].min()
+        self.drop_reasons[config][split][strongest.index] = 1 + strongest.to_numpy(dtype=np.int8)
 
-        # Keep the matched sentences and the first examples
+        # Keep the matched sentences, and the first examples of each evaluation split and kind
         for (place, kind), matched in table.groupby(["place", "kind"]):
             self._matched[place, MATCH_KINDS[kind]].update(matched["sentence"])
             examples = self._examples[place, MATCH_KINDS[kind]]
@@ -209,8 +217,9 @@ class Bookkeeper:
     def count_dropped(self) -> int:
         """Return the number of rows to drop, over all configs."""
         count = 0
-        for hits in self.hits.values():
-            count += sum(int(np.count_nonzero(reasons)) for reasons in hits.values())
+        for reasons_of_split in self.drop_reasons.values():
+            for reasons in reasons_of_split.values():
+                count += int(np.count_nonzero(reasons))
         return count
 
     def make_ledger(self) -> Ledger:
@@ -232,7 +241,13 @@ class Bookkeeper:
         )
 
     def _get_counts(self, counted: str, config: str, value: str) -> dict[MatchKind, int]:
-        """Return kind of match → rows, of one value that is counted, e.g. of one column."""
+        """Return kind → number of rows whose strongest match has this kind.
+
+        Args:
+            counted: "place" (evaluation split), "all", "column" or "label".
+            config: the config; empty for "place".
+            value: the evaluation split, column or label; empty for "all".
+        """
         return {kind: self._rows[counted, config, value, kind] for kind in MATCH_KINDS}
 
     def _describe_config(self, rows: DatasetRows) -> ConfigCount:
@@ -249,17 +264,17 @@ class Bookkeeper:
 
     def _describe_split(self, name: str) -> Checked:
         """Return the counts of an evaluation split, all text forms of the split together."""
-        sets = [split for split in self._evaluation.sets if split.name == name]
+        forms = [split for split in self._evaluation.sets if split.name == name]
         return Checked(
-            texts=sum(len(side) for side in sets[0].sides),
-            sha256={split.form: split.sha256 for split in sets},
+            texts=sum(len(side) for side in forms[0].sides),  # all forms have the same rows
+            sha256={split.form: split.sha256 for split in forms},
             rows=self._get_counts("place", "", name),
             found={kind: len(self._matched.get((name, kind), ())) for kind in MATCH_KINDS},
         )
 
 
 def _make_example(config: str, split: str, match: dict[str, Any]) -> Example:
-    """Return an example of a match: the text is replaced by its SHA-256.
+    """Return an example of a match, with the SHA-256 of the text in place of the text.
 
     Args:
         config: the config of the dataset.
@@ -275,7 +290,7 @@ def _make_example(config: str, split: str, match: dict[str, Any]) -> Example:
 
 
 def format_ledger(ledger: Ledger) -> str:
-    """Return the ledger's counts and the names of unchecked splits as Markdown."""
+    """Return the ledger as Markdown: counts by config, column, label and evaluation split."""
     configs: list[list[Any]] = []
     columns: list[list[Any]] = []
     labels: list[list[Any]] = []
@@ -284,10 +299,10 @@ def format_ledger(ledger: Ledger) -> str:
         configs.append([format_code(name), total, *config.kinds.values(), config.train_only])
         columns += _list_counts(name, config.columns)
         labels += _list_counts(name, config.labels)
-    places: list[list[Any]] = []
+    splits: list[list[Any]] = []
     for name, split in ledger.checked.items():
         counts = [split.texts, *split.rows.values(), *split.found.values()]
-        places.append([format_code(name), *counts])
+        splits.append([format_code(name), *counts])
     return command.fill_template(
         "ledger.md.jinja",
         ledger=ledger,
@@ -295,7 +310,7 @@ def format_ledger(ledger: Ledger) -> str:
         configs=configs,
         columns=columns,
         labels=labels,
-        places=places,
+        splits=splits,
     )
 
 
@@ -307,13 +322,13 @@ def _list_counts(config: str, counts: Mapping[str, Mapping[MatchKind, int]]) -> 
     return [[format_code(f"{config} {name}"), *kinds.values()] for name, kinds in counts.items()]
 
 
-def require_new(out: Path) -> None:
+def require_new_folder(out: Path) -> None:
     """Raise InputError when ``out`` is a file or a folder that is not empty."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(out, "is there already", hint="choose another --drop, or remove it")
 
 
-def make_recipe(
+def make_clean_recipe(
     directory: Path, name: str | None = None, version: str | None = None
 ) -> DatasetRecipe:
     """Return the recipe of the run without the dropped rows.
@@ -343,70 +358,73 @@ def make_recipe(
     values["name"] = name
     values["version"] = version
     values["pretty_name"] = f"{recipe.pretty_name} (without evaluation texts)"
-    return validate_recipe(Path("--drop-name, --drop-version"), DatasetRecipe, values)
+    options = Path("--drop-name, --drop-version")  # the place that errors name
+    return validate_recipe(options, DatasetRecipe, values)
 
 
 def format_command(location: str, options: Mapping[str, Path | str | float | None]) -> str:
     """Return the ``sts-dino decontaminate`` command that drops the same rows, for the card.
 
-    Folders of this machine are hidden.
+    Of folders of this machine only the names are shown.
 
     Args:
         location: the run directory as the user named it.
         options: option → value; options without a value are left out.
     """
     run = hide_folders(location)
-    if run != location:
+    if run != location:  # a reader of the card has the run in the default folder
         run = f"{ARTIFACTS}/datasets/{run}"
     arguments = ["sts-dino", "decontaminate", run]
     for option, value in options.items():
         if isinstance(value, Path):
             value = hide_folders(value.as_posix())
-        if value not in (None, ""):
+        if value is not None and value != "":
             arguments += [option, str(value)]
     return shlex.join([*arguments, "--drop", "OUT"])
 
 
 def drop_rows(
-    directory: Path, out: Path, recipe: DatasetRecipe, books: Bookkeeper, command_line: str = ""
+    directory: Path, out: Path, recipe: DatasetRecipe, counter: MatchCounter, command_line: str = ""
 ) -> Manifest:
     """Write a run without the rows that match evaluation data, and return its manifest.
+
+    Only the configs that the counter has matched are written.
 
     Args:
         directory: the run that was checked.
         out: the new run directory.
         recipe: the new run's recipe.
-        books: the rows to drop (``hits``), by config and split.
+        counter: has the rows to drop, by config and split.
         command_line: the command that the new run's card shows after the generation's.
 
     Raises InputError when ``out`` is not new, or a config's split has no row left; RunError while
     another process writes ``out``.
     """
     with lock_run(out):
-        require_new(out)
+        require_new_folder(out)
         original = require_complete(directory)
-        _require_rows_left(directory, books)
+        _require_rows_left(directory, counter)
 
         # A folder beside OUT, renamed to OUT when it is complete
         staging = out.with_name(f"{out.name}.partial")
         shutil.rmtree(staging, ignore_errors=True)
         make_folder(staging)
         files: list[File] = []
-        for config, hits in books.hits.items():
-            files += _write_config(directory, staging, original, config, hits)
+        for config, reasons in counter.drop_reasons.items():
+            files += _write_config(directory, staging, original, config, reasons)
         write_text(staging / RECIPE, format_recipe(recipe))
-        manifest = _make_manifest(original, recipe, _count_dropped(original, books), command_line)
-        manifest = manifest.with_files(files)
+        dropped = _count_dropped(original, counter)
+        manifest = _make_manifest(original, recipe, dropped, command_line).with_files(files)
         write_loading_file(staging, manifest, recipe.configs)
         write_manifest(staging, manifest)
         rename_folder(staging, out)
         return manifest
 
 
-def _require_rows_left(directory: Path, books: Bookkeeper) -> None:
+def _require_rows_left(directory: Path, counter: MatchCounter) -> None:
     """Raise InputError when every row of a split would be dropped."""
-    for config, hits in books.hits.items():
-        for split, reasons in hits.items():
+    for config, reasons_of_split in counter.drop_reasons.items():
+        for split, reasons in reasons_of_split.items():
             if reasons.all():
                 raise InputError(
                     f"{directory} ({config})",
@@ -416,18 +434,20 @@ def _require_rows_left(directory: Path, books: Bookkeeper) -> None:
                 )
 
 
-def _count_dropped(original: Manifest, books: Bookkeeper) -> Dropped:
+def _count_dropped(original: Manifest, counter: MatchCounter) -> Dropped:
     """Return the record of the dropped rows: the data compared, settings, and rows by split."""
-    ledger = books.make_ledger()
+    ledger = counter.make_ledger()
     rows: dict[str, dict[str, SplitRows]] = {}
-    for config, hits in books.hits.items():
-        rows[config] = {split: _count_split(reasons, books) for split, reasons in hits.items()}
+    for config, reasons_of_split in counter.drop_reasons.items():
+        rows[config] = {}
+        for split, reasons in reasons_of_split.items():
+            rows[config][split] = _count_split(reasons, counter.kinds)
     return Dropped(
         dataset=Origin(
             name=original.name, version=original.version, fingerprint=original.fingerprint
         ),
-        kinds=books.kinds,
-        evaluation_splits=books.splits,
+        kinds=counter.kinds,
+        evaluation_splits=counter.splits,
         evaluation={name: split.sha256 for name, split in ledger.checked.items()},
         not_checked=ledger.not_checked,
         settings=ledger.settings,
@@ -435,10 +455,13 @@ def _count_dropped(original: Manifest, books: Bookkeeper) -> Dropped:
     )
 
 
-def _count_split(reasons: np.ndarray, books: Bookkeeper) -> SplitRows:
-    """Return how many rows of a split are kept, and dropped by each kind; ``reasons`` of Hits."""
+def _count_split(reasons: NDArray[np.int8], kinds: Sequence[MatchKind]) -> SplitRows:
+    """Count the rows of a split that are kept, and the rows that each kind of match drops.
+
+    reasons: a number for each row, as in ``DropReasons``.
+    """
     dropped: dict[str, int] = {}
-    for kind in books.kinds:
+    for kind in kinds:
         dropped[kind] = int((reasons == 1 + MATCH_KINDS.index(kind)).sum())
     return SplitRows(kept=int((reasons == 0).sum()), dropped=dropped)
 
@@ -473,7 +496,7 @@ def _make_manifest(
 
 
 def _write_config(
-    directory: Path, out: Path, manifest: Manifest, config: str, hits: Hits
+    directory: Path, out: Path, manifest: Manifest, config: str, reasons_of_split: DropReasons
 ) -> list[File]:
     """Write the kept rows of a config, split by split, and return their manifest entries.
 
@@ -482,17 +505,16 @@ def _write_config(
         out: the new run directory.
         manifest: the manifest of the checked run.
         config: the config to write.
-        hits: split → a number for each row, (rows,); 0 keeps the row.
+        reasons_of_split: split → a number for each row, (rows,); 0 keeps the row.
     """
     from datasets import Features
 
     shards = [file for file in manifest.shards(config) if file.rows]
     features = Features.from_arrow_schema(read_parquet_schema(directory / shards[0].path))
     files: list[File] = []
-    for split, reasons in hits.items():
-        # Row numbers continue over the shards of a split
+    for split, reasons in reasons_of_split.items():
         parts = Parts(out, config, split, features)
-        start = 0
+        start = 0  # number of the next row in the split, over all its shards
         try:
             for shard in shards:
                 if (shard.split or "train") != split:
@@ -504,7 +526,7 @@ def _write_config(
             for path, rows in parts.finish():
                 files.append(describe_file(out, path, config=config, split=split, rows=rows))
         finally:
-            parts.discard()
+            parts.discard()  # after an error; finished files stay
     return files
 
 
@@ -551,7 +573,10 @@ def require_run(location: str, option: str, **parts: str | None) -> None:
 
 def _find_configs(dataset: Dataset, config: str | None, split: str | None) -> list[DatasetRows]:
     """Return the rows of ``config``, or of every finished config when it is None."""
-    names = [config] if config else dataset.finished or [None]
+    if config:
+        return [dataset.find_rows(config, split)]
+    # A dataset without a finished config raises the error of ``find_rows``
+    names = dataset.finished or [None]
     return [dataset.find_rows(name, split) for name in names]
 
 
@@ -612,14 +637,14 @@ def main(
     splits = split_list(drop_splits, ("train", *SCORED_SPLITS), "--drop-splits")
     recipe = None
     if drop_to is not None:
-        require_new(drop_to)
+        require_new_folder(drop_to)
         require_run(run, "--drop", split=split)
-        recipe = make_recipe(Path(run), drop_name, drop_version)
+        recipe = make_clean_recipe(Path(run), drop_name, drop_version)
         command.make_output_folder(drop_to.parent, "--drop")
     if card:
         require_run(run, "--card", config=config, split=split)
 
-    # The dataset and the evaluation sentences
+    # Read the dataset's configs and the evaluation sentences
     dataset = find_dataset(run)
     configs = _find_configs(dataset, config, split)
     folder = command.make_output_folder(
@@ -630,27 +655,27 @@ def main(
     )
     for name in evaluation.absent:
         logger.info(f"not checked, no files: {name}")
-    sentences = Sentences(evaluation.sets, similarity)
+    sentences = SentenceIndex(evaluation.sets, similarity)
     logger.info(
         f"near matches from {similarity:g} on: {sentences.settings['recall']:.1%} of those with "
         "just that similarity are expected to be found"
     )
 
-    # The matches of every row
-    books = Bookkeeper(sentences, evaluation, kinds, splits)
+    # Match every row, and write the counts
+    counter = MatchCounter(sentences, evaluation, kinds, splits)
     with ProgressBar(
         total=sum(rows.total for rows in configs), desc="checking", unit=" row"
     ) as bar:
         for rows in configs:
-            books.check(rows, bar.update)
-    ledger = books.make_ledger()
+            counter.match_config(rows, bar.update)
+    ledger = counter.make_ledger()
     facts = ledger.model_dump(mode="json")
     command.write_report(folder, "ledger", format_ledger(ledger), facts, as_json)
     if card:
         logger.info(f"written: {ledger.write(Path(run))}")
         logger.info(f"next: sts-dino card {quote(run)}")
 
-    # The dataset without the matching rows
+    # Write the dataset without the matching rows
     if drop_to is not None and recipe is not None:
         options = {
             "--senteval-data": senteval_data,
@@ -663,7 +688,7 @@ def main(
             "--drop-name": drop_name,
             "--drop-version": drop_version,
         }
-        manifest = drop_rows(Path(run), drop_to, recipe, books, format_command(run, options))
+        manifest = drop_rows(Path(run), drop_to, recipe, counter, format_command(run, options))
         title = f"{manifest.name} v{manifest.version}"
-        logger.info(f"written: {drop_to} ({title}), without {books.count_dropped():,} rows")
+        logger.info(f"written: {drop_to} ({title}), without {counter.count_dropped():,} rows")
         logger.info(f"next: sts-dino publish {quote(str(drop_to))}")  # it writes the card

@@ -115,25 +115,32 @@ def compute_signatures(forms: Sequence[str], banding: Banding) -> Signatures:
 
 
 def _hash_gram(gram: str) -> int:
+    """Return a 32-bit hash of an n-gram, which may hold lone surrogates."""
     return zlib.crc32(gram.encode("utf-8", "surrogatepass"))
 
 
 class NearIndex:
-    """Index of normal forms that finds the indexed forms near to other forms."""
+    """Index of n normal forms that finds the indexed forms near to other forms.
+
+    Each band has the hashes of all indexed forms in rising order, so that a binary search finds
+    the forms with the same hash.
+    """
 
     def __init__(self, forms: Sequence[str], banding: Banding):
         self.banding = banding
         self._forms = forms
         hashes = self._hash_bands(compute_signatures(forms, self.banding))
         self._order = np.argsort(hashes, axis=1, kind="stable").astype(np.int32)  # (bands, n)
-        self._sorted = np.take_along_axis(hashes, self._order, axis=1)
+        self._sorted = np.take_along_axis(hashes, self._order, axis=1)  # (bands, n)
 
-    def find_near(self, forms: Sequence[str], least: float) -> dict[str, list[tuple[str, float]]]:
+    def find_near(
+        self, forms: Sequence[str], min_similarity: float
+    ) -> dict[str, list[tuple[str, float]]]:
         """Return form → the indexed forms with similar n-grams, each with its similarity.
 
         Args:
             forms: the normal forms to look up.
-            least: the smallest Jaccard similarity of the n-grams, 0 to 1.
+            min_similarity: the smallest Jaccard similarity of the n-grams, 0 to 1.
 
         An equal form is not near. Forms without a near form are left out.
         """
@@ -142,45 +149,53 @@ class NearIndex:
         for query, number in zip(*self.find_candidates(forms), strict=True):
             form = forms[query]
             candidate = self._forms[number]
-            # The candidate is too short: it has no more n-grams than characters
-            if form == candidate or least * len(grams[query]) > len(candidate):
+            if form == candidate:
+                continue
+            # A form has no more n-grams than characters, so the similarity is at most
+            # len(candidate) / len(grams[query]); a candidate that is too short is skipped
+            if len(candidate) < min_similarity * len(grams[query]):
                 continue
             candidate_grams = split_grams(candidate, self.banding.grams)
             shared = len(grams[query] & candidate_grams)
             similarity = shared / len(grams[query] | candidate_grams)
-            if similarity >= least:
+            if similarity >= min_similarity:
                 near.setdefault(form, []).append((candidate, similarity))
         return near
 
     def find_candidates(self, forms: Sequence[str]) -> tuple[list[int], list[int]]:
-        """Return the pairs of a given and an indexed form that agree in a band, each pair once.
+        """Return the pairs of a queried and an indexed form that agree in a band, each pair once.
 
-        The first list has the positions of the given forms, the second list the positions of the
-        indexed forms.
+        The first list has the positions of the queried forms (``forms``), the second list the
+        positions of the indexed forms.
         """
         if not forms or not len(self._forms):
             return [], []
         hashes = self._hash_bands(compute_signatures(forms, self.banding))
         pairs = []
         for band, sorted_band, order in zip(hashes, self._sorted, self._order, strict=True):
+            # The equal hashes of query i are sorted_band[low[i] : low[i] + counts[i]]
             low = np.searchsorted(sorted_band, band, "left")
             counts = np.searchsorted(sorted_band, band, "right") - low
+            # One entry for each pair: its query, and 0, 1, ... within the query's range
             queries = np.repeat(np.arange(len(forms)), counts)
             offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-            pairs.append(queries * len(self._forms) + order[np.repeat(low, counts) + offsets])
+            indexed = order[np.repeat(low, counts) + offsets]
+            # A pair is one number, so that pairs of several bands can be made distinct
+            pairs.append(queries * len(self._forms) + indexed)
         queries, numbers = np.divmod(np.unique(np.concatenate(pairs)), len(self._forms))
         return queries.tolist(), numbers.tolist()
 
     def _hash_bands(self, signatures: Signatures) -> NDArray[np.uint64]:
         """Return a 64-bit hash of every band's values, (bands, n).
 
-        A collision costs a candidate, never an answer.
+        The hash is the sum of value x random odd weight, modulo 2^64. A collision adds a candidate,
+        which ``find_near`` then compares in full.
         """
         rows = self.banding.rows
         draws = np.random.default_rng(MINHASH_SEED).integers(1 << 63, size=rows, dtype=np.uint64)
-        odd = draws * 2 + 1
+        weights = draws * 2 + 1
         values = signatures.reshape(len(signatures), self.banding.bands, rows).astype(np.uint64)
-        return np.ascontiguousarray((values * odd).sum(axis=2, dtype=np.uint64).T)
+        return np.ascontiguousarray((values * weights).sum(axis=2, dtype=np.uint64).T)
 
 
 @dataclass(frozen=True)
@@ -231,14 +246,14 @@ def read_evaluation_sets(
     Raises InputError for an unknown name, for a directory without evaluation data, and for a file
     that is altered or missing beside other files of its split.
     """
-    # The data sets to read
+    # Choose the data sets; those without ``sentences`` (the probing tasks) are read by name only
     source = Source(senteval=senteval, originals=originals, pins=pins)
     roots: dict[Layout, Path | None] = {"senteval": senteval, "originals": originals}
     datasets = [find_dataset(name) for name in names]
     if not names:
         datasets = [dataset for dataset in DATASETS.values() if dataset.sentences is not None]
 
-    # Their splits; a split without files is absent
+    # Read their splits; a split without files is absent
     sets: list[EvaluationSet] = []
     absent: list[str] = []
     layouts_read: set[Layout] = set()
@@ -253,7 +268,7 @@ def read_evaluation_sets(
             elif root is not None:
                 absent.append(f"{dataset.name}/{split}")
 
-    # A directory must hold something
+    # Refuse a directory without any evaluation data
     for layout, root in roots.items():
         if not names and root is not None and layout not in layouts_read:
             raise InputError(
@@ -304,7 +319,7 @@ class Match(NamedTuple):
     location: Location
 
 
-class Sentences:
+class SentenceIndex:
     """Index of all evaluation sentences that finds the matches of a text.
 
     ``similarity`` is the smallest similarity of a near match, 0 to 1.
@@ -322,6 +337,7 @@ class Sentences:
         self._near = NearIndex(long_forms, Banding.choose(similarity))
 
     def _add(self, text: str, location: Location) -> None:
+        """Index a text of a location; a text without letters and digits is left out."""
         form = normalize_text(text)
         if form:
             hashes = self._locations.setdefault(form, {}).setdefault(location, set())
@@ -333,7 +349,10 @@ class Sentences:
 
     @property
     def settings(self) -> dict[str, float | int | dict[str, int]]:
-        """The thresholds, and ``recall``: the expected share of near pairs that are found."""
+        """The index's settings, for a ledger: thresholds, in letters and similarity, and banding.
+
+        ``recall`` is the expected share of the pairs at the threshold that are found.
+        """
         banding = self._near.banding
         return {
             "similarity": self.similarity,
@@ -348,11 +367,14 @@ class Sentences:
 
         A text has one match with every sentence of every split that the text repeats.
         """
+        # Find the near sentences of each distinct form that is not short
         forms = [normalize_text(text) for text in texts]
         long_forms = list(dict.fromkeys(form for form in forms if len(form) >= SHORT_FORM_LETTERS))
         near: dict[str, list[tuple[str, float]]] = {}
         for start in range(0, len(long_forms), LOOKUP_TEXTS):
             near |= self._near.find_near(long_forms[start : start + LOOKUP_TEXTS], self.similarity)
+
+        # Add the sentences with the same form, and select the strongest matches
         matches = []
         for text, form in zip(texts, forms, strict=True):
             candidates = self._match_form(text, form)
@@ -363,7 +385,11 @@ class Sentences:
         return matches
 
     def _match_form(self, text: str, form: str) -> list[Match]:
-        """Return a match with every location of the normal form ``form`` of ``text``."""
+        """Return a match with every location of the normal form ``form`` of ``text``.
+
+        The kind is "short" for a short form, else "exact" where a text of the location has the
+        same characters, else "normal".
+        """
         text_hash = _hash_text(text)
         matches = []
         for location, hashes in self._locations.get(form, {}).items():
@@ -387,4 +413,5 @@ def _select_strongest(matches: Sequence[Match]) -> list[Match]:
 
 
 def _hash_text(text: str) -> bytes:
+    """Return a 64-bit hash of a text, which stands for the text in memory."""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()

@@ -93,13 +93,18 @@ def draw_pairs(rows: DatasetRows, count: int, seed: int) -> tuple["pandas.DataFr
             f"has {rows.example_type} rows",
             allowed="labelled pairs (schema: sts or nli)",
         )
+    # Hash every source sentence; those with the smallest hashes are a simple random sample
     all_hashes = (_hash_text(first, seed) for first, _, _ in _read_generated_pairs(rows))
     hashes = np.unique(np.fromiter(all_hashes, dtype=np.uint64))
     if not len(hashes):
         raise InputError(rows.location, "has no pair that was generated for a label")
-    # The source sentences with the smallest hashes are a simple random sample
-    last = hashes[min(count, len(hashes)) - 1]
-    drawn = [pair for pair in _read_generated_pairs(rows) if _hash_text(pair[0], seed) <= last]
+    largest_drawn = hashes[min(count, len(hashes)) - 1]
+
+    # Keep their pairs
+    drawn = []
+    for pair in _read_generated_pairs(rows):
+        if _hash_text(pair[0], seed) <= largest_drawn:
+            drawn.append(pair)
     return pandas.DataFrame(drawn, columns=[*PAIR_COLUMNS]), len(hashes)
 
 
@@ -115,7 +120,7 @@ def _read_generated_pairs(rows: DatasetRows) -> Iterator[tuple[str, str, str]]:
 
 
 def _hash_text(text: str, seed: int) -> int:
-    """Return a 64-bit hash of a text: it orders texts at random, alike in every run."""
+    """Return a 64-bit hash of a text, which orders texts at random: alike in every run."""
     content = f"{seed}\0{text}".encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
 
@@ -134,8 +139,10 @@ def measure_labels(
         cosines: the judge's cosine of each pair, (n,).
         classes: the NLI judge's class of each pair, (n,); None without an NLI judge.
 
-    Raises InputError for a label that no pair has.
+    ``spearman`` and the labels' ``fitting`` are None unless every label has a score and neither
+    scores nor cosines are all the same. Raises InputError for a label that no pair has.
     """
+    # Compare the texts of each pair
     texts = zip(pairs["first"], pairs["second"], strict=True)
     measured = pairs.assign(
         cosine=np.asarray(cosines, dtype=np.float64),
@@ -146,13 +153,15 @@ def measure_labels(
     measured = measured.assign(near=measured["overlap"] >= NEAR_COPY_OVERLAP)
     resamples = resample_source_sentences(list(pairs["first"]))
 
-    # The score of each pair's label; NaN where the label has no score
-    graded = np.array([scores.get(label) for label in pairs["label"]], dtype=np.float64)
+    # Compare the score of each pair's label (NaN without one) with the cosine
+    pair_scores = np.array([scores.get(label) for label in pairs["label"]], dtype=np.float64)
     spearman = None
-    if not np.isnan(graded).any():
-        spearman = compute_correlation_interval(graded, cosines, resamples)
-    if len({*graded}) > 1 and spearman is not None:
-        measured["fitting"] = find_fitting_pairs(graded, measured["cosine"].to_numpy())
+    if not np.isnan(pair_scores).any():
+        spearman = compute_correlation_interval(pair_scores, cosines, resamples)
+    if spearman is not None:
+        measured["fitting"] = find_fitting_pairs(pair_scores, measured["cosine"].to_numpy())
+
+    # Measure each label
     labels = {label: _measure_label(measured, label, resamples) for label in scores}
     near_copies = float(measured["near"].mean())
     return {"labels": labels, "spearman": spearman, "near_copies": near_copies}
@@ -168,6 +177,7 @@ def find_fitting_pairs(scores: NDArray[np.float64], cosines: NDArray[np.float64]
         scores: the score of each pair's label, (n,).
         cosines: the judge's cosine of each pair, (n,).
     """
+    # The pair at rank k by cosine stands for the k-th lowest score
     by_cosine = np.argsort(cosines, kind="stable")
     fits = np.empty(len(scores), dtype=bool)
     fits[by_cosine] = scores[by_cosine] == np.sort(scores)
@@ -190,7 +200,8 @@ def _measure_label(
         raise InputError("labels", f"no text of label {label!r} was kept", hint="give a larger run")
     cosines = measured["cosine"].to_numpy()
 
-    def compute_mean(rows: Rows) -> float:
+    def compute_mean_cosine(rows: Rows) -> float:
+        """Return the mean cosine of the label's pairs among ``rows``; NaN without such a pair."""
         drawn = cosines[rows][is_label[rows]]
         return float(drawn.mean()) if len(drawn) else float("nan")
 
@@ -204,7 +215,7 @@ def _measure_label(
         fitting = float(texts["fitting"].mean())
     return LabelFidelity(
         texts=len(texts),
-        cosine=compute_bootstrap_interval(compute_mean, resamples, len(cosines)),
+        cosine=compute_bootstrap_interval(compute_mean_cosine, resamples, len(cosines)),
         identical=float(texts["same"].mean()),
         near_copies=float(texts["near"].mean()),
         word_overlap=float(texts["overlap"].mean()),
@@ -272,11 +283,11 @@ def main(
 
       sts-dino fidelity artifacts/datasets/sts-dino-x2 --encoder DIR --nli DIR
     """
-    # Draw the pairs of every run before a model is loaded
+    # Choose the judge and draw the pairs of every run, before a model is loaded
     manifests = [require_complete(directory) for directory in runs]
     recipes = [load_recipe(directory / RECIPE, DatasetRecipe) for directory in runs]
-    others = [recipe.language for recipe in recipes if recipe.language != "en"]
-    default_judge = name_judge(others[0] if others else "en")
+    other_languages = [recipe.language for recipe in recipes if recipe.language != "en"]
+    default_judge = name_judge(other_languages[0] if other_languages else "en")
     if encoder:
         judge_location = find_local_encoder(encoder) or encoder
     else:
@@ -288,6 +299,7 @@ def main(
         pairs, sources = draw_pairs(rows, source_sentences, seed)
         samples.append(Drawn(directory, manifest, rows.config, pairs, sources))
 
+    # Load the models, and measure every run
     command.silence_transformers()
     judge = load_encoder(judge_location)
     judges = Judges(
@@ -316,7 +328,7 @@ def _measure_run(
         seed: the seed of the drawn pairs.
         annotations: the folder of people's answers; None: the default folder, which may be missing.
     """
-    # A run of several shot counts counts each of them alone
+    # A run with several shot counts has the counts of each, under the ending of its config's name
     manifest = sample.manifest
     shots = sample.config.rpartition("-")[2]
     counts = manifest.counts.get("variants", {}).get(shots, manifest.counts)

@@ -56,7 +56,7 @@ RECORDED_LIBRARIES = (
     "sentence-transformers",
 )
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-# in the order of rising similarity
+# In the order of rising similarity
 LABELS_BY_SIMILARITY = ("contradiction", "negative", "neutral", "entailment", "positive")
 NLI_CLASS_OF_LABEL = {
     **{name: name for name in NLI_LABELS},
@@ -100,11 +100,12 @@ class Quality:
     def to_markdown(self) -> str:
         """Return the facts and tables as Markdown; untrusted names are escaped."""
         return command.fill_template(
-            "quality.md.jinja", quality=self, shown=_format_frame, **self.facts
+            "quality.md.jinja", quality=self, format_frame=_format_frame, **self.facts
         )
 
 
 def _list_records(frame: pandas.DataFrame) -> Any:
+    """Return a list of rows, each as column → value; the name of the row is a column, too."""
     return frame.reset_index().to_dict("records")
 
 
@@ -117,7 +118,8 @@ def _format_frame(frame: pandas.DataFrame, first: str) -> Markdown:
 
 
 def _format_cell(value: Any) -> Any:
-    if isinstance(value, Interval):  # three decimals, as in the paper
+    """Return an interval or number with three decimals, as in the paper; a dash for none."""
+    if isinstance(value, Interval):
         return Markdown(f"{value.value:.3f} [{value.low:.3f}, {value.high:.3f}]")
     return "–" if value is None or np.isnan(value) else round(value, 3)
 
@@ -146,7 +148,8 @@ class NliModel:
         """
         import torch
 
-        pairs = list(zip(first, second, strict=True))  # the library sorts them by length
+        pairs = list(zip(first, second, strict=True))
+        # ``predict`` batches pairs of similar length, and returns the logits in the given order
         logits = self.model.predict(
             pairs,
             batch_size=NLI_BATCH_PAIRS,
@@ -205,8 +208,11 @@ def list_class_names(
     Raises InputError when the classes are not entailment, neutral and contradiction, or ``labels``
     contradicts the config.
     """
+    # Read the names of the config; transformers calls unnamed outputs LABEL_0, LABEL_1, ...
     outputs = tuple(id2label[number].strip().lower() for number in sorted(id2label))
     is_unnamed = outputs == tuple(f"label_{number}" for number in range(3))
+
+    # ``labels`` may name unnamed outputs, or repeat the names of the config
     names = outputs
     problem = f"its outputs are {', '.join(outputs)}"
     if labels:
@@ -248,7 +254,7 @@ def measure_quality(
         raise InputError(rows.location, "has single texts: no pairs to compare")
     measures = _choose_measures(encoder, nli)
 
-    # One pass over the rows keeps hashes and numbers of each row
+    # Keep hashes and numbers of each row, in one pass over the rows
     text_frames = []
     pair_frames = []
     for batch in rows.read_batches(sample, seed):
@@ -258,13 +264,13 @@ def measure_quality(
     texts = pandas.concat(text_frames)
     pairs = pandas.concat(pair_frames)
 
-    # A second pass keeps the texts of some rows for distinct-n
+    # Keep the texts of some rows for distinct-n, in a second pass
     distinct: dict[str, list[str]] = {column: [] for column in rows.columns}
     for batch in rows.read_batches(min(len(texts), DISTINCT_N_ROWS), seed):
         for column, batch_texts in batch.texts.items():
             distinct[column] += batch_texts
 
-    # The tables
+    # Make the tables; the NLI model's classes are no numbers, and have a table of their own
     columns = {name: _describe_column(name, texts, distinct[name]) for name in rows.columns}
     repeats = {kind: _count_repeats(kind, texts, rows.columns) for kind in ("exact", "normal")}
     by_label = {}
@@ -291,6 +297,7 @@ def _choose_measures(encoder: Encoder | None, nli: NliModel | None) -> Measures:
 
 
 def _compute_overlaps(first: list[str], second: list[str]) -> list[float]:
+    """Return the word overlap of each pair, (n,), 0 to 1."""
     return list(map(compute_word_overlap, first, second))
 
 
@@ -338,6 +345,7 @@ def _measure_texts(batch: Batch) -> pandas.DataFrame:
 
 
 def _hash_texts(texts: list[str]) -> Any:
+    """Return a 64-bit hash of each text, (n,) uint64."""
     import pandas
 
     return pandas.util.hash_array(np.array(texts, dtype=object), categorize=False)
@@ -360,9 +368,10 @@ def _measure_pairs(batch: Batch, measures: Measures) -> pandas.DataFrame:
 
 
 def _describe_column(name: str, rows: pandas.DataFrame, drawn: Sequence[str]) -> dict[str, Any]:
-    """Count the texts of a column, and compute distinct-n of some of them (Li et al. 2016).
+    """Return the counts and lengths of a column's texts, and distinct-n of some of its texts.
 
-    distinct-n is the number of different n-grams divided by the number of n-grams, 0 to 1.
+    distinct-n is the number of different n-grams divided by the number of n-grams, 0 to 1 (Li et
+    al. 2016). Lengths are in tokens.
 
     Args:
         name: the text column.
@@ -384,8 +393,9 @@ def _describe_column(name: str, rows: pandas.DataFrame, drawn: Sequence[str]) ->
     for n in (1, 2, 3):
         grams: list[tuple[str, ...]] = []
         for text_tokens in tokens:
-            grams += zip(*(text_tokens[start:] for start in range(n)), strict=False)
-        values[f"distinct-{n}"] = len(set(grams)) / max(len(grams), 1)
+            shifted = [text_tokens[start:] for start in range(n)]
+            grams += zip(*shifted, strict=False)
+        values[f"distinct-{n}"] = len(set(grams)) / max(len(grams), 1)  # 0 without n-grams
     return values
 
 
@@ -418,16 +428,20 @@ def _describe_by_label(name: str, pairs: pandas.DataFrame) -> pandas.DataFrame:
     """
     from sklearn.metrics import roc_auc_score
 
+    # Order the labels
     scores = pairs.groupby("label")["score"].mean()
-
     order = {label: number for number, label in enumerate(LABELS_BY_SIMILARITY)}
 
     def make_sort_key(label: str) -> tuple[float, int, str]:
         return scores[label], order.get(label, len(order)), label
 
     labels = sorted(scores.index, key=make_sort_key)
+
+    # Describe the values of each label; the standard deviation of a single value becomes 0
     table = pairs.groupby("label")[name].describe(percentiles=QUANTILES).loc[labels].fillna(0.0)
     table = table.drop(columns=["min", "max"]).rename(columns={"count": "pairs", "std": "sd"})
+
+    # Compare each label with the one before; the first has none
     aucs: list[float | None] = [None]
     for lower, higher in pairwise(labels):
         two_labels = pairs[pairs["label"].isin([lower, higher])]
@@ -440,7 +454,8 @@ def _measure_nli_agreement(pairs: pandas.DataFrame) -> pandas.DataFrame:
     """Return the shares of the NLI model's classes, a row for each label and a row for all.
 
     ``agreement`` is the share of pairs whose class is the label's class: Auto-NLI's measure of
-    label quality (section 4.1). It is None for a label that stands for no class.
+    label quality (section 4.1). It is None for a label that stands for no class. The row for all
+    counts the pairs whose labels stand for a class; without such pairs it is left out.
     """
     import pandas
 
@@ -493,6 +508,7 @@ def main(
 
       sts-dino quality ORG/sts-dino-x2@v1.0.0 --encoder DIR --sample 10000
     """
+    # Check dataset and folder before a model is loaded
     rows = find_rows(run, config, split)
     folder = command.make_output_folder(
         out or command.get_default_folder("quality", rows.name, rows.config)

@@ -55,6 +55,7 @@ NO_LABEL = "no label"  # stands for the missing label of a row
 
 
 def _list_text_columns(schema: RowSchema) -> tuple[str, ...]:
+    """Return the columns of a schema whose values are texts, in order."""
     return tuple(column for column, kind in schema.columns.items() if kind == "string")
 
 
@@ -88,22 +89,23 @@ class Batch:
     """Rows of a split in order; rows that were not drawn are left out.
 
     ``rows`` are the row numbers in the split, from 0. ``labels`` is empty for rows without labels
-    (triplets), ``scores`` for rows without scores.
+    (e.g. triplets), ``scores`` for rows without scores.
     """
 
     split: str
     rows: NDArray[np.int64]  # (n,)
     texts: dict[str, list[str]]  # column → n texts
-    labels: list[str]
-    scores: list[float]
+    labels: list[str]  # (n,) or ()
+    scores: list[float]  # (n,) or ()
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def to_pairs(self) -> Pairs:
-        """Return the pairs of the batch; a triplet gives a positive pair, then a negative pair.
+        """Return the pairs of the batch with their labels.
 
-        Single texts give three empty lists.
+        A triplet gives two pairs: anchor and positive with the label "positive", anchor and
+        negative with the label "negative". Single texts give three empty lists.
         """
         columns = list(self.texts.values())
         if len(columns) == 1:
@@ -165,26 +167,28 @@ class DatasetRows:
 
         Raises InputError for a scored pair whose score is not a finite number.
         """
-        # Drawn rows, numbered over all splits
+        # Draw rows, which are numbered over all splits
         chosen = np.arange(self.total)
         if sample is not None and sample < self.total:
             chosen = np.sort(np.random.default_rng(seed).choice(self.total, sample, replace=False))
 
-        # The drawn rows of each table
+        # Choose the columns; the label of a scored pair may be its score
         columns = list(self.columns)
         if self.label_column:
             columns.append(self.label_column)
         if self.is_scored and SCORE_COLUMN not in columns:
             columns.append(SCORE_COLUMN)
+
+        # Read the tables of each split, and keep their drawn rows
         split_start = 0
         for split, rows in self.splits.items():
             table_start = split_start
             for table in self.read_tables(split, columns):
                 low, high = np.searchsorted(chosen, [table_start, table_start + len(table)])
-                drawn = chosen[low:high] - table_start
+                drawn = chosen[low:high]
                 if len(drawn):
-                    numbers = drawn + table_start - split_start
-                    yield self._make_batch(split, numbers, table.take(drawn))
+                    drawn_table = table.take(drawn - table_start)
+                    yield self._make_batch(split, drawn - split_start, drawn_table)
                 table_start += len(table)
             split_start += rows
 
@@ -195,6 +199,7 @@ class DatasetRows:
         """
         texts = {column: _read_texts(table, column) for column in self.columns}
         scores = table[SCORE_COLUMN].to_pylist() if self.is_scored else []
+        # Rows without scores have nothing to check: ``scores`` is then empty
         for row, score in zip(rows, scores, strict=False):
             if score is None or not math.isfinite(score):
                 raise InputError(
@@ -209,20 +214,27 @@ class DatasetRows:
         return Batch(split, rows, texts, labels, scores)
 
     def _format_label(self, value: object) -> str:
-        """Return a label as text: a class's name, a score with one decimal, or ``NO_LABEL``."""
+        """Return a label as text.
+
+        A score is rounded to one decimal. The number of a class becomes the class's name. None and
+        -1, with which SNLI marks pairs without a label, become ``NO_LABEL``.
+        """
         if isinstance(value, float):
             return f"{round(value, 1):g}"
+        if value is None or value == -1:
+            return NO_LABEL
         if isinstance(value, int) and 0 <= value < len(self.class_names):
             return self.class_names[value]
-        return NO_LABEL if value is None or value == -1 else str(value)
+        return str(value)
 
 
 def _read_texts(table: pa.Table, column: str) -> list[str]:
+    """Return the texts of a column, (n,); a missing text becomes empty."""
     return [text or "" for text in table[column].to_pylist()]
 
 
 def infer_example_type(features: Features, location: str) -> str:
-    """Return the first example type whose columns ``features`` has.
+    """Return the first example type (a key of ``TEXT_COLUMNS``) whose columns ``features`` has.
 
     Args:
         features: the columns of a config and their types.
@@ -232,9 +244,10 @@ def infer_example_type(features: Features, location: str) -> str:
     column is no number.
     """
     required: dict[str, list[str]] = {}
-    for name, texts in TEXT_COLUMNS.items():
-        label = LABEL_COLUMN[name]
-        required[name] = [*texts, label] if label else [*texts]
+    for name, text_columns in TEXT_COLUMNS.items():
+        required[name] = [*text_columns]
+        if label_column := LABEL_COLUMN[name]:
+            required[name].append(label_column)
     for name, columns in required.items():
         if features.keys() >= {*columns}:
             _require_column_types(features, name, location)
@@ -250,18 +263,19 @@ def _require_column_types(features: Features, example_type: str, location: str) 
     """Raise InputError unless text columns are strings and the score column is a number."""
     from datasets import Value
 
-    columns: dict[str, tuple[str, ...]] = {}
-    columns |= dict.fromkeys(TEXT_COLUMNS[example_type], ("string", "large_string"))
+    # Column → prefixes of its allowed types: "float" also allows float32
+    allowed: dict[str, tuple[str, ...]] = {}
+    allowed |= dict.fromkeys(TEXT_COLUMNS[example_type], ("string", "large_string"))
     if LABEL_COLUMN[example_type] == SCORE_COLUMN:
-        columns[SCORE_COLUMN] = ("float", "int", "double")
-    for column, prefixes in columns.items():
+        allowed[SCORE_COLUMN] = ("float", "int", "double")
+    for column, prefixes in allowed.items():
         feature = features[column]
         dtype = feature.dtype if isinstance(feature, Value) else type(feature).__name__
         if not dtype.startswith(prefixes):
             raise InputError(
                 location,
                 f"its column {column!r} is of the type {dtype}",
-                allowed=" or ".join(prefixes[:2]),
+                allowed=" or ".join(prefixes[:2]),  # "double" is another name of "float"
             )
 
 
@@ -270,6 +284,7 @@ CONFIG_PREFERENCE = (
     *(schema.labelled for schema in SCHEMAS.values()),
     *chain.from_iterable(schema.finished for schema in SCHEMAS.values()),
 )
+# ORG/NAME[@REVISION]; artifacts/NAME and ./NAME are folders
 HUB_ID_PATTERN = re.compile(r"(?!artifacts/|\.)[\w.-]+/[\w.-]+(@.+)?")
 
 
@@ -311,7 +326,7 @@ class Dataset:
         """
         from datasets import ClassLabel
 
-        # The config, and its splits with rows
+        # Open the config, and list its splits with rows
         config = require_known(
             config or self._choose_config(), self.configs, self.location, "config"
         )
@@ -323,7 +338,7 @@ class Dataset:
         if split is not None:
             splits = {split: splits[require_known(split, splits, location, "split")]}
 
-        # The columns
+        # Find the columns; the label that the generator was prompted with is known for some scores
         example_type = infer_example_type(features, location)
         label_column = LABEL_COLUMN[example_type]
         if label_column == SCORE_COLUMN and TARGET_LABEL_COLUMN in features:
@@ -342,7 +357,11 @@ class Dataset:
         )
 
     def _choose_config(self) -> str:
-        """Return the config to train on. Raises InputError when several could be meant."""
+        """Return the config to train on: the first of ``CONFIG_PREFERENCE``, else the default.
+
+        Raises InputError when several configs could be meant, or none is finished.
+        """
+        # This project's own configs
         for base in CONFIG_PREFERENCE:
             candidates = [name for name in self.finished if get_base_config(name) == base]
             if len(candidates) > 1:
@@ -354,6 +373,8 @@ class Dataset:
                 )
             if candidates:
                 return candidates[0]
+
+        # Configs under other names
         if self.default_config is not None:
             return self.default_config
         if len(self.finished) == 1:
@@ -365,10 +386,10 @@ class Dataset:
 
 
 def find_dataset(location: str) -> Dataset:
-    """Return the dataset in a run directory or of a Hub.
+    """Return the dataset in a run directory, else of a Hub: a published run or any other dataset.
 
-    Raises InputError when the dataset is missing or not finished, RunError when the Hub cannot be
-    read.
+    ``location`` is a run directory or ORG/NAME[@REVISION]. Raises InputError when the dataset is
+    missing or not finished, RunError when the Hub cannot be read.
     """
     if Path(location).is_dir() or not HUB_ID_PATTERN.fullmatch(location):
         run = open_local_run(Path(location), location)
@@ -407,7 +428,10 @@ def _convert_run(run: FinishedRun, name: str) -> Dataset:
 
 
 def _open_run_config(run: FinishedRun, config: str) -> OpenConfig:
-    """Open a config of a run; shards without a split belong to "train"."""
+    """Open a config of a run, after fetching and checking its shards.
+
+    Shards without a split belong to "train".
+    """
     from datasets import Features
 
     directory, shards = run.fetch_shards(config)
@@ -434,13 +458,16 @@ def _read_run_recipe(run: FinishedRun) -> DatasetRecipe | None:
         if path is None:
             raise InputError("recipe.yaml", "is not published with the dataset, or not downloaded")
         return load_recipe(path, DatasetRecipe)
-    except InputError as error:  # perhaps of another version of this project
+    except InputError as error:  # e.g. another version of this project wrote the recipe
         logger.info(f"labels are shown in the default words: {error}")
         return None
 
 
 def _convert_hub_dataset(dataset: HubDataset) -> Dataset:
-    """Return a dataset of a Hub that is not a published run."""
+    """Return a dataset of a Hub that is not a published run.
+
+    Its finished config is the default that it declares; without a default, all are finished.
+    """
     configs = tuple(dataset.call("get_dataset_config_names"))
     default_config = dataset.call("get_dataset_default_config_name")
     return Dataset(

@@ -38,7 +38,10 @@ def load_page_words() -> dict[str, dict[str, Any]]:
 
 
 def get_words(language: str) -> dict[str, Any]:
-    """Return the page's words in ``language``, e.g. de or de-AT; in English without them."""
+    """Return the page's words in ``language``, e.g. de or de-AT.
+
+    A language without words of its own has those of its first part, else English words.
+    """
     languages = load_page_words()
     for code in (language, language.partition("-")[0]):
         if code in languages:
@@ -51,7 +54,8 @@ class Scale:
     """A question and its possible answers.
 
     ``labels`` are the answers in order. ``meanings`` explains each label; "" where a label needs no
-    explanation. ``ordered``: labels have a distance, so disagreements can be weighted.
+    explanation. ``ordered``: the labels have an order, so that κ can weight how far two of them lie
+    apart.
     """
 
     question: str
@@ -90,7 +94,7 @@ class Examples:
 
 
 def draw_rows(examples: Examples, count: int, seed: int) -> tuple[int, ...]:
-    """Return the row numbers of a simple random sample, in the order of the questions.
+    """Return ``count`` row numbers of a simple random sample, in the order of the questions.
 
     Rows are ordered by a hash of (seed, row). So a larger sample of the same seed begins with the
     rows of a smaller sample. Raises InputError when there are fewer than ``count`` rows.
@@ -103,6 +107,7 @@ def draw_rows(examples: Examples, count: int, seed: int) -> tuple[int, ...]:
         )
 
     def hash_row(row: int) -> bytes:
+        """Return a pseudo-random sort key of a row."""
         return hashlib.blake2b(f"{seed} {row}".encode(), digest_size=16).digest()
 
     return tuple(heapq.nsmallest(count, range(len(examples)), key=hash_row))
@@ -124,7 +129,7 @@ def list_label_meanings(recipe: DatasetRecipe) -> dict[str, str]:
         if label.meaning is None:
             continue
         name = label.name
-        if recipe.dataset_schema.scored:
+        if recipe.dataset_schema.scored:  # rows have the smoothed score in place of the name
             name = format_score(recipe.postprocess.smooth_score(label.score or 0.0))
         meanings.setdefault(name, []).append(label.meaning)
     return {name: "; ".join(texts) for name, texts in meanings.items()}
@@ -144,7 +149,7 @@ def read_examples(rows: DatasetRows, language: str | None = None) -> Examples:
     splits = " + ".join(rows.splits)
     location = f"{rows.name} ({rows.config}, {splits})"
 
-    # The texts and the generator's labels; a triplet gives two pairs
+    # Read the texts and the generator's labels; a triplet gives two pairs
     texts: list[tuple[str, ...]] = []
     labels: list[str] = []
     for batch in rows.read_batches():
@@ -158,7 +163,7 @@ def read_examples(rows: DatasetRows, language: str | None = None) -> Examples:
     if len(rows.columns) > 1:
         labels = [NLI_CLASS_OF_TRIPLET_LABEL.get(label, label) for label in labels]
 
-    # The question and its answers, in the words of the page and of the recipe
+    # Make the question and its answers, in the words of the page and of the recipe
     recipe = rows.read_recipe()
     meanings: dict[str, str] = {}
     if recipe is not None:
@@ -205,7 +210,7 @@ def _make_scale(
 
     Raises InputError for fewer than 2 or more than ``MAX_LABELS`` answers.
     """
-    # The labels to choose from, and their meanings in the words of the page
+    # Choose the labels, and their meanings in the words of the page
     meanings: dict[str, str] = {}
     if rows.is_scored:
         choices = sorted({*labels}, key=float)
@@ -234,7 +239,10 @@ def _make_scale(
 
 
 def _choose_similarity(score: float, has_zero: bool) -> str:
-    """Return the name of DINO's words (Table 3) for a score of 0 to 1.
+    """Return the key of the page's words for a similarity score of 0 to 1.
+
+    The words are those of DINO (Table 3), whose scores are 0, 0.5 and 1; other scores get the words
+    of the nearest of them.
 
     has_zero: the scale has a score of 0, so a low score stands for weakly similar texts.
     """
@@ -267,6 +275,8 @@ class AnswerStore:
         # SQLite syncs the name of its file, not the name of the folder
         make_folder(directory)
         self._create_private_file()
+
+        # Make the tables of a new file, and compare the dataset of an existing one
         with self._open_transaction() as database:
             if not database.execute("SELECT 1 FROM sqlite_master").fetchone():
                 for statement in _CREATE_TABLES:
@@ -343,18 +353,20 @@ class AnswerStore:
 
 
 def fold_name(name: str) -> str:
-    """Return an annotator's name in one spelling: NFKC, case folded, single spaces.
+    """Return an annotator's name in one spelling: NFKC, case-folded, single spaces.
 
     Format characters are removed, and control characters count as spaces. So Ana, ANA and the name
     in full-width letters are one annotator. A name of blank letters alone becomes empty.
     """
+    # Case folding can undo the normal form, so the name is normalized twice
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
     visible = []
     for character in folded:
         category = unicodedata.category(character)
-        if category[0] in "CZ":
-            character = "" if category == "Cf" else " "
-        visible.append(character)
+        if category == "Cf":  # a format character
+            continue
+        is_control_or_separator = category[0] in "CZ"
+        visible.append(" " if is_control_or_separator else character)
     return "" if is_blank(folded) else " ".join("".join(visible).split())
 
 
@@ -403,8 +415,8 @@ class Survey:
         """Store the answer to the question at ``position``, and return the next position.
 
         The next position follows ``position``; after the last question it is the first open one.
-        Raises InputError for a label or position that the survey does not have, RunError when the
-        answer could not be stored.
+        An answer that repeats the stored one is not stored again. Raises InputError for a label or
+        position that the survey does not have, RunError when the answer could not be stored.
         """
         if label not in self.examples.scale.labels or not 0 <= position < len(self.rows):
             raise InputError(

@@ -51,9 +51,9 @@ class Drawing(NamedTuple):
 def draw_plots(comparison: Comparison) -> dict[str, Plot]:
     """Return file name → plot of a comparison, each plot as PNG and as SVG.
 
-    ``scores`` has all scores; ``differences-1`` … have the tested differences of a pair of models.
+    scores.png has all scores; differences-1.png … have the tested differences of a pair of models.
     """
-    # The drawings: scores, then the tested differences of each pair
+    # Plan the drawing of all scores: margins, two models in a line of the legend, and the bars
     models = len(comparison.models)
     height = 1.5 + 0.3 * ceil(models / 2) + BAR_INCHES * (models + 0.5) * len(comparison.rows)
     drawings = {
@@ -63,6 +63,8 @@ def draw_plots(comparison: Comparison) -> dict[str, Plot]:
             (WIDTH, height),
         )
     }
+
+    # Plan a drawing of the tested differences of each pair
     pairs: dict[tuple[str, str], list[Verdict]] = {}
     for verdict in comparison.verdicts:
         if verdict.difference.tested:
@@ -85,6 +87,7 @@ def draw_plots(comparison: Comparison) -> dict[str, Plot]:
 
 def _draw_scores(comparison: Comparison, figure: Figure, axes: Axes) -> None:
     """Draw a group of bars for each measurement: a bar and an interval for each scored model."""
+    # Draw the groups from top to bottom, one unit of height each
     models = comparison.models
     rows = comparison.rows
     lowest = 0.0
@@ -95,16 +98,20 @@ def _draw_scores(comparison: Comparison, figure: Figure, axes: Axes) -> None:
             middle = group + (position - (len(present) - 1) / 2) * GROUP_SHARE / len(models)
             score = row.scores[models[index]]
             low, high = score.interval() or (score.main_score, score.main_score)
-            lowest = min(lowest, low * 1.05)
+            lowest = min(lowest, low * 1.05)  # a margin for negative scores
             axes.barh(middle, score.main_score, BAR_SHARE / len(models), **_choose_look(index))
             axes.plot(
                 [low, high], [middle, middle], color="black", linewidth=1.2, solid_capstyle="butt"
             )
             number = f"{score.main_score:.2f}"
             axes.text(max(high, 0) + 0.8, middle, number, va="center", fontsize=8)
+
+    # Label the axes; scores end at 100, and their numbers stand to the right of the bars
     axes.grid(visible=False, axis="y")
     axes.set_yticks(range(len(rows)), _name_measurements([row.measurement for row in rows]))
     axes.set(xlabel="score x 100, 95 % interval", xlim=(lowest, 110), ylim=(len(rows) - 0.5, -0.5))
+
+    # Name the models in as many columns as fit
     names = [shorten_name(model, MAX_NAME_CHARACTERS) for model in models]
     handles = [Patch(**_choose_look(index), label=name) for index, name in enumerate(names)]
     entry_characters = max(map(len, names)) + LEGEND_MARK_CHARACTERS
@@ -124,6 +131,7 @@ def _choose_look(index: int) -> dict[str, Any]:
 
 def _draw_differences(verdicts: Sequence[Verdict], figure: Figure, axes: Axes) -> None:
     """Draw a line and a mark for each of the tested differences of one pair of models."""
+    # Draw the differences from top to bottom, one unit of height each
     first = shorten_name(verdicts[0].first, MAX_NAME_CHARACTERS)
     second = shorten_name(verdicts[0].second, MAX_NAME_CHARACTERS)
     axes.axvline(0, color="black", linewidth=0.8)
@@ -134,6 +142,8 @@ def _draw_differences(verdicts: Sequence[Verdict], figure: Figure, axes: Axes) -
         axes.plot([ends.low, ends.high], [height, height], color=mark.get_color(), linewidth=1.6)
         mark.set_data([verdict.difference.points], [height])
         axes.add_line(mark)
+
+    # Label the axes, and name the marks
     axes.grid(visible=False, axis="y")
     names = _name_measurements([verdict.measurement for verdict in verdicts])
     axes.set_yticks(range(len(verdicts)), names)

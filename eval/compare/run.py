@@ -75,6 +75,7 @@ def compare(
     Raises InputError, before anything is written, for fewer than two locations, for a location
     given twice, and when no two evaluations share a measurement.
     """
+    # Refuse what cannot be compared
     paths = [Path(location).resolve() for location in locations]
     if len(paths) < 2:
         raise InputError(
@@ -83,6 +84,8 @@ def compare(
     for location, path in zip(locations, paths, strict=True):
         if paths.count(path) > 1:
             raise InputError("compare", f"{location} is given twice")
+
+    # Compare, write and print
     comparison = compare_evaluations([read_evaluation(location) for location in locations])
     folder = out or ARTIFACTS / "comparisons" / make_folder_name(comparison.models)
     write_comparison(comparison, folder)
@@ -109,7 +112,10 @@ def write_comparison(comparison: Comparison, folder: Path) -> None:
 
 
 def make_folder_name(models: Sequence[str]) -> str:
-    """Return a folder's name for models: safe in a path, and another one for other models."""
+    """Return a folder's name for models: safe in a path, and distinct through a hash of the names.
+
+    The names are cut to ``MAX_FOLDER_CHARACTERS``.
+    """
     names = [re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "model" for name in models]
     digest = hashlib.sha256("\n".join(models).encode()).hexdigest()[:8]
     return f"{'--'.join(names)[:MAX_FOLDER_CHARACTERS].strip('-.')}-{digest}"
@@ -125,7 +131,8 @@ def compare_evaluations(evaluations: Sequence[FinishedEvaluation]) -> Comparison
     if not any(len(row.scores) > 1 for row in rows):
         raise _describe_mismatch(by_label)
 
-    # The settings of the evaluations where they agree: then a gain is the gain of the card
+    # Take the common settings of all evaluations: the gains are then those of the model's card.
+    # Evaluations with different settings are compared with the defaults.
     all_settings = {
         EvaluationSettings(
             bootstrap_samples=evaluation.results.bootstrap_samples, seed=evaluation.results.seed
@@ -162,13 +169,14 @@ def make_labels(evaluations: Sequence[FinishedEvaluation]) -> list[str]:
         label = name
         if names.count(name) > 1:
             label = f"{name}@{evaluation.results.revision[:8]}"
+        # The same label, or the same label with a number
         repeats = sum(used == label or used.startswith(f"{label} (") for used in labels)
         labels.append(f"{label} ({repeats + 1})" if repeats else label)
     return labels
 
 
 def _list_unlike_versions(evaluations: Evaluations) -> tuple[str, ...]:
-    """Return a line for each library of which the scores have several versions.
+    """Return a line for each library whose version differs between scores.
 
     The line is ``library: version (models), version (models)``.
     """
@@ -205,11 +213,14 @@ def _describe_mismatch(evaluations: Evaluations) -> InputError:
 
     The error names the differences of a task that both have; without one, the scores of each.
     """
+    # List the scores of each model
     first, second = list(evaluations)[:2]
     first_scores = evaluations[first].results.scores
     second_scores = evaluations[second].results.scores
     problem = f"{first} has {_list_scores(first_scores)}; "
     problem += f"{second} has {_list_scores(second_scores)}"
+
+    # A task that both have explains more
     for first_score, second_score in product(first_scores, second_scores):
         task = f"{first_score.task} {first_score.split}"
         if task == f"{second_score.task} {second_score.split}":
@@ -269,10 +280,12 @@ def _list_average_rows(
 ) -> tuple[AverageRow, ...]:
     """Return a row for each average, with the scores of the models.
 
-    A model is left out when its tasks have other measurements than the first model's.
+    A model is left out of an average when its tasks have other measurements than those of the
+    first model with this average. Averages are over test rows, or all rows of a k-fold task.
     """
     average_rows: dict[str, AverageRow] = {}
-    first_parts: dict[str, frozenset[Measurement]] = {}
+    # Average → the measurements of the first model with this average
+    first_measurements: dict[str, frozenset[Measurement]] = {}
     for label, evaluation in evaluations.items():
         measurements: dict[str, Measurement] = {}
         for row in rows:
@@ -281,6 +294,6 @@ def _list_average_rows(
         for average in evaluation.results.averages:
             parts = frozenset(measurements[task] for task in average.tasks if task in measurements)
             average_row = average_rows.setdefault(average.name, AverageRow(average, {}))
-            if parts == first_parts.setdefault(average.name, parts):
+            if parts == first_measurements.setdefault(average.name, parts):
                 average_row.scores[label] = average.score
     return tuple(average_rows.values())

@@ -20,7 +20,7 @@ from sts_dino.eval.tasks.rows import Vector
 from sts_dino.hub.contract.measured import Estimate, VariantPlan, VariantScore, VariantScores
 from sts_dino.hub.errors import InputError
 
-# between the seeds of draws that are independent; tasks take the numbers between
+# Data seeds draw with random seeds this far apart; the numbers between are the tasks'
 SEED_STRIDE = 1_000
 
 
@@ -38,8 +38,8 @@ def draw_seeds(seeds: int, samples: int, seed: int) -> NDArray[np.intp]:
 def resample_seeds(scores: Matrix, drawn: NDArray[np.intp]) -> Vector:
     """Return the mean score over the drawn seeds in each resample, (samples,).
 
-    The deviation from the mean over all seeds is scaled up as the module says. A single seed gives
-    its own scores.
+    The deviation from the mean over all seeds is scaled by sqrt(seeds / (seeds - 1)), as the
+    module's docstring explains. A single seed gives its own scores.
 
     Args:
         scores: scores of the resampled rows, (seeds, samples).
@@ -67,6 +67,8 @@ def resample_data_seeds(scores: Matrix, data_seeds: int, seed: int) -> Vector:
     runs, samples = scores.shape
     if runs == 1:
         return scores[0]
+
+    # Average the training seeds of each data seed, which draws with its own random seed
     seeds = runs // data_seeds
     means = []
     for number in range(data_seeds):
@@ -74,6 +76,8 @@ def resample_data_seeds(scores: Matrix, data_seeds: int, seed: int) -> Vector:
         means.append(
             resample_seeds(seed_scores, draw_seeds(seeds, samples, seed + SEED_STRIDE * number))
         )
+
+    # Average the data seeds; the random seed differs from those above and those of the tasks
     return resample_seeds(np.stack(means), draw_seeds(data_seeds, samples, seed - 1))
 
 
@@ -82,13 +86,13 @@ DEFAULT_RESAMPLES = 1000  # of the rows and seeds of a plan
 
 
 def find_split(name: str, split: str) -> str:
-    """Return the split under which the rows of a task are kept.
+    """Return the split under which an evaluation has the scored rows of a task.
 
     Args:
         name: the task.
-        split: the plan's split; a task without this split cuts its folds and has one split.
+        split: the plan's split. A task that cuts its own folds has only its default split.
     """
-    if name.rpartition("/")[2] in TREC_METRICS:  # a search in a user's own files
+    if name.rpartition("/")[2] in TREC_METRICS:  # a search in a user's own files: not in TASKS
         return split
     task = find_task(name)
     return split if split in task.splits or task.is_of_mteb else task.default_split
@@ -129,17 +133,17 @@ def compare_variants(plan: VariantPlan) -> VariantScores:
         task_scores[task] = [compute_score(rows, metric, aggregation) for rows in outcomes]
     samples = np.mean(task_samples, axis=0)  # (evaluations, samples)
 
-    # Means over tasks and seeds
+    # Average each variant over its tasks and seeds; the evaluations of a variant are consecutive
     variants: dict[str, VariantSamples] = {}
     start = 0
     for variant, variant_folders in plan.variants.items():
-        numbers = slice(start, start + len(variant_folders))
-        start = numbers.stop
-        tasks = {task: float(np.mean(scores[numbers])) for task, scores in task_scores.items()}
-        resampled = resample_data_seeds(samples[numbers], plan.data_seeds, RESAMPLING_SEED)
+        runs = slice(start, start + len(variant_folders))
+        start = runs.stop
+        tasks = {task: float(np.mean(scores[runs])) for task, scores in task_scores.items()}
+        resampled = resample_data_seeds(samples[runs], plan.data_seeds, RESAMPLING_SEED)
         variants[variant] = VariantSamples(tasks, float(np.mean(list(tasks.values()))), resampled)
 
-    # Estimates with intervals, and differences
+    # Estimate the mean of each variant, and the differences
     scores: dict[str, VariantScore] = {}
     control = variants[plan.control]
     for name, variant_samples in variants.items():
@@ -161,5 +165,5 @@ def _estimate(mean: float, samples: Vector) -> Estimate:
 
 
 def _subtract(first: VariantSamples, second: VariantSamples) -> Estimate:
-    """Return the mean score of the first variant minus the mean score of the second."""
+    """Return the first variant's mean score minus the second's; its interval is paired."""
     return _estimate(first.mean - second.mean, first.samples - second.samples)

@@ -85,7 +85,7 @@ def _make_compared_tables(results: Results, start: str | None) -> list[list[Cell
     scores: list[Cells] = [("task", "split", "rows", start or "", "SimCSE baseline", trained)]
     differences: list[Cells] = [("task", "split", "metric", "gain", "over SimCSE")]
 
-    # Tasks
+    # Add the rows of the tasks
     gains = map_by_task(results.gains)
     control_scores = map_by_task(results.control_scores)
     control_gains = map_by_task(results.over_control)
@@ -98,7 +98,7 @@ def _make_compared_tables(results: Results, start: str | None) -> list[list[Cell
         control_gain = format_difference(control_gains.get(key))
         differences.append((*key, score.main_metric, gain, control_gain))
 
-    # Averages, which have no intervals
+    # Add the rows of the averages, which have no intervals
     base_means = {item.name: item.score for item in compute_averages(results.base_scores)}
     control_means = {item.name: item.score for item in compute_averages(results.control_scores)}
     for item in results.averages:
@@ -109,6 +109,7 @@ def _make_compared_tables(results: Results, start: str | None) -> list[list[Cell
         formatted = (format_number(gain, signed=True) for gain in mean_gains)
         differences.append((item.name, "", "mean", *formatted))
 
+    # Hide the columns of a missing base or baseline
     hidden: list[int] = []
     if start is None:
         hidden.append(BASE_COLUMN)
@@ -118,19 +119,19 @@ def _make_compared_tables(results: Results, start: str | None) -> list[list[Cell
 
 
 def _drop_columns(rows: list[Cells], dropped: Sequence[int]) -> list[Cells]:
-    return [_drop_cells(row, dropped) for row in rows]
-
-
-def _drop_cells(row: Cells, dropped: Sequence[int]) -> Cells:
-    return tuple(cell for number, cell in enumerate(row) if number not in dropped)
+    """Return the rows without the columns of these numbers, from 0."""
+    remaining = [number for number in range(len(rows[0])) if number not in dropped]
+    return [tuple(row[number] for number in remaining) for row in rows]
 
 
 def _count_rows(score: TaskScore) -> str:
-    return f"{score.n} {score.unit}" + (" drawn" if score.limit else "")
+    """Return the number of scored rows with their unit, e.g. "1379 pairs"."""
+    count = f"{score.n} {score.unit}"
+    return f"{count} drawn" if score.limit else count
 
 
 def _list_notes(results: Results) -> list[str]:
-    """Return the notes below a table, after an empty line.
+    """Return an empty line and the notes below a table; nothing without a note.
 
     Notes: the rule of the verdicts, the limit of a trial, and scores made with other libraries.
     """
@@ -142,10 +143,10 @@ def _list_notes(results: Results) -> list[str]:
     tasks_of_libraries: dict[str, list[str]] = {}
     for score in results.scores:
         if score.versions:
-            made = ", ".join(f"{name} {version}" for name, version in score.versions.items())
-            tasks_of_libraries.setdefault(made, []).append(f"{score.task} {score.split}")
-    for made, tasks in tasks_of_libraries.items():
-        notes.append(f"made with {made}: {', '.join(tasks)}")
+            libraries = ", ".join(f"{name} {version}" for name, version in score.versions.items())
+            tasks_of_libraries.setdefault(libraries, []).append(f"{score.task} {score.split}")
+    for libraries, tasks in tasks_of_libraries.items():
+        notes.append(f"made with {libraries}: {', '.join(tasks)}")
     return ["", *notes] if notes else []
 
 
@@ -170,7 +171,7 @@ class Comparison:
     """A comparison of models, as its tables and plots show it.
 
     ``models`` are distinct labels, in the order given. ``versions`` has a line for each library
-    of which the scores have several versions.
+    whose version differs between scores.
     """
 
     models: tuple[str, ...]
@@ -185,8 +186,8 @@ class Comparison:
         """The pairs of models that share a measurement."""
         return list(dict.fromkeys((verdict.first, verdict.second) for verdict in self.verdicts))
 
-    def describe_unlike(self) -> list[str]:
-        """Return a note for each two measurements of one task and split: their differences."""
+    def describe_mismatches(self) -> list[str]:
+        """Return a note for each two measurements of one task and split: how they differ."""
         notes = []
         for first, second in combinations([row.measurement for row in self.rows], 2):
             task = f"{first.task} {first.split}"
@@ -210,7 +211,7 @@ class ResultTable:
 
 
 COMMIT_CHARACTERS = 7  # as git shortens a commit
-# of a number, an interval or nothing, which need no escaping
+# The characters of numbers and intervals, which need no escaping
 PLAIN_CHARACTERS = set("0123456789+-. [],")
 
 
@@ -236,7 +237,7 @@ def _make_score_table(comparison: Comparison) -> ResultTable:
     notes = [
         "95 % bootstrap intervals in brackets; scores x 100",
         *_describe_trials(comparison),
-        *comparison.describe_unlike(),
+        *comparison.describe_mismatches(),
     ]
     if comparison.versions:
         notes.append(f"not made with the same libraries: {'; '.join(comparison.versions)}")
@@ -262,10 +263,12 @@ def shorten_models(models: Sequence[str]) -> dict[str, str]:
     """
     names: dict[str, str] = {}
     for model in models:
-        name, at, revision = model, "", ""
+        name = model
+        revision = ""
         if "@" in model:
-            name, at, revision = model.rpartition("@")
-        names[model] = f"{name.rpartition('/')[2]}{at}{revision[:COMMIT_CHARACTERS]}"
+            name, _, commit = model.rpartition("@")
+            revision = f"@{commit[:COMMIT_CHARACTERS]}"
+        names[model] = name.rpartition("/")[2] + revision
     used = list(names.values())
     for model, name in names.items():
         if used.count(name) > 1:
@@ -274,9 +277,9 @@ def shorten_models(models: Sequence[str]) -> dict[str, str]:
 
 
 def _describe_trials(comparison: Comparison, pair: Sequence[str] = ()) -> list[str]:
-    """Return a note for each limit: the tasks whose scores are trials on a part of the data.
+    """Return a note for each limit on rows: the tasks that were scored on a part of their data.
 
-    pair: only tasks that both models have; empty: all tasks.
+    pair: two models, of which only the common tasks are listed; empty: all tasks.
     """
     tasks_of_limit: dict[str, list[str]] = {}
     for row in comparison.rows:
@@ -305,6 +308,7 @@ def _make_average_table(comparison: Comparison) -> ResultTable:
 
 def _make_verdict_table(comparison: Comparison, first: str, second: str) -> ResultTable:
     """Return the table of differences, tests and verdicts of one pair of models."""
+    # Explain the differences, and what they leave out
     pair = (first, second)
     settings = comparison.settings
     resamples = f"{settings.bootstrap_samples} resamples, seed {settings.seed}"
@@ -343,6 +347,7 @@ def _format_verdict(verdict: Verdict) -> Cells:
 
 
 def _format_p(value: float) -> str:
+    """Return a p-value with four decimals; a smaller one as "< 0.0001"."""
     return "< 0.0001" if value < 0.0001 else f"{value:.4f}"
 
 
@@ -357,8 +362,9 @@ def describe_own_scores(
         verdicts: verdicts on the encoder against another encoder; may lack some tasks.
         other: name of the other encoder where a user could keep it in place of this one.
 
-    Returns a line for each verdict, and one for each that is not significant: how many rows the
-    difference needs. A score of few rows without it has a line about its interval.
+    Returns a line for each tested verdict. A verdict that is not significant has a second line: how
+    many rows its difference needs. Without that line, a score of few rows has one about the width
+    of its interval.
     """
     score_of_task = {score.task: score for score in scores}
     verdict_of_task = {verdict.measurement.task: verdict for verdict in verdicts}
@@ -368,7 +374,7 @@ def describe_own_scores(
         if score is None or task.metric == "recall@10":  # nDCG of the same search speaks for both
             continue
 
-        # The interval of the verdict's difference, else of the score
+        # Describe the verdict; the interval is its difference's, else the score's
         verdict = verdict_of_task.get(task.name)
         low, high = score.interval() or (0.0, 0.0)
         hint = "--compare sees smaller differences"
@@ -442,16 +448,23 @@ def _format_section(table: ResultTable) -> str:
 
 
 def _format_cell(cell: str) -> Markdown:
+    """Return a cell as Markdown; numbers and intervals stay as they are."""
     return Markdown(cell) if set(cell) <= PLAIN_CHARACTERS else escape_markdown(cell)
 
 
 def escape_markdown(text: str) -> Markdown:
-    """Escape text for a cell or a paragraph: characters with a meaning become HTML entities."""
+    """Escape text for a cell or a paragraph: characters with a meaning become HTML entities.
+
+    GitHub would turn @ into a mention and : into the link of an address.
+    """
     return Markdown(escape_inline(text).replace("@", "&#64;").replace(":", "&#58;"))
 
 
 def format_scores_csv(comparison: Comparison) -> str:
-    """Return a CSV document with a row for each score, numbers in full precision."""
+    """Return a CSV document with a row for each score, numbers in full precision.
+
+    A score without an interval has empty ends.
+    """
     rows = []
     for row in comparison.rows:
         measurement = row.measurement
@@ -504,14 +517,17 @@ def format_verdicts_csv(comparison: Comparison) -> str:
 
 
 def _format_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows (column → value) as CSV; text is escaped, and None is an empty cell."""
     import pandas
 
-    cells = [dict(zip(row, map(_escape_value, row.values()), strict=True)) for row in rows]
-    return pandas.DataFrame(cells, dtype=object).to_csv(index=False, lineterminator="\n")
-
-
-def _escape_value(value: Any) -> Any:
-    return escape_csv_cell(value) if isinstance(value, str) else value
+    escaped_rows = []
+    for row in rows:
+        cells = dict(row)
+        for column, value in row.items():
+            if isinstance(value, str):
+                cells[column] = escape_csv_cell(value)
+        escaped_rows.append(cells)
+    return pandas.DataFrame(escaped_rows, dtype=object).to_csv(index=False, lineterminator="\n")
 
 
 def escape_csv_cell(text: str) -> str:

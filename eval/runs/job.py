@@ -38,7 +38,7 @@ DEFAULT_PROBE_SEEDS = (1111,)  # SentEval's seed
 
 @dataclass(frozen=True)
 class EvaluationJob:
-    """An evaluation that is ready to run.
+    """An evaluation whose options are resolved, and which ``check_job`` then checks.
 
     ``model`` is the encoder; ``base``, ``control`` and ``compared`` are the untrained encoder, the
     SimCSE baseline and the encoder of ``--compare``, or None. ``entries`` are the task splits to
@@ -158,6 +158,7 @@ def prepare_job(request: Request, source: Source) -> EvaluationJob:
     Raises InputError for an unreadable recipe, an unknown task, setting or encoder, and options
     that do not fit together.
     """
+    # Choose the encoder: of --model, else of the recipe
     recipe = None
     if request.recipe:
         recipe = load_recipe(request.recipe, ModelRecipe, request.settings)
@@ -172,7 +173,8 @@ def prepare_job(request: Request, source: Source) -> EvaluationJob:
             )
         model = str(ARTIFACTS / "models" / recipe.name)
 
-    # Choose the folders of records, results and embeddings
+    # Choose the folders of records, results and embeddings. Only a complete evaluation of the
+    # recipe's own run directory writes results.json there, for the model's card.
     settings = _make_settings(request, recipe)
     folder = _choose_folder(model, request.out, settings, of_recipe=recipe is not None)
     results = None
@@ -182,6 +184,7 @@ def prepare_job(request: Request, source: Source) -> EvaluationJob:
         CACHE_FOLDER if folder.parent == EVALUATIONS_FOLDER else folder / "embeddings"
     )
 
+    # Choose the tasks; base and SimCSE baseline lie beside the model
     entries, left_out = _choose_entries(request, recipe, source)
     job = EvaluationJob(
         entries=entries,
@@ -210,8 +213,10 @@ class ChosenEntries(NamedTuple):
 def _choose_entries(request: Request, recipe: ModelRecipe | None, source: Source) -> ChosenEntries:
     """Return the tasks of ``--tasks``, else of the recipe, and the tasks of a user's own files.
 
-    The tasks of ``--skip`` are left out. Raises InputError when no task is left.
+    A recipe without an evaluation adds no task to a user's own files. The tasks of ``--skip`` are
+    left out. Raises InputError when no task is left.
     """
+    # Choose the tasks
     own_entries = list_own_entries(source)
     names = split_names(request.tasks)
     chosen = ChosenEntries((), ())
@@ -219,6 +224,8 @@ def _choose_entries(request: Request, recipe: ModelRecipe | None, source: Source
         chosen = find_entries(names, source)
     elif recipe.evaluation or not own_entries:
         chosen = ChosenEntries(_list_recipe_entries(recipe, str(request.recipe)), ())
+
+    # Leave out the tasks of --skip; some task must remain
     skipped = set(find_tasks(split_names(request.skip)))
     entries = tuple(entry for entry in (*chosen.entries, *own_entries) if entry.task not in skipped)
     absent = tuple(task for task in chosen.absent if task not in skipped)
@@ -238,7 +245,7 @@ def check_job(job: EvaluationJob, data: TaskReader) -> None:
     Raises InputError when the folder has an evaluation of another part of the data, when data are
     missing, and when MTEB does not know a name.
     """
-    # A trial would replace a complete evaluation
+    # Refuse a folder with scores of other rows: a trial would replace a complete evaluation
     for record in job.records.list_records():
         if record.settings.part != job.settings.part:
             raise InputError(
@@ -252,9 +259,10 @@ def check_job(job: EvaluationJob, data: TaskReader) -> None:
     errors: dict[str, InputError] = {}
     for entry in job.entries:
         if entry.task.is_of_mteb:
-            from sts_dino.eval.runs.mteb_bridge import find_mteb  # importing mteb takes seconds
+            # Importing mteb takes seconds
+            from sts_dino.eval.runs.mteb_bridge import find_mteb_tasks
 
-            find_mteb(entry.task.dataset, job.settings)
+            find_mteb_tasks(entry.task.dataset, job.settings)
             continue
         try:
             data.read(entry)
@@ -272,7 +280,10 @@ def check_job(job: EvaluationJob, data: TaskReader) -> None:
 
 
 def describe_job(job: EvaluationJob, data: TaskReader) -> list[str]:
-    """Return the plan of a job in lines. The data are read; no model is loaded."""
+    """Return the plan of a job in lines: each task split with its rows, then the encoders.
+
+    The data are read; no model is loaded.
+    """
     lines = []
     for entry in job.entries:
         line = str(entry)
@@ -315,7 +326,8 @@ def list_own_entries(source: Source) -> tuple[Entry, ...]:
 def find_entries(names: Sequence[str], source: Source) -> ChosenEntries:
     """Return every split of the named tasks and groups.
 
-    A task of a group without a source of data is absent; a task named by itself never is.
+    A task of a group that has no source of data is absent. A task named by itself never is: reading
+    its data raises an error. Raises InputError for an unknown name.
     """
     entries: list[Entry] = []
     absent: list[Task] = []
@@ -336,9 +348,9 @@ def _has_data(task: Task, source: Source) -> bool:
 def _list_recipe_entries(recipe: ModelRecipe, location: str) -> tuple[Entry, ...]:
     """Return the task splits of a recipe's evaluation.
 
-    A task without the recipe's split is scored on its default split, except for validation. Raises
-    InputError, with ``location``, when the recipe names no task, and when a task does not score
-    the validation split.
+    A task without the recipe's split is scored on its default split, except for validation: test
+    rows must not stand for validation rows. Raises InputError, with ``location``, when the recipe
+    names no task, and when a task does not score the validation split.
     """
     if not recipe.evaluation:
         raise InputError(
@@ -347,18 +359,19 @@ def _list_recipe_entries(recipe: ModelRecipe, location: str) -> tuple[Entry, ...
     entries = []
     for item in recipe.evaluation:
         for task in find_tasks([item.task]):
-            split = item.split if item.split in task.splits else task.default_split
             if item.split == "validation" and not task.on_validation:
-                split = item.split
-                task.list_splits(split)  # raises InputError when the task does not score it
+                task.list_splits(item.split)  # raises InputError without a validation split
+            split = item.split if item.split in task.splits else task.default_split
             entries.append(Entry(task, split, Path(item.path) if item.path else None))
     return tuple(dict.fromkeys(entries))
 
 
 def _make_settings(request: Request, recipe: ModelRecipe | None) -> EvaluationSettings:
-    """Return the evaluation's settings, of the recipe or of ``--set``.
+    """Return the evaluation's settings.
 
-    Raises InputError for a key of ``--set`` that needs a recipe, and for a value out of range.
+    Resamples and seed come from the recipe, else from ``--set``; the probes' seeds and the limit
+    have their own options. Raises InputError for a key of ``--set`` that needs a recipe, and for a
+    value out of range.
     """
     values: dict[str, Any] = {}
     if recipe is not None:
@@ -403,6 +416,8 @@ def _choose_folder(
                 out, "is a file", allowed="a folder, which gets results.json and the scored rows"
             )
         return out
+
+    # Only run directories have a manifest; the folder of a recipe's model counts without one
     path = Path(model)
     if path.is_dir() and (of_recipe or (path / MANIFEST).is_file()):
         folder = get_records_folder(path)

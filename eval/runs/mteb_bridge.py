@@ -56,10 +56,10 @@ LOCAL_DATASETS = {  # MTEB's repository → this project's data set with the sam
 }
 
 
-def find_mteb(name: str, settings: EvaluationSettings | None = None) -> tuple[AbsTask, ...]:
-    """Return the tasks that ``name`` (without ``mteb/``) stands for.
+def find_mteb_tasks(name: str, settings: EvaluationSettings | None = None) -> tuple[AbsTask, ...]:
+    """Return MTEB's tasks of a name without ``mteb/``; the module's docstring lists the forms.
 
-    A type stands for its text tasks that no newer task supersedes.
+    A type gives its text tasks that no newer task supersedes.
 
     Raises InputError for an unknown name, with the nearest name; for a task that needs more than
     text; and for settings with a limit.
@@ -84,15 +84,15 @@ def find_mteb(name: str, settings: EvaluationSettings | None = None) -> tuple[Ab
     return tasks
 
 
-def _require(
+def _require_known(
     request: str, name: str, names: Collection[str], kind: str, allowed: Iterable[str] = ()
 ) -> None:
     """Raise InputError unless ``name`` is one of ``names``.
 
     Args:
-        request: the name as the user gave it, without ``mteb/``.
-        name: the name to find.
-        names: the names that MTEB knows.
+        request: the whole name as the user gave it, without ``mteb/``.
+        name: the part of it to look up.
+        names: the names of this kind that MTEB knows.
         kind: kind of the names, for the error: task, benchmark, task type.
         allowed: names that the error lists.
     """
@@ -109,7 +109,7 @@ def _find_task(name: str) -> AbsTask:
     """Return the task NAME or NAME[subset+subset]. Raises InputError for unknown names."""
     plain, bracket, subset_list = name.removesuffix("]").partition("[")
     names = [task.metadata.name for task in TASK_LIST]
-    _require(
+    _require_known(
         name, plain, names, "task", (f"{MTEB_PREFIX}benchmark:NAME", f"{MTEB_PREFIX}type:NAME")
     )
     task = mteb.get_task(plain)
@@ -131,7 +131,7 @@ def _find_benchmark(name: str) -> tuple[AbsTask, ...]:
     names: set[str] = set()
     for benchmark in mteb.get_benchmarks():
         names.update((benchmark.name, *(benchmark.aliases or ())))
-    _require(f"benchmark:{name}", name, names, "benchmark")
+    _require_known(f"benchmark:{name}", name, names, "benchmark")
     # A task that draws rows changes its random state, so every call gets copies
     return tuple(deepcopy(task) for task in mteb.get_benchmark(name).tasks)
 
@@ -139,7 +139,7 @@ def _find_benchmark(name: str) -> tuple[AbsTask, ...]:
 def _find_type(name: str) -> tuple[AbsTask, ...]:
     """Return the text tasks of TYPE or TYPE:LANGUAGE. Raises InputError when there is none."""
     kind, _, language = name.partition(":")
-    _require(f"type:{name}", kind, get_args(TaskType), "task type", get_args(TaskType))
+    _require_known(f"type:{name}", kind, get_args(TaskType), "task type", get_args(TaskType))
     if language and not re.fullmatch(r"[a-z]{3}", language):
         raise InputError(
             f"{MTEB_PREFIX}type:{name}", f"unknown language {language!r}", allowed="a code like eng"
@@ -168,7 +168,7 @@ def make_task_name(task: AbsTask) -> str:
 
 
 def _join_names(names: Iterable[str]) -> str:
-    """Return names joined by "+"; of a long list, the number of names and a hash."""
+    """Return names joined by "+"; for a long list, the number of names and a hash."""
     joined = "+".join(sorted(names))
     if len(joined) <= MAX_SUBSETS_CHARACTERS:
         return joined
@@ -242,7 +242,8 @@ class MtebEncoder(AbsEncoder):
 def add_task_prompt(encoder: Encoder, task: TaskMetadata, side: PromptType | None) -> Encoder:
     """Return the encoder with the prompt that MTEB chooses for a task and a side of retrieval.
 
-    Without prompt and side, and for a function, the result is the encoder itself.
+    Without prompt and side, and for a function, the result is the encoder itself. A side chooses
+    the model's method, too: ``encode_query`` or ``encode_document``.
     """
     model = encoder.model
     if model is None:
@@ -253,7 +254,9 @@ def add_task_prompt(encoder: Encoder, task: TaskMetadata, side: PromptType | Non
     encode: Callable[..., Any] = model.encode
     if side is not None:
         encode = model.encode_query if side is PromptType.query else model.encode_document
-    settings = encoder.settings | {"prompt": repr(prompt), "side": str(side and side.value)}
+    # The settings decide which stored embeddings are read again
+    side_name = "None" if side is None else side.value
+    settings = encoder.settings | {"prompt": repr(prompt), "side": side_name}
     return wrap_with_prompt(encoder, encode, prompt, settings)
 
 
@@ -270,9 +273,10 @@ UNIT_OF_TASK_TYPE: dict[str, Unit] = {
 
 
 def convert_task(task: AbsTask, split: str) -> Task:
-    """Return an MTEB task as a task of this project.
+    """Return an MTEB task as a task of this project, with one split.
 
-    The task has no metric, and so no interval, where MTEB gives no outcomes of single rows.
+    Only STS tasks have a metric and so an interval: for others MTEB gives no outcomes of single
+    rows.
     """
     metadata = task.metadata
     metric = STS_METRICS.get(metadata.main_score) if isinstance(task, AbsTaskSTS) else None
@@ -312,8 +316,8 @@ def measure_mteb(
 ) -> Iterator[NewScore | Record | RunError]:
     """Yield the scores of a task, benchmark or task type, each split once it is scored.
 
-    A task whose data cannot be downloaded, or whose score is undefined, gives a RunError, and the
-    next task follows. A task with earlier records of all its splits gives the records.
+    A task whose data cannot be downloaded, or whose score is undefined, yields its RunError, and
+    the next task follows. A task with valid earlier records of all its splits yields the records.
 
     Args:
         name: the name without ``mteb/``.
@@ -323,15 +327,16 @@ def measure_mteb(
         find_record: finds the record of an earlier run.
         results: the folder for TASK.json, MTEB's result of a task.
 
-    Raises the InputErrors of ``find_mteb``, and the RunErrors of the encoder.
+    Raises the InputErrors of ``find_mteb_tasks``, and the RunErrors of the encoder.
     """
     model = MtebEncoder(embeddings)
     # MTEB's advice to take a newer task is silenced: the user chose this one
     logging.getLogger("mteb").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*(superseded|in beta)", category=UserWarning)
-        for task in find_mteb(name, settings):
+        for task in find_mteb_tasks(name, settings):
             try:
+                # Find earlier records; MTEB scores all splits of a task together
                 rows = load_local_rows(task, source)
                 data = describe_data(task, rows)
                 records = []
@@ -343,6 +348,7 @@ def measure_mteb(
                 else:
                     yield from measure_task(task, model, rows, settings, results)
             except RunError as error:
+                # The encoder would fail on the next task, too
                 if error.place == embeddings.encoder.name:
                     raise
                 yield error
@@ -364,8 +370,10 @@ def measure_task(
         settings: the settings of the intervals.
         results: the folder for TASK.json, MTEB's result of the task.
 
-    Raises RunError when the task's data are not available or a score is undefined.
+    The data are unloaded after the last split. Raises RunError when the task's data are not
+    available or a score is undefined.
     """
+    # Score all splits; MTEB writes the cosines of STS pairs to a folder
     _load_data(task)
     with TemporaryDirectory() as folder:
         evaluated = mteb.evaluate(
@@ -380,9 +388,10 @@ def measure_task(
             public_only=False,
         )
         result = evaluated.task_results[0]
-        if settings.limit is None:
-            make_folder(results)
-            result.to_disk(results / f"{task.metadata.name}.json")
+        make_folder(results)
+        result.to_disk(results / f"{task.metadata.name}.json")
+
+        # Convert the score of each split, and compute its interval
         for split in task.eval_splits:
             our_task = convert_task(task, split)
             metrics = {scores["hf_subset"]: scores for scores in result.scores[split]}
@@ -425,7 +434,7 @@ def _make_score(
             )
         parts[subset] = Part(score=main_score, n=_count_rows(task, subset, split))
 
-    # Their unweighted mean
+    # Average them, unweighted
     data = describe_data(task, rows)
     return TaskScore(
         task=our_task.name,
@@ -448,8 +457,8 @@ def _average_metrics(
 ) -> dict[str, float]:
     """Return the mean over subsets of every metric but the main one.
 
-    Means are x 100, except for ``ERROR_METRICS``. A metric without a finite value in each subset
-    is left out.
+    Means are x 100, except for ``ERROR_METRICS``. Metrics without a finite value in each subset are
+    left out, and so are MTEB's metrics of abstention (nAUC).
     """
     means = {}
     for name in next(iter(metrics.values())):
@@ -458,15 +467,16 @@ def _average_metrics(
         values = [scores.get(name) for scores in metrics.values()]
         numbers = [value for value in values if isinstance(value, int | float)]
         if len(numbers) == len(values) and np.isfinite(numbers).all():
-            mean = round(float(np.mean(numbers)), MTEB_DECIMALS)
-            means[name] = mean * (1 if name in ERROR_METRICS else 100)
+            factor = 1 if name in ERROR_METRICS else 100
+            means[name] = factor * round(float(np.mean(numbers)), MTEB_DECIMALS)
     return means
 
 
 def _read_sts_outcomes(task: AbsTask, split: str, predictions: Path) -> Outcomes:
-    """Return the human scores and cosines of an STS task's pairs.
+    """Return the human scores and cosines of an STS task's pairs, with their subsets.
 
-    The cosines are read from the file that MTEB wrote into the folder ``predictions``.
+    Pairs of a task with one subset are one part. The cosines are read from the file that MTEB
+    wrote into the folder ``predictions``.
     """
     raw = json.loads((predictions / task.prediction_file_name).read_text(encoding="utf-8"))
     gold = []
@@ -496,7 +506,8 @@ def _count_rows(task: AbsTask, subset: str, split: str) -> int:
             count += sum(_count_rows(part, name, split) for name in part.hf_subsets)
         return count
     rows = _get_rows(task, subset, split)
-    return len(rows["queries"]) if isinstance(rows, Mapping) and "queries" in rows else len(rows)
+    is_retrieval = isinstance(rows, Mapping) and "queries" in rows
+    return len(rows["queries"] if is_retrieval else rows)
 
 
 def _load_data(task: AbsTask) -> None:

@@ -42,10 +42,10 @@ class DataVersion(NamedTuple):
 class Record(BaseModel):
     """A task's score, and the encoder, settings and libraries that the score holds for.
 
-    ``revision`` and ``encoder`` (prompt, lengths, precision) decide the embeddings; earlier
-    versions wrote a hash of the encoder's settings and the libraries. ``metric`` and
-    ``aggregation`` score the kept outcomes again; ``metric`` and ``outcomes_sha256`` are None where
-    no outcomes were kept.
+    ``revision`` and ``encoder`` (prompt, lengths, precision) decide the embeddings. In records of
+    earlier versions ``encoder`` is one hash of these settings and of the libraries. ``metric`` and
+    ``aggregation`` compute the score from the outcomes, e.g. of a resample. ``metric`` and
+    ``outcomes_sha256`` are None where no outcomes were kept.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -83,15 +83,16 @@ class Records:
         return self._get_task_path(task, split).is_file()
 
     def read_files(self) -> Iterator[tuple[str, Record | None]]:
-        """Yield the name and record of every record file, by name.
+        """Yield the name and record of every record file, sorted by name.
 
-        The record is None when it is damaged, has another form, or lacks its outcomes.
+        The record is None when the file is damaged or of another format, or when the outcomes of
+        the record are missing.
         """
         for path in sorted((self.folder / "tasks").glob("*.json")):
             yield path.name, self._read(path)
 
     def list_records(self) -> list[Record]:
-        """Return every complete record, by file name."""
+        """Return every complete record, sorted by file name."""
         return [record for _, record in self.read_files() if record is not None]
 
     def _read(self, path: Path) -> Record | None:
@@ -101,6 +102,7 @@ class Records:
             record = Record.model_validate_json(content)
         except (FileNotFoundError, ValidationError, UnicodeDecodeError):
             return None
+        # A file that was copied or renamed is another task's
         if path != self._get_task_path(*record.key):
             return None
         if record.outcomes_sha256 is not None:
@@ -134,7 +136,7 @@ class Records:
             return None
         table = read_table(path)
         part = tuple(table["part"].to_pylist())
-        if None in part:
+        if None in part:  # all rows are one part
             part = ()
         return Outcomes(table["gold"].to_numpy(), table["predicted"].to_numpy(), part)
 
@@ -144,9 +146,11 @@ class Records:
             leftover.unlink()
 
     def _get_task_path(self, task: str, split: str) -> Path:
+        """Return the file of a task's record."""
         return self.folder / "tasks" / f"{make_file_name(task)}--{split}.json"
 
     def _get_outcomes_path(self, task: str, split: str) -> Path:
+        """Return the file of a task's outcomes."""
         return self.folder / "outcomes" / f"{make_file_name(task)}--{split}.parquet"
 
 
@@ -181,8 +185,10 @@ class FinishedEvaluation:
 def read_evaluation(location: str | Path) -> FinishedEvaluation:
     """Read the evaluation in a folder of records, a model's run directory, or a results.json.
 
-    Raises InputError when there are no results.
+    The records lie beside results.json, or in the records folder of the run directory. Raises
+    InputError when there are no results.
     """
+    # Find results.json
     path = Path(location)
     folder = path if path.is_dir() else path.parent
     if path.is_dir():
@@ -191,6 +197,8 @@ def read_evaluation(location: str | Path) -> FinishedEvaluation:
             folder = get_records_folder(path)
         path = folder / RESULTS_FILE
     results = read_results(path)
+
+    # Find the records: those of a results.json in a run directory lie beside the directory
     if not (folder / "tasks").is_dir():
         folder = get_records_folder(folder)
     return FinishedEvaluation(results, Records(folder))
@@ -205,9 +213,10 @@ def get_records_folder(model: Path) -> Path:
 
 
 def make_file_name(name: str, safe: str = "/") -> str:
-    """Return the name of a task or model as a file name, another one for another name.
+    """Return the name of a task or model as a file name.
 
-    A slash becomes "--"; characters that are neither letters, digits nor in ``safe`` are escaped.
+    A slash becomes "--", so names with "--" in place of a slash share a file name. Characters are
+    escaped as in a URL, unless they are letters, digits, ``_.-~`` or in ``safe``.
     """
     return quote(name, safe=safe).strip("/").replace("/", "--")
 
@@ -234,7 +243,7 @@ def find_change(
     protocol: str | None = None,
     data: DataVersion | None = None,
 ) -> str | None:
-    """Return the reason why a record no longer holds; None when it holds.
+    """Return why a record no longer holds, as a clause after "because"; None when it holds.
 
     Args:
         record: a record of an earlier run.
@@ -248,7 +257,8 @@ def find_change(
     if not encoder.pinned:
         return "the encoder declares no revision, so it may have changed"
     if record.revision != encoder.revision:
-        was, now = record.revision[:REVISION_CHARACTERS], encoder.revision[:REVISION_CHARACTERS]
+        was = record.revision[:REVISION_CHARACTERS]
+        now = encoder.revision[:REVISION_CHARACTERS]
         return f"it is of other weights (revision {was}, now {now})"
 
     # Compare the encoder's settings, the task and the libraries
@@ -270,7 +280,8 @@ def _find_changed_encoding(record: Record, encoder: Encoder) -> str | None:
         return "it is of another encoding, or of other libraries"
     changes = []
     for name in sorted({*record.encoder, *encoder.settings}):
-        was, now = record.encoder.get(name), encoder.settings.get(name)
+        was = record.encoder.get(name)
+        now = encoder.settings.get(name)
         if was != now:
             changes.append(f"{name} was {was!r}, is {now!r}")
     return "; ".join(changes) or None
@@ -279,21 +290,21 @@ def _find_changed_encoding(record: Record, encoder: Encoder) -> str | None:
 def _find_changed_task(
     record: Record, settings: EvaluationSettings, protocol: str | None, data: DataVersion | None
 ) -> str | None:
-    """Return how limit, seeds, protocol or data differ; None when none does."""
+    """Return how the scored rows, seeds, protocol or data differ; None when none does."""
     score = record.score
     if record.settings.part != settings.part:
         return f"it is of {record.settings.rows}, not of {settings.rows}"
     if score.seeds and score.seeds != settings.probe_seeds:
         was = ", ".join(map(str, score.seeds))
-        return f"seeds {was}, now {', '.join(map(str, settings.probe_seeds))}"
+        now = ", ".join(map(str, settings.probe_seeds))
+        return f"its probe seeds were {was}, now {now}"
     if protocol is not None and score.protocol != protocol:
         return f"its protocol was {score.protocol!r}, now {protocol!r}"
     if data is not None and (score.data_sha256, score.data_revision) != data:
         was = score.data_sha256 or score.data_revision or ""
         now = data.sha256 or data.revision or ""
-        return (
-            f"its data were others ({was[:REVISION_CHARACTERS]}, now {now[:REVISION_CHARACTERS]})"
-        )
+        change = f"{was[:REVISION_CHARACTERS]}, now {now[:REVISION_CHARACTERS]}"
+        return f"it was scored on other data ({change})"
     return None
 
 
@@ -301,7 +312,8 @@ def _find_changed_library(record: Record, versions: Mapping[str, str]) -> str | 
     """Return which ``DECIDING_LIBRARIES`` have another major version; None without one."""
     changes = []
     for library in DECIDING_LIBRARIES:
-        was, now = record.versions.get(library), versions.get(library)
+        was = record.versions.get(library)
+        now = versions.get(library)
         if was and now and was.partition(".")[0] != now.partition(".")[0]:
             changes.append(f"{library} {was}, now {now}")
     return f"it was made with {'; '.join(changes)}" if changes else None

@@ -54,7 +54,7 @@ MEASURE_OF_FAMILY: dict[Family, tuple[str, str]] = {
     "search": ("sts_dino.eval.scoring.cosines", "measure_search"),
 }
 """Family of tasks → module and function that score it, imported when a task needs them."""
-UNREADABLE_RECORD = "damaged or of another form"
+UNREADABLE_RECORD = "damaged or of another format"
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ class ScoredEncoder:
     """An encoder with its records, in the order of the tasks.
 
     ``store`` is the folder of the records. ``failures`` are the reasons why tasks have no record.
+    Both lists grow while tasks are scored.
     """
 
     encoder: Encoder
@@ -151,8 +152,8 @@ def score_job(job: EvaluationJob, data: TaskReader) -> tuple[Results, list[RunEr
                 keys = [record.key for record in scored.records]
             sides[name] = add_earlier_records(scored)
 
-        # Refuse reversed scores of a user: they would reverse every verdict. The encoder that was
-        # just trained is asked only where nothing else is there.
+        # Refuse reversed scores of a user: they would reverse every verdict. The model itself may
+        # have learned from such scores, so it judges only when there is no other encoder.
         starts = [sides[name] for name in (COMPARED_FOLDER, BASE_FOLDER) if name in sides]
         require_rising_scores(starts or [sides[""]], job.entries, sides.values())
 
@@ -207,7 +208,7 @@ def score_tasks(
             kept[entry] = record
     for record in kept.values():
         _log_score(record.score, "kept")
-    if len(kept) == len(entries):
+    if len(kept) == len(entries):  # nothing to encode
         scored.records.extend(kept.values())
         return scored
 
@@ -230,11 +231,15 @@ def score_tasks(
 
 
 def _log_unused_prompts(encoder: Encoder, entries: Sequence[Entry]) -> None:
-    """Log the model's prompts that a user's own pairs without query and document do not get."""
+    """Log the names of the model's prompts that are not used for a user's own pairs.
+
+    Pairs are encoded with prompts only if their columns are a query and a passage.
+    """
     if encoder.model is None or encoder.settings["prompt"]:
         return
     unused = ", ".join(name for name, prompt in encoder.model.prompts.items() if prompt)
-    if unused and any(entry.task.group == OWN_GROUP and not entry.task.sides for entry in entries):
+    own_tasks = [entry.task for entry in entries if entry.task.group == OWN_GROUP]
+    if unused and not all(task.sides for task in own_tasks):
         logger.info(
             f"{encoder.name}: pairs of one kind are encoded without its prompts ({unused}); "
             "call the columns query and passage to use them"
@@ -242,10 +247,15 @@ def _log_unused_prompts(encoder: Encoder, entries: Sequence[Entry]) -> None:
 
 
 def _warn_of_cut_texts(encoder: Encoder, entries: Sequence[Entry], data: TaskReader) -> None:
-    """Warn of the number of texts in each data set that are longer than the encoder reads."""
+    """Warn of the number of texts in each data set that are longer than the encoder reads.
+
+    A function, which has no known length, gets no warning.
+    """
     if encoder.model is None:
         return
-    for entry in {entry.task.dataset: entry for entry in entries}.values():
+    # Several tasks may read one data set
+    entry_of_dataset = {entry.task.dataset: entry for entry in entries}
+    for entry in entry_of_dataset.values():
         rows = data.read(entry).rows
         if CORPUS in rows:
             warn_of_cut_texts(encoder.model, rows[SPLIT].second, encoder.name, "queries")
@@ -260,7 +270,8 @@ def _score_entry(
 ) -> None:
     """Score a task split and write its records, or log why it has no score.
 
-    Raises the InputErrors and RunErrors that the encoder causes.
+    The records and failures are added to ``scored``. Raises the InputErrors and RunErrors that name
+    the encoder: it would fail on the other tasks, too.
     """
     start = time.perf_counter()
     try:
@@ -330,9 +341,10 @@ def _find_valid_record(
         change = find_change(record, scored.encoder, scored.settings, libraries, protocol, data)
         if change is None:
             return update_interval(record, scored.store, scored.settings)
-        logger.info(f"{task.name} {split}: measured anew, for {change}")
+        logger.info(f"{task.name} {split}: measured again, because {change}")
     elif scored.store.has(task.name, split):
-        logger.info(f"{task.name} {split}: measured anew, for its record is {UNREADABLE_RECORD}")
+        problem = f"its record is {UNREADABLE_RECORD}"
+        logger.info(f"{task.name} {split}: measured again, because {problem}")
     return None
 
 
@@ -351,7 +363,10 @@ def _write_record(scored: ScoredEncoder, new: NewScore) -> Record:
 
 
 def _log_failure(scored: ScoredEncoder, entry: Entry, error: Exception) -> None:
-    """Log and keep the reason why a task split has no score, and remove its earlier record."""
+    """Log a failure, add it to ``scored``, and remove the earlier record of the task split.
+
+    An entry of MTEB's tasks may have several tasks; their records stay.
+    """
     failure = RunError(f"{entry}, {scored.encoder.name}", f"not scored: {error}")
     logger.info(f"error: {failure}")
     if not entry.task.is_of_mteb:
@@ -367,6 +382,7 @@ def list_versions(of_mteb: bool = False) -> dict[str, str]:
 
 
 def _log_score(score: TaskScore, note: str) -> None:
+    """Log a score x 100 with its interval and rows, and a note in parentheses."""
     number = format_number(score.main_score)
     ends = score.interval()
     if ends:
@@ -377,8 +393,10 @@ def _log_score(score: TaskScore, note: str) -> None:
 def add_earlier_records(scored: ScoredEncoder) -> ScoredEncoder:
     """Return an encoder with the records of this run and of earlier runs that still hold.
 
-    The reason why an earlier record does not hold is logged.
+    Earlier records follow in the order of the known tasks. The reason why one does not hold is
+    logged.
     """
+    # Collect the earlier records of other tasks that still hold
     keys = {record.key for record in scored.records}
     earlier: list[Record] = []
     for file_name, record in scored.store.read_files():
@@ -394,13 +412,19 @@ def add_earlier_records(scored: ScoredEncoder) -> ScoredEncoder:
             else:
                 _log_left_out(scored, " ".join(record.key), change)
 
+    # Sort them; tasks of MTEB and of a user's files come last
     order = {name: position for position, name in enumerate(TASKS)}
-    earlier.sort(key=lambda record: (order.get(record.score.task, len(order)), *record.key))
+
+    def make_sort_key(record: Record) -> tuple[int, str, str]:
+        return order.get(record.score.task, len(order)), *record.key
+
+    earlier.sort(key=make_sort_key)
     return replace(scored, records=[*scored.records, *earlier])
 
 
 def _log_left_out(scored: ScoredEncoder, name: str, reason: str) -> None:
-    logger.info(f"not in {scored.store.folder / RESULTS_FILE}: {name}, for {reason}")
+    """Log why an earlier record is not among the results."""
+    logger.info(f"not in {scored.store.folder / RESULTS_FILE}: {name}, because {reason}")
 
 
 def require_rising_scores(
@@ -420,9 +444,13 @@ def require_rising_scores(
     for entry in entries:
         if entry.task.group != OWN_GROUP or entry.task.metric != "spearman":
             continue
-        falling = [record for start in starts for record in _find_falling(start, entry)]
+        falling: list[Record] = []
+        for start in starts:
+            falling += _find_falling(start, entry)
         if len(falling) < len(starts):
             continue
+
+        # Remove the misleading scores of all encoders
         for side in sides:
             side.store.remove(entry.task.name, entry.split)
         score = falling[0].score
@@ -437,7 +465,7 @@ def require_rising_scores(
 
 
 def _find_falling(start: ScoredEncoder, entry: Entry) -> list[Record]:
-    """Return the encoder's record of a task split if its interval lies below 0, else nothing."""
+    """Return the encoder's record of a task split if its interval lies below 0, else no record."""
     falling = []
     for record in start.records:
         interval = record.score.interval()
@@ -488,6 +516,7 @@ def _compare_with(
         return (), ()
     scores: list[TaskScore] = []
     differences: list[tuple[TaskScore, Difference]] = []
+    # Of two records of one measurement the first counts, so it is written last
     baseline_records = {
         Measurement.from_score(record.score): record for record in reversed(baseline.records)
     }
@@ -518,7 +547,11 @@ def _add_versions(record: Record, versions: Mapping[str, str]) -> TaskScore:
 
 
 def _select_tasks(results: Results, keys: Sequence[tuple[str, str]]) -> Results:
-    """Return the results of the given (task, split) keys, with the same numbers."""
+    """Return the results restricted to the (task, split) pairs of ``keys``.
+
+    Averages stay if all their tasks do. The numbers do not change: p-values are adjusted over all
+    tasks of ``results``.
+    """
     selected = {}
     for name in ("scores", "base_scores", "gains", "control_scores", "over_control"):
         items = getattr(results, name)

@@ -15,12 +15,12 @@ from typer.testing import CliRunner
 
 from sts_dino.eval.audit.decontaminate import (
     CLEAN_NAME_SUFFIX,
-    Bookkeeper,
+    MatchCounter,
     app,
     drop_rows,
     format_command,
     format_ledger,
-    make_recipe,
+    make_clean_recipe,
 )
 from sts_dino.eval.audit.evaluation_sentences import (
     MINHASH_SCHEME,
@@ -29,7 +29,7 @@ from sts_dino.eval.audit.evaluation_sentences import (
     EvaluationSet,
     EvaluationTexts,
     NearIndex,
-    Sentences,
+    SentenceIndex,
     compute_signatures,
     normalize_text,
     read_evaluation_sets,
@@ -56,7 +56,7 @@ def shipped():
     them.
     """
     evaluation = read_evaluation_sets()
-    return evaluation, Sentences(evaluation.sets)
+    return evaluation, SentenceIndex(evaluation.sets)
 
 
 def texts_of_test(evaluation) -> list[str]:
@@ -106,7 +106,7 @@ def test_all_planted_sentences_and_nearly_all_light_edits_are_found(shipped):
 
 def test_other_forms_and_short_texts_have_kinds_of_their_own():
     texts = ("I don't think it's over, said Ms. O'Neill.", "a good film", "a man is dancing there")
-    sentences = Sentences([EvaluationSet("stsb/test", "stsb", (texts,), "0")])
+    sentences = SentenceIndex([EvaluationSet("stsb/test", "stsb", (texts,), "0")])
     asked = {
         texts[0]: ["exact"],
         "i do n't think it 's over , said ms . o'neill .": ["normal"],
@@ -124,7 +124,7 @@ def test_other_forms_and_short_texts_have_kinds_of_their_own():
 def test_the_two_forms_of_a_set_are_one_place():
     plain = EvaluationSet("sts12/test", "sts12-original", (("A dog's bone is here.",),), "0")
     tokens = EvaluationSet("sts12/test", "sts12", (("a dog 's bone is here .",),), "1")
-    sentences = Sentences([plain, tokens])
+    sentences = SentenceIndex([plain, tokens])
     for (match,) in sentences.find_matches(["A dog's bone is here.", "a dog 's bone is here ."]):
         assert (match.kind, *match.location) == ("exact", "sts12/test", 0, 1)
     assert len(sentences) == 1
@@ -196,14 +196,14 @@ def planted(directory: Path, splits: dict) -> Path:
 def checked(tmp_path):
     """A planted dataset, and its matches."""
     directory = planted(tmp_path / "run", {"train": ROWS, "validation": ROWS[:1] + ROWS[-3:]})
-    books = Bookkeeper(Sentences(SETS), EvaluationTexts(SETS, ("snli/train",)))
-    books.check(find_rows(str(directory)))
-    return directory, books
+    counter = MatchCounter(SentenceIndex(SETS), EvaluationTexts(SETS, ("snli/train",)))
+    counter.match_config(find_rows(str(directory)))
+    return directory, counter
 
 
 def test_the_ledger_counts_what_was_planted_and_holds_no_text(checked):
-    _, books = checked
-    ledger, hits = books.make_ledger(), books.hits["postprocessed"]
+    _, counter = checked
+    ledger, hits = counter.make_ledger(), counter.drop_reasons["postprocessed"]
     counted = ledger.configs["postprocessed"]
     assert counted.splits == {"train": 21, "validation": 4}
     assert (
@@ -252,18 +252,18 @@ def test_the_ledger_counts_what_was_planted_and_holds_no_text(checked):
 
 
 def test_the_dropped_dataset_is_a_run_that_training_reads(checked, tmp_path):
-    directory, books = checked
+    directory, counter = checked
     clean, recipe, before = (
         tmp_path / "clean",
-        make_recipe(directory),
+        make_clean_recipe(directory),
         require_complete(directory),
     )
     (tmp_path / "clean.partial" / "data").mkdir(parents=True)  # of a killed run, or another process
     (tmp_path / "clean.partial" / "data" / "old").write_text("")
     with lock_run(clean), pytest.raises(RunError, match="another process is working on this run"):
-        drop_rows(directory, clean, recipe, books)
+        drop_rows(directory, clean, recipe, counter)
     assert (tmp_path / "clean.partial" / "data" / "old").exists()
-    manifest = drop_rows(directory, clean, recipe, books)
+    manifest = drop_rows(directory, clean, recipe, counter)
     assert not (tmp_path / "clean.partial").exists() and not (clean / "data" / "old").exists()
     assert manifest == require_complete(clean) and find_changed_files(clean, manifest) == []
     assert (
@@ -297,26 +297,26 @@ def test_the_dropped_dataset_is_a_run_that_training_reads(checked, tmp_path):
 
 
 def test_only_a_new_folder_is_written_and_only_when_rows_are_left(checked, tmp_path):
-    directory, books = checked
+    directory, counter = checked
     with pytest.raises(InputError, match="is there already"):
-        drop_rows(directory, directory, make_recipe(directory), books)
-    books.hits["postprocessed"]["train"][:] = 1
+        drop_rows(directory, directory, make_clean_recipe(directory), counter)
+    counter.drop_reasons["postprocessed"]["train"][:] = 1
     with pytest.raises(InputError, match=r"every row of train is in evaluation data.*--sets"):
-        drop_rows(directory, tmp_path / "none", make_recipe(directory), books)
+        drop_rows(directory, tmp_path / "none", make_clean_recipe(directory), counter)
     assert not (tmp_path / "none").exists()
 
 
 def test_the_kept_rows_never_take_the_name_and_version_of_the_checked_dataset(checked):
     directory, _ = checked
-    named = make_recipe(directory, "pairs-clean", "0.3.0")
+    named = make_clean_recipe(directory, "pairs-clean", "0.3.0")
     assert (named.name, named.version) == ("pairs-clean", "0.3.0")
-    assert make_recipe(directory, "pairs", "0.2.0").version == "0.2.0"
+    assert make_clean_recipe(directory, "pairs", "0.2.0").version == "0.2.0"
     for version in (None, "0.1.0", "0.0.9"):
         with pytest.raises(InputError, match=r"published rows are never changed: give a later one"):
-            make_recipe(directory, "pairs", version)
+            make_clean_recipe(directory, "pairs", version)
     for wrong in (("No Name", None), (None, "1.0")):
         with pytest.raises(InputError, match=r"--drop-name, --drop-version:(name|version): "):
-            make_recipe(directory, *wrong)
+            make_clean_recipe(directory, *wrong)
 
 
 def test_all_splits_that_are_there_are_read(tmp_path):

@@ -132,7 +132,7 @@ def test_a_limit_another_split_or_other_data_is_another_row(places, tmp_path):
         ["org/other"],
     ]
     assert {(one.first, one.second) for one in found.verdicts} == {("org/first", "org/second")}
-    reported = " ".join(found.describe_unlike())
+    reported = " ".join(found.describe_mismatches())
     assert "ONLY 100 rows" in reported and "n: 400 and 300" in reported
 
 

@@ -308,10 +308,10 @@ def test_a_major_release_makes_every_score_stale(
     )
     said, why = (
         capsys.readouterr().err,
-        f"for it was made with transformers {NOW['transformers']}, now 99.1.0",
+        f"because it was made with transformers {NOW['transformers']}, now 99.1.0",
     )
     assert (
-        f"sts12/all test: measured anew, {why}" in said
+        f"sts12/all test: measured again, {why}" in said
         and f"results.json: sts13/wmean test, {why}" in said
     )
 

@@ -22,7 +22,7 @@ from sts_dino.eval.encoders.load import load_encoder, wrap
 from sts_dino.eval.runs.mteb_bridge import (
     MtebEncoder,
     add_task_prompt,
-    find_mteb,
+    find_mteb_tasks,
     make_task_name,
     measure_mteb,
     measure_task,
@@ -141,7 +141,7 @@ def test_a_model_gets_the_prompt_of_the_task_type_or_the_side(prompts):
 
 
 def test_a_task_without_outcomes_has_no_interval_and_says_so(tmp_path):
-    (task,) = find_mteb("Banking77Classification")
+    (task,) = find_mteb_tasks("Banking77Classification")
     labels = [0, 1] * 30
     draw = np.random.default_rng(1)
     text = [f"class{label} w{draw.integers(9)} w{draw.integers(9)}" for label in labels]
@@ -169,14 +169,14 @@ def measured(task, results):
 
 
 def test_names_are_tasks_benchmarks_and_types():
-    assert [make_task_name(task) for task in find_mteb("STS12")] == ["mteb/STS12"]
-    named = [make_task_name(task) for task in find_mteb("benchmark:MTEB(eng, v2)")]
+    assert [make_task_name(task) for task in find_mteb_tasks("STS12")] == ["mteb/STS12"]
+    named = [make_task_name(task) for task in find_mteb_tasks("benchmark:MTEB(eng, v2)")]
     assert {"mteb/STS12", "mteb/STSBenchmark", "mteb/STS17[en-en]"} <= set(named)
-    first, second = (find_mteb("benchmark:MTEB(eng, v2)")[-1] for _ in "12")
+    first, second = (find_mteb_tasks("benchmark:MTEB(eng, v2)")[-1] for _ in "12")
     assert first.rng_state is not second.rng_state  # the second model's sample is the first's
-    english = {make_task_name(task) for task in find_mteb("type:STS:eng")}
+    english = {make_task_name(task) for task in find_mteb_tasks("type:STS:eng")}
     assert {"mteb/STS12", "mteb/STS16", "mteb/SICK-R"} <= english
-    assert len(english) < len(find_mteb("type:STS"))
+    assert len(english) < len(find_mteb_tasks("type:STS"))
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_names_are_tasks_benchmarks_and_types():
 )
 def test_an_unknown_name_is_told_with_the_did_you_mean(name, said):
     with pytest.raises(InputError, match=r"mteb/") as reported:
-        find_mteb(name)
+        find_mteb_tasks(name)
     assert said in str(reported.value)
     assert len(str(reported.value)) < 1500
 
@@ -207,7 +207,7 @@ def test_a_task_of_the_network_is_one_error_without_it(tmp_path, monkeypatch):
 
 
 def test_several_subsets_are_parts_and_average_unweighted(tmp_path):
-    (task,) = find_mteb("STS17[en-en+es-en]")
+    (task,) = find_mteb_tasks("STS17[en-en+es-en]")
     draw = np.random.default_rng(0)
     words = np.array([f"w{number}" for number in range(40)])
     task.dataset = {

@@ -126,10 +126,10 @@ def test_rows_are_appended_to_what_is_published_and_to_nothing_else(release, hub
     ).parents[1]
     release(name, tmp_path, 10, "0.2.0", append=True)
     with pytest.raises(
-        RunError, match=r"holds v0\.2\.0, whose rows the run directory \(v0\.1\.0\) has not"
+        RunError, match=r"holds v0\.2\.0, whose rows the run directory \(v0\.1\.0\) lacks"
     ):
         release(name, local, 12, "0.3.0", append=True)
-    with pytest.raises(InputError, match="is not made, so its value is not known"):
+    with pytest.raises(InputError, match="is not finished, so its gain is not known"):
         release(name, tmp_path, 12, "0.3.0", append=True, min_value=0.1)
     assert run_dir.require_complete(tmp_path / "datasets" / name).version == "0.2.0"
 

@@ -160,7 +160,7 @@ def test_a_corrected_recipe_is_published_again_and_nothing_is_made(hub_api, tmp_
     monkeypatch.setattr(artefact, "HfApi", lambda: HfApi("http://127.0.0.1:9"))
     nowhere = outcome_of(sts_dino.release.run, *words, "--patience", "0")
     # all but the plan is made
-    assert nowhere.code == 0 and "is made, but no Hub says" in nowhere.stderr
+    assert nowhere.code == 0 and "is finished, but its publication is not planned" in nowhere.stderr
     monkeypatch.setattr(artefact, "HfApi", lambda: hub_api)
     done = outcome_of(sts_dino.release.run, *words, "--yes")
     assert done.code == 0, done

@@ -33,10 +33,10 @@ from sts_dino.release.value import (
     Training,
     make_simcse_triplets,
     make_variant_recipe,
-    point_recipe_at,
     read_dataset,
     read_human_pairs,
     read_student,
+    replace_training_data,
     shuffle_scores,
     write_pairs,
 )
@@ -255,7 +255,7 @@ def test_an_encoder_may_read_pairs_as_several_example_types_and_the_baselines_as
 @pytest.mark.parametrize("variant", ["dataset", "copies", "people"])
 def test_pairs_in_the_place_of_a_hub_dataset_take_the_recipes_licence(variant):
     tree = read_yaml(Path("recipes/small/minilm-sts-dino.yaml"))
-    (found,) = point_recipe_at(tree, variant, Path("here"), "pairs", 1)["datasets"]
+    (found,) = replace_training_data(tree, variant, Path("here"), "pairs", 1)["datasets"]
     assert (found["path"], found["license"]) == ("here", tree["license"])
     assert not {"repo_id", "revision"} & found.keys()
 
