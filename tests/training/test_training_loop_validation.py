@@ -16,8 +16,8 @@ from sts_dino.hub.contract.recipe import TrainingData, ValidationData
 from sts_dino.hub.contract.schema import TRIPLET
 from sts_dino.training.data.training_sets import load_training_sets
 from sts_dino.training.loop.validation import (
-    TRIPLET_ACCURACY,
     SPEARMAN,
+    TRIPLET_ACCURACY,
     build_validation_evaluator,
     read_pairs,
 )
