@@ -365,7 +365,7 @@ def _format_sample_rows(
 
 
 def _format_cell(value: Any, kind: Any) -> Any:
-    """Format a class label as its name in the tuple ``kind``, and a text escaped; no other value."""
+    """Format a class label as its name in the tuple ``kind``, a text escaped; others stay."""
     if isinstance(kind, tuple):
         return kind[value]
     return escape_sample(value) if isinstance(value, str) else value

@@ -2,7 +2,7 @@
 
 ``DatasetFacts`` and ``ModelFacts`` collect recipe, manifest, verdict on the licence, results and
 measurements. ``Manifest.counts`` and ``Manifest.provenance`` are free mappings; the sections here
-name and type the keys that a page prints, and ignore all other_versions. Numbers that disagree stop the
+name and type the keys that a page prints, and ignore all others. Numbers that disagree stop the
 page:
 
 requested = kept + rejected             in total, for every label and for every shot count
@@ -519,7 +519,7 @@ class DatasetFacts:
 
     @property
     def label_names(self) -> list[str]:
-        """The names of the labels that have counts: the recipe's in its order, then all other_versions."""
+        """The names of the labels that have counts: the recipe's in its order, then all others."""
         counted = self.counts.by_label if self.counts else {}
         names = [label.name for label in self.recipe.labels if label.name in counted]
         return names + sorted(counted.keys() - set(names))

@@ -123,8 +123,7 @@ def compute_slanted_triangle(
     the fall has steps - cut steps. A cut of 0 (few steps) leaves only the fall.
     """
     cut = math.floor(steps * cut_fraction)
-    fall = max(0.0, 1 - (step - cut) / (steps - cut))
-    height = step / cut if step < cut else fall
+    height = step / cut if step < cut else max(0.0, 1 - (step - cut) / (steps - cut))
     return (1 + height * (ratio - 1)) / ratio
 
 
