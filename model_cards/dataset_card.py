@@ -64,7 +64,7 @@ RAW_TEXT_COLUMNS = ["text1", "text2"]
 
 
 def make_dataset_files(facts: DatasetFacts, repo_id: str, now: datetime) -> dict[str, bytes]:
-    """Return the files of a dataset's card, path → content: README.md, DETAILS.md, plots.
+    """Make the files of a dataset's card, path → content: README.md, DETAILS.md, plots.
 
     Args:
         facts: the checked facts of the run; the sample rows are read from its directory.
@@ -92,7 +92,7 @@ def make_dataset_files(facts: DatasetFacts, repo_id: str, now: datetime) -> dict
         "provenance": facts.provenance,
         "complete": manifest.complete,
         "progress": _describe_growth(facts, facts.progress, now) if facts.progress else None,
-        # the loading script, which a release publishes
+        # whether a release publishes the loading script
         "script": manifest.complete and recipe.has_script and not facts.dropped,
         "removed": facts.dropped,
         "report": facts.report,
@@ -121,9 +121,9 @@ def make_dataset_files(facts: DatasetFacts, repo_id: str, now: datetime) -> dict
 
 
 def draw_pictures(facts: DatasetFacts) -> dict[str, bytes]:
-    """Draw the plots of a finished dataset, path → PNG.
+    """Draw the plots of a finished dataset, path → PNG; the rows of its shards are counted.
 
-    The plot of text lengths needs lengths in the manifest.
+    Without text lengths in the manifest, their plot is left out.
     """
     # matplotlib takes a second to import
     from sts_dino.model_cards.plots import draw_label_plot, draw_length_plot
@@ -146,19 +146,24 @@ def _build_recipe_context(facts: DatasetFacts) -> dict[str, Any]:
     """Return the template variables from the recipe, and the papers to cite."""
     recipe = facts.recipe
     model = recipe.model
+
+    # the decoding: guidance, and self-debiasing against counter-labels
     guided = bool(recipe.guided_labels)
     countered = [label for label in recipe.labels if label.counter_labels]
     debiased_names = {
         label.name for label in countered if recipe.get_decoding(label).decay_constant > 0
     }
     on_cpu = model.device == "cpu" and model.device_map is None and model.quantization is None
+
+    # the papers; a measured value is compared with a SimCSE baseline
     words = WORDS["schemas"][recipe.schema_name]
     methods = {words["method"]}
     if facts.value:
         methods.add("simcse")
+    citation = format_citations(methods, bool(debiased_names), guided=guided)
+
     generator_limits = yaml.safe_load(GENERATOR_LIMITS.read_text(encoding="utf-8"))
     plain_prompts = dict.fromkeys(label.plain_prompt or "" for label in recipe.guided_labels)
-    citation = format_citations(methods, bool(debiased_names), guided=guided)
     return {
         "recipe": recipe,
         "form": recipe.dataset_schema,
@@ -192,11 +197,11 @@ def _list_settings(
 
     The common value comes first, with an empty suffix, unless every label overrides the key.
     """
-    overrides = [
-        (f", label {label.name}", getattr(label, key))
-        for label in labels
-        if getattr(label, key) is not None
-    ]
+    overrides = []
+    for label in labels:
+        value = getattr(label, key)
+        if value is not None:
+            overrides.append((f", label {label.name}", value))
     if len(overrides) < len(labels):
         return [("", getattr(recipe.decoding, key)), *overrides]
     return overrides
@@ -211,16 +216,20 @@ def _build_rows_context(facts: DatasetFacts, configs: dict[str, list[Split]]) ->
     names = list(configs)
     sample_config = choose_sample_config(facts.manifest, recipe)
     finished = get_finished_schema(recipe.configs[0], recipe)
-    provenance = {**PROVENANCE, **(EXAMPLE_SET if recipe.few_shot else {})}
-    sampled = WORDS["target_of_sampled"] if recipe.dataset_schema.sampled_negatives else ""
+
+    # the provenance columns, with what the target of a sampled negative means
+    provenance = dict(PROVENANCE)
+    if recipe.few_shot:
+        provenance |= EXAMPLE_SET
+    suffixes = {}
+    if recipe.dataset_schema.sampled_negatives:
+        suffixes["target"] = WORDS["target_of_sampled"]
     return {
         "configs": names,
         "to_train": Markdown(json.dumps(list(finished.columns))),
         "default": choose_default_config(names, recipe.configs),
         "config_note": describe_config,
-        "provenance_columns": _format_columns(
-            build_features(provenance), suffixes={"target": sampled}
-        ),
+        "provenance_columns": _format_columns(build_features(provenance), suffixes=suffixes),
         "columns": _format_config_columns(names, recipe),
         "splits": configs,
         "samples": _format_samples(facts, sample_config) if sample_config else None,
@@ -229,7 +238,11 @@ def _build_rows_context(facts: DatasetFacts, configs: dict[str, list[Split]]) ->
 
 
 def describe_config(config: str, recipe: DatasetRecipe) -> str:
-    """Describe the rows of a config, and the number and kind of the examples in its prompts."""
+    """Describe the rows of a config, and the number and kind of the examples in its prompts.
+
+    ``config``: e.g. pairs, or pairs-5shot for rows of prompts with five examples.
+    """
+    # the rows
     base = get_base_config(config)
     finished = recipe.dataset_schema.finished
     note = finished[base].holds if base in finished else WORDS["configs"][base]
@@ -240,18 +253,24 @@ def describe_config(config: str, recipe: DatasetRecipe) -> str:
             note += ", with sampled negatives"
     if base == config:
         return note
+
+    # the examples of a config with a shot count
     shots = int(config.removeprefix(f"{base}-").removesuffix("shot"))
     kind = WORDS["examples"][recipe.few_shot.examples.kind] if recipe.few_shot else ""
-    examples = {0: "no example", 1: f"one {kind} example"}.get(shots, f"{shots} {kind} examples")
+    examples = f"{shots} {kind} examples"
+    if shots == 0:
+        examples = "no example"
+    elif shots == 1:
+        examples = f"one {kind} example"
     return f"{note}; {examples} in the prompt"
 
 
 def _format_config_columns(
     configs: list[str], recipe: DatasetRecipe
 ) -> list[tuple[list[str], Markdown]]:
-    """Group configs that differ in their shot count alone: return (configs, table of columns).
+    """Return (configs, table of their columns) for each group that differs in shot counts alone.
 
-    The tables leave out provenance columns, which all of these configs share.
+    The tables leave out the provenance columns, which the card explains once.
     """
     groups: dict[str, list[str]] = {}
     for config in configs:
@@ -259,6 +278,7 @@ def _format_config_columns(
     tables = []
     for base, group in groups.items():
         columns = dict(build_config_features(group[0], recipe))
+        # A config without all of them may have a column of the same name with another meaning.
         if PROVENANCE.keys() <= columns.keys():
             for name in (*PROVENANCE, *EXAMPLE_SET):
                 columns.pop(name, None)
@@ -296,7 +316,10 @@ def _format_type(feature: object) -> str:
 
 
 def _format_samples(facts: DatasetFacts, config: str) -> Markdown | None:
-    """Format the first rows of each label of ``config``; None without rows."""
+    """Format a table of the first ``SAMPLES_PER_TARGET`` rows of each label of ``config``.
+
+    Of a growing run only the first shards are read. Returns None without rows.
+    """
     recipe = facts.recipe
     if get_base_config(config) == "raw":
         columns: Mapping[str, Any] = dict.fromkeys(RAW_TEXT_COLUMNS)
@@ -329,7 +352,8 @@ def _format_sample_rows(
     Args:
         groups: target or reason → rows.
         keys: the columns that come first, as code.
-        columns: the other columns: name → type; a tuple has the names of classes.
+        columns: the other columns, name → type. A class label's type is a tuple of the class names;
+            None: a column of text.
     """
     rows = []
     for row in chain.from_iterable(groups.values()):
@@ -341,7 +365,7 @@ def _format_sample_rows(
 
 
 def _format_cell(value: Any, kind: Any) -> Any:
-    """Return a class's name where ``kind`` has names, an escaped text, or the value itself."""
+    """Format a class label as its name in the tuple ``kind``, a text escaped; others stay."""
     if isinstance(kind, tuple):
         return kind[value]
     return escape_sample(value) if isinstance(value, str) else value
@@ -355,6 +379,7 @@ def build_counts_context(facts: DatasetFacts) -> dict[str, Any]:
     recipe = facts.recipe
     lengths = counts.token_lengths
     labels = {name: counts.by_label[name] for name in facts.label_names}
+    # earlier manifests have no reasons by label: the table has no columns of labels then
     reasons = {name: label.reasons for name, label in labels.items()}
     if not any(reasons.values()):
         reasons = {}
@@ -383,7 +408,7 @@ def _sort_reasons(counts: Mapping[str, int], meanings: Mapping[str, str]) -> lis
 def _format_reasons(
     counts: Mapping[str, int], meanings: Mapping[str, str], labels: Mapping[str, Mapping[str, int]]
 ) -> Markdown | None:
-    """Format a table of rejection reasons with their counts; None without any.
+    """Format a table of reasons with a count above 0; None without any.
 
     Args:
         counts: reason → texts.
@@ -448,18 +473,20 @@ def describe_progress(manifest: Manifest, progress: GenerationProgress) -> str:
 
 
 def _describe_growth(facts: DatasetFacts, progress: GenerationProgress, now: datetime) -> Markdown:
-    """Describe the progress, and estimate the end of the run.
+    """Describe the progress of a growing run, and estimate its end from the raw rows so far.
 
-    The estimate needs rows and seconds of the timing file beside the run directory.
+    The rate is read from RUN_DIR.timing.json beside the run directory; without it, no end is
+    estimated. ``now`` (UTC): the time of the estimate.
     """
-    finished = describe_progress(facts.manifest, progress)
+    done = describe_progress(facts.manifest, progress)
     shards = progress.shards_done
     total = progress.shards_total
     if total is not None and shards >= total:
         return Markdown(
-            f"{finished} All shards are written; the finished configs and all counts follow."
+            f"{done} All shards are written; the finished configs and all counts follow."
         )
 
+    # rows so far, and rows and seconds of the timing file
     path = facts.directory.with_name(f"{facts.directory.name}.timing.json")
     timing = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     raw_files = [
@@ -467,12 +494,13 @@ def _describe_growth(facts: DatasetFacts, progress: GenerationProgress, now: dat
     ]
     rows = sum(file.rows or 0 for file in raw_files)
     if total is None or not (rows and shards and timing.get("rows") and timing.get("seconds")):
-        return Markdown(f"{finished} The remaining time is not known yet.")
+        return Markdown(f"{done} The remaining time is not known yet.")
 
+    # the remaining shards have as many rows as those so far
     rate = timing["rows"] / timing["seconds"]
     remaining = timedelta(seconds=(total - shards) * rows / shards / rate)
     hours = remaining.total_seconds() / 3600
     return Markdown(
-        f"{finished} At {rate:,.3g} rows a second, {hours:,.1f} h of work remain: it will finish "
+        f"{done} At {rate:,.3g} rows a second, {hours:,.1f} h of work remain: it will finish "
         f"around {now + remaining:%Y-%m-%d %H:%M} UTC (estimated {now:%Y-%m-%d %H:%M} UTC)."
     )

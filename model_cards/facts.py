@@ -58,7 +58,7 @@ SCORE_HINT = "run: sts-dino score RECIPE"
 
 
 class ManifestSection(BaseModel):
-    """Base of the typed sections of a manifest: immutable; other keys are ignored."""
+    """Base of the typed sections of a manifest: immutable; keys without a field are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
 
@@ -184,7 +184,6 @@ class TrainingDataFacts(ManifestSection):
     revision: str | None = None
     commit: str | None = None
     config: str
-    # form: before version 0.2
     example_type: str
     loss: str
     example_set: int | None = None  # None: all rows
@@ -288,9 +287,9 @@ def _check_files(directory: Path, manifest: Manifest) -> None:
 
 
 def _check_training(directory: Path, is_trained: bool, recipe: ModelRecipe) -> None:
-    """Raise InputError when only one of manifest and recipe has a training.
+    """Raise InputError when manifest and recipe disagree on whether the model was trained.
 
-    ``is_trained``: whether the manifest records one.
+    ``is_trained``: whether the manifest records a training; the recipe of a baseline has none.
     """
     if is_trained != recipe.is_baseline:
         return
@@ -302,17 +301,21 @@ def _check_training(directory: Path, is_trained: bool, recipe: ModelRecipe) -> N
 
 
 def _check_sums(directory: Path, counts: DatasetCounts) -> None:
-    """Raise InputError for the first sum of ``counts`` that fails, with both of its sides."""
+    """Raise InputError for the first sum of ``counts`` that does not hold; name both sides.
+
+    The sums are those of the module's docstring, up to the reasons and lengths.
+    """
+    # every requested text was kept or rejected
     path = directory / MANIFEST
     processed = counts.kept + sum(counts.rejected.values())
     _require_equal(path, "requested", counts.requested, "kept + rejected", processed)
 
-    # labels and shot counts, each a partition of the texts
+    # every text has one label, and one shot count
     _check_partition(path, "by_label", counts.by_label, counts)
     if counts.variants:
         _check_partition(path, "variants", counts.variants, counts)
 
-    # each label's lengths are of its kept texts
+    # every kept text of a label has a length, and every rejected text a reason
     lengths = counts.token_lengths.by_label if counts.token_lengths else {}
     for label, texts_by_length in lengths.items():
         kept = counts.by_label[label].kept if label in counts.by_label else 0
@@ -325,7 +328,7 @@ def _check_sums(directory: Path, counts: DatasetCounts) -> None:
 def _check_partition(
     path: Path, name: str, parts: Mapping[str, Counts], counts: DatasetCounts
 ) -> None:
-    """Raise InputError when ``parts`` do not add up, each by itself and together to ``counts``.
+    """Raise InputError when texts of ``parts`` do not add up: within a part, or to ``counts``.
 
     Args:
         path: the manifest, for the message.
@@ -586,13 +589,15 @@ class ModelFacts:
         scored = set()
         for score in self.results.scores:
             scored.add((score.task, score.split))
-            if score.split not in ("train", "validation"):  # a task with folds of its own
+            # Recipes call a task with folds of its own (split "all") a test.
+            if score.split not in ("train", "validation"):
                 scored.add((score.task, "test"))
-        return [
-            f"{item.task} {item.split}"
-            for item in self.recipe.evaluation
-            if "/" in item.task and (item.task, item.split) not in scored
-        ]
+        unscored = []
+        for item in self.recipe.evaluation:
+            is_group = "/" not in item.task
+            if not is_group and (item.task, item.split) not in scored:
+                unscored.append(f"{item.task} {item.split}")
+        return unscored
 
 
 def read_run(directory: Path, manifest: Manifest | None = None) -> DatasetFacts | ModelFacts:
@@ -620,9 +625,10 @@ def read_run(directory: Path, manifest: Manifest | None = None) -> DatasetFacts 
 
 
 def compute_facts_digest(facts: DatasetFacts | ModelFacts) -> str:
-    """Return the SHA-256 of the manifest and, but for a snapshot, of the measured files.
+    """Return the SHA-256 over the manifest and the measurements (results.json, value.json ...).
 
-    A card's stamp has the digest, so that a publication finds the card of earlier facts.
+    Of a snapshot it is over the manifest alone. A card's stamp has the digest, so a publication
+    recognises a card that was made of other facts.
     """
     contents: list[bytes | None] = []
     if not (isinstance(facts, DatasetFacts) and facts.is_snapshot):
@@ -635,15 +641,15 @@ def compute_facts_digest(facts: DatasetFacts | ModelFacts) -> str:
 def list_dataset_licences(
     recipe: ModelRecipe, provenance: ModelProvenance
 ) -> list[tuple[str, str]]:
-    """List name and licence id of each training dataset; the id is empty where none is recorded.
+    """List (name, licence id) of each training dataset; the id is empty where none is recorded.
 
     The licence that the manifest records comes first, then the recipe's.
     """
-    pairs = zip(provenance.datasets, recipe.datasets, strict=True)
-    return [
-        (name_origin(recorded.repo_id, recorded.path), recorded.license or data.license or "")
-        for recorded, data in pairs
-    ]
+    licences = []
+    for recorded, data in zip(provenance.datasets, recipe.datasets, strict=True):
+        name = name_origin(recorded.repo_id, recorded.path)
+        licences.append((name, recorded.license or data.license or ""))
+    return licences
 
 
 def _read_run_results(directory: Path, manifest: Manifest) -> Results | None:
@@ -667,17 +673,18 @@ def _read_run_results(directory: Path, manifest: Manifest) -> Results | None:
 def _read_run_repeats(directory: Path, manifest: Manifest) -> Repeats | None:
     """Read repeats.json of ``directory``, or return None without one.
 
-    Raises InputError when its trainings are of another model or version, and none is the
-    manifest's run.
+    The trainings may be of other versions, if one of them is the manifest's run. Raises InputError
+    when none is, and they are of another model or version.
     """
     path = directory / REPEATS
     if not path.exists():
         return None
     repeats = read_repeats(path)
-    foreign = {(repeats.model, run.version) for run in repeats.runs}
-    foreign -= {(manifest.name, manifest.version)}
-    if foreign and manifest.fingerprint not in {run.fingerprint for run in repeats.runs}:
-        model, version = min(foreign)
+    other_versions = {(repeats.model, run.version) for run in repeats.runs}
+    other_versions -= {(manifest.name, manifest.version)}
+    fingerprints = {run.fingerprint for run in repeats.runs}
+    if other_versions and manifest.fingerprint not in fingerprints:
+        model, version = min(other_versions)
         problem = (
             f"has trainings of {model} v{version}, this is {manifest.name} v{manifest.version}"
         )

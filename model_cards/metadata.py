@@ -45,7 +45,10 @@ TASK_TYPES = {  # main metric → task type of the Hub, name
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A task on the Hub: MTEB's dataset, its task and its test pairs, and the file of the entry."""
+    """A task on the Hub: MTEB's dataset and its task, with the number of pairs of its test split.
+
+    ``file``: the name of the evaluation entry in ``.eval_results``, without its suffix.
+    """
 
     dataset_id: str
     task_id: str
@@ -55,11 +58,12 @@ class Benchmark:
 
 
 _TABLE = DATA / "benchmarks.yaml"
-_KNOWN = {
+_OWN_TASKS = {
     task: Benchmark(**keys)
     for task, keys in yaml.safe_load(_TABLE.read_text(encoding="utf-8")).items()
 }
-BENCHMARKS = _KNOWN | {f"mteb/{known.task_id}": known for known in _KNOWN.values()}
+_MTEB_TASKS = {f"mteb/{benchmark.task_id}": benchmark for benchmark in _OWN_TASKS.values()}
+BENCHMARKS = _OWN_TASKS | _MTEB_TASKS
 """Task → benchmark: our tasks with MTEB's protocol and rows (not ``sts12/mean``), and MTEB's."""
 
 
@@ -116,6 +120,7 @@ def build_dataset_metadata(
         data_files: the files of the same configs (``sts_dino.hub.contract.shards``).
         page: the card's URL.
     """
+    # what the recipe says
     words = WORDS["schemas"][recipe.schema_name]
     data: dict[str, Any] = {
         "pretty_name": recipe.pretty_name,
@@ -172,19 +177,19 @@ def build_dataset_info(config: str, splits: list[Split], recipe: DatasetRecipe) 
 
 
 def find_size_category(rows: int) -> str:
-    """Return the Hub's size class of a number of rows, e.g. 1K<n<10K."""
-    lower = ""
+    """Return the Hub's size class of a number of rows, e.g. 1K<n<10K for 1,000 to 9,999."""
+    lower_name = ""
     for bound, name in SIZE_BOUNDS.items():
         if rows < bound:
-            return f"{lower}<n<{name}" if lower else f"n<{name}"
-        lower = name
-    return f"n>{lower}"
+            return f"{lower_name}<n<{name}" if lower_name else f"n<{name}"
+        lower_name = name
+    return f"n>{lower_name}"
 
 
 def make_license_fields(licence: Licence, page: str = "") -> dict[str, str]:
-    """Return the front matter's licence: an id that the Hub knows, or ``other``, name and link.
+    """Return the licence's keys of the front matter: a Hub id, or ``other`` with name and link.
 
-    ``page``: the card's URL, for a licence that the card itself explains.
+    ``page``: the card's URL. It completes a link that is only a section of the card (#...).
     """
     if licence.hub:
         return {"license": licence.id}
@@ -273,18 +278,22 @@ def find_base_repo(recipe: ModelRecipe, provenance: ModelProvenance) -> str | No
 
 
 def build_model_index(name: str, results: Results) -> list[dict[str, Any]]:
-    """Return the scores after training as ``model-index`` data."""
+    """Return the encoder's scores as the value of ``model-index``; empty without scores.
+
+    ``name``: the model's name. The Hub's keys of each task come from ``BENCHMARKS``.
+    """
     from huggingface_hub import EvalResult, ModelCardData  # takes half a second
 
     entries = []
     for score in results.scores:
         benchmark = BENCHMARKS.get(score.task)
         task_type, task_name = TASK_TYPES.get(score.main_metric, OTHER_TASK)
+        dataset_name = benchmark.name if benchmark else score.task
         entry = EvalResult(
             task_type=task_type,
             task_name=task_name,
             dataset_type=benchmark.dataset_id if benchmark else score.task,
-            dataset_name=f"{benchmark.name if benchmark else score.task} ({score.split})",
+            dataset_name=f"{dataset_name} ({score.split})",
             dataset_split=score.split,
             dataset_revision=_find_dataset_revision(score, benchmark),
             metric_type=score.main_metric,
@@ -298,16 +307,19 @@ def build_model_index(name: str, results: Results) -> list[dict[str, Any]]:
 
 
 def _find_dataset_revision(score: TaskScore, benchmark: Benchmark | None) -> str | None:
-    """Return the commit of the Hub's dataset, where the score records it."""
+    """Return the Hub commit of the score's data, recorded as ORG/NAME@COMMIT.
+
+    None when the score records no commit, or that of another dataset than the benchmark's.
+    """
     repo_id, _, commit = (score.data_revision or "").partition("@")
     return commit if benchmark and repo_id == benchmark.dataset_id else None
 
 
 def make_eval_result_files(results: Results) -> dict[str, str]:
-    """Return ``.eval_results/BENCHMARK.yaml`` → content, for scores on a whole test set.
+    """Make the evaluation entries, ``.eval_results/BENCHMARK.yaml`` → content.
 
-    Of our task and MTEB's own, which agree up to rounding, the one with the dataset's revision
-    becomes the entry.
+    Only scores on a whole test set have one. Our task and MTEB's task of one benchmark agree up to
+    rounding: the first score with the dataset's revision becomes the entry, else the last one.
     """
     from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
 

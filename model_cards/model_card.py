@@ -23,7 +23,7 @@ from sts_dino.model_cards.scores import (
 )
 
 TRAINING_PLOT = "assets/training.png"
-MOST_CURVE_POINTS = 10  # of the loss, on the card; manifest.json has all
+MOST_CURVE_POINTS = 10  # of the loss curve on the card; manifest.json has all
 USED_PARTS = {  # base.modules → the part of the base that makes an embedding
     "static": "its input embeddings alone, averaged",
     "word-vectors": "its word vectors, averaged",
@@ -44,10 +44,10 @@ STRATEGY_MEANINGS = {  # spans.strategy → where a positive lies
 
 
 def make_model_files(facts: ModelFacts, repo_id: str) -> dict[str, bytes]:
-    """Return the files of a finished model's card, path → content.
+    """Make the files of a finished model's card, path → content.
 
-    README.md and, for a trained model, DETAILS.md and the plot of its training; with results, the
-    evaluation entries that the Hub reads.
+    They are README.md and, for a trained model, DETAILS.md and the plot of its training; with
+    results, the evaluation entries that the Hub reads.
 
     Args:
         facts: the checked facts of a finished run.
@@ -86,7 +86,10 @@ def make_model_files(facts: ModelFacts, repo_id: str) -> dict[str, bytes]:
 
 
 def build_model_context(facts: ModelFacts) -> dict[str, Any]:
-    """Return the template variables of a finished model."""
+    """Return the template variables of a finished model's card.
+
+    A variable of results or training that the model does not have is None or empty.
+    """
     assert facts.provenance is not None
     recipe = facts.recipe
     base = recipe.base
@@ -121,12 +124,18 @@ def _build_training_context(
 ) -> dict[str, Any]:
     """Return the template variables that only a trained model's card has."""
     recipe = facts.recipe
+
+    # what it was trained on
     types = {item.example_type for item in provenance.datasets}
     documents = [item for item in recipe.datasets if item.example_type == "documents"]
     grades = [item.grades for item in recipe.datasets if item.grades]
+
+    # what chose the checkpoint
     validation = " and ".join(
         f"{name_origin(item.repo_id, item.path)} ({item.split})" for item in recipe.validation
     )
+
+    # papers to cite, and the terms of the base's licence
     citation = format_citations(
         list_methods(recipe),
         debiased=False,
@@ -165,9 +174,9 @@ def _select_points(curve: Curve) -> list[tuple[int, float]]:
 
 
 def get_release_name(recipe: ModelRecipe) -> str:
-    """Return the name under which ``changes.yaml`` has a model's versions: its own.
+    """Return the name under which ``changes.yaml`` lists a model's versions.
 
-    An adapter that was merged into its base has the adapter's name there.
+    It is the recipe's name; of an adapter that was merged into its base, the adapter's name.
     """
     if recipe.lora is not None and recipe.lora.release == "merged":
         return recipe.name.removesuffix("-merged")

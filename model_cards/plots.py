@@ -18,9 +18,9 @@ from sts_dino.model_cards.facts import Curve, TrainingFacts
 NestedCounts = Mapping[str, Mapping[str, int]]
 HISTOGRAM_BINS = 20
 SIDE_MARKERS = ("o", "D", "s")  # of matplotlib
-# a bar writes its number inside from this share of the longest bar on
+# a number fits into a bar of more than this share of the longest bar
 LEAST_LABELLED_SHARE = 0.12
-MOST_MARKED_POINTS = 29  # a longer curve has no marker at each point
+MOST_MARKED_POINTS = 29  # a longer curve has no markers, which would overlap
 _WITH_THOUSANDS_COMMAS = FuncFormatter(lambda value, _: f"{value:,.0f}")
 
 
@@ -51,12 +51,12 @@ def draw_length_plot(lengths: Mapping[str, Mapping[int, int]], unit: str) -> byt
 
     def draw_lines(_: Figure, axes: Axes) -> None:
         for index, (label, counts) in enumerate(lengths.items()):
-            total = sum(counts.values())
+            text_count = sum(counts.values())
             sizes = range(min(counts), max(counts) + 1)
-            shares = [100 * counts.get(size, 0) / total for size in sizes]
+            percentages = [100 * counts.get(size, 0) / text_count for size in sizes]
             axes.plot(
                 sizes,
-                shares,
+                percentages,
                 LINES[index % len(LINES)],
                 color=_choose_colour(index),
                 linewidth=2,
@@ -72,13 +72,13 @@ def draw_length_plot(lengths: Mapping[str, Mapping[int, int]], unit: str) -> byt
 
 
 def draw_training_plot(training: TrainingFacts) -> bytes:
-    """Draw the training loss with its parts, and the validation score, by step.
+    """Draw the training loss with its parts and, below, the validation score, by step.
 
-    A vertical line marks the selected step.
+    A vertical line marks the step of the chosen checkpoint, if validation chose it.
     """
     best_step = training.best_step
 
-    # panel title → curves
+    # the panels: (title, name → curve)
     panels: list[tuple[str, Mapping[str, Curve]]] = [
         ("Training loss", {"loss": training.loss_curve, **training.loss_parts})
     ]
@@ -121,14 +121,16 @@ def draw_similarity_plot(cosines: Mapping[str, Mapping[str, Sequence[float]]]) -
     bins = np.linspace(lowest, 1, HISTOGRAM_BINS + 1).tolist()
 
     def draw_histograms(_: Figure, *panel_axes: Axes) -> None:
+        last_index = len(cosines) - 1
         for axes, label in zip(panel_axes, labels, strict=True):
             for index, (encoder, by_label) in enumerate(cosines.items()):
                 values = by_label[label]
+                percentage_of_one = 100 / max(1, len(values))
                 axes.hist(
                     values,
                     bins,
-                    weights=np.full(len(values), 100 / max(1, len(values))),
-                    histtype="stepfilled" if index == len(cosines) - 1 else "step",
+                    weights=np.full(len(values), percentage_of_one),
+                    histtype="stepfilled" if index == last_index else "step",
                     color=_choose_colour(index),
                     label=encoder,
                     lw=2,
@@ -156,6 +158,7 @@ def draw_score_plot(
     def draw_scores(figure: Figure, axes: Axes) -> None:
         for index, (side, scores) in enumerate(sides.items()):
             scores_by_task = map_by_task(scores)
+            # The encoders' markers lie one below the other, around the task's row.
             offset = 0.2 * (index - (len(sides) - 1) / 2)
             colour = _choose_colour(index)
             marker = SIDE_MARKERS[index % len(SIDE_MARKERS)]
@@ -164,10 +167,10 @@ def draw_score_plot(
                 if score is None:
                     continue
                 height = row + offset
-                interval = score.interval() or ()
+                interval = score.interval() or ()  # (): a score without an interval
                 axes.plot(interval, [height] * len(interval), color=colour)
                 axes.plot(score.main_score, height, marker, color=colour)
-            axes.plot([], [], marker, color=colour, label=side)
+            axes.plot([], [], marker, color=colour, label=side)  # the entry of the legend
         axes.set_yticks(range(len(names)), names)
         axes.set(xlabel="score x 100, with its 95 % interval", ylim=(len(names) - 0.5, -0.5))
         figure.legend(loc="outside lower center", ncols=len(sides), frameon=False)
@@ -176,7 +179,7 @@ def draw_score_plot(
 
 
 def _draw_curves(axes: Axes, curves: Mapping[str, Curve], first_colour: int) -> None:
-    """Draw the curves of a panel: name → (step, value); several curves get names for a legend.
+    """Draw the curves of a panel, name → points (step, value); a single curve gets no name.
 
     ``first_colour``: the index of the first curve's colour.
     """
@@ -193,16 +196,17 @@ def _draw_curves(axes: Axes, curves: Mapping[str, Curve], first_colour: int) -> 
 
 
 def _draw_bars(axes: Axes, counts: NestedCounts, unit: str, title: str) -> None:
-    """Draw horizontal bars, stacked by part, with the larger numbers inside.
+    """Draw horizontal bars, stacked by part; parts of long bars have their number inside.
 
     Args:
         axes: to draw on.
-        counts: bar → part → number.
+        counts: bar → part → number; a part that a bar lacks is 0.
         unit: of the numbers.
         title: of the panel.
     """
     names = [shorten_name(label) for label in counts]
-    largest = max((sum(row.values()) for row in counts.values()), default=0)
+    longest = max((sum(row.values()) for row in counts.values()), default=0)
+    # the distinct parts, in their order
     parts: dict[str, None] = {}
     for row in counts.values():
         parts |= dict.fromkeys(row)
@@ -214,11 +218,12 @@ def _draw_bars(axes: Axes, counts: NestedCounts, unit: str, title: str) -> None:
         bars = axes.barh(
             range(len(names)), sizes, left=ends, color=_choose_colour(index), label=part
         )
+        shortest_labelled = LEAST_LABELLED_SHARE * longest
         axes.bar_label(
             bars,
-            labels=[f"{size:,}" if size > LEAST_LABELLED_SHARE * largest else "" for size in sizes],
+            labels=[f"{size:,}" if size > shortest_labelled else "" for size in sizes],
             label_type="center",
-            color="white" if index == 0 else "black",
+            color="white" if index == 0 else "black",  # the first colour is dark
         )
         ends = [end + size for end, size in zip(ends, sizes, strict=True)]
 

@@ -20,12 +20,12 @@ from sts_dino.model_cards.facts import CodeFacts, DatasetProvenance, ModelProven
 BIBTEX_ENTRIES = (renderer.DATA / "citations.bib").read_text(encoding="utf-8").strip().split("\n\n")
 DINO, AUTO_NLI, PROMPT_EOL, DECLUTR, SIMCSE, GUIDANCE = BIBTEX_ENTRIES
 CHANGES_FILE = "changes.yaml"
-CLONE_FOLDER = "assets/"  # of files that a clone of the project has
+CLONE_FOLDER = "assets/"  # folder of files in a clone of the project
 # keys of a model recipe whose path is a run directory or, with a suffix, a file of rows
 RUN_DIRECTORY_KEY = re.compile(r"datasets\.\d+\.path|base\.vocabulary\.path")
-DOWNLOAD_FOLDER = "published"  # of a published recipe, in the printed commands
+DOWNLOAD_FOLDER = "published"  # for a published recipe, in the printed commands
 WEIGHT_SUFFIXES = (".safetensors", ".gguf")
-MOST_LISTED_PACKAGES = 5  # a card counts more of them
+MOST_LISTED_PACKAGES = 5  # of more packages, a card has the number and one name
 COMMAND_OF_KIND = {"dataset": "write", "model": "train"}
 UNKNOWN_ORIGIN = Markdown("not recorded; ask the publisher")
 
@@ -36,7 +36,7 @@ def format_citations(
     """Format the BibTeX entries of the papers behind a dataset or model.
 
     Args:
-        methods: of dino, auto-nli, declutr and simcse.
+        methods: tags of methods; those of dino, auto-nli, declutr and simcse have a paper.
         debiased: whether texts were generated with self-debiasing (DINO).
         prompted: whether the encoder reads sentences in a prompt (PromptEOL).
         guided: whether texts were generated with guidance.
@@ -55,7 +55,8 @@ def format_citations(
 def format_changes(name: str, version: str, complete: bool) -> Markdown | None:
     """Format the changes up to ``version`` as a table; None without any in ``changes.yaml``.
 
-    Raises InputError when a complete version has no entry and earlier ones have.
+    ``complete``: whether the run is finished; only then its version must have an entry. Raises
+    InputError when it has none, but other versions have.
     """
     changes = read_changes(name)
     if not changes:
@@ -75,7 +76,10 @@ def format_changes(name: str, version: str, complete: bool) -> Markdown | None:
 
 
 def read_changes(name: str) -> dict[str, str]:
-    """Read the changes of an artefact, version → line, newest first; empty without an entry."""
+    """Read the changes of a dataset or model, version → line, newest first; empty without any.
+
+    BaseLoader keeps versions as text: 1.10 is not the number 1.1.
+    """
     tree = yaml.load(
         (renderer.DATA / CHANGES_FILE).read_text(encoding="utf-8"), Loader=yaml.BaseLoader
     )
@@ -130,7 +134,8 @@ def format_commands(
     lines.append(
         f"hf download {repo_id} {RECIPE} {MANIFEST} {kind}{revision}--local-dir {DOWNLOAD_FOLDER}"
     )
-    lines.append(f"sts-dino {COMMAND_OF_KIND[manifest.kind]} {DOWNLOAD_FOLDER}/{RECIPE}")
+    stage = COMMAND_OF_KIND[manifest.kind]
+    lines.append(f"sts-dino {stage} {DOWNLOAD_FOLDER}/{RECIPE}")
     return "\n".join(lines)
 
 
@@ -149,9 +154,12 @@ def format_local_inputs(
         owner: the Hub user or organisation of the published run.
     """
     origins = _describe_origins(recipe, provenance)
+    # local path → training dataset, of those that were published since the training
     published = {}
     if isinstance(provenance, ModelProvenance):
         published = {item.path: item for item in provenance.datasets if item.repo_id}
+
+    # a row for each path of the recipe that the manifest has a digest of
     rows = []
     for key, path in recipe.collect_local_paths().items():
         digest = find_input_digest(path, manifest)
@@ -176,7 +184,10 @@ def format_local_inputs(
 def _describe_origins(
     recipe: DatasetRecipe | ModelRecipe, provenance: DatasetProvenance | ModelProvenance
 ) -> dict[str, Any]:
-    """Return the recorded origins: key of the recipe → description of its file or folder."""
+    """Return the recorded origins of local files: key of the recipe → description.
+
+    The folder of the language model or base encoder has the same origin under either key.
+    """
     origins: dict[str, Any] = {}
     if isinstance(recipe, DatasetRecipe):
         origins["source.path"] = recipe.source.description
@@ -205,11 +216,17 @@ def find_input_digest(path: str, manifest: Manifest) -> str | None:
 
 
 def describe_upstream(upstream: Upstream) -> Markdown:
-    """Describe the origin of a language model's folder: model, facts, packages, maker."""
+    """Describe the origin of a model's folder: published model, facts, packages, maker.
+
+    For example: `ORG/MODEL` (licence `mit`), made from `package 1.0` by `command`.
+    """
+    # the packages that had the weights
     packages = [format_code(f"{name} {version}") for name, version in upstream.packages.items()]
     if len(packages) > MOST_LISTED_PACKAGES:
         packages = [Markdown(f"{len(packages)} packages such as {packages[0]}")]
     origin = f" from {', '.join(packages)}" if packages else ""
+
+    # what is recorded of the model
     facts = {
         "licence": upstream.license,
         "SHA-256": upstream.sha256,

@@ -65,14 +65,14 @@ def render(
     manifest: Manifest | None = None,
     now: datetime | None = None,
 ) -> dict[str, bytes]:
-    """Return the files of the card, path → content. Writes nothing.
+    """Make the files of a run's card, path → content; write nothing.
 
     Args:
         directory: a run directory.
         repo_id: the Hub id on the card (default: sts-dino/NAME).
         manifest: a snapshot of a growing run (default: the one on disk). The card of a snapshot
             reads its files alone, and no measurements.
-        now: on the cards of growing runs (UTC; default: this moment).
+        now: the time on the card of a growing run (UTC; default: this moment).
 
     Raises InputError when the directory is not a run directory, or when its facts disagree.
     """
@@ -82,9 +82,10 @@ def render(
 def render_facts(
     facts: DatasetFacts | ModelFacts, repo_id: str | None = None, now: datetime | None = None
 ) -> dict[str, bytes]:
-    """Return the files of the card of a run, path → content.
+    """Make the files of the card of a run's facts, path → content; write nothing.
 
-    ``repo_id`` and ``now``: as for ``render``. Raises InputError for a bad ``repo_id``.
+    README.md gets a stamp with the Hub id and the digest of the facts. ``repo_id`` and ``now``: as
+    for ``render``. Raises InputError for a bad ``repo_id``.
     """
     repo_id = require_repo_id(repo_id or f"{DEFAULT_OWNER}/{facts.manifest.name}")
     if isinstance(facts, DatasetFacts):
@@ -96,7 +97,7 @@ def render_facts(
 
 
 def require_repo_id(repo_id: str) -> str:
-    """Return ``repo_id`` when it is a full Hub id. Raises InputError otherwise."""
+    """Return ``repo_id`` unchanged. Raises InputError unless it is a Hub id ORG/NAME."""
     if not is_repo_id(repo_id):
         allowed = "ORG/NAME, each of at most 96 letters, digits, - _ and ., without -- or .."
         raise InputError("--repo-id", f"{repo_id!r} is not a Hub id", allowed=allowed)
@@ -106,7 +107,7 @@ def require_repo_id(repo_id: str) -> str:
 def require_card(
     recipe: DatasetRecipe | ModelRecipe, repo_id: str, datasets: Sequence[tuple[str, str]] = ()
 ) -> None:
-    """Raise InputError, before a run, when the run's card and so its release would be refused.
+    """Raise InputError, before a run starts, for what would stop the run's card at its end.
 
     Reasons: a licence that does not follow from the parts, a version without an entry in
     ``changes.yaml``, or a name that no Hub takes.
@@ -127,9 +128,9 @@ def require_card(
 
 
 def write(directory: Path, files: dict[str, bytes]) -> None:
-    """Write the card's files, and remove the files that an earlier card has beyond them.
+    """Write the card's files, and remove files of an earlier card that this one does not have.
 
-    ``files``: path in ``directory`` → content.
+    ``files``: path in ``directory`` → content. An existing file is replaced.
     """
     for path, content in sorted(files.items()):
         with write_atomically(directory / path) as temporary:
@@ -157,16 +158,17 @@ def update_recipe(
     licence does not follow from the parts; RunError when another process holds the run.
     """
     with lock_run(directory):
+        # both recipes
         manifest = require_complete(directory)
-        kind: Any = DatasetRecipe if manifest.kind == "dataset" else ModelRecipe
-        old = load_recipe(directory / RECIPE, kind)
-        new = load_recipe(recipe_path, kind, settings)
-        # a run's recipe has the dtype that auto stood for
+        recipe_class: Any = DatasetRecipe if manifest.kind == "dataset" else ModelRecipe
+        old = load_recipe(directory / RECIPE, recipe_class)
+        new = load_recipe(recipe_path, recipe_class, settings)
+        # A run's recipe records the dtype that auto stood for.
         if isinstance(new, DatasetRecipe) and new.model.dtype == "auto":
             model = new.model.model_copy(update={"dtype": old.model.dtype})
             new = new.model_copy(update={"model": model})
 
-        # the same rows or weights, under a licence that follows
+        # check that rows or weights stay the same, and that the licence follows from the parts
         _require_equal_values(directory, recipe_path, old, new)
         datasets: list[tuple[str, str]] = []
         if isinstance(new, ModelRecipe):
@@ -243,8 +245,9 @@ def main(
             path = run_dir / RESULTS
             logger.info(f"not on the card: {task} has no score in {path}; {SCORE_HINT}")
 
+    # report the files, and the command that comes next
     next_command = f"sts-dino publish {quote(str(run_dir))}"
-    if repo_id:  # else the token's user
+    if repo_id:  # without it, publish takes the user of the token
         next_command += f" --org {quote(repo_id.partition('/')[0])}"
     sizes = {path: len(files[path]) for path in sorted(files)}
     answer = {"directory": run_dir, "changes": changes, "bytes": sizes}

@@ -26,7 +26,7 @@ from sts_dino.hub.untrusted import (
 
 DATA = Path(__file__).with_name("data")
 TEMPLATES = Path(__file__).with_name("templates")
-# the beginning of a tag that no card has
+# the < of a tag that no card of this project has
 FOREIGN_TAG = re.compile(r"""<(?!/?(?:code|details|summary|section)>|section lang="[a-z]+">)""")
 # tokens of markdown-it whose elements hold text of any script
 TEXT_TOKENS = {"td_open", "th_open", "paragraph_open", "list_item_open"}
@@ -42,7 +42,10 @@ def fill_template(template: str, context: Mapping[str, Any]) -> str:
 
 
 def link_licence(licence: Licence) -> Markdown:
-    """Return the licence's name, linked unless the card itself explains it."""
+    """Format a licence as its name with a link to its text.
+
+    A licence that the card itself explains has a link to a section (#...), and gets no link here.
+    """
     name = escape_inline(licence.name)
     if licence.link.startswith("#"):
         return name
@@ -50,21 +53,23 @@ def link_licence(licence: Licence) -> Markdown:
 
 
 def convert_to_html(markdown: str) -> str:
-    """Convert Markdown to HTML that loads nothing.
+    """Convert Markdown to HTML that loads nothing from elsewhere.
 
-    Its own tags, except ``code``, ``details``, ``summary`` and ``section``, appear as text.
+    HTML tags in the Markdown, except ``code``, ``details``, ``summary`` and ``section``, appear as
+    text.
     """
     from markdown_it import MarkdownIt
 
     def escape_tag(renderer: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
+        """Render HTML in the Markdown, with every foreign tag as text (a rule of markdown-it)."""
         return FOREIGN_TAG.sub("&lt;", tokens[index].content)
 
-    # HTML in the Markdown: the cards' own tags alone
+    # the parser, which keeps the cards' own tags alone
     parser = MarkdownIt("commonmark").enable("table")
     parser.add_render_rule("html_inline", escape_tag)
     parser.add_render_rule("html_block", escape_tag)
 
-    # attributes: the direction of each text, and links that send no referrer
+    # each text's direction is that of its script, and no link sends a referrer
     tokens = parser.parse(markdown)
     for token in tokens:
         if token.type in TEXT_TOKENS:
@@ -92,7 +97,7 @@ def _make_environment(folder: Path) -> Environment:
         "licence": link_licence,
         "prose": escape_prose,
         "listed": _list_as_code,
-        # of a section of a recipe or manifest
+        # the name of a section's repository or path; ``otherwise`` without both
         "origin": lambda item, otherwise="": name_origin(item.repo_id, item.path) or otherwise,
         "percent": lambda share: Markdown(f"{100 * share:.1f} %"),
         "score": lambda value: Markdown(scores.format_number(value)),

@@ -23,17 +23,17 @@ from sts_dino.hub.contract.shards import (
 )
 from sts_dino.hub.errors import InputError
 
-BATCH_ROWS = 500
-# that a growing run's sample rows are read from: a label whose texts are all rejected must not
-# cost a full read
+BATCH_ROWS = 500  # of a shard, read together
+# shards from which the sample rows of a growing run are read: a label without accepted texts must
+# not cost a full read at every commit
 MOST_SAMPLED_SHARDS = 4
 
 
 @dataclass
 class Split:
-    """A split of a config.
+    """The size of a split of a config.
 
-    ``data_bytes`` are the uncompressed rows, ``file_bytes`` the shards that have rows.
+    ``data_bytes``: of the uncompressed rows. ``file_bytes``: of the shards that have rows.
     """
 
     name: str
@@ -44,11 +44,13 @@ class Split:
 
 def sort_shards(manifest: Manifest, config: str) -> list[File]:
     """Sort the shards of a config by split (train first), then by path."""
-    order = {split: index for index, split in enumerate(SPLITS)}
-    return sorted(
-        manifest.shards(config),
-        key=lambda file: (order.get(file.split or "", len(order)), file.path),
-    )
+    ranks = {split: rank for rank, split in enumerate(SPLITS)}
+
+    def get_rank(file: File) -> tuple[int, str]:
+        """Return (rank of the split, path); other splits than ``SPLITS`` come last."""
+        return ranks.get(file.split or "", len(ranks)), file.path
+
+    return sorted(manifest.shards(config), key=get_rank)
 
 
 def list_existing_configs(recipe: DatasetRecipe, manifest: Manifest) -> list[str]:
@@ -59,7 +61,7 @@ def list_existing_configs(recipe: DatasetRecipe, manifest: Manifest) -> list[str
 
 
 def measure_splits(directory: Path, manifest: Manifest, config: str) -> list[Split]:
-    """Measure the splits of a config from its shards; splits without rows are left out.
+    """Measure the splits of a config from its shards, train first; splits without rows have none.
 
     Rows of a finished run are read, and ``data_bytes`` are arrow's buffers in memory. Of a growing
     run the footers alone are read, and ``data_bytes`` are the uncompressed parquet pages.
@@ -86,7 +88,8 @@ def measure_splits(directory: Path, manifest: Manifest, config: str) -> list[Spl
         split = splits.setdefault(str(file.split), Split(str(file.split)))
         split.data_bytes += size
         split.rows += rows
-        split.file_bytes += file.bytes if rows else 0
+        if rows:
+            split.file_bytes += file.bytes
     return [split for split in splits.values() if split.rows]
 
 
@@ -118,10 +121,12 @@ def read_first_rows(
 
     Args:
         directory: the run directory.
-        shards: of one config, in the order to read.
+        shards: the shards, in the order to read.
         column: a column of texts.
-        values: of the column; a value without rows has an empty list.
-        count: rows of each value.
+        values: the values of the column to read rows of.
+        count: rows of each value at most.
+
+    Returns value → rows; a value without rows has an empty list.
     """
     rows: dict[str, list[dict[str, Any]]] = {value: [] for value in values}
     for file in shards:

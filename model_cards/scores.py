@@ -35,8 +35,8 @@ from sts_dino.hub.papers import Paper, Table, find_paper
 from sts_dino.hub.untrusted import Markdown, escape_inline, format_code, format_table
 from sts_dino.model_cards.renderer import DATA
 
-# data sets of probing tasks in results from before a score recorded its family
-EARLIER_PROBING = [
+# data sets of probing tasks: results of earlier versions do not record a score's family
+PROBING_DATASETS = [
     "sentlen",
     "wc",
     "treedepth",
@@ -106,7 +106,7 @@ class PaperRow(BaseModel):
 
     @property
     def scores(self) -> dict[tuple[str, str], float]:
-        """The paper's numbers by (our task, metric); columns of other protocols are left out."""
+        """The paper's numbers x 100 by (our task, metric), without columns of other protocols."""
         scores: dict[tuple[str, str], float] = {}
         for _, table in self._find_tables():
             scores |= table.get_task_scores(table.find_row(self.row))
@@ -134,37 +134,43 @@ class PaperRow(BaseModel):
 
     def get_score(self, score: TaskScore) -> float | None:
         """Return the paper's number for the same measurement as ``score``; None without one."""
-        if score.split not in ("test", "all"):
+        if score.split not in ("test", "all"):  # papers report no validation scores
             return None
         return self.scores.get((score.task, score.main_metric))
 
     def select_tables(self, scores: Sequence[TaskScore]) -> PaperRow | None:
-        """Return the row with the tables that have a number for one of ``scores`` alone.
+        """Return the row restricted to the tables that have a number for one of ``scores``.
 
         None when no table has one.
         """
-        rows = [self.model_copy(update={"tables": (table,)}) for table in self.tables]
-        tables = [
-            row.tables[0]
-            for row in rows
-            if any(row.get_score(score) is not None for score in scores)
-        ]
+        tables = []
+        for table in self.tables:
+            row = self.model_copy(update={"tables": (table,)})
+            if any(row.get_score(score) is not None for score in scores):
+                tables.append(table)
         return self.model_copy(update={"tables": tuple(tables)}) if tables else None
 
     def is_reproduced_by(self, recipe: ModelRecipe) -> bool:
-        """Return whether ``recipe`` has the row's encoder and exactly its data and loss."""
+        """Return whether ``recipe`` has the row's encoder and exactly its data and loss.
+
+        A row without a dataset is of an untrained encoder, so only a baseline reproduces it.
+        """
+        # the encoder
         base = recipe.base
         if base.repo_id not in self.base or base.modules != "transformer":
             return False
         if base.pooling != self.pooling or base.prompt != self.prompt:
             return False
+
+        # the data
         expected = []
         if self.dataset:
             expected.append((self.dataset, self.config, self.loss, self.limit))
-        return expected == [
+        trained = [
             (_name_full_version(data), data.config, data.loss, recipe.limit)
             for data in recipe.datasets
         ]
+        return trained == expected
 
 
 def _name_full_version(data: TrainingData) -> str:
@@ -228,11 +234,13 @@ def group_by_title(scores: Iterable[TaskScore]) -> dict[str, list[TaskScore]]:
 
 def sort_titles(titles: Iterable[str]) -> list[str]:
     """Sort the distinct titles: those of ``TITLES`` in that order, then MTEB's and others."""
-    order = {title: index for index, title in enumerate(TITLES.values())}
-    return sorted(
-        set(titles),
-        key=lambda title: (order.get(title, len(order)), not title.startswith(MTEB), title),
-    )
+    ranks = {title: rank for rank, title in enumerate(TITLES.values())}
+
+    def get_rank(title: str) -> tuple[int, bool, str]:
+        """Return (rank in ``TITLES``, whether it is not MTEB's, title)."""
+        return ranks.get(title, len(ranks)), not title.startswith(MTEB), title
+
+    return sorted(set(titles), key=get_rank)
 
 
 def make_title(task: str, metric: str, family: str | None = None) -> str:
@@ -248,9 +256,9 @@ def make_title(task: str, metric: str, family: str | None = None) -> str:
         return f"{MTEB}: {metric}"
     if protocol in PROBES:
         if family is None:
-            family = "probing" if dataset in EARLIER_PROBING else "transfer"
+            family = "probing" if dataset in PROBING_DATASETS else "transfer"
         protocol = f"{family}/{protocol}"
-    if protocol == "cosine":
+    if protocol == "cosine":  # one correlation over all pairs, too
         protocol = "all"
     return TITLES.get(protocol) or f"{OTHER}: {protocol}, {metric}"
 
@@ -266,16 +274,19 @@ def build_score_context(
         start: the name of the encoder before training.
         trained: whether the encoder was trained here.
     """
-    sides = {
+    # scores that were measured with other versions of libraries, of the encoder and its baselines
+    scores_by_prefix = {
         "": results.scores,
         f"{start}, ": results.base_scores,
         f"{SIMCSE}, ": results.control_scores,
     }
     other_versions = []
-    for side, scores in sides.items():
+    for prefix, scores in scores_by_prefix.items():
         for score in scores:
             if score.versions:
-                other_versions.append((f"{side}{score.task} {score.split}", score.versions))
+                other_versions.append((f"{prefix}{score.task} {score.split}", score.versions))
+
+    all_scores = list(chain(*scores_by_prefix.values()))
     baselines = _list_baselines(results, start, trained)
     gains = (*results.gains, *results.over_control)
     protocols = {(score.task, score.protocol): score for score in results.scores}
@@ -289,7 +300,7 @@ def build_score_context(
         "elsewhere": formats.describe_public_gains(results, start) if trained else "",
         "paper_averages": row.averages if row else {},
         "parts": list_task_parts(results),
-        "no_interval": any(score.interval() is None for score in chain(*sides.values())),
+        "no_interval": any(score.interval() is None for score in all_scores),
         "interval": INTERVAL_NAMES[results.interval],
         "rule": VERDICT_RULE if any(gain.verdict for gain in gains) else None,
         "protocols": list(protocols.values()),
@@ -318,6 +329,7 @@ def describe_verdicts(results: Results, start: str) -> list[Markdown]:
         sentence = "; ".join(phrases)
         if not any(gain.verdict == "better" for gain in gains):
             sentence += f". No gain over {name} is shown"
+            # A published encoder is usable without the training.
             if start == START_OF_FINISHED_ENCODER and name.endswith(start):
                 sentence += ": keep that one"
         for power in formats.describe_own_power(gains, results.scores):
@@ -327,7 +339,11 @@ def describe_verdicts(results: Results, start: str) -> list[Markdown]:
 
 
 def _list_baselines(results: Results, start: str, trained: bool) -> list[Baseline]:
-    """List the base encoder, if ``trained``, and the SimCSE baseline, if it has scores."""
+    """List the baselines of a score table: the base encoder and the SimCSE baseline.
+
+    The first only if ``trained``, the second only if it has scores. ``start``: the name of the
+    encoder before training.
+    """
     baselines = []
     if trained:
         baselines.append(
@@ -389,7 +405,10 @@ def _format_numbers(score: TaskScore, baselines: list[Baseline]) -> list[Markdow
 
 
 def _format_gain(score: TaskScore, baseline: Baseline) -> str:
-    """Format the gain over a baseline; without a tested gain, the difference of both scores."""
+    """Format the gain over a baseline with its interval.
+
+    Without a tested gain it is the difference of both scores, marked as without an interval.
+    """
     key = (score.task, score.split)
     gain = baseline.gains.get(key)
     reference = baseline.scores.get(key)
@@ -411,7 +430,7 @@ def list_task_parts(results: Results) -> list[TaskPart]:
             dataset = dataset.partition("/")[0]
         for name, part in score.parts.items():
             parts.add(TaskPart(dataset, score.split, name, part))
-    return sorted(parts, key=lambda part: part[:3])
+    return sorted(parts, key=lambda task_part: (task_part.dataset, task_part.split, task_part.name))
 
 
 def group_repeated_scores(

@@ -37,13 +37,15 @@ from sts_dino.training.data.objectives import (
 from sts_dino.training.loop.job import TrainingJob, prepare
 from sts_dino.training.run import count_steps
 
-PILOT_STEPS = 4  # optimiser steps of a pilot, at least
+FEWEST_PILOT_STEPS = 4  # optimiser steps
 TIMED_TEXTS = 64  # texts that the encoder embeds to time scoring
-SCORED_ENCODERS = 3  # encoders in memory while their scores are compared
-MOMENTS = 2  # Adam's values for each trained weight, which a checkpoint holds, too
+# ``sts-dino score`` compares the trained encoder, the untrained one and the SimCSE baseline
+SCORED_ENCODERS = 3
+ADAM_MOMENTS = 2  # float32 values that a checkpoint holds for each trained weight, beside it
 FLOAT_BYTES = 4  # of a float32
-STSB_TEXT_COLUMN = 5  # of a row of the STS Benchmark
-MIB, GIB = 1 << 20, 1 << 30
+STSB_TEXT_COLUMN = 5  # sentence1 in a row of the STS Benchmark, from 0
+MIB = 1 << 20
+GIB = 1 << 30
 # a pilot chooses no checkpoint and reports nothing
 PILOT_SETTINGS = ["validation=[]", "merge=null", "arguments.report_to=none"]
 
@@ -127,7 +129,7 @@ def make_pilot_data(
         recipe_path: the recipe file.
         settings: overrides of the recipe, ``KEY=VALUE``.
         file: texts, one a line.
-        longest: tokens that one row of the first batches has at least; 0: no such row.
+        longest: the last text of the first row has at least this many tokens; 0: no such text.
         folder: where the data are written.
 
     Raises InputError for a file without a text, and for a recipe without ``arguments.max_steps``:
@@ -145,30 +147,34 @@ def make_pilot_data(
             hint="its dataset is not there to count; sts-dino check RECIPE counts it later",
         )
 
-    path = folder / "texts.txt"
-    path.write_text("\n".join(texts) + "\n", encoding="utf-8")
+    text_file = folder / "texts.txt"
+    text_file.write_text("\n".join(texts) + "\n", encoding="utf-8")
 
-    # The rows imitate the first dataset alone. Rows that a training derives from rows of another
-    # type are written as derived. The licence is a placeholder: nobody publishes these rows.
+    # The rows imitate the first dataset alone. The licence is a placeholder: nobody publishes
+    # these rows.
     spec = recipe.datasets[0]
-    examples = EXAMPLE_TYPES[spec.example_type]
+    example_type = EXAMPLE_TYPES[spec.example_type]
     entry = spec.model_dump(mode="json", include={"loss", "loss_arguments", "spans"})
-    entry |= {"config": "default", "license": "cc0-1.0", "path": str(path)}
-    if examples not in (DOCUMENTS, SELF_PAIR):
-        if examples.made_from is not None:
-            examples = TRIPLET if examples == GRADED_TRIPLET else QUERY_PAIR
-        row_count = PILOT_STEPS * recipe.batch_size
-        rows = _make_rows(texts, row_count, longest, examples, Random(recipe.seed))
-        entry["path"] = str(folder / "rows.jsonl")
-        lines = "".join(json.dumps(row) + "\n" for row in rows)
-        Path(entry["path"]).write_text(lines, encoding="utf-8")
-    entry["example_type"] = examples.name
-    changes = [f"datasets={json.dumps([entry])}"]
+    entry |= {"config": "default", "license": "cc0-1.0", "path": str(text_file)}
+    if example_type not in (DOCUMENTS, SELF_PAIR):
+        # A graded type has rows of another type in its dataset; the pilot writes the trainer's.
+        if example_type.made_from is not None:
+            example_type = TRIPLET if example_type == GRADED_TRIPLET else QUERY_PAIR
+        row_count = FEWEST_PILOT_STEPS * recipe.batch_size
+        rows = _make_rows(texts, row_count, longest, example_type, Random(recipe.seed))
+        row_file = folder / "rows.jsonl"
+        row_file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        entry["path"] = str(row_file)
+    entry["example_type"] = example_type.name
+    overrides = [f"datasets={json.dumps([entry])}"]
+
+    # A cut vocabulary keeps the tokens of the same texts.
     if recipe.base.vocabulary is not None:
         included = {"size", "dimensions", "sif"}
         vocabulary = recipe.base.vocabulary.model_dump(mode="json", include=included)
-        changes.append(f"base.vocabulary={json.dumps(vocabulary | {'path': str(path)})}")
-    return changes
+        vocabulary["path"] = str(text_file)
+        overrides.append(f"base.vocabulary={json.dumps(vocabulary)}")
+    return overrides
 
 
 def _read_texts(file: Path) -> list[str]:
@@ -187,26 +193,27 @@ def _read_texts(file: Path) -> list[str]:
 
 
 def _make_rows(
-    texts: list[str], row_count: int, longest: int, examples: ExampleType, random: Random
+    texts: list[str], row_count: int, longest: int, example_type: ExampleType, random: Random
 ) -> Iterator[dict[str, Any]]:
-    """Yield ``row_count`` rows of random texts; the target is low and high in turn.
+    """Yield ``row_count`` rows (column → value) of texts drawn at random, with repetition.
 
-    The last text of the first row has ``longest`` tokens or more; 0: it is like the others.
+    The target, where the type has one, is low and high in turn. The last text of the first row has
+    ``longest`` tokens or more; 0: it is like the others.
     """
-    target = examples.target
+    target = example_type.target
     for number in range(row_count):
-        row: dict[str, Any] = {column: random.choice(texts) for column in examples.texts}
+        row: dict[str, Any] = {column: random.choice(texts) for column in example_type.text_columns}
         if number == 0 and longest:
-            # a word has at least one token
-            long_text = islice(cycle(" ".join(texts).split()), longest)
-            row[examples.texts[-1]] = " ".join(long_text)
+            # A word has at least one token, so ``longest`` words have at least as many tokens.
+            words = cycle(" ".join(texts).split())
+            row[example_type.text_columns[-1]] = " ".join(islice(words, longest))
         if target is not None:
             row[target.column] = target.high if number % 2 else target.low
         yield row
 
 
 def _require_datasets(recipe: ModelRecipe, path: Path) -> None:
-    """Raise InputError naming ``path`` for a baseline, whose recipe has no datasets."""
+    """Raise InputError naming ``path`` for the recipe of a baseline, which has no datasets."""
     if recipe.is_baseline:
         raise InputError(
             path, "is a baseline, which is not trained", hint="estimate a recipe with datasets"
@@ -233,7 +240,7 @@ def run_pilot(path: Path, settings: list[str], folder: Path) -> TrainingEstimate
         make_trainer,
     )
 
-    # The recipe's job without a checkpoint to choose.
+    # The recipe's job, without validation and checkpoints.
     _require_datasets(load_recipe(path, ModelRecipe, settings), path)
     job = prepare(path, folder / "pilot", None, [*settings, *PILOT_SETTINGS])
     job = replace(job, evaluator=None)
@@ -241,7 +248,7 @@ def run_pilot(path: Path, settings: list[str], folder: Path) -> TrainingEstimate
     job.arguments.set_save("no")
     job.arguments.load_best_model_at_end = False
 
-    # The encoder, written once as the run writes it.
+    # Build the untrained encoder, and write it as the run does: its files give the disk space.
     if job.recipe.threads is not None:
         torch.set_num_threads(job.recipe.threads)
     libraries_mb = measure_peak_rss_mb()
@@ -249,32 +256,32 @@ def run_pilot(path: Path, settings: list[str], folder: Path) -> TrainingEstimate
     encoder = build_untrained_encoder(job)
     load_seconds = time.monotonic() - started
     start_seconds = measure_seconds_since_start()
-    released = job.get_path("base")
-    save_release(encoder, released, job.recipe.base, job.base, job.recipe.lora)
+    encoder_folder = job.get_path("base")
+    save_release(encoder, encoder_folder, job.recipe.base, job.base, job.recipe.lora)
 
-    # Some steps of the trainer.
+    # Train some steps, and time each.
     trainer = make_trainer(job, encoder, "pilot")
     trainer.remove_callback(ProgressReporter)
-    timer = StepTimer(PILOT_STEPS)
+    timer = StepTimer(FEWEST_PILOT_STEPS)
     trainer.add_callback(timer)
     trainer.train()
-    # the first step also fills caches
+    # The first step also fills caches.
     step_seconds = statistics.median(timer.seconds[1:] or timer.seconds)
     texts_per_second = _time_encoding(encoder, job.recipe.seed)
 
-    # Peak memory of the device that trains; scoring holds several encoders.
-    weights = sum(weight.numel() * weight.element_size() for weight in encoder.parameters())
-    scoring_mb = libraries_mb + SCORED_ENCODERS * weights / MIB
+    # Memory: the peak of training, or several encoders while scores are compared.
+    weight_bytes = sum(weight.numel() * weight.element_size() for weight in encoder.parameters())
+    scoring_mb = libraries_mb + SCORED_ENCODERS * weight_bytes / MIB
     memory = int(max(measure_peak_rss_mb(), scoring_mb) * MIB)
     if encoder.device.type == "cuda":
-        memory = max(torch.cuda.max_memory_allocated(), SCORED_ENCODERS * weights)
+        memory = max(torch.cuda.max_memory_allocated(), SCORED_ENCODERS * weight_bytes)
 
-    # Files of the trained and the untrained encoder, the baseline and a checkpoint.
-    encoder_bytes = sum(file.stat().st_size for file in released.rglob("*") if file.is_file())
+    # Disk: the trained and the untrained encoder, the baseline and a checkpoint.
+    encoder_bytes = sum(file.stat().st_size for file in encoder_folder.rglob("*") if file.is_file())
     encoder_count = 3 if job.recipe.control else 2
     trained = [*trainer.encoder_parameters.values(), *trainer.loss_parameters.values()]
     trained_weights = sum(weight.numel() for weight in trained)
-    checkpoint_bytes = (1 + MOMENTS) * FLOAT_BYTES * trained_weights
+    checkpoint_bytes = (1 + ADAM_MOMENTS) * FLOAT_BYTES * trained_weights
 
     steps = count_steps(job)
     training_seconds = step_seconds * steps
@@ -294,21 +301,26 @@ def run_pilot(path: Path, settings: list[str], folder: Path) -> TrainingEstimate
 
 
 def _get_baseline_share(job: TrainingJob) -> float:
-    """Return the SimCSE baseline's seconds for one second of training, from 0 to 1.
+    """Return the SimCSE baseline's seconds for one second of training; 0 without a baseline.
 
-    A row of the baseline has two texts, a row of the recipe two or more. 0: no baseline.
+    A step's time is proportional to its texts. A row of the baseline has two texts, one of the
+    recipe two or three; a document counts as two.
     """
     if not job.recipe.control:
         return 0.0
-    return 2 / max(2, len(EXAMPLE_TYPES[job.sets[0].spec.example_type].texts))
+    example_type = EXAMPLE_TYPES[job.sets[0].spec.example_type]
+    return 2 / max(2, len(example_type.text_columns))
 
 
 def _time_encoding(encoder: Any, seed: int) -> float:
-    """Return how many sentences of the STS Benchmark the encoder embeds in a second."""
+    """Return how many sentences of the STS Benchmark the encoder embeds in a second.
+
+    It embeds ``TIMED_TEXTS`` sentences of the validation split, drawn by ``seed``.
+    """
     rows = find_asset("stsb/sts-dev.csv").read_text(encoding="utf-8").splitlines()
     sampled_rows = Random(seed).choices(rows, k=TIMED_TEXTS)
     texts = [row.split("\t")[STSB_TEXT_COLUMN] for row in sampled_rows]
     started = time.monotonic()
     encoder.encode(texts, show_progress_bar=False)
-    shortest_seconds = 1e-9  # a clock may not advance
+    shortest_seconds = 1e-9  # no division by 0 where the clock does not advance
     return len(texts) / max(time.monotonic() - started, shortest_seconds)

@@ -31,7 +31,7 @@ from sts_dino.training.encoder.bases import ADAPTER_WEIGHTS, Base, find_base
 
 logger = logging.getLogger(__name__)
 
-SUFFIX = "-merged"
+MERGED_SUFFIX = "-merged"
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "peft")
 
 app = make_app("Merge a trained adapter into its base.")
@@ -63,9 +63,11 @@ def main(
     from sts_dino.training.loop.job import silence_libraries
 
     silence_libraries()
-    out = (out or directory.with_name(directory.name + SUFFIX)).resolve()
-    weights = next(file.sha256 for file in adapter.files if file.path == ADAPTER_WEIGHTS)
-    inputs = {**adapter.inputs, f"adapter:{adapter.name}": weights}
+    out = (out or directory.with_name(directory.name + MERGED_SUFFIX)).resolve()
+
+    # The merged run has the training's inputs and the adapter's weights.
+    adapter_hash = next(file.sha256 for file in adapter.files if file.path == ADAPTER_WEIGHTS)
+    inputs = {**adapter.inputs, f"adapter:{adapter.name}": adapter_hash}
     versions = {**adapter.versions, **{library: version(library) for library in LIBRARIES}}
     with lock_run(out):
         manifest = begin_run(out, recipe, inputs, versions)
@@ -78,7 +80,11 @@ def main(
 
 
 def read_adapter_run(directory: Path) -> tuple[ModelRecipe, Manifest]:
-    """Read recipe and manifest of an adapter run. Raises InputError for another directory."""
+    """Read recipe and manifest of an adapter's finished run, and check the hashes of its files.
+
+    Raises InputError for an unfinished run, for a dataset, for a model without an adapter or with
+    merged weights, and for a file that differs from the manifest.
+    """
     manifest = require_complete(directory)
     if manifest.kind != "model":
         raise InputError(directory, "holds a dataset", allowed="the run directory of a model")
@@ -90,7 +96,8 @@ def read_adapter_run(directory: Path) -> tuple[ModelRecipe, Manifest]:
         problem = "holds whole weights already"
     if problem is not None:
         raise InputError(directory, problem, allowed="a run with lora.release: adapter")
-    if changed := find_changed_files(directory, manifest):
+    changed = find_changed_files(directory, manifest)
+    if changed:
         raise InputError(
             directory,
             f"{changed[0]} is missing or is not the file that the manifest names",
@@ -100,10 +107,10 @@ def read_adapter_run(directory: Path) -> tuple[ModelRecipe, Manifest]:
 
 
 def make_merged_recipe(recipe: ModelRecipe) -> ModelRecipe:
-    """Return the recipe of the merged model: another name and form of release, else the same."""
+    """Return the adapter's recipe with the merged model's names and ``lora.release: merged``."""
     assert recipe.lora is not None
     changes = {
-        "name": recipe.name + SUFFIX,
+        "name": recipe.name + MERGED_SUFFIX,
         "pretty_name": f"{recipe.pretty_name} (merged)",
         "lora": Lora.model_validate({**recipe.lora.model_dump(), "release": "merged"}),
     }
@@ -111,7 +118,10 @@ def make_merged_recipe(recipe: ModelRecipe) -> ModelRecipe:
 
 
 def find_same_base(recipe: ModelRecipe, adapter: Manifest) -> Base:
-    """Find the base that the adapter was trained on. Raises InputError when it has changed."""
+    """Find the base that the adapter was trained on; download it when it is on the Hub.
+
+    Raises InputError when its files are not those of the training.
+    """
     base = find_base(recipe.base)
     trained_on = adapter.provenance["base"]["sha256"]
     if base.sha256 != trained_on:
@@ -128,18 +138,21 @@ def find_same_base(recipe: ModelRecipe, adapter: Manifest) -> Base:
 def merge_run(
     out: Path, directory: Path, recipe: ModelRecipe, manifest: Manifest, adapter: Manifest
 ) -> Manifest:
-    """Write the merged model, the untrained encoder beside it, and the manifest.
+    """Write the merged model and a copy of the untrained encoder, and return the new manifest.
 
     Args:
-        out: run directory of the merged model.
-        directory: that of the adapter.
-        recipe: of the merged model.
-        manifest: of the merged model, as it was begun.
+        out: the run directory of the merged model, locked.
+        directory: the run directory of the adapter.
+        recipe: the recipe of the merged model.
+        manifest: the merged model's manifest, not complete yet.
         adapter: the adapter's manifest.
+
+    Raises InputError when the base has changed since the training.
     """
     from sts_dino.training.encoder.encoder import merge_adapter, save_encoder
     from sts_dino.training.loop.files import complete_run
 
+    # The merged model, in a folder of its own until it is complete.
     base = find_same_base(recipe, adapter)
     built = out.with_name(f"{out.name}.building")
     encoder = merge_adapter(recipe.base, base, directory)
@@ -152,6 +165,7 @@ def merge_run(
         shutil.rmtree(copied, ignore_errors=True)  # of a killed merge
         shutil.copytree(untrained, copied)
 
+    # The adapter's provenance with this command; private folders are not published.
     path = directory.as_posix()
     if hide_folders(path) != path:
         path = f"{ARTIFACTS}/models/{adapter.name}"

@@ -77,15 +77,15 @@ def main(
     if not is_main():
         return
 
-    # What was made, and the command that comes next.
+    # Print the result, and the command that comes next.
     training = manifest.provenance["training"]
     facts = {"directory": job.out, "training": training, **manifest.counts}
-    then = ["sts-dino", "card", str(job.out)]
+    next_command = ["sts-dino", "card", str(job.out)]
     if job.recipe.evaluation:
-        then = ["sts-dino", "score", str(recipe), "--model", str(job.out)]
+        next_command = ["sts-dino", "score", str(recipe), "--model", str(job.out)]
         for setting in settings:
-            then += ["--set", setting]
-    print_answer("\n".join(describe_run(job.out, manifest)), facts, as_json, [join(then)])
+            next_command += ["--set", setting]
+    print_answer("\n".join(describe_run(job.out, manifest)), facts, as_json, [join(next_command)])
     logger.info(describe_usage(job.out))
 
 
@@ -100,7 +100,10 @@ def describe_usage(encoder: Path) -> str:
 
 
 def describe_run(out: Path, manifest: Manifest) -> list[str]:
-    """Return where the model lies and how it was chosen, as lines."""
+    """Describe a finished run, line by line: rows, steps, checkpoint, merge, unused data, score.
+
+    ``out``: the run directory. A baseline has one line.
+    """
     training = manifest.provenance["training"]
     if training is None:
         return [f"{out}: a baseline, the base as it is"]
@@ -108,24 +111,27 @@ def describe_run(out: Path, manifest: Manifest) -> list[str]:
     # Rows, steps and the chosen checkpoint.
     rows = manifest.counts.get("training_rows")
     distinct_rows = manifest.counts.get("seen_rows")
-    best = training["best_step"]
+    best_step = training["best_step"]
     size = "a stream" if rows is None else f"{rows:,} rows"
     distinct = "" if distinct_rows is None else f", {distinct_rows:,} distinct rows seen"
-    chosen = "last step" if best is None else f"step {best}"
+    chosen = "last step" if best_step is None else f"step {best_step}"
     lines = [f"{out}: {size}, {training['steps']} steps{distinct}, kept {chosen}"]
-    if merge := training.get("merge"):
+
+    # The merge with the base's weights, with the validation score of each share.
+    merge = training.get("merge")
+    if merge:
         line = f"merged: {merge['share']:g} of the trained weights, the rest of the base's"
         for share, score in merge.get("validation_scores", {}).items():
             line += f", {share}: {100 * score:.2f}"
         lines.append(line)
 
-    # Data that were not used in full.
+    # Datasets smaller than a batch, and data that make no row.
     batch_size = training["batch_size"]
-    for item in manifest.provenance["datasets"]:
-        trained = next(iter(item["splits"].values()))  # None: a stream
-        if trained is not None and trained < batch_size:
-            name = item.get("path") or item["repo_id"]
-            problem = f"a batch has at most {trained:,} rows, fewer than batch_size {batch_size}"
+    for dataset in manifest.provenance["datasets"]:
+        row_count = next(iter(dataset["splits"].values()))  # the trained split's; None: a stream
+        if row_count is not None and row_count < batch_size:
+            name = dataset.get("path") or dataset["repo_id"]
+            problem = f"a batch has at most {row_count:,} rows, fewer than batch_size {batch_size}"
             lines.append(f"{name}: {problem}")
     for name, count in manifest.counts.get("passed_over", {}).items():
         problem = "source sentences or documents are passed over: no row can be made of them"
@@ -137,9 +143,9 @@ def describe_run(out: Path, manifest: Manifest) -> list[str]:
 
 
 def describe_plan(job: TrainingJob) -> list[str]:
-    """Return the plan of a training, line by line: base, prompt in tokens, data, batch, steps.
+    """Describe the plan of a training, line by line: base, prompt in tokens, data, batch, steps.
 
-    It reads recipe and configs and loads no weights.
+    Of the base, only the tokenizer is loaded, for a prompt.
     """
     # The encoder.
     recipe = job.recipe
@@ -169,7 +175,7 @@ def describe_plan(job: TrainingJob) -> list[str]:
 
     # Batches, steps and the choice of the checkpoint.
     lines.append(f"batch      {recipe.batch_size} rows a step: {_describe_batch(job)}")
-    # documents that are too short are passed over
+    # Documents are counted before those that are too short are skipped.
     has_documents = job.sets[0].spec.example_type == DOCUMENTS.name
     at_most = "at most " if has_documents and job.arguments.max_steps <= 0 else ""
     lines.append(f"steps      {at_most}{count_steps(job):,} of {recipe.batch_size} rows")
@@ -178,27 +184,29 @@ def describe_plan(job: TrainingJob) -> list[str]:
 
 
 def count_steps(job: TrainingJob) -> int:
-    """Count the optimiser steps of the whole run.
+    """Return the number of optimiser steps of the whole run: ``max_steps``, else from the epochs.
 
-    Datasets take turns by their sizes, or until the first one is used up.
+    Each batch has rows of one dataset. An epoch has all batches of all datasets; with round-robin
+    sampling it ends when the smallest dataset is used up.
     """
     from sentence_transformers.base.training_args import MultiDatasetBatchSamplers
 
     if job.arguments.max_steps > 0:
         return job.arguments.max_steps
-    batches = [(item.rows or 0) / job.recipe.batch_size for item in job.sets]
-    if job.arguments.dataloader_drop_last:
-        counts = [math.floor(count) for count in batches]
-    else:
-        counts = [math.ceil(count) for count in batches]
-    per_epoch = sum(counts)
+    round_batches = math.floor if job.arguments.dataloader_drop_last else math.ceil
+    # A stream has no number of rows, but ``prepare`` requires max_steps for it.
+    counts = [round_batches((item.rows or 0) / job.recipe.batch_size) for item in job.sets]
+    epoch_steps = sum(counts)
     if job.arguments.multi_dataset_batch_sampler == MultiDatasetBatchSamplers.ROUND_ROBIN:
-        per_epoch = min(counts) * len(counts)
-    return math.ceil(max(1, per_epoch) * job.arguments.num_train_epochs)
+        epoch_steps = min(counts) * len(counts)
+    return math.ceil(max(1, epoch_steps) * job.arguments.num_train_epochs)
 
 
 def _show_prompt_tokens(job: TrainingJob, prompt: str) -> str:
-    """Return the prompt around [X] as tokens: they show how spaces and quotation marks are read."""
+    """Return the prompt's tokens around [X], joined by " | ", as the base's tokenizer reads them.
+
+    They show how the tokenizer reads spaces and quotation marks.
+    """
     from transformers import AutoTokenizer
 
     from sts_dino.training.encoder.encoder import tokenize_prompted
@@ -213,7 +221,7 @@ def _show_prompt_tokens(job: TrainingJob, prompt: str) -> str:
 
 
 def _describe_batch(job: TrainingJob) -> str:
-    """Return how the rows of a step are shared out."""
+    """Describe how a step's batch is divided: rows a device x accumulated steps x processes."""
     parts = [f"{job.arguments.per_device_train_batch_size} a device"]
     if job.arguments.gradient_accumulation_steps > 1:
         parts.append(f"{job.arguments.gradient_accumulation_steps} accumulated")
@@ -223,7 +231,7 @@ def _describe_batch(job: TrainingJob) -> str:
 
 
 def _describe_choice(job: TrainingJob) -> str:
-    """Return how the checkpoint is chosen."""
+    """Describe how the checkpoint is chosen: by which score, on how many sets, how often."""
     if job.evaluator is None:
         return "the last one: there are no validation data"
     cadence = "after every epoch"

@@ -72,7 +72,7 @@ def test_every_row_of_the_plan_is_a_training_that_the_stage_takes():
     for row in plan.rows:
         for section in row.datasets:
             spec = TrainingData.model_validate({**section, "license": "unlicensed"})
-            examples = [examples.name for examples in LOSSES[spec.loss].examples]
+            examples = [examples.name for examples in LOSSES[spec.loss].example_types]
             assert spec.example_type in examples, row.name
 
 

@@ -9,7 +9,7 @@ import pytest
 from sts_dino.generation.inputs.sources import SOURCES
 from sts_dino.hub.contract.recipe import Encoder, Source
 from sts_dino.hub.errors import RunError
-from sts_dino.training.data.training_sets import open_hub_origin
+from sts_dino.training.data.training_sets import open_hub_splits
 from sts_dino.training.encoder.bases import find_base
 
 pytest_plugins = ["local_hub", "hub_here"]
@@ -27,7 +27,7 @@ def test_a_dataset_a_source_and_a_base_are_found_again_without_a_hub(
         ).oid
 
     def read(revision: str) -> tuple[object, ...]:
-        found = open_hub_origin(repo, revision, None, False, "here")
+        found = open_hub_splits(repo, revision, None, False, "here")
         (_, rows), *_ = SOURCES["hub"](source.model_copy(update={"revision": revision}))
         return found.commit, found.license, list(found.splits["train"]["sentence1"]), list(rows)
 

@@ -213,7 +213,7 @@ import sys
 from sts_dino.hub.cli import run_app
 
 def load():
-    from sts_dino.training.data.training_sets import open_hub_origin
+    from sts_dino.training.data.training_sets import open_hub_splits
     from sts_dino.eval.audit.source import find_dataset
     from sts_dino.generation.inputs.sources import _read_split_rows
     from sts_dino.hub.contract.recipe import Source
@@ -225,7 +225,7 @@ def load():
             description="x", license="mit",
         )
         for call in (
-            lambda: open_hub_origin(repo, revision, None, False, "x"),
+            lambda: open_hub_splits(repo, revision, None, False, "x"),
             lambda: find_dataset(place),
             lambda: list(_read_split_rows(source, "train")),
         ):

@@ -19,7 +19,7 @@ ONCE = (
     *("find_base", "_hash_files", "_check_ids", "build_encoder", "make_trainer"),
 )
 ONCE_A_DATASET = (
-    *("parse_loss_arguments", "load_training_set", "open_origin", "check_rows"),
+    *("parse_loss_arguments", "load_training_set", "open_dataset", "check_rows"),
     *("has_equal_rows", "build_loss"),
 )
 # modules that read or check the recipe, the data and the base

@@ -491,14 +491,19 @@ def test_a_share_of_the_tokens_is_left_out_and_never_what_stands_around_a_text(t
     whole = tokens(TextCollator(encoder.preprocess)(rows))
     noise = TokenDropout(encoder.preprocess, 0.3, seed=1, pad=1)
     batch = TextCollator(encoder.preprocess, token_dropout=noise)(rows)
-    around = {"static": (0, 0), "mlm": (1, 1)}.get(kind, (noise.prefix, noise.suffix))
-    assert (noise.prefix, noise.suffix) == around and (kind != "prompted" or min(around) >= 3)
+    around = {"static": (0, 0), "mlm": (1, 1)}.get(kind, (noise.prefix_length, noise.suffix_length))
+    assert (noise.prefix_length, noise.suffix_length) == around and (
+        kind != "prompted" or min(around) >= 3
+    )
     gone = there = 0
     for column in ("anchor", "positive"):
         for left, ids in zip(tokens(batch, column), whole, strict=True):
-            before, after = noise.prefix, len(ids) - noise.suffix
-            assert left[:before] == ids[:before] and left[len(left) - noise.suffix :] == ids[after:]
-            inner = left[before : len(left) - noise.suffix]
+            before, after = noise.prefix_length, len(ids) - noise.suffix_length
+            assert (
+                left[:before] == ids[:before]
+                and left[len(left) - noise.suffix_length :] == ids[after:]
+            )
+            inner = left[before : len(left) - noise.suffix_length]
             rest = iter(ids[before:after])
             # some left out, in order
             assert len(inner) > 0 and all(token in rest for token in inner)

@@ -45,10 +45,13 @@ def test_an_estimate_is_of_the_training_that_follows(tmp_path):
 
 def test_a_pilot_shows_its_steps_and_says_of_which_batches_its_memory_is(tmp_path):
     done = outcome_of(estimate, write_recipe(tmp_path))
-    assert f"pilot: {estimate.PILOT_STEPS} of {estimate.PILOT_STEPS} steps" in done.stderr
+    assert (
+        f"pilot: {estimate.FEWEST_PILOT_STEPS} of {estimate.FEWEST_PILOT_STEPS} steps"
+        in done.stderr
+    )
     counts = r"memory is the peak of (\d+) steps with whole batches of 16 rows; a batch of longer"
     (steps,) = re.findall(counts, done.printed)
-    assert int(steps) >= estimate.PILOT_STEPS
+    assert int(steps) >= estimate.FEWEST_PILOT_STEPS
 
 
 FORMS = {

@@ -28,7 +28,7 @@ from sts_dino.hub.contract.recipe_file import load_recipe
 from sts_dino.hub.contract.run_dir import require_complete
 from sts_dino.hub.errors import InputError, RunError
 from sts_dino.training.loop.distributed import report_once
-from sts_dino.training.loop.files import find_newest_whole, mark_whole
+from sts_dino.training.loop.files import find_newest_usable, mark_complete
 from sts_dino.training.loop.job import (
     build_trainer_arguments,
     describe_arguments,
@@ -158,12 +158,12 @@ def test_until_a_checkpoint_is_marked_there_is_one_to_go_on_from(tmp_path, monke
 
     def look(checkpoint, *arguments):
         shutil.copytree(places, copy)
-        found = find_newest_whole(copy, "fingerprint")
+        found = find_newest_usable(copy, "fingerprint")
         seen.append(found and found.name)
         shutil.rmtree(copy)
-        mark_whole(checkpoint, *arguments)
+        mark_complete(checkpoint, *arguments)
 
-    monkeypatch.setattr("sts_dino.training.loop.trainer.mark_whole", look)
+    monkeypatch.setattr("sts_dino.training.loop.trainer.mark_complete", look)
     trainer.train()
     last = trainer.state.global_step // 4
     assert seen[:last] == [None, *(f"checkpoint-{4 * number}" for number in range(1, last))]

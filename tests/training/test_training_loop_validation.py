@@ -16,8 +16,8 @@ from sts_dino.hub.contract.recipe import TrainingData, ValidationData
 from sts_dino.hub.contract.schema import TRIPLET
 from sts_dino.training.data.training_sets import load_training_sets
 from sts_dino.training.loop.validation import (
-    ACCURACY,
     SPEARMAN,
+    TRIPLET_ACCURACY,
     build_validation_evaluator,
     read_pairs,
 )
@@ -116,7 +116,7 @@ def test_triplets_score_the_share_whose_positive_is_nearer(encoder, folders):
     nearer = cosines(encoder, anchors, positives) > cosines(encoder, anchors, negatives)
     assert found(encoder)["sequential_score"] == pytest.approx(nearer.mean())
     assert 0 < nearer.mean() <= 1
-    assert found.metric == ACCURACY
+    assert found.metric == TRIPLET_ACCURACY
 
 
 def test_pairs_alone_decide_beside_triplets(encoder, folders):

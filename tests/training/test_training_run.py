@@ -28,9 +28,9 @@ from sts_dino.training import run as command
 from sts_dino.training.encoder.encoder import build_encoder
 from sts_dino.training.loop.files import (
     convert_disk_errors,
-    find_newest_whole,
-    mark_whole,
-    remove_old,
+    find_newest_usable,
+    mark_complete,
+    remove_old_checkpoints,
 )
 from sts_dino.training.loop.job import prepare
 from sts_dino.training.loop.train import ROOT, merge_with_base, verify_encoder
@@ -254,20 +254,20 @@ def checkpoint(directory, step, best, fingerprint="f"):
     state = {"best_model_checkpoint": str(directory / f"checkpoint-{best}") if best else None}
     (folder / "trainer_state.json").write_text(json.dumps(state))
     (folder / "model.safetensors").write_bytes(b"weights")
-    mark_whole(folder, fingerprint)
+    mark_complete(folder, fingerprint)
     return folder
 
 
 def test_resuming_needs_whole_checkpoints_with_their_best_and_of_the_same_run(tmp_path):
     old, cut = checkpoint(tmp_path, 2, 2), checkpoint(tmp_path, 10, 2)
     (cut / "model.safetensors").write_bytes(b"weig")
-    assert find_newest_whole(tmp_path, "f") == old
+    assert find_newest_usable(tmp_path, "f") == old
     assert not cut.exists()
     other = tmp_path / "other"
     checkpoint(other, 10, 4)
-    assert find_newest_whole(other, "f") is None
+    assert find_newest_usable(other, "f") is None
     checkpoint(other, 4, 4, fingerprint="other")
-    assert find_newest_whole(other, "f") is None and list(other.iterdir()) == []
+    assert find_newest_usable(other, "f") is None and list(other.iterdir()) == []
 
 
 def test_what_a_kept_checkpoint_needs_is_kept(tmp_path):
@@ -276,10 +276,10 @@ def test_what_a_kept_checkpoint_needs_is_kept(tmp_path):
     """
     kept = [checkpoint(tmp_path, 4, 4), checkpoint(tmp_path, 12, 4), checkpoint(tmp_path, 16, 16)]
     old = checkpoint(tmp_path, 8, 4)
-    remove_old(tmp_path, 2)
+    remove_old_checkpoints(tmp_path, 2)
     assert all(folder.exists() for folder in kept)
     assert not old.exists()
-    remove_old(tmp_path, 1)
+    remove_old_checkpoints(tmp_path, 1)
     assert list(tmp_path.iterdir()) == kept[2:]
 
 

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Target:
-    """The column that an encoder learns to predict.
+    """The column of numbers that an encoder learns from: scores or class labels.
 
-    ``low`` to ``high``: the range of its values, ``allowed``: the range in words. ``integers``:
-    whether the values are class labels.
+    ``low`` to ``high``: the range of its values, both included; ``allowed``: the range in words.
+    ``integers``: whether the values are class labels.
     """
 
     column: str
@@ -46,54 +46,56 @@ class Target:
 class ExampleType:
     """A type of training example; ``name`` is its value of ``example_type`` in recipes.
 
-    ``columns``: column → type, in the order of the loss's arguments. ``buffer``: rows of a stream
-    that are shuffled together. ``blank``: whether a text may be blank, e.g. a line of a file.
-    ``made_from``: the type of the dataset's rows, where the trainer's rows are made from them.
+    ``columns``: column → type, in the order of the loss's arguments. ``target``: the column of
+    numbers; None: all columns are texts. ``shuffle_buffer``: rows of a stream that are shuffled
+    together. ``may_be_blank``: whether a text may be blank, e.g. a line of a file. ``made_from``:
+    the type of the dataset's rows, where the trainer's rows are made from them.
     """
 
     name: str
     columns: dict[str, ColumnType]
     target: Target | None = None
-    buffer: int = 10_000
-    blank: bool = False
+    shuffle_buffer: int = 10_000
+    may_be_blank: bool = False
     made_from: ExampleType | None = None
 
     @property
-    def texts(self) -> list[str]:
+    def text_columns(self) -> list[str]:
         """The columns of texts, which the encoder reads."""
-        target = self.target.column if self.target else None
-        return [column for column in self.columns if column != target]
+        target_column = self.target.column if self.target else None
+        return [column for column in self.columns if column != target_column]
 
     @property
-    def source(self) -> ExampleType:
-        """The type of the rows in the dataset."""
+    def source_type(self) -> ExampleType:
+        """The type of the rows in the dataset: ``made_from``, else this type."""
         return self.made_from or self
 
     @property
     def features(self) -> datasets.Features:
-        """The columns with their types."""
+        """The columns with their types, as ``datasets`` features."""
         return schema.build_features(self.columns)
 
 
 SCORE = Target("score", 0, 1, "0 to 1 (cosine similarities)", integers=False)
 LABEL = Target("label", 0, 2, "0 to 2 (sts_dino.hub.contract.schema's label order)", integers=True)
-PAIR = ROW_SCHEMAS["pair"].columns
+PAIR_COLUMNS = ROW_SCHEMAS["pair"].columns
 
 STS = ExampleType("sts", ROW_SCHEMAS["sts"].columns, SCORE)
 PAIR_CLASS = ExampleType("pair-class", ROW_SCHEMAS["pair-class"].columns, LABEL)
 TRIPLET = ExampleType("triplet", ROW_SCHEMAS["triplet"].columns)
-# a row is a document, which is cut into spans
-DOCUMENTS = ExampleType("documents", {"text": "string"}, buffer=1_000, blank=True)
-QUERY_PAIR = ExampleType("pair", PAIR)
+# a row is a document, which is cut into spans; documents are long, so fewer are shuffled together
+DOCUMENTS = ExampleType("documents", {"text": "string"}, shuffle_buffer=1_000, may_be_blank=True)
+QUERY_PAIR = ExampleType("pair", PAIR_COLUMNS)
 # a recipe names the column of texts
-TEXTS = ExampleType("self-pair", {"text": "string"}, blank=True)
-SELF_PAIR = ExampleType("self-pair", PAIR, made_from=TEXTS)
-GRADED_PAIR = ExampleType("graded-pair", PAIR, made_from=STS)
+TEXTS = ExampleType("self-pair", {"text": "string"}, may_be_blank=True)
+SELF_PAIR = ExampleType("self-pair", PAIR_COLUMNS, made_from=TEXTS)
+GRADED_PAIR = ExampleType("graded-pair", PAIR_COLUMNS, made_from=STS)
 GRADED_TRIPLET = ExampleType("graded-triplet", TRIPLET.columns, made_from=STS)
 
 # anchors, positives and perhaps hard negatives
 CONTRASTIVE = (TRIPLET, QUERY_PAIR, SELF_PAIR, GRADED_PAIR, GRADED_TRIPLET)
-EXAMPLE_TYPES = {examples.name: examples for examples in (STS, PAIR_CLASS, DOCUMENTS, *CONTRASTIVE)}
+_ALL_TYPES = (STS, PAIR_CLASS, DOCUMENTS, *CONTRASTIVE)
+EXAMPLE_TYPES = {example_type.name: example_type for example_type in _ALL_TYPES}
 
 UPSTREAM_MODULE = "sentence_transformers.sentence_transformer.losses"
 OWN_MODULE = "sts_dino.training.loop.losses"
@@ -105,14 +107,14 @@ LESS_MEMORY_HINT = "use more processes, or arguments.activation_checkpointing"
 class Loss:
     """A training loss: the class ``name`` in ``module``.
 
-    ``examples``: the example types that the loss learns from. ``in_batch``: whether the loss
+    ``example_types``: the types that the loss learns from. ``in_batch``: whether the loss
     compares the rows of a batch with one another, so that accumulated steps make no larger batch.
     ``smaller``: the remedy when memory is too small. ``gathered``: whether the class for several
     processes is ``Gathered{name}``. ``guided``: whether a second encoder detects false negatives.
     """
 
     name: str
-    examples: tuple[ExampleType, ...]
+    example_types: tuple[ExampleType, ...]
     in_batch: bool = False
     smaller: str = LESS_MEMORY_HINT
     gathered: bool = False
@@ -120,14 +122,14 @@ class Loss:
     module: str = UPSTREAM_MODULE
 
     def import_class(self, processes: int = 1) -> type[nn.Module]:
-        """Import the loss's class for ``processes`` that share each batch."""
+        """Import the loss's class, a variant of it where several ``processes`` share each batch."""
         if processes > 1 and self.gathered:
             return getattr(import_module(OWN_MODULE), f"Gathered{self.name}")
         return getattr(import_module(self.module), self.name)
 
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:
-        """Name → argument of the loss's class."""
+        """The arguments of the loss's class, name → parameter. Imports the class."""
         return dict(inspect.signature(self.import_class()).parameters)
 
 
@@ -216,10 +218,13 @@ def check_losses(recipe: ModelRecipe, where: str) -> None:
     file.
     """
     for index, spec in enumerate(recipe.datasets):
+        # The dataset by itself.
         key = f"{where}:datasets.{index}"
         _check_loss(spec, key)
+
+        # The dataset with the recipe's base and batch.
         loss = LOSSES[spec.loss]
-        if DOCUMENTS in loss.examples and recipe.base.modules != "transformer":
+        if DOCUMENTS in loss.example_types and recipe.base.modules != "transformer":
             raise InputError(
                 f"{where}:base.modules",
                 f"is {recipe.base.modules}, "
@@ -232,8 +237,9 @@ def check_losses(recipe: ModelRecipe, where: str) -> None:
                 "would read base.prompt around every text: it gets what the encoder reads",
                 hint="leave it out: the untrained encoder is the guide then",
             )
-        without_negatives = spec.example_type in (STS.name, SELF_PAIR.name, GRADED_PAIR.name)
-        if loss.in_batch and without_negatives and recipe.batch_size == 1:
+        # Rows of these types have no negative or second pair of their own.
+        needs_other_rows = spec.example_type in (STS.name, SELF_PAIR.name, GRADED_PAIR.name)
+        if loss.in_batch and needs_other_rows and recipe.batch_size == 1:
             raise InputError(
                 f"{where}:batch_size",
                 f"is 1, and {spec.loss} compares pairs of a batch with one another: "
@@ -243,7 +249,10 @@ def check_losses(recipe: ModelRecipe, where: str) -> None:
 
 
 def _check_loss(spec: TrainingData, where: str) -> None:
-    """Check the loss of one dataset. Raises InputError naming ``where``.KEY."""
+    """Check loss, example type, columns and guide of one dataset.
+
+    Raises InputError naming ``where``.KEY. ``where``: the dataset's key in the recipe.
+    """
     if spec.loss not in LOSSES:
         raise InputError(
             f"{where}.loss",
@@ -251,19 +260,20 @@ def _check_loss(spec: TrainingData, where: str) -> None:
             allowed=sorted(LOSSES),
             hint=suggest_choice(spec.loss, LOSSES),
         )
-    examples = EXAMPLE_TYPES[spec.example_type]
-    if examples not in LOSSES[spec.loss].examples:
+    example_type = EXAMPLE_TYPES[spec.example_type]
+    if example_type not in LOSSES[spec.loss].example_types:
         raise InputError(
             f"{where}.loss",
             f"{spec.loss} does not learn from example type {spec.example_type}",
-            allowed=[loss.name for loss in _DECLARED if examples in loss.examples],
+            allowed=[loss.name for loss in _DECLARED if example_type in loss.example_types],
         )
-    names = list(examples.source.columns)
-    if spec.columns is not None and examples != SELF_PAIR and len(spec.columns) != len(names):
+    # The texts of self-pairs may come from any number of columns.
+    needed = list(example_type.source_type.columns)
+    if spec.columns is not None and example_type != SELF_PAIR and len(spec.columns) != len(needed):
         raise InputError(
             f"{where}.columns",
             f"names {len(spec.columns)} columns",
-            allowed=f"{len(names)}, the data's names for {', '.join(names)}",
+            allowed=f"{len(needed)}, the data's names for {', '.join(needed)}",
         )
     if spec.columns is not None and len(set(spec.columns)) < len(spec.columns):
         raise InputError(
@@ -289,9 +299,11 @@ def parse_loss_arguments(spec: TrainingData, where: str) -> dict[str, Any]:
     """Return the ``loss_arguments`` of a dataset with the types that the loss class declares.
 
     Raises InputError naming ``where``.loss_arguments.NAME for an unknown argument, for an argument
-    of ``DECIDED_ARGUMENTS`` and for a value of another type or range.
+    of ``DECIDED_ARGUMENTS``, for a value of another type or range, and for a guided loss of
+    self-pairs without a ``margin``. ``where``: the dataset's key in the recipe.
     """
     loss = LOSSES[spec.loss]
+    names = [name for name in loss.parameters if name not in DECIDED_ARGUMENTS]
     arguments: dict[str, Any] = {}
     for name, text in spec.loss_arguments.items():
         key = f"{where}.loss_arguments.{name}"
@@ -299,7 +311,6 @@ def parse_loss_arguments(spec: TrainingData, where: str) -> dict[str, Any]:
             raise InputError(
                 key, f"is set by {DECIDED_ARGUMENTS[name]}", hint="remove it from the recipe"
             )
-        names = [parameter for parameter in loss.parameters if parameter not in DECIDED_ARGUMENTS]
         if name not in names:
             hint = suggest_choice(name, names)
             if name == "temperature" and "scale" in names:
@@ -307,9 +318,11 @@ def parse_loss_arguments(spec: TrainingData, where: str) -> dict[str, Any]:
             raise InputError(
                 key, "is not an argument of the loss", allowed=names or "none", hint=hint
             )
-        value = parse_argument(text, get_type_hints(loss.import_class().__init__)[name], key)
+        types = get_type_hints(loss.import_class().__init__)
+        value = parse_argument(text, types[name], key)
+        # In Python a bool is an int.
         if isinstance(value, int | float) and not isinstance(value, bool):
-            require_positive(value, key, zero=name in ARGUMENTS_THAT_MAY_BE_ZERO)
+            require_positive(value, key, may_be_zero=name in ARGUMENTS_THAT_MAY_BE_ZERO)
         arguments[name] = value
 
     if loss.guided and spec.example_type == SELF_PAIR.name and not arguments.get("margin"):
@@ -322,7 +335,10 @@ def parse_loss_arguments(spec: TrainingData, where: str) -> dict[str, Any]:
 
 
 def parse_argument(text: str, declared: Any, where: str) -> Any:
-    """Parse ``text`` as a value of the type ``declared``. Raises InputError naming ``where``."""
+    """Parse the text of a recipe as a value of the type ``declared``, e.g. "1e-5" as a float.
+
+    Raises InputError naming ``where`` for a text that is no such value.
+    """
     adapter = TypeAdapter(declared, config=ConfigDict(arbitrary_types_allowed=True))
     try:
         return adapter.validate_python(text)
@@ -330,15 +346,14 @@ def parse_argument(text: str, declared: Any, where: str) -> Any:
         raise InputError(where, f"{error.errors()[0]['msg']} (found {text!r})") from error
 
 
-def require_positive(value: float, where: str, zero: bool = False, infinity: bool = False) -> None:
-    """Raise InputError naming ``where`` unless ``value`` is a positive number.
-
-    ``zero``: whether 0 is allowed, too; ``infinity``: whether infinity is.
-    """
-    in_range = value > 0 or (zero and value == 0)
-    if not in_range or (math.isinf(value) and not infinity):
+def require_positive(
+    value: float, where: str, may_be_zero: bool = False, may_be_infinite: bool = False
+) -> None:
+    """Raise InputError naming ``where`` unless ``value`` is a positive number; NaN is not."""
+    is_in_range = value > 0 or (may_be_zero and value == 0)
+    if not is_in_range or (math.isinf(value) and not may_be_infinite):
         raise InputError(
             where,
             f"is {value:g}",
-            allowed="0 or a positive number" if zero else "a positive number",
+            allowed="0 or a positive number" if may_be_zero else "a positive number",
         )

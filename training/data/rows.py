@@ -9,7 +9,7 @@ when they are read.
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -45,89 +45,93 @@ Indices = NDArray[np.int64]
 
 @dataclass
 class RowChecks:
-    """The checks of one dataset's rows, and what they count.
+    """The checks of one dataset's rows, and the counts of the rows that passed them.
 
     ``where``: the dataset that errors name. ``example_set``: only rows of this set are trained on;
-    None takes all rows. ``one_target``: whether all rows may have the same target. ``rows``: the
-    rows checked so far. ``low``, ``high``: the range of their target; for documents, of their
-    lengths in bytes. ``sets``: the example sets of all rows read.
+    None takes all rows. ``may_have_one_target``: whether all rows may have the same target.
+    ``row_count``: the rows checked so far. ``low``, ``high``: the range of their target; for
+    documents, of their lengths in bytes. ``example_sets``: the example sets of all rows read.
     """
 
-    examples: ExampleType
+    example_type: ExampleType
     example_set: int | None
     where: str
-    one_target: bool = False
-    rows: int = 0
+    may_have_one_target: bool = False
+    row_count: int = 0
     low: float = math.inf
     high: float = -math.inf
-    sets: set[int] = field(default_factory=set)
+    example_sets: set[int] = field(default_factory=set)
 
     @property
     def columns(self) -> list[str]:
-        """The checked columns: the example type's, and ``example_set`` where it selects."""
-        columns = list(self.examples.columns)
+        """The checked columns: the example type's, and ``example_set`` where it selects rows."""
+        columns = list(self.example_type.columns)
         return columns if self.example_set is None else [*columns, EXAMPLE_SET_COLUMN]
 
     def require_columns(self, schema: pa.Schema) -> None:
         """Raise InputError unless ``schema`` has all columns, with texts and numbers."""
+        target = self.example_type.target
         for column in self.columns:
             if column not in schema.names:
-                reader = (
-                    EXAMPLE_SET_COLUMN
-                    if column == EXAMPLE_SET_COLUMN
-                    else f"example type {self.examples.name}"
-                )
+                needed_by = f"example type {self.example_type.name}"
+                names = ", ".join(self.example_type.source_type.columns)
+                hint: str | None = f"name your columns for {names}: datasets.N.columns"
+                if column == EXAMPLE_SET_COLUMN:  # a recipe cannot name another column for it
+                    needed_by = EXAMPLE_SET_COLUMN
+                    hint = None
                 raise InputError(
                     self.where,
-                    f"has no column {column!r}, which {reader} needs",
+                    f"has no column {column!r}, which {needed_by} needs",
                     allowed=schema.names,
-                    hint=None
-                    if column == EXAMPLE_SET_COLUMN
-                    else f"name your columns for {', '.join(self.examples.source.columns)}: "
-                    "datasets.N.columns",
+                    hint=hint,
                 )
             dtype = schema.field(column).type
-            if column in self.examples.texts:
+            allowed = "numbers"
+            if column in self.example_type.text_columns:
                 allowed = "text"
-                fits = pa.types.is_string(dtype) or pa.types.is_large_string(dtype)
+                is_allowed = pa.types.is_string(dtype) or pa.types.is_large_string(dtype)
+            elif column == EXAMPLE_SET_COLUMN or target is None or target.integers:
+                is_allowed = pa.types.is_integer(dtype)
             else:
-                allowed = "numbers"
-                target = self.examples.target
-                may_be_real = (
-                    column != EXAMPLE_SET_COLUMN and target is not None and not target.integers
-                )
-                fits = pa.types.is_integer(dtype) or (may_be_real and pa.types.is_floating(dtype))
-            if not fits:
+                is_allowed = pa.types.is_integer(dtype) or pa.types.is_floating(dtype)
+            if not is_allowed:
                 raise InputError(self.where, f"column {column!r} holds {dtype}", allowed=allowed)
 
     def select_rows(self, table: pa.Table) -> Indices:
-        """Return the indices (n,) of a table's training rows, and note the table's example sets."""
+        """Return the indices (n,) of the table's rows of ``example_set``; None: of all rows.
+
+        The table's example sets are added to ``example_sets``.
+        """
         if self.example_set is None:
             return np.arange(table.num_rows)
-        self.sets.update(pc.unique(table[EXAMPLE_SET_COLUMN].drop_null()).to_pylist())
-        is_of_set = pc.fill_null(pc.equal(table[EXAMPLE_SET_COLUMN], self.example_set), False)
-        return np.flatnonzero(is_of_set.to_numpy())
+        example_sets = table[EXAMPLE_SET_COLUMN]
+        self.example_sets.update(pc.unique(example_sets.drop_null()).to_pylist())
+        is_selected = pc.fill_null(pc.equal(example_sets, self.example_set), False)
+        return np.flatnonzero(is_selected.to_numpy())
 
     def require_cells(self, table: pa.Table, numbers: Indices) -> None:
         """Raise InputError for an empty text, and for a target that is missing or out of range.
 
         ``numbers`` (rows,): the row numbers that errors name, from 0.
         """
-        target = self.examples.target
-        for column in self.examples.columns:
+        target = self.example_type.target
+        for column in self.example_type.columns:
+            # Compare the whole column; a missing cell gives null.
             cells = table[column]
             allowed = None
             if target is not None and column == target.column:
                 allowed = target.allowed
-                # false for NaN
-                fits = pc.and_(
+                # NaN fails both comparisons.
+                is_allowed = pc.and_(
                     pc.greater_equal(cells, target.low), pc.less_equal(cells, target.high)
                 )
-            elif self.examples.blank:
-                fits = pc.is_valid(cells)
+            elif self.example_type.may_be_blank:
+                is_allowed = pc.is_valid(cells)
             else:
-                fits = pc.not_equal(pc.utf8_trim_whitespace(cells), "")
-            bad = pc.index(pc.fill_null(fits, False), False).as_py()
+                is_allowed = pc.not_equal(pc.utf8_trim_whitespace(cells), "")
+
+            # Report the first bad cell; the index is -1 without one.
+            bad = pc.index(pc.fill_null(is_allowed, False), False).as_py()
             if bad >= 0:
                 value = cells[bad].as_py()
                 text = f"{value:g}" if isinstance(value, int | float) else "empty"
@@ -138,31 +142,31 @@ class RowChecks:
                 )
 
     def count_rows(self, table: pa.Table) -> None:
-        """Count the rows of a checked table, and widen the range of their target."""
-        self.rows += table.num_rows
-        if self.examples == DOCUMENTS:
+        """Add a checked table to ``row_count``, and widen ``low`` and ``high`` to its values."""
+        self.row_count += table.num_rows
+        if self.example_type == DOCUMENTS:
             values = pc.binary_length(table["text"])
-        elif self.examples.target is not None:
-            values = table[self.examples.target.column]
+        elif self.example_type.target is not None:
+            values = table[self.example_type.target.column]
         else:
             return
         if len(values):
-            ends = pc.min_max(values).as_py()
-            self.low = min(self.low, ends["min"])
-            self.high = max(self.high, ends["max"])
+            extremes = pc.min_max(values).as_py()
+            self.low = min(self.low, extremes["min"])
+            self.high = max(self.high, extremes["max"])
 
     def require_rows(self, where: str) -> None:
         """Raise InputError naming ``where`` when no row was counted, or all have one target."""
-        if self.rows == 0 and self.sets:
+        if self.row_count == 0 and self.example_sets:
             raise InputError(
                 where,
                 f"has no rows of example_set {self.example_set}",
-                allowed=f"the sets it has: {sorted(self.sets)}",
+                allowed=f"the sets it has: {sorted(self.example_sets)}",
             )
-        if self.rows == 0:
+        if self.row_count == 0:
             raise InputError(where, "has no rows", hint=NO_ROWS_HINT)
-        target = self.examples.target
-        if target is not None and self.low == self.high and not self.one_target:
+        target = self.example_type.target
+        if target is not None and self.low == self.high and not self.may_have_one_target:
             raise InputError(
                 where,
                 f"every {target.column} is {self.low:g}: there is nothing to learn from",
@@ -170,14 +174,15 @@ class RowChecks:
             )
 
     def require_long_enough(self, spans: Spans) -> None:
-        """Raise InputError when the longest document has fewer bytes than a document needs units.
+        """Raise InputError when the longest document has fewer bytes than ``min_document`` units.
 
-        ``training.data.spans`` counts units later, and skips shorter documents.
+        A unit (word or token) has at least one byte, so every document would be too short. This
+        cheap check runs before the base is loaded; ``make_span_rows`` counts the units.
         """
-        if self.examples == DOCUMENTS and self.high < spans.min_document:
+        if self.example_type == DOCUMENTS and self.high < spans.min_document:
             raise InputError(
                 self.where,
-                f"the longest of {self.rows:,} documents has {int(self.high):,} bytes, "
+                f"the longest of {self.row_count:,} documents has {int(self.high):,} bytes, "
                 f"so fewer {spans.unit} than spans.min_document {spans.min_document:,}",
                 hint="lower spans.min_document and spans.max_length, or take longer documents",
             )
@@ -188,7 +193,8 @@ def check_rows(
 ) -> Dataset:
     """Check rows, and return the training rows with the columns of the example type.
 
-    Raises InputError for a row that cannot be trained on.
+    Raises InputError for a missing column, for a row that cannot be trained on, and for rows that
+    teach nothing: none, all with one target, or only documents that are too short.
 
     Args:
         rows: all rows of a split.
@@ -199,29 +205,31 @@ def check_rows(
     if len(rows) == 0:  # its columns may have no type
         raise InputError(checks.where, "has no rows", hint=NO_ROWS_HINT)
     checks.require_columns(rows.features.arrow_schema)
+
+    # Check the training rows table by table, and collect their numbers where a set selects them.
     numbers = [np.arange(0)]
-    first = 0
-    for table in (
-        rows.select_columns(checks.columns).with_format("arrow").iter(batch_size=ROWS_PER_TABLE)
-    ):
-        chosen = checks.select_rows(table)
+    first = 0  # the number of the table's first row
+    checked_columns = rows.select_columns(checks.columns).with_format("arrow")
+    for table in checked_columns.iter(batch_size=ROWS_PER_TABLE):
+        indices = checks.select_rows(table)
         if limit is not None:
-            chosen = chosen[: limit - checks.rows]
-        part = table.take(chosen) if len(chosen) < table.num_rows else table
-        checks.require_cells(part, first + chosen)
+            indices = indices[: limit - checks.row_count]
+        part = table.take(indices) if len(indices) < table.num_rows else table
+        checks.require_cells(part, first + indices)
         checks.count_rows(part)
         if checks.example_set is not None:
-            numbers.append(first + chosen)
+            numbers.append(first + indices)
         first += table.num_rows
-        if limit is not None and checks.rows >= limit:
+        if limit is not None and checks.row_count >= limit:
             break
     checks.require_rows(checks.where)
     checks.require_long_enough(spans or Spans())
 
-    rows = rows.select_columns(list(checks.examples.columns))
+    # Return them memory-mapped; without an example set they are the first rows.
+    rows = rows.select_columns(list(checks.example_type.columns))
     if checks.example_set is not None:
         return rows.select(np.concatenate(numbers))
-    return rows.select(range(checks.rows)) if checks.rows < len(rows) else rows
+    return rows.select(range(checks.row_count)) if checks.row_count < len(rows) else rows
 
 
 def choose_text_columns(
@@ -251,11 +259,13 @@ def make_self_pairs(rows: Dataset, limit: int | None) -> Dataset:
     Anchor and positive are equal: in unsupervised SimCSE (Gao et al. 2021, section 3) only dropout
     makes their embeddings differ. ``limit``: the number of pairs at most.
     """
-    # The texts row by row, each row's columns in turn.
+    # The texts row by row, each row's columns in turn. The columns lie one after another, so the
+    # transposed positions (rows, columns) give that order.
     table = rows.with_format("arrow")[:]
     columns = [table[name].cast(pa.string()).combine_chunks() for name in table.column_names]
-    row_order = np.arange(len(columns) * len(rows)).reshape(len(columns), -1).T.ravel()
-    texts = pc.unique(pa.concat_arrays(columns).take(pa.array(row_order)))
+    positions = np.arange(len(columns) * len(rows)).reshape(len(columns), len(rows))
+    row_order = pa.array(positions.T.ravel())
+    texts = pc.unique(pa.concat_arrays(columns).take(row_order))
 
     has_text = [text is not None and not is_blank(text) for text in texts.to_pylist()]
     texts = texts.filter(pa.array(has_text))[:limit]
@@ -264,7 +274,7 @@ def make_self_pairs(rows: Dataset, limit: int | None) -> Dataset:
 
 
 class ScoredRows(NamedTuple):
-    """The row numbers of one anchor's pairs in the positive and in the negative score band."""
+    """The row numbers of one anchor's pairs with a positive's score, and with a negative's."""
 
     positives: list[int]
     negatives: list[int]
@@ -275,56 +285,63 @@ def make_graded_rows(
 ) -> tuple[Dataset, int]:
     """Make (anchor, positive[, negative]) rows of scored pairs.
 
-    Each positive makes one row. The i-th positive of an anchor gets the anchor's i-th negative, the
-    highest score first; the negatives start again when they are used up. A negative with the text
-    of a positive is left out. Returns the rows, and the number of anchors without a row.
+    An anchor is a distinct sentence1. Each of its positives makes one row. The i-th positive gets
+    the anchor's i-th negative, the highest score first; the negatives start again when they are
+    used up. A negative with the text of a positive is left out. With ``grades.positives: itself``
+    each anchor is its own only positive. Returns the rows, and the number of anchors without a row.
 
     Args:
         rows: scored pairs: sentence1, sentence2, score.
-        grades: the score bands of positives and negatives.
+        grades: the score ranges of positives and negatives.
         with_negatives: whether rows have a negative; an anchor without one has no row then.
         limit: the number of rows at most.
     """
     table = rows.with_format("arrow")[:]
-    first, second, scores = (table[name] for name in STS.columns)
+    first, second, score_column = (table[name] for name in STS.columns)
     partners = second.to_pylist()
-    scores = scores.to_numpy()
+    scores = score_column.to_numpy()
     is_own_positive = grades.positives == "itself"
+
+    # Choose two row numbers of ``rows`` for each new row: its positive's and its negative's.
     positives: list[int] = []
     negatives: list[int] = []
-    without = 0
+    anchors_without_row = 0
     for anchor in _group_by_anchor(first.to_pylist(), scores, grades).values():
         # The hardest negatives first, without the positives' texts.
         positive_texts = {partners[row] for row in anchor.positives}
-        hard = [row for row in anchor.negatives if partners[row] not in positive_texts]
-        hard.sort(key=lambda row: -scores[row])
+        hard_negatives = [row for row in anchor.negatives if partners[row] not in positive_texts]
+        hard_negatives.sort(key=lambda row: -scores[row])
 
-        # an anchor that is its own positive needs one row number, of which sentence1 is read
-        chosen = hard[:1] if is_own_positive else anchor.positives
-        if not chosen or (with_negatives and not hard):
-            without += 1
+        # An anchor that is its own positive needs one row number, of which sentence1 is read.
+        own_positives = hard_negatives[:1] if is_own_positive else anchor.positives
+        if not own_positives or (with_negatives and not hard_negatives):
+            anchors_without_row += 1
             continue
-        positives += chosen
+        positives += own_positives
         if with_negatives:
-            negatives += itertools.islice(itertools.cycle(hard), len(chosen))
+            negatives += itertools.islice(itertools.cycle(hard_negatives), len(own_positives))
 
+    # Take the texts.
     numbers = pa.array(positives[:limit], pa.int64())
-    columns = {
-        "anchor": first.take(numbers),
-        "positive": (first if is_own_positive else second).take(numbers),
-    }
-    examples = GRADED_PAIR
+    positive_column = first if is_own_positive else second
+    columns = {"anchor": first.take(numbers), "positive": positive_column.take(numbers)}
+    example_type = GRADED_PAIR
     if with_negatives:
-        examples = GRADED_TRIPLET
+        example_type = GRADED_TRIPLET
         columns["negative"] = second.take(pa.array(negatives[:limit], pa.int64()))
-    return Dataset(pa.table(columns).cast(examples.features.arrow_schema)), without
+    graded = Dataset(pa.table(columns).cast(example_type.features.arrow_schema))
+    return graded, anchors_without_row
 
 
 def _group_by_anchor(
     anchors: list[str], scores: NDArray[Any], grades: Grades
 ) -> dict[str, ScoredRows]:
-    """Return anchor → its row numbers by score band, in the order of the anchors' first rows."""
-    # published scores are float32
+    """Return anchor → the numbers of its positive and negative rows, in the order of first rows.
+
+    ``anchors``, ``scores`` (rows,): of each row. A row with a score outside both ranges is left
+    out; its anchor stays.
+    """
+    # Published scores are float32: a bound of 0.7 must equal a score of 0.7.
     bounds = (grades.positive_from, grades.negative_from, grades.negative_to)
     positive_from, negative_from, negative_to = np.asarray(bounds, dtype=np.float32)
     groups: dict[str, ScoredRows] = {}
@@ -338,29 +355,34 @@ def _group_by_anchor(
 
 
 def count_distinct_rows(rows: Dataset, numbers: Iterable[int] | None = None) -> int:
-    """Count the distinct rows among the row numbers ``numbers``; None counts among all rows."""
-    rows = rows if numbers is None else rows.select(sorted(numbers))
+    """Count the distinct rows among the row numbers ``numbers``; None counts among all rows.
+
+    Only hashes of the rows are in memory: two rows with equal hashes count as one.
+    """
+    counted = rows if numbers is None else rows.select(sorted(numbers))
     hashes: set[int] = set()
-    for table in rows.with_format("arrow").iter(batch_size=ROWS_PER_TABLE):
-        hashes.update(hash(repr(row)) for row in zip(*table.to_pydict().values(), strict=True))
+    for table in counted.with_format("arrow").iter(batch_size=ROWS_PER_TABLE):
+        columns = table.to_pydict().values()
+        hashes.update(hash(repr(cells)) for cells in zip(*columns, strict=True))
     return len(hashes)
 
 
 def has_equal_rows(rows: Iterable[dict[str, Any]]) -> bool:
     """Return whether all rows are equal; reading stops at the first row that differs."""
-    rows = iter(rows)
-    first = next(rows, None)
-    return all(row == first for row in rows)
+    iterator = iter(rows)
+    first = next(iterator, None)
+    return all(row == first for row in iterator)
 
 
 def check_stream(
     rows: IterableDataset, spec: TrainingData, where: str, limit: int | None, seed: int
 ) -> tuple[IterableDataset, bool]:
-    """Return a stream's checked rows, shuffled, and whether all rows are known to be equal.
+    """Return a stream's checked rows, shuffled, and whether all of them are known to be equal.
 
-    Files are shuffled, and rows are drawn from the example type's buffer. Raises InputError when
-    one of the first ``ROWS_PER_TABLE`` rows cannot be trained on. A later bad row raises InputError
-    when the row is read, with its number in reading order.
+    Files are shuffled, and rows are drawn at random from a buffer of ``shuffle_buffer`` rows.
+    Raises InputError when one of the first ``ROWS_PER_TABLE`` rows cannot be trained on. A later
+    bad row raises InputError when the row is read, with its number in reading order. Only a stream
+    whose rows were all read here is known to have equal rows.
 
     Args:
         rows: the stream with all its columns.
@@ -369,58 +391,67 @@ def check_stream(
         limit: the number of training rows at most.
         seed: decides the order.
     """
-    # The first rows are checked now.
+    # Check the first rows now.
     head = read_into_memory(rows.take(ROWS_PER_TABLE), where).data.table
-    examples = EXAMPLE_TYPES[spec.example_type]
-    checks = RowChecks(examples, spec.example_set, where)
+    example_type = EXAMPLE_TYPES[spec.example_type]
+    checks = RowChecks(example_type, spec.example_set, where)
     checks.require_columns(head.schema)
-    as_read = f"{where}, as read"
-    part = _read_checked(head, list(range(head.num_rows)), replace(checks, where=as_read))
-    checks.count_rows(part)
+    where_row = f"{where}, as read"  # row numbers in errors are those of the reading order
+    numbers = list(range(head.num_rows))
+    checked_head = _select_checked(head, numbers, replace(checks, where=where_row))
+    checks.count_rows(checked_head)
     checks.require_rows(f"{where} (the first {ROWS_PER_TABLE:,} rows)")
-    if head.num_rows < ROWS_PER_TABLE:  # these are all there are
+    is_whole_stream = head.num_rows < ROWS_PER_TABLE
+    if is_whole_stream:
         checks.require_long_enough(spec.spans or Spans())
 
-    # All rows are checked when they are read.
+    # Check all rows when they are read.
     stream = rows.with_format("arrow").map(
-        _read_checked,
+        _select_checked,
         with_indices=True,
         batched=True,
         batch_size=ROWS_PER_TABLE,
-        features=examples.features,
-        remove_columns=[name for name in head.column_names if name not in examples.columns],
-        fn_kwargs={"checks": RowChecks(examples, spec.example_set, as_read)},
+        features=example_type.features,
+        remove_columns=[name for name in head.column_names if name not in example_type.columns],
+        fn_kwargs={"checks": RowChecks(example_type, spec.example_set, where_row)},
     )
     stream = stream.with_format(None)
     if limit is not None:
         stream = stream.take(limit)
     # One file at a time: datasets reads several files by threads, waits five seconds for each
     # thread, and numbers the rows of each file from 0.
-    stream = stream.shuffle(seed=seed, buffer_size=examples.buffer, max_buffer_input_shards=1)
-    is_all = head.num_rows < ROWS_PER_TABLE or (limit is not None and part.num_rows >= limit)
-    return stream, is_all and has_equal_rows(part.slice(0, limit).to_pylist())
+    stream = stream.shuffle(
+        seed=seed, buffer_size=example_type.shuffle_buffer, max_buffer_input_shards=1
+    )
+    if not is_whole_stream and (limit is None or checked_head.num_rows < limit):
+        return stream, False  # the rows that were not read may differ
+    return stream, has_equal_rows(checked_head.slice(0, limit).to_pylist())
 
 
-def _read_checked(table: pa.Table, numbers: list[int], checks: RowChecks) -> pa.Table:
-    """Return the training rows of a stream's table, checked, with the example type's features."""
-    chosen = checks.select_rows(table)
-    part = table.take(chosen).select(list(checks.examples.columns))
-    checks.require_cells(part, np.asarray(numbers, dtype=np.int64)[chosen])
-    return part.cast(checks.examples.features.arrow_schema)
+def _select_checked(table: pa.Table, numbers: list[int], checks: RowChecks) -> pa.Table:
+    """Select and check the training rows of a stream's table, with the example type's features.
+
+    ``numbers``: the row numbers that errors name. Raises InputError for a bad cell.
+    """
+    indices = checks.select_rows(table)
+    selected = table.take(indices).select(list(checks.example_type.columns))
+    checks.require_cells(selected, np.asarray(numbers, dtype=np.int64)[indices])
+    return selected.cast(checks.example_type.features.arrow_schema)
 
 
 @contextmanager
 def convert_stream_errors(spec: TrainingData) -> Iterator[None]:
-    """Convert the errors of a stream: RunError for the Hub's, InputError for damaged rows."""
+    """Convert the errors of a stream: RunError for the Hub's, InputError for damaged rows.
+
+    Without ``spec.streaming`` it does nothing: those rows were read before the training.
+    """
     if not spec.streaming:
         yield
         return
-    hub = (
-        convert_read_errors(spec.repo_id, spec.revision)
-        if spec.repo_id is not None
-        else nullcontext()
-    )
-    with hub, convert_reader_errors(f"datasets.0: {spec.repo_id or spec.path}"):
+    hub_errors: AbstractContextManager[None] = nullcontext()
+    if spec.repo_id is not None:
+        hub_errors = convert_read_errors(spec.repo_id, spec.revision)
+    with hub_errors, convert_reader_errors(f"datasets.0: {spec.repo_id or spec.path}"):
         yield
 
 
@@ -436,7 +467,7 @@ def read_into_memory(rows: IterableDataset, where: str) -> Dataset:
     return Dataset(pa.concat_tables(tables))
 
 
-# a stream and an epoch → rows
+# a function of a stream and an epoch (from 0) that makes the epoch's rows
 ReadEpoch = Callable[[IterableDataset, int], Iterable[dict[str, Any]]]
 
 
@@ -449,8 +480,13 @@ def read_endlessly(
     """Return an endless stream of the rows that ``read`` makes of ``rows``, epoch after epoch.
 
     Each epoch is shuffled anew. A step is a place in this one sequence, so a killed run can resume
-    there. Reading raises RunError naming ``where`` when an epoch has no rows. ``features``: of the
-    rows that ``read`` makes; None: of ``rows``.
+    there. Reading raises RunError naming ``where`` when an epoch has no rows.
+
+    Args:
+        rows: a finite stream.
+        where: the dataset that errors name.
+        features: the features of the rows that ``read`` makes; None: those of ``rows``.
+        read: makes the rows of one epoch of ``rows`` (default: the rows as they are).
     """
     arguments = {"rows": rows, "where": where, "read": read}
     return IterableDataset.from_generator(

@@ -39,7 +39,7 @@ class Span(NamedTuple):
 
 
 def make_generator(seed: int, epoch: int, document: bytes) -> np.random.Generator:
-    """Make the random generator of a document in an epoch (from 0).
+    """Make the random generator of a document (its bytes) in an epoch (from 0).
 
     The generator depends on the document's bytes. So spans do not depend on the order of documents,
     on the number of processes and workers, or on a resumed step.
@@ -68,7 +68,7 @@ def sample_spans(
 
 
 def draw_anchors_in_blocks(generator: np.random.Generator, units: int, spans: Spans) -> list[Span]:
-    """Draw anchors as the authors' code does; return them in the order of the draws.
+    """Draw ``spans.anchors`` anchors as the authors' code does; return them in drawing order.
 
     Blocks of ``max_length`` units begin at multiples of ``max_length``. A block is drawn uniformly
     from the list of free blocks, then the anchor's start uniformly inside the block. The block and
@@ -79,6 +79,7 @@ def draw_anchors_in_blocks(generator: np.random.Generator, units: int, spans: Sp
     anchors = []
     for missing in range(spans.anchors, 0, -1):
         length = _draw_length(generator, spans.anchor_beta, spans.min_length, spans.max_length)
+        # The authors' test for few blocks.
         if len(blocks) // missing < missing:
             index = int(generator.choice([0, len(blocks) - 1]))
         else:
@@ -104,9 +105,10 @@ def draw_anchors_apart(generator: np.random.Generator, units: int, spans: Spans)
     free = units - sum(lengths) - gap * (spans.anchors - 1)
     positions = generator.choice(free + spans.anchors, size=spans.anchors, replace=False)
     anchors = []
-    used = 0
+    used = 0  # units of the earlier anchors and of the gaps behind them
     for index, position in enumerate(np.sort(positions)):
-        start = int(position) - index + used
+        free_before = int(position) - index  # the other positions before it are anchors
+        start = free_before + used
         anchors.append(Span(start, start + lengths[index]))
         used += lengths[index] + gap
     return anchors
@@ -118,6 +120,7 @@ def draw_positive(generator: np.random.Generator, anchor: Span, units: int, span
     The start is uniform among the starts that ``spans.strategy`` allows. ``units``: the document's
     length.
     """
+    # The lengths for which the strategy has room.
     shortest = spans.min_length
     longest = spans.max_length
     if spans.strategy == "subsumed":
@@ -125,11 +128,13 @@ def draw_positive(generator: np.random.Generator, anchor: Span, units: int, span
     elif spans.strategy == "adjacent":
         longest = min(longest, max(anchor.start, units - anchor.end))
     elif spans.strategy == "overlapping":
-        shortest = max(shortest, 2)  # one unit is inside the anchor or outside
+        shortest = max(shortest, 2)  # a span of one unit cannot lie partly in the anchor
     length = _draw_length(generator, spans.positive_beta, shortest, longest)
+
+    # The starts that keep the positive inside the document.
     starts: list[int] = []
-    for possible in _list_starts(spans.strategy, anchor, length):
-        starts += range(max(possible.start, 0), min(possible.stop, units - length + 1))
+    for allowed in _list_start_ranges(spans.strategy, anchor, length):
+        starts += range(max(allowed.start, 0), min(allowed.stop, units - length + 1))
     start = starts[int(generator.integers(len(starts)))]
     return Span(start, start + length)
 
@@ -137,23 +142,28 @@ def draw_positive(generator: np.random.Generator, anchor: Span, units: int, span
 def _draw_length(
     generator: np.random.Generator, beta: tuple[float, float], shortest: int, longest: int
 ) -> int:
-    """Draw a length in units: a Beta variable scaled to ``shortest`` … ``longest``."""
+    """Draw a length in units: a Beta variable scaled to ``shortest`` … ``longest``, rounded down.
+
+    ``beta``: the distribution's parameters α and β.
+    """
     return int(generator.beta(*beta) * (longest - shortest) + shortest)
 
 
-def _list_starts(strategy: str, anchor: Span, length: int) -> tuple[range, ...]:
-    """Return the starts of a positive of ``length``; the document's ends are not considered."""
-    adjacent = anchor.start - length  # it ends where the anchor begins
+def _list_start_ranges(strategy: str, anchor: Span, length: int) -> list[range]:
+    """List the ranges of starts that a strategy allows a positive of ``length`` units.
+
+    They may leave the document. ``any`` allows all starts from one adjacent place to the other.
+    """
+    ends_at_anchor = anchor.start - length
     if strategy == "adjacent":
-        return range(adjacent, adjacent + 1), range(anchor.end, anchor.end + 1)
+        return [range(ends_at_anchor, ends_at_anchor + 1), range(anchor.end, anchor.end + 1)]
     if strategy == "subsumed":
-        return (range(anchor.start, anchor.end - length + 1),)
+        return [range(anchor.start, anchor.end - length + 1)]
     if strategy == "overlapping":
         last_inside = anchor.end - length
-        return range(adjacent + 1, anchor.start), range(
-            max(anchor.start, last_inside + 1), anchor.end
-        )
-    return (range(adjacent, anchor.end + 1),)
+        crosses_end = range(max(anchor.start, last_inside + 1), anchor.end)
+        return [range(ends_at_anchor + 1, anchor.start), crosses_end]
+    return [range(ends_at_anchor, anchor.end + 1)]
 
 
 IDS_FEATURE = List(Value("int32"))
@@ -239,7 +249,7 @@ def make_span_rows(
 
 
 class _DocumentReader:
-    """Maps a batch of texts to the documents among them that are long enough.
+    """Splits a batch of texts into units, and keeps the documents that are long enough.
 
     A document is its words, joined by single spaces, or its token ids without special tokens.
     """
@@ -251,7 +261,10 @@ class _DocumentReader:
         self.features = Features({DOCUMENT_COLUMN: dtype})
 
     def __call__(self, batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        """Return the long enough documents of a batch, in the column ``document``."""
+        """Return the documents of at least ``min_document`` units, in the column ``document``.
+
+        ``batch``: the column ``text``.
+        """
         texts = batch["text"]
         if self.spans.lowercase:
             texts = [text.lower() for text in texts]
@@ -296,18 +309,21 @@ class SpanCutter(TrainerCallback):
         self.reader = reader
         self.seed = seed
         self.prefix, self.suffix = find_special_tokens(reader.tokenizer)
-        self.room = max_seq_length - len(self.prefix) - len(self.suffix)
+        self.most_span_ids = max_seq_length - len(self.prefix) - len(self.suffix)
         # shared with the workers of a data loader
         self.epoch = torch.zeros((), dtype=torch.int64).share_memory_()
 
     def cut_document(self, document: str | list[int], epoch: int) -> dict[str, list[list[int]]]:
-        """Return the row of one document in an epoch: token ids of its anchors and positives."""
+        """Return the row of one document in an epoch: token ids of its anchors and positives.
+
+        ``document``: words, joined by single spaces, or token ids.
+        """
         if isinstance(document, str):
             units: list[Any] = document.split(" ")
             content = document.encode()
         else:
             units = document
-            content = np.asarray(document, dtype="<i8").tobytes()
+            content = np.asarray(document, dtype="<i8").tobytes()  # equal on every machine
         generator = make_generator(self.seed, epoch, content)
         anchors, positives = sample_spans(generator, len(units), self.reader.spans)
         return {
@@ -332,35 +348,40 @@ class SpanCutter(TrainerCallback):
         return {column: [row[column] for row in rows] for column in FEATURES}
 
     def _get_ids(self, units: list[Any], spans: list[Span]) -> list[list[int]]:
-        pieces = [units[span.start : span.end] for span in spans]
+        """Return the token ids of each span, special tokens included, cut to the encoder's length.
+
+        ``units``: the document's words or token ids.
+        """
+        span_ids = [units[span.start : span.end] for span in spans]
         if self.reader.spans.unit == "words":
-            texts = [" ".join(piece) for piece in pieces]
-            pieces = tokenize_plain(self.reader.tokenizer, texts)
-        return [[*self.prefix, *ids[: self.room], *self.suffix] for ids in pieces]
+            texts = [" ".join(words) for words in span_ids]
+            span_ids = tokenize_plain(self.reader.tokenizer, texts)
+        return [[*self.prefix, *ids[: self.most_span_ids], *self.suffix] for ids in span_ids]
 
 
 def find_special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
-    """Return the ids that the tokenizer puts before and after a text.
+    """Return the ids that the tokenizer puts before and after a text, found with the text "a".
 
     Raises InputError for a tokenizer whose ids of a text change when special tokens are added.
     """
-    tokenizer = copy.deepcopy(tokenizer)
-    text = tokenizer("a", add_special_tokens=False)["input_ids"]
-    ids = tokenizer("a")["input_ids"]
-    for start in range(len(ids) - len(text) + 1):
-        end = start + len(text)
-        if ids[start:end] == text:
-            return ids[:start], ids[end:]
+    tokenizer = copy.deepcopy(tokenizer)  # a call changes settings that are saved with a tokenizer
+    text_ids = tokenizer("a", add_special_tokens=False)["input_ids"]
+    all_ids = tokenizer("a")["input_ids"]
+    for start in range(len(all_ids) - len(text_ids) + 1):
+        end = start + len(text_ids)
+        if all_ids[start:end] == text_ids:
+            return all_ids[:start], all_ids[end:]
     raise InputError(
         "base: its tokenizer", "reads a text otherwise with special tokens than without"
     )
 
 
 class SpanCollator:
-    """Makes ``input_ids`` and ``attention_mask`` of N rows, for anchors and for positives.
+    """Collator: makes padded ``input_ids`` and ``attention_mask`` of N rows of spans.
 
-    Each tensor is (N, spans, tokens), padded on the right. The first dimension is the document, so
-    a batch can be cut and joined by documents.
+    The tensors are ``anchors_input_ids``, ``anchors_attention_mask`` and the same of ``positives``,
+    each (N, spans of a row, tokens), padded on the right. The first dimension is the document, so a
+    batch can be cut and joined by documents.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
@@ -370,9 +391,11 @@ class SpanCollator:
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the padded batch of one step."""
         batch: dict[str, Any] = {}
+        # The trainer chooses the loss by it.
         if "dataset_name" in rows[0]:
             batch["dataset_name"] = rows[0]["dataset_name"]
         for column in FEATURES:
+            # All spans of all rows as (N * spans, tokens), then by row.
             spans: list[torch.Tensor] = []
             for row in rows:
                 spans += [torch.tensor(ids) for ids in row[column]]

@@ -8,7 +8,7 @@ encoder as text. The rows of a dataset that is read whole stay on disk, memory-m
 import glob
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -60,11 +60,11 @@ MANIFEST_KEYS = {  # keys of ``TrainingData`` that a manifest's provenance repea
     *("repo_id", "revision", "path", "config", "example_type", "example_set", "loss"),
     *("columns", "grades"),
 }
-MAX_VALIDATION_ROWS = 10_000  # of a stream's validation split, which is kept in memory
+MAX_VALIDATION_ROWS = 10_000  # of a streamed validation split, because it is kept in memory
 
 
 @dataclass(frozen=True)
-class Origin:
+class OpenedDataset:
     """A dataset with all splits and columns, and its identity.
 
     ``splits``: name → rows. ``commit``: of a Hub dataset, else None. ``sha256``: the Hub commit, or
@@ -88,7 +88,7 @@ class TrainingSet:
     ``commit``: of a Hub dataset, None for local data. ``sha256``: of the rows' origin.
     ``own_license``: the licence of the dataset's card or recipe. ``passed_over``: the number of
     source sentences without a row, or of documents that are too short; None for a stream, which is
-    not counted. ``all_equal``: whether all training rows are equal.
+    not counted. ``all_equal``: whether all training rows are known to be equal.
     """
 
     name: str
@@ -158,77 +158,86 @@ def load_training_set(
 
     ``key``: the dataset's key in the recipe, e.g. ``datasets.0``, which errors name.
     """
+    # Open the dataset; rows may be read from the Hub later, so its errors are converted below.
     where = f"{key}: {spec.repo_id or spec.path} ({spec.config})"
-    origin = _rename_columns(open_origin(spec, where), spec, where)
-    rows = origin.get_split(spec.split, where)
-    part = f"{where}, {spec.split}"
+    opened = _rename_columns(open_dataset(spec, where), spec, where)
+    rows = opened.get_split(spec.split, where)
+    where_split = f"{where}, {spec.split}"
+    hub_errors: AbstractContextManager[None] = nullcontext()
+    if spec.repo_id is not None:
+        hub_errors = convert_read_errors(spec.repo_id, spec.revision)
+
+    # Check the training rows, or make them of the dataset's rows.
     passed_over = 0
     train: Dataset | IterableDataset
-    with (
-        convert_read_errors(spec.repo_id, spec.revision)
-        if spec.repo_id is not None
-        else nullcontext()
-    ):
+    with hub_errors:
         if isinstance(rows, IterableDataset):
-            train, all_equal = check_stream(rows, spec, part, limit, seed)
+            train, all_equal = check_stream(rows, spec, where_split, limit, seed)
         else:
             if spec.example_type in TYPES_MADE_FROM_ROWS:
-                train, passed_over = _make_rows(rows, spec, part, limit)
+                train, passed_over = _make_rows(rows, spec, where_split, limit)
             else:
-                checks = RowChecks(EXAMPLE_TYPES[spec.example_type], spec.example_set, part)
+                checks = RowChecks(EXAMPLE_TYPES[spec.example_type], spec.example_set, where_split)
                 train = check_rows(rows, checks, limit, spec.spans)
             all_equal = has_equal_rows(train)
-        validation = _load_validation(spec, origin, where) if own_validation else None
-    # torch takes no dot in a module's name
+        validation = _load_validation(spec, opened, where) if own_validation else None
+
+    # The name is unique by the key's index; torch takes no dot in the name of a loss.
     stem = Path(spec.repo_id or spec.path or "").name.replace(".", "-")
+    index = key.rsplit(".", 1)[-1]
     return TrainingSet(
-        name=f"{stem}-{spec.config}-{key.rsplit('.', 1)[-1]}",
+        name=f"{stem}-{spec.config}-{index}",
         spec=spec,
         train=train,
         validation=validation,
-        commit=origin.commit,
-        sha256=origin.sha256,
-        own_license=origin.license,
+        commit=opened.commit,
+        sha256=opened.sha256,
+        own_license=opened.license,
         passed_over=passed_over,
         all_equal=all_equal,
     )
 
 
-def _rename_columns(origin: Origin, spec: TrainingData, where: str) -> Origin:
-    """Give the columns that the recipe names the example type's names, in every split.
+def _rename_columns(opened: OpenedDataset, spec: TrainingData, where: str) -> OpenedDataset:
+    """Rename the columns that the recipe names to those of the example type, in every split.
 
-    Raises InputError naming ``where`` for a column that a split lacks.
+    All other columns go. A dataset without ``columns`` in the recipe, or of self-pairs, which take
+    texts from any column, stays as it is. Raises InputError naming ``where`` for a column that a
+    split lacks.
     """
-    examples = EXAMPLE_TYPES[spec.example_type]
-    if spec.columns is None or examples == SELF_PAIR:
-        return origin
-    names = dict(zip(spec.columns, examples.source.columns, strict=True))
-    more = [] if spec.example_set is None else [EXAMPLE_SET_COLUMN]
+    example_type = EXAMPLE_TYPES[spec.example_type]
+    if spec.columns is None or example_type == SELF_PAIR:
+        return opened
+    new_names = dict(zip(spec.columns, example_type.source_type.columns, strict=True))
+    columns = list(new_names)
+    if spec.example_set is not None:
+        columns.append(EXAMPLE_SET_COLUMN)
     splits = {}
-    for split, rows in origin.splits.items():
-        columns = [*names, *more]
+    for split, rows in opened.splits.items():
         for column in columns:
+            # A stream may not know its columns before it is read.
             require_column(column, rows.column_names or columns, where)
-        splits[split] = rows.select_columns(columns).rename_columns(names)
-    return replace(origin, splits=splits)
+        splits[split] = rows.select_columns(columns).rename_columns(new_names)
+    return replace(opened, splits=splits)
 
 
-def open_origin(spec: TrainingData, where: str) -> Origin:
+def open_dataset(spec: TrainingData, where: str) -> OpenedDataset:
     """Open the Hub dataset, file or run directory that ``spec`` names.
 
     Raises InputError naming ``where``, RunError when the Hub does not answer.
     """
     if spec.repo_id is not None:
-        return open_hub_origin(spec.repo_id, spec.revision, spec.config, spec.streaming, where)
+        return open_hub_splits(spec.repo_id, spec.revision, spec.config, spec.streaming, where)
     path = Path(spec.path or "")
+    # A missing file whose name ends as a file's does is reported as a file, not as a folder.
     if path.is_file() or (kind_of(path) in READERS and not path.is_dir()):
-        return open_file_origin(path, spec, where)
-    return open_run_origin(path, spec.config, spec.streaming, where)
+        return open_file(path, spec, where)
+    return open_run(path, spec.config, spec.streaming, where)
 
 
-def open_hub_origin(
+def open_hub_splits(
     repo_id: str, revision: str | None, config: str | None, streaming: bool, where: str
-) -> Origin:
+) -> OpenedDataset:
     """Open all splits of a Hub dataset at the commit of its revision.
 
     Raises InputError for an unknown repository, revision or config and for a dataset that cannot be
@@ -245,10 +254,10 @@ def open_hub_origin(
     name = _choose_config(config, dataset.call("get_dataset_config_names"), where)
     options = {"streaming": True} if streaming else {}
     splits = dataset.call("load_dataset", name, **options)
-    return Origin(splits, dataset.commit, dataset.commit, dataset.license)
+    return OpenedDataset(splits, dataset.commit, dataset.commit, dataset.license)
 
 
-def open_run_origin(directory: Path, config: str, streaming: bool, where: str) -> Origin:
+def open_run(directory: Path, config: str, streaming: bool, where: str) -> OpenedDataset:
     """Open all splits of a config in a finished local run directory.
 
     Raises InputError naming ``where`` for a folder that is not a finished run, for an unknown
@@ -258,23 +267,27 @@ def open_run_origin(directory: Path, config: str, streaming: bool, where: str) -
     _, shards = run.fetch_shards(_choose_config(config, run.configs, where))
     if not shards:
         raise InputError(where, "has no rows", hint=NO_ROWS_HINT)
+
+    # Load the shards by split; ``datasets`` takes absolute paths.
     files: dict[str, list[str]] = {}
     for shard in shards:
         paths = files.setdefault(shard.split or "train", [])
         paths.append(str((directory / shard.path).resolve()))
+    splits = load_shards(files, streaming, where)
+
     recipe = directory / RECIPE
     licence = load_recipe(recipe, DatasetRecipe).license if recipe.is_file() else None
-    return Origin(
-        load_shards(files, streaming, where), None, run.manifest.hash_shards(config), licence
-    )
+    return OpenedDataset(splits, None, run.manifest.hash_shards(config), licence)
 
 
-def open_file_origin(path: Path, spec: TrainingData, where: str) -> Origin:
+def open_file(path: Path, spec: TrainingData, where: str) -> OpenedDataset:
     """Open a file that ``sts_dino.hub.text_files`` reads, as a dataset with the split ``train``.
 
-    Raises InputError naming ``where`` for a missing file, for a file of another kind, for another
-    config or split than ``default`` and ``train``, and for cells that are no texts and numbers.
+    Without streaming, the rows are written to the cache of ``datasets``. Raises InputError naming
+    ``where`` for a missing file, for a file of another kind or without rows, for another config or
+    split than ``default`` and ``train``, and for a cell that is not a text or number as it must be.
     """
+    # Whether the file and its columns exist.
     if not path.is_file():
         raise InputError(
             where,
@@ -292,37 +305,49 @@ def open_file_origin(path: Path, spec: TrainingData, where: str) -> Origin:
         require_column(column, names, where)
     if next(rows, None) is None:
         raise InputError(where, "has no rows", hint="take a file with at least one")
+
+    # A dataset of its rows, with typed cells.
     dtypes = list_column_types(spec, names)
     sha256 = hash_file(path)
     arguments = {
         "path": str(path.resolve()),
         "where": where,
         "dtypes": dtypes,
-        "may_be_blank": EXAMPLE_TYPES[spec.example_type].source.blank,
+        "may_be_blank": EXAMPLE_TYPES[spec.example_type].source_type.may_be_blank,
         "encoding": spec.encoding,
         "sha256": sha256,
     }
     features = datasets.Features({name: datasets.Value(dtype) for name, dtype in dtypes.items()})
-    # Dataset writes the rows to the cache of ``datasets``, IterableDataset streams them
-    dataset: Any = IterableDataset if spec.streaming else Dataset
+    dataset_class: Any = IterableDataset if spec.streaming else Dataset
     with convert_reader_errors(where):
-        train = dataset.from_generator(read_typed_rows, features=features, gen_kwargs=arguments)
-    return Origin({"train": train}, None, sha256, None)
+        train = dataset_class.from_generator(
+            read_typed_rows, features=features, gen_kwargs=arguments
+        )
+    return OpenedDataset({"train": train}, None, sha256, None)
 
 
 def list_column_types(spec: TrainingData, names: list[str]) -> dict[str, str]:
-    """Return column → type in a file: string, a number's, or null for columns that are not read."""
-    examples = EXAMPLE_TYPES[spec.example_type]
-    texts = SOURCE_COLUMNS if examples == SELF_PAIR else tuple(examples.source.columns)
-    dtypes = dict.fromkeys(spec.columns or texts, "string")
+    """Return column → dtype for the columns ``names`` of a file, in their order.
+
+    Texts are string, scores float64, class labels and example sets int64. A column that the
+    training does not read is null.
+    """
+    # The columns are texts, until one is known to hold numbers.
+    example_type = EXAMPLE_TYPES[spec.example_type]
+    columns = tuple(example_type.source_type.columns)
+    if example_type == SELF_PAIR:
+        columns = SOURCE_COLUMNS
+    dtypes = dict.fromkeys(spec.columns or columns, "string")
+
+    # The columns of numbers, under the file's own names.
     if spec.example_set is not None:
         dtypes[EXAMPLE_SET_COLUMN] = "int64"
-    target = examples.source.target
+    target = example_type.source_type.target
     if target is not None:
-        column = target.column
+        target_column = target.column
         if spec.columns is not None:
-            column = spec.columns[texts.index(target.column)]
-        dtypes[column] = "int64" if target.integers else "float64"
+            target_column = spec.columns[columns.index(target.column)]
+        dtypes[target_column] = "int64" if target.integers else "float64"
     return {name: dtypes.get(name, "null") for name in names}
 
 
@@ -343,49 +368,52 @@ def read_typed_rows(
         may_be_blank: whether a text may be blank. A row that lacks a column has a blank text there
             then; else the row is passed over, and the number of such rows is logged at the end.
         encoding: the encoding of a file that is not UTF-8.
-        sha256: of the file; ``datasets`` caches the rows under the arguments of this function.
+        sha256: of the file. It is not read here: ``datasets`` caches the rows under the arguments
+            of this function, and a changed file must not be read from the cache.
 
     Raises InputError naming ``where`` and the row for a cell of another type.
     """
     columns = [name for name, dtype in dtypes.items() if dtype != "null"]
     required = set() if may_be_blank else set(columns)
     table = open_rows(Path(path), where, columns, encoding)
-    lacking = 0
+    incomplete_rows = 0
     for number, row in table.rows:
         if not row.keys() >= required:
-            lacking += 1
+            incomplete_rows += 1
             continue
-        place = f"{where}:{number}"
-        cells: dict[str, Any] = dict.fromkeys(dtypes)
+        where_row = f"{where}:{number}"
+        cells: dict[str, Any] = dict.fromkeys(dtypes)  # None in columns that are not read
         for name in columns:
             if dtypes[name] == "string":
-                cells[name] = as_text(row.get(name), place, name)
+                cells[name] = as_text(row.get(name), where_row, name)
             else:
-                is_class = dtypes[name] == "int64"
-                cells[name] = _parse_target(
-                    row.get(name), place, name, table.decimal_mark, is_class
+                is_integer = dtypes[name] == "int64"
+                cells[name] = _parse_number(
+                    row.get(name), where_row, name, table.decimal_mark, is_integer
                 )
         yield cells
-    if lacking:
+    if incomplete_rows:
         names = ", ".join(columns)
-        logger.info(f"{where}: passed over: {lacking:,} rows that lack one of {names}")
+        logger.info(f"{where}: passed over: {incomplete_rows:,} rows that lack one of {names}")
 
 
-def _parse_target(
-    cell: Any, place: str, name: str, decimal_mark: DecimalMark, is_class: bool
+def _parse_number(
+    cell: Any, where: str, name: str, decimal_mark: DecimalMark, is_integer: bool
 ) -> float | int:
-    """Parse a score, or the number of a class, in the column ``name``.
+    """Parse a score, a class label or the number of an example set in the column ``name``.
 
-    Raises InputError naming ``place`` for an empty cell, and for a cell of another type.
+    Raises InputError naming ``where`` for an empty cell, for a text that is not a number, for a
+    boolean, and for a fraction where an integer is needed.
     """
-    number = None if isinstance(cell, bool) else as_number(cell, place, name, decimal_mark)
+    # JSON's true would be the number 1.
+    number = None if isinstance(cell, bool) else as_number(cell, where, name, decimal_mark)
     if number is None:
         value = "empty" if cell in (None, "") else repr(str(cell)[:40])
-        raise InputError(place, f"column {name!r} is {value}", allowed="a number")
-    if not is_class:
+        raise InputError(where, f"column {name!r} is {value}", allowed="a number")
+    if not is_integer:
         return number
     if not number.is_integer():
-        raise InputError(place, f"column {name!r} is {str(cell)[:40]!r}", allowed="a number")
+        raise InputError(where, f"column {name!r} is {str(cell)[:40]!r}", allowed="an integer")
     return int(number)
 
 
@@ -427,42 +455,47 @@ def _make_rows(
     Returns the rows, and the number of source sentences without a row. Raises InputError naming
     ``where`` when no row can be made.
     """
-    examples = EXAMPLE_TYPES[spec.example_type]
-    source = examples.source
-    if examples == SELF_PAIR:
+    # Check the dataset's rows; self-pairs take the texts of one or more columns.
+    example_type = EXAMPLE_TYPES[spec.example_type]
+    source_type = example_type.source_type
+    if example_type == SELF_PAIR:
         columns = choose_text_columns(spec.columns, rows.column_names, where)
-        source = replace(source, columns=dict.fromkeys(columns, "string"))
-    checked = check_rows(rows, RowChecks(source, spec.example_set, where, one_target=True))
+        source_type = replace(source_type, columns=dict.fromkeys(columns, "string"))
+    checks = RowChecks(source_type, spec.example_set, where, may_have_one_target=True)
+    checked = check_rows(rows, checks)
 
-    if examples == SELF_PAIR:
+    # Make the trainer's rows.
+    without_row = 0
+    missing = "a text"
+    hint = None
+    if example_type == SELF_PAIR:
         made = make_self_pairs(checked, limit)
-        without = 0
-        missing, hint = "a text", None
     else:
-        with_negatives = examples == GRADED_TRIPLET
-        made, without = make_graded_rows(checked, spec.grades or Grades(), with_negatives, limit)
+        with_negatives = example_type == GRADED_TRIPLET
+        grades = spec.grades or Grades()
+        made, without_row = make_graded_rows(checked, grades, with_negatives, limit)
         missing = "a positive and a negative" if with_negatives else "a positive"
         hint = "look at datasets.N.grades"
     if len(made) == 0:
         raise InputError(
             where, f"no row can be made of it: no source sentence has {missing}", hint=hint
         )
-    return made, without
+    return made, without_row
 
 
-def _load_validation(spec: TrainingData, origin: Origin, where: str) -> Dataset | None:
-    """Load and check the validation split.
+def _load_validation(spec: TrainingData, opened: OpenedDataset, where: str) -> Dataset | None:
+    """Load and check the split ``validation`` of a dataset, ``MAX_VALIDATION_ROWS`` of a stream.
 
-    None when the dataset has no such split, when the split is trained on, and for texts without a
-    partner, which validate nothing.
+    Returns None when the dataset has no such split, when the split is trained on, and for documents
+    and self-pairs, which have no two texts to compare.
     """
-    examples = EXAMPLE_TYPES[spec.example_type]
-    if examples in (DOCUMENTS, SELF_PAIR) or spec.split == "validation":
+    example_type = EXAMPLE_TYPES[spec.example_type]
+    if example_type in (DOCUMENTS, SELF_PAIR) or spec.split == "validation":
         return None
-    if "validation" not in origin.splits:
+    if "validation" not in opened.splits:
         return None
-    rows = origin.get_split("validation", where)
-    part = f"{where}, validation"
+    rows = opened.get_split("validation", where)
+    where_split = f"{where}, validation"
     if isinstance(rows, IterableDataset):
-        rows = read_into_memory(rows.take(MAX_VALIDATION_ROWS), part)
-    return check_rows(rows, RowChecks(examples.source, spec.example_set, part))
+        rows = read_into_memory(rows.take(MAX_VALIDATION_ROWS), where_split)
+    return check_rows(rows, RowChecks(example_type.source_type, spec.example_set, where_split))

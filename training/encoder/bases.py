@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 BASE_FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-WORD_FILES = (".txt", ".vec", ".txt.gz", ".vec.gz")
-OF_CORPUS = {"repo_id", "revision", "path", "config", "split", "columns"}  # keys of a vocabulary
+WORD_VECTOR_ENDINGS = (".txt", ".vec", ".txt.gz", ".vec.gz")
+CORPUS_KEYS = {"repo_id", "revision", "path", "config", "split", "columns"}  # keys of a vocabulary
 
 
 @dataclass(frozen=True)
 class Base:
     """A base on this disk: its folder (word vectors: the file), Hub commit and a hash of its files.
 
-    ``commit``: None of a local base. ``corpus``: the distinct texts whose tokens are kept of its
-    vocabulary (None: all are).
+    ``commit``: None for a local base. ``corpus``: the distinct texts whose tokens its vocabulary is
+    cut to; None: the vocabulary is not cut.
     """
 
     folder: Path
@@ -45,24 +45,23 @@ class Base:
     corpus: TrainingSet | None = field(default=None, repr=False)
 
     def describe(self, spec: Encoder) -> dict[str, object]:
-        """Return its provenance entry for the manifest."""
-        described = spec.model_dump(mode="json", context=DECIDING, exclude_none=True)
+        """Return the manifest's entry for the base: the recipe's keys, commit, hash and origin.
+
+        The origin is what a local folder or its package records; empty for a base on the Hub.
+        """
+        recipe_keys = spec.model_dump(mode="json", context=DECIDING, exclude_none=True)
         origin = read_upstream(spec.path)
         if spec.path and not origin:
             origin = describe_packaged_model(self.folder)
-        return {
-            **described,
-            "commit": self.commit,
-            "sha256": self.sha256,
-            **origin,
-        }
+        return {**recipe_keys, "commit": self.commit, "sha256": self.sha256, **origin}
 
 
 def find_base(spec: Encoder, key: str = "base") -> Base:
-    """Find the base that a recipe names under ``key``; download it when it is on the Hub.
+    """Find the base that a recipe names under ``key``, and hash it; download it from the Hub.
 
-    Raises InputError when it is absent or not what ``spec.modules`` takes, RunError when the Hub
-    cannot be read.
+    With ``spec.vocabulary``, the corpus of the vocabulary is loaded, too. Raises InputError when
+    the base is absent, not what ``spec.modules`` takes, or has a tokenizer that does not fit its
+    embedding; RunError when the Hub cannot be read.
     """
     where = f"{key}: {spec.repo_id or spec.path}"
     commit = None
@@ -72,9 +71,11 @@ def find_base(spec: Encoder, key: str = "base") -> Base:
 
     # A file of word vectors.
     if spec.modules == "word-vectors":
-        if not folder.is_file() or not folder.name.endswith(WORD_FILES):
+        if not folder.is_file() or not folder.name.endswith(WORD_VECTOR_ENDINGS):
             raise InputError(
-                where, f"{folder.name} is not a file of word vectors", allowed=", ".join(WORD_FILES)
+                where,
+                f"{folder.name} is not a file of word vectors",
+                allowed=", ".join(WORD_VECTOR_ENDINGS),
             )
         return Base(folder, commit, hash_file(folder))
     if not folder.is_dir():
@@ -82,14 +83,15 @@ def find_base(spec: Encoder, key: str = "base") -> Base:
             where, "no such folder", hint=f"run from the repository root, or fix {key}.path"
         )
 
-    # A finished encoder with modules of its own.
+    # A SentenceTransformer with modules of its own; the base of an adapter is part of the hash.
     if spec.modules == "sentence-transformer":
         require_modules(folder, where)
         if (folder / "config.json").is_file():
             _check_ids(folder, where)
-        return Base(folder, commit, _hash_files(folder, "**/") + _fetch_adapter_base(folder, where))
+        adapter_base = _fetch_adapter_base(folder, where)
+        return Base(folder, commit, _hash_files(folder, "**/") + adapter_base)
 
-    # A model of transformers.
+    # A transformers model.
     if (folder / ADAPTER_CONFIG).is_file():
         raise InputError(where, "is an adapter", allowed="the model it is for, or its merged form")
     if not (folder / "config.json").is_file() or not list(folder.glob("*.safetensors")):
@@ -100,10 +102,10 @@ def find_base(spec: Encoder, key: str = "base") -> Base:
         )
     corpus = None
     if spec.vocabulary is not None:
-        # its libraries take seconds
+        # The import takes seconds.
         from sts_dino.training.data.training_sets import load_training_set
 
-        data = spec.vocabulary.model_dump(include=OF_CORPUS)
+        data = spec.vocabulary.model_dump(include=CORPUS_KEYS)
         texts = TrainingData(**data, example_type="self-pair", loss="none")
         corpus = load_training_set(texts, f"{key}.vocabulary")
     _check_ids(folder, where)
@@ -111,7 +113,10 @@ def find_base(spec: Encoder, key: str = "base") -> Base:
 
 
 def _check_ids(folder: Path, where: str) -> None:
-    """Raise InputError where the tokenizer gives a text ids beyond the embedding."""
+    """Raise InputError when the tokenizer gives a text or its padding an id beyond the embedding.
+
+    Loads config and tokenizer, without code from the folder.
+    """
     from transformers import AutoConfig, AutoTokenizer
 
     with convert_model_errors(where):
@@ -122,7 +127,11 @@ def _check_ids(folder: Path, where: str) -> None:
 
 
 def _fetch_base(spec: Encoder, repo_id: str) -> tuple[str | None, Path]:
-    """Return the commit that the pinned revision stands for now, and its files on this disk."""
+    """Download a base from the Hub; return the commit of its revision and its path on this disk.
+
+    The path is a folder; of word vectors, the file. Raises InputError for a revision or file that
+    does not exist, RunError when the Hub cannot be read.
+    """
     from huggingface_hub import hf_hub_download, snapshot_download
 
     with convert_read_errors(repo_id, spec.revision):
@@ -135,10 +144,10 @@ def _fetch_base(spec: Encoder, repo_id: str) -> tuple[str | None, Path]:
 
 
 def _fetch_adapter_base(folder: Path, where: str) -> str:
-    """Fetch the base of a finished encoder that is an adapter; return the base's commit.
+    """Download the base of a SentenceTransformer that is an adapter; return the base's commit.
 
-    It is fetched at main, where sentence-transformers reads it. The commit is part of the hash; a
-    finished encoder with weights of its own adds nothing.
+    The base is read at main, as sentence-transformers reads it. Returns "" for a folder without an
+    adapter. Raises InputError when the adapter's base is not on the Hub.
     """
     config = folder / ADAPTER_CONFIG
     if not config.is_file():
@@ -153,14 +162,18 @@ def _fetch_adapter_base(folder: Path, where: str) -> str:
     from huggingface_hub import snapshot_download
 
     with convert_read_errors(repo_id, "main"):
-        return Path(snapshot_download(repo_id, allow_patterns=list(BASE_FILES))).name
+        snapshot = snapshot_download(repo_id, allow_patterns=list(BASE_FILES))
+    return Path(snapshot).name  # the Hub's cache names a snapshot by its commit
 
 
-def _hash_files(folder: Path, below: str = "") -> str:
-    """Return the SHA-256 over names and contents of the model's files (not of readmes or logs)."""
+def _hash_files(folder: Path, prefix: str = "") -> str:
+    """Return the SHA-256 over names and contents of the files of ``BASE_FILES`` in ``folder``.
+
+    ``prefix``: put before each pattern; "**/" takes the files of all folders below, too.
+    """
     paths: dict[str, Path] = {}
     for pattern in BASE_FILES:
-        for path in folder.glob(below + pattern):
+        for path in folder.glob(prefix + pattern):
             paths[path.relative_to(folder).as_posix()] = path
     lines = [f"{name} {hash_file(path)}\n" for name, path in sorted(paths.items())]
     return hashlib.sha256("".join(lines).encode()).hexdigest()

@@ -53,15 +53,17 @@ from sts_dino.training.encoder.static import cut_vocabulary, load_word_vectors
 logger = logging.getLogger(__name__)
 
 MODULE_CONFIG = "sentence_bert_config.json"
-ADAPTER = "default"  # peft's name for the only adapter
+ADAPTER_NAME = "default"  # peft's own name for a single adapter
 SIMILARITY_PROMPT = "similarity"  # name of a recipe's prompt in the files of a finished encoder
 # files of a base that loading depends on
 LOADED_FILE_ENDINGS = (".safetensors", ".json", ".model", "merges.txt", "vocab.txt")
 _OUTPUT = {"method": "forward", "method_output_name": "last_hidden_state"}
-# modality_config: texts as they are, even if the base has a chat template
+# values of ``Transformer``'s modality_config: texts as they are, even if the base has a chat
+# template; and texts through the template
 PLAIN: dict[Any, Any] = {"text": _OUTPUT}
-# texts through the template
 PROMPTED: dict[Any, Any] = {"text": _OUTPUT, "message": {**_OUTPUT, "format": "flat"}}
+# sentences whose ids are compared, with what tokenizers treat differently: case, quotation marks,
+# spaces, characters outside Latin, Jinja syntax, line breaks, no text at all
 PROBES = (
     "A man is playing a flute.",
     "Dogs",
@@ -80,12 +82,12 @@ def build_encoder(
 ) -> SentenceTransformer:
     """Build the untrained encoder of a recipe's ``key``.
 
-    With ``lora``, the base is frozen under a new adapter, the identity. Raises InputError when the
-    base cannot be loaded, or prompt, lengths or adapter do not fit it.
+    With ``lora``, the base is frozen under a new adapter, which changes no output before training.
+    Raises InputError when the base cannot be loaded, or prompt, lengths or adapter do not fit it.
     """
     where = f"{key}: {spec.repo_id or spec.path}"
     if spec.modules == "sentence-transformer":
-        return _load_finished(spec, base, where)
+        return _load_sentence_transformer(spec, base, where)
     if spec.modules == "word-vectors":
         modules: list[nn.Module] = [load_word_vectors(base.folder, spec.max_seq_length)]
     elif spec.modules == "static":
@@ -105,7 +107,7 @@ def _load_transformer(spec: Encoder, base: Base, where: str) -> Transformer:
 
     Raises InputError when transformers cannot load it.
     """
-    # The model, without its pooler and the layers that the recipe leaves out.
+    # The model, without its pooler and without the layers that the recipe leaves out.
     with convert_model_errors(where):
         config = AutoConfig.from_pretrained(base.folder, **NO_CODE)
         arguments: dict[str, Any] = {"dtype": spec.dtype, **NO_PICKLES, **drop_pooler(config)}
@@ -124,7 +126,7 @@ def _load_transformer(spec: Encoder, base: Base, where: str) -> Transformer:
         )
     require_all_weights(transformer.model, base.folder, where, **drop_pooler(config))
 
-    # Whether the recipe fits it.
+    # Check that pooling and length fit the model.
     is_causal = any(name.endswith("ForCausalLM") for name in config.architectures or ())
     if spec.pooling == "cls" and is_causal:
         raise InputError(
@@ -135,7 +137,7 @@ def _load_transformer(spec: Encoder, base: Base, where: str) -> Transformer:
         )
     _check_length(spec, transformer, where)
 
-    # The tokenizer, which must be able to pad.
+    # The tokenizer needs a padding token.
     tokenizer = transformer.tokenizer
     if tokenizer is None:
         raise InputError(where, "has no tokenizer", allowed="a text model with its tokenizer files")
@@ -147,9 +149,11 @@ def _load_transformer(spec: Encoder, base: Base, where: str) -> Transformer:
 
 
 def select_first_layers(config: Any, layers: int | None, where: str) -> dict[str, Any]:
-    """Return the config's changes that keep the first ``layers`` alone; the last norm stays.
+    """Return the keyword arguments of a config that keep only the first ``layers`` layers.
 
-    None: no change. Raises InputError when the base has fewer.
+    The norm after the last layer stays. Config lists with one value a layer (e.g. layer_types) are
+    cut, too. ``layers`` None: all layers, so no arguments. Raises InputError naming ``where`` when
+    the base has fewer layers.
     """
     if layers is None:
         return {}
@@ -158,20 +162,20 @@ def select_first_layers(config: Any, layers: int | None, where: str) -> dict[str
         raise InputError(
             f"{where}.layers", f"{layers} exceeds the base's {count}", allowed=f"1 to {count}"
         )
-    changes = {
-        name: value[:layers]
-        for name, value in vars(config).items()
-        if isinstance(value, list) and len(value) == count
-    }
-    return {**changes, "num_hidden_layers": layers}
+    arguments: dict[str, Any] = {"num_hidden_layers": layers}
+    for name, value in vars(config).items():
+        if isinstance(value, list) and len(value) == count:
+            arguments[name] = value[:layers]
+    return arguments
 
 
 def drop_pooler(config: Any) -> dict[str, Any]:
-    """Return the argument that leaves the unused pooler out, where the architecture has one.
+    """Return the keyword argument that loads a model without its pooler; empty where it has none.
 
-    A base published without one would get random weights.
+    No encoder here uses the pooler, and a base published without one would get random weights.
     """
     model_class = MODEL_MAPPING.get(type(config), None)
+    # A config without a class, or with several, as Funnel's.
     if not isinstance(model_class, type):
         return {}
     if "add_pooling_layer" not in inspect.signature(model_class).parameters:
@@ -180,7 +184,10 @@ def drop_pooler(config: Any) -> dict[str, Any]:
 
 
 def _check_length(spec: Encoder, transformer: Transformer, where: str) -> None:
-    """Raise InputError when texts may have more tokens than the base has positions."""
+    """Raise InputError when ``max_seq_length`` is more than the base's number of positions.
+
+    A base without a known number, e.g. with relative positions, passes.
+    """
     positions = count_usable_positions(transformer.model)
     if not positions:
         config = transformer.config.get_text_config()
@@ -194,10 +201,12 @@ def _check_length(spec: Encoder, transformer: Transformer, where: str) -> None:
         )
 
 
-def _load_finished(spec: Encoder, base: Base, where: str) -> SentenceTransformer:
-    """Load a finished encoder with its own modules; fetch nothing, run no code of its own.
+def _load_sentence_transformer(spec: Encoder, base: Base, where: str) -> SentenceTransformer:
+    """Load a SentenceTransformer with its own modules; download nothing, run no code of its own.
 
-    The recipe's prompt becomes its default prompt, which is saved with it.
+    The recipe's prompt becomes its default prompt, which is saved with it. Logs which of its
+    prompts the training uses. Raises InputError when it cannot be loaded, reads no sentence, or has
+    fewer positions than ``max_seq_length``.
     """
     require_safetensors(base.folder, where)
     with convert_model_errors(where):
@@ -207,6 +216,8 @@ def _load_finished(spec: Encoder, base: Base, where: str) -> SentenceTransformer
     if spec.prompt is not None:
         encoder.prompts[SIMILARITY_PROMPT] = spec.prompt.removesuffix(PROMPT_TEXT)
         encoder.default_prompt_name = SIMILARITY_PROMPT
+
+    # Report the prompts.
     prompts = [name for name, prompt in encoder.prompts.items() if prompt]
     default = get_default_prompt(encoder)
     if default:
@@ -216,6 +227,8 @@ def _load_finished(spec: Encoder, base: Base, where: str) -> SentenceTransformer
             f"base {base.folder.name}: is trained without its prompts ({', '.join(prompts)}), "
             "on the texts as they are"
         )
+
+    # Set the length; static embeddings have none of their own.
     if isinstance(encoder[0], Transformer):
         with convert_model_errors(where, "cannot read a sentence"):  # a chat template may refuse it
             get_input_ids(encoder[0], [PROBES[0]])
@@ -225,12 +238,16 @@ def _load_finished(spec: Encoder, base: Base, where: str) -> SentenceTransformer
 
 
 def get_default_prompt(encoder: SentenceTransformer) -> str | None:
-    """Return the prompt that ``encode`` adds to each text by default; None without one."""
+    """Return the prompt that ``encode`` puts before each text by default; None without one."""
     return encoder.prompts.get(encoder.default_prompt_name or "") or None
 
 
 def require_trainable(encoder: SentenceTransformer, where: str) -> None:
-    """Raise InputError for an encoder that is not trained: an adapter, or one of other modules."""
+    """Raise InputError for an encoder that this project does not train.
+
+    These are a SentenceTransformer with an adapter, and one whose first module is neither a
+    Transformer nor a StaticEmbedding.
+    """
     if not isinstance(encoder[0], Transformer | StaticEmbedding):
         raise InputError(
             where,
@@ -246,7 +263,11 @@ def require_trainable(encoder: SentenceTransformer, where: str) -> None:
 def _build_static(
     transformer: Transformer, spec: Encoder, base: Base, where: str
 ) -> StaticEmbedding:
-    """Build the mean of the base's input embeddings: none of its layers, and no word order."""
+    """Build a static encoder: a text's embedding is the mean of its tokens' input embeddings.
+
+    With ``spec.vocabulary``, only the tokens of the corpus stay. Raises InputError for a slow
+    tokenizer, and for a vocabulary that cannot be cut.
+    """
     if not isinstance(transformer.tokenizer, PreTrainedTokenizerFast):
         raise InputError(where, "a static encoder needs a fast tokenizer")
     tokenizer = transformer.tokenizer.backend_tokenizer
@@ -262,11 +283,12 @@ def _build_static(
 
 
 def has_dropout(encoder: SentenceTransformer) -> bool:
-    """Return whether reading a text twice in training may give two embeddings."""
+    """Return whether the encoder has dropout: in training, a text then has varying embeddings."""
     for layer in encoder.modules():
         if isinstance(layer, nn.Dropout) and layer.p > 0:
             return True
-        rate = getattr(layer, "attention_dropout", 0.0)  # of scores inside a kernel
+        # Attention kernels drop scores by a rate, without a Dropout layer.
+        rate = getattr(layer, "attention_dropout", 0.0)
         if isinstance(rate, float) and rate > 0:
             return True
     return False
@@ -275,9 +297,10 @@ def has_dropout(encoder: SentenceTransformer) -> bool:
 def save_release(
     encoder: SentenceTransformer, folder: Path, spec: Encoder, base: Base, lora: Lora | None
 ) -> None:
-    """Write the form that the recipe releases: the encoder, or its adapter merged into the base.
+    """Write to ``folder`` what the recipe releases: the encoder, its adapter, or both merged.
 
-    The base is merged with as it is in ``spec.dtype``, never rounded by a quantization.
+    A merge loads the base again in ``spec.dtype``, so its weights are not rounded by a
+    quantization. It uses a temporary folder FOLDER.adapter. An earlier ``folder`` is replaced.
     """
     if lora is None or lora.release == "adapter":
         save_encoder(encoder, folder)
@@ -289,7 +312,7 @@ def save_release(
 
 
 def merge_adapter(spec: Encoder, base: Base, adapter: Path) -> SentenceTransformer:
-    """Return the whole model: the base with the adapter of a folder added to its weights."""
+    """Return the base, in ``spec.dtype``, with the weights of an adapter's folder added to it."""
     encoder = build_encoder(spec.model_copy(update={"quantization": None}), base)
     model: Any = encoder.transformers_model
     encoder[0].model = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
@@ -297,10 +320,10 @@ def merge_adapter(spec: Encoder, base: Base, adapter: Path) -> SentenceTransform
 
 
 def save_encoder(model: SentenceTransformer, folder: Path) -> None:
-    """Write a loadable model to ``folder``, all of it or nothing; no automatic README.
+    """Write a loadable model to ``folder``, without upstream's README; replace an earlier folder.
 
-    Of an adapter, only the adapter. Raises RunError when the saved tokenizer gives other ids than
-    the model's.
+    A killed call leaves at most FOLDER.tmp. Of an encoder with an adapter only the adapter is
+    written. Raises RunError when the saved tokenizer gives other ids than the model's.
     """
     temporary = folder.with_name(f"{folder.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -313,7 +336,11 @@ def save_encoder(model: SentenceTransformer, folder: Path) -> None:
 
 
 def _write_loading_arguments(model: SentenceTransformer, folder: Path) -> None:
-    """Write what a plain ``SentenceTransformer(folder)`` uses: no pooler, the base's precision."""
+    """Write the arguments with which a plain ``SentenceTransformer(folder)`` loads equal weights.
+
+    They are ``model_kwargs`` of ``sentence_bert_config.json``: no pooler and, for an adapter, the
+    base's dtype. ``adapter_config.json`` gets the base's name, and sorted target modules.
+    """
     transformer: Any = model.transformers_model
     arguments: dict[str, Any] = {}
     if has_adapter(model):
@@ -322,7 +349,7 @@ def _write_loading_arguments(model: SentenceTransformer, folder: Path) -> None:
         path = folder / ADAPTER_CONFIG
         adapter = json.loads(path.read_text(encoding="utf-8"))
         adapter["base_model_name_or_path"] = transformer.name_or_path
-        # of a set, in any order; a finished adapter may have a pattern
+        # peft writes a set in any order; another adapter may have a pattern instead
         if isinstance(adapter["target_modules"], list):
             adapter["target_modules"].sort()
         write_text(path, json.dumps(adapter, indent=2, sort_keys=True) + "\n")
@@ -336,11 +363,12 @@ def _write_loading_arguments(model: SentenceTransformer, folder: Path) -> None:
 
 
 def set_prompt(transformer: Transformer, prompt: str | None, where: str) -> None:
-    """Put ``prompt`` around every sentence; None: sentences as they are.
+    """Set the tokenizer's chat template, so that every sentence is read inside ``prompt``.
 
-    ``transformer``: made with ``PROMPTED`` or ``PLAIN``. Raises InputError naming ``where`` when
-    the prompt does not fit into ``max_seq_length`` or the tokenizer gives other ids through a chat
-    template than for the whole string.
+    ``prompt`` None removes the template: sentences are read as they are. ``transformer``: made with
+    ``PROMPTED`` or ``PLAIN``. Raises InputError naming ``where`` when the prompt does not fit into
+    ``max_seq_length`` or the tokenizer gives other ids through a chat template than for the whole
+    string.
     """
     tokenizer: Any = transformer.tokenizer
     if prompt is None:
@@ -358,7 +386,7 @@ def set_prompt(transformer: Transformer, prompt: str | None, where: str) -> None
     # SentencePiece marks a text's first word with a space, which some tokenizers lose behind a
     # special token.
     for space in ("", " "):
-        tokenizer.chat_template = make_template(tokenizer, prompt, space)
+        tokenizer.chat_template = make_chat_template(tokenizer, prompt, space)
         transformer._chat_template_suffix_cache.clear()
         if _is_faithful(transformer, prompt):
             return
@@ -370,7 +398,10 @@ def set_prompt(transformer: Transformer, prompt: str | None, where: str) -> None
 
 
 def tokenize_prompted(tokenizer: Any, prompt: str, sentence: str) -> list[int]:
-    """Return the ids of prompt and sentence as one string, special tokens included, not cut."""
+    """Return the ids of the prompt with ``sentence`` in place of [X], tokenised as one string.
+
+    Special tokens are included; nothing is truncated.
+    """
     text = prompt.replace(PROMPT_TEXT, sentence)
     return list(tokenizer(text, truncation=False, verbose=False).input_ids)
 
@@ -378,15 +409,21 @@ def tokenize_prompted(tokenizer: Any, prompt: str, sentence: str) -> list[int]:
 def get_input_ids(
     transformer: Any, sentences: list[str], truncation: bool = True
 ) -> list[list[int]]:
-    """Return what the model receives for each sentence, padding left out."""
+    """Return the token ids that the model receives for each sentence, without padding.
+
+    ``truncation``: whether the ids are cut to ``max_seq_length``.
+    """
     settings = {} if truncation else {"text": {"truncation": False}}
     features = transformer.preprocess(sentences, processing_kwargs=settings)
-    is_token = features["attention_mask"].bool()
-    return [ids[mask].tolist() for ids, mask in zip(features["input_ids"], is_token, strict=True)]
+    masks = features["attention_mask"].bool()
+    return [ids[mask].tolist() for ids, mask in zip(features["input_ids"], masks, strict=True)]
 
 
 def check_saved_ids(transformer: Transformer, folder: Path) -> None:
-    """Raise RunError unless the tokenizer in ``folder`` gives sentences the transformer's ids."""
+    """Raise RunError unless the tokenizer saved in ``folder`` gives the transformer's ids.
+
+    The ids of ``PROBES`` and of one sentence that is too long are compared.
+    """
     reloaded = copy.copy(transformer)
     reloaded.processor = AutoTokenizer.from_pretrained(folder, local_files_only=True, **NO_CODE)
     reloaded._chat_template_suffix_cache = {}
@@ -403,39 +440,50 @@ def check_saved_ids(transformer: Transformer, folder: Path) -> None:
             )
 
 
-def make_template(tokenizer: Any, prompt: str, space: str) -> str:
+def make_chat_template(tokenizer: Any, prompt: str, space: str) -> str:
     """Make the chat template of a prompt, with ``space`` before the prompt's first word.
 
-    It names the special tokens that the tokenizer itself puts around a text.
+    It has the special tokens that the tokenizer itself puts around a text: a tokenizer adds none
+    to the text of a template.
     """
+    # The special tokens before the prompt's first token and after its last one.
     encoded = tokenizer(prompt, return_special_tokens_mask=True)
-    mask = encoded["special_tokens_mask"]
+    is_special = encoded["special_tokens_mask"]
     tokens = tokenizer.convert_ids_to_tokens(encoded["input_ids"])
-    first = mask.index(0)
-    last = len(mask) - mask[::-1].index(0)
+    first = is_special.index(0)
+    end = len(is_special) - is_special[::-1].index(0)
+    tokens_before = "".join(tokens[:first])
+    tokens_after = "".join(tokens[end:])
+
     prefix, suffix = prompt.split(PROMPT_TEXT)
-    start = quote_literal("".join(tokens[:first]) + space + prefix)
-    end = quote_literal(suffix + "".join(tokens[last:]))
-    return start + '{{ messages[-1]["content"] }}' + end
+    opening = make_jinja_string(tokens_before + space + prefix)
+    closing = make_jinja_string(suffix + tokens_after)
+    return opening + '{{ messages[-1]["content"] }}' + closing
 
 
-def quote_literal(text: str) -> str:
-    """Return ``text`` as a Jinja string to print: nothing in it is a template."""
+def make_jinja_string(text: str) -> str:
+    """Return a Jinja expression that prints ``text``, whatever template syntax it contains."""
     for character, escaped in (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r")):
         text = text.replace(character, escaped)
     return f'{{{{ "{text}" }}}}'
 
 
 def _is_faithful(transformer: Transformer, prompt: str) -> bool:
-    """Return whether probes get the whole string's ids, and a long one keeps the prompt's end."""
+    """Return whether the chat template reads sentences as the prompt in one string does.
+
+    ``PROBES`` must have the same ids, and a sentence that is too long must keep the prompt's end.
+    """
     tokenizer: Any = transformer.tokenizer
     expected = [tokenize_prompted(tokenizer, prompt, sentence) for sentence in PROBES]
     if get_input_ids(transformer, list(PROBES), truncation=False) != expected:
         return False
+
+    # The end of the prompt, special tokens included, as the tokenizer decodes it.
+    suffix = prompt.split(PROMPT_TEXT)[1]
+    decoded_prompt = tokenizer.decode(tokenize_prompted(tokenizer, prompt, ""))
+    ending = decoded_prompt[len(decoded_prompt) - len(suffix) :]
     limit = transformer.max_seq_length or 0
     truncated = get_input_ids(transformer, [LONG_PROBE * limit])[0]
-    bare = tokenizer.decode(tokenize_prompted(tokenizer, prompt, ""))
-    ending = bare[len(bare) - len(prompt.split(PROMPT_TEXT)[1]) :]
     return len(truncated) == limit and bool(tokenizer.decode(truncated).endswith(ending))
 
 
@@ -445,26 +493,27 @@ def add_adapter(
     repo_id: str | None = None,
     revision: str | None = None,
 ) -> None:
-    """Freeze the encoder and put a new adapter, the identity, on its linear layers.
+    """Freeze the encoder in place, and put a new LoRA adapter on its linear layers.
 
-    ``repo_id`` and ``revision`` name the base in what is saved (None: a local base, which only a
-    merged release has). Raises InputError for layers that the base does not have.
+    ``repo_id`` and ``revision`` name the base in the saved adapter; None: a local base, whose
+    adapter is released merged. Raises InputError for layers that the base does not have, and for a
+    bitsandbytes base on a CPU.
     """
     model: Any = encoder.transformers_model
     _require_linear_layers(model, lora.target_modules)
 
-    # before saving or quantization change what the config says
+    # Keep the dtype that the adapter names: saving and quantization change the config's.
     model.base_dtype = model.config.dtype
     if getattr(model, "is_quantized", False):
         method = getattr(model, "quantization_method", None)
         if model.device.type == "cpu" and method == "bitsandbytes":
-            # version 0.50 packs weights at an evaluation
+            # bitsandbytes 0.50 packs the weights at an evaluation
             raise InputError(
                 "base.quantization",
                 "bitsandbytes does not train on a CPU",
                 hint="train on a GPU, or leave base.quantization out",
             )
-        # the trainer's argument decides that
+        # Gradient checkpointing is the trainer's argument.
         prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
 
     config = LoraConfig(
@@ -474,17 +523,20 @@ def add_adapter(
         target_modules=list(lora.target_modules) or "all-linear",
         task_type="FEATURE_EXTRACTION",
     )
-    model.add_adapter(config, ADAPTER)
-    cast_adapter_dtype(model, ADAPTER)
-    # the name waits in the model: with one in its config, peft asks the Hub for the base at every
-    # checkpoint
+    model.add_adapter(config, ADAPTER_NAME)
+    cast_adapter_dtype(model, ADAPTER_NAME)
+    # ``_write_loading_arguments`` reads the name from the model: with a name in the adapter's
+    # config, peft asks the Hub for the base at every checkpoint.
     model.name_or_path = repo_id
     config.base_model_name_or_path = None
     config.revision = revision
 
 
 def _require_linear_layers(model: nn.Module, targets: tuple[str, ...]) -> None:
-    """Raise InputError for a target without a layer, which peft overlooks if another has some."""
+    """Raise InputError for a target that names no linear layer of the model.
+
+    peft ignores such a target when another one names a layer.
+    """
     layers = [
         name for name, module in model.named_modules() if isinstance(module, nn.Linear | Conv1D)
     ]
@@ -500,22 +552,23 @@ def _require_linear_layers(model: nn.Module, targets: tuple[str, ...]) -> None:
 
 
 def has_adapter(encoder: SentenceTransformer) -> bool:
-    """Return whether the encoder is an adapter on a base."""
+    """Return whether the encoder has an adapter on a base."""
     return bool(getattr(encoder.transformers_model, "_hf_peft_config_loaded", False))
 
 
 def check_base_branch(spec: Encoder, where: str) -> None:
     """Raise InputError when the files of the base's branch main are not those that ``spec`` pins.
 
-    sentence-transformers loads a released adapter with the base at main.
+    sentence-transformers loads a released adapter with the base at main. Raises RunError when the
+    Hub does not answer.
     """
     assert spec.repo_id is not None
     with convert_read_errors(spec.repo_id, spec.revision):
-        pinned = _list_files(spec.repo_id, spec.revision)
-        main = _list_files(spec.repo_id, "main")
-    changed = sorted(
-        name for name, _ in pinned ^ main if "/" not in name and name.endswith(LOADED_FILE_ENDINGS)
-    )
+        pinned_files = _list_files(spec.repo_id, spec.revision)
+        main_files = _list_files(spec.repo_id, "main")
+    # Only files at the top level are loaded.
+    different = {name for name, _ in pinned_files ^ main_files if "/" not in name}
+    changed = sorted(name for name in different if name.endswith(LOADED_FILE_ENDINGS))
     if changed:
         raise InputError(
             f"{where}.revision",
@@ -526,6 +579,6 @@ def check_base_branch(spec: Encoder, where: str) -> None:
 
 
 def _list_files(repo_id: str, revision: str | None) -> set[tuple[str, str | None]]:
-    """List the files of a model on the Hub with the hashes of their contents."""
+    """Return (path, Git hash of the content) of each file of a model on the Hub."""
     info = HfApi().model_info(repo_id, revision=revision, files_metadata=True)
     return {(file.rfilename, file.blob_id) for file in info.siblings or []}

@@ -20,7 +20,6 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -33,9 +32,10 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from sts_dino.hub.contract.recipe import Vocabulary
 from sts_dino.hub.errors import InputError
 
-_BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # what a character outside the vocabulary falls back to
-_AFFIXES = ("continuing_subword_prefix", "end_of_word_suffix")
-MOST_BYTES = 1 << 20  # of a line of word vectors
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # tokens that write characters outside the vocabulary
+_AFFIXES = ("continuing_subword_prefix", "end_of_word_suffix")  # keys of a tokenizer's model
+MOST_LINE_BYTES = 1 << 20  # of a line of word vectors
+TEXTS_PER_BATCH = 1_000  # tokenised together
 _NUMBER_AT_END = re.compile(r" [+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$", re.IGNORECASE)
 _HEADER = re.compile(r"\d+ \d+")  # fastText's: words and dimensions
 
@@ -43,42 +43,48 @@ _HEADER = re.compile(r"\d+ \d+")  # fastText's: words and dimensions
 def cut_vocabulary(
     tokenizer: Tokenizer, weights: torch.Tensor, texts: Sequence[str], spec: Vocabulary, where: str
 ) -> tuple[Tokenizer, torch.Tensor]:
-    """Return the tokenizer with the vocabulary that ``texts`` need, and its vectors, in float32.
+    """Return a tokenizer with the vocabulary that ``texts`` need, and its vectors.
+
+    The vectors (tokens, dimensions) are float32.
 
     Args:
-        tokenizer: the base's.
-        weights: (ids, dimensions), its input embeddings.
+        tokenizer: the base's tokenizer.
+        weights: the base's input embeddings (ids, dimensions).
         texts: the corpus.
         spec: size, dimensions and SIF of the recipe.
-        where: what errors name.
+        where: the recipe's section that errors name.
 
     Raises InputError for a tokenizer without byte pair encoding or too few dimensions.
     """
-    most = weights.shape[1]
-    if spec.dimensions is not None and spec.dimensions > most:
+    base_dimensions = weights.shape[1]
+    if spec.dimensions is not None and spec.dimensions > base_dimensions:
         raise InputError(
             f"{where}.vocabulary.dimensions",
-            f"{spec.dimensions} is more than the {most} dimensions of the base",
-            allowed=f"at most {most}",
+            f"{spec.dimensions} is more than the {base_dimensions} dimensions of the base",
+            allowed=f"at most {base_dimensions}",
         )
-    smaller, ids = cut_tokenizer(tokenizer, texts, spec.size, where)
-    vectors = weights.detach()[ids].float().numpy()
-    counts = _count_ids(smaller, texts)
-    frequencies = np.array([counts[number] for number in range(len(ids))]) / counts.total()
+
+    # The tokens, their vectors and their relative frequencies in the corpus.
+    small_tokenizer, old_ids = cut_tokenizer(tokenizer, texts, spec.size, where)
+    vectors = weights.detach()[old_ids].float().numpy()
+    counts = _count_ids(small_tokenizer, texts)
+    frequencies = np.array([counts[new_id] for new_id in range(len(old_ids))]) / counts.total()
+
     if spec.dimensions is not None:
         vectors = compute_principal_components(vectors, frequencies, spec.dimensions)
     if spec.sif is not None:
+        # a / (a + p) with the recipe's a (Arora et al. 2017)
         vectors = vectors * (spec.sif / (spec.sif + frequencies))[:, None]
-    return smaller, torch.from_numpy(vectors.astype(np.float32))
+    return small_tokenizer, torch.from_numpy(vectors.astype(np.float32))
 
 
 def cut_tokenizer(
     tokenizer: Tokenizer, texts: Sequence[str], size: int | None, where: str
 ) -> tuple[Tokenizer, list[int]]:
-    """Return the tokenizer with fewer tokens, and the ids of these tokens in ``tokenizer``.
+    """Return a tokenizer with fewer tokens, and the ids that ``tokenizer`` has for these.
 
-    It keeps the most frequent tokens of the texts, all tokens that they are merged from, the
-    unknown token, and the tokens in which any other text can be written.
+    It has the most frequent tokens of the texts, all tokens that they are merged from, the unknown
+    token, and bytes or single characters, in which any other text can be written.
 
     Args:
         tokenizer: a tokenizer of byte pair encoding, without prefixes and suffixes of words.
@@ -116,36 +122,44 @@ def cut_tokenizer(
     needed |= {token for token in vocabulary if smallest_tokens.fullmatch(token)}
 
     # The definition with these tokens alone, numbered in their old order.
-    tokens_left = sorted(needed & vocabulary.keys(), key=vocabulary.__getitem__)
-    _keep_tokens(definition, tokens_left)
-    old_ids = [vocabulary[token] for token in tokens_left]
+    small_vocabulary = sorted(needed & vocabulary.keys(), key=vocabulary.__getitem__)
+    _select_tokens(definition, small_vocabulary)
+    old_ids = [vocabulary[token] for token in small_vocabulary]
     return Tokenizer.from_str(json.dumps(definition)), old_ids
 
 
-def _keep_tokens(definition: dict[str, Any], tokens: list[str]) -> None:
-    """Remove all other tokens from a tokenizer's definition, in place; number these anew."""
+def _select_tokens(definition: dict[str, Any], tokens: list[str]) -> None:
+    """Restrict a tokenizer's definition, in place, to ``tokens``; their places become their ids.
+
+    Merges and added tokens with another token go. So does the post-processor.
+    """
     model = definition["model"]
     ids = {token: number for number, token in enumerate(tokens)}
     model["vocab"] = ids
     model["merges"] = [pair for pair in model["merges"] if {*pair, "".join(pair)} <= ids.keys()]
     added = [token for token in definition["added_tokens"] if token["content"] in ids]
     definition["added_tokens"] = [{**token, "id": ids[token["content"]]} for token in added]
-    # special tokens around a text, which a mean of embeddings leaves out
+    # It adds special tokens around a text, which a mean of embeddings leaves out.
     definition["post_processor"] = None
 
 
 def collect_parts(token: str, ranks: dict[tuple[str, str], int]) -> set[str]:
-    """Return the token and all that byte pair encoding merges on the way to it."""
+    """Return the token, its characters, and all parts that byte pair encoding merges it from.
+
+    ``ranks``: (left, right) → place in the list of merges; the lowest applies first.
+    """
     parts = list(token)
     collected = {token, *parts}
     while len(parts) > 1:
-        merges = [
-            (ranks[pair], position)
-            for position, pair in enumerate(pairwise(parts))
-            if pair in ranks
-        ]
+        # The merges that are possible now.
+        merges = []
+        for position, pair in enumerate(pairwise(parts)):
+            if pair in ranks:
+                merges.append((ranks[pair], position))
         if not merges:
             break
+
+        # Apply the first one of the lowest rank.
         _, position = min(merges)
         parts[position : position + 2] = [parts[position] + parts[position + 1]]
         collected.add(parts[position])
@@ -155,33 +169,36 @@ def collect_parts(token: str, ranks: dict[tuple[str, str], int]) -> set[str]:
 def compute_principal_components(
     vectors: np.ndarray, frequencies: np.ndarray, dimensions: int
 ) -> np.ndarray:
-    """Return the vectors, less their mean, in the directions in which a text's tokens vary most."""
+    """Return the first principal components (n, ``dimensions``) of vectors (n, d), centred.
+
+    ``frequencies`` (n,): the weight of each vector in mean and covariance; they add up to 1.
+    """
     centred = vectors - frequencies @ vectors
     covariance = (centred * frequencies[:, None]).T @ centred
-    _, directions = np.linalg.eigh(covariance)  # ascending
-    result: np.ndarray = centred @ directions[:, : -dimensions - 1 : -1]
-    return result
+    _, directions = np.linalg.eigh(covariance)  # columns, by ascending variance
+    largest_first = directions[:, ::-1]
+    components: np.ndarray = centred @ largest_first[:, :dimensions]
+    return components
 
 
 def _count_ids(tokenizer: Tokenizer, texts: Sequence[str]) -> Counter[int]:
-    """Count how often each id stands in the texts."""
+    """Count how often each token id occurs in the texts, special tokens left out."""
     counts: Counter[int] = Counter()
-    for first in range(0, len(texts), 1000):
-        batch = list(texts[first : first + 1000])
+    for first in range(0, len(texts), TEXTS_PER_BATCH):
+        batch = list(texts[first : first + TEXTS_PER_BATCH])
         for encoding in tokenizer.encode_batch(batch, add_special_tokens=False):
             counts.update(encoding.ids)
     return counts
 
 
-# before every word: no single character is in the vocabulary, so the parts of an unknown word are
-# not
-_MARK = "▁"
+# before every word of the vocabulary, so that no part of an unknown word is in it
+_WORD_MARK = "▁"
 
 
 def load_word_vectors(path: Path, max_seq_length: int) -> StaticEmbedding:
-    """Load the vectors of a .txt or .vec file, or either as .gz, under a tokenizer of its words.
+    """Load a file of word vectors (.txt or .vec, also with .gz) with a tokenizer of its words.
 
-    A text counts up to ``max_seq_length`` known words. Raises InputError naming the line that
+    A text is read up to ``max_seq_length`` known words. Raises InputError naming the line that
     cannot be read.
     """
     vocabulary, vectors = read_vectors(path)
@@ -190,10 +207,16 @@ def load_word_vectors(path: Path, max_seq_length: int) -> StaticEmbedding:
 
 
 def read_vectors(path: Path) -> tuple[list[str], np.ndarray]:
-    """Read words and vectors, float32 (words, dimensions); of a repeated word the first."""
+    """Read words and their vectors, float32 (words, dimensions), in the order of the file.
+
+    The first line decides the dimensions. Of a repeated word, the first vector counts. Raises
+    InputError naming the line for another number of dimensions, for a text that is not a number,
+    for an infinite number or NaN, and for a file without words.
+    """
     rows: dict[str, np.ndarray] = {}
     dimensions = 0
     for number, line in _iter_lines(path):
+        # Split the line from its end.
         where = f"{path}:{number}"
         if not dimensions:
             dimensions = line.count(" ")
@@ -207,7 +230,7 @@ def read_vectors(path: Path) -> tuple[list[str], np.ndarray]:
                 allowed=f"a word and {dimensions} numbers, as before",
             )
         try:
-            with np.errstate(over="ignore"):  # infinite then, which is refused
+            with np.errstate(over="ignore"):  # too large a number becomes infinite, see below
                 vector = np.array(numbers, dtype=np.float32)
         except ValueError as error:
             raise InputError(
@@ -222,19 +245,26 @@ def read_vectors(path: Path) -> tuple[list[str], np.ndarray]:
 
 
 def _iter_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the numbered lines without ends and fastText's header; only a line feed ends one."""
+    """Yield (number from 1, text without its end) of each line, except fastText's header.
+
+    Only a line feed ends a line: a word may contain another separator. Raises InputError for a line
+    of more than ``MOST_LINE_BYTES``, which bounds the memory, for bytes that are not UTF-8, and for
+    a damaged .gz file.
+    """
+    number = 1
     with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
         try:
-            for number, raw in enumerate(iter(partial(file.readline, MOST_BYTES + 1), b""), 1):
-                if len(raw) > MOST_BYTES:
+            while raw := file.readline(MOST_LINE_BYTES + 1):
+                if len(raw) > MOST_LINE_BYTES:
                     raise InputError(
                         f"{path}:{number}",
                         "is too long for a word and its vector",
-                        allowed=f"at most {MOST_BYTES:,} bytes a line",
+                        allowed=f"at most {MOST_LINE_BYTES:,} bytes a line",
                     )
                 line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n ")
                 if number > 1 or not _HEADER.fullmatch(line):
                     yield number, line
+                number += 1
         except UnicodeDecodeError as error:
             raise InputError(f"{path}:{number}", "is not UTF-8", hint="convert the file") from error
         except (gzip.BadGzipFile, zlib.error, EOFError) as error:
@@ -242,9 +272,13 @@ def _iter_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def build_word_tokenizer(vocabulary: list[str], max_seq_length: int) -> Tokenizer:
-    """Build a tokenizer whose ids are positions in ``vocabulary``; it drops other words."""
-    ids = {_MARK + word: index for index, word in enumerate(vocabulary)}
-    # WordLevel needs a token for the unknown
+    """Build a tokenizer whose ids are positions in ``vocabulary``; it drops other words.
+
+    It splits a text at white space and around punctuation, lower-cases it unless a word of the
+    vocabulary has a capital, and reads up to ``max_seq_length`` known words.
+    """
+    ids = {_WORD_MARK + word: index for index, word in enumerate(vocabulary)}
+    # BPE without merges, because WordLevel needs a token for unknown words.
     tokenizer = Tokenizer(models.BPE(ids, [], ignore_merges=True))
     if not any(character.isupper() for character in "".join(vocabulary)):
         tokenizer.normalizer = normalizers.Lowercase()

@@ -13,7 +13,7 @@ from typing import TypeVar
 from sts_dino.hub.errors import RunError
 
 Result = TypeVar("Result")
-MAIN_REPORT_SECONDS = 5.0  # other ranks wait so long for the error of rank 0
+MAIN_REPORT_SECONDS = 5.0  # other ranks wait this long for rank 0 to report its error
 LOST_PROCESS_MESSAGES = ("Connection closed by peer", "Connection reset by peer")  # gloo's words
 
 
@@ -33,7 +33,7 @@ def is_main() -> bool:
 
 
 def run_on_main(function: Callable[[], Result]) -> Result:
-    """Run ``function`` on rank 0 and broadcast its result to all."""
+    """Run ``function`` on rank 0 alone, and return its result on every rank."""
     results = [function() if is_main() else None]
     if get_process_count() > 1:
         from accelerate.utils import broadcast_object_list
@@ -43,7 +43,7 @@ def run_on_main(function: Callable[[], Result]) -> Result:
 
 
 def wait_for_all() -> None:
-    """Wait until all processes are here."""
+    """Wait until all processes of the run call this function."""
     if get_process_count() > 1:
         from accelerate.utils import wait_for_everyone
 
@@ -52,7 +52,10 @@ def wait_for_all() -> None:
 
 @contextmanager
 def report_once() -> Iterator[None]:
-    """Report an error once: other ranks wait, and the launcher ends them after rank 0's."""
+    """Let rank 0 report an error alone: other ranks wait, and the launcher ends them meanwhile.
+
+    Raises RunError in place of the error over a connection to a process that has ended.
+    """
     try:
         yield
     except BaseException as error:

@@ -1,9 +1,9 @@
 """Files of a training run: checkpoints while it trains, and the finished model in its directory.
 
-The trainer writes a checkpoint file by file. A mark with the hash of every file is written last;
-without it, or with other hashes, a checkpoint does not count. Trained weights are kept by parameter
-name: those of the encoder or its adapter in ``student.safetensors``, those of the losses, e.g. a
-masked-language-model head, in ``loss.safetensors``. Reading them back needs no second model, no
+The trainer writes a checkpoint file by file. A file with the hash of every other file is written
+last; without it, or with other hashes, a checkpoint is incomplete. Trained weights are saved by
+parameter name: those of the encoder or its adapter in ``student.safetensors``, those of the losses,
+e.g. a masked-language-model head, in ``loss.safetensors``. Loading them needs no second model, no
 base and no Hub.
 """
 
@@ -23,15 +23,17 @@ from sts_dino.hub.contract.run_dir import Manifest, describe_file, write_manifes
 from sts_dino.hub.durable import hash_file, make_folder, sync_to_disk, write_text
 from sts_dino.hub.errors import RunError
 
-MARK = "whole.json"
-ENCODER, LOSS = "student.safetensors", "loss.safetensors"
-FULL_DISK_BYTES = 4 << 20  # free at most; torch.save says only "unexpected pos" then
+MARK_FILE = "whole.json"
+ENCODER_FILE = "student.safetensors"
+LOSS_FILE = "loss.safetensors"
+# with fewer free bytes the disk counts as full: torch.save says only "unexpected pos"
+FULL_DISK_BYTES = 4 << 20
 
 Parameters = Mapping[str, nn.Parameter]
 
 
 def collect_trained(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters that training changes, by name; a shared one once."""
+    """Return name → parameter of those with a gradient; a shared parameter has one name."""
     parameters = module.named_parameters()
     return {name: parameter for name, parameter in parameters if parameter.requires_grad}
 
@@ -39,19 +41,18 @@ def collect_trained(module: nn.Module) -> dict[str, nn.Parameter]:
 def collect_loss_parameters(
     losses: Mapping[str, nn.Module], encoder: nn.Module
 ) -> dict[str, nn.Parameter]:
-    """Return the losses' trained parameters beyond the encoder's, as LOSS.NAME; without tied ones.
+    """Return DATASET.NAME → the losses' own trained parameters, e.g. those of a classifier.
 
-    Call it before the encoder in the losses is wrapped for several processes: names would change.
+    Parameters that a loss shares with the encoder are left out. Call it before the encoder in the
+    losses is wrapped for several processes: names would change.
     """
-    of_encoder = {id(parameter) for parameter in encoder.parameters()}
-    trained = collect_trained(nn.ModuleDict(losses))
-    return {
-        name: parameter for name, parameter in trained.items() if id(parameter) not in of_encoder
-    }
+    encoder_ids = {id(parameter) for parameter in encoder.parameters()}
+    trained = collect_trained(nn.ModuleDict(losses)).items()
+    return {name: parameter for name, parameter in trained if id(parameter) not in encoder_ids}
 
 
 def save_weights(checkpoint: Path, parameters: Parameters, file: str) -> None:
-    """Write ``parameters`` to ``file`` of the checkpoint, if there are any."""
+    """Write ``parameters`` to the safetensors file ``file`` of a checkpoint; none write no file."""
     if not parameters:
         return
     checkpoint.mkdir(parents=True, exist_ok=True)
@@ -80,59 +81,66 @@ def load_weights(checkpoint: Path, parameters: Parameters, file: str) -> None:
             parameter.copy_(saved[name])
 
 
-def mark_whole(checkpoint: Path, fingerprint: str, processes: int = 1) -> None:
-    """Mark ``checkpoint``, of the run with this fingerprint, as complete.
+def mark_complete(checkpoint: Path, fingerprint: str, processes: int = 1) -> None:
+    """Mark a checkpoint as complete: write its run's fingerprint and the hashes of its files.
 
-    After a power cut its hashes may differ.
+    The files are not synced to the disk, so after a power cut the hashes may differ.
     """
-    files = sorted(path for path in checkpoint.rglob("*") if path.is_file() and path.name != MARK)
-    hashes = {str(path.relative_to(checkpoint)): hash_file(path) for path in files}
+    hashes: dict[str, str] = {}
+    for path in sorted(checkpoint.rglob("*")):
+        if path.is_file() and path.name != MARK_FILE:
+            hashes[str(path.relative_to(checkpoint))] = hash_file(path)
     mark = {"fingerprint": fingerprint, "processes": processes, "files": hashes}
-    write_text(checkpoint / MARK, json.dumps(mark, indent=2))
+    write_text(checkpoint / MARK_FILE, json.dumps(mark, indent=2))
 
 
-def is_whole(checkpoint: Path, fingerprint: str) -> bool:
-    """Return whether ``checkpoint`` is of this run, and every file has the hash of its mark."""
+def is_complete(checkpoint: Path, fingerprint: str) -> bool:
+    """Return whether ``checkpoint`` is of the run ``fingerprint``, and its files have the hashes
+    that ``mark_complete`` wrote.
+    """
     try:
-        mark = json.loads((checkpoint / MARK).read_text(encoding="utf-8"))
-        return mark["fingerprint"] == fingerprint and all(
-            hash_file(checkpoint / name) == sha256 for name, sha256 in mark["files"].items()
-        )
+        mark = json.loads((checkpoint / MARK_FILE).read_text(encoding="utf-8"))
+        if mark["fingerprint"] != fingerprint:
+            return False
+        hashes = mark["files"].items()
+        return all(hash_file(checkpoint / name) == sha256 for name, sha256 in hashes)
     except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError):
-        return False
+        return False  # a kill or a power cut left it unfinished
 
 
-def find_newest_whole(directory: Path, fingerprint: str) -> Path | None:
-    """Return the newest checkpoint that a run can resume from; None where there is none.
+def find_newest_usable(directory: Path, fingerprint: str) -> Path | None:
+    """Return the newest checkpoint in ``directory`` that the run can resume from; None without one.
 
-    A usable checkpoint is whole, and so is the best checkpoint that its state names. All other
+    A usable checkpoint is complete, and so is the best checkpoint that its state names. All other
     checkpoints are removed.
     """
     checkpoints = _list_newest_first(directory)
-    complete = [checkpoint for checkpoint in checkpoints if is_whole(checkpoint, fingerprint)]
+    complete = [checkpoint for checkpoint in checkpoints if is_complete(checkpoint, fingerprint)]
     usable: list[Path] = []
     for checkpoint in checkpoints:
-        if checkpoint in complete and _find_best(checkpoint) in (None, *complete):
+        if checkpoint in complete and _read_best_checkpoint(checkpoint) in (None, *complete):
             usable.append(checkpoint)
         else:
             shutil.rmtree(checkpoint)
     return usable[0] if usable else None
 
 
-def remove_old(directory: Path, keep: int) -> None:
+def remove_old_checkpoints(directory: Path, keep: int) -> None:
     """Remove all checkpoints but the newest ``keep`` and the best checkpoints that these name.
 
     Call it after the newest checkpoint is marked. Upstream removes checkpoints before that, so a
     kill in between could leave no usable checkpoint.
     """
     checkpoints = _list_newest_first(directory)
-    needed = {*checkpoints[:keep], *map(_find_best, checkpoints[:keep])}
+    newest = checkpoints[:keep]
+    needed = {*newest, *map(_read_best_checkpoint, newest)}
     for checkpoint in checkpoints:
         if checkpoint not in needed:
             shutil.rmtree(checkpoint)
 
 
 def _list_newest_first(directory: Path) -> list[Path]:
+    """List the checkpoints in ``directory``, the latest step first."""
     return sorted(directory.glob("checkpoint-*"), key=get_step, reverse=True)
 
 
@@ -141,8 +149,11 @@ def get_step(checkpoint: Path) -> int:
     return int(checkpoint.name.rsplit("-", 1)[1])
 
 
-def _find_best(checkpoint: Path) -> Path | None:
-    """Return the best checkpoint at the time of this one, if validation chose any."""
+def _read_best_checkpoint(checkpoint: Path) -> Path | None:
+    """Return the best checkpoint that the state of ``checkpoint`` names; None without validation.
+
+    It lies beside ``checkpoint``, also when the run directory was moved.
+    """
     state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
     best = state["best_model_checkpoint"]
     return checkpoint.with_name(Path(best).name) if best else None
@@ -150,18 +161,18 @@ def _find_best(checkpoint: Path) -> Path | None:
 
 @contextmanager
 def convert_disk_errors(out: Path) -> Iterator[None]:
-    """Translate a full disk into RunError.
+    """Convert errors of safetensors and torch.save over a full disk or a quota into RunError.
 
-    safetensors and torch.save raise errors of their own, without an errno.
+    These errors have no errno. All other errors are raised unchanged. ``out``: the run directory.
     """
     try:
         yield
     except (SafetensorError, RuntimeError) as error:
-        room = shutil.disk_usage(out.parent).free
-        if "No space left" in str(error) or room <= FULL_DISK_BYTES:
+        free_bytes = shutil.disk_usage(out.parent).free
+        if "No space left" in str(error) or free_bytes <= FULL_DISK_BYTES:
             raise RunError(
                 out.parent,
-                f"no space left on the disk ({room:,} bytes free)",
+                f"no space left on the disk ({free_bytes:,} bytes free)",
                 hint="free some and run the same command again: "
                 "it resumes from the last whole checkpoint",
             ) from error
@@ -177,7 +188,10 @@ def convert_disk_errors(out: Path) -> Iterator[None]:
 def complete_run(
     out: Path, manifest: Manifest, built: Path, counts: dict[str, Any], provenance: dict[str, Any]
 ) -> Manifest:
-    """Move the finished model in ``built`` into ``out`` and write the complete manifest, last."""
+    """Move the finished model in ``built`` into ``out``, then write and return its manifest.
+
+    The manifest gets the files, ``counts`` and ``provenance``, and is complete.
+    """
     files = tuple(describe_file(out, path) for path in move_into_place(built, out))
     changes = {"files": files, "counts": counts, "provenance": provenance, "complete": True}
     finished = manifest.model_copy(update=changes)

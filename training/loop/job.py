@@ -46,8 +46,9 @@ if TYPE_CHECKING:
     from sts_dino.training.loop.validation import ValidationEvaluator
 
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "datasets", "accelerate")
-TENSORBOARD, NONE = "tensorboard", "none"  # reporters
-_SOURCES = (  # of TrainingArguments and what is built upon it
+TENSORBOARD = "tensorboard"  # the name of a reporter
+NO_REPORTER = "none"
+_ARGUMENT_SOURCES = (  # (package, module) of TrainingArguments and of the classes derived from it
     ("transformers", "training_args.py"),
     ("sentence_transformers", "base/training_args.py"),
     ("sentence_transformers", "sentence_transformer/training_args.py"),
@@ -59,8 +60,9 @@ TABLES = yaml.safe_load(Path(__file__).with_name("arguments.yaml").read_text(enc
 class TrainingJob:
     """Everything a training run needs, checked: recipe, inputs on this disk, and trainer arguments.
 
-    ``loss_arguments``: typed, by the dataset's place in the recipe. ``guides``: the named encoders
-    of guided losses, likewise. ``reporters``: by name.
+    ``evaluator``: None without validation data. ``loss_arguments``: typed, for each dataset in the
+    recipe's order. ``guides``: index of a dataset → the encoder that its ``guide`` names.
+    ``reporters``: the names of the reporters, e.g. tensorboard.
     """
 
     recipe: ModelRecipe
@@ -74,7 +76,7 @@ class TrainingJob:
     guides: dict[int, Base]
 
     def get_path(self, ending: str) -> Path:
-        """Return a path beside the run directory, which is never published: logs, checkpoints."""
+        """Return the path OUT.``ending`` beside the run directory, which is never published."""
         return self.out.with_name(f"{self.out.name}.{ending}")
 
     @property
@@ -83,8 +85,12 @@ class TrainingJob:
         return self.get_path("checkpoints")
 
     def begin(self) -> Manifest:
-        """Start or resume the run; its lock is held."""
-        # The inputs by name.
+        """Start or resume the run in its run directory, whose lock is held; return the manifest.
+
+        Writes recipe and manifest of a new run. Raises InputError when the run directory holds
+        another run.
+        """
+        # The inputs, (name, hash): base, vocabulary, datasets, guides.
         base = self.recipe.base
         named_inputs = [(f"base:{name_origin(base.repo_id, base.path)}", self.base.sha256)]
         if base.vocabulary is not None and self.base.corpus is not None:
@@ -100,6 +106,7 @@ class TrainingJob:
             assert spec is not None
             named_inputs.append((f"guide:{name_origin(spec.repo_id, spec.path)}", guide.sha256))
 
+        # Equal names get a number.
         names = name_inputs(name for name, _ in named_inputs)
         digests = [sha256 for _, sha256 in named_inputs]
         inputs = dict(zip(names, digests, strict=True))
@@ -114,11 +121,20 @@ class TrainingJob:
 
 
 def prepare(path: Path, out: Path | None, limit: int | None, settings: list[str]) -> TrainingJob:
-    """Read and check everything a run needs, the cheap things first; write nothing.
+    """Read and check everything that a run needs, the cheap things first; write no file of a run.
 
-    Joins the group of processes, when there are several. Raises InputError or RunError.
+    Downloads what is on the Hub. With several processes it joins their group.
+
+    Args:
+        path: the recipe file.
+        out: the run directory (default: artifacts/models/NAME).
+        limit: replaces the recipe's limit of rows of each dataset; None keeps it.
+        settings: overrides of the recipe, ``KEY=VALUE``.
+
+    Raises InputError for a recipe or data that cannot be trained, RunError when the Hub cannot be
+    read.
     """
-    # The recipe alone, without a library that takes seconds.
+    # The recipe by itself, without libraries whose import takes seconds.
     recipe = load_recipe(path, ModelRecipe, settings)
     if limit is not None:
         recipe = recipe.model_copy(update={"limit": limit})
@@ -127,8 +143,9 @@ def prepare(path: Path, out: Path | None, limit: int | None, settings: list[str]
     check_argument_names(recipe.arguments, where)
     check_losses(recipe, str(path))
     require_taught_pairs(recipe.datasets, f"{path}:datasets")
+    # Data of the evaluation are read later, by sts-dino score.
     inputs = recipe.collect_local_paths().items()
-    require_inputs(path, {key: at for key, at in inputs if not key.startswith("evaluation.")})
+    require_inputs(path, {key: file for key, file in inputs if not key.startswith("evaluation.")})
 
     from sts_dino.training.data.training_sets import load_training_sets
     from sts_dino.training.encoder.encoder import check_base_branch
@@ -169,8 +186,8 @@ def prepare(path: Path, out: Path | None, limit: int | None, settings: list[str]
     )
 
     # What chooses the checkpoint, and the trainer's arguments.
-    evaluation_batch = values.get("per_device_eval_batch_size", 64)
-    evaluator = build_validation_evaluator(recipe.validation, sets, evaluation_batch)
+    evaluation_batch_size = values.get("per_device_eval_batch_size", 64)
+    evaluator = build_validation_evaluator(recipe.validation, sets, evaluation_batch_size)
     if recipe.merge == "auto" and evaluator is None:
         raise InputError(
             f"{path}:merge",
@@ -190,7 +207,10 @@ def prepare(path: Path, out: Path | None, limit: int | None, settings: list[str]
 
 
 def require_taught_pairs(datasets: Sequence[TrainingData], where: str) -> None:
-    """Raise InputError naming ``where`` for missing pairs of a teacher, with their command."""
+    """Raise InputError when the pairs that a teacher scores are missing, with their command.
+
+    ``where``: the recipe's section that the error names.
+    """
     for index, data in enumerate(datasets):
         if data.teacher is None or data.path is None or Path(data.path).exists():
             continue
@@ -225,7 +245,7 @@ def check_argument_names(texts: dict[str, str], where: str) -> None:
 
 
 def _explain_refusal(name: str) -> str | None:
-    """Return why a recipe may not give an argument, if it may not."""
+    """Return why a recipe may not set a trainer argument; None when it may."""
     for owner, names in TABLES["decided"].items():
         if name in names:
             return f"is set by {owner}"
@@ -236,10 +256,14 @@ def _explain_refusal(name: str) -> str | None:
 
 
 def _read_argument_names() -> set[str]:
-    """Read the names of all arguments from the source of the classes that declare them."""
+    """Read the names of all trainer arguments from the source text of their dataclasses.
+
+    The classes are not imported, because that takes seconds. A field is a line such as
+    "    seed: int = 42".
+    """
     names: set[str] = set()
-    for library, module in _SOURCES:
-        spec = find_spec(library)
+    for package, module in _ARGUMENT_SOURCES:
+        spec = find_spec(package)
         assert spec is not None and spec.origin is not None
         source = (Path(spec.origin).parent / module).read_text(encoding="utf-8")
         names.update(re.findall(r"^    (\w+): ", source, re.MULTILINE))
@@ -247,18 +271,20 @@ def _read_argument_names() -> set[str]:
 
 
 def _check_range(name: str, value: float, where: str) -> None:
+    """Raise InputError naming ``where`` for a number outside the range of the argument ``name``."""
     if math.isnan(value):
         raise InputError(where, "is nan", allowed="a number")
     if name in TABLES["above_zero"] and (name, value) != ("max_steps", -1):  # -1: by epochs
         require_positive(value, where)
     if name in TABLES["from_zero"]:
-        require_positive(value, where, zero=True, infinity=True)
+        require_positive(value, where, may_be_zero=True, may_be_infinite=True)
 
 
 def parse_arguments(texts: dict[str, str], where: str) -> dict[str, Any]:
-    """Return checked recipe arguments with the types that their dataclass fields declare.
+    """Parse trainer arguments from a recipe's texts, as the types of their dataclass fields.
 
-    Raises InputError naming ``where``.NAME for an unfit value.
+    ``texts``: name → text; the names are checked. Raises InputError naming ``where``.NAME for a
+    text that is no value of the type.
     """
     from sentence_transformers import SentenceTransformerTrainingArguments
 
@@ -271,9 +297,14 @@ def parse_arguments(texts: dict[str, str], where: str) -> dict[str, Any]:
 def check_arguments(
     values: dict[str, Any], datasets: Sequence[TrainingData], has_schedule: bool, where: str
 ) -> None:
-    """Check that typed arguments fit one another, the datasets and this machine; load nothing.
+    """Check that typed trainer arguments fit one another, the datasets and this machine.
 
-    ``has_schedule``: whether the recipe decides the learning rate's schedule by a key of its own.
+    Args:
+        values: name → value.
+        datasets: the recipe's ``datasets``, which are not loaded.
+        has_schedule: whether the recipe's key ``slanted_triangular`` sets the learning rate.
+        where: the recipe's section that errors name.
+
     Raises InputError naming ``where``.NAME.
     """
     import torch
@@ -286,7 +317,7 @@ def check_arguments(
                 f"{where}.{name}", "is set by slanted_triangular", hint="remove one of the two"
             )
     for spec in datasets:
-        _check_reading(spec, values, where)
+        _check_unindexed(spec, values, where)
         if LOSSES[spec.loss].in_batch and values.get("gradient_accumulation_steps", 1) > 1:
             raise InputError(
                 f"{where}.gradient_accumulation_steps",
@@ -297,8 +328,11 @@ def check_arguments(
             )
 
 
-def _check_reading(spec: TrainingData, values: dict[str, Any], where: str) -> None:
-    """Raise InputError for arguments that a stream, or documents, cannot have."""
+def _check_unindexed(spec: TrainingData, values: dict[str, Any], where: str) -> None:
+    """Raise InputError for arguments that need rows by index, with a stream or documents.
+
+    A stream has no number of rows; the rows of documents are cut when they are read.
+    """
     if spec.streaming and values.get("max_steps", -1) <= 0:
         raise InputError(
             f"{where}.max_steps",
@@ -314,15 +348,17 @@ def _check_reading(spec: TrainingData, values: dict[str, Any], where: str) -> No
 
 
 def parse_reporters(reporters: str | list[str] | None, where: str) -> list[str]:
-    """Return the reporters that ``reporters`` names (a list, or one text with commas).
+    """Return the distinct names of reporters in the value of ``report_to``.
 
-    Raises InputError for one that is unknown or not installed.
+    The value is a list, or a text with commas; "none" and None give an empty list. Raises
+    InputError naming ``where`` for a reporter that is unknown or not installed.
     """
     from transformers.integrations import integration_utils
 
-    texts = reporters if isinstance(reporters, list) else (reporters or NONE).split(",")
-    names = [name.strip() for name in texts]
-    if names == [NONE]:
+    if not isinstance(reporters, list):
+        reporters = (reporters or NO_REPORTER).split(",")
+    names = [name.strip() for name in reporters]
+    if names == [NO_REPORTER]:
         return []
     installed = sorted(integration_utils.get_available_reporting_integrations())
     for name in names:
@@ -331,21 +367,27 @@ def parse_reporters(reporters: str | list[str] | None, where: str) -> list[str]:
             if name in integration_utils.INTEGRATION_TO_CALLBACK:
                 problem = "is not installed"
             raise InputError(
-                where, f"{name!r} {problem}", allowed=f"{', '.join(installed)}, or {NONE}"
+                where, f"{name!r} {problem}", allowed=f"{', '.join(installed)}, or {NO_REPORTER}"
             )
     return list(dict.fromkeys(names))
 
 
 def split_batch(batch_size: int, processes: int, accumulated: int, where: str) -> int:
-    """Return the rows that one process takes in one backward pass.
+    """Return the number of rows that one process takes in one backward pass.
 
-    Raises InputError naming ``where`` when the batch does not divide.
+    Args:
+        batch_size: rows of an optimiser step, over all processes.
+        processes: the number of processes.
+        accumulated: backward passes of a step in each process.
+        where: the recipe's key that errors name.
+
+    Raises InputError when ``batch_size`` is not a multiple of processes x backward passes.
     """
     parts = processes * accumulated
     if batch_size % parts == 0:
         return batch_size // parts
     below = batch_size // parts * parts
-    nearest = [str(size) for size in (below, below + parts) if size]
+    nearest = [str(size) for size in (below, below + parts) if size > 0]
     count = f"{processes} process{'es' if processes > 1 else ''}"
     raise InputError(
         where,
@@ -356,10 +398,10 @@ def split_batch(batch_size: int, processes: int, accumulated: int, where: str) -
 
 
 def check_sets(sets: list[TrainingSet], batch_size: int, drop_last: bool) -> None:
-    """Check each dataset as a whole.
+    """Check each loaded dataset against its loss and the batch.
 
-    Raises InputError for data without a licence, for one distinct row under an in-batch loss, and
-    for a dataset of which ``drop_last`` drops all rows.
+    Raises InputError for data without a licence, for one distinct row under an in-batch loss, and,
+    with ``drop_last``, for a dataset smaller than ``batch_size``: it would have no batch.
     """
     for index, item in enumerate(sets):
         where = f"datasets.{index}: {item.spec.repo_id or item.spec.path}"
@@ -417,49 +459,58 @@ def build_trainer_arguments(
 
 
 def _choose_by_score(values: dict[str, Any], where: str) -> None:
-    """Add the arguments that choose the checkpoint of the best score; evaluate what is saved."""
-    evaluated = values["eval_strategy"]
-    saved = values["save_strategy"]
-    if str(evaluated) == "no" or saved not in (evaluated, "best"):
+    """Add to ``values``, in place, the arguments that choose the checkpoint with the best score.
+
+    Raises InputError naming ``where`` when a saved checkpoint would not be evaluated, or the best
+    one might not be saved.
+    """
+    eval_strategy = values["eval_strategy"]
+    save_strategy = values["save_strategy"]
+    if str(eval_strategy) == "no" or save_strategy not in (eval_strategy, "best"):
         raise InputError(
             where,
-            f"eval_strategy {evaluated!r}, save_strategy {saved!r}: "
+            f"eval_strategy {eval_strategy!r}, save_strategy {save_strategy!r}: "
             "a checkpoint is chosen only if it is evaluated",
             allowed="equal values, or save_strategy best",
         )
     values["load_best_model_at_end"] = True
     values["metric_for_best_model"] = "eval_sequential_score"
     values["greater_is_better"] = True
-    # as upstream, which may not save the best step
-    every = values.get("eval_steps") or values["logging_steps"]
-    if saved == "steps" and values.setdefault("save_steps", every) != every:
+    if save_strategy != "steps":
+        return
+
+    # Save at every evaluation; upstream evaluates every logging_steps by default.
+    eval_steps = values.get("eval_steps") or values["logging_steps"]
+    save_steps = values.setdefault("save_steps", eval_steps)
+    if save_steps != eval_steps:
         raise InputError(
             f"{where}.save_steps",
-            f"is {values['save_steps']:g}, but eval_steps is {every:g}: "
-            "the best might not be saved",
-            allowed=f"{every:g}, or save_strategy best",
+            f"is {save_steps:g}, but eval_steps is {eval_steps:g}: the best might not be saved",
+            allowed=f"{eval_steps:g}, or save_strategy best",
         )
 
 
 def _make_arguments(values: dict[str, Any], where: str) -> SentenceTransformerTrainingArguments:
     """Make the trainer's arguments from ``values``, and try their optimiser and schedule.
 
-    They are for one GPU, where upstream would split the batch over all GPUs. With several
-    processes, upstream would drop every batch that is not whole
-    (``sts_dino.training.loop.trainer`` cuts such batches). Raises InputError naming ``where``.
+    Two things differ from upstream. A process uses one GPU, where upstream would split its batch
+    over all GPUs. Several processes do not have to drop an incomplete last batch, because
+    ``SharedBatches`` divides it. With several processes, joins their group. Raises InputError
+    naming ``where``.
     """
     import torch
     from sentence_transformers import SentenceTransformerTrainingArguments
     from transformers import Trainer, get_scheduler
 
-    # The arguments, which join the group of processes.
+    # Make the arguments, which joins the group. With several processes upstream accepts only
+    # drop_last, so the recipe's value is set afterwards.
     processes = get_process_count()
     drop_last = values.get("dataloader_drop_last", False)
-    upstream = values | {"dataloader_drop_last": drop_last or processes > 1}
+    accepted = values | {"dataloader_drop_last": drop_last or processes > 1}
     try:
-        arguments = SentenceTransformerTrainingArguments(**upstream)
+        arguments = SentenceTransformerTrainingArguments(**accepted)
     except (ValueError, ImportError, OSError) as error:
-        # it may list what is allowed
+        # a long line: it may list the allowed values
         raise InputError(where, get_first_line(error, longest=1_000)) from error
     if arguments.world_size != processes:
         raise InputError(
@@ -471,11 +522,11 @@ def _make_arguments(values: dict[str, Any], where: str) -> SentenceTransformerTr
     arguments.dataloader_drop_last = drop_last
     arguments._n_gpu = min(arguments.n_gpu, 1)
 
-    # An optimiser and a schedule for one weight: a missing option shows before training starts.
+    # Make optimiser and schedule for one weight: a missing option shows before training starts.
     model: Any = torch.nn.Linear(1, 1)
     try:
-        kind, settings = Trainer.get_optimizer_cls_and_kwargs(arguments, model)
-        optimizer = kind([torch.nn.Parameter(torch.zeros(1))], **settings)
+        optimizer_class, settings = Trainer.get_optimizer_cls_and_kwargs(arguments, model)
+        optimizer = optimizer_class([torch.nn.Parameter(torch.zeros(1))], **settings)
     except (ImportError, TypeError, ValueError) as error:
         name = _get_plain(arguments.optim)
         raise InputError(f"{where}.optim", f"{name}: {get_first_line(error)}") from error
@@ -495,32 +546,35 @@ def _make_arguments(values: dict[str, Any], where: str) -> SentenceTransformerTr
 def describe_arguments(
     arguments: SentenceTransformerTrainingArguments, recipe: ModelRecipe
 ) -> dict[str, Any]:
-    """Return the arguments that decide what was learned, as plain values for the manifest."""
+    """Return the trainer arguments that affect the weights, as plain values for the manifest.
+
+    With the recipe's slanted triangular schedule, the trainer's own schedule is left out.
+    """
     unused = ("lr_scheduler_type", "warmup_steps") if recipe.slanted_triangular else ()
     names = [name for name in TABLES["reported"] if name not in unused]
     return {name: _get_plain(getattr(arguments, name)) for name in names}
 
 
 def _get_plain(value: Any) -> Any:
-    """Return the value of an enum's member, any other value as it is."""
+    """Return the value of an enum's member, and any other object unchanged."""
     return getattr(value, "value", value)
 
 
 def silence_libraries() -> None:
-    """Silence progress bars and warnings that libraries address to each other."""
+    """Silence the libraries' progress bars, and warnings that a user can do nothing about."""
     import datasets
     import transformers
 
-    # it reports the language-model head, which an encoder leaves out
+    # transformers warns of the language-model head's weights, which an encoder does not load.
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     datasets.disable_progress_bars()
     for message in (
-        "`broadcast_buffers` is deprecated",  # accelerate to torch
-        # sentence-transformers to torch, at every step
+        "`broadcast_buffers` is deprecated",  # accelerate calls torch
+        # sentence-transformers calls torch, at every step
         "torch.distributed.nn.functional.all_gather is deprecated",
-        ".*only defines `gradient_checkpointing_enable`",  # transformers to sentence-transformers
-        # to peft, sentence-transformers
+        ".*only defines `gradient_checkpointing_enable`",  # of sentence-transformers' model class
+        # peft and sentence-transformers call transformers
         "`(is_gradient_checkpointing|gradient_checkpointing_enable)` is deprecated",
     ):
         warnings.filterwarnings("ignore", message, FutureWarning)

@@ -26,7 +26,7 @@ from sts_dino.hub.untrusted import NO_PICKLES, convert_model_errors
 from sts_dino.training.data.objectives import LOSSES
 from sts_dino.training.encoder.bases import Base
 
-NOT_MASKED = -100  # transformers' target of a token that the model is not asked for
+NOT_MASKED = -100  # transformers' target of a token that the model does not predict
 
 
 def build_loss(
@@ -41,10 +41,11 @@ def build_loss(
 
     Args:
         name: one of ``LOSSES``.
-        arguments: those of the recipe, typed.
-        base: the encoder's; DeCLUTR's masked language head is read from it.
-        processes: how many share a batch.
-        guide: the second encoder of a guided loss, which is frozen.
+        arguments: the recipe's ``loss_arguments``, typed.
+        encoder: the encoder that is trained.
+        base: the encoder's base; DeCLUTR's masked language head is read from it.
+        processes: the number of processes that share a batch.
+        guide: the second encoder of a guided loss; it is frozen in place.
 
     Raises InputError when the loss and the encoder, or the arguments, do not go together.
     """
@@ -57,6 +58,7 @@ def build_loss(
         arguments["head"] = load_head(base)
     if guide is not None:
         arguments["guide"] = guide.requires_grad_(False).eval()
+    # Upstream's own option, where no ``Gathered`` class does it.
     if processes > 1 and not loss.gathered and "gather_across_devices" in loss.parameters:
         arguments["gather_across_devices"] = True
     try:
@@ -68,18 +70,19 @@ def build_loss(
 def compute_nt_xent(anchors: Tensor, positives: Tensor, temperature: float) -> Tensor:
     """Return NT-Xent of anchors (B, D) and positives (B, D): the mean of section 3.1's ℓ.
 
-    Each point is asked for its partner among the 2B - 1 others, by cosine / ``temperature``. The
-    paper writes a sum; a mean keeps the balance with the masked language loss.
+    It is the cross-entropy of each point's partner among the 2B - 1 other points, with cosine /
+    ``temperature`` as logits. The paper writes a sum; a mean keeps the balance with the masked
+    language loss.
     """
     points = functional.normalize(torch.cat([anchors, positives]).float(), dim=-1)
-    similarity = points @ points.T / temperature
-    itself = torch.eye(len(points), dtype=torch.bool, device=points.device)
-    partner = torch.arange(len(points), device=points.device).roll(len(anchors))
-    return functional.cross_entropy(similarity.masked_fill(itself, -torch.inf), partner)
+    logits = points @ points.T / temperature
+    is_itself = torch.eye(len(points), dtype=torch.bool, device=points.device)
+    partners = torch.arange(len(points), device=points.device).roll(len(anchors))
+    return functional.cross_entropy(logits.masked_fill(is_itself, -torch.inf), partners)
 
 
 class _UnchangedStates(nn.Module):
-    """The module in an encoder's place: it returns its input embeddings as hidden states."""
+    """Replaces the layers of a masked language model: returns its input as hidden states."""
 
     def forward(self, *args: Any, inputs_embeds: Tensor, **kwargs: Any) -> BaseModelOutput:
         """Return ``inputs_embeds`` unchanged."""
@@ -87,18 +90,19 @@ class _UnchangedStates(nn.Module):
 
 
 class MaskedLanguageHead(nn.Module):
-    """Hidden states (M, H) → logits (M, V): any masked language model without its encoder."""
+    """The head of any masked language model: hidden states (M, H) → logits (M, V)."""
 
     def __init__(self, model: PreTrainedModel):
+        """Take the head of ``model``, whose encoder layers are removed in place."""
         super().__init__()
         setattr(model, model.base_model_prefix, _UnchangedStates())
         self.model = model
 
     def share_weights(self, embeddings: nn.Module) -> None:
-        """Make the decoder's weights the encoder's input embeddings, if the checkpoint ties them.
+        """Tie the output layer to the encoder's input embeddings, if the checkpoint ties them.
 
-        Frozen ones (under an adapter, and of half precision at times) are not shared: the
-        decoder's stay frozen, too.
+        Frozen embeddings (under an adapter, sometimes in half precision) are not shared; the output
+        layer is frozen instead.
         """
         if not self.model.config.tie_word_embeddings:
             return
@@ -110,14 +114,14 @@ class MaskedLanguageHead(nn.Module):
             decoder.weight.requires_grad_(False)
 
     def forward(self, states: Tensor) -> Tensor:
-        """Return the architecture's own logits of the states, in float32."""
+        """Return the logits (M, V) of hidden states (M, H), computed in float32."""
         return self.model(inputs_embeds=states[None].float()).logits[0]
 
 
 def load_head(base: Base) -> MaskedLanguageHead:
-    """Load the masked language head in the base's own checkpoint, float32.
+    """Load the masked language head of the base's own checkpoint, in float32.
 
-    Raises InputError when the base has none: random weights would take the encoder along.
+    Raises InputError when the checkpoint has none: training a random head would damage the encoder.
     """
     where = f"base: {base.folder}"
     allowed = "a base published with its masked language head, such as distilroberta-base"
@@ -175,7 +179,7 @@ class DeclutrLoss(nn.Module):
                 "the encoder's tokenizer has no mask token",
                 allowed="a masked language model",
             )
-        self.model = encoder  # the trainer puts its wrapped encoder here
+        self.model = encoder  # the trainer replaces it by the encoder that it wraps
         self.head = head
         self.temperature = temperature
         self.contrastive_weight = contrastive_weight
@@ -188,7 +192,11 @@ class DeclutrLoss(nn.Module):
     def forward(
         self, features: list[dict[str, Tensor]], labels: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """Return both parts for anchors (N, A, tokens) and positives (N, A * P, tokens)."""
+        """Return part → loss for anchors (N, A, tokens) and positives (N, A * P, tokens).
+
+        N documents with A anchors each, P positives for each anchor; the anchors are masked here.
+        """
+        # Spans of all documents in one dimension.
         anchors, positives = (
             {name: value.flatten(0, 1) for name, value in spans.items()} for spans in features
         )
@@ -196,29 +204,36 @@ class DeclutrLoss(nn.Module):
         return self.compute_parts({**anchors, "input_ids": ids}, targets, positives)
 
     def mask_tokens(self, ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return masked ids and targets, (B, tokens): 80 % masks, 10 % random, 10 % unchanged.
+        """Choose ids (B, tokens) to predict; return the ids with masks, and the targets.
 
-        Padding and special tokens are never chosen (Devlin et al. 2019). It is done in main memory,
-        where transformers draws its numbers.
+        Of the chosen ids 80 % become the mask, 10 % a random id, 10 % stay (Devlin et al. 2019).
+        Padding and special tokens are never chosen. All other targets are ``NOT_MASKED``. It is
+        done on the CPU, whose generator's state a checkpoint holds.
         """
-        device = ids.device
-        ids = ids.cpu()
-        special = torch.isin(ids, torch.tensor(self.masker.tokenizer.all_special_ids))
-        special |= attention_mask.cpu() == 0
-        masked, targets = self.masker.torch_mask_tokens(ids.clone(), special_tokens_mask=special)
-        return masked.to(device), targets.to(device)
+        cpu_ids = ids.cpu()
+        is_special = torch.isin(cpu_ids, torch.tensor(self.masker.tokenizer.all_special_ids))
+        is_special |= attention_mask.cpu() == 0
+        masked, targets = self.masker.torch_mask_tokens(
+            cpu_ids.clone(), special_tokens_mask=is_special
+        )
+        return masked.to(ids.device), targets.to(ids.device)
 
     def compute_parts(
         self, anchors: dict[str, Tensor], targets: Tensor, positives: dict[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Return both parts for masked anchors (B, tokens), targets, positives (B * P, tokens)."""
+        """Return part → loss for masked anchors (B, tokens), targets, positives (B * P, tokens).
+
+        The parts are mlm and, with a ``contrastive_weight``, contrastive.
+        """
         features = self.model(anchors)
         embeddings = features["sentence_embedding"]
         mlm = self._compute_masked_loss(features["token_embeddings"], targets)
         if not self.contrastive_weight:
             return {"mlm": mlm}
-        count, size = embeddings.shape
-        partners = self.model(positives)["sentence_embedding"].view(count, -1, size).mean(1)
+        # The partner of an anchor is the mean of its positives, (B, D).
+        anchor_count, dimensions = embeddings.shape
+        positive_embeddings = self.model(positives)["sentence_embedding"]
+        partners = positive_embeddings.view(anchor_count, -1, dimensions).mean(1)
         if self.gather_across_devices:
             embeddings = all_gather_with_grad(embeddings)
             partners = all_gather_with_grad(partners)
@@ -226,11 +241,15 @@ class DeclutrLoss(nn.Module):
         return {"contrastive": self.contrastive_weight * nt_xent, "mlm": mlm}
 
     def _compute_masked_loss(self, states: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean cross-entropy of masked tokens; no other token's logits are computed."""
-        chosen = targets != NOT_MASKED
-        logits = self.head(states[chosen])
-        total = functional.cross_entropy(logits, targets[chosen], reduction="sum")
-        count = chosen.sum()
+        """Return the mean cross-entropy of the masked tokens, of all processes; 0 without any.
+
+        ``states``: (B, tokens, H), ``targets``: (B, tokens). Logits of other tokens are not
+        computed.
+        """
+        is_masked = targets != NOT_MASKED
+        logits = self.head(states[is_masked])
+        total = functional.cross_entropy(logits, targets[is_masked], reduction="sum")
+        count = is_masked.sum()
         if self.gather_across_devices and get_world_size() > 1:
             torch.distributed.all_reduce(count)
             total = total * get_world_size()  # the trainer takes the mean over processes
@@ -238,10 +257,13 @@ class DeclutrLoss(nn.Module):
 
 
 class _Gathered:
-    """Over the batch of all processes."""
+    """Mixin that computes a loss of scored pairs over the batch of all processes."""
 
     def compute_loss_from_embeddings(self, embeddings: list[torch.Tensor], labels: Any) -> Any:
-        """Return the loss, a scalar, of this process's (rows, dimensions) embeddings and scores."""
+        """Return the scalar loss of the batch of which this process has a part.
+
+        ``embeddings``: this process's two sides, each (rows, dimensions). ``labels``: its scores.
+        """
         gathered = [all_gather_with_grad(side) for side in embeddings]
         gathered_labels = all_gather(labels)
         return super().compute_loss_from_embeddings(gathered, gathered_labels)  # type: ignore[misc]
@@ -268,13 +290,14 @@ class CorrelationLoss(nn.Module):
         return self.compute_loss_from_embeddings(embeddings, labels)
 
     def compute_loss_from_embeddings(self, embeddings: list[Tensor], labels: Tensor) -> Tensor:
-        """Return the loss of two sides (B, D) and scores (B,)."""
+        """Return the scalar loss of two sides (B, D) and scores (B,)."""
         first, second = embeddings
         cosines = functional.cosine_similarity(first, second)
         scores = labels.to(cosines.dtype)
-        centred = cosines - cosines.mean()
+        # Pearson's correlation is the cosine of the centred values.
+        centred_cosines = cosines - cosines.mean()
         centred_scores = scores - scores.mean()
-        return 1 - functional.cosine_similarity(centred, centred_scores, dim=0)
+        return 1 - functional.cosine_similarity(centred_cosines, centred_scores, dim=0)
 
 
 class GatheredCorrelationLoss(_Gathered, CorrelationLoss):
@@ -302,7 +325,11 @@ class GatheredCachedGISTEmbedLoss(losses.CachedGISTEmbedLoss):
         *,
         with_backward: bool = False,
     ) -> torch.Tensor:
-        """Return the loss of embeddings and the guide's, in mini-batches of each column."""
+        """Return the scalar loss over the batch of all processes.
+
+        ``reps``: the encoder's embeddings, column → mini-batches of (rows, D). ``reps_guided``: the
+        guide's. ``with_backward``: whether upstream computes gradients mini-batch by mini-batch.
+        """
         gathered = [[all_gather_with_grad(torch.cat(column))] for column in reps]
         guided = [[all_gather(torch.cat(column))] for column in reps_guided]
         return super().calculate_loss(gathered, guided, with_backward=with_backward)
@@ -312,4 +339,5 @@ class GatheredGISTEmbedLoss(GatheredCachedGISTEmbedLoss):
     """GISTEmbed over the batch of all processes: the cached loss with one mini-batch."""
 
     def __init__(self, model: SentenceTransformer, guide: SentenceTransformer, **arguments: Any):
+        """Build the loss with a mini-batch that is larger than any batch."""
         super().__init__(model, guide, mini_batch_size=1 << 30, **arguments)

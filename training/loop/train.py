@@ -52,17 +52,17 @@ from sts_dino.training.encoder.encoder import (
 )
 from sts_dino.training.loop.distributed import get_process_count, is_main, run_on_main
 from sts_dino.training.loop.files import (
-    MARK,
+    MARK_FILE,
     complete_run,
     convert_disk_errors,
-    find_newest_whole,
+    find_newest_usable,
     get_step,
 )
 from sts_dino.training.loop.job import TENSORBOARD, TrainingJob, describe_arguments
 from sts_dino.training.loop.losses import build_loss
 from sts_dino.training.loop.trainer import (
-    DIVERGED,
-    Checks,
+    DIVERGED_HINT,
+    CheckpointCallback,
     EncoderTrainer,
     TextCollator,
     TokenDropout,
@@ -72,14 +72,16 @@ from sts_dino.training.loop.trainer import (
 logger = logging.getLogger(__name__)
 
 ROOT = Path(__file__).resolve().parents[2]  # of the clone or installation
-# scores of the same weights; half: another number of processes batches texts otherwise
-SCORE_TOLERANCE, HALF_SCORE_TOLERANCE = 1e-4, 5e-3
-COUNTED_ROWS = 20_000  # of a dataset, in which long texts are counted
-PILOT_SECONDS = 6.0  # a pilot stops after these, if it has enough steps
+# How much two evaluations of the same weights may differ. In half precision a score depends on the
+# batches, and another number of processes makes other batches.
+SCORE_TOLERANCE = 1e-4
+HALF_SCORE_TOLERANCE = 5e-3
+COUNTED_ROWS = 20_000  # first rows of a dataset in which long texts are counted
+PILOT_SECONDS = 6.0  # a pilot with enough steps stops after this time
 LOG_LINE_FORMAT = "{desc}: step {n_fmt} of {total_fmt}, {remaining} left{postfix}"
 MERGE_SHARES = (0.25, 0.5, 0.75, 1.0)  # of the trained weights, which ``merge: auto`` chooses among
-# what the trainer logs beside a loss and its parts
-LOGGED_BESIDE_PARTS = frozenset(
+# keys of the trainer's log entries that are not parts of a loss
+NO_LOSS_PARTS = frozenset(
     [
         "loss",
         "grad_norm",
@@ -96,9 +98,10 @@ LOGGED_BESIDE_PARTS = frozenset(
 def run_training(job: TrainingJob, command: str) -> Manifest:
     """Train the encoder of a job, or resume its training, under the lock of its run directory.
 
-    Returns the manifest, which is complete on the main process; a finished run is not trained
-    again. ``command``: the command line that the manifest records. Raises InputError when the run
-    directory holds another run, RunError when training or the disk fails.
+    Returns the manifest, which is complete on the main process; on other processes it is that of
+    the start. A finished run is not trained again. ``command``: the command line that the manifest
+    records. Raises InputError when the run directory holds another run, RunError when training or
+    the disk fails.
     """
     if job.recipe.threads is not None:
         torch.set_num_threads(job.recipe.threads)
@@ -106,7 +109,7 @@ def run_training(job: TrainingJob, command: str) -> Manifest:
         manifest = run_on_main(job.begin)
         if manifest.complete:
             if is_main():
-                # of a process killed at the very end
+                # A process that was killed at the very end leaves its checkpoints.
                 shutil.rmtree(job.checkpoints, ignore_errors=True)
                 logger.info(f"{job.out}: already made; nothing to do")
             return manifest
@@ -126,7 +129,7 @@ def run_training(job: TrainingJob, command: str) -> Manifest:
 
 @contextmanager
 def convert_memory_errors() -> Iterator[None]:
-    """Translate an out-of-memory GPU into RunError."""
+    """Convert torch's error over a full GPU memory into RunError."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -139,7 +142,11 @@ def convert_memory_errors() -> Iterator[None]:
 
 
 def build_untrained_encoder(job: TrainingJob) -> SentenceTransformer:
-    """Build the untrained encoder; its random weights come from the recipe's seed."""
+    """Build the recipe's encoder as it is before training.
+
+    Random weights, e.g. of an adapter, come from the recipe's seed, which is set for all
+    generators. Raises InputError for an encoder that cannot be trained.
+    """
     transformers.set_seed(job.recipe.seed)
     spec = job.recipe.base
     encoder = build_encoder(spec, job.base, job.recipe.lora)
@@ -149,19 +156,27 @@ def build_untrained_encoder(job: TrainingJob) -> SentenceTransformer:
 
 
 def train(job: TrainingJob, fingerprint: str) -> EncoderTrainer:
-    """Train, or resume from the newest whole checkpoint. Raises RunError when training diverges."""
+    """Train the encoder, or resume from the newest usable checkpoint; return the trainer.
+
+    The trainer's model has the weights of the best checkpoint, or of the last step. The main
+    process writes the untrained encoder beside the run directory. Raises RunError when training
+    diverges.
+    """
+    # The untrained encoder.
     encoder = build_untrained_encoder(job)
     if is_main():
         save_release(encoder, job.get_path("base"), job.recipe.base, job.base, job.recipe.lora)
         _warn_without_dropout(job, encoder)
         _warn_of_cut_texts(job, encoder)
-    checkpoint = run_on_main(lambda: find_newest_whole(job.checkpoints, fingerprint))
+
+    # The training, from the step of the checkpoint on.
+    checkpoint = run_on_main(lambda: find_newest_usable(job.checkpoints, fingerprint))
     first_step = get_step(checkpoint) if checkpoint else 0
     with convert_stream_errors(job.sets[0].spec):  # a stream is trained on alone
         trainer = make_trainer(job, encoder, fingerprint, first_step)
         if checkpoint is not None and is_main():
             logger.info(f"resuming from {checkpoint}")
-            mark = json.loads((checkpoint / MARK).read_text(encoding="utf-8"))
+            mark = json.loads((checkpoint / MARK_FILE).read_text(encoding="utf-8"))
             if mark["processes"] != get_process_count():
                 change = (
                     f"{mark['processes']} processes wrote it, now there are {get_process_count()}"
@@ -174,23 +189,29 @@ def train(job: TrainingJob, fingerprint: str) -> EncoderTrainer:
 
 
 def _warn_without_dropout(job: TrainingJob, encoder: SentenceTransformer) -> None:
-    """Warn when nothing tells the two sides of a self-pair apart."""
-    pairs = [item.name for item in job.sets if item.spec.example_type == SELF_PAIR.name]
-    if pairs and not has_dropout(encoder) and not job.recipe.token_dropout:
+    """Log a warning when anchor and positive of a self-pair would have equal embeddings.
+
+    That is so without dropout of the encoder and without the recipe's ``token_dropout``.
+    """
+    names = [item.name for item in job.sets if item.spec.example_type == SELF_PAIR.name]
+    if names and not has_dropout(encoder) and not job.recipe.token_dropout:
         logger.warning(
-            f"{pairs[0]}: the encoder has no dropout, so nothing distinguishes a text from itself: "
+            f"{names[0]}: the encoder has no dropout, so nothing distinguishes a text from itself: "
             "only negatives teach it (the recipe's token_dropout would)"
         )
 
 
 def _warn_of_cut_texts(job: TrainingJob, encoder: SentenceTransformer) -> None:
-    """Warn how many training texts, of the first rows, are longer than the encoder reads."""
+    """Log how many texts of the first ``COUNTED_ROWS`` rows are longer than the encoder reads.
+
+    Documents, which are cut into spans, and streams are left out.
+    """
     for item in job.sets:
-        examples = EXAMPLE_TYPES[item.spec.example_type]
-        if examples == DOCUMENTS or isinstance(item.train, IterableDataset):
+        example_type = EXAMPLE_TYPES[item.spec.example_type]
+        if example_type == DOCUMENTS or isinstance(item.train, IterableDataset):
             continue
         rows = item.train.select(range(min(len(item.train), COUNTED_ROWS)))
-        texts = dict.fromkeys(text for column in examples.texts for text in rows[column])
+        texts = dict.fromkeys(text for column in example_type.text_columns for text in rows[column])
         warn_of_cut_texts(encoder, list(texts), item.name, "texts")
 
 
@@ -199,7 +220,13 @@ def make_trainer(
 ) -> EncoderTrainer:
     """Make a trainer over all datasets, each with its own loss.
 
-    ``first_step``: where a resumed run stands.
+    Args:
+        job: the training job.
+        encoder: the encoder to train, untrained.
+        fingerprint: the run's fingerprint, which checkpoints are marked with.
+        first_step: the step of the checkpoint that the run resumes from; 0: a new run.
+
+    Raises InputError when no document is long enough, or a loss does not fit the encoder.
     """
     recipe = job.recipe
 
@@ -210,14 +237,14 @@ def make_trainer(
         collator: Any = spans.collator
     else:
         sets = [_read_streams_endlessly(item) for item in job.sets]
-        noise = None
+        token_dropout = None
         prompt = get_default_prompt(encoder)
         if recipe.token_dropout:
-            # static encoders, never padded, have none
+            # A static encoder's texts are never padded, and its tokenizer has no such id.
             pad = getattr(encoder.tokenizer, "pad_token_id", None) or 0
-            prompted = partial(encoder.preprocess, prompt=prompt)
-            noise = TokenDropout(prompted, recipe.token_dropout, recipe.seed, pad)
-        collator = TextCollator(encoder.preprocess, prompts=prompt, token_dropout=noise)
+            preprocess = partial(encoder.preprocess, prompt=prompt)
+            token_dropout = TokenDropout(preprocess, recipe.token_dropout, recipe.seed, pad)
+        collator = TextCollator(encoder.preprocess, prompts=prompt, token_dropout=token_dropout)
 
     # A loss for each dataset.
     losses: dict[str, nn.Module] = {}
@@ -227,19 +254,22 @@ def make_trainer(
             item.spec.loss, job.loss_arguments[index], encoder, job.base, get_process_count(), guide
         )
 
-    # Callbacks; upstream would remove old checkpoints before the new one is marked.
+    # Callbacks. ``CheckpointCallback`` removes old checkpoints, because upstream would remove them
+    # before the new one is marked.
     arguments = copy(job.arguments)
     arguments.save_total_limit = None
-    callbacks: list[TrainerCallback] = [Checks(fingerprint, job.arguments.save_total_limit)]
+    callbacks: list[TrainerCallback] = [
+        CheckpointCallback(fingerprint, job.arguments.save_total_limit)
+    ]
     if spans is not None:
         callbacks.append(spans.cutter)
     if is_main():
         callbacks.append(ProgressReporter(job.evaluator.metric if job.evaluator else ""))
     if is_main() and TENSORBOARD in job.reporters:
-        # its import is slow
+        # The import is slow.
         from torch.utils.tensorboard import SummaryWriter
 
-        # no points of a killed run
+        # TensorBoard hides the points that a killed run wrote after its checkpoint.
         events = SummaryWriter(str(job.get_path("logs")), purge_step=first_step + 1)
         callbacks.append(TensorBoardCallback(events))
 
@@ -259,16 +289,16 @@ def make_trainer(
 
 
 def _cut_documents(job: TrainingJob, encoder: SentenceTransformer) -> SpanRows | None:
-    """Cut the documents of a recipe into spans of ids; None for a recipe of texts.
+    """Make DeCLUTR's rows of spans of a recipe's documents; None for other example types.
 
-    Raises InputError when no document is usable.
+    Raises InputError when no document is long enough.
     """
-    item = job.sets[0]
+    item = job.sets[0]  # documents are trained on alone
     if item.spec.example_type != DOCUMENTS.name:
         return None
     spans = item.spec.spans or Spans()
-    limit = job.recipe.base.max_seq_length
-    return make_span_rows(item.train, encoder.tokenizer, spans, job.recipe.seed, limit)
+    max_seq_length = job.recipe.base.max_seq_length
+    return make_span_rows(item.train, encoder.tokenizer, spans, job.recipe.seed, max_seq_length)
 
 
 def _read_streams_endlessly(item: TrainingSet) -> TrainingSet:
@@ -281,7 +311,10 @@ def _read_streams_endlessly(item: TrainingSet) -> TrainingSet:
 def _build_guide(
     index: int, encoder: SentenceTransformer, job: TrainingJob
 ) -> SentenceTransformer | None:
-    """Build the guide of a loss that takes one: the recipe's, else the untrained encoder."""
+    """Build the guide of a dataset's loss: the recipe's, else a copy of the untrained encoder.
+
+    ``index``: the dataset's place in the recipe. Returns None for a loss without a guide.
+    """
     spec = job.sets[index].spec
     if not LOSSES[spec.loss].guided:
         return None
@@ -293,28 +326,35 @@ def _build_guide(
 def verify_encoder(trainer: EncoderTrainer, job: TrainingJob) -> None:
     """Check that weights and embeddings are finite, and that a chosen checkpoint has its score.
 
-    All processes take part: in half precision an embedding depends on the other texts of its batch.
+    All processes call it, as in the trainer's evaluations: in half precision an embedding depends
+    on the other texts of its batch. Raises RunError.
     """
+    # Large finite weights can give infinite embeddings.
     require_finite(list(trainer.model.parameters()), "training")
-    if not torch.isfinite(trainer.model.encode(list(PROBES), convert_to_tensor=True)).all():
-        # of weights that are, but large
-        raise RunError("training", "the embeddings are not finite", hint=DIVERGED)
-    best = trainer.state.best_metric
-    if job.evaluator is None or best is None:
+    embeddings = trainer.model.encode(list(PROBES), convert_to_tensor=True)
+    if not torch.isfinite(embeddings).all():
+        raise RunError("training", "the embeddings are not finite", hint=DIVERGED_HINT)
+
+    # The validation score, measured again.
+    best_score = trainer.state.best_metric
+    if job.evaluator is None or best_score is None:
         return
+    score = best_score
     with distributed_evaluation(trainer.model) as evaluates:
-        score = job.evaluator(trainer.model)["sequential_score"] if evaluates else best
+        if evaluates:
+            score = job.evaluator(trainer.model)["sequential_score"]
     is_half = job.arguments.bf16 or job.arguments.fp16 or job.recipe.base.dtype != "float32"
-    if abs(score - best) > (HALF_SCORE_TOLERANCE if is_half else SCORE_TOLERANCE):
+    tolerance = HALF_SCORE_TOLERANCE if is_half else SCORE_TOLERANCE
+    if abs(score - best_score) > tolerance:
         raise RunError(
             job.checkpoints,
-            f"the saved weights score {score:.4f} on validation, not {best:.4f}",
+            f"the saved weights score {score:.4f} on validation, not {best_score:.4f}",
             hint=f"remove it and {job.out}, and run the same command again",
         )
 
 
 def finish_baseline(job: TrainingJob, manifest: Manifest, command: str) -> Manifest:
-    """Write the untrained encoder and its facts into the run directory."""
+    """Write the untrained encoder and the complete manifest into the run directory."""
     encoder = build_untrained_encoder(job)
     built = job.get_path("building")
     save_encoder(encoder, built)
@@ -328,7 +368,11 @@ def finish_baseline(job: TrainingJob, manifest: Manifest, command: str) -> Manif
 def finish_training(
     job: TrainingJob, manifest: Manifest, trainer: EncoderTrainer, command: str
 ) -> Manifest:
-    """Write the trained encoder and its facts into the run directory."""
+    """Write the trained encoder, merged as the recipe says, and the complete manifest.
+
+    Removes the checkpoints.
+    """
+    # The model, in a folder of its own until it is complete.
     encoder = trainer.model
     lora = job.recipe.lora
     built = job.checkpoints / "model"
@@ -337,6 +381,7 @@ def finish_training(
     if job.recipe.merge:
         facts["merge"] = merge_with_base(job, built, str(encoder.device))
 
+    # The counts of the manifest.
     parameters = count_parameters(encoder)
     trained = sum(parameter.numel() for parameter in trainer.encoder_parameters.values())
     if lora is not None and lora.release == "merged":
@@ -355,12 +400,13 @@ def finish_training(
 
 
 def count_parameters(encoder: SentenceTransformer) -> int:
-    """Count the encoder's parameters; a base in 4 bits has two weights in a tensor's element."""
+    """Count the encoder's parameters, with those that a base in 4 bits packs by two."""
     count = sum(parameter.numel() for parameter in encoder.parameters())
-    layers = encoder.transformers_model
-    if layers is not None:
-        packed = sum(parameter.numel() for parameter in layers.parameters())
-        count += layers.num_parameters() - packed
+    model = encoder.transformers_model
+    if model is not None:
+        # transformers' num_parameters counts unpacked weights.
+        elements = sum(parameter.numel() for parameter in model.parameters())
+        count += model.num_parameters() - elements
     return count
 
 
@@ -372,7 +418,10 @@ def _complete(
     training: dict[str, Any] | None,
     command: str,
 ) -> Manifest:
-    """Move the model in ``built`` into place with its provenance, and remove the checkpoints."""
+    """Move the model in ``built`` into the run directory, and write the complete manifest.
+
+    ``training``: the manifest's facts of the training; None: a baseline. Removes the checkpoints.
+    """
     provenance: dict[str, Any] = {
         "datasets": [item.describe() for item in job.sets],
         "validation": job.evaluator.sources if job.evaluator else [],
@@ -389,44 +438,48 @@ def _complete(
 
 
 def merge_with_base(job: TrainingJob, built: Path, device: str) -> dict[str, Any]:
-    """Merge the weights in ``built`` with those of the start, in float32; return the share.
+    """Replace the weights in ``built`` by their weighted mean with the untrained ones, in float32.
 
-    The share is that of the trained weights (LM-Cocktail, WiSE-FT). With ``merge: auto`` it is the
-    best on validation, the smallest of equal ones, and the scores are returned, too. Every call
-    begins with weights that the trainer has just written, so a killed one is repeated.
+    Mean = share * trained + (1 - share) * untrained (LM-Cocktail, WiSE-FT). With ``merge: auto``
+    the share is the best on validation, the smallest of equal ones. Returns ``share`` and, for
+    auto, ``validation_scores`` (share → score). A killed call is repeated with weights that the
+    trainer writes again.
     """
-    start = job.get_path("base")
+    untrained_folder = job.get_path("base")
     trained = {path: load_file(path) for path in sorted(built.rglob("*.safetensors"))}
 
-    def write(share: float) -> None:
-        """Write the merge with this share in place of the files in ``built``."""
+    def write_merged(share: float) -> None:
+        """Write the mean with this share in place of the files in ``built``."""
         for path, tensors in trained.items():
             with safe_open(path, "pt") as file:
                 metadata = file.metadata()
-            untrained = load_file(start / path.relative_to(built))
+            untrained = load_file(untrained_folder / path.relative_to(built))
             merged = dict(tensors)
             for name, tensor in tensors.items():
                 if tensor.is_floating_point():
                     mean = (1 - share) * untrained[name].float() + share * tensor.float()
                     merged[name] = mean.to(tensor.dtype)
-            # ``trained`` maps the file that it replaces
+            # Not in place: the tensors of ``trained`` are memory-mapped from the file.
             with write_atomically(path) as temporary:
                 save_file(merged, temporary, metadata)
 
+    # A share of the recipe.
     if job.recipe.merge != "auto":
         share = float(job.recipe.merge or 1)
-        write(share)
+        write_merged(share)
         return {"share": share}
+
+    # The best share on validation; max takes the first of equal scores.
     assert job.evaluator is not None
     scores: dict[str, float] = {}
     for share in MERGE_SHARES:
-        write(share)
+        write_merged(share)
         encoder = SentenceTransformer(
             str(built), device=device, local_files_only=True, trust_remote_code=False
         )
         scores[f"{share:g}"] = round(job.evaluator(encoder)["sequential_score"], 6)
     best = float(max(scores, key=scores.__getitem__))
-    write(best)
+    write_merged(best)
     return {"share": best, "validation_scores": scores}
 
 
@@ -439,15 +492,16 @@ def describe_training(job: TrainingJob, trainer: EncoderTrainer) -> dict[str, An
     state = trainer.state
 
     def get_curve(name: str) -> list[list[float]]:
+        """Return [[step, value]] of the log entries that have ``name``."""
         entries = [entry for entry in state.log_history if name in entry]
         return [[entry["step"], round(entry[name], 6)] for entry in entries]
 
-    parts: list[str] = []
+    # The names of the loss's parts, in the order of the log.
+    logged: dict[str, None] = {}
     for entry in state.log_history:
         if "loss" in entry:
-            parts += [
-                name for name in entry if name not in LOGGED_BESIDE_PARTS and name not in parts
-            ]
+            logged |= dict.fromkeys(entry)
+    parts = [name for name in logged if name not in NO_LOSS_PARTS]
     return {
         "steps": state.global_step,
         "epochs": round(state.epoch or 0, 4),
@@ -466,10 +520,10 @@ def describe_training(job: TrainingJob, trainer: EncoderTrainer) -> dict[str, An
 
 
 def write_timing(job: TrainingJob, seconds: float, trainer: EncoderTrainer) -> None:
-    """Write seconds, throughput and peak memory of this process beside the run directory.
+    """Write OUT.timing.json: seconds, throughput and peak memory of this process.
 
-    They are not published. ``samples_per_second``: rows of the steps since the run was resumed,
-    over training with evaluations and checkpoints.
+    It is not published. ``seconds``: the whole run of this process. ``samples_per_second``: rows of
+    the steps since the run was resumed, by seconds of training with evaluations and checkpoints.
     """
     rows = (trainer.state.global_step - trainer.first_step) * job.recipe.batch_size
     timing: dict[str, Any] = {
@@ -493,7 +547,7 @@ class ProgressReporter(TrainerCallback):
         self.shown: dict[str, str] = {}
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Begin where a resumed run stands."""
+        """Start the bar, at the step that a resumed run has reached."""
         self.bar = ProgressBar(
             total=state.max_steps,
             initial=state.global_step,

@@ -42,31 +42,32 @@ from sts_dino.training.loop.distributed import (
     wait_for_all,
 )
 from sts_dino.training.loop.files import (
-    ENCODER,
-    LOSS,
+    ENCODER_FILE,
+    LOSS_FILE,
     collect_loss_parameters,
     collect_trained,
     load_weights,
-    mark_whole,
-    remove_old,
+    mark_complete,
+    remove_old_checkpoints,
     save_weights,
 )
 
-DIVERGED = (
+DIVERGED_HINT = (
     "lower arguments.learning_rate, or give it a longer warm-up; "
     "this run's directory and checkpoints are of no use"
 )
-IDS = "_input_ids"
-# they share neither first nor last token
+IDS_SUFFIX = "_input_ids"  # of a collator's keys: COLUMN_input_ids
+# texts that share neither their first nor their last token
 PROBES = ("Dogs", "A man is playing a flute", "3.5 apples", "we, too")
 
 
 class SharedBatches(BatchSampler):
     """Batch sampler of one process: its share of every global batch, one per backward pass.
 
-    ``accumulated``: backward passes of a step. Shares have one size, so means over them are means
-    over the batch. A smaller last batch loses its remainder; one with fewer rows than shares is
-    whole in each, since all processes take part in every step.
+    A step of P processes with A ``accumulated`` backward passes divides its batch into P * A shares
+    of one size, so the mean of their losses is the mean over the batch. A smaller last batch loses
+    the rows that do not divide. If it has fewer rows than shares, every share is the whole batch,
+    because all processes take part in every step.
     """
 
     def __init__(self, batch_sampler: Any, process: int, processes: int, accumulated: int = 1):
@@ -77,27 +78,30 @@ class SharedBatches(BatchSampler):
         self.drop_last = batch_sampler.drop_last
 
     def __iter__(self) -> Iterator[list[int]]:
+        """Yield the row numbers of this process's shares."""
         for batch in self.batch_sampler:
             size = len(batch) // self.share_count
             for share in self.own_shares:
                 yield batch[share * size : (share + 1) * size] if size else batch
 
     def __len__(self) -> int:
+        """Return the number of backward passes of this process in an epoch."""
         return len(self.batch_sampler) * len(self.own_shares)
 
     def set_epoch(self, epoch: int) -> None:
-        """Pass the epoch on: the order of the rows depends on it."""
+        """Set the epoch of the batches: the order of the rows depends on it."""
         self.batch_sampler.set_epoch(epoch)
 
-    def collect_seen(self, steps: int, rows: int) -> set[int]:
+    def collect_seen(self, steps: int, row_count: int) -> set[int]:
         """Return the numbers of the rows in the first ``steps`` batches of all processes.
 
-        It ends early when these are all ``rows``.
+        It draws the batches again, epoch by epoch, and stops when all ``row_count`` rows were seen.
+        The epoch that was set is lost.
         """
         numbers: set[int] = set()
         remaining = steps
-        for epoch in range(steps):  # each has at least one batch
-            if not remaining or len(numbers) == rows:
+        for epoch in range(steps):  # an epoch has at least one batch
+            if not remaining or len(numbers) == row_count:
                 break
             self.set_epoch(epoch)
             batches = list(itertools.islice(self.batch_sampler, remaining))
@@ -111,16 +115,16 @@ class SharedBatches(BatchSampler):
 def compute_slanted_triangle(
     step: int, steps: int, cut_fraction: float = 0.1, ratio: float = 32.0
 ) -> float:
-    """Return the share of the peak rate at ``step`` (from 0): up to 1 at the cut, then down.
+    """Return the learning rate at ``step`` (from 0) as a share of the peak rate.
 
-    Howard and Ruder 2018, equation 3, with cut = floor(steps * cut_fraction); the end is
-    1 / ``ratio``. Their fall has the length cut * (1 / cut_fraction - 1), which passes zero where
-    steps * cut_fraction is not whole: it is steps - cut here. A cut of 0 (few steps) leaves only
-    the fall.
+    It rises from 1 / ``ratio`` to 1 at step cut = floor(steps * cut_fraction), then falls to
+    1 / ``ratio`` (Howard and Ruder 2018, equation 3). Their fall has the length
+    cut * (1 / cut_fraction - 1), and passes zero when steps * cut_fraction is not an integer. Here
+    the fall has steps - cut steps. A cut of 0 (few steps) leaves only the fall.
     """
     cut = math.floor(steps * cut_fraction)
-    rise = step / cut if step < cut else max(0.0, 1 - (step - cut) / (steps - cut))
-    return (1 + rise * (ratio - 1)) / ratio
+    height = step / cut if step < cut else max(0.0, 1 - (step - cut) / (steps - cut))
+    return (1 + height * (ratio - 1)) / ratio
 
 
 class TokenDropout:
@@ -141,81 +145,102 @@ class TokenDropout:
         self.rate = rate
         self.seed = seed
         self.pad = pad
-        # the tokens around a text are those that all texts begin and end with
-        probes = [_get_text_ids(preprocess([probe])) for probe in PROBES]
-        self.prefix = _count_common(probes)
-        self.suffix = _count_common([ids[::-1] for ids in probes])
+        # Special tokens and prompt are the tokens that all texts begin and end with.
+        probe_ids = [_get_text_ids(preprocess([probe])) for probe in PROBES]
+        self.prefix_length = _count_common_start(probe_ids)
+        self.suffix_length = _count_common_start([ids[::-1] for ids in probe_ids])
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Return a collator's batch (``COLUMN_input_ids`` and the like) with fewer tokens."""
-        columns = [key.removesuffix(IDS) for key in batch if key.endswith(IDS)]
+        """Return a copy of a collator's batch with fewer tokens.
+
+        A batch has ``COLUMN_input_ids`` of each column: (texts, tokens) with
+        ``COLUMN_attention_mask``, or (tokens,) of all texts with ``COLUMN_offsets``.
+        """
+        # A generator that depends on the seed and all ids.
+        columns = [key.removesuffix(IDS_SUFFIX) for key in batch if key.endswith(IDS_SUFFIX)]
         digest = hashlib.sha256(str(self.seed).encode())
         for column in columns:
-            digest.update(batch[column + IDS].numpy().tobytes())
+            digest.update(batch[column + IDS_SUFFIX].numpy().tobytes())
         seed = int.from_bytes(digest.digest()[:8], "little", signed=True)
         generator = torch.Generator().manual_seed(seed)
-        batch = dict(batch)
+
+        # Drop tokens column by column.
+        shortened = dict(batch)
         for column in columns:
             if f"{column}_offsets" in batch:
-                self._drop_from_bags(batch, column, generator)
+                self._drop_from_bags(shortened, column, generator)
             else:
-                self._drop_from_rows(batch, column, generator)
-        return batch
+                self._drop_from_rows(shortened, column, generator)
+        return shortened
 
     def _drop_from_bags(
         self, batch: dict[str, Any], column: str, generator: torch.Generator
     ) -> None:
-        """Drop tokens of texts that lie one after another, each from its offset on."""
-        ids = batch[column + IDS]
+        """Drop tokens of a static encoder's column, in place: ids (tokens,) and offsets (texts,).
+
+        The texts lie one after another, each from its offset on.
+        """
+        ids = batch[column + IDS_SUFFIX]
         offsets = batch[f"{column}_offsets"]
         lengths = torch.diff(offsets, append=torch.tensor([len(ids)]))
         keep = self._draw_mask(lengths, generator)
         new_lengths = torch.zeros_like(lengths).index_add_(0, _number_tokens(lengths), keep.long())
-        batch[column + IDS] = ids[keep]
+        batch[column + IDS_SUFFIX] = ids[keep]
         batch[f"{column}_offsets"] = new_lengths.cumsum(0) - new_lengths
 
     def _drop_from_rows(
         self, batch: dict[str, Any], column: str, generator: torch.Generator
     ) -> None:
-        """Drop tokens of texts in rows of (texts, tokens) with padding behind them."""
+        """Drop tokens of a transformer's column, in place: tensors (texts, tokens), padded right.
+
+        All tensors of the column with that shape are shortened: ids, mask, token types.
+        """
         is_token = batch[f"{column}_attention_mask"].bool()
         keep = torch.zeros_like(is_token)
         keep[is_token] = self._draw_mask(is_token.sum(1), generator)
 
-        # The remaining tokens move to the front.
+        # Move the tokens that stay to the front: a stable sort keeps their order.
         lengths = keep.sum(1)
         width = int(lengths.max())
         order = keep.logical_not().long().argsort(dim=1, stable=True)[:, :width]
-        padding = torch.arange(width) >= lengths[:, None]
-        shape = batch[column + IDS].shape
+        is_padding = torch.arange(width) >= lengths[:, None]
+        shape = batch[column + IDS_SUFFIX].shape
         for name, values in batch.items():
             is_of_column = name.startswith(f"{column}_") and isinstance(values, torch.Tensor)
             if is_of_column and values.shape == shape:
-                empty = self.pad if name == column + IDS else 0
-                batch[name] = values.gather(1, order).masked_fill(padding, empty)
+                empty = self.pad if name == column + IDS_SUFFIX else 0
+                batch[name] = values.gather(1, order).masked_fill(is_padding, empty)
 
     def _draw_mask(self, lengths: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        """Return which tokens stay, (tokens,), of texts of these lengths one after another."""
+        """Draw which tokens stay, (tokens,), of texts with ``lengths`` (texts,) in a row.
+
+        Prefix and suffix of a text stay. Of its other tokens, the one with the highest draw stays.
+        """
+        # The position of each token in its text.
         texts = _number_tokens(lengths)
-        positions = torch.arange(len(texts)) - (lengths.cumsum(0) - lengths)[texts]
-        is_fixed = (positions < self.prefix) | (positions >= lengths[texts] - self.suffix)
+        starts = lengths.cumsum(0) - lengths
+        positions = torch.arange(len(texts)) - starts[texts]
+        is_fixed = positions < self.prefix_length
+        is_fixed |= positions >= lengths[texts] - self.suffix_length
+
+        # Fixed tokens get -1, below all draws.
         draws = torch.rand(len(texts), generator=generator).masked_fill(is_fixed, -1.0)
         highest = torch.full((len(lengths),), -1.0).scatter_reduce(0, texts, draws, "amax")
         return is_fixed | (draws >= self.rate) | (draws == highest[texts])
 
 
 def _number_tokens(lengths: torch.Tensor) -> torch.Tensor:
-    """Return the number of the text that each token is of."""
+    """Return (tokens,): for each token of texts with ``lengths`` (texts,), its text's number."""
     return torch.repeat_interleave(torch.arange(len(lengths)), lengths)
 
 
 def _get_text_ids(features: dict[str, Any]) -> list[int]:
-    """Return the token ids of the only text in a batch."""
+    """Return the token ids of the only text in a batch, of a static encoder or a transformer."""
     ids = features["input_ids"]
     return list((ids if "offsets" in features else ids[0]).tolist())
 
 
-def _count_common(texts: Sequence[Sequence[int]]) -> int:
+def _count_common_start(texts: Sequence[Sequence[int]]) -> int:
     """Count the tokens that all texts begin with."""
     count = 0
     for tokens in zip(*texts, strict=False):
@@ -227,9 +252,9 @@ def _count_common(texts: Sequence[Sequence[int]]) -> int:
 
 @dataclass
 class TextCollator(SentenceTransformerDataCollator):
-    """Upstream's collator, with token dropout.
+    """Collator of sentence-transformers, with token dropout.
 
-    It does not guess from their names that columns are out of order: the schema orders them.
+    It does not warn about the order of columns: the schema orders them.
     """
 
     token_dropout: TokenDropout | None = None
@@ -240,14 +265,17 @@ class TextCollator(SentenceTransformerDataCollator):
         return batch if self.token_dropout is None else self.token_dropout(batch)
 
     def maybe_warn_about_column_order(self, column_names: list[str]) -> None:
-        """Nothing: upstream would advise to put NLI's hypothesis first."""
+        """Do nothing; upstream would advise to put NLI's hypothesis first."""
 
 
 class EncoderTrainer(SentenceTransformerTrainer):
     """SentenceTransformerTrainer over one global batch; checkpoints hold losses' parameters too.
 
-    ``sets``: the training data. ``losses``: dataset name → loss. ``slanted``: the learning rate's
-    schedule, instead of the arguments'. ``first_step``: where a resumed run stands.
+    Args:
+        sets: the training data.
+        losses: dataset name → loss.
+        slanted: the learning rate's schedule; None: the schedule of the trainer's arguments.
+        first_step: the step of the checkpoint that the run resumes from; 0: a new run.
     """
 
     data_collator_class = TextCollator
@@ -276,13 +304,18 @@ class EncoderTrainer(SentenceTransformerTrainer):
         self.loss_parameters = collect_loss_parameters(losses, self.model)
 
     def get_train_dataloader(self) -> Any:
-        """Return batches of the recipe's size, of which this process takes its share."""
+        """Return the loader of this process's shares of batches of the recipe's size.
+
+        Raises InputError when ``dataloader_drop_last`` drops every batch.
+        """
+        # ``SharedBatches`` divides the batches; a stream has none, so accelerate divides them.
         size = self.args.per_device_train_batch_size * get_process_count()
-        # of a stream, which has no ``SharedBatches``, every process keeps its rows
-        parts = (get_process_count(), get_process_index())
+        process_count = get_process_count()
+        process_index = get_process_index()
         if not self.is_streamed:
             size *= self.args.gradient_accumulation_steps
-            parts = (1, 0)
+            process_count = 1
+            process_index = 0
         loader = self._build_dataloader(self.train_dataset, size, dataset_kind="train")
         if not self.is_streamed and len(loader) == 0:
             raise InputError(
@@ -290,11 +323,12 @@ class EncoderTrainer(SentenceTransformerTrainer):
                 f"drops all rows: there are fewer than a batch of {size}",
                 hint="lower batch_size, or leave it out",
             )
-        # restartable at any batch
+        # accelerate's loader can resume at any batch.
         self._train_dataloader = prepare_data_loader(
             loader,
             self.args.device,
-            *parts,
+            process_count,
+            process_index,
             split_batches=True,
             put_on_device=True,
             dispatch_batches=False,
@@ -304,18 +338,20 @@ class EncoderTrainer(SentenceTransformerTrainer):
     def get_multi_dataset_batch_sampler(
         self, dataset: Any, batch_samplers: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """Return the recipe's batches as this process's shares of them."""
+        """Return a sampler of this process's shares of upstream's batches."""
         batches = super().get_multi_dataset_batch_sampler(dataset, batch_samplers, *args, **kwargs)
         accumulated = self.args.gradient_accumulation_steps
         self.batches = SharedBatches(batches, get_process_index(), get_process_count(), accumulated)
         return self.batches
 
     def count_seen_rows(self) -> int | None:
-        """Count distinct rows in the steps so far, over all datasets; None for a stream."""
+        """Count the distinct rows of the steps so far, over all datasets; None for a stream."""
         if not isinstance(self.train_dataset, DatasetDict):
             return None
         sizes = [len(rows) for rows in self.train_dataset.values()]
         all_numbers = self.batches.collect_seen(self.state.global_step, sum(sizes))
+
+        # Row numbers run through all datasets; ``first`` is a dataset's first.
         first = 0
         count = 0
         for rows in self.train_dataset.values():
@@ -326,7 +362,7 @@ class EncoderTrainer(SentenceTransformerTrainer):
         return count
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """Create the slanted triangle, if the recipe has one; else the arguments' schedule."""
+        """Create the learning rate's schedule once: the slanted triangle, else the arguments'."""
         if self.slanted is None:
             return super().create_scheduler(num_training_steps, optimizer)
         if self.lr_scheduler is None:
@@ -338,44 +374,52 @@ class EncoderTrainer(SentenceTransformerTrainer):
         return self.lr_scheduler
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
-        """Clip over all that is trained, losses' parameters included; return the norm before."""
+        """Clip the gradient of all trained parameters, the losses' included.
+
+        Returns the norm before the clipping.
+        """
         self._average_loss_gradients()
         parameters = [*model.parameters(), *self.loss_parameters.values()]
         return self.accelerator.clip_grad_norm_(parameters, self.args.max_grad_norm)
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        """Return the norm of the gradient; average the losses' gradients unless clipping did."""
         if grad_norm is None:  # nothing was clipped
             self._average_loss_gradients()
         return super()._get_grad_norm(model, grad_norm)
 
     def _average_loss_gradients(self) -> None:
-        """Average the losses' gradients over processes: losses are not wrapped."""
+        """Average the gradients of the losses' own parameters over all processes, in place.
+
+        DistributedDataParallel does that for the encoder alone, which it wraps.
+        """
         if get_process_count() == 1:
             return
         for parameter in self.loss_parameters.values():
-            if parameter.grad is not None:  # the step is on this dataset
+            if parameter.grad is not None:  # the step's batch is of this loss's dataset
                 torch.distributed.all_reduce(parameter.grad)
                 parameter.grad /= get_process_count()
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log. Raises RunError when the sum of losses since the last log, or its gradient, is NaN
-        or infinite.
+        """Log; first raise RunError for a loss or a gradient norm that is NaN or infinite.
+
+        The loss is the mean since the last log, so no step in between is missed.
         """
         numbers = {"loss": logs.get("loss", 0.0)}
-        # its scaler meets infinite gradients on purpose and skips their steps
+        # The scaler of fp16 tries scales with infinite gradients, and skips their steps.
         if not self.args.fp16:
             numbers["norm of the gradient"] = logs.get("grad_norm", 0.0)
         for name, value in numbers.items():
             if not math.isfinite(value):
                 where = f"training, step {self.state.global_step}"
-                raise RunError(where, f"the {name} is {value}", hint=DIVERGED)
+                raise RunError(where, f"the {name} is {value}", hint=DIVERGED_HINT)
         super().log(logs, start_time)
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
-        """None: it would collect training sentences for a card, which is another stage's work."""
+        """Do nothing; upstream would collect training sentences for a card of its own."""
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        """Save the trained weights of the encoder and the loss.
+        """Write the trained parameters of encoder and losses to the checkpoint ``output_dir``.
 
         Every process calls this method; the main one writes, and all wait for it. Raises RunError
         for weights that are not finite.
@@ -384,16 +428,17 @@ class EncoderTrainer(SentenceTransformerTrainer):
         require_finite(parameters, f"training, step {self.state.global_step}")
         if is_main():
             checkpoint = Path(output_dir or str(self.args.output_dir))
-            save_weights(checkpoint, self.encoder_parameters, ENCODER)
-            save_weights(checkpoint, self.loss_parameters, LOSS)
+            save_weights(checkpoint, self.encoder_parameters, ENCODER_FILE)
+            save_weights(checkpoint, self.loss_parameters, LOSS_FILE)
         wait_for_all()
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        load_weights(Path(resume_from_checkpoint), self.encoder_parameters, ENCODER)
-        load_weights(Path(resume_from_checkpoint), self.loss_parameters, LOSS)
+        """Load the trained parameters of encoder and losses from a checkpoint."""
+        load_weights(Path(resume_from_checkpoint), self.encoder_parameters, ENCODER_FILE)
+        load_weights(Path(resume_from_checkpoint), self.loss_parameters, LOSS_FILE)
 
     def _load_best_model(self) -> None:
-        """Load the best checkpoint; upstream only logs it when this fails."""
+        """Load the best checkpoint, if there is one; upstream only warns when this fails."""
         if self.state.best_model_checkpoint is not None:
             self._load_from_checkpoint(self.state.best_model_checkpoint)
 
@@ -401,15 +446,15 @@ class EncoderTrainer(SentenceTransformerTrainer):
 def require_finite(parameters: list[nn.Parameter], where: str) -> None:
     """Raise RunError when a weight is NaN or infinite."""
     if not all(bool(torch.isfinite(parameter).all()) for parameter in parameters):
-        raise RunError(where, "the weights are no longer finite", hint=DIVERGED)
+        raise RunError(where, "the weights are no longer finite", hint=DIVERGED_HINT)
 
 
-class Checks(TrainerCallback):
-    """Callback: evaluates the last step too, refuses a NaN score, logs and marks every checkpoint.
+class CheckpointCallback(TrainerCallback):
+    """Callback that marks complete checkpoints, removes old ones, and evaluates the last step.
 
-    When one is marked, all but the newest ``keep`` and the best are removed. Upstream loses the
-    loss summed up since the last log when a run is resumed; with a log at every checkpoint the
-    curves are those of an uninterrupted run.
+    All but the newest ``keep`` checkpoints and their best ones are removed; None keeps all. It logs
+    at every checkpoint: a resumed run loses the loss summed up since the last log, so without that
+    its curves would differ from those of an uninterrupted run.
     """
 
     def __init__(self, fingerprint: str, keep: int | None):
@@ -419,7 +464,7 @@ class Checks(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Evaluate the last step, which upstream saves; log what is evaluated or saved."""
+        """Evaluate the last step, which upstream only saves; log evaluations and checkpoints."""
         if state.global_step >= state.max_steps and args.eval_strategy == IntervalStrategy.STEPS:
             control.should_evaluate = True
         self.on_epoch_end(args, state, control)
@@ -427,7 +472,7 @@ class Checks(TrainerCallback):
     def on_epoch_end(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Log what is evaluated or saved."""
+        """Log evaluations and checkpoints."""
         control.should_log = control.should_log or control.should_save or control.should_evaluate
 
     def on_evaluate(
@@ -440,17 +485,20 @@ class Checks(TrainerCallback):
             raise RunError(
                 where,
                 "the validation score is NaN: all embeddings coincide or are NaN",
-                hint=DIVERGED,
+                hint=DIVERGED_HINT,
             )
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Mark the checkpoint just written, when every process has written its part."""
+        """Mark the checkpoint just written, when every process has written its part.
+
+        Then remove old checkpoints.
+        """
         wait_for_all()
         if is_main():
             checkpoint = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
-            mark_whole(checkpoint, self.fingerprint, get_process_count())
+            mark_complete(checkpoint, self.fingerprint, get_process_count())
             if self.keep is not None:
-                remove_old(checkpoint.parent, self.keep)
+                remove_old_checkpoints(checkpoint.parent, self.keep)
         wait_for_all()

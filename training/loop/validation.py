@@ -28,11 +28,12 @@ from sts_dino.hub.durable import hash_file
 from sts_dino.hub.errors import InputError
 from sts_dino.training.data.objectives import EXAMPLE_TYPES, STS, TRIPLET
 from sts_dino.training.data.rows import RowChecks, read_into_memory
-from sts_dino.training.data.training_sets import TrainingSet, open_hub_origin
+from sts_dino.training.data.training_sets import TrainingSet, open_hub_splits
 
-SPEARMAN, ACCURACY = "Spearman's correlation", "share of triplets whose positive is nearer"
-# keys of a dataset that identify its validation split
-OWN = {"repo_id", "revision", "path", "config", "example_set"}
+SPEARMAN = "Spearman's correlation"
+TRIPLET_ACCURACY = "share of triplets whose positive is nearer"
+# keys of a dataset in the recipe that identify its validation split
+SPLIT_KEYS = {"repo_id", "revision", "path", "config", "example_set"}
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,10 @@ class ValidationPairs:
 
 
 class ValidationEvaluator(SequentialEvaluator):
-    """The mean score of all validation sets, as ``sequential_score``; higher is better.
+    """Evaluates all validation sets; their mean score is ``sequential_score``, higher is better.
 
-    ``metric``: its name. ``sources``: of the data, for the manifest. ``inputs``: what the
-    fingerprint adds to that of the datasets.
+    ``metric``: the score's name. ``sources``: the provenance of each set, for the manifest.
+    ``inputs``: name → hash of the data that are not training datasets, for the run's fingerprint.
     """
 
     def __init__(
@@ -72,6 +73,11 @@ def build_validation_evaluator(
 ) -> ValidationEvaluator | None:
     """Build the evaluator of a recipe; None without validation data and datasets' own splits.
 
+    Args:
+        specs: the recipe's ``validation``.
+        sets: the training datasets, whose validation splits are used where ``specs`` is empty.
+        batch_size: texts that are embedded together.
+
     Raises InputError for data that cannot tell checkpoints apart, RunError when the Hub cannot be
     read.
     """
@@ -83,10 +89,15 @@ def build_validation_evaluator(
     if pairs:
         inputs = {f"validation:{index}": item.sha256 for index, item in enumerate(pairs)}
     else:
-        pairs = [_make_pairs(item, item.validation) for item in sets if _holds(item, STS.name)]
+        pairs = [
+            _make_pairs(item, item.validation)
+            for item in sets
+            if _has_validation_type(item, STS.name)
+        ]
+    evaluators: list[BaseEvaluator] = []
     if pairs:
-        evaluators: list[BaseEvaluator] = [
-            EmbeddingSimilarityEvaluator(
+        for item in pairs:
+            evaluator = EmbeddingSimilarityEvaluator(
                 item.first,
                 item.second,
                 item.scores,
@@ -94,48 +105,48 @@ def build_validation_evaluator(
                 main_similarity="cosine",
                 **options,
             )
-            for item in pairs
-        ]
+            evaluators.append(evaluator)
         sources = [item.origin for item in pairs]
         return ValidationEvaluator(evaluators, SPEARMAN, sources, inputs)
 
-    # Triplets of the datasets.
-    triplets: list[Any] = [item for item in sets if _holds(item, TRIPLET.name)]
+    # Without scored pairs: triplets of the datasets.
+    triplets: list[Any] = [item for item in sets if _has_validation_type(item, TRIPLET.name)]
     if not triplets:
         return None
     options["main_similarity_function"] = "cosine"
-    evaluators = []
     for item in triplets:
         anchors, positives, negatives = (item.validation[column][:] for column in TRIPLET.columns)
         evaluators.append(
             TripletEvaluator(anchors, positives, negatives, name=item.name, **options)
         )
-    sources = [_describe_own(item, item.validation) for item in triplets]
-    return ValidationEvaluator(evaluators, ACCURACY, sources, {})
+    sources = [_describe_split(item, item.validation) for item in triplets]
+    return ValidationEvaluator(evaluators, TRIPLET_ACCURACY, sources, {})
 
 
-def _holds(item: TrainingSet, source: str) -> bool:
-    """Return whether a dataset has a validation split with rows of this type."""
-    is_of_type = EXAMPLE_TYPES[item.spec.example_type].source.name == source
-    return item.validation is not None and is_of_type
+def _has_validation_type(item: TrainingSet, type_name: str) -> bool:
+    """Return whether a dataset has a validation split with rows of an example type."""
+    source_type = EXAMPLE_TYPES[item.spec.example_type].source_type
+    return item.validation is not None and source_type.name == type_name
 
 
 def _make_pairs(item: TrainingSet, rows: Any) -> ValidationPairs:
+    """Make the scored pairs of a dataset's own validation split ``rows``."""
     first, second, scores = (rows[column][:] for column in STS.columns)
-    origin = _describe_own(item, rows)
+    origin = _describe_split(item, rows)
     return ValidationPairs(item.name, first, second, scores, origin, item.sha256)
 
 
-def _describe_own(item: TrainingSet, rows: Any) -> dict[str, Any]:
-    """Return the provenance of a dataset's own validation split."""
-    described = item.spec.model_dump(context=PUBLISHED, include=OWN, exclude_none=True)
-    return {**described, "split": "validation", "rows": len(rows)}
+def _describe_split(item: TrainingSet, rows: Any) -> dict[str, Any]:
+    """Return the provenance of a dataset's own validation split ``rows``, for the manifest."""
+    recipe_keys = item.spec.model_dump(context=PUBLISHED, include=SPLIT_KEYS, exclude_none=True)
+    return {**recipe_keys, "split": "validation", "rows": len(rows)}
 
 
 def read_pairs(spec: ValidationData, key: str) -> ValidationPairs:
-    """Read the scored pairs of one entry of the recipe.
+    """Read the scored pairs of one entry of the recipe, from a file or the Hub.
 
-    Raises InputError unless there are some, with differing scores.
+    ``key``: the entry's key in the recipe, which errors name. Raises InputError unless there are
+    pairs with differing scores, RunError when the Hub cannot be read.
     """
     if spec.path is not None:
         return _read_file(Path(spec.path), key)
@@ -143,28 +154,33 @@ def read_pairs(spec: ValidationData, key: str) -> ValidationPairs:
 
 
 def _read_hub(spec: ValidationData, key: str) -> ValidationPairs:
-    """Read the pairs of a pinned Hub dataset."""
+    """Read the scored pairs of a pinned Hub dataset, streamed, so that only one split is read.
+
+    Errors and hash are as for ``read_pairs``; the hash is the Hub commit.
+    """
     assert spec.repo_id is not None
     where = f"{key}: {spec.repo_id}"
-    origin = open_hub_origin(spec.repo_id, spec.revision, spec.config, True, where)
-    rows = origin.get_split(spec.split, where)
-    assert isinstance(rows, IterableDataset) and origin.commit is not None
-    where = f"{where}, {spec.split}"
+    opened = open_hub_splits(spec.repo_id, spec.revision, spec.config, True, where)
+    stream = opened.get_split(spec.split, where)
+    assert isinstance(stream, IterableDataset) and opened.commit is not None
+    where_split = f"{where}, {spec.split}"
     with convert_read_errors(spec.repo_id, spec.revision):
-        read: Dataset = read_into_memory(rows, where)
-    RowChecks(STS, None, where).require_columns(read.features.arrow_schema)
-    first, second, scores = (read[column][:] for column in STS.columns)
-    _require_usable(first, second, scores, where, 0)
-    facts = {"commit": origin.commit, "rows": len(scores), "license": origin.license}
-    described = spec.model_dump(exclude_none=True) | facts
+        rows: Dataset = read_into_memory(stream, where_split)
+    RowChecks(STS, None, where_split).require_columns(rows.features.arrow_schema)
+    first, second, scores = (rows[column][:] for column in STS.columns)
+    _require_usable(first, second, scores, where_split, 0)
+
+    facts = {"commit": opened.commit, "rows": len(scores), "license": opened.license}
+    origin = spec.model_dump(exclude_none=True) | facts
     name = key.replace(".", "-")
-    return ValidationPairs(name, first, second, scores, described, origin.commit)
+    return ValidationPairs(name, first, second, scores, origin, opened.commit)
 
 
 def _read_file(path: Path, key: str) -> ValidationPairs:
-    """Read the pairs of a file in the STS Benchmark's layout.
+    """Read the scored pairs of a file in the STS Benchmark's layout.
 
-    It is tab-separated, and a quotation mark is a character.
+    A line has seven or more tab-separated columns: genre, file, year, id, score, both sentences. A
+    quotation mark is a character of a sentence. Raises InputError for another file.
     """
     where = f"{key}: {path}"
     try:
@@ -210,7 +226,7 @@ def _require_usable(
     where: str,
     start: int,
 ) -> None:
-    """Raise InputError for an empty sentence, or scores that are no numbers or all the same.
+    """Raise InputError for an empty sentence, a score that is not a number, or one score for all.
 
     ``start``: the number of the first row in messages.
     """
