@@ -125,6 +125,9 @@ def read_own(files: OwnFiles, reading: FileOptions | None = None) -> OwnData:
     rows: dict[str, Mapping[str, Rows]] = {}
     if reading.columns is not None and files.pairs is None:
         raise InputError("--columns", "names the columns of --pairs", hint="give --pairs FILE, too")
+    if reading.encoding is not None and files.pairs is None and queries is None:
+        hint = "give --pairs FILE, too"
+        raise InputError("--encoding", "is the encoding of your own files", hint=hint)
     if files.pairs is not None:
         task, pairs = _read_pairs(files.pairs, reading)
         tasks.append(task)
@@ -224,8 +227,8 @@ def _find_pair_columns(table: _Table, names: str | None) -> _PairColumns:
     example = f"--columns {join_lines(columns_example)}"
     if names is not None:
         columns = split_columns(names)
-        if len(columns) != 3 or len(set(columns)) != 3:
-            problem = f"{names!r} names {len(set(columns))} columns"
+        if len(columns) != 3:
+            problem = f"{names!r} names {len(columns)} columns"
             allowed = f"two texts and a score, e.g. {example}"
             raise InputError("--columns", problem, allowed=allowed)
         for column in columns:

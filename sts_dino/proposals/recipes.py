@@ -167,7 +167,7 @@ def choose_generator(
     is_easy = corpus is None or (
         corpus.language == "en" and corpus.kind in KINDS_FOR_SMALL_GENERATOR
     )
-    if not requested:
+    if requested is None:
         return _choose_local_generator(is_easy, takes_demonstration)
     if requested == "gemma":
         requested = GEMMA.name
@@ -180,8 +180,13 @@ def choose_generator(
     choices = (*GENERATORS, "builtin", "FILE.gguf", "NAME@URL of an OpenAI-compatible server")
     server = parse_server("--lm", requested)
     is_bare_name = "/" not in requested
-    if is_bare_name and not Path(requested).exists():
-        example = f"a model behind an API is --lm {requested.partition('@')[0]}@https://HOST/v1"
+    if requested in ENCODERS:
+        problem = f"{requested!r} is an encoder, and generates no text"
+        hint = f"give it to adapt as --encoder {requested}"
+        raise InputError("--lm", problem, allowed=", ".join(choices), hint=hint)
+    if is_bare_name and not (requested and Path(requested).exists()):
+        name = requested.partition("@")[0] or "NAME"
+        example = f"a model behind an API is --lm {name}@https://HOST/v1"
         raise InputError(
             "--lm",
             f"no model {requested!r}",

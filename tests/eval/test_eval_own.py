@@ -325,7 +325,7 @@ def test_a_german_excel_export_is_scored_with_one_command(tmp_path):
     ("columns", "problem"),
     [
         ("frage_a,frage_b", "--columns: 'frage_a,frage_b' names 2 columns; allowed: two texts"),
-        ("frage_a,frage_a,bewertung", "names 2 columns"),
+        ("frage_a,frage_a,bewertung", "names the column 'frage_a' twice"),
         ("frage_a,frage_c,bewertung", "column 'frage_c': not in the data; allowed: frage_a,"),
     ],
 )
