@@ -292,12 +292,12 @@ def _require_varied(path: Path, pairs: Sequence[tuple[str, str, float]]) -> None
     """Raise InputError for pairs whose correlation is undefined, or rests on one or two pairs."""
     scores = Counter(score for _, _, score in pairs)
     frequent, count = scores.most_common(1)[0]
-    others = len(pairs) - count
+    other_count = len(pairs) - count
     problem = None
-    if others == 0:
+    if other_count == 0:
         problem = f"all {len(pairs)} scores are {frequent:g}"
-    elif others < LEAST_OTHER_SCORES:
-        problem = f"all but {others} of {len(pairs)} scores are {frequent:g}"
+    elif other_count < LEAST_OTHER_SCORES:
+        problem = f"all but {other_count} of {len(pairs)} scores are {frequent:g}"
     elif all(first == second for first, second, _ in pairs):
         problem = f"all {len(pairs)} pairs are two equal texts"
     if problem is not None:
@@ -311,13 +311,13 @@ def _warn_of_missing_mark(path: Path, scores: Sequence[float]) -> None:
     """
     counts = Counter(scores)
     for mark in (min(counts), max(counts)):
-        others = [score for score in counts if score != mark]
-        lowest, highest = min(others), max(others)
+        other_scores = [score for score in counts if score != mark]
+        lowest, highest = min(other_scores), max(other_scores)
         distance = max(lowest - mark, mark - highest)
         is_class = (
-            mark == -1 and lowest == 0 and highest >= 2 and all(map(float.is_integer, others))
+            mark == -1 and lowest == 0 and highest >= 2 and all(map(float.is_integer, other_scores))
         )
-        if is_class or (len(others) >= 3 and distance > 2 * (highest - lowest)):
+        if is_class or (len(other_scores) >= 3 and distance > 2 * (highest - lowest)):
             logger.warning(
                 f"{path}: {counts[mark]:,} pairs have the score {mark:g}, the others {lowest:g} to "
                 f"{highest:g}; if {mark:g} means no judgement, empty these cells"

@@ -190,10 +190,10 @@ def _read_card_licences(card: Path | None) -> list[Licence]:
         # front matter that cannot be read names no licence
         with suppress(ValueError, yaml.YAMLError):
             metadata = metadata_load(card) or {}
-    named = metadata.get("license")
-    if str(named).strip().lower() in ("other", "['other']"):
-        named = metadata.get("license_name")
-    names = named if isinstance(named, list) else [named]
+    licence_names = metadata.get("license")
+    if str(licence_names).strip().lower() in ("other", "['other']"):
+        licence_names = metadata.get("license_name")
+    names = licence_names if isinstance(licence_names, list) else [licence_names]
     known = [load_licences().get(str(name).strip().lower()) for name in names]
     return [licence for licence in known if licence is not None]
 
