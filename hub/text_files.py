@@ -17,6 +17,7 @@ import re
 import unicodedata
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -185,9 +186,24 @@ def open_lines(
 
 
 def split_columns(names: str) -> list[str]:
-    """Split the value of ``--columns`` at commas; a name with a comma stands in quotation marks."""
+    """Split the value of ``--columns`` at commas; a name with a comma stands in quotation marks.
+
+    Raises InputError for an empty name, and for a name that stands twice.
+    """
     reader = csv.reader([names], skipinitialspace=True)
-    return [name.strip() for cells in reader for name in cells]
+    columns = [name.strip() for cells in reader for name in cells]
+    if not columns or "" in columns:
+        raise InputError("--columns", f"{names!r} has an empty name", allowed="NAME or NAME,NAME")
+    repeated = find_repeated(columns)
+    if repeated is not None:
+        problem = f"names the column {repeated!r} twice"
+        raise InputError("--columns", problem, allowed="distinct columns")
+    return columns
+
+
+def find_repeated(names: Iterable[str]) -> str | None:
+    """Return the first name that stands twice; None without one."""
+    return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
 def join_names(names: Iterable[str]) -> str:

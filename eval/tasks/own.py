@@ -2,6 +2,7 @@
 
 import logging
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 COLUMNS_EXAMPLE = "e.g. sentence1, sentence2, score (docs/protocols.md)"
 LEAST_COUNT = 10  # pairs or queries: with fewer an interval says nothing
+LEAST_OTHER_SCORES = 3  # pairs beside the most frequent score: with fewer, many resamples have none
 SHOWN_CHARACTERS = 60  # of an id or a line that an error shows
 OWN_GROUP = "own"  # the tasks' group
 SPLIT, CORPUS, QRELS = "test", "corpus", "qrels"
@@ -123,6 +125,9 @@ def read_own(files: OwnFiles, reading: FileOptions | None = None) -> OwnData:
     rows: dict[str, Mapping[str, Rows]] = {}
     if reading.columns is not None and files.pairs is None:
         raise InputError("--columns", "names the columns of --pairs", hint="give --pairs FILE, too")
+    if reading.encoding is not None and files.pairs is None and queries is None:
+        hint = "give --pairs FILE, too"
+        raise InputError("--encoding", "is the encoding of your own files", hint=hint)
     if files.pairs is not None:
         task, pairs = _read_pairs(files.pairs, reading)
         tasks.append(task)
@@ -222,8 +227,8 @@ def _find_pair_columns(table: _Table, names: str | None) -> _PairColumns:
     example = f"--columns {join_lines(columns_example)}"
     if names is not None:
         columns = split_columns(names)
-        if len(columns) != 3 or len(set(columns)) != 3:
-            problem = f"{names!r} names {len(set(columns))} columns"
+        if len(columns) != 3:
+            problem = f"{names!r} names {len(columns)} columns"
             allowed = f"two texts and a score, e.g. {example}"
             raise InputError("--columns", problem, allowed=allowed)
         for column in columns:
@@ -264,15 +269,8 @@ def _read_pairs(path: Path, reading: FileOptions) -> tuple[Task, Rows]:
     pairs, contradicted = _merge_repeated_pairs(pairs, in_order=columns.is_search)
     _require_enough(path, len(pairs), "distinct pairs", skipped)
 
-    # a correlation with a constant is undefined
-    problem = None
+    _require_varied(path, pairs)
     scores = [score for _, _, score in pairs]
-    if len(set(scores)) == 1:
-        problem = f"all {len(pairs)} scores are {scores[0]:g}"
-    elif all(first == second for first, second, _ in pairs):
-        problem = f"all {len(pairs)} pairs are two equal texts"
-    if problem is not None:
-        raise InputError(path, problem, hint="a correlation needs scores and texts that differ")
     names = ", ".join([*columns.texts, columns.score])
     count = f"{len(pairs):,} pairs"
     if len(pairs) < row_count:
@@ -286,7 +284,44 @@ def _read_pairs(path: Path, reading: FileOptions) -> tuple[Task, Rows]:
             f"{path}: pairs with different scores in several rows: {contradicted:,}; "
             "their mean counts"
         )
+    _warn_of_missing_mark(path, scores)
     return _make_pairs_task(path.name, columns.is_search), Rows.from_tuples(pairs)
+
+
+def _require_varied(path: Path, pairs: Sequence[tuple[str, str, float]]) -> None:
+    """Raise InputError for pairs whose correlation is undefined, or rests on one or two pairs."""
+    scores = Counter(score for _, _, score in pairs)
+    frequent, count = scores.most_common(1)[0]
+    other_count = len(pairs) - count
+    problem = None
+    if other_count == 0:
+        problem = f"all {len(pairs)} scores are {frequent:g}"
+    elif other_count < LEAST_OTHER_SCORES:
+        problem = f"all but {other_count} of {len(pairs)} scores are {frequent:g}"
+    elif all(first == second for first, second, _ in pairs):
+        problem = f"all {len(pairs)} pairs are two equal texts"
+    if problem is not None:
+        raise InputError(path, problem, hint="a correlation needs scores and texts that differ")
+
+
+def _warn_of_missing_mark(path: Path, scores: Sequence[float]) -> None:
+    """Warn of a lowest or highest score that looks like a mark for "no judgement".
+
+    Such are -1 below classes from 0 (SNLI), and a score far outside of all others (99, -999).
+    """
+    counts = Counter(scores)
+    for mark in (min(counts), max(counts)):
+        other_scores = [score for score in counts if score != mark]
+        lowest, highest = min(other_scores), max(other_scores)
+        distance = max(lowest - mark, mark - highest)
+        is_class = (
+            mark == -1 and lowest == 0 and highest >= 2 and all(map(float.is_integer, other_scores))
+        )
+        if is_class or (len(other_scores) >= 3 and distance > 2 * (highest - lowest)):
+            logger.warning(
+                f"{path}: {counts[mark]:,} pairs have the score {mark:g}, the others {lowest:g} to "
+                f"{highest:g}; if {mark:g} means no judgement, empty these cells"
+            )
 
 
 def _merge_repeated_pairs(
@@ -296,7 +331,7 @@ def _merge_repeated_pairs(
 
     A repeated row adds nothing that a bootstrap may resample: with every row 20 times an interval
     would be narrower by the square root of 20. Two pairs are the same when their texts differ in
-    letter case and white space alone.
+    letter case, white space, invisible characters and Unicode's composition alone.
 
     Args:
         pairs: (text, other text, score) of each row.
@@ -308,7 +343,7 @@ def _merge_repeated_pairs(
     scores: dict[tuple[str, str], list[float]] = {}
     spellings: dict[tuple[str, str], tuple[str, str]] = {}
     for first, second, score in pairs:
-        key = (" ".join(first.casefold().split()), " ".join(second.casefold().split()))
+        key = (_simplify(first), _simplify(second))
         if not in_order and key[0] > key[1]:
             key = (key[1], key[0])
         spellings.setdefault(key, (first, second))
@@ -317,6 +352,12 @@ def _merge_repeated_pairs(
     distinct = [(*spellings[key], fmean(values)) for key, values in scores.items()]
     contradicted = sum(len(set(values)) > 1 for values in scores.values())
     return distinct, contradicted
+
+
+def _simplify(text: str) -> str:
+    """Return a text as its repetitions have it: composed letters in one case, single spaces."""
+    visible = "".join(letter for letter in text if unicodedata.category(letter) != "Cf")
+    return " ".join(unicodedata.normalize("NFC", visible.casefold()).split())
 
 
 def _make_pairs_task(name: str, is_search: bool) -> Task:

@@ -124,8 +124,12 @@ def parse_server(option: str, requested: str) -> Server | None:
     """Return the server that ``NAME@URL`` names; None for another value, e.g. ORG/NAME@REVISION.
 
     Raises InputError for the ``option``, without the URL, for one that ``base_url`` of a recipe may
-    not hold.
+    not hold, and for a URL without a model's name.
     """
+    if re.match(r"https?://", requested, re.IGNORECASE):
+        raise InputError(
+            option, "is a URL without the name of a model", allowed="NAME@http://HOST:PORT/v1"
+        )
     match = _NAME_AT_URL.fullmatch(requested)
     if match is None:
         return None

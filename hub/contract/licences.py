@@ -167,6 +167,22 @@ def resolve_model_licence(place: str, licence: str, card: Path | None) -> Licenc
         licence: the licence id of the recipe or option; empty where it names none.
         card: the model's README.md; None where there is no local model.
     """
+    card_licences = _read_card_licences(card)
+    if not licence and len(card_licences) == 1:
+        return card_licences[0]
+    chosen = require_licence(place, licence)
+    for card_licence in card_licences:
+        if not chosen.covers(card_licence):
+            raise InputError(
+                place,
+                f"is {chosen.id!r}, and the model's README.md says {card_licence.id!r}",
+                hint="name the licence of the README, or take another model",
+            )
+    return chosen
+
+
+def _read_card_licences(card: Path | None) -> list[Licence]:
+    """Return the known licences that a card's front matter names, one or a list, in any case."""
     from huggingface_hub.repocard import metadata_load
 
     metadata: dict[str, object] = {}
@@ -174,18 +190,12 @@ def resolve_model_licence(place: str, licence: str, card: Path | None) -> Licenc
         # front matter that cannot be read names no licence
         with suppress(ValueError, yaml.YAMLError):
             metadata = metadata_load(card) or {}
-    card_key = "license_name" if metadata.get("license") == "other" else "license"
-    card_licence = load_licences().get(str(metadata.get(card_key)))
-    if not licence and card_licence:
-        return card_licence
-    chosen = require_licence(place, licence)
-    if card_licence and not chosen.covers(card_licence):
-        raise InputError(
-            place,
-            f"is {chosen.id!r}, and the model's README.md says {card_licence.id!r}",
-            hint="name the licence of the README, or take another model",
-        )
-    return chosen
+    licence_names = metadata.get("license")
+    if str(licence_names).strip().lower() in ("other", "['other']"):
+        licence_names = metadata.get("license_name")
+    names = licence_names if isinstance(licence_names, list) else [licence_names]
+    known = [load_licences().get(str(name).strip().lower()) for name in names]
+    return [licence for licence in known if licence is not None]
 
 
 def check_dataset(recipe: DatasetRecipe) -> Verdict:

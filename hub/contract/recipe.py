@@ -965,6 +965,10 @@ class DatasetRecipe(Strict):
         _find_example_problems,
         _find_language_problems,
         _find_verification_problems,
+        refuse(
+            "source.columns names a column twice: {0.source.columns}",
+            when=lambda recipe: len(set(recipe.source.columns)) < len(recipe.source.columns),
+        ),
     )
 
     @property

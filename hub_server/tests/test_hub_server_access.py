@@ -278,6 +278,8 @@ def test_card_checks(hub_api, local_hub, repo):
         ("---\nlicense: [mit, other]\n---\n", 200),
         ("---\nlicense: mitt\n---\n", 400),
         ("---\nlicense: Apache-2.0\n---\n", 400),
+        ("---\nlicense: ''\n---\n", 400),
+        ("---\nlicense:\n---\n", 200),
         ("---\nlicense: [mit, mixed-unlicensed]\n---\n", 400),
         (f"---\nlicense: {'x' * 100_000}\n---\n", 400),
     ):

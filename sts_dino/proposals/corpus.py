@@ -152,9 +152,8 @@ def measure_file(
     if require_kind(path, path) != ".txt":
         columns = find_columns(path, column, encoding)
     elif column is not None:
-        raise InputError(
-            "--column", f"{column!r} has no meaning for a .txt file", hint="leave it out"
-        )
+        problem = f"has a text a line, and no column {column!r}"
+        raise InputError(path, problem, hint="leave out --column or --columns")
     rows = read_file_rows(path, columns, str(path), encoding)
     return measure_texts(str(path), columns, chain.from_iterable(rows), language, kind)
 

@@ -170,7 +170,7 @@ def choose_generator(
     is_easy = corpus is None or (
         corpus.language == "en" and corpus.kind in KINDS_FOR_SMALL_GENERATOR
     )
-    if not requested:
+    if requested is None:
         return _choose_local_generator(is_easy, takes_demonstration)
     if requested == "gemma":
         requested = GEMMA.name
@@ -182,15 +182,7 @@ def choose_generator(
     # Any other model needs a licence.
     choices = (*GENERATORS, "builtin", "FILE.gguf", "NAME@URL of an OpenAI-compatible server")
     server = parse_server("--lm", requested)
-    is_bare_name = "/" not in requested
-    if is_bare_name and not Path(requested).exists():
-        example = f"a model behind an API is --lm {requested.partition('@')[0]}@https://HOST/v1"
-        raise InputError(
-            "--lm",
-            f"no model {requested!r}",
-            allowed=f"{', '.join(choices)}, a folder, ORG/NAME@REVISION",
-            hint=suggest_choice(requested, choices) or example,
-        )
+    _require_generator(requested, choices)
     if license_id is None:
         raise InputError(
             "--lm-license",
@@ -209,6 +201,24 @@ def choose_generator(
     else:
         location = resolve_model_location("--lm", requested, choices)
     return Generator({**location, "dtype": "auto", **terms}, "as --lm asks")
+
+
+def _require_generator(requested: str, choices: Sequence[str]) -> None:
+    """Raise InputError for the name of an encoder, and for a bare name of no file or folder."""
+    is_bare_name = "/" not in requested
+    if requested in ENCODERS:
+        problem = f"{requested!r} is an encoder, and generates no text"
+        hint = f"give it to adapt as --encoder {requested}"
+        raise InputError("--lm", problem, allowed=", ".join(choices), hint=hint)
+    if is_bare_name and not (requested and Path(requested).exists()):
+        name = requested.partition("@")[0] or "NAME"
+        example = f"a model behind an API is --lm {name}@https://HOST/v1"
+        raise InputError(
+            "--lm",
+            f"no model {requested!r}",
+            allowed=f"{', '.join(choices)}, a folder, ORG/NAME@REVISION",
+            hint=suggest_choice(requested, choices) or example,
+        )
 
 
 def _choose_local_generator(is_easy: bool, takes_demonstration: bool) -> Generator:

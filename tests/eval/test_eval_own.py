@@ -102,6 +102,47 @@ def test_repeated_rows_are_one_pair_of_their_mean_score(tmp_path, capsys):
     assert len(pairs["test"]) == 24
 
 
+def test_pairs_that_look_alike_are_one_pair(tmp_path, capsys):
+    rows = [(f"caf\u00e9 {n}", f"\u00dcber {n}", n % 5) for n in range(12)]
+    again = [(f"cafe\u0301 {n}", f"\ufeffU\u0308ber\u200b {n}", n % 5) for n in range(12)]
+    path = write(tmp_path / "alike.csv", ("text1", "text2", "score"), rows + again)
+    pairs = read_own(OwnFiles(path)).rows["alike.csv/pairs"]["test"]
+    assert len(pairs) == 12 and "12 distinct pairs of 24 (" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("scores", "count"),
+    [([5] * 29 + [1], 1), ([0] * 28 + [4, 5], 2), ([3] * 30, 0)],
+)
+def test_a_correlation_that_rests_on_two_pairs_is_refused(scores, count, tmp_path):
+    rows = [(f"one {n}", f"two {n}", score) for n, score in enumerate(scores)]
+    path = write(tmp_path / "few.csv", ("text1", "text2", "score"), rows)
+    problem = f"all but {count} of 30 scores are" if count else "all 30 scores are 3"
+    with pytest.raises(InputError, match=problem):
+        read_own(OwnFiles(path))
+
+
+@pytest.mark.parametrize(
+    ("scores", "mark"),
+    [
+        ([0, 1, 2, -1], "-1"),
+        ([1.5, 2, 4, 5, 999], "999"),
+        ([1, 2, 3, -999], "-999"),
+        ([0, 1], None),
+        ([-1, 0, 1], None),
+        ([-0.5, 0.2, 0.9, 1], None),
+        ([0, 3, 4, 5], None),
+        ([1, 2, 3, 4, 5], None),
+    ],
+)
+def test_a_mark_for_no_judgement_is_noticed(scores, mark, tmp_path, capsys):
+    rows = [(f"one {n}", f"two {n}", scores[n % len(scores)]) for n in range(40)]
+    read_own(OwnFiles(write(tmp_path / "marks.csv", ("text1", "text2", "score"), rows)))
+    said = capsys.readouterr().err
+    assert ("means no judgement, empty these cells" in said) == (mark is not None)
+    assert mark is None or f"pairs have the score {mark}, the others" in said
+
+
 @pytest.mark.parametrize(
     ("header", "sides"),
     [
@@ -284,7 +325,7 @@ def test_a_german_excel_export_is_scored_with_one_command(tmp_path):
     ("columns", "problem"),
     [
         ("frage_a,frage_b", "--columns: 'frage_a,frage_b' names 2 columns; allowed: two texts"),
-        ("frage_a,frage_a,bewertung", "names 2 columns"),
+        ("frage_a,frage_a,bewertung", "names the column 'frage_a' twice"),
         ("frage_a,frage_c,bewertung", "column 'frage_c': not in the data; allowed: frage_a,"),
     ],
 )

@@ -13,7 +13,12 @@ from card_runs import (
 )
 
 from hub_server.pages.cards import LICENCES
-from sts_dino.hub.contract.licences import find_dataset_licences, find_model_licences, load_licences
+from sts_dino.hub.contract.licences import (
+    find_dataset_licences,
+    find_model_licences,
+    load_licences,
+    resolve_model_licence,
+)
 from sts_dino.hub.errors import InputError
 from sts_dino.model_cards.metadata import make_license_fields
 
@@ -190,3 +195,36 @@ def test_the_documented_verdicts_are_the_computed_ones() -> None:
 def test_the_hub_takes_every_licence_that_a_card_has() -> None:
     fields = [make_license_fields(licence)["license"] for licence in load_licences().values()]
     assert set(fields) <= LICENCES
+
+
+@pytest.mark.parametrize(
+    ("front_matter", "licence"),
+    [
+        ("license: cc-by-nc-4.0", "cc-by-nc-4.0"),
+        ("license: [cc-by-nc-4.0]", "cc-by-nc-4.0"),
+        ("license: CC-BY-NC-4.0", "cc-by-nc-4.0"),
+        ("license: ' gemma '", "gemma"),
+        ("license: other\nlicense_name: Gemma", "gemma"),
+        ("license: [other]\nlicense_name: gemma", "gemma"),
+        ("license: [mit, cc-by-nc-4.0]", "cc-by-nc-4.0"),
+    ],
+)
+def test_a_licence_that_the_card_of_a_base_denies_is_refused(front_matter, licence, tmp_path):
+    card = tmp_path / "README.md"
+    card.write_text(f"---\n{front_matter}\n---\n")
+    with pytest.raises(InputError, match=f"is 'apache-2.0', and .* says '{licence}'"):
+        resolve_model_licence("--encoder-license", "apache-2.0", card)
+    if "mit" in front_matter:  # the card names two: the user chooses
+        with pytest.raises(InputError, match="names no licence"):
+            resolve_model_licence("--encoder-license", "", card)
+    else:
+        assert resolve_model_licence("--encoder-license", "", card).id == licence
+
+
+@pytest.mark.parametrize(
+    "front_matter", ["license: 5", "license:", "license: {a: b}", "license: other"]
+)
+def test_a_card_without_a_known_licence_leaves_the_choice_to_the_user(front_matter, tmp_path):
+    card = tmp_path / "README.md"
+    card.write_text(f"---\n{front_matter}\n---\n")
+    assert resolve_model_licence("--encoder-license", "mit", card).id == "mit"

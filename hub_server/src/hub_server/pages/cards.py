@@ -294,7 +294,8 @@ def _find_bad_texts(metadata: dict) -> Iterator[str]:
 
 def _find_unknown_licences(metadata: dict) -> Iterator[str]:
     """Yield an error for each licence that the Hub has no id for."""
-    unknown = [name for name in _get_texts(metadata, "license") if name not in LICENCES]
+    licences = [name for name in _make_list(metadata.get("license")) if isinstance(name, str)]
+    unknown = [name for name in licences if name not in LICENCES]
     for licence in unknown[:_MAX_ERRORS]:
         shown = licence[:_MAX_TEXT]
         similar = get_close_matches(shown.lower(), LICENCES, n=1)
