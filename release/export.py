@@ -24,7 +24,7 @@ from sts_dino.eval.encoders.embeddings import compute_cosines
 from sts_dino.eval.encoders.load import (
     Encoder,
     check_embeddings,
-    download,
+    download_model,
     load_encoder,
     require_model,
     resolve_encoder,
@@ -205,7 +205,7 @@ def main(
         raise InputError("--out", f"{out} exists already", allowed="a new folder")
     require_packages()
 
-    folder = Path(place) if Path(place).exists() else download(place)[0]
+    folder = Path(place) if Path(place).exists() else download_model(place)[0]
     loaded = load_transformer(folder, encoder)
 
     # a copy beside ``out``, which becomes ``out`` once it is whole
