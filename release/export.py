@@ -24,7 +24,7 @@ from sts_dino.eval.encoders.embeddings import compute_cosines
 from sts_dino.eval.encoders.load import (
     Encoder,
     check_embeddings,
-    download,
+    download_model,
     load_encoder,
     require_model,
     resolve_encoder,
@@ -216,7 +216,7 @@ def main(
     require_packages()
 
     # Load the encoder
-    folder = Path(location) if Path(location).exists() else download(location)[0]
+    folder = Path(location) if Path(location).exists() else download_model(location)[0]
     loaded = load_transformer(folder, encoder)
 
     # Write a copy beside ``out``, which is renamed to ``out`` when it is complete

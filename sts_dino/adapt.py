@@ -267,9 +267,9 @@ class Adaptation:
     @property
     def is_judged(self) -> bool:
         """Whether label agreement is measured: the judge of the texts' language is local."""
-        from sts_dino.eval.encoders.load import has_judge
+        from sts_dino.eval.encoders.load import has_default_judge
 
-        return has_judge(self.dataset.language)
+        return has_default_judge(self.dataset.language)
 
 
 @dataclass(frozen=True)
@@ -962,14 +962,14 @@ def compare_with_estimate(estimate: AdaptationEstimate, costs: dict[str, StepUsa
 
 def describe_pairs(adaptation: Adaptation) -> str:
     """Return random pairs of each label and the label agreement, with a warning when it is low."""
-    from sts_dino.eval.encoders.load import name_judge
+    from sts_dino.eval.encoders.load import get_default_judge
     from sts_dino.generation.run import describe_random_rows
 
     manifest = require_complete(adaptation.pairs)
     lines = [describe_random_rows(adaptation.pairs, manifest, adaptation.dataset)]
     fidelity = Fidelity.read(adaptation.pairs, manifest) if adaptation.is_judged else None
     if fidelity is None:
-        judge = name_judge(adaptation.dataset.language).lower()
+        judge = get_default_judge(adaptation.dataset.language).lower()
         needs = f"it needs {judge} (sts-dino lm {judge})"
         lines.append(f"label agreement is not measured: {needs}; read the pairs")
         return "\n".join(lines)

@@ -232,7 +232,7 @@ def _encode(encoder: Encoder, texts: Sequence[str], out: Path) -> tuple[Vectors,
     if encoder.model is not None:
         warn_of_cut_texts(encoder.model, texts, encoder.name, "texts")
     with Embeddings(encoder, out / "embeddings") as embeddings:
-        embeddings.add(texts)
+        embeddings.declare(texts)
         return compute_unit_vectors(embeddings.embed(texts)), embeddings.seconds
 
 

@@ -118,7 +118,7 @@ def load_endpoint(server: Server) -> Encoder:
     name = f"{server.model}@{server.base_url}"
     revision = hashlib.sha256(json.dumps([server.model, server.base_url]).encode()).hexdigest()
     encoder = wrap(partial(_embed_texts, connect_teacher(server)), name, revision)
-    return replace(encoder, call_texts=REQUEST_TEXTS)
+    return replace(encoder, max_call_texts=REQUEST_TEXTS)
 
 
 def is_openai(host: str) -> bool:

@@ -32,10 +32,10 @@ from sts_dino.eval.encoders.embeddings import compute_text_cosines
 from sts_dino.eval.encoders.load import (
     Encoder,
     find_local_encoder,
+    get_default_judge,
     load_encoder,
-    name_judge,
     require_model,
-    require_packaged,
+    require_packaged_encoder,
 )
 from sts_dino.hub.cli import JsonOption, make_app, print_answer
 from sts_dino.hub.contract.measured import (
@@ -287,11 +287,11 @@ def main(
     manifests = [require_complete(directory) for directory in runs]
     recipes = [load_recipe(directory / RECIPE, DatasetRecipe) for directory in runs]
     other_languages = [recipe.language for recipe in recipes if recipe.language != "en"]
-    default_judge = name_judge(other_languages[0] if other_languages else "en")
+    default_judge = get_default_judge(other_languages[0] if other_languages else "en")
     if encoder:
         judge_location = find_local_encoder(encoder) or encoder
     else:
-        judge_location = str(require_packaged(default_judge, OTHER_JUDGE_HINT))
+        judge_location = str(require_packaged_encoder(default_judge, OTHER_JUDGE_HINT))
     require_model(judge_location)
     samples: list[Drawn] = []
     for directory, manifest in zip(runs, manifests, strict=True):

@@ -24,7 +24,7 @@ from sts_dino.eval.audit.agreement import compute_wilson_interval
 from sts_dino.eval.audit.evaluation_sentences import normalize_text
 from sts_dino.eval.audit.source import Batch, DatasetRows, find_rows
 from sts_dino.eval.encoders.embeddings import compute_text_cosines
-from sts_dino.eval.encoders.load import Encoder, download, hash_model_folder, load_encoder
+from sts_dino.eval.encoders.load import Encoder, download_model, hash_model_folder, load_encoder
 from sts_dino.hub.cli import JsonOption, make_app
 from sts_dino.hub.contract.measured import Interval
 from sts_dino.hub.contract.schema import NLI_LABELS
@@ -181,7 +181,7 @@ def load_nli_model(location: str, labels: str | None = None) -> NliModel:
     folder = Path(location)
     revision = None
     if not folder.is_dir():
-        folder, revision = download(location)
+        folder, revision = download_model(location)
     require_safetensors(folder, location)
     with convert_model_errors(location, "cannot be loaded as a cross-encoder"):
         model = CrossEncoder(

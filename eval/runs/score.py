@@ -220,8 +220,8 @@ def score_tasks(
     with Embeddings(encoder, cache) as embeddings:
         for entry in unscored:
             if not entry.task.sides:
-                embeddings.add(list(data.read(entry).iter_texts()))
-        embeddings.encode()
+                embeddings.declare(list(data.read(entry).iter_texts()))
+        embeddings.encode_declared()
         for entry in entries:
             if entry in kept:
                 scored.records.append(kept[entry])

@@ -20,15 +20,18 @@ from sts_dino.hub.errors import RunError
 Correlation = Callable[[Vector, Vector], float]
 CHUNK_PAIRS = 1024  # pairs whose embeddings are in memory as float64
 COSINE_DECIMALS = 12  # float64 rounding changes further decimals
-MIN_COSINE_RANGE = 1e-6  # cosines of float32 embeddings in a smaller range are one number
+MIN_COSINE_RANGE = 1e-6  # a smaller range is rounding noise of float32 embeddings
 
 
 def measure_sts(data: TaskData, embed: Embed, _: Sequence[int] = ()) -> Measured:
     """Measure Spearman x 100 of a task and of every subset, and Pearson x 100 of the task.
 
     The task's aggregation makes one score of the subsets. A subset with constant cosines or
-    constant human scores has no correlation and is left out of ``parts``. Raises RunError when
-    all cosines are equal, and when the aggregation needs the correlation of a constant subset.
+    constant human scores has no correlation and is left out of ``parts``. The third argument, the
+    seeds of probes, is unused: every measuring function has this signature.
+
+    Raises RunError when all cosines are equal, when an embedding is not finite, and when the
+    aggregation needs the correlation of a constant subset.
     """
     # Compute the cosines of all pairs
     task = data.task
@@ -43,18 +46,20 @@ def measure_sts(data: TaskData, embed: Embed, _: Sequence[int] = ()) -> Measured
         )
 
     # Correlate every subset
-    part: list[str] = []
+    subset_of_row: list[str] = []
     parts = {}
     for name, start, stop in pairs.subsets:
-        part += [name] * (stop - start)
-        gold, predicted = pairs.target[start:stop], cosines[start:stop]
+        row_count = stop - start
+        subset_of_row += [name] * row_count
+        gold = pairs.target[start:stop]
+        predicted = cosines[start:stop]
         if not (_is_constant(gold) or _is_constant(predicted)):
-            parts[name] = (100 * compute_spearman(predicted, gold), stop - start)
+            parts[name] = (100 * compute_spearman(predicted, gold), row_count)
 
     # Aggregate the score of the task
-    outcomes = Outcomes(pairs.target, cosines, tuple(part))
-    score = _aggregate(task, outcomes, compute_spearman)
-    pearson = _aggregate(task, outcomes, compute_pearson)
+    outcomes = Outcomes(pairs.target, cosines, tuple(subset_of_row))
+    score = _aggregate_correlation(task, outcomes, compute_spearman)
+    pearson = _aggregate_correlation(task, outcomes, compute_pearson)
     return Measured(outcomes, score, {"pearson": pearson}, parts)
 
 
@@ -63,19 +68,23 @@ def compute_cosine_scores(
 ) -> Vector:
     """Compute the cosine of the embeddings of every pair, (pairs,); 0 with a zero vector.
 
-    Cosines are rounded, so that cosines which differ by float64's rounding alone are equal. 65 of
-    SMTeuroparl's 459 pairs are two identical sentences: without rounding they would be ranked, and
-    the correlation would move by up to 0.08.
+    Cosines are rounded, so that values which differ by float64's rounding alone are ties. 65 of
+    SMTeuroparl's 459 pairs are two identical sentences: without rounding their cosines would have
+    different ranks, and the correlation would move by up to 0.08.
 
     Args:
         pairs: the pairs.
         embed: function from texts, and a side, to embeddings.
-        sides: the side of the first and of the second texts when the texts are queries and
-            documents; None: pairs of one kind.
+        sides: the side of the first and of the second texts, where the texts are queries and
+            documents; None: ``embed`` is called without a side.
 
     Raises RunError when an embedding is not finite.
     """
-    first_options, second_options = [{"side": side} for side in sides] if sides else [{}, {}]
+    first_options: dict[str, Side] = {}
+    second_options: dict[str, Side] = {}
+    if sides is not None:
+        first_options["side"] = sides[0]
+        second_options["side"] = sides[1]
     cosines = np.empty(len(pairs))
     for start in range(0, len(pairs), CHUNK_PAIRS):
         chunk = slice(start, start + CHUNK_PAIRS)
@@ -86,7 +95,10 @@ def compute_cosine_scores(
 
 
 def _normalize_rows(embeddings: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Scale each row (n, d) to length 1; a zero row stays. Raises RunError for NaN or infinity."""
+    """Scale each row of (n, d) to length 1, in float64; a zero row stays zero.
+
+    Raises RunError for NaN or infinity.
+    """
     rows = np.asarray(embeddings, dtype=np.float64)
     if not np.isfinite(rows).all():
         raise RunError(
@@ -97,26 +109,30 @@ def _normalize_rows(embeddings: NDArray[np.floating]) -> NDArray[np.float64]:
     return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), SMALLEST_NORM)
 
 
-def _aggregate(task: Task, outcomes: Outcomes, correlation: Correlation) -> float:
-    """Return the correlation x 100 under the task's aggregation of subsets.
+def _aggregate_correlation(task: Task, outcomes: Outcomes, correlation: Correlation) -> float:
+    """Return the weighted mean of the parts' correlations x 100, under the task's aggregation.
 
-    Raises RunError, with the task and the subset, where the correlation is undefined.
+    Raises RunError, with the task and the subset, where the correlation of a part is undefined.
     """
     total = 0.0
     for rows, weight in outcomes.list_parts(task.aggregation):
-        gold, predicted = outcomes.gold[rows], outcomes.predicted[rows]
+        gold = outcomes.gold[rows]
+        predicted = outcomes.predicted[rows]
         if _is_constant(gold) or _is_constant(predicted):
-            side = "human scores" if _is_constant(gold) else "cosines"
-            subset = f" of {outcomes.part[rows[0]]}" if len(rows) < len(outcomes) else ""
+            values = "human scores" if _is_constant(gold) else "cosines"
+            # The part is a subset, or all rows
+            if len(rows) < len(outcomes):
+                values += f" of {outcomes.part[rows[0]]}"
             raise RunError(
                 task.name,
-                f"all {len(rows)} {side}{subset} are the same: the correlation is undefined",
+                f"all {len(rows)} {values} are the same: the correlation is undefined",
             )
         total += weight * correlation(predicted, gold)
     return 100 * total
 
 
 def _is_constant(values: Vector) -> bool:
+    """Return whether all values (n,), n ≥ 1, are equal."""
     return bool(np.ptp(values) == 0)
 
 
@@ -151,11 +167,12 @@ TREC_METRICS: dict[str, str] = {"ndcg@10": "ndcg_cut.10", "recall@10": "recall.1
 
 
 def measure_search(data: TaskData, embed: Embed, _: Sequence[int] = ()) -> Measured:
-    """Measure the mean over queries of the task's metric, x 100.
+    """Measure nDCG@10 or recall@10, x 100, as a mean over queries.
 
-    The outcome of a query is the number of its relevant documents and its score. Documents with
-    equal cosines have trec_eval's order, by id. The document with the id of the query is left out
-    unless it is judged relevant (BEIR leaves it out in any case).
+    A query's outcome has the number of its relevant documents as gold value and its score, 0 to 1,
+    as predicted value. trec_eval orders documents with equal cosines by their ids. A document with
+    the query's own id is left out of its ranking unless it is judged relevant (BEIR always leaves
+    it out).
 
     Args:
         data: the queries, the corpus and the judgements.
@@ -165,27 +182,34 @@ def measure_search(data: TaskData, embed: Embed, _: Sequence[int] = ()) -> Measu
     import torch
     from sentence_transformers.util import semantic_search
 
-    # Rank the documents of every query
-    queries, corpus = data.rows[SPLIT], data.rows[CORPUS]
+    # Find the nearest documents of every query, one more for the query's own id
+    queries = data.rows[SPLIT]
+    corpus = data.rows[CORPUS]
     query_vectors = embed([text or BLANK_TEXT_REPLACEMENT for text in queries.second], "query")
     document_vectors = embed([text or BLANK_TEXT_REPLACEMENT for text in corpus.second], "document")
     rankings = semantic_search(
         torch.from_numpy(query_vectors), torch.from_numpy(document_vectors), top_k=RANKING_DEPTH + 1
     )
-    judged: dict[str, dict[str, int]] = {query: {} for query in queries.first}
+
+    # Map query id → document id → grade
+    grades: dict[str, dict[str, int]] = {query_id: {} for query_id in queries.first}
     for query_id, document_id, grade in data.rows[QRELS].iter_canonical():
-        if query_id in judged:
-            judged[str(query_id)][str(document_id)] = int(grade)
+        if query_id in grades:
+            grades[str(query_id)][str(document_id)] = int(grade)
+
+    # Map query id → document id → cosine, of the first documents
     runs: dict[str, dict[str, float]] = {}
-    for query, hits in zip(queries.first, rankings, strict=True):
-        scores = {corpus.first[int(hit["corpus_id"])]: float(hit["score"]) for hit in hits}
-        if not judged[query].get(query):  # a query may stand among the documents
-            scores.pop(query, None)
-        runs[query] = dict(list(scores.items())[:RANKING_DEPTH])
+    for query_id, hits in zip(queries.first, rankings, strict=True):
+        cosines = {corpus.first[int(hit["corpus_id"])]: float(hit["score"]) for hit in hits}
+        own_document_is_relevant = grades[query_id].get(query_id, 0) > 0
+        if not own_document_is_relevant:
+            cosines.pop(query_id, None)
+        ranked = list(cosines.items())
+        runs[query_id] = dict(ranked[:RANKING_DEPTH])
 
     # Score the rankings by the judgements
     metric = TREC_METRICS[str(data.task.metric)]
-    query_scores = pytrec_eval.RelevanceEvaluator(judged, {metric}).evaluate(runs)
-    field = metric.replace(".", "_")
-    values = np.array([query_scores[query][field] for query in queries.first])
+    query_scores = pytrec_eval.RelevanceEvaluator(grades, {metric}).evaluate(runs)
+    result_key = metric.replace(".", "_")  # pytrec_eval's results are named so
+    values = np.array([query_scores[query_id][result_key] for query_id in queries.first])
     return Measured(Outcomes(queries.target, values), 100 * float(values.mean()))

@@ -17,8 +17,9 @@ Embed = Callable[..., NDArray[np.float32]]
 class Outcomes:
     """Gold and predicted values of the scored rows, in the order of the data.
 
-    ``gold``: human score, or number of the class. ``predicted``: similarity, predicted score, or
-    number of the predicted class. ``part``: the subset of each row; empty: all rows are one part.
+    ``gold``: human score, number of the class, or a query's number of relevant documents.
+    ``predicted``: similarity, predicted score, number of the predicted class, or a query's score.
+    ``part``: the subset of each row, (n,); empty: all rows are one part.
     """
 
     gold: Vector  # (n,)
@@ -29,9 +30,10 @@ class Outcomes:
         return len(self.gold)
 
     def list_parts(self, aggregation: Aggregation) -> list[tuple[Indices, float]]:
-        """Return (row numbers, weight in the score) of each part that is resampled apart.
+        """List (row numbers, weight) of the parts whose weighted scores add up to the task's score.
 
-        ``all`` makes one part of all rows; ``mean`` weights parts alike, ``wmean`` by their rows.
+        ``all`` makes one part of all rows; ``mean`` weights the subsets equally, ``wmean`` by their
+        number of rows. The weights sum to 1.
         """
         if aggregation == "all" or not self.part:
             return [(np.arange(len(self)), 1.0)]
@@ -49,8 +51,8 @@ class Outcomes:
 class Measured:
     """A task's score x 100 by the task's protocol, with the outcomes of the rows.
 
-    ``other``: further metrics → value. ``parts``: subset → (score x 100, number of rows).
-    ``seconds``: phase of the work → seconds. ``seeds``: the seeds of a probe.
+    ``other``: further metric → value. ``parts``: subset → (score x 100, number of rows).
+    ``seconds``: phase of the work → seconds. ``seeds``: the seeds of a probe; empty without one.
     """
 
     outcomes: Outcomes

@@ -5,6 +5,7 @@ shuffles depend on the order of the rows: rows must have the toolkit's order
 (`sts_dino.eval.scoring.transfer` sorts them).
 """
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,7 +46,8 @@ class ConvexSolver:
 
     Objective: mean cross-entropy + l2/2 (|W|² + |b|²) over the k x (d + 1) weights. SentEval's Adam
     follows the gradient of the same objective. In scikit-learn's terms C = 1 / (n l2), with the
-    intercept as a column of ones. ``seed`` and ``pace`` are there for ``SentEvalSolver`` alone.
+    intercept as a column of ones. ``seed`` and ``pace`` are unused: both solvers have the same
+    fields.
     """
 
     rows: ProbeRows
@@ -58,21 +60,28 @@ class ConvexSolver:
         """Find the optimum for each split and value of ``grid``, with accuracies on the dev rows.
 
         Args:
-            splits: F splits; ``train`` numbers the solver's rows.
+            splits: F splits; ``train`` has row numbers of the solver's rows.
             grid: R values of the l2 regularisation.
-            dev: the rows that ``dev`` of a split numbers; None: the solver's rows.
+            dev: the rows to which the row numbers ``dev`` of a split refer; None: the solver's
+                rows.
+
+        Raises RunError when a fit does not converge.
         """
         dev_rows = self.rows if dev is None else dev
         weights = []
         accuracies = []
         for split in splits:
             optima = self._solve(split.train, grid)
-            weights.append(torch.stack([optima[l2] for l2 in grid]))
-            accuracies.append(compute_accuracies(dev_rows, split.dev, weights[-1]))
+            split_weights = torch.stack([optima[l2] for l2 in grid])
+            weights.append(split_weights)
+            accuracies.append(compute_accuracies(dev_rows, split.dev, split_weights))
         return Fitted(torch.stack(weights), np.stack(accuracies))
 
     def refit(self, lists: Sequence[Indices], values: Sequence[float]) -> Tensor:
-        """Find the optimum for each list of row numbers at its l2 value: (F, k, d + 1)."""
+        """Find the optimum for each list of row numbers at its l2 value: (F, k, d + 1).
+
+        Raises RunError when a fit does not converge.
+        """
         optima = []
         for indices, l2 in zip(lists, values, strict=True):
             optima.append(self._solve(indices, [l2])[l2])
@@ -81,29 +90,33 @@ class ConvexSolver:
     def _solve(self, indices: Indices, grid: Sequence[float]) -> dict[float, Tensor]:
         """Return l2 value → optimum (k, d + 1), fitted on the rows ``indices``.
 
-        The search for a value starts at the optimum of the next larger value. The search also ends
-        where float32 cannot tell a better point. Raises RunError after ``MAX_ITERATIONS``.
+        The search for a value starts at the optimum of the next larger value. It also ends where
+        float32 cannot represent a better point. Raises RunError after ``MAX_ITERATIONS``.
         """
+        # The intercept is the weight of a column of ones, so it is regularised, too
         X = np.ones((len(indices), self.rows.dimension + 1), dtype=np.float32)
         X[:, :-1] = self.rows.X.numpy()[indices]
         y = self.rows.y.numpy()[indices]
         model = LogisticRegression(
             fit_intercept=False, tol=GRADIENT_TOLERANCE, max_iter=MAX_ITERATIONS, warm_start=True
         )
+        # For two classes scikit-learn fits one vector, the difference w of the two vectors w/2 and
+        # -w/2; their penalty is half of that of w, so C is twice as large
+        is_binary = self.rows.k == 2
+        scale = 2 if is_binary else 1
         optima = {}
-        # Threads slow products of few rows, and their number changes the last bits
+        # Threads slow products of few rows, and their number changes the last bits. A search that
+        # ends at float32's precision warns without need.
         with warnings.catch_warnings(), threadpool_limits(1):
             warnings.simplefilter("ignore", ConvergenceWarning)
             for l2 in sorted(set(grid), reverse=True):
-                # For two classes scikit-learn fits one vector: the difference of the two here
-                strength = 2 if self.rows.k == 2 else 1
-                model.set_params(C=strength / (len(y) * l2))
+                model.set_params(C=scale / (len(y) * l2))
                 model.fit(X, y)
                 if model.n_iter_[0] >= MAX_ITERATIONS:
                     problem = f"no convergence at l2 {l2:g} in {MAX_ITERATIONS} iterations"
                     raise RunError("probe", problem)
                 weights = torch.from_numpy(model.coef_.astype(np.float32))
-                if self.rows.k == 2:
+                if is_binary:
                     weights = torch.cat([-weights / 2, weights / 2])
                 optima[l2] = weights
         return optima
@@ -122,9 +135,9 @@ LabelledRows = tuple[Features, Classes]
 class ProbeSettings:
     """Settings of a probe.
 
-    ``mode``: the solver. ``seed``: seed of first weights, of shuffles, and of folds that are not
-    nested. ``folds``: number of folds that choose the regularisation. ``grid``: values of the
-    regularisation. ``pace``: passes over the rows of the solver ``senteval``.
+    ``mode``: the solver. ``seed``: seed of initial weights, of shuffles, and of folds that are not
+    nested. ``folds``: number of folds that choose the regularisation, and of nested test folds.
+    ``grid``: values of the regularisation. ``pace``: number of passes in the mode ``senteval``.
     """
 
     mode: Mode = "senteval"
@@ -146,9 +159,9 @@ SNLI_SCHEDULE = EpochSchedule(epoch_size=1, max_epoch=15)
 class Fit:
     """Outcome of a probe.
 
-    ``accuracy`` of the scored rows and ``dev_accuracy`` of the rows that chose are x 100, rounded
-    by fold and then as a mean, as the toolkit does. ``chosen`` has the regularisation of each
-    final classifier.
+    ``accuracy`` is over the scored rows, ``dev_accuracy`` over the rows that choose the
+    regularisation. Both are x 100, rounded by fold and then as a mean, as the toolkit does.
+    ``chosen`` has the regularisation of each final classifier.
     """
 
     predicted: Classes  # (scored rows,)
@@ -159,9 +172,10 @@ class Fit:
 
 @dataclass(frozen=True)
 class Choice:
-    """The chosen regularisation: the first value of the grid with the best mean accuracy.
+    """The chosen regularisation: the first value of the grid with the best mean dev accuracy.
 
-    ``accuracy`` is its mean accuracy x 100; ``weights`` are its classifiers, one for each split.
+    ``accuracy`` is this mean over the F splits, x 100; ``weights`` are the classifiers of the
+    splits at the chosen value.
     """
 
     value: float
@@ -171,7 +185,7 @@ class Choice:
 
     @classmethod
     def from_fits(cls, fitted: Fitted, splits: Sequence[Split], grid: Sequence[float]) -> "Choice":
-        """Choose the value of ``grid`` (R,) by the rounded mean accuracies of the F splits."""
+        """Choose among the R values of ``grid`` by the rounded mean accuracies of the F splits."""
         # A mean over contiguous numbers has the bits of the toolkit's mean over a list
         columns = np.ascontiguousarray(fitted.accuracy.T)
         scores = [float(round(100 * np.mean(column), 2)) for column in columns]
@@ -193,26 +207,30 @@ def score_nested_folds(rows: LabelledRows, settings: ProbeSettings) -> Fit:
     _, y = rows
     tensors, outer, choices = _choose_nested(rows, settings)
 
-    # Fit a classifier on all rows outside each test fold, and score the fold
+    # Fit a classifier on all rows outside each test fold
     chosen = tuple(choice.value for choice in choices)
     weights = settings.make_solver(tensors).refit([fold.train for fold in outer], chosen)
+
+    # Score each test fold with its classifier
     predicted = np.empty_like(y)
     scores = []
     for fold, fold_weights in zip(outer, weights, strict=True):
         predicted[fold.dev] = predict_classes(tensors, fold.dev, fold_weights[None])[0].numpy()
         scores.append(_compute_percent(predicted[fold.dev], y[fold.dev]))
-    return Fit(predicted, float(round(np.mean(scores), 2)), _compute_mean_accuracy(choices), chosen)
+    accuracy = float(round(np.mean(scores), 2))
+    return Fit(predicted, accuracy, _compute_mean_accuracy(choices), chosen)
 
 
 def validate_nested_folds(rows: LabelledRows, settings: ProbeSettings) -> Fit:
-    """Score by the mean of the best inner accuracies, by which ``score_nested_folds`` chooses.
+    """Score by the mean, over test folds, of the best mean accuracy on the inner folds.
 
-    No classifier is fitted for a test fold. Every row is a dev row once for each test fold but its
-    own; ``predicted`` has the class of the first of these. Raises the errors of
-    ``score_nested_folds``.
+    ``score_nested_folds`` chooses the regularisation by these accuracies. No test fold is scored.
+    Every row is a dev row once for each test fold but its own; ``predicted`` has its class of the
+    first such test fold. Raises the errors of ``score_nested_folds``.
     """
     tensors, _, choices = _choose_nested(rows, settings)
     predicted = np.empty_like(rows[1])
+    # In reverse order, so that the first test fold overwrites the later ones
     for choice in reversed(choices):
         choice.predict_dev_rows(tensors, predicted)
     mean = _compute_mean_accuracy(choices)
@@ -224,7 +242,7 @@ def _choose_nested(
 ) -> tuple[ProbeRows, list[Split], list[Choice]]:
     """Return the rows as tensors, the test folds, and the choice for each test fold.
 
-    A choice uses the rows outside of its test fold alone. Raises InputError for features that are
+    A choice uses only the rows outside of its test fold. Raises InputError for features that are
     not finite, and for rows that cannot be folded.
     """
     _, y = rows
@@ -242,13 +260,14 @@ def _choose_nested(
     # Choose the regularisation of each test fold by its inner folds
     choices = []
     for start in range(0, len(inner), folds):
-        splits = slice(start, start + folds)
-        part = Fitted(fitted.weights[splits], fitted.accuracy[splits])
-        choices.append(Choice.from_fits(part, inner[splits], settings.grid))
+        of_test_fold = slice(start, start + folds)
+        inner_fits = Fitted(fitted.weights[of_test_fold], fitted.accuracy[of_test_fold])
+        choices.append(Choice.from_fits(inner_fits, inner[of_test_fold], settings.grid))
     return tensors, outer, choices
 
 
 def _compute_mean_accuracy(choices: Sequence[Choice]) -> float:
+    """Compute the mean of the choices' accuracies x 100, to two decimals as the toolkit."""
     return float(round(np.mean([choice.accuracy for choice in choices]), 2))
 
 
@@ -265,7 +284,11 @@ def score_cross_validated(train: LabelledRows, test: LabelledRows, settings: Pro
 
 
 def validate_by_folds(train: LabelledRows, settings: ProbeSettings) -> Fit:
-    """Score by the best mean accuracy over folds, by which ``score_cross_validated`` chooses."""
+    """Score by the best mean accuracy over folds of the train rows.
+
+    ``score_cross_validated`` chooses the regularisation by this accuracy. Raises the errors of
+    ``score_nested_folds``.
+    """
     (train_rows,) = check_sets(train)
     choice = _choose_by_folds(train_rows, train[1], settings)
     predicted = np.empty_like(train[1])
@@ -274,6 +297,10 @@ def validate_by_folds(train: LabelledRows, settings: ProbeSettings) -> Fit:
 
 
 def _choose_by_folds(rows: ProbeRows, y: Classes, settings: ProbeSettings) -> Choice:
+    """Choose the regularisation by stratified folds of the rows, whose classes are ``y`` (n,).
+
+    Raises InputError for rows that cannot be folded.
+    """
     require_enough_rows(y, settings.folds)
     splits = _make_folds(y, np.arange(len(y)), settings.folds, settings.seed)
     fitted = settings.make_solver(rows).fit(splits, settings.grid)
@@ -285,9 +312,9 @@ def score_held_out(
 ) -> Fit:
     """Score SST2, SST5, SICK-E, SNLI or a probing task: dev rows choose the regularisation.
 
-    In the mode ``senteval`` the dev rows also choose when to stop. The toolkit fits the chosen
-    classifier a second time from the same seed on the same rows; here the first fit is kept. Raises
-    the errors of ``check_sets``.
+    In the mode ``senteval`` the dev rows also decide when training stops. The toolkit fits the
+    chosen classifier a second time from the same seed on the same rows; this function scores the
+    first fit, which is equal. Raises the errors of ``check_sets``.
     """
     train_rows, dev_rows, test_rows = check_sets(train, dev, test)
     splits = [Split(np.arange(len(train_rows)), np.arange(len(dev_rows)))]
@@ -301,11 +328,11 @@ SET_NAMES = {1: ("train",), 2: ("train", "test"), 3: ("train", "dev", "test")}
 
 
 def check_sets(*sets: LabelledRows) -> list[ProbeRows]:
-    """Return the sets of rows as tensors.
+    """Check sets of rows, and return them as tensors.
 
-    The first set is for training, and the features and classes of the others must fit it. Raises
-    InputError, with the name of the set, for features that are not finite or of another shape, for
-    a class that the train rows lack, and for classes that are not 0 to k-1 with k ≥ 2.
+    ``sets``: train; train and test; or train, dev and test. Raises InputError, with the name of the
+    set, for features that are not finite or have another dimension than the train features, for a
+    class that the train rows lack, and for classes that are not 0 to k-1 with k ≥ 2.
     """
     X_train, y_train = sets[0]
     classes = np.unique(y_train)
@@ -313,14 +340,14 @@ def check_sets(*sets: LabelledRows) -> list[ProbeRows]:
     # Check the features and classes of every set against the first set
     for name, (X, y) in zip(SET_NAMES[len(sets)], sets, strict=True):
         place = f"probe, {name} rows"
-        has_shape = X.ndim == 2 and len(X) == len(y) > 0
-        if not has_shape or X.shape[1] != X_train.shape[1]:
+        has_feature_rows = X.ndim == 2 and len(X) == len(y) > 0
+        if not has_feature_rows or X.shape[1] != X_train.shape[1]:
             problem = f"features {X.shape} do not fit {y.shape} classes and the train features"
             raise InputError(place, problem)
         # The sum of a row is finite only if every feature is, and needs no mask as large as X
-        broken = ~np.isfinite(X.sum(axis=1, dtype=np.float64))
-        if broken.any():
-            problem = f"{int(broken.sum())} rows hold NaN or infinity"
+        is_broken = ~np.isfinite(X.sum(axis=1, dtype=np.float64))
+        if is_broken.any():
+            problem = f"{int(is_broken.sum())} rows hold NaN or infinity"
             raise InputError(place, problem, hint="is the encoder sound?")
         unknown = y[~np.isin(y, classes)]
         if len(unknown):
@@ -341,12 +368,13 @@ def require_enough_rows(y: Classes, folds: int, nested: bool = False) -> None:
         folds: the number of folds.
         nested: the rows outside each fold are folded once more.
     """
-    # Every fold, and every inner fold, needs a row of every class
+    # Every fold needs a row of every class. With nested folds, the rows of a class outside a fold,
+    # a share of (folds - 1) / folds, must be at least ``folds``.
     rarest = int(np.bincount(y).min())
     needed = folds
     train_rows = len(y)
-    if nested:
-        needed = -(-folds * folds // (folds - 1))
+    if nested and folds > 1:
+        needed = math.ceil(folds * folds / (folds - 1))
         train_rows = len(y) * (folds - 1) // folds
     if folds < 2 or rarest < needed:
         problem = f"a class has {rarest} rows, {folds} folds"
@@ -358,17 +386,23 @@ def require_enough_rows(y: Classes, folds: int, nested: bool = False) -> None:
 
 
 def _make_folds(y: Classes, rows: Indices, folds: int, seed: int) -> list[Split]:
-    """Return stratified folds of the rows numbered ``rows``; splits have the same numbers."""
+    """Cut the rows numbered ``rows`` (m,) into stratified folds by their classes in ``y`` (n,).
+
+    The splits have the numbers of ``rows``, and so index ``y`` directly. ``seed`` is that of the
+    shuffle.
+    """
     splitter = StratifiedKFold(folds, shuffle=True, random_state=seed)
     return [Split(rows[train], rows[dev]) for train, dev in splitter.split(rows, y[rows])]
 
 
 def _compute_percent(predicted: Classes, gold: Classes) -> float:
-    return round(100 * (1.0 * int((predicted == gold).sum()) / len(gold)), 2)
+    """Compute the accuracy x 100, to two decimals as the toolkit."""
+    right = int((predicted == gold).sum())
+    return round(100 * (right / len(gold)), 2)
 
 
 def _score_test_rows(test: ProbeRows, weights: Tensor, choice: Choice) -> Fit:
-    """Score the test rows with one final classifier, (1, k, d + 1)."""
+    """Score the test rows with the final classifier, ``weights`` (1, k, d + 1), of a choice."""
     predicted = predict_classes(test, None, weights)[0].numpy()
     accuracy = _compute_percent(predicted, test.y.numpy())
     return Fit(predicted, accuracy, choice.accuracy, (choice.value,))

@@ -50,7 +50,7 @@ class ProbeRows:
 class Split:
     """Numbers of the rows that a classifier is fitted on, and of the rows that check it.
 
-    ``train`` is in the order of the protocol.
+    ``train`` keeps the order of the protocol, on which the shuffles depend.
     """
 
     train: Indices
@@ -59,7 +59,10 @@ class Split:
 
 @dataclass(frozen=True)
 class EpochSchedule:
-    """Passes over the rows in ``senteval``: between two checks, and before training ends."""
+    """Passes over the train rows: ``epoch_size`` between two checks, ``max_epoch`` in all.
+
+    The names are the toolkit's.
+    """
 
     epoch_size: int = 4
     max_epoch: int = 200
@@ -87,17 +90,19 @@ def predict_classes(rows: ProbeRows, at: Indices | None, weights: Tensor) -> Ten
         at: numbers of the rows to predict; None: all rows.
         weights: the classifiers, (C, k, d + 1).
     """
-    flat = weights.flatten(0, 1)
+    class_vectors = weights.flatten(0, 1)  # (C * k, d + 1)
     order = torch.arange(len(rows)) if at is None else torch.from_numpy(at)
-    parts = []
-    for piece in order.split(max(1, MAX_LOGITS // len(flat))):
-        logits = torch.addmm(flat[:, -1], rows.X[piece], flat[:, :-1].T)
-        parts.append(logits.view(len(piece), *weights.shape[:2]).argmax(2).T)
-    return torch.cat(parts, dim=1)
+    chunk_rows = max(1, MAX_LOGITS // len(class_vectors))
+    predicted = []
+    for chunk in order.split(chunk_rows):
+        logits = torch.addmm(class_vectors[:, -1], rows.X[chunk], class_vectors[:, :-1].T)
+        per_classifier = logits.view(len(chunk), *weights.shape[:2])
+        predicted.append(per_classifier.argmax(2).T)
+    return torch.cat(predicted, dim=1)
 
 
 def compute_accuracies(rows: ProbeRows, at: Indices, weights: Tensor) -> Vector:
-    """Compute the share of the rows ``at`` that each classifier (C, k, d + 1) gets right, (C,)."""
+    """Compute the accuracy, 0 to 1, of C classifiers (C, k, d + 1) on the rows ``at``: (C,)."""
     gold = rows.y[torch.from_numpy(at)]
     right = (predict_classes(rows, at, weights) == gold).sum(1).numpy()
     return np.asarray(1.0 * right / len(gold))
@@ -114,7 +119,7 @@ ADAM_OPTIONS: Any = {  # torch's defaults
     "amsgrad": False,
     "maximize": False,
 }
-ROW_MULTIPLE_FLOATS = 16  # rows of weights are padded to a multiple, for vector instructions
+ROW_MULTIPLE_FLOATS = 16  # a row of weights is padded to a multiple, for vector instructions
 
 # Function of probabilities (f, r, k, b) and row numbers (f * b,): derivative of the loss by logits
 ComputeError = Callable[[Tensor, Tensor], Tensor]
@@ -122,7 +127,7 @@ ComputeError = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class State:
-    """F x R classifiers in training.
+    """F x R classifiers in training, one for each fold and regularisation value.
 
     A row of ``weights`` has d weights, the intercept and padding. ``mean`` and ``square`` are
     Adam's moments of the gradient. ``decay`` times the weights is added to the gradient.
@@ -135,31 +140,40 @@ class State:
 
     @classmethod
     def start(cls, dimension: int, classes: int, decay: NDArray[np.float64], seed: int) -> "State":
-        """Return classifiers that all begin with torch's weights of a seeded linear layer.
+        """Return F x R classifiers with the same initial weights, and moments of 0.
+
+        The weights are those of a ``torch.nn.Linear`` after ``torch.manual_seed(seed)``, as in the
+        toolkit. The random state of torch is restored.
 
         Args:
             dimension: number of features.
             classes: number of classes.
             decay: the weight decay of each classifier, (F, R).
-            seed: seed of the first weights.
+            seed: seed of the initial weights.
         """
+        # Draw the initial weights, and pad their rows
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             layer = torch.nn.Linear(dimension, classes)
         padded = math.ceil((dimension + 1) / ROW_MULTIPLE_FLOATS) * ROW_MULTIPLE_FLOATS
-        first = torch.zeros(classes, padded)
-        first[:, :dimension] = layer.weight.detach()
-        first[:, dimension] = layer.bias.detach()
-        weights = first.repeat(*decay.shape, 1, 1)
-        per_classifier = torch.from_numpy(decay.astype(np.float32))[..., None, None]
-        return cls(weights, torch.zeros_like(weights), torch.zeros_like(weights), per_classifier)
+        initial = torch.zeros(classes, padded)
+        initial[:, :dimension] = layer.weight.detach()
+        initial[:, dimension] = layer.bias.detach()
 
-    def take(self, at: tuple[Tensor, Tensor]) -> "State":
-        """Return a copy of the classifiers at the numbers of folds and regularisation values."""
+        # Give every classifier a copy
+        weights = initial.repeat(*decay.shape, 1, 1)
+        decay_tensor = torch.from_numpy(decay.astype(np.float32))[..., None, None]
+        return cls(weights, torch.zeros_like(weights), torch.zeros_like(weights), decay_tensor)
+
+    def copy_part(self, at: tuple[Tensor, Tensor]) -> "State":
+        """Return a copy of some of the classifiers.
+
+        ``at``: numbers of folds and of regularisation values, which index the first two axes.
+        """
         return State(self.weights[at], self.mean[at], self.square[at], self.decay[at])
 
-    def put(self, at: tuple[Tensor, Tensor], piece: "State") -> None:
-        """Write weights and moments of a copy back to the numbers of folds and values."""
+    def write_part(self, at: tuple[Tensor, Tensor], piece: "State") -> None:
+        """Write the weights and moments of a copy back; ``at`` as of ``copy_part``."""
         self.weights[at] = piece.weights
         self.mean[at] = piece.mean
         self.square[at] = piece.square
@@ -168,35 +182,35 @@ class State:
 def train(
     X: Tensor, state: State, orders: Iterable[Tensor], updates: Tensor, compute_error: ComputeError
 ) -> None:
-    """Update classifiers in place by Adam, batch by batch of each pass.
+    """Update classifiers by Adam, in one step for each batch of each pass.
 
     Args:
-        X: features, (n, d).
-        state: the (f, r) classifiers.
-        orders: the row numbers of each pass, (f, n).
-        updates: the number of updates so far, a float32 scalar that is counted up.
+        X: features, (N, d).
+        state: the (f, r) classifiers, updated in place.
+        orders: for each pass the row numbers of each fold in training order, (f, n).
+        updates: the number of updates so far, a float32 scalar that is increased in place.
         compute_error: the derivative of a row's loss by the logits; the loss of a batch is the mean
             over its rows.
     """
-    # Views in which one matrix product serves all classifiers of a fold
+    # One matrix product serves the r * k weight rows of all classifiers of a fold
     f, r, k, padded = state.weights.shape
     weights = state.weights.view(f, r * k, padded)
     gradient = torch.empty_like(state.weights)
     flat_gradient = gradient.view(f, r * k, padded)
 
-    # Space for the rows of a batch, with a feature of 1 for the intercept and padding
-    gathered = torch.zeros(f * BATCH_ROWS, padded)
-    gathered[:, X.shape[1]] = 1.0
+    # A buffer for the rows of a batch: the features, 1 for the intercept, and 0 as padding
+    buffer = torch.zeros(f * BATCH_ROWS, padded)
+    buffer[:, X.shape[1]] = 1.0
     for order in orders:
         for batch in order.split(BATCH_ROWS, dim=1):
             # Gather the rows of the batch, and compute the logits
             size = batch.shape[1]
             at = batch.reshape(-1)
-            torch.index_select(X, 0, at, out=gathered[: f * size, : X.shape[1]])
-            rows = gathered[: f * size].view(f, size, padded)
+            torch.index_select(X, 0, at, out=buffer[: f * size, : X.shape[1]])
+            rows = buffer[: f * size].view(f, size, padded)
             logits = torch.bmm(weights, rows.transpose(1, 2)).view(f, r, k, size)
 
-            # The gradient of loss and weight decay, and Adam's update
+            # Compute the gradient of loss and weight decay, and update by Adam
             error = compute_error(torch.softmax(logits, dim=2), at).view(f, r * k, size)
             torch.mul(state.weights, state.decay, out=gradient)
             flat_gradient.baddbmm_(error, rows, alpha=1 / size)
@@ -205,22 +219,22 @@ def train(
                 [gradient],
                 [state.mean],
                 [state.square],
-                [],
+                [],  # moments of AMSGrad, which is off
                 [updates],
                 **ADAM_OPTIONS,
             )
 
 
-MAX_MISSES = 5  # checks without a better accuracy before a classifier stops
+MAX_MISSES = 5  # checks without a better accuracy that a classifier survives
 DEV_SHARE = 0.05  # share of the rows of a final fit that check it
-BATCH_CACHE_BYTES = 2**20  # gathered rows of a batch, which should fit a processor's cache
+BATCH_CACHE_BYTES = 2**20  # size of a batch's rows, which should fit a processor's cache
 
 
 @dataclass(frozen=True)
 class SentEvalSolver:
     """Solver that trains classifiers by SentEval's Adam with early stopping.
 
-    ``rows`` are the rows to train on, ``seed`` decides first weights and shuffles, and ``pace`` the
+    ``rows`` are the rows to train on. ``seed`` decides initial weights and shuffles, ``pace`` the
     number of passes.
     """
 
@@ -234,54 +248,62 @@ class SentEvalSolver:
         """Fit a classifier for each split and value of ``grid``; dev rows decide when to stop.
 
         Args:
-            splits: F splits; ``train`` numbers the solver's rows.
+            splits: F splits; ``train`` has row numbers of the solver's rows.
             grid: R values of the weight decay.
-            dev: the rows that ``dev`` of a split numbers; None: the solver's rows.
+            dev: the rows to which the row numbers ``dev`` of a split refer; None: the solver's
+                rows.
         """
-        values = np.tile(grid, (len(splits), 1))
+        decay = np.tile(grid, (len(splits), 1))
+        nothing_drawn = [0] * len(splits)
         dev_rows = self.rows if dev is None else dev
-        return self._train(splits, [0] * len(splits), values, dev_rows)
+        return self._train(splits, nothing_drawn, decay, dev_rows)
 
     def refit(self, lists: Sequence[Indices], values: Sequence[float]) -> Tensor:
         """Fit a classifier for each list of row numbers at its weight decay: (F, k, d + 1).
 
-        A random ``DEV_SHARE`` of the rows decides when to stop, and is not trained on.
+        A random ``DEV_SHARE`` of the rows decides when to stop, and is not trained on. The shuffles
+        of training follow this draw in the same random stream, as in the toolkit.
         """
         splits = []
         for indices in lists:
             order = np.random.RandomState(self.seed).permutation(len(indices))
-            cut = int(DEV_SHARE * len(indices))
-            splits.append(Split(indices[order[cut:]], indices[order[:cut]]))
+            dev_count = int(DEV_SHARE * len(indices))
+            splits.append(Split(indices[order[dev_count:]], indices[order[:dev_count]]))
         drawn = [len(indices) for indices in lists]
-        fitted = self._train(splits, drawn, np.array(values)[:, None], self.rows)
+        decay = np.array(values)[:, None]
+        fitted = self._train(splits, drawn, decay, self.rows)
         return fitted.weights[:, 0]
 
     def _train(
-        self, splits: Sequence[Split], drawn: Sequence[int], values: Vector, dev: ProbeRows
+        self, splits: Sequence[Split], drawn: Sequence[int], decay: Vector, dev: ProbeRows
     ) -> Fitted:
-        """Train F x R classifiers, and stop each classifier early.
+        """Train F x R classifiers, and return the best state of each by its dev accuracy.
+
+        A classifier stops when more than ``MAX_MISSES`` checks, consecutive or not, gave no better
+        accuracy.
 
         Args:
             splits: the F splits.
-            drawn: for each split, the length of a permutation that the toolkit drew before
-                training; 0: none.
-            values: the weight decay of each classifier, (F, R).
-            dev: the rows that ``dev`` of a split numbers.
+            drawn: for each split, the length of the permutation that the toolkit draws from the
+                random stream before training; 0: none.
+            decay: the weight decay of each classifier, (F, R).
+            dev: the rows to which the row numbers ``dev`` of a split refer.
         """
         width = self.rows.dimension + 1
-        state = State.start(self.rows.dimension, self.rows.k, values, self.seed)
+        state = State.start(self.rows.dimension, self.rows.k, decay, self.seed)
         courses = _make_courses(splits, drawn, self.seed)
-        best = Fitted(state.weights[..., :width].clone(), np.full(values.shape, -1.0))
-        misses = np.zeros(values.shape, dtype=int)
-        live = np.ones(values.shape, dtype=bool)
+        best = Fitted(state.weights[..., :width].clone(), np.full(decay.shape, -1.0))
+        misses = np.zeros(decay.shape, dtype=int)
+        is_live = np.ones(decay.shape, dtype=bool)
+        # As in the toolkit, the last check may come after more than ``max_epoch`` passes
         for _ in range(0, self.pace.max_epoch + 1, self.pace.epoch_size):
             # Pass over the train rows
             for course in courses:
-                course.advance(self.rows, state, live, self.pace.epoch_size)
+                course.train_passes(self.rows, state, is_live, self.pace.epoch_size)
 
             # Keep classifiers that improved on the dev rows; stop those that missed too often
             for fold, split in enumerate(splits):
-                running = np.flatnonzero(live[fold])
+                running = np.flatnonzero(is_live[fold])
                 if not len(running):
                     continue
                 weights = state.weights[fold, running, :, :width]
@@ -290,16 +312,16 @@ class SentEvalSolver:
                 missed = running[~is_better]
                 best.accuracy[fold, running[is_better]] = accuracy[is_better]
                 best.weights[fold, running[is_better]] = weights[is_better]
-                live[fold, missed] = misses[fold, missed] < MAX_MISSES
+                is_live[fold, missed] = misses[fold, missed] < MAX_MISSES
                 misses[fold, missed] += 1
-            if not live.any():
+            if not is_live.any():
                 break
         return best
 
 
 @dataclass(frozen=True)
 class _Course:
-    """Folds with equally many train rows, hence the same shuffles and number of updates.
+    """Folds with the same number of train rows, hence the same shuffles and number of updates.
 
     ``shuffles`` is the random state of the shuffles. ``updates`` counts Adam's updates.
     """
@@ -309,57 +331,69 @@ class _Course:
     train_rows: Tensor  # (f, n) row numbers
     updates: Tensor  # scalar
 
-    def advance(
+    def train_passes(
         self,
         rows: ProbeRows,
         state: State,
-        live: NDArray[np.bool_],
+        is_live: NDArray[np.bool_],
         passes: int,
     ) -> None:
-        """Train the classifiers that still run.
+        """Train the classifiers of the course that have not stopped.
 
         Args:
             rows: the rows to train on.
             state: the classifiers of all folds, updated in place.
-            live: whether each classifier still runs, (F, R).
+            is_live: whether each classifier still trains, (F, R).
             passes: number of passes over the train rows.
         """
-        if not live[self.folds].any():
+        if not is_live[self.folds].any():
             return
+
+        # Draw the shuffles of the passes, which all folds of the course have in common
         length = self.train_rows.shape[1]
         orders = [torch.from_numpy(self.shuffles.permutation(length)) for _ in range(passes)]
-        size = max(1, BATCH_CACHE_BYTES // (4 * BATCH_ROWS * state.weights.shape[3]))
-        for members, values in self._iter_pieces(live, size):
+
+        # Train piece by piece: a batch of each fold of a piece fits the cache
+        batch_bytes = 4 * BATCH_ROWS * state.weights.shape[3]  # 4 bytes a float32
+        max_folds = max(1, BATCH_CACHE_BYTES // batch_bytes)
+        for members, values in self._iter_pieces(is_live, max_folds):
             at = torch.from_numpy(self.folds[members])[:, None], torch.from_numpy(values)
-            piece = state.take(at)
+            piece = state.copy_part(at)
             piece_rows = self.train_rows[torch.from_numpy(members)]
             piece_orders = (piece_rows[:, order] for order in orders)
             train(rows.X, piece, piece_orders, self.updates.clone(), make_cross_entropy(rows))
-            state.put(at, piece)
+            state.write_part(at, piece)
         self.updates.add_(passes * math.ceil(length / BATCH_ROWS))
 
-    def _iter_pieces(self, live: NDArray[np.bool_], size: int) -> Iterator[tuple[Indices, Indices]]:
-        """Yield pieces of up to ``size`` folds with equally many running classifiers.
+    def _iter_pieces(
+        self, is_live: NDArray[np.bool_], max_folds: int
+    ) -> Iterator[tuple[Indices, Indices]]:
+        """Yield pieces of up to ``max_folds`` folds with the same number of live classifiers.
 
-        A piece is the positions of its folds in ``folds``, (m,), and the numbers of the
-        regularisation values that still run, (m, r). ``live`` is (F, R).
+        A piece is the positions of its folds in ``folds``, (m,), and the numbers of their live
+        regularisation values, (m, r). ``is_live`` is (F, R).
         """
-        running = [np.flatnonzero(live[fold]) for fold in self.folds]
+        running = [np.flatnonzero(is_live[fold]) for fold in self.folds]
         counts = np.array([len(values) for values in running])
-        for count in sorted(set(counts.tolist()) - {0}):
+        nonzero_counts = set(counts.tolist()) - {0}
+        for count in sorted(nonzero_counts):
             members = np.flatnonzero(counts == count)
-            for start in range(0, len(members), size):
-                piece = members[start : start + size]
+            for start in range(0, len(members), max_folds):
+                piece = members[start : start + max_folds]
                 yield piece, np.stack([running[member] for member in piece])
 
 
 def _make_courses(splits: Sequence[Split], drawn: Sequence[int], seed: int) -> list[_Course]:
-    """Return courses of the splits that have the same shuffles; arguments as of ``_train``."""
-    folds: dict[tuple[int, int], list[int]] = {}
+    """Group the splits that have the same shuffles into courses; arguments as of ``_train``."""
+    # Shuffles depend on the length of an earlier draw, and on the number of train rows
+    folds_by_lengths: dict[tuple[int, int], list[int]] = {}
     for fold, (split, drawn_length) in enumerate(zip(splits, drawn, strict=True)):
-        folds.setdefault((drawn_length, len(split.train)), []).append(fold)
+        lengths = (drawn_length, len(split.train))
+        folds_by_lengths.setdefault(lengths, []).append(fold)
+
+    # Start the random stream of each course behind the earlier draw
     courses = []
-    for (drawn_length, _), members in folds.items():
+    for (drawn_length, _), members in folds_by_lengths.items():
         shuffles = np.random.RandomState(seed)
         if drawn_length:
             shuffles.permutation(drawn_length)
@@ -369,10 +403,14 @@ def _make_courses(splits: Sequence[Split], drawn: Sequence[int], seed: int) -> l
 
 
 def make_cross_entropy(rows: ProbeRows) -> ComputeError:
-    """Return the function that computes the derivative of the rows' cross-entropy by logits."""
+    """Return the function that computes the derivative of the rows' cross-entropy by the logits.
+
+    The derivative is the probabilities minus the one-hot classes; it overwrites the probabilities.
+    """
     one_hot = torch.eye(rows.k)
 
     def compute_error(p: Tensor, at: Tensor) -> Tensor:
+        # Bring the one-hot classes (f * b, k) to the axes of p: (f, 1, k, b)
         gold = one_hot.index_select(0, rows.y.index_select(0, at))
         return p.sub_(gold.view(len(p), 1, -1, rows.k).transpose(2, 3))
 

@@ -25,7 +25,7 @@ from sts_dino.hub.errors import InputError, RunError
 class SortedRows(NamedTuple):
     """Rows of a split in the toolkit's order, on which folds and shuffles depend.
 
-    ``order`` has the number of each sorted row in the data.
+    ``order[i]`` is the number of the sorted row i in the data.
     """
 
     order: Indices  # (n,)
@@ -40,7 +40,7 @@ Sets = Mapping[str, SortedRows]  # split → rows
 class SeedRun:
     """Outcome of one seed: a prediction for each scored row, the score x 100, other metrics."""
 
-    predicted: NDArray[Any]
+    predicted: NDArray[Any]  # (n,), in the order of the sorted rows
     score: float
     other: dict[str, float]
 
@@ -48,10 +48,10 @@ class SeedRun:
 def measure_transfer(data: TaskData, embed: Embed, seeds: Sequence[int]) -> Measured:
     """Measure the accuracy x 100 of the task's probe, as a mean over ``seeds``.
 
-    The outcomes of the rows are the outcomes of the first seed. ``other`` has the accuracy on the
-    dev rows or folds, F1 for MRPC, and the standard deviation over several seeds. In the mode
-    ``lbfgs`` a seed changes only the folds of TREC and MRPC. Raises InputError, with the task, when
-    the rows do not allow the protocol.
+    The outcomes of the rows are those of the first seed. ``other`` has the accuracy on the dev rows
+    or folds, F1 for MRPC, and the standard deviation over several seeds. In the mode ``lbfgs`` a
+    seed changes only the folds of TREC and MRPC. Raises InputError, with the task's name, when the
+    rows do not allow the protocol.
     """
     return _measure_over_seeds(data, embed, seeds, _run_probe)
 
@@ -59,7 +59,7 @@ def measure_transfer(data: TaskData, embed: Embed, seeds: Sequence[int]) -> Meas
 def measure_regression(data: TaskData, embed: Embed, seeds: Sequence[int]) -> Measured:
     """Measure Spearman x 100 of a regression head with human scores, as a mean over ``seeds``.
 
-    The outcomes of the rows are the outcomes of the first seed. ``other`` has Pearson x 100, the
+    The outcomes of the rows are those of the first seed. ``other`` has Pearson x 100, the
     mean squared error, Pearson x 100 on the dev rows, and the standard deviation over several
     seeds. Raises InputError for features that are not finite, RunError for an undefined
     correlation.
@@ -78,8 +78,8 @@ def _measure_over_seeds(
     Args:
         data: the task and its rows.
         embed: function from texts to embeddings.
-        seeds: the seeds.
-        run: function that trains and scores with one seed, on all splits and the scored split.
+        seeds: the seeds, one or more.
+        run: function of the task, all splits, the scored split and a seed, which trains and scores.
     """
     # Read the embeddings of every split
     started = time.perf_counter()
@@ -113,8 +113,9 @@ def _measure_over_seeds(
 def _run_probe(task: Task, sets: Sets, scored: SortedRows, seed: int) -> SeedRun:
     """Train and score the task's probe with one seed.
 
-    Raises InputError, with the task, when the rows do not allow the protocol.
+    Raises InputError, with the task's name, when the rows do not allow the protocol.
     """
+    # A task of a probe declares design and mode; the design names a function of ``probe``
     assert task.design is not None and task.mode is not None, task.name
     sets_of_probe = [(sets[split].X, sets[split].y) for split in task.design.rows]
     settings = ProbeSettings(task.mode, seed)
@@ -125,6 +126,8 @@ def _run_probe(task: Task, sets: Sets, scored: SortedRows, seed: int) -> SeedRun
         fit: Fit = score_probe(*sets_of_probe, settings)
     except InputError as error:
         raise InputError(task.name, str(error)) from error
+
+    # F1 of class 1 over the scored rows
     other = {"dev_accuracy": fit.dev_accuracy}
     if task.with_f1:
         f1 = float(f1_score(scored.y, fit.predicted, zero_division=0))
@@ -143,42 +146,51 @@ def sort_rows(task: Task, rows: Rows, embed: Embed) -> SortedRows:
 
 
 def _embed_in_order(texts: Sequence[str], order: Indices, embed: Embed) -> Features:
+    """Return the embeddings (n, d) of texts in ``order``, with a replacement for blank texts."""
     return embed([texts[row] or BLANK_TEXT_REPLACEMENT for row in order])
 
 
 def sort_as_toolkit(rows: Rows, as_snli: bool = False) -> Indices:
     """Return the row numbers in SentEval's stable order, (n,).
 
-    Rows are sorted by number of tokens, then by class. Pairs are sorted by the tokens of the first
-    sentence, then of the second. SNLI is sorted by the second sentence, the first sentence, and the
-    name of the class.
+    Rows are sorted by number of tokens, then by class. Pairs are sorted by the number of tokens of
+    the first sentence, then of the second, then by class. SNLI is sorted by the number of tokens of
+    the second sentence, then of the first, then by the name of the class.
     """
+    # ``np.lexsort`` sorts by its last key first
     sizes = [count_tokens(column) for column in rows.columns]
     if as_snli:
-        ranks_of_names = np.argsort(np.argsort(rows.classes))
-        return np.lexsort((ranks_of_names[rows.target], *sizes))
+        rank_of_class = np.argsort(np.argsort(rows.classes))  # alphabetical
+        return np.lexsort((rank_of_class[rows.target], *sizes))
     return np.lexsort((rows.target, *reversed(sizes)))
 
 
 def count_tokens(texts: Sequence[str]) -> Indices:
-    """Count the tokens of each text, which single spaces separate: (n,)."""
+    """Count the tokens of each text, which single spaces separate: (n,); 0 for a blank text."""
     return np.array([text.count(" ") + 1 if text else 0 for text in texts], dtype=np.int64)
 
 
 def make_pair_features(rows: Rows, order: Indices, embed: Embed, as_snli: bool = False) -> Features:
-    """Return the features of the pairs in ``order``, from their embeddings u and v.
+    """Return the features of the pairs in ``order``, from their embeddings u and v (n, d).
 
     Features are |u - v|, u * v: (n, 2d); for SNLI u, v, u * v, |u - v|: (n, 4d).
     """
     u, v = (_embed_in_order(column, order, embed) for column in rows.columns)
     n, d = u.shape
-    features = np.empty((n, 4 * d if as_snli else 2 * d), dtype=np.float32)
-    # Write the parts in place: SNLI has half a million pairs
-    difference, product = features[:, :d], features[:, d : 2 * d]
+
+    # Lay out the columns; views avoid copies, as SNLI has half a million pairs
     if as_snli:
+        features = np.empty((n, 4 * d), dtype=np.float32)
         features[:, :d] = u
         features[:, d : 2 * d] = v
-        product, difference = features[:, 2 * d : 3 * d], features[:, 3 * d :]
+        product = features[:, 2 * d : 3 * d]
+        difference = features[:, 3 * d :]
+    else:
+        features = np.empty((n, 2 * d), dtype=np.float32)
+        difference = features[:, :d]
+        product = features[:, d:]
+
+    # Compute the parts in place
     np.multiply(u, v, out=product)
     np.subtract(u, v, out=difference)
     np.abs(difference, out=difference)
@@ -186,7 +198,7 @@ def make_pair_features(rows: Rows, order: Indices, embed: Embed, as_snli: bool =
 
 
 def restore_order(sorted_values: Classes | Vector, order: Indices) -> Vector:
-    """Return the values of sorted rows in the order of the data; ``order`` of SortedRows."""
+    """Return the values of sorted rows (n,) in the order of the data; ``order`` of SortedRows."""
     values = np.empty(len(order))
     values[order] = sorted_values
     return values
@@ -196,7 +208,7 @@ def restore_order(sorted_values: Classes | Vector, order: Indices) -> Vector:
 WHOLE_SCORES = 5  # scores 1 to 5, the classes of the head
 PASSES_BETWEEN_CHECKS = 50
 LAST_PASS = 1000
-MAX_MISSES = 3  # checks without a better dev correlation before training stops
+MAX_MISSES = 3  # checks without a better dev correlation that training survives
 
 
 def _run_head(task: Task, sets: Sets, scored: SortedRows, seed: int) -> SeedRun:
@@ -220,14 +232,16 @@ def _run_head(task: Task, sets: Sets, scored: SortedRows, seed: int) -> SeedRun:
 def make_soft_targets(scores: Vector) -> NDArray[np.float32]:
     """Return each score as a distribution over the whole scores 1 to 5: (n,) → (n, 5).
 
-    A score is shared between the two whole scores beside it; a score of 0 has no mass. Source: Tai,
-    Socher and Manning 2015, section 4.2.
+    A score's mass is split between the two nearest whole scores, so that the mean of the
+    distribution is the score; e.g. 3.4 has 0.6 at 3 and 0.4 at 4. There is no class for 0: a score
+    of 0 has no mass, and 0.4 has 0.4 at 1. Source: Tai, Socher and Manning 2015, section 4.2.
     """
     targets = np.zeros((len(scores), WHOLE_SCORES), dtype=np.float32)
     below = np.floor(scores)
-    for score in range(1, WHOLE_SCORES + 1):
-        targets[:, score - 1] = np.where(below == score, below - scores + 1, 0)
-        targets[:, score - 1] += np.where(below + 1 == score, scores - below, 0)
+    for whole_score in range(1, WHOLE_SCORES + 1):
+        column = targets[:, whole_score - 1]
+        column += np.where(below == whole_score, below - scores + 1, 0)
+        column += np.where(below + 1 == whole_score, scores - below, 0)
     return targets
 
 
@@ -240,19 +254,20 @@ def fit_head(
         train_rows: the rows to train on, in the toolkit's order.
         dev_rows: the rows whose Pearson correlation decides when to stop.
         X_test: features of the test rows, (n, d).
-        seed: seed of first weights and shuffles.
+        seed: seed of initial weights and shuffles.
 
-    Returns the predicted scores of the test rows, (n,), 1 to 5, and Pearson's correlation, -1 to 1.
+    Returns the predicted scores of the test rows, (n,), 1 to 5, and the best Pearson correlation of
+    the dev rows, -1 to 1.
     Raises RunError when the correlation of the dev rows is undefined or never above -1.
     """
-    # Start a linear layer with softmax over the whole scores
+    # Start one linear layer with softmax over the whole scores, without weight decay
     X = torch.from_numpy(train_rows.X)
     compute_error = make_squared_error(torch.from_numpy(make_soft_targets(train_rows.y)))
     state = State.start(X.shape[1], WHOLE_SCORES, np.zeros((1, 1)), seed)
     shuffles = np.random.RandomState(seed)
     updates = torch.zeros(())
 
-    # Train until the correlation of the dev rows has not improved for ``MAX_MISSES`` checks
+    # Train until ``MAX_MISSES`` + 1 checks, consecutive or not, have not improved the correlation
     best_pearson = -1.0
     best_weights = None
     misses = 0
@@ -262,7 +277,8 @@ def fit_head(
             for _ in range(PASSES_BETWEEN_CHECKS)
         )
         train(X, state, orders, updates, compute_error)
-        pearson = compute_pearson(_predict_means(dev_rows.X, state.weights[0, 0]), dev_rows.y)
+        dev_scores = _predict_means(dev_rows.X, state.weights[0, 0])
+        pearson = compute_pearson(dev_scores, dev_rows.y)
         if pearson > best_pearson:
             best_pearson = pearson
             best_weights = state.weights[0, 0].clone()
@@ -280,10 +296,12 @@ def fit_head(
 def make_squared_error(targets: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
     """Return the function that computes the derivative of the squared error by the logits.
 
-    The error is between softmax and ``targets`` (n, 5), a mean over the whole scores.
+    The error of a row is the mean over the whole scores of (softmax - target)², with ``targets``
+    (n, 5).
     """
 
     def compute_error(p: Tensor, at: Tensor) -> Tensor:
+        # The derivative by the probabilities, then the chain rule of softmax
         gold = targets.index_select(0, at).view(len(p), 1, -1, WHOLE_SCORES).transpose(2, 3)
         outer = (p - gold) * (2 / WHOLE_SCORES)
         return p * (outer - (p * outer).sum(dim=2, keepdim=True))
@@ -292,7 +310,10 @@ def make_squared_error(targets: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def _predict_means(X: Features, weights: Tensor) -> Vector:
-    """Predict the mean score of each row, (n,), with the weights of one head, (5, padded)."""
+    """Predict the score of each row, (n,): the mean of the head's distribution over scores.
+
+    ``weights``: the head, (5, padded); column d is the intercept.
+    """
     d = X.shape[1]
     logits = torch.addmm(weights[:, d], torch.from_numpy(X), weights[:, :d].T)
     probabilities = torch.softmax(logits, dim=1).numpy()

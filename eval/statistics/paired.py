@@ -45,30 +45,33 @@ class Test:
 
 
 def compute_bootstrap_z(points: float, differences: Vector) -> Test:
-    """Test a difference: its points over the standard deviation of its resamples.
+    """Test a difference by z, its points over the standard deviation of its resamples.
 
-    The ratio is compared with the normal distribution. The test assumes nothing about the
-    distribution of the rows. Williams' t assumes normal rows, and its error rate on ranks is twice
-    the nominal one.
+    The two-sided p-value of z is that of the normal distribution. The test assumes nothing about
+    the distribution of the rows. Williams' t assumes normal rows, and its error rate on ranks is
+    twice the nominal one.
 
     Args:
-        points: the difference.
-        differences: the difference in each resample, (n,).
+        points: the difference of the scores, x 100.
+        differences: the difference in each resample, x 100, (n,).
     """
     from scipy.stats import norm
 
-    spread = float(np.std(differences))
-    if spread == 0:
-        is_no_difference = points == 0 or len(differences) < 2
-        return Test("bootstrap z", 0.0, 1.0 if is_no_difference else 0.0)
-    return Test("bootstrap z", points / spread, float(2 * norm.sf(abs(points) / spread)))
+    standard_error = float(np.std(differences))
+    if standard_error == 0:
+        # A nonzero difference that is the same in all of several resamples is certain
+        is_certain = points != 0 and len(differences) > 1
+        return Test("bootstrap z", 0.0, 0.0 if is_certain else 1.0)
+    z = points / standard_error
+    return Test("bootstrap z", z, float(2 * norm.sf(abs(z))))
 
 
 def compute_mcnemar(first: Outcomes, second: Outcomes) -> Test:
     """Test two accuracies on the same rows by McNemar's exact test (1947).
 
-    Only rows count that one system has right and the other has wrong. Under the null hypothesis
-    both systems win such a row equally often.
+    Only the rows count that exactly one system gets right. Under the null hypothesis each system
+    gets such a row right with probability 1/2. The statistic is the first system's wins minus its
+    losses; p is 1 without such rows.
     """
     from scipy.stats import binomtest
 
@@ -76,20 +79,22 @@ def compute_mcnemar(first: Outcomes, second: Outcomes) -> Test:
     second_right = np.asarray(second.predicted) == second.gold
     wins = int((first_right & ~second_right).sum())
     losses = int((~first_right & second_right).sum())
-    p = float(binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0
+    discordant = wins + losses
+    p = float(binomtest(wins, discordant).pvalue) if discordant else 1.0
     return Test("McNemar's exact test", float(wins - losses), p)
 
 
 def apply_holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted for their number, in the order given (Holm 1979).
+    """Return p-values adjusted for multiple tests by Holm's method (1979), in the same order.
 
-    The k-th smallest of m p-values is multiplied by m - k + 1. The product is at least the adjusted
-    value of every smaller p-value, and at most 1. When values below 0.05 are called significant,
-    the probability of any error is at most 0.05, also for dependent tests.
+    The k-th smallest of m p-values is multiplied by m - k + 1, raised to the adjusted value of
+    every smaller p-value, and cut at 1. When adjusted values below 0.05 are called significant, the
+    probability of any false positive is at most 0.05, also for dependent tests.
     """
     values = np.asarray(p_values, dtype=np.float64)
     order = np.argsort(values, kind="stable")
-    scaled = np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1))
+    factors = np.arange(len(values), 0, -1)
+    scaled = np.maximum.accumulate(values[order] * factors)
     adjusted = np.empty_like(values)
     adjusted[order] = np.minimum(scaled, 1.0)
     adjusted_values: list[float] = adjusted.tolist()
@@ -107,15 +112,16 @@ class PairedTest(NamedTuple):
 class Difference:
     """One system's score minus another's, in points.
 
-    ``tested`` is None where the scored rows of one were not kept.
+    ``tested`` is None where the outcomes of the rows were not recorded for both systems.
     """
 
     points: float
     tested: PairedTest | None = None
 
     def choose_word(self, adjusted: float) -> VerdictWord:
-        """Return the verdict by the rule of this module.
+        """Return the verdict by the rule in this module's docstring.
 
+        An untested difference is "not significant".
         adjusted: the p-value, adjusted over all tasks of the two systems.
         """
         if self.tested is None or adjusted >= SIGNIFICANCE_LEVEL:
@@ -127,7 +133,7 @@ class Difference:
         return "not significant"
 
     def make_gain(self, task: str, split: str, adjusted: float) -> Gain:
-        """Return a tested difference on a task with its interval, test and verdict.
+        """Return the record of a tested difference on a task: interval, test and verdict.
 
         adjusted: the p-value, adjusted over all tasks of the two systems.
         """
@@ -161,7 +167,7 @@ class Resampled:
     def compare(
         self, first: int, second: int, reported: tuple[TaskScore, TaskScore] | None = None
     ) -> Difference:
-        """Return the first system's score minus the second system's score, tested on the rows.
+        """Return the first system's score minus the second's, with its interval and test.
 
         Args:
             first: number of the first system.
@@ -170,24 +176,26 @@ class Resampled:
                 difference is between them, and the interval of means over seeds is moved to it.
                 None: the difference is between the scores of the rows.
         """
-        # The difference on these rows, and of the reported scores
-        pair = self.outcomes[first], self.outcomes[second]
-        scores = [compute_score(outcomes, self.metric, self.aggregation) for outcomes in pair]
-        points = centre = row_points = scores[0] - scores[1]
+        # Subtract the scores of these rows, and the reported scores
+        first_outcomes = self.outcomes[first]
+        second_outcomes = self.outcomes[second]
+        first_score = compute_score(first_outcomes, self.metric, self.aggregation)
+        row_points = first_score - compute_score(second_outcomes, self.metric, self.aggregation)
+        points = row_points
+        shift = 0.0
         if reported is not None:
             points = reported[0].main_score - reported[1].main_score
             if any(len(score.seeds) > 1 for score in reported):
-                centre = points
+                shift = points - row_points
 
-        # The interval and the test of the difference
+        # Test the difference on these rows; the interval is that of the resamples, shifted
         samples = self.samples[first] - self.samples[second]
         if self.metric in MCNEMAR_METRICS:
-            test = compute_mcnemar(*pair)
+            test = compute_mcnemar(first_outcomes, second_outcomes)
         else:
             test = compute_bootstrap_z(row_points, samples)
-        return Difference(
-            points, PairedTest(compute_interval(samples + (centre - row_points)), test)
-        )
+        interval = compute_interval(samples + shift)
+        return Difference(points, PairedTest(interval, test))
 
 
 def resample_together(
@@ -213,12 +221,17 @@ def resample_together(
 def list_gains(differences: Sequence[tuple[TaskScore, Difference]]) -> tuple[Gain, ...]:
     """Return the tested differences of one pair of systems, with adjusted p-values and verdicts.
 
-    differences: the first system's score on each task, and the difference of the pair on the task.
+    differences: (the first system's score, the difference of the pair) of each task. Untested
+    differences are left out.
     """
-    tested = [(score, one, one.tested) for score, one in differences if one.tested is not None]
-    p_values = apply_holm([result.test.p for _, _, result in tested])
+    p_values = []
+    tested_differences = []
+    for score, difference in differences:
+        if difference.tested is not None:
+            p_values.append(difference.tested.test.p)
+            tested_differences.append((score, difference))
     gains = []
-    for (score, difference, _), p_holm in zip(tested, p_values, strict=True):
+    for (score, difference), p_holm in zip(tested_differences, apply_holm(p_values), strict=True):
         gains.append(difference.make_gain(score.task, score.split, p_holm))
     return tuple(gains)
 
@@ -247,7 +260,10 @@ class Measurement:
         )
 
     def describe_mismatch(self, other: "Measurement") -> str:
-        """Return the facts that differ, with both values; empty when none does."""
+        """Describe the facts that differ, with both values; "" when all are equal.
+
+        The protocol names the limit, so ``limit`` is not compared.
+        """
         differences = []
         for name in ("task", "split", "metric", "protocol", "data", "n"):
             first, second = getattr(self, name), getattr(other, name)
@@ -282,10 +298,17 @@ class Verdict:
 
 
 def adjust_verdicts(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Return the verdicts of one pair of models with p-values adjusted over the tested tasks."""
-    tested = [one.difference.tested for one in verdicts if one.difference.tested is not None]
-    p_values = iter(apply_holm([result.test.p for result in tested]))
-    return [
-        replace(verdict, adjusted=next(p_values)) if verdict.difference.tested else verdict
-        for verdict in verdicts
-    ]
+    """Return the verdicts of one pair of models with p-values adjusted over the tested tasks.
+
+    Untested verdicts are unchanged.
+    """
+    p_values = []
+    tested_indices = []
+    for index, verdict in enumerate(verdicts):
+        if verdict.difference.tested is not None:
+            p_values.append(verdict.difference.tested.test.p)
+            tested_indices.append(index)
+    adjusted_verdicts = list(verdicts)
+    for index, p_holm in zip(tested_indices, apply_holm(p_values), strict=True):
+        adjusted_verdicts[index] = replace(verdicts[index], adjusted=p_holm)
+    return adjusted_verdicts

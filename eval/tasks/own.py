@@ -34,13 +34,15 @@ from sts_dino.hub.untrusted import join_lines
 logger = logging.getLogger(__name__)
 
 COLUMNS_EXAMPLE = "e.g. sentence1, sentence2, score (docs/protocols.md)"
-LEAST_COUNT = 10  # pairs or queries: with fewer an interval says nothing
+LEAST_COUNT = 10  # pairs or queries: with fewer, an interval is too wide to be useful
 LEAST_OTHER_SCORES = 3  # pairs beside the most frequent score: with fewer, many resamples have none
 SHOWN_CHARACTERS = 60  # of an id or a line that an error shows
 OWN_GROUP = "own"  # the tasks' group
-SPLIT, CORPUS, QRELS = "test", "corpus", "qrels"
+SPLIT = "test"  # the scored pairs or queries
+CORPUS = "corpus"
+QRELS = "qrels"
 SIDES: tuple[Side, Side] = ("query", "document")
-# plain names of columns: lower case, letters and digits only
+# Plain names of columns: lower case, letters and digits only; the first known name is taken
 STS_COLUMN_PAIRS = (
     *((f"{kind}1", f"{kind}2") for kind in ("sentence", "text", "sent", "question", "s", "q")),
     *((f"{kind}a", f"{kind}b") for kind in ("sentence", "text", "")),
@@ -68,13 +70,14 @@ TEXT_COLUMNS = {
 GRADE_COLUMNS = ("score", "relevance", "rel", "grade", "label")
 
 
-def _make_file_option(name: str, words: str) -> Any:
-    return typer.Option(name, metavar="FILE", help=words)
+def _make_file_option(name: str, help_text: str) -> Any:
+    """Make a command-line option that takes a file."""
+    return typer.Option(name, metavar="FILE", help=help_text)
 
 
 @dataclass(frozen=True)
 class OwnFiles:
-    """Options that name a user's own yardstick."""
+    """Options that name a user's own evaluation files."""
 
     pairs: Annotated[
         Path | None, _make_file_option("--pairs", "Your own pairs: two texts and a score a row")
@@ -94,40 +97,50 @@ class OwnFiles:
 
 @dataclass(frozen=True)
 class OwnData:
-    """Tasks of a user's files, each file's leading one first, and its rows by dataset and split."""
+    """Tasks of a user's own files, and their rows: dataset → split → rows.
+
+    Of several tasks of one file, the most important is first.
+    """
 
     tasks: tuple[Task, ...] = ()
     rows: Mapping[str, Mapping[str, Rows]] = field(default_factory=dict)
 
     @property
     def text_count(self) -> int:
-        """Number of texts that an encoder reads: both of a pair, queries and documents."""
+        """Number of texts that are encoded: both texts of each pair, queries and documents."""
         count = 0
         for splits in self.rows.values():
-            second_side = splits.get(CORPUS, splits[SPLIT])
-            count += len(splits[SPLIT]) + len(second_side)
+            second_texts = splits.get(CORPUS, splits[SPLIT])
+            count += len(splits[SPLIT]) + len(second_texts)
         return count
 
 
 def read_own(files: OwnFiles, reading: FileOptions | None = None) -> OwnData:
-    """Read a user's files, and log what was read and passed over.
+    """Read a user's own files; the log reports the rows that were read and skipped.
 
-    Raises InputError for files without the columns, ids or scores that they need, and for fewer
-    than ``LEAST_COUNT`` rows. ``reading``: the columns of the pairs, and the files' encoding.
+    ``reading``: the columns of the pairs, and the files' encoding. Raises InputError for options
+    that do not belong together, for files without the columns, ids or scores that they need, and
+    for fewer than ``LEAST_COUNT`` pairs or queries.
     """
     reading = reading or FileOptions()
-    queries, corpus, qrels = files.queries, files.corpus, files.qrels
+
+    # A search needs three files; --columns needs pairs
+    queries = files.queries
+    corpus = files.corpus
+    qrels = files.qrels
     paths = {"--queries": queries, "--corpus": corpus, "--qrels": qrels}
     absent = [option for option, path in paths.items() if path is None]
     if 0 < len(absent) < len(paths):
         raise InputError(absent[0], "is needed, too", allowed=f"{', '.join(paths)} together")
-    tasks: list[Task] = []
-    rows: dict[str, Mapping[str, Rows]] = {}
     if reading.columns is not None and files.pairs is None:
         raise InputError("--columns", "names the columns of --pairs", hint="give --pairs FILE, too")
     if reading.encoding is not None and files.pairs is None and queries is None:
         hint = "give --pairs FILE, too"
         raise InputError("--encoding", "is the encoding of your own files", hint=hint)
+
+    # Read the files, and make their tasks
+    tasks: list[Task] = []
+    rows: dict[str, Mapping[str, Rows]] = {}
     if files.pairs is not None:
         task, pairs = _read_pairs(files.pairs, reading)
         tasks.append(task)
@@ -141,7 +154,7 @@ def read_own(files: OwnFiles, reading: FileOptions | None = None) -> OwnData:
 
 @dataclass(frozen=True)
 class _Table:
-    """A user's file: its columns, its rows with their places, the decimal mark of its numbers."""
+    """A user's file: columns, rows as (FILE:LINE, column → cell), and the decimal mark."""
 
     path: Path
     columns: Sequence[str]
@@ -150,7 +163,11 @@ class _Table:
 
     @classmethod
     def read(cls, path: Path, encoding: str | None) -> "_Table":
-        """Read a file into memory. Its columns are the keys of all rows."""
+        """Read a file into memory; ``encoding`` None detects the encoding.
+
+        The columns are those of the header and the keys of all rows, as rows of JSON lines may
+        differ. Raises InputError for a missing or unreadable file.
+        """
         if not path.is_file():
             raise InputError(path, "no such file")
         table = open_rows(path, path, encoding=encoding)
@@ -162,22 +179,26 @@ class _Table:
         return cls(path, list(columns), rows, table.decimal_mark)
 
     def get_plain_names(self) -> set[str]:
-        """Return the plain names of the columns: ``Sentence_1`` has sentence1."""
+        """Return the plain names of the columns, e.g. sentence1 of ``Sentence_1``."""
         return {_make_plain(column) for column in self.columns}
 
     def get_column(self, plain_name: str) -> str:
-        """Return the column of a plain name; of ``_id`` and ``id`` the first, as in BEIR.
+        """Return the column with a plain name, one of ``get_plain_names``.
 
-        Raises InputError for two columns of that name.
+        Raises InputError for several columns with the plain name, unless one is BEIR's ``_id``.
         """
         columns = [column for column in self.columns if _make_plain(column) == plain_name]
         if len(columns) > 1 and "_id" not in columns:
-            problem = f"the columns {' and '.join(map(repr, columns))} have one name but for signs"
+            quoted = " and ".join(repr(column) for column in columns)
+            problem = f"the columns {quoted} differ only in letter case, spaces or punctuation"
             raise InputError(self.path, problem, hint="rename or remove one of them")
         return "_id" if "_id" in columns else columns[0]
 
     def find_column(self, names: Sequence[str]) -> str:
-        """Find the first column with one of the plain names. Raises InputError without any."""
+        """Return the column with the first of the plain names that the file has.
+
+        Raises InputError when the file has none of them.
+        """
         plain_names = self.get_plain_names()
         for name in names:
             if name in plain_names:
@@ -185,14 +206,17 @@ class _Table:
         raise self.make_missing_error("a column", f"one of {', '.join(names)}")
 
     def make_missing_error(self, missing: str, allowed: str, hint: str | None = None) -> InputError:
-        """Make the error for a file that lacks columns."""
+        """Make the error for a file that lacks ``missing``; it lists the file's columns."""
         columns = join_names(self.columns)
         problem = f"lacks {missing} (columns {columns})"
         return InputError(self.path, problem, allowed=allowed, hint=hint)
 
 
 def _get_text(row: Mapping[str, Any], column: str, place: str) -> str:
-    """Return a cell as text. Raises InputError when it holds no text, or no valid Unicode."""
+    """Return a cell as text; ``place`` is FILE:LINE, for errors.
+
+    Raises InputError when the cell holds another type, or half a surrogate pair.
+    """
     text = as_text(row.get(column), place, column)
     try:
         text.encode()
@@ -209,7 +233,7 @@ def _make_plain(name: str) -> str:
 
 @dataclass(frozen=True)
 class _PairColumns:
-    """The columns of scored pairs; ``is_search``: a query and a passage."""
+    """The columns of scored pairs; ``is_search``: the texts are a query and a passage."""
 
     texts: tuple[str, str]
     score: str
@@ -217,14 +241,18 @@ class _PairColumns:
 
 
 def _find_pair_columns(table: _Table, names: str | None) -> _PairColumns:
-    """Find the columns of the two texts and the score: ``names``, else by usual plain names.
+    """Find the columns of the two texts and the score.
 
-    Raises InputError, which names the option ``--columns``, when a column is missing.
+    ``names``: the option ``--columns``, three names with commas; None: the columns are found by
+    their plain names. Raises InputError, with an example of ``--columns``, when a column is
+    missing.
     """
-    shown = list(table.columns[:3])
-    shown += ("TEXT", "TEXT", "SCORE")[len(shown) :]
-    columns_example = ",".join(shown)
-    example = f"--columns {join_lines(columns_example)}"
+    # Make an example of three columns, of which the file may have fewer
+    example_columns = list(table.columns[:3])
+    example_columns += ("TEXT", "TEXT", "SCORE")[len(example_columns) :]
+    example = f"--columns {join_lines(','.join(example_columns))}"
+
+    # Take the columns that the user names
     if names is not None:
         columns = split_columns(names)
         if len(columns) != 3:
@@ -235,25 +263,31 @@ def _find_pair_columns(table: _Table, names: str | None) -> _PairColumns:
             require_column(column, table.columns, table.path)
         return _PairColumns((columns[0], columns[1]), columns[2])
 
+    # Find the columns by their plain names
     plain_names = table.get_plain_names()
     hint = f"name yours: {example}"
     pairs = [pair for pair in (*STS_COLUMN_PAIRS, *SEARCH_COLUMN_PAIRS) if plain_names >= set(pair)]
     if not pairs:
         raise table.make_missing_error("two columns of texts", COLUMNS_EXAMPLE, hint)
-    scores = [name for name in SCORE_COLUMNS if name in plain_names and name not in pairs[0]]
+    text_names = pairs[0]
+    scores = [name for name in SCORE_COLUMNS if name in plain_names and name not in text_names]
     if not scores:
         raise table.make_missing_error("a column of scores", COLUMNS_EXAMPLE, hint)
-    first, second = (table.get_column(name) for name in pairs[0])
-    is_search = pairs[0] in SEARCH_COLUMN_PAIRS
+    first, second = (table.get_column(name) for name in text_names)
+    is_search = text_names in SEARCH_COLUMN_PAIRS
     return _PairColumns((first, second), table.get_column(scores[0]), is_search)
 
 
 def _read_pairs(path: Path, reading: FileOptions) -> tuple[Task, Rows]:
-    """Read scored pairs, and make their task."""
+    """Read scored pairs, and make their task; the log reports merged and skipped rows.
+
+    Raises InputError for missing columns, for fewer than ``LEAST_COUNT`` distinct pairs, and for
+    pairs whose scores or texts allow no correlation.
+    """
     table = _Table.read(path, reading.encoding)
     columns = _find_pair_columns(table, reading.columns)
 
-    # read the pairs, and count the rows that lack a score or a text
+    # Read the pairs, and count the rows that lack a score or a text
     skipped = Counter[str]()
     pairs: list[tuple[str, str, float]] = []
     for place, row in table.rows:
@@ -270,6 +304,8 @@ def _read_pairs(path: Path, reading: FileOptions) -> tuple[Task, Rows]:
     _require_enough(path, len(pairs), "distinct pairs", skipped)
 
     _require_varied(path, pairs)
+
+    # Log what was read
     scores = [score for _, _, score in pairs]
     names = ", ".join([*columns.texts, columns.score])
     count = f"{len(pairs):,} pairs"
@@ -329,16 +365,17 @@ def _merge_repeated_pairs(
 ) -> tuple[list[tuple[str, str, float]], int]:
     """Return each distinct pair once, with the mean of its scores.
 
-    A repeated row adds nothing that a bootstrap may resample: with every row 20 times an interval
-    would be narrower by the square root of 20. Two pairs are the same when their texts differ in
-    letter case, white space, invisible characters and Unicode's composition alone.
+    The bootstrap needs independent rows: with every row repeated 20 times, an interval would be
+    too narrow by the square root of 20. Two pairs are the same when their texts differ only in
+    letter case, white space, invisible characters and Unicode's composition.
 
     Args:
         pairs: (text, other text, score) of each row.
-        in_order: whether a pair with its texts exchanged is another pair, as of query and passage.
+        in_order: whether a pair with its texts exchanged is another pair, as for a query and a
+            passage.
 
-    Returns the distinct pairs, in order and in the spelling of their first rows, and how many of
-    them have different scores.
+    Returns the distinct pairs, in the order and spelling of their first rows, and the number of
+    distinct pairs with contradicting scores.
     """
     scores: dict[tuple[str, str], list[float]] = {}
     spellings: dict[tuple[str, str], tuple[str, str]] = {}
@@ -350,7 +387,7 @@ def _merge_repeated_pairs(
         scores.setdefault(key, []).append(score)
 
     distinct = [(*spellings[key], fmean(values)) for key, values in scores.items()]
-    contradicted = sum(len(set(values)) > 1 for values in scores.values())
+    contradicted = sum(1 for values in scores.values() if len(set(values)) > 1)
     return distinct, contradicted
 
 
@@ -361,25 +398,27 @@ def _simplify(text: str) -> str:
 
 
 def _make_pairs_task(name: str, is_search: bool) -> Task:
-    """Make the task that scores the pairs of the file ``name`` by cosine."""
-    prompts = (
-        "; the first with the encoder's prompt for queries, the second with its prompt for "
-        "documents"
-    )
+    """Make ``FILE/cosine``, the task that scores the pairs of the file ``name`` by cosine."""
+    prompts = ""
+    if is_search:
+        prompts = (
+            "; the first with the encoder's prompt for queries, the second with its prompt for "
+            "documents"
+        )
     return Task(
         name=f"{name}/cosine",
         dataset=f"{name}/pairs",
         group=OWN_GROUP,
         family="sts",
         protocol="own pairs: Spearman correlation x 100 between the cosine of two text embeddings "
-        f"and the score, over all pairs; no model is fitted on top{prompts if is_search else ''}",
+        f"and the score, over all pairs; no model is fitted on top{prompts}",
         metric="spearman",
         sides=SIDES if is_search else None,
     )
 
 
 def _make_search_task(name: str, metric: Metric) -> Task:
-    """Make the task that ranks the documents for the queries of the file ``name``."""
+    """Make ``FILE/METRIC``, the task that ranks documents for the queries of the file ``name``."""
     return Task(
         name=f"{name}/{metric}",
         dataset=f"{name}/search",
@@ -401,32 +440,33 @@ def _read_search(
 ) -> dict[str, Rows]:
     """Read the judged queries, the corpus and the judgements, in BEIR's layout or TREC's.
 
-    Queries are (id, text; number of relevant documents), documents (id, text; 0), judgements
-    (query, document; grade).
+    Returns ``SPLIT`` → rows (query id, text, number of relevant documents), ``CORPUS`` → rows
+    (document id, text, 0) and ``QRELS`` → rows (query id, document id, grade). The log reports
+    skipped queries. Raises InputError for judgements of unknown ids, and for too few queries.
     """
-    # read the three files
+    # Read the three files
     queries = _read_texts(queries_path, "query", encoding)
     documents = _read_texts(corpus_path, "document", encoding)
     judged_files = ((queries_path.name, queries), (corpus_path.name, documents))
     grades = _read_judgements(qrels_path, judged_files, encoding)
 
-    # keep the queries that have a text and a relevant document
-    relevant = Counter(query for (query, _), grade in grades.items() if grade > 0)
-    if not relevant:
+    # Keep the queries that have a text and a relevant document
+    relevant_counts = Counter(query for (query, _), grade in grades.items() if grade > 0)
+    if not relevant_counts:
         problem = f"none of its {len(grades)} judgements is relevant"
         raise InputError(qrels_path, problem, allowed="a score above 0")
     judged: list[tuple[str, str, float]] = []
     skipped = Counter[str]()
     for query, text in queries.items():
-        if query not in relevant:
+        if query not in relevant_counts:
             skipped["without a relevant document"] += 1
         elif is_blank(text):
             skipped["without a text"] += 1
         else:
-            judged.append((query, text, float(relevant[query])))
+            judged.append((query, text, float(relevant_counts[query])))
     _require_enough(queries_path, len(judged), "queries", skipped)
 
-    # say what was read, and what lowers or changes the score
+    # Log what was read, and what affects the score
     judgements = sum(int(count) for _, _, count in judged)
     logger.info(
         f"{queries_path}: {len(judged):,} queries with {judgements:,} relevant judgements "
@@ -460,10 +500,10 @@ class _Judgement(NamedTuple):
 def _read_judgements(
     path: Path, judged_files: Sequence[tuple[str, Mapping[str, str]]], encoding: str | None
 ) -> dict[tuple[str, str], float]:
-    """Read the grade of every judged (query, document).
+    """Read (query id, document id) → grade; a negative grade becomes 0, not relevant.
 
-    judged_files: (file name, texts by id) of the queries and of the documents. Raises InputError
-    for an id that is not among them, for a repeated judgement and for a grade that is not whole.
+    judged_files: (file name, id → text) of the queries and of the documents. Raises InputError for
+    an unknown id, for a repeated judgement and for a grade that is not a whole number.
     """
     grades: dict[tuple[str, str], float] = {}
     unknown: list[tuple[str, str]] = []
@@ -471,9 +511,10 @@ def _read_judgements(
         if (query, document) in grades:
             ids = f"query {_quote_id(query)} and document {_quote_id(document)}"
             raise InputError(place, f"judges {ids} twice")
-        for name, (file, texts) in zip((query, document), judged_files, strict=True):
-            if name not in texts:
-                unknown.append((place, f"names the id {_quote_id(name)}, which {file} lacks"))
+        # Collect unknown ids, so that the error has their number
+        for text_id, (file, texts) in zip((query, document), judged_files, strict=True):
+            if text_id not in texts:
+                unknown.append((place, f"names the id {_quote_id(text_id)}, which {file} lacks"))
         if grade is None or not grade.is_integer():
             problem = "has no score" if grade is None else f"its score is {grade:g}"
             raise InputError(place, problem, allowed="whole numbers; above 0 is relevant")
@@ -487,20 +528,23 @@ def _read_judgements(
 def _iter_judgements(path: Path, encoding: str | None) -> Iterator[_Judgement]:
     """Yield the judgements of a file: TREC's four columns, or a table with a header.
 
-    TREC's lines are query, iteration, document and grade, without a header. Raises InputError for
-    a table without the three columns.
+    TREC's lines are query, iteration, document and grade, without a header. The first line that is
+    not blank decides the format. Raises InputError for another line in a file of TREC, and for a
+    table without the three columns.
     """
+    # Read the first line that is not blank
     if not path.is_file():
         raise InputError(path, "no such file")
     is_text = require_kind(path, path) in (".txt", ".tsv", ".csv")
     lines = open_lines(path, path, encoding) if is_text else iter(())
-    first = next(((number, line) for number, line in lines if line.strip()), (1, ""))
+    nonblank_lines = ((number, line) for number, line in lines if line.strip())
+    first = next(nonblank_lines, (1, ""))
+
+    # Read TREC's lines, the first one included
     if _is_trec_line(first[1]):
-        for number, line in chain([first], lines):
+        for number, line in chain([first], nonblank_lines):
             place = f"{path}:{number}"
             cells = line.split()
-            if not cells:
-                continue
             if not _is_trec_line(line):
                 problem = (
                     f"is not a line of TREC's judgements: {join_lines(line, SHOWN_CHARACTERS)}"
@@ -509,6 +553,7 @@ def _iter_judgements(path: Path, encoding: str | None) -> Iterator[_Judgement]:
             yield _Judgement(place, cells[0], cells[2], float(cells[3]))
         return
 
+    # Read a table; a column that is named by a number is a cell of the first row
     table = _Table.read(path, encoding)
     if any(re.fullmatch(r"-?\d+", column) for column in table.columns):
         problem = f"has no header: its first row is {join_names(table.columns)}"
@@ -533,9 +578,9 @@ def _is_trec_line(line: str) -> bool:
 
 
 def _read_texts(path: Path, kind: Side, encoding: str | None) -> dict[str, str]:
-    """Read the texts of queries or documents by id; as in BEIR, a title precedes its text.
+    """Read id → text of queries or documents; as in BEIR, a document's title precedes its text.
 
-    Raises InputError for an id that is missing or stands twice.
+    Raises InputError for a text without an id, and for an id that occurs twice.
     """
     table = _Table.read(path, encoding)
     columns = [table.find_column(ID_COLUMNS[kind]), table.find_column(TEXT_COLUMNS[kind])]
@@ -543,26 +588,27 @@ def _read_texts(path: Path, kind: Side, encoding: str | None) -> dict[str, str]:
         columns.insert(1, table.get_column("title"))
     texts: dict[str, str] = {}
     for place, row in table.rows:
-        name, *parts = (_get_text(row, column, place) for column in columns)
-        if is_blank(name):
+        text_id, *parts = (_get_text(row, column, place) for column in columns)
+        if is_blank(text_id):
             raise InputError(place, f"has no {columns[0]}", hint="each text needs an id of its own")
-        if name in texts:
+        if text_id in texts:
             raise InputError(
                 place,
-                f"the id {_quote_id(name)} stands twice",
+                f"the id {_quote_id(text_id)} stands twice",
                 hint="each text needs an id of its own",
             )
-        texts[name] = " ".join(part for part in parts if part).strip()
+        texts[text_id] = " ".join(part for part in parts if part).strip()
     return texts
 
 
 def _require_enough(path: Path, count: int, unit: str, skipped: Counter[str]) -> None:
+    """Raise InputError for fewer than ``LEAST_COUNT`` units; ``skipped``: reason → rows."""
     if count < LEAST_COUNT:
         problem = f"has too few {unit} ({count}){_describe_skipped(skipped)}"
         raise InputError(path, problem, allowed=f"{LEAST_COUNT} or more")
 
 
 def _describe_skipped(skipped: Counter[str]) -> str:
-    """Describe how many rows were passed over and why, as the end of a sentence."""
+    """Return "; passed over: COUNT REASON, ..." as the end of a sentence, or "" without any."""
     reasons = [f"{count:,} {reason}" for reason, count in skipped.items() if count]
     return f"; passed over: {', '.join(reasons)}" if reasons else ""

@@ -18,12 +18,19 @@ _PAPERS = ("sts", "sts-original", "transfer", "probing")
 
 _DECLARED = (
     *STS_TASKS,
-    *(data.make_task(mode) for mode, data in product(MODES, TRANSFER)),
+    *(classification.make_task(mode) for mode, classification in product(MODES, TRANSFER)),
     *REGRESSIONS,
-    *(data.make_task(mode) for mode, data in product(MODES, PROBING)),
-    *(data.make_validation_task(mode) for mode, data in product(MODES, _CLASSIFICATIONS)),
+    *(classification.make_task(mode) for mode, classification in product(MODES, PROBING)),
+    *(
+        classification.make_validation_task(mode)
+        for mode, classification in product(MODES, _CLASSIFICATIONS)
+    ),
 )
-_DATASETS = (*(data.dataset for data in _CLASSIFICATIONS), *SENTEVAL_DATA, *ORIGINALS)
+_DATASETS = (
+    *(classification.dataset for classification in _CLASSIFICATIONS),
+    *SENTEVAL_DATA,
+    *ORIGINALS,
+)
 TASKS: dict[str, Task] = {task.name: task for task in _DECLARED}
 DATASETS: dict[str, DataSet] = {dataset.name: dataset for dataset in _DATASETS}
 
@@ -33,8 +40,13 @@ def _group_tasks() -> dict[str, tuple[Task, ...]]:
     groups: dict[str, list[Task]] = {}
     for task in _DECLARED:
         groups.setdefault(task.group, []).append(task)
-    papers = [task for task in _DECLARED if task.group in _PAPERS]
-    groups["papers"] = [task for task in papers if "-original/" not in task.name]
+
+    # The papers score STS12-16 in SentEval's text form only
+    of_papers = []
+    for task in _DECLARED:
+        if task.group in _PAPERS and "-original/" not in task.name:
+            of_papers.append(task)
+    groups["papers"] = of_papers
     return {name: tuple(tasks) for name, tasks in groups.items()}
 
 
@@ -42,7 +54,10 @@ GROUPS = _group_tasks()
 
 
 def find_dataset(name: str) -> DataSet:
-    """Find a dataset. Raises InputError, with the nearest known name, for an unknown name."""
+    """Return the dataset of a name.
+
+    Raises InputError, with the nearest known name, for an unknown name.
+    """
     if name in DATASETS:
         return DATASETS[name]
     hint = suggest_choice(name, DATASETS)
@@ -50,19 +65,23 @@ def find_dataset(name: str) -> DataSet:
 
 
 def find_tasks(names: Iterable[str]) -> tuple[Task, ...]:
-    """Find the tasks of ``names`` in order, each once; the name of a group gives its tasks.
+    """Return the tasks of ``names`` in order, without repeats; a group's name gives its tasks.
 
     Raises InputError for an unknown name, as ``find_task`` does.
     """
     tasks: list[Task] = []
     for name in names:
-        tasks += GROUPS[name] if name in GROUPS else (find_task(name),)
+        if name in GROUPS:
+            tasks += GROUPS[name]
+        else:
+            tasks.append(find_task(name))
     return tuple(dict.fromkeys(tasks))
 
 
 def find_task(name: str) -> Task:
-    """Find a task. ``mteb/NAME`` makes the task for any task, benchmark or task type of mteb.
+    """Return the task of a name, or make one for ``mteb/NAME``.
 
+    NAME is a task, benchmark or task type of the library mteb; this function does not check it.
     Raises InputError, with the nearest known name, for an unknown name.
     """
     if name in TASKS:
@@ -78,9 +97,10 @@ def find_task(name: str) -> Task:
             metric=None,
         )
 
-    # suggest the dataset's own tasks, else any name
+    # Suggest the dataset's own tasks, else any group or task
     dataset = name.partition("/")[0]
-    choices = allowed = [task for task in TASKS if task.startswith(f"{dataset}/")]
+    choices = [task for task in TASKS if task.startswith(f"{dataset}/")]
+    allowed = choices
     if not choices:
         choices = [*GROUPS, *TASKS]
         allowed = [*GROUPS, "or a task of these", f"{MTEB}NAME"]
@@ -107,11 +127,12 @@ class Definition:
 
 
 def _name_tasks(datasets: Iterable[str], protocol: str) -> tuple[str, ...]:
+    """Return the names of the datasets' tasks with one protocol."""
     return tuple(f"{dataset}/{protocol}" for dataset in datasets)
 
 
 def _define_validation(name: str, words: str, datasets: Iterable[str]) -> list[Definition]:
-    """Define the averages over the validation tasks of datasets, one for each probe mode."""
+    """Define ``NAME-MODE`` for each probe mode: the mean over the datasets' validation tasks."""
     definitions = []
     for mode in MODES:
         tasks = _name_tasks(datasets, f"{mode}{VALIDATION}")
@@ -164,11 +185,12 @@ DEFINITIONS = (
 def compute_averages(scores: Iterable[TaskScore]) -> tuple[Average, ...]:
     """Compute every declared average whose tasks all have a score.
 
-    Only scores on the splits ``test`` and ``all`` count, and the scores of validation tasks.
+    Only scores on the splits ``test`` and ``all``, and the scores of validation tasks, are used.
     """
     by_task = {}
     for score in scores:
-        if score.split in ("test", "all") or VALIDATION in score.task:
+        is_validation_task = VALIDATION in score.task
+        if score.split in ("test", "all") or is_validation_task:
             by_task[score.task] = score
     averages = [definition.compute(by_task) for definition in DEFINITIONS]
     return tuple(average for average in averages if average is not None)

@@ -28,10 +28,10 @@ class DataFile:
     content: bytes
 
     def split_lines(self, encoding: str = "utf-8") -> list[str]:
-        """Return the lines, split at newlines, without carriage returns; blank lines count.
+        """Return the lines without line ends, blank lines included; [] for an empty file.
 
-        ``str.splitlines`` would also split at characters that stand inside sentences. Raises
-        InputError when the bytes are not in ``encoding``.
+        Lines end at newlines only: ``str.splitlines`` would also split at characters that occur
+        inside sentences. Raises InputError when the bytes are not in ``encoding``.
         """
         try:
             text = self.content.decode(encoding)
@@ -46,10 +46,14 @@ class DataFile:
     def iter_cells(
         self, columns: int, encoding: str = "utf-8", header: bool = False
     ) -> Iterator[tuple[str, list[str]]]:
-        """Yield (place, cells) of every line, split at tabs; quotation marks are text.
+        """Yield (FILE:LINE, cells) of every line, split at tabs; quotation marks are text.
 
-        Raises InputError naming a line with fewer than ``columns`` cells. ``header``: whether the
-        first line is skipped.
+        Args:
+            columns: the least number of cells of a line.
+            encoding: the file's encoding.
+            header: whether the first line is skipped.
+
+        Raises InputError, naming the line, for fewer cells.
         """
         for number, line in enumerate(self.split_lines(encoding), start=1):
             if header and number == 1:
@@ -81,7 +85,7 @@ class Rows:
 
     ``columns``: one column of texts, or the two columns of pairs, n texts each. ``target`` (n,):
     human scores, or the numbers of classes in ``classes``. ``subsets``: consecutive parts by their
-    corpus. ``sha256``: of the rows alone, whatever their file's form.
+    corpus. ``sha256``: the hash of the rows (``hash_rows``), whatever their file's format.
     """
 
     columns: tuple[tuple[str, ...], ...]
@@ -94,9 +98,15 @@ class Rows:
     def from_tuples(
         cls, rows: Sequence[Row], classes: Sequence[str] = (), subsets: Sequence[Subset] = ()
     ) -> "Rows":
-        """Make rows of tuples (text, target) or (sentence1, sentence2, target), with their hash."""
+        """Make rows of tuples (text, target) or (sentence1, sentence2, target), with their hash.
+
+        ``target`` is the number of a class of ``classes``, or without classes a score. No tuples
+        make rows without columns.
+        """
+        # The last column is the target
         *columns, target = zip(*rows, strict=True) if rows else ((),)
-        numbers = np.array(target, dtype=np.int64 if classes else np.float64)
+        dtype = np.int64 if classes else np.float64
+        numbers = np.array(target, dtype=dtype)
         unhashed = cls(tuple(columns), numbers, tuple(classes), tuple(subsets))
         return replace(unhashed, sha256=hash_rows(unhashed))
 
@@ -105,12 +115,12 @@ class Rows:
 
     @property
     def first(self) -> tuple[str, ...]:
-        """The single text, or the first one of a pair."""
+        """The first column: the single texts, or ``sentence1`` of the pairs."""
         return self.columns[0]
 
     @property
     def second(self) -> tuple[str, ...]:
-        """The second text of a pair."""
+        """The second column: ``sentence2`` of the pairs."""
         return self.columns[1]
 
     @property
@@ -119,35 +129,43 @@ class Rows:
         return sum(self.columns, ())
 
     def iter_canonical(self) -> Iterable[Row]:
-        """Return the rows of the hash: texts, then the score or the name of the class."""
+        """Iterate over the rows as they are hashed: texts, then the score or the class name."""
         target: list[Any] = self.target.tolist()
         if self.classes:
             target = [self.classes[label] for label in target]
         return zip(*self.columns, target, strict=True)
 
     def select(self, chosen: Indices) -> "Rows":
-        """Return the rows ``chosen`` (sorted indices), with the SHA-256 of all rows."""
+        """Return the rows ``chosen``, sorted row numbers; ``sha256`` stays that of all rows.
+
+        A subset without a chosen row is left out.
+        """
         subsets = []
         for name, *bounds in self.subsets:
             start, stop = np.searchsorted(chosen, bounds).tolist()
             if start < stop:
                 subsets.append(Subset(name, start, stop))
+        columns = []
+        for column in self.columns:
+            columns.append(tuple(column[index] for index in chosen))
         return replace(
             self,
-            columns=tuple(tuple(np.array(column, object)[chosen]) for column in self.columns),
+            columns=tuple(columns),
             target=self.target[chosen],
             subsets=tuple(subsets),
         )
 
 
 def draw_rows(rows: Rows, limit: int | None, seed: int) -> Rows:
-    """Draw ``limit`` rows (None: all) with ``seed``, in their order.
+    """Draw ``limit`` rows with ``seed``, in the order of the data; all rows for a limit of None.
 
-    Every subset and class keeps its share. The first rows would be a biased sample: STSb begins
-    with captions, and labelled rows are often sorted by class.
+    Every subset, or else every class, keeps its share. The first rows would be a biased sample:
+    STSb begins with captions, and labelled rows are often sorted by class.
     """
     if limit is None or limit >= len(rows):
         return rows
+
+    # The stratum of a row is its class or subset
     strata = rows.target.copy() if rows.classes else np.zeros(len(rows), dtype=np.intp)
     for number, (_, start, stop) in enumerate(rows.subsets):
         strata[start:stop] = number
@@ -155,16 +173,23 @@ def draw_rows(rows: Rows, limit: int | None, seed: int) -> Rows:
 
 
 def draw_indices(strata: NDArray[np.integer], limit: int, seed: int) -> Indices:
-    """Draw sorted row indices (limit,) without replacement, every row equally likely.
+    """Draw sorted row indices (limit,) by stratified systematic sampling, without replacement.
 
-    ``strata`` (n,): the number of each row's group. Each group keeps its share, up to rounding:
-    rows are shuffled, sorted by group and sampled at equal distances.
+    Each stratum keeps its share, up to rounding, and every row is equally likely.
+
+    Args:
+        strata: the number of each row's stratum, (n,).
+        limit: the number of rows to draw, at most n.
+        seed: seed of the draw.
     """
+    # Shuffle the rows within each stratum
     generator = np.random.default_rng(seed)
     shuffled = generator.permutation(len(strata))
-    by_group = shuffled[np.argsort(strata[shuffled], kind="stable")]
+    by_stratum = shuffled[np.argsort(strata[shuffled], kind="stable")]
+
+    # Draw rows at equal distances from a random start
     positions = (np.arange(limit) + generator.random()) * len(strata) / limit
-    return np.sort(by_group[positions.astype(np.intp)])
+    return np.sort(by_stratum[positions.astype(np.intp)])
 
 
 PINS_FILE = Path(__file__).with_name("pins") / "rows.yaml"
@@ -193,7 +218,7 @@ Pins = Mapping[str, Mapping[str, RowsPin]]
 
 @cache
 def load_pins() -> dict[str, dict[str, RowsPin]]:
-    """Load the pins of the published data: dataset → split → pin."""
+    """Load the pins of the published data, dataset → split → pin, from ``PINS_FILE``."""
     pins = yaml.safe_load(PINS_FILE.read_text(encoding="utf-8"))
     for splits in pins.values():
         for split, pin in splits.items():
@@ -202,7 +227,10 @@ def load_pins() -> dict[str, dict[str, RowsPin]]:
 
 
 def check_rows(place: str, rows: Rows, pin: RowsPin | None) -> None:
-    """Raise InputError naming ``place`` when rows differ from ``pin``; None accepts all rows."""
+    """Require the rows of ``pin``: their number, hash and subsets. None accepts all rows.
+
+    Raises InputError, naming ``place``, for other rows.
+    """
     if pin is None:
         return
     sizes = {name: stop - start for name, start, stop in rows.subsets}
@@ -219,10 +247,11 @@ def check_rows(place: str, rows: Rows, pin: RowsPin | None) -> None:
 
 
 def hash_rows(rows: Rows) -> str:
-    """Return the SHA-256 of a split's rows, one JSON array a line, as UTF-8."""
+    """Return the SHA-256 of a split's rows, written as one JSON array a line in UTF-8."""
     digest = hashlib.sha256()
     for row in rows.iter_canonical():
-        digest.update(json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
+        line = json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n"
+        digest.update(line.encode())
     return digest.hexdigest()
 
 
@@ -232,7 +261,10 @@ def join_tokens(text: str) -> str:
 
 
 def parse_score(place: str, text: str, low: float, high: float) -> float:
-    """Parse a score. Raises InputError naming ``place`` unless it is within low … high."""
+    """Parse a score.
+
+    Raises InputError, naming ``place``, for text that is not a number from ``low`` to ``high``.
+    """
     try:
         value = float(text)
     except ValueError as error:
@@ -243,7 +275,10 @@ def parse_score(place: str, text: str, low: float, high: float) -> float:
 
 
 def parse_class(place: str, label: str, classes: Sequence[str]) -> int:
-    """Return the number of the class ``label``. Raises InputError for an unknown class."""
+    """Return the number of the class ``label``, its position in ``classes``.
+
+    Raises InputError, naming ``place``, for an unknown class.
+    """
     if label not in classes:
         raise InputError(
             place, f"unknown class {label!r}", allowed=", ".join(classes), hint="restore the file"
@@ -291,12 +326,12 @@ def read_table(
     Args:
         files: contents of the files.
         columns: the least number of columns of a line.
-        texts: columns of the texts.
-        target: column of the class or, without ``classes``, of the score.
+        texts: positions of the columns of texts, from 0.
+        target: position of the column of the class or, without ``classes``, of the score.
         classes: names of the classes, in the order of their numbers.
         span: lowest and highest score.
         header: whether the first line names the columns.
-        form: gives a text its form.
+        form: function that converts a text to the dataset's text form.
     """
     rows: list[Row] = []
     for file in files:
@@ -306,14 +341,19 @@ def read_table(
                 value = parse_class(place, cells[target], classes)
             else:
                 value = parse_score(place, cells[target], *span)
-            rows.append((*(form(cells[text]) for text in texts), value))
+            row_texts = [form(cells[position]) for position in texts]
+            rows.append((*row_texts, value))
     return Rows.from_tuples(rows, classes)
 
 
 def read_label_first(
     files: Sequence[DataFile], classes: Sequence[str], encoding: str = "utf-8"
 ) -> Rows:
-    """Read SST5 or TREC: the class (TREC: with a subclass behind a colon), a space, the text."""
+    """Read SST5 or TREC: one line is the class, a space and the text.
+
+    TREC's classes have a subclass after a colon, which is left out. Raises InputError for an
+    unknown class.
+    """
     rows: list[Row] = []
     for place, cells in files[0].iter_cells(1, encoding):
         label, _, text = cells[0].strip().partition(" ")
@@ -323,27 +363,29 @@ def read_label_first(
 
 
 def read_snli(files: Sequence[DataFile]) -> Rows:
-    """Read SNLI: classes, first and second texts in three parallel files.
+    """Read SNLI: classes, premises and hypotheses in three files with one row a line.
 
     The texts are read as Latin-1, as SentEval does. Raises InputError when the files have different
-    numbers of lines.
+    numbers of lines, and for an unknown class.
     """
     lines = [files[0].split_lines(), *(file.split_lines("latin-1") for file in files[1:])]
     require_equal_line_counts(files, lines)
     rows: list[Row] = []
-    for number, (label, first, second) in enumerate(zip(*lines, strict=True), start=1):
-        class_number = parse_class(f"{files[0].place}:{number}", label, SNLI)
-        rows.append((join_tokens(first), join_tokens(second), class_number))
+    for line, (label, premise, hypothesis) in enumerate(zip(*lines, strict=True), start=1):
+        class_number = parse_class(f"{files[0].place}:{line}", label, SNLI)
+        rows.append((join_tokens(premise), join_tokens(hypothesis), class_number))
     return Rows.from_tuples(rows, SNLI)
 
 
 def read_probing(files: Sequence[DataFile], split: str) -> Rows:
-    """Read a split of a probing task, whose one file has lines of part code, class, …, text.
+    """Read a split of a probing task from the one file of all splits.
 
-    The class numbers follow the train part's classes, sorted as text (``10`` before ``5``). Raises
-    InputError for a line with another part code, or with a class that the train part lacks.
+    A line has tab-separated cells: the split's code (``PART_CODES``) first, then the class, and the
+    text last. Classes are numbered in the order of the train split's classes, sorted as text
+    (``10`` before ``5``). Raises InputError for a line with another code, or with a class that the
+    train split lacks.
     """
-    # the lines of the split, and the classes of the train part
+    # Collect the lines of the split, and the classes of the train split
     train_labels = set()
     lines = []
     for place, (part, label, *_, text) in files[0].iter_cells(3):
@@ -355,36 +397,49 @@ def read_probing(files: Sequence[DataFile], split: str) -> Rows:
             train_labels.add(label)
         if part == PART_CODES[split]:
             lines.append((place, label, join_tokens(text)))
+
+    # Number the classes
     classes = sorted(train_labels)
     rows = [(text, parse_class(place, label, classes)) for place, label, text in lines]
     return Rows.from_tuples(rows, classes)
 
 
-def require_equal_line_counts(files: Sequence[DataFile], lines: Sequence[Sequence[str]]) -> None:
-    """Raise InputError when files that belong together have different numbers of lines."""
-    for file, content in zip(files, lines, strict=True):
-        if len(content) != len(lines[0]):
-            problem = f"has {len(content)} lines, {files[0].place} has {len(lines[0])}"
+def require_equal_line_counts(files: Sequence[DataFile], lines: Sequence[Sequence[Any]]) -> None:
+    """Raise InputError when files with one row a line have different numbers of ``lines``.
+
+    ``lines``: the lines of each file.
+    """
+    for file, file_lines in zip(files, lines, strict=True):
+        if len(file_lines) != len(lines[0]):
+            problem = f"has {len(file_lines)} lines, {files[0].place} has {len(lines[0])}"
             raise InputError(file.place, problem, hint="restore both files")
 
 
 def read_sts_year(files: Sequence[DataFile], subsets: Sequence[str], form: TextForm) -> Rows:
-    """Read a year's subsets in the toolkit's order; ``files``: input and gold file of each.
+    """Read the subsets of a year of STS, one after another.
 
-    An empty line of a gold file means that the pair was not scored: it is left out. Raises
-    InputError when a pair of files differs in length, or a score is not within 0 … 5.
+    A pair with an empty line in the gold file has no human score and is left out.
+
+    Args:
+        files: the input file and the gold file of the first subset, then of the next, ...; both
+            files have one pair a line.
+        subsets: the names of the subsets, in the toolkit's order.
+        form: function that converts a text to the dataset's text form.
+
+    Raises InputError when a subset's files differ in length, or a score is not within 0 … 5.
     """
+    input_files = files[::2]
+    gold_files = files[1::2]
     rows: list[Row] = []
-    bounds: list[Subset] = []
-    for name, texts, gold in zip(subsets, files[::2], files[1::2], strict=True):
-        # one line a pair, in both files
+    subset_rows: list[Subset] = []
+    for name, input_file, gold_file in zip(subsets, input_files, gold_files, strict=True):
         start = len(rows)
-        pairs = list(texts.iter_cells(2))
-        scores = gold.split_lines()
-        require_equal_line_counts((texts, gold), (texts.split_lines(), scores))
-        for line, ((_, cells), score) in enumerate(zip(pairs, scores, strict=True), start=1):
+        pairs = [cells for _, cells in input_file.iter_cells(2)]
+        scores = gold_file.split_lines()
+        require_equal_line_counts((input_file, gold_file), (pairs, scores))
+        for line, (cells, score) in enumerate(zip(pairs, scores, strict=True), start=1):
             if score:
-                value = parse_score(f"{gold.place}:{line}", score, 0, 5)
+                value = parse_score(f"{gold_file.place}:{line}", score, 0, 5)
                 rows.append((form(cells[0]), form(cells[1]), value))
-        bounds.append(Subset(name, start, len(rows)))
-    return Rows.from_tuples(rows, subsets=bounds)
+        subset_rows.append(Subset(name, start, len(rows)))
+    return Rows.from_tuples(rows, subsets=subset_rows)

@@ -26,7 +26,7 @@ ARCHIVE_NAME = "senteval.tar"
 
 
 def list_layout_names(name: str) -> tuple[str, ...]:
-    """List the paths of a file: in SentEval's layout, and inside its folder ``downstream``.
+    """List the paths at which a file may be: ``name``, and ``name`` without ``downstream/``.
 
     SimCSE's archive has the second path.
     """
@@ -46,12 +46,14 @@ def read_shipped(name: str) -> DataFile:
 def read_from_directory(root: Path, option: str, name: str) -> DataFile:
     """Read the file ``name`` of a local directory in SentEval's or the STS organisers' layout.
 
-    ``root`` of SentEval's layout is the folder that holds ``downstream/`` and ``probing/``, or the
-    folder ``downstream`` itself, under any name. Raises InputError, naming the command's
-    ``option``, when the directory or the file is missing.
+    In SentEval's layout ``root`` is the folder that holds ``downstream/`` and ``probing/``, or the
+    folder ``downstream`` itself. Raises InputError, naming the command's ``option``, when the
+    directory or the file is missing.
     """
     if not root.is_dir():
         raise InputError(root, "no such directory", hint=f"check {option}")
+
+    # Beside the folder ``downstream`` lies ``probing``
     is_downstream = root.resolve().name == "downstream" and not (root / "downstream").is_dir()
     folder = root.parent if is_downstream else root
     for candidate in list_layout_names(name):
@@ -63,7 +65,7 @@ def read_from_directory(root: Path, option: str, name: str) -> DataFile:
 
 
 def read_from_archive(path: Path, place: str, name: str) -> DataFile:
-    """Read the member of an uncompressed tar whose path ends like ``name``, in place.
+    """Read the member of an uncompressed tar whose path ends like ``name``; nothing is unpacked.
 
     Raises InputError when the archive is damaged, when no member or several members match, and when
     the member is a link or folder. ``place``: the archive's name in errors.
@@ -71,6 +73,7 @@ def read_from_archive(path: Path, place: str, name: str) -> DataFile:
     hint = "use a whole archive with one layout of plain files"
     try:
         with tarfile.open(path, "r:") as tar:
+            # Require exactly one member
             members = [member for member in tar if _ends_like(member.name, name)]
             if len(members) != 1:
                 names = ", ".join(member.name for member in members[:3])
@@ -78,6 +81,8 @@ def read_from_archive(path: Path, place: str, name: str) -> DataFile:
                 if names:
                     problem += f": {names}"
                 raise InputError(f"{place}: {name}", problem, hint=hint)
+
+            # Read a plain file; ``extractfile`` would follow a link
             member_place = f"{place}: {members[0].name}"
             stream = tar.extractfile(members[0]) if members[0].isfile() else None
             if stream is None:
@@ -115,8 +120,9 @@ class Repository:
         return cls(repo_id, revision)
 
     def read(self, name: str) -> DataFile:
-        """Read a file from the repository, or from its archive.
+        """Read a file from the repository, or from its ``senteval.tar``.
 
+        The first file that the repository lacks downloads the archive, which is read from then on.
         Raises InputError when neither has the file, RunError when the Hub does not answer.
         """
         if self._archive is None:
@@ -134,6 +140,7 @@ class Repository:
 
     @cached_property
     def _commit(self) -> str:
+        """The commit of the revision, which the first access resolves."""
         from sts_dino.hub.client.connection import convert_read_errors
         from sts_dino.hub.client.fetch import resolve_commit
 
@@ -142,20 +149,21 @@ class Repository:
 
     @cached_property
     def _place(self) -> str:
+        """The repository and its commit, for errors."""
         return f"dataset {self._repo_id}@{self._commit[:12]}"
 
     def _download(self, name: str) -> Path | None:
-        """Download a file to the client's cache; None when the repository lacks the file.
+        """Download a file to the Hub's cache, and return its path; None if there is no such file.
 
         A commit never changes. So a file in the cache, and a file that the cache records as absent,
-        needs no request and works offline.
+        needs no request and works offline. Raises RunError when the Hub does not answer.
         """
         from huggingface_hub import hf_hub_download, try_to_load_from_cache
         from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
         from sts_dino.hub.client.connection import convert_read_errors
 
-        # a path, a mark of absence, or None where the cache has no entry
+        # A path, a mark of absence, or None where the cache has no entry
         cached = try_to_load_from_cache(
             self._repo_id, name, repo_type="dataset", revision=self._commit
         )
@@ -168,7 +176,7 @@ class Repository:
                 path = hf_hub_download(
                     self._repo_id, name, repo_type="dataset", revision=self._commit
                 )
-            # offline and never downloaded: the repository may have the file
+            # Offline and never downloaded: the repository may have the file
             except LocalEntryNotFoundError:
                 raise
             except EntryNotFoundError:
@@ -208,10 +216,11 @@ class Source:
         self.own = own or OwnData()
 
     def load(self, dataset: str, splits: Sequence[str]) -> dict[str, Rows]:
-        """Load split → rows of a dataset: train, validation, test, or ``all`` where folds are cut.
+        """Load and check split → rows of a dataset, or return a user's own rows.
 
-        Raises InputError for an unknown dataset or split, for a dataset without a place (the error
-        names the option), and for a missing or altered file (the error names files and rows).
+        ``splits``: of train, validation and test; or ``all``, where a probe cuts folds. Raises
+        InputError for an unknown dataset or split, for a dataset without a place (the error names
+        the option), and for a missing or altered file (the error names files and rows).
         """
         if dataset in self.own.rows:
             own_rows = self.own.rows[dataset]
@@ -219,13 +228,15 @@ class Source:
                 if split not in own_rows:
                     raise InputError(dataset, f"has no split {split!r}", allowed=list(own_rows))
             return {split: own_rows[split] for split in splits}
+
+        # Refuse an unknown split before a file is read
         declared = find_dataset(dataset)
         for split in splits:
             declared.find_part(split)
         return {split: self._read_rows(declared, split) for split in splits}
 
     def has(self, dataset: str, split: str) -> bool:
-        """Whether the split has a place; ``load`` checks that the files are there."""
+        """Whether a place is known for the split's files; ``load`` checks that they exist."""
         return self._find_reader(find_dataset(dataset), split) is not None
 
     def _read_rows(self, dataset: DataSet, split: str) -> Rows:
@@ -243,25 +254,32 @@ class Source:
         place = f"{dataset.name} {split}, {files[0].place}"
         if len(files) > 1:
             place += f" and {len(files) - 1} more files"
-        # the rows decide, not the bytes: a file with other line ends passes
+        # Pins are on rows, not on bytes: a file with other line ends passes
         return read_checked_rows(dataset, split, files, place, self._pins)
 
     def _find_reader(self, dataset: DataSet, split: str) -> Callable[[str], DataFile] | None:
-        """Return the function that reads a split's files by name; None without a place for them."""
+        """Return the function that reads a split's files by name; None without a place for them.
+
+        A directory of the layout precedes shipped files, which precede the Hub repository.
+        """
         root = self._roots[dataset.layout]
         if root is not None:
             return partial(read_from_directory, root, LAYOUTS[dataset.layout].option)
         if split in dataset.shipped:
             return read_shipped
-        return self._repository.read if self._repository else None
+        return None if self._repository is None else self._repository.read
 
 
 def read_checked_rows(
     dataset: DataSet, split: str, files: Sequence[DataFile], place: str, pins: Pins
 ) -> Rows:
-    """Parse a split's files. Raises InputError naming ``place`` when rows differ from their pin."""
+    """Parse a split's files, and check the rows against their pin, if there is one.
+
+    Raises InputError, naming ``place``, when the rows differ from the pin.
+    """
     rows = dataset.parts[split].reader(files)
-    check_rows(place, rows, pins.get(dataset.name, {}).get(split))
+    dataset_pins = pins.get(dataset.name, {})
+    check_rows(place, rows, dataset_pins.get(split))
     return rows
 
 
@@ -301,21 +319,28 @@ class TaskData:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of all rows that the score depends on, of whole splits even with a limit."""
+        """SHA-256 of the rows that the score depends on; with a limit still of the whole splits."""
         hashes = [rows.sha256 for rows in self.rows.values()]
         if len(hashes) == 1:
             return hashes[0]
         return hashlib.sha256("\n".join(hashes).encode()).hexdigest()
 
     def iter_texts(self) -> Iterator[str]:
-        """Yield every text that scoring needs embedded, split by split, repeats included."""
+        """Yield every text that scoring needs embedded, split by split, repeats included.
+
+        A probe embeds a replacement for blank texts.
+        """
+        has_probe = self.task.design is not None
         for rows in self.rows.values():
             for text in rows.texts:
-                yield BLANK_TEXT_REPLACEMENT if self.task.design is not None and not text else text
+                if has_probe and not text:
+                    yield BLANK_TEXT_REPLACEMENT
+                else:
+                    yield text
 
 
 class TaskReader:
-    """Reads and checks the data of tasks, each split once.
+    """Reader of the checked data of tasks, which reads each split once and caches it.
 
     ``limit``: the number of rows that ``seed`` draws from each split; None takes all. The documents
     and judgements of a search are never limited.
@@ -328,7 +353,11 @@ class TaskReader:
         self._rows: dict[tuple[str, str, Path | None], Rows] = {}
 
     def read(self, entry: Entry) -> TaskData:
-        """Return all rows that scoring the entry needs. Raises InputError for altered rows."""
+        """Return all rows that scoring the entry needs, from the cache or its source.
+
+        Raises the errors of ``Source.load`` and ``read_named_file``.
+        """
+        # Load the splits that the cache lacks
         task = entry.task
         keys = {split: (task.dataset, split, entry.path) for split in task.list_splits(entry.split)}
         missing = [split for split, key in keys.items() if key not in self._rows]
@@ -338,7 +367,7 @@ class TaskReader:
         return TaskData(task, entry.split, {split: self._rows[key] for split, key in keys.items()})
 
     def _load(self, entry: Entry, splits: list[str]) -> dict[str, Rows]:
-        """Load splits of the entry's dataset, or the entry's own file."""
+        """Load splits of the entry's dataset, or the file that a recipe names for its split."""
         if entry.path is None or not splits:
             return self.source.load(entry.task.dataset, splits)
         return {entry.split: read_named_file(entry.path, entry.task, entry.split)}

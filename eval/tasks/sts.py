@@ -49,7 +49,7 @@ ALL_OF_SICK = {"test": sum(SICK_FILES.values(), ())}
 
 
 def _declare_years(layout: Layout, suffix: str = "") -> list[DataSet]:
-    """Declare the datasets of STS12 to STS16 in one layout."""
+    """Declare the datasets of STS12 to STS16 in one layout; their names end in ``suffix``."""
     datasets = []
     layout_files = LAYOUTS[layout]
     for dataset, subsets in SUBSETS.items():
@@ -58,7 +58,8 @@ def _declare_years(layout: Layout, suffix: str = "") -> list[DataSet]:
         for subset in subsets:
             files += [f"{prefix}.input.{subset}.txt", f"{prefix}.gs.{subset}.txt"]
         reader = partial(read_sts_year, subsets=subsets, form=layout_files.form)
-        folder = layout_files.year.format(dataset.removeprefix("sts"))
+        year = dataset.removeprefix("sts")
+        folder = layout_files.year.format(year)
         parts = make_parts(folder, {"test": files}, reader)
         datasets.append(DataSet(f"{dataset}{suffix}", layout, parts, dataset))
     return datasets
@@ -72,14 +73,23 @@ def _declare_pairs(
     read: Callable[..., Rows],
     **options: Any,
 ) -> DataSet:
-    """Declare a dataset of pairs; ``options``: other fields of ``DataSet``."""
+    """Declare a dataset of pairs.
+
+    Args:
+        name: the dataset's name.
+        layout: the layout, which decides the text form.
+        folder: the folder of the files in the layout.
+        files: split → file names.
+        read: reader of the files, which takes the text form as ``form``.
+        options: other fields of ``DataSet``.
+    """
     reader = partial(read, form=LAYOUTS[layout].form)
     return DataSet(name, layout, make_parts(folder, files, reader), **options)
 
 
-# genre, file, year, id, score, two texts, sources
+# Columns: genre, file, year, id, score, two texts, sources
 _BENCHMARK = partial(read_table, columns=7, texts=(5, 6), target=4)
-# id, two texts, score, class
+# Columns: id, two texts, score, class
 _SICK = partial(read_table, columns=5, texts=(1, 2), target=3, span=(1, 5), header=True)
 SENTEVAL_DATA = (
     *_declare_years("senteval"),
@@ -121,7 +131,11 @@ SICK = "SICK relatedness (SemEval 2014 task 1)"
 
 
 def _declare_year(suffix: str, name: str, aggregation: Aggregation) -> Task:
-    """Declare the task of a year of STS; ``suffix``: of the organisers' text form, or empty."""
+    """Declare the task ``NAMESUFFIX/AGGREGATION`` of a year of STS.
+
+    ``suffix``: "" for SentEval's text form, "-original" for the organisers'. ``name``: a key of
+    ``YEARS``.
+    """
     form = ORIGINAL if suffix else TOKENISED
     return Task(
         name=f"{name}{suffix}/{aggregation}",
@@ -138,11 +152,15 @@ def _declare_year(suffix: str, name: str, aggregation: Aggregation) -> Task:
 def _declare_cosine(
     dataset: str, group: str, protocol: str, splits: tuple[str, ...] = ("test",)
 ) -> Task:
+    """Declare the task ``DATASET/cosine``: Spearman's correlation of cosines and human scores."""
     return Task(f"{dataset}/cosine", dataset, group, "sts", protocol, "spearman", splits=splits)
 
 
 def _declare_regression(name: str, words: str) -> Task:
-    """Declare the task of SentEval's trained head on a dataset of human scores."""
+    """Declare the task of SentEval's regression head on a dataset of human scores.
+
+    ``name``: the dataset without "-tokenised"; ``words``: the dataset in the protocol.
+    """
     return Task(
         name=f"{name}/regression",
         dataset=f"{name}-tokenised",
@@ -167,7 +185,10 @@ _ALL_OF_SICK_WORDS = (
     "MTEB); no model is fitted on top"
 )
 TASKS = (
-    *(_declare_year(*form) for form in product(("", "-original"), YEARS, AGGREGATIONS)),
+    *(
+        _declare_year(suffix, year, aggregation)
+        for suffix, year, aggregation in product(("", "-original"), YEARS, AGGREGATIONS)
+    ),
     _declare_cosine("stsb", "sts", _STSB_WORDS, BOTH),
     _declare_cosine("stsb-tokenised", "sts", f"{STSB}, {TOKENISED}: {COSINE}, {NO_MODEL}", BOTH),
     _declare_cosine("sick-r-tokenised", "sts", f"{SICK}, Moses tokens: {COSINE}, {NO_MODEL}"),

@@ -15,9 +15,9 @@ Reader = Callable[[Sequence[DataFile]], Rows]
 class Files:
     """The layout of files in a directory.
 
-    ``option``: the command's option for the directory. ``form``: converts a text to the layout's
-    text form. ``year``: the folder of a year of STS, with ``{}`` for the year. ``prefix_of_2016``:
-    the start of STS16's file names.
+    ``option``: the command's option for the directory. ``form``: function that converts a text to
+    the layout's text form. ``year``: the folder of a year of STS, with ``{}`` for the year.
+    ``prefix_of_2016``: the start of STS16's file names.
     """
 
     option: str
@@ -45,7 +45,7 @@ class Part:
 class DataSet:
     """A dataset: its layout, and split → files.
 
-    ``sentences``: the name of its set of sentences, the same for all text forms; None where a
+    ``sentences``: the name of its set of sentences, the same for all text forms. None: a
     decontamination reads the dataset only when a user names it. ``shipped``: the splits whose files
     ship with the project.
     """
@@ -64,7 +64,7 @@ class DataSet:
 
 
 def make_parts(folder: str, files: Mapping[str, Sequence[str]], reader: Reader) -> dict[str, Part]:
-    """Make split → ``Part`` for files (split → names) of one folder with one reader."""
+    """Make split → ``Part`` from ``files``, split → file names in ``folder``, with one reader."""
     parts = {}
     for split, names in files.items():
         parts[split] = Part(tuple(f"{folder}/{name}" for name in names), reader)
@@ -83,9 +83,10 @@ Unit = Literal["pairs", "sentences", "documents", "queries"]
 class Design:
     """The design of a probe: how its regularisation is chosen, and which rows are scored.
 
-    ``probe``: the name of a function of ``sts_dino.eval.scoring.probe``. ``rows``: the splits that
-    the function takes, in this order. ``scored``: the split of the scored rows. ``validation``: the
-    design of the score that chooses the regularisation, which reads no test row.
+    ``words``: the design in words. ``probe``: the name of a function of
+    ``sts_dino.eval.scoring.probe``. ``rows``: the splits that the function takes, in this order.
+    ``scored``: the split of the scored rows. ``validation``: the design of the score that chooses
+    the regularisation, which reads no test row; None: this is such a design.
     """
 
     words: str
@@ -159,12 +160,12 @@ class Task:
 
     @property
     def default_split(self) -> str:
-        """The split that is scored by default: test, or all rows where a probe cuts folds."""
+        """The split that is scored by default: test, else the first of ``splits``."""
         return "test" if "test" in self.splits else self.splits[0]
 
     @property
     def on_validation(self) -> bool:
-        """Whether the score chooses the regularisation and reads no test row."""
+        """Whether the score is the one that chooses the regularisation and reads no test row."""
         return self.design is not None and self.design.validation is None
 
     @property
@@ -173,7 +174,7 @@ class Task:
         return self.family == "mteb"
 
     def list_splits(self, split: str) -> tuple[str, ...]:
-        """List the splits whose rows the score of ``split`` needs.
+        """List the splits whose rows the score of ``split`` needs; ``split`` is the last.
 
         Raises InputError when ``split`` is not one of ``splits``.
         """

@@ -29,7 +29,7 @@ MODES: dict[Mode, str] = {
     "senteval": "SentEval's own optimiser, initialisation and early stopping",
     "lbfgs": "the convex optimum by L-BFGS",
 }
-VALIDATION = "-validation"  # the end of the name of a task that is scored without test rows
+VALIDATION = "-validation"  # suffix of the name of a task that is scored without test rows
 SNLI_TRAINING: dict[Mode, str] = {  # no regularisation is chosen for SNLI
     "senteval": "weight decay 1e-9, the best of up to 16 passes on validation, scored on test",
     "lbfgs": "weight decay 1e-9, scored on test",
@@ -40,9 +40,10 @@ SNLI_TRAINING: dict[Mode, str] = {  # no regularisation is chosen for SNLI
 class Classification:
     """A labelled dataset of SentEval, and the logistic regression that is scored on it.
 
-    ``parts``: split → files. They decide the probe's design: a split ``all`` is cut into folds, and
-    train and test without validation are cross-validated. ``is_elsewhere``: whether another dataset
-    has the same sentences, so that a decontamination skips this dataset.
+    ``words``: the dataset in words, for protocols. ``parts``: split → files. They decide the
+    probe's design: a split ``all`` is cut into folds, and train and test without validation are
+    cross-validated. ``has_shared_sentences``: whether another dataset has the same sentences, so
+    that a decontamination skips this dataset.
     """
 
     name: str
@@ -52,12 +53,13 @@ class Classification:
     has_pairs: bool = False
     as_snli: bool = False
     with_f1: bool = False
-    is_elsewhere: bool = False
+    has_shared_sentences: bool = False
 
     @property
     def dataset(self) -> DataSet:
-        """The dataset of the rows."""
-        sentences = None if self.is_elsewhere or self.family == "probing" else self.name
+        """The dataset of the rows; a decontamination reads no probing data by default."""
+        is_skipped = self.has_shared_sentences or self.family == "probing"
+        sentences = None if is_skipped else self.name
         return DataSet(self.name, "senteval", self.parts, sentences)
 
     @property
@@ -65,19 +67,22 @@ class Classification:
         """The design of the probe, which follows from the splits."""
         if "all" in self.parts:
             return KFOLD
-        return HELD_OUT if "validation" in self.parts else CROSS_VALIDATED
+        if "validation" in self.parts:
+            return HELD_OUT
+        return CROSS_VALIDATED
 
     def make_validation_task(self, mode: Mode) -> Task:
-        """Make the task whose score chooses the regularisation, without test rows."""
+        """Make ``NAME/MODE-validation``: the score that chooses the regularisation."""
         task = self.make_task(mode)
         design = self.design.validation
         assert design is not None
         fitted_on = [split for split in design.rows if split != design.scored]
+        protocol_without_design = task.protocol.rpartition("; ")[0]
         return replace(
             task,
             name=task.name + VALIDATION,
             group=task.group + VALIDATION,
-            protocol=f"{task.protocol.rpartition('; ')[0]}; {design.words}",
+            protocol=f"{protocol_without_design}; {design.words}",
             splits=(design.scored,),
             fitted_on=tuple(dict.fromkeys(fitted_on)),
             design=design,
@@ -85,7 +90,7 @@ class Classification:
         )
 
     def make_task(self, mode: Mode) -> Task:
-        """Make the task of the probe's accuracy with one optimiser."""
+        """Make ``NAME/MODE``, the task of the probe's accuracy with one optimiser."""
         chosen_by = self.design.words
         features = "|u-v| and u*v" if self.has_pairs else "the embedding"
         if self.as_snli:
@@ -117,16 +122,21 @@ def _declare_transfer(
     reader: Reader,
     **options: Any,
 ) -> Classification:
-    """Declare a classification whose splits are files of one folder; ``options``: other fields."""
+    """Declare a classification whose splits are files of ``downstream/FOLDER`` (split → names).
+
+    ``options``: other fields of ``Classification``.
+    """
     parts = make_parts(f"downstream/{folder}", files, reader)
     return Classification(name, words, parts, **options)
 
 
 def _declare_two_classes(name: str, words: str, folder: str, *files: str) -> Classification:
+    """Declare a classification without splits; its two ``files`` have class 1 and class 0."""
     return _declare_transfer(name, words, folder, {"all": files}, rows.read_two_classes)
 
 
 def _declare_probing(name: str, words: str, file: str) -> Classification:
+    """Declare a probing task, all of whose splits are in ``probing/FILE.txt``."""
     parts = {}
     for split in rows.PART_CODES:
         parts[split] = Part((f"probing/{file}.txt",), partial(rows.read_probing, split=split))
@@ -169,7 +179,7 @@ TRANSFER = (
         SICK_FILES,
         _SICK_E,
         has_pairs=True,
-        is_elsewhere=True,
+        has_shared_sentences=True,
     ),
     _declare_transfer(
         "snli",

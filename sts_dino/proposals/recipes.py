@@ -848,7 +848,7 @@ def choose_teacher(requested: str, license_id: str | None) -> dict[str, Any]:
     that is missing or no finished encoder, for a server that refuses the sentence and for a licence
     that is unknown; RunError for a Hub or a server that cannot be reached.
     """
-    from sts_dino.eval.encoders.load import require_readable
+    from sts_dino.eval.encoders.load import download_and_check_model
 
     server = parse_server("--teacher", requested)
     if server is not None:
@@ -859,7 +859,9 @@ def choose_teacher(requested: str, license_id: str | None) -> dict[str, Any]:
     location = resolve_model_location(
         "--teacher", requested, [*ENCODERS, "NAME@URL of an embeddings server"]
     )
-    require_readable(location.get("path") or f"{location['repo_id']}@{location['revision']}")
+    download_and_check_model(
+        location.get("path") or f"{location['repo_id']}@{location['revision']}"
+    )
     card = find_model_file(location, "README.md")
     terms = licences.resolve_model_licence("--teacher-license", license_id or "", card)
     return {**location, "license": terms.id}

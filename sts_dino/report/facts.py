@@ -16,7 +16,11 @@ import numpy as np
 from sts_dino.eval.audit.agreement import correlate_cosines
 from sts_dino.eval.audit.source import Batch, DatasetRows, find_rows
 from sts_dino.eval.audit.survey import ANSWERS_FILE, AnswerStore, read_examples
-from sts_dino.eval.encoders.load import has_judge, name_judge, require_packaged
+from sts_dino.eval.encoders.load import (
+    get_default_judge,
+    has_default_judge,
+    require_packaged_encoder,
+)
 from sts_dino.eval.runs.job import SIMCSE_SUFFIX, find_sibling_model
 from sts_dino.eval.runs.records import BASE_FOLDER, get_records_folder
 from sts_dino.hub.contract.run_dir import require_manifest
@@ -246,12 +250,12 @@ def _compute_judged_cosines(facts: DatasetFacts, sample: Sample | None) -> Cosin
     """
     if sample is None or not sample.drawn or not sample.has_pairs:
         return {}
-    judge = name_judge(facts.recipe.language)
+    judge = get_default_judge(facts.recipe.language)
     if facts.fidelity is None or facts.fidelity.judge.name != judge:
         return {}
-    if not has_judge(facts.recipe.language):
+    if not has_default_judge(facts.recipe.language):
         return {}
-    return compute_sample_cosines(sample, {judge: require_packaged(judge)})[judge]
+    return compute_sample_cosines(sample, {judge: require_packaged_encoder(judge)})[judge]
 
 
 def _draw_sample(facts: DatasetFacts) -> Sample | None:

@@ -291,8 +291,8 @@ def test_embeddings_are_those_of_encode_and_the_same_bits_from_disk(saved, tmp_p
     encoder = load_encoder(str(saved))
     wanted = [*TEXTS, "", " ", *TEXTS[:20], "\u0000", "line\nbreak"]
     fresh = Embeddings(encoder, tmp_path)
-    fresh.add(wanted)
-    fresh.encode()
+    fresh.declare(wanted)
+    fresh.encode_declared()
     rows = fresh.embed(wanted)
     assert rows.dtype == np.float32
     assert np.abs(rows - SentenceTransformer(str(saved)).encode(wanted)).max() <= 1e-6
@@ -306,8 +306,8 @@ def test_each_distinct_sentence_is_encoded_once_longest_first_in_small_calls(tmp
     seen = Seen()
     embeddings = Embeddings(wrap(seen, "counted"), tmp_path)
     for task in (TEXTS[:60], TEXTS[30:] * 2):
-        embeddings.add(task)
-    embeddings.encode()
+        embeddings.declare(task)
+    embeddings.encode_declared()
     assert seen.asked == Counter(TEXTS)
     lengths = [len(text) for call in seen.calls[1:] for text in call]
     assert lengths == sorted(lengths, reverse=True)
@@ -337,8 +337,8 @@ def test_memory_does_not_hold_the_embeddings(tmp_path, monkeypatch):
     texts = [f"sentence {number}" for number in range(4096)]  # 8 MiB of embeddings
     embeddings = Embeddings(wrap(lambda found: rows[: len(found)], "m", "1"), tmp_path)
     tracemalloc.start()
-    embeddings.add(texts)
-    embeddings.encode()
+    embeddings.declare(texts)
+    embeddings.encode_declared()
     embeddings.embed(texts[:10])
     again = Embeddings(embeddings.encoder, tmp_path)
     _, peak = tracemalloc.get_traced_memory()
@@ -494,7 +494,7 @@ def test_a_revision_that_stayed_while_the_dimension_changed_is_refused(tmp_path)
     Embeddings(wrap(encoder_functions.pinned, "m"), tmp_path).embed(TEXTS)
     with pytest.raises(
         InputError,
-        match="holds vectors of 8 numbers; now the encoder gives 9; give what has changed",
+        match="holds vectors of 8 numbers; now the encoder gives 9; give the changed encoder",
     ):
         Embeddings(wrap(encoder_functions.wider, "m"), tmp_path)
 

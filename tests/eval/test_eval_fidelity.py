@@ -220,7 +220,9 @@ def test_the_default_judge_knows_the_language(tmp_path, monkeypatch, language, j
     run = tmp_path / "run"
     small_run(run, small_recipe("sts", language=language))
     asked = []
-    monkeypatch.setattr(command, "require_packaged", lambda name, _: asked.append(name) or JUDGE[1])
+    monkeypatch.setattr(
+        command, "require_packaged_encoder", lambda name, _: asked.append(name) or JUDGE[1]
+    )
     measure(run)
     found = Fidelity.read(run, read_manifest(run))
     assert asked == [judge] and found.judge.name == judge

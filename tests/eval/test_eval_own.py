@@ -340,7 +340,7 @@ def test_columns_need_pairs_and_two_columns_of_one_plain_name_are_refused(tmp_pa
         read_own(OwnFiles(), FileOptions("a,b,c"))
     header = ("Text 1", "text2", "score", "text_1")
     path = write(tmp_path / "two.csv", header, [("a", "b", n, "c") for n in range(12)])
-    with pytest.raises(InputError, match="the columns 'Text 1' and 'text_1' have one name but for"):
+    with pytest.raises(InputError, match="the columns 'Text 1' and 'text_1' differ only in letter"):
         read_own(OwnFiles(path))
 
 

@@ -16,7 +16,7 @@ import yaml
 from measured_pins import measure
 
 from sts_dino.eval.encoders.embeddings import Embeddings
-from sts_dino.eval.encoders.load import MINILM, load_encoder, require_packaged
+from sts_dino.eval.encoders.load import MINILM, load_encoder, require_packaged_encoder
 from sts_dino.eval.scoring.cosines import measure_sts
 from sts_dino.eval.tasks.registry import TASKS
 from sts_dino.eval.tasks.rows import load_pins
@@ -85,7 +85,7 @@ def test_the_published_scores_are_met():
     prefix = "" if os.environ.get("STS_DINO_REFERENCE") == "all" else "sts16/"
     data = TaskReader(Source(DATA / "senteval", DATA / "sts-original"))
     entries = [Entry(TASKS[task], split) for task, split in EXPECTED if task.startswith(prefix)]
-    with Embeddings(load_encoder(str(require_packaged(MINILM))), None) as embeddings:
+    with Embeddings(load_encoder(str(require_packaged_encoder(MINILM))), None) as embeddings:
         for entry in entries:
             found = measure_sts(data.read(entry), embeddings.embed)
             expected = EXPECTED[entry.task.name, entry.split]

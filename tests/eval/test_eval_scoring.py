@@ -15,7 +15,7 @@ from scipy.stats import pearsonr, spearmanr
 from senteval_layout import bag_of_words, write_senteval
 
 from sts_dino.eval.encoders.embeddings import Embeddings
-from sts_dino.eval.encoders.load import MINILM, load_encoder, require_packaged
+from sts_dino.eval.encoders.load import MINILM, load_encoder, require_packaged_encoder
 from sts_dino.eval.scoring import transfer as relatedness
 from sts_dino.eval.scoring.cosines import compute_cosine_scores, compute_pearson, measure_sts
 from sts_dino.eval.scoring.probe import SNLI_GRID, ProbeSettings, score_cross_validated
@@ -70,8 +70,8 @@ def test_a_known_encoder_gets_its_known_score():
     torch.set_num_threads(1)
     whole = Source().load("stsb", ["test"])["test"]
     data = whole.select(np.arange(0, len(whole), 6))
-    with Embeddings(load_encoder(str(require_packaged(MINILM))), None) as embeddings:
-        embeddings.add(data.texts)
+    with Embeddings(load_encoder(str(require_packaged_encoder(MINILM))), None) as embeddings:
+        embeddings.declare(data.texts)
         measured = measure_sts(task_data("stsb/cosine", data), embeddings.embed)
     assert measured.score == pytest.approx(81.304, abs=0.01)
     assert len(whole) == 1379 and len(measured.outcomes) == 230

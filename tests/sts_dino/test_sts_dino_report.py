@@ -259,7 +259,7 @@ def test_cosines_and_human_scores_of_a_real_encoder(tmp_path, monkeypatch):
         store.add("anna", row, scores[row % len(scores)])
     judge = make_encoder(tmp_path / "judge")
     for module in ("sts_dino.eval.audit.fidelity", "sts_dino.report.facts"):
-        monkeypatch.setattr(f"{module}.require_packaged", lambda *_: judge)
+        monkeypatch.setattr(f"{module}.require_packaged_encoder", lambda *_: judge)
     assert outcome_of(fidelity, run).code == 0
     facts = make_report([run, model], tmp_path / "report.html", annotations=[tmp_path / "answers"])
     page = Page(tmp_path / "report.html")

@@ -507,7 +507,7 @@ def test_a_hub_teacher_is_read_when_adapt_starts(corpus, tmp_path, monkeypatch, 
     # a download that is no encoder is refused, too
     folder = tmp_path / "snapshot"
     folder.mkdir()
-    monkeypatch.setattr(load, "download", lambda _: (folder, "a" * 40))
+    monkeypatch.setattr(load, "download_model", lambda _: (folder, "a" * 40))
     with pytest.raises(InputError, match=r"org/teacher@a+: is not a SentenceTransformer"):
         propose(corpus, tmp_path / "out", teacher, "mit")
     make_static_encoder(folder)
@@ -530,7 +530,7 @@ def test_a_hub_model_of_lm_teaches_with_its_prompt_for_similarity(
     folder = make_static_encoder(tmp_path / "snapshot")
     model = SentenceTransformer(str(folder), prompts=prompts, default_prompt_name=default)
     model.save_pretrained(str(folder), create_model_card=False)
-    monkeypatch.setattr(load, "download", lambda _: (folder, "a" * 40))
+    monkeypatch.setattr(load, "download_model", lambda _: (folder, "a" * 40))
     encoder = load_teacher(f"{repo_id}@{'a' * 40}")
     assert encoder.settings["prompt"] == expected
     vectors = model.encode(["A boat leaves."], prompt=expected)

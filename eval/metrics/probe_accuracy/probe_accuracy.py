@@ -37,11 +37,8 @@ class ProbeAccuracy(evaluate.Metric):
     def _compute(
         self, predictions: Sequence[int], references: Sequence[int], **options: Any
     ) -> dict[str, float]:
+        # F1 of class 1 is undefined without a 1
         classes = {*predictions, *references}
         has_f1 = classes <= {0, 1} and 1 in classes
-        return intervals.score_with_intervals(
-            predictions,
-            references,
-            ("accuracy", "f1") if has_f1 else ("accuracy",),
-            **options,
-        )
+        metrics = intervals.ACCURACY_AND_F1 if has_f1 else intervals.ACCURACY
+        return intervals.score_with_intervals(predictions, references, metrics, **options)

@@ -49,13 +49,15 @@ class StsAggregation(evaluate.Metric):
             raise ValueError(f"unknown correlation {correlation!r}; allowed: spearman, pearson")
 
         # Score every subset
-        predicted, gold, names = map(np.asarray, (predictions, references, subsets))
-        parts = {}
+        predicted = np.asarray(predictions)
+        gold = np.asarray(references)
+        subset_of_row = np.asarray(subsets)
+        subset_scores = {}
         for name in dict.fromkeys(subsets):
-            rows = names == name
-            intervals.require_correlation(predicted[rows], gold[rows], f"{name}: ")
-            subset_score = intervals.score(predicted[rows], gold[rows], correlation)
-            parts[name] = {"score": subset_score, "n": int(rows.sum())}
+            in_subset = subset_of_row == name
+            intervals.require_correlation(predicted[in_subset], gold[in_subset], f"{name}: ")
+            score = intervals.score(predicted[in_subset], gold[in_subset], correlation)
+            subset_scores[name] = {"score": score, "n": int(in_subset.sum())}
 
         # Aggregate in three ways
         scores = {}
@@ -63,4 +65,4 @@ class StsAggregation(evaluate.Metric):
             scores[aggregation] = intervals.score(
                 predicted, gold, correlation, aggregation, subsets
             )
-        return scores | {"subsets": parts}
+        return scores | {"subsets": subset_scores}
