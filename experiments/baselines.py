@@ -14,18 +14,18 @@ WORD_PATTERN = re.compile(r"\w+|[^\w\s]")
 
 
 def random_words(texts: Sequence[str]) -> NDArray[np.float32]:
-    """The mean of random word vectors, float32 of shape [texts, 300]; texts without words share one
-    vector.
+    """Return the mean of each text's random word vectors, float32 of shape [texts, 300].
+
+    Words are lower-cased; a punctuation mark is a word. Texts without words share one vector.
     """
-    return np.stack(
-        [
-            np.mean([_vector(word) for word in WORD_PATTERN.findall(text.lower()) or [""]], axis=0)
-            for text in texts
-        ]
-    )
+    means = []
+    for text in texts:
+        words = WORD_PATTERN.findall(text.lower()) or [""]
+        means.append(np.mean([_make_word_vector(word) for word in words], axis=0))
+    return np.stack(means)
 
 
-def _vector(word: str) -> NDArray[np.float32]:
+def _make_word_vector(word: str) -> NDArray[np.float32]:
     """Standard normal numbers seeded by the word's hash: the same on every machine."""
     seed = int.from_bytes(hashlib.sha256(word.encode()).digest()[:8], "big")
     return np.random.default_rng(seed).standard_normal(VECTOR_SIZE).astype(np.float32)

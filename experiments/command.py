@@ -41,11 +41,11 @@ def main(
         list[str] | None,
         typer.Argument(metavar="EXPERIMENT...", help="Experiments or papers: dino, auto-nli, ..."),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Every experiment")] = False,
-    listed: Annotated[
+    run_every: Annotated[bool, typer.Option("--all", help="Every experiment")] = False,
+    list_only: Annotated[
         bool, typer.Option("--list", help="List experiments and their results")
     ] = False,
-    page_too: Annotated[
+    write_page: Annotated[
         bool, typer.Option("--page", help="Write the pages from kept results")
     ] = False,
     settings: cli.SetOption = [],  # noqa: B006 - typer copies it
@@ -83,17 +83,17 @@ def main(
       sts-dino experiment run --page
     """
     plan = read_plan(file)
-    if not (names or every or listed or page_too):
+    if not (names or run_every or list_only or write_page):
         hint = "name some, or give --all; --list shows them"
         raise InputError("EXPERIMENT...", "no experiment given", hint=hint)
     chosen = plan.choose_experiments(names or [])
-    if listed:
+    if list_only:
         print(format_overview(chosen, results))
         return
     failed = list[str]()
-    if names or every:
+    if names or run_every:
         runnable = chosen
-        if every:
+        if run_every:
             runnable = [experiment for experiment in chosen if not experiment.finished]
         with lock_run(folder):
             failed = run_all(Runner(plan, Steps(folder), data, settings), runnable, results)

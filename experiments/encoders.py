@@ -56,7 +56,7 @@ class EncoderMaker:
         self.steps = datasets.steps
 
     def score(self, encoder: Encoder, columns: Sequence[OwnColumn], seeds: Seeds) -> Evaluations:
-        """Return the evaluations on the columns' tasks; missing trainings run first."""
+        """Return the evaluations on the columns' tasks; missing trainings and scores run first."""
         tasks: list[tuple[str, str]] = []
         for column in columns:
             tasks += [(task, column.split) for task in column.tasks]
@@ -82,7 +82,7 @@ class EncoderMaker:
         """Score a trained encoder on (task, split) pairs. Return the CPU seconds."""
         path = run.path.with_name("score.yaml")
         evaluation = [{"task": task, "split": split} for task, split in tasks]
-        # tables resample all evaluations
+        # The tables' intervals resample all evaluations together: few samples are enough here.
         tree = tree | {"evaluation": evaluation, "bootstrap_samples": "100"}
         write_text(path, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
         command = ["score", str(path), "--model", str(run.path), "--no-cache"]
@@ -94,7 +94,10 @@ class EncoderMaker:
     def _score_by_name(
         self, name: str, model: str, tasks: Sequence[tuple[str, str]]
     ) -> Evaluations:
-        """Score any encoder that ``sts-dino score --model`` takes."""
+        """Score any encoder that ``sts-dino score --model`` takes.
+
+        A change of the module of a ``python:MODULE:NAME`` encoder scores it again.
+        """
         module = model.removeprefix("python:").split(":")[0]
         source = Path(*module.split(".")).with_suffix(".py")
         source_hash = hash_file(source) if source.is_file() else None
@@ -114,14 +117,18 @@ class EncoderMaker:
         return ["--senteval-data", f"{data}/senteval", "--sts-data", f"{data}/sts-original"]
 
     def make_recipes(self, encoder: Encoder, seeds: Seeds) -> list[Tree]:
-        """Return the recipe of every training of an encoder; of an untrained one, one recipe."""
+        """Return the recipe of every training of an encoder, one for each seed.
+
+        An untrained encoder has one recipe, without training.
+        """
         assert encoder.recipe is not None
         settings = self.list_settings(encoder.recipe, encoder)
         tree = apply_overrides(read_yaml(encoder.recipe), settings)
         if not encoder.trained:
             return [remove_training(tree)]
         return [
-            self._set_dataset(encoder, tree, data_seed, seed) for data_seed, seed in seeds.each()
+            self._set_dataset(encoder, tree, data_seed, training_seed)
+            for data_seed, training_seed in seeds.list_pairs()
         ]
 
     def list_settings(self, recipe: Path, encoder: Encoder) -> list[str]:
@@ -171,6 +178,6 @@ class EncoderMaker:
         command = ["train", str(path), "--out", str(out)]
         title = f"{encoder.name}, training seed {recipe.seed}"
         seconds = self.steps.run_once("encoder", key, command, title, out / "manifest.json")
-        # else `score` scores it with every encoder
+        # `score` would score the base encoder, too, if its folder lay beside the run directory.
         shutil.rmtree(folder / "encoder.base", ignore_errors=True)
         return StepOutput(out, seconds), key

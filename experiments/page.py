@@ -68,11 +68,11 @@ class MeasuredEffect(NamedTuple):
 
 
 class PlottedEffect(NamedTuple):
-    """An effect in the plot; ``printed``: the paper's difference, if it prints one."""
+    """An effect in the plot; ``paper_difference``: the paper's difference, if it prints one."""
 
     name: str
     difference: Difference
-    printed: float | None
+    paper_difference: float | None
 
 
 def write_pages(page: Path, plan: Plan, results: Path) -> None:
@@ -96,18 +96,20 @@ def list_run_experiments(kept: Sequence[KeptResult]) -> list[RunExperiment]:
     return [RunExperiment(experiment, result) for experiment, result in kept if result is not None]
 
 
-def draw_plots(run: Sequence[RunExperiment]) -> dict[str, str]:
+def draw_plots(run_experiments: Sequence[RunExperiment]) -> dict[str, str]:
     """Draw the plots of the pages, as SVG by name."""
     plots: dict[str, str] = {}
     plotted: list[PlottedEffect] = []
-    for experiment, result in run:
+    for experiment, result in run_experiments:
         plots |= result.measured.plots
         for effect, difference in match_effects(experiment, result):
             name = f"{experiment.name}: {effect.says}, {effect.column}"
-            plotted.append(PlottedEffect(name, difference, get_printed(experiment, effect)))
+            plotted.append(
+                PlottedEffect(name, difference, get_paper_difference(experiment, effect))
+            )
     if plotted:
         plots["effects"] = plot_effects(plotted)
-    for experiment, result in run:
+    for experiment, result in run_experiments:
         if experiment.parameters:
             plots[experiment.name] = plot_sizes(experiment, result)
     return plots
@@ -121,15 +123,16 @@ def format_power(kept: Sequence[KeptResult]) -> str:
     rows = []
     for experiment, result in list_run_experiments(kept):
         for effect, difference in match_effects(experiment, result):
-            printed = get_printed(experiment, effect)
-            if difference.verdict == "reproduced" or not printed:
+            paper_difference = get_paper_difference(experiment, effect)
+            if difference.verdict == "reproduced" or not paper_difference:
                 continue
             estimate = difference.difference
+            # The half-width, 1.96 standard errors, narrows with the root of the number of seeds.
             half_width = (estimate.high - estimate.low) / 2
-            times = (STANDARD_ERRORS_AT_POWER / 1.96 * half_width / printed) ** 2
+            times = (STANDARD_ERRORS_AT_POWER / 1.96 * half_width / paper_difference) ** 2
             hours = max(1.0, times) * result.seconds / SECONDS_PER_HOUR
             names = [experiment.name, effect.says, effect.column]
-            numbers = [format_estimate(estimate), f"{printed:+z.1f}"]
+            numbers = [format_estimate(estimate), f"{paper_difference:+z.1f}"]
             rows.append([*names, *numbers, f"{times:,.2f}", f"{hours:,.1f}"])
     columns = ["experiment", "effect", "column", "here", "paper", "times the seeds", "CPU-hours"]
     return SEPARATOR.join([POWER_PAGE, format_table(columns, rows, names=3)]) + "\n"
@@ -137,12 +140,12 @@ def format_power(kept: Sequence[KeptResult]) -> str:
 
 def format_summary(kept: Sequence[KeptResult]) -> str:
     """Format the page of effects: the tally, a line for each effect, and the readings."""
-    run = list_run_experiments(kept)
+    run_experiments = list_run_experiments(kept)
     parts = [INTRODUCTION.read_text(encoding="utf-8").rstrip(), "## Effects"]
-    if run:
+    if run_experiments:
         plot = "![Effects with intervals, ours and the papers'](results/effects.svg)"
-        parts += [format_tally(run), plot]
-    parts.append(format_effects(run))
+        parts += [format_tally(run_experiments), plot]
+    parts.append(format_effects(run_experiments))
 
     waiting = [
         f"`{experiment.name}`: {experiment.title}" for experiment, result in kept if not result
@@ -150,7 +153,7 @@ def format_summary(kept: Sequence[KeptResult]) -> str:
     if waiting:
         parts.append("Not run yet: " + "; ".join(waiting) + ".")
     parts.append("## Readings")
-    for experiment, _ in run:
+    for experiment, _ in run_experiments:
         if experiment.reading:
             parts.append(f"**{experiment.name}**: {experiment.title}. {experiment.reading}")
         if experiment.parameters:
@@ -167,10 +170,10 @@ def format_tables(plan: Plan, kept: Sequence[KeptResult]) -> str:
     return SEPARATOR.join(parts) + "\n"
 
 
-def format_tally(run: Sequence[RunExperiment]) -> str:
+def format_tally(run_experiments: Sequence[RunExperiment]) -> str:
     """Format the number of effects of each paper by verdict, as a table."""
     verdicts: dict[str, Counter[str]] = {}
-    for experiment, result in run:
+    for experiment, result in run_experiments:
         name = find_paper(experiment.paper).cite if experiment.paper else experiment.name
         if experiment.repeats:
             name = f"{name}, 1.5B"
@@ -186,23 +189,24 @@ def format_tally(run: Sequence[RunExperiment]) -> str:
     return format_table(["effects of", *kinds], rows)
 
 
-def format_effects(run: Sequence[RunExperiment]) -> str:
+def format_effects(run_experiments: Sequence[RunExperiment]) -> str:
     """Format a line for each effect: the paper's difference, then ours by language model.
 
     Ours has its interval, its seeds (data seeds x training seeds) and its verdict.
     """
     rows: dict[tuple[str, str, str], list[str]] = {}
-    for experiment, result in run:
+    for experiment, result in run_experiments:
         for effect, difference in match_effects(experiment, result):
-            printed = get_printed(experiment, effect)
+            paper_difference = get_paper_difference(experiment, effect)
             key = (experiment.repeats or experiment.name, effect.says, effect.column)
-            paper = "" if printed is None else f"{printed:+z.1f}"
+            paper = "" if paper_difference is None else f"{paper_difference:+z.1f}"
             row = rows.setdefault(key, [*key, paper, *[""] * 6])
 
             seeds = str(result.data_seeds)
             if experiment.rows:
                 seeds = f"{result.data_seeds} x {result.training_seeds}"
-            verdict = format_verdict(difference, printed)
+            verdict = format_verdict(difference, paper_difference)
+            # Cells 4 to 6 are the plan's language model, 7 to 9 a repetition with a larger one.
             first_cell = 7 if experiment.repeats else 4
             cells = [format_estimate(difference.difference), seeds, verdict]
             row[first_cell : first_cell + 3] = cells
@@ -211,14 +215,14 @@ def format_effects(run: Sequence[RunExperiment]) -> str:
     return format_table(columns, rows.values(), names=10)
 
 
-def format_verdict(difference: Difference, printed: float | None) -> str:
+def format_verdict(difference: Difference, paper_difference: float | None) -> str:
     """Format a verdict: bold where the interval decides.
 
-    Of one that does not decide it says whether it excludes the paper's size.
+    A verdict that is not significant names an interval that lies below the paper's difference.
     """
     if difference.verdict in ("reproduced", "contradicted"):
         return f"**{difference.verdict}**"
-    if printed is not None and difference.difference.high < printed:
+    if paper_difference is not None and difference.difference.high < paper_difference:
         return f"{BELOW_PAPER_SIZE}, {difference.verdict}"
     return difference.verdict
 
@@ -237,19 +241,19 @@ def match_effects(experiment: Experiment, result: Result) -> list[MeasuredEffect
     return effects
 
 
-def get_printed(experiment: Experiment, effect: Effect) -> float | None:
-    """Return the paper's number for ``better`` minus that for ``than``, if it prints both."""
+def get_paper_difference(experiment: Experiment, effect: Effect) -> float | None:
+    """Return the paper's number for ``better`` minus that for ``than``; None if it lacks one."""
     if effect.paper is not None:
         return effect.paper
-    better = get_printed_row(experiment, effect.better).get(effect.column)
-    than = get_printed_row(experiment, effect.than).get(effect.column)
+    better = get_paper_row(experiment, effect.better).get(effect.column)
+    than = get_paper_row(experiment, effect.than).get(effect.column)
     if better is None or than is None:
         return None
     return better - than
 
 
-def get_printed_row(experiment: Experiment, name: str) -> dict[str, float]:
-    """Return the paper's numbers in the row that stands for one of ours, shares x 100."""
+def get_paper_row(experiment: Experiment, name: str) -> dict[str, float]:
+    """Return column → number of the paper's row beside one of ours, shares x 100; {} without."""
     row = {**experiment.rows, **experiment.beside}.get(name)
     if experiment.printed is None or row is None:
         return {}
@@ -287,7 +291,7 @@ def name_source(experiment: Experiment) -> str:
 
 
 def format_scores(plan: Plan, experiment: Experiment, result: Result) -> str:
-    """Format our rows and columns, under each number the paper's."""
+    """Format the table of our scores; below each number stands the paper's, in italics."""
     columns: dict[str, None] = {}
     for row in result.measured.rows.values():
         columns |= dict.fromkeys(row)
@@ -299,27 +303,27 @@ def format_scores(plan: Plan, experiment: Experiment, result: Result) -> str:
         paper_row = {**experiment.rows, **experiment.beside}.get(name)
         if paper_row:
             label += f"<br>*{paper_row}*"
-        printed = get_printed_row(experiment, name)
+        paper_numbers = get_paper_row(experiment, name)
         cells = [label]
         for column in columns:
             cell = ""
             if column in estimates:
                 cell = format_estimate(estimates[column])
-                if column in printed:
-                    cell += f"<br>*{printed[column]:g}*"
+                if column in paper_numbers:
+                    cell += f"<br>*{paper_numbers[column]:g}*"
             cells.append(cell)
         rows.append(cells)
 
     head = ["here<br>*row of the paper*", *columns]
-    if len(columns) > MOST_NUMBER_COLUMNS and len(rows) < len(
-        columns
-    ):  # transposed: a column for each row
+    # A table that is too wide, and wider than long, is transposed: a column for each row.
+    is_wide = len(columns) > MOST_NUMBER_COLUMNS and len(rows) < len(columns)
+    if is_wide:
         head, *rows = [list(cells) for cells in zip(head, *rows, strict=True)]
     return format_table(head, rows)
 
 
 def format_estimate(estimate: Estimate) -> str:
-    """Format a score in points with its interval, if it has one."""
+    """Format a score in points with its 95 % interval; an exact number has none."""
     if estimate.low == estimate.high:
         return f"{estimate.score:z.1f}"
     return f"{estimate.score:z.1f} [{estimate.low:z.1f}, {estimate.high:z.1f}]"
@@ -354,15 +358,15 @@ def plot_effects(effects: Sequence[PlottedEffect]) -> str:
     """
 
     def draw(figure: "Figure", axes: "Axes") -> None:
-        for line, (_, difference, printed) in enumerate(effects):
+        for line, (_, difference, paper_difference) in enumerate(effects):
             estimate = difference.difference
             mark, colour = VERDICT_MARKS.get(difference.verdict, VERDICT_MARKS["not significant"])
             axes.plot([estimate.low, estimate.high], [line, line], color=colour, linewidth=2)
             face_colour = "white" if mark == "o" else colour
             style: Any = {"marker": mark, "color": colour, "markerfacecolor": face_colour}
             axes.plot(estimate.score, line, markersize=7, **style)
-            if printed is not None:
-                axes.plot(printed, line, marker="x", color="black", markersize=6)
+            if paper_difference is not None:
+                axes.plot(paper_difference, line, marker="x", color="black", markersize=6)
 
         # The scale of points, and the names of the effects.
         axes.axvline(0, color="black", linewidth=1)

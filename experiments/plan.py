@@ -49,14 +49,13 @@ class Seeds(Strict):
     data: Annotated[tuple[int, ...], Field(min_length=1)]
     trainings: Positive  # per data seed
 
-    def each(self) -> list[tuple[int, int]]:
-        """(data seed, training seed) of every training; no training seed occurs twice."""
-        numbered = enumerate(self.data)
-        return [
-            (data, place * self.trainings + one + 1)
-            for place, data in numbered
-            for one in range(self.trainings)
-        ]
+    def list_pairs(self) -> list[tuple[int, int]]:
+        """List the (data seed, training seed) pairs of all trainings; no training seed recurs."""
+        pairs: list[tuple[int, int]] = []
+        for data_seed in self.data:
+            for _ in range(self.trainings):
+                pairs.append((data_seed, len(pairs) + 1))
+        return pairs
 
 
 class Variant(Strict):
@@ -77,11 +76,9 @@ class Variant(Strict):
     source: str | None = None
 
     @model_validator(mode="after")
-    def _one_origin(self) -> Self:
-        given = [
-            key for key in ("recipe", "extends", "same_texts") if getattr(self, key) is not None
-        ]
-        if len(given) != 1:
+    def _check_origin(self) -> Self:
+        origins = [self.recipe, self.extends, self.same_texts]
+        if len(origins) - origins.count(None) != 1:
             raise ValueError(f"{self.name}: give exactly one of recipe, extends and same_texts")
         if self.same_texts and self.source:
             raise ValueError(f"{self.name}: its source sentences are those of {self.same_texts}")
@@ -92,8 +89,8 @@ class Variant(Strict):
         return self
 
     @property
-    def based_on(self) -> Iterator[str]:
-        """The variants that this one names."""
+    def base_names(self) -> Iterator[str]:
+        """The names of the variants that this one depends on."""
         yield from (name for name in (self.extends, self.same_texts) if name)
 
 
@@ -116,11 +113,11 @@ class Datasets(Strict):
     variants: Annotated[tuple[Variant, ...], Field(min_length=1)]
 
     @model_validator(mode="after")
-    def _known_names(self) -> Self:
+    def _check_names(self) -> Self:
         names = [variant.name for variant in self.variants]
         require_unique(names, "variants")
         for variant in self.variants:
-            for name in variant.based_on:
+            for name in variant.base_names:
                 if name not in names:
                     raise ValueError(f"{variant.name}: unknown variant {name}")
         self._require_source("default_source", self.default_source)
@@ -138,7 +135,7 @@ class Datasets(Strict):
 
     def _require_order(self) -> None:
         """Raise ValueError for variants that depend on each other in a circle."""
-        bases = {variant.name: set(variant.based_on) for variant in self.variants}
+        bases = {variant.name: set(variant.base_names) for variant in self.variants}
         try:
             TopologicalSorter(bases).prepare()
         except CycleError as error:
@@ -150,7 +147,11 @@ class Datasets(Strict):
         return next(variant for variant in self.variants if variant.name == name)
 
     def get_generation(self, name: str) -> Texts:
-        """Return the generation of a variant's texts, which it may share with another variant."""
+        """Return how the texts of a variant are generated.
+
+        A variant with ``same_texts`` has the generation of that variant; one with ``extends`` adds
+        its settings to those of its base.
+        """
         variant = self.get_variant(name)
         if variant.same_texts:
             return self.get_generation(variant.same_texts)
@@ -163,7 +164,7 @@ class Datasets(Strict):
 
 
 def require_unique(names: Sequence[str], kind: str = "") -> None:
-    """Raise ValueError for a name that stands twice."""
+    """Raise ValueError for a name that occurs twice; ``kind``: what the names are of, plural."""
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"two {kind} are called {name}".replace("  ", " "))
@@ -189,7 +190,7 @@ class Encoder(Strict):
     settings: Annotated[tuple[str, ...], Field(alias="set")] = ()
 
     @model_validator(mode="after")
-    def _one_origin(self) -> Self:
+    def _check_origin(self) -> Self:
         if [self.recipe, self.model].count(None) != 1:
             raise ValueError(f"{self.name}: give exactly one of recipe and model")
         if self.recipe is None and (self.dataset or self.settings or self.baseline):
@@ -254,7 +255,7 @@ class Experiment(Strict):
     deviations: tuple[str, ...] = ()  # from the paper
 
     @model_validator(mode="after")
-    def _one_kind(self) -> Self:
+    def _check_rows(self) -> Self:
         if not (self.finished or self.rows):
             raise ValueError(f"{self.name}: has no rows")
         return self
@@ -304,7 +305,7 @@ class Plan(Strict):
     experiments: Annotated[tuple[Experiment, ...], Field(min_length=1)]
 
     @model_validator(mode="after")
-    def _known_names(self) -> Self:
+    def _check_names(self) -> Self:
         require_unique([encoder.name for encoder in self.encoders])
         require_unique([experiment.name for experiment in self.experiments])
         variants = {variant.name for variant in self.datasets.variants}
@@ -317,7 +318,8 @@ class Plan(Strict):
 
     def _check_experiment(self, experiment: Experiment) -> None:
         """Raise ValueError for seeds or names that the plan does not have."""
-        name, data_seeds = experiment.name, len(self.datasets.seeds.data)
+        name = experiment.name
+        data_seeds = len(self.datasets.seeds.data)
         if experiment.data_seeds > data_seeds:
             problem = f"{experiment.data_seeds} data seeds, but the plan has {data_seeds}"
             raise ValueError(f"{name}: {problem}")

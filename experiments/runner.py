@@ -137,7 +137,7 @@ class Runner:
         column: OwnColumn,
         evaluations: Mapping[str, Evaluations],
     ) -> VariantPlan:
-        """Plan the comparison of a column; the control is the first row."""
+        """Plan the comparison of a column; the control is the experiment's first row."""
         variants = {}
         for encoder, evaluation in evaluations.items():
             variants[encoder] = tuple(str(folder) for folder in evaluation.folders)
@@ -165,14 +165,18 @@ class Runner:
     def _measure_agreement(
         self, dataset: StepOutput, judge: str, judge_encoder: str
     ) -> tuple[dict[str, Estimate], float]:
-        """Return label agreement, cosines of labels, share kept and cost, x 100; CPU seconds."""
+        """Return the estimates of a judge on a dataset by name, and the CPU seconds.
+
+        Label agreement (Spearman), the cosine of each label and the share of kept texts are x 100;
+        the last estimate is CPU seconds for 100 kept texts.
+        """
         run = dataset.path
         key = hash_parts(run.name, judge_encoder)
         out = self.steps.folder / "agreement" / f"{key}.json"
         command = ["fidelity", str(run), "--encoder", judge_encoder]
         title = f"{run.name}, judge {judge}"
         seconds = self.steps.run_once("agreement", key, command, title, out)
-        # the command measures into the run directory: keep this judge's copy
+        # The command writes into the run directory, where the next judge's result replaces it.
         if not out.is_file():
             write_text(out, (run / FIDELITY).read_text(encoding="utf-8"))
         fidelity = Fidelity.model_validate_json(out.read_bytes())
@@ -180,13 +184,14 @@ class Runner:
         intervals = {f"agreement, {judge}": fidelity.spearman}
         for label, texts in fidelity.labels.items():
             intervals[f"cosine of {label}, {judge}"] = texts.cosine
-        estimates = {
-            name: Estimate(
-                score=100 * interval.value, low=100 * interval.low, high=100 * interval.high
-            )
-            for name, interval in intervals.items()
-            if interval
-        }
+        estimates = {}
+        for name, interval in intervals.items():
+            if interval:
+                estimates[name] = Estimate(
+                    score=100 * interval.value, low=100 * interval.low, high=100 * interval.high
+                )
+
+        # numbers without an interval
         exact = {
             "kept": 100 * fidelity.kept / fidelity.requested,
             "CPU-seconds for 100 kept texts": 100 * dataset.seconds / fidelity.kept,

@@ -104,7 +104,7 @@ def generate_queries(
 
 
 def read_paraphrases(run: Path) -> list[Texts]:
-    """Read the pairs of a dataset whose score makes them positives."""
+    """Read the sentence pairs of a dataset whose score is at least ``Grades.positive_from``."""
     columns = list(ROW_SCHEMAS["sts"].columns)
     rows = read_finished_rows(run, columns, "--sts reads scored pairs")
     lowest = Grades().positive_from

@@ -337,8 +337,10 @@ def compute_equal_share(runs: list[Result], references: list[Result]) -> float:
 
 
 def make_requests(trial: Trial) -> tuple[list[Any], tuple[str, ...], Any]:
-    """Make the requests, prefixes and decoding parameters of a trial's source sentences."""
+    """Make the requests, prefixes and decoding parameters of a trial's source sentences.
 
+    There is one request for each sentence, label and sample, in this order.
+    """
     case = trial.case
     few_shot = list[str]()
     if case.shots:
@@ -381,7 +383,7 @@ def choose_sentences(trial: Trial) -> list[str]:
 
 
 def measure(trial: Trial) -> Result:
-    """Load the model, generate one short text, then do the work once under the clock."""
+    """Load the model, generate one short text, then do the work once and measure it."""
     use_one_thread()
     if trial.case.loads:
         return measure_load(trial)
@@ -409,7 +411,7 @@ def measure(trial: Trial) -> Result:
 def measure_usage(process: psutil.Process, work: Callable[[], Any]) -> tuple[Any, Usage]:
     """Do the work once. Return its result, and the time and memory of the process."""
     loaded_mb = process.memory_info().rss / 2**20
-    # the peak begins anew
+    # Writing 5 resets the kernel's record of the peak (man 5 proc).
     Path(f"/proc/{process.pid}/clear_refs").write_text("5", encoding="ascii")
     cpu = sum(process.cpu_times()[:2])
     wall = time.perf_counter()
@@ -478,7 +480,7 @@ def _read_peak_mb(process: psutil.Process) -> float:
 
 @contextmanager
 def load_way(trial: Trial) -> Iterator[Loaded]:
-    """Load the model of a trial for its way."""
+    """Load the model of a trial for its way; a server runs for the duration of the block."""
     from sts_dino.generation.backends.load_model import read_model
 
     if trial.way == "llama.cpp":

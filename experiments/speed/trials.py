@@ -53,13 +53,13 @@ def run_interleaved(
 
 
 def compute_ratios(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
-    """Return median and range, over rounds, of the ratio within a round."""
+    """Return the spread over rounds of the ratio of ours to theirs within a round."""
     ratios = [mine / other for mine, other in zip(ours, theirs, strict=True)]
     return compute_spread(ratios)
 
 
 def compute_spread(values: Sequence[float]) -> dict[str, float]:
-    """Return median, lowest and highest, in four digits."""
+    """Return median, low (lowest) and high (highest) of the values, in four digits."""
     spread = {"median": statistics.median(values), "low": min(values), "high": max(values)}
     return {name: float(f"{value:.4g}") for name, value in spread.items()}
 
@@ -86,7 +86,7 @@ def write_results(
 
 
 def describe_hardware(device: str = "cpu") -> dict[str, Any]:
-    """Return processor, cores and, where used, the GPU."""
+    """Return the machine, processor and cores; for another device than cpu, the GPU, too."""
     import torch
 
     cpu_info = _CPU_INFO.read_text(encoding="utf-8") if _CPU_INFO.is_file() else ""

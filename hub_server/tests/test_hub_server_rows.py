@@ -126,7 +126,7 @@ def test_labels_have_their_names(split):
 
 
 def test_values_are_rounded_and_long_or_wide_rows_cut(split):
-    long = "x" * (row_scan.CELL + 1)
+    long = "x" * (row_scan.MOST_CELL_CHARACTERS + 1)
     table = pa.table(
         {"a": [[0.1 + 0.2, None]], "b": [{"p": 1 / 3}], "c": [long], "d": ["\u202e" + "y" * 400]}
     )
@@ -135,12 +135,16 @@ def test_values_are_rounded_and_long_or_wide_rows_cut(split):
         "[0.3, None]",
         "{'p': 0.333333}",
     ) and d == "\N{REPLACEMENT CHARACTER}" + "y" * 400
-    assert c.startswith("x" * row_scan.CELL) and c.endswith("(cut: 3,001 characters)")
+    assert c.startswith("x" * row_scan.MOST_CELL_CHARACTERS) and c.endswith(
+        "(cut: 3,001 characters)"
+    )
     shown = split(
         pa.table({"score": [n / 7 for n in range(200)], **{f"c{n}": [0] * 200 for n in range(30)}})
     )
     assert (
-        shown.labels == [] and len(shown.columns) == row_scan.COLUMNS and shown.more_columns == 11
+        shown.labels == []
+        and len(shown.columns) == row_scan.MOST_COLUMNS
+        and shown.more_columns == 11
     )
 
 
@@ -152,15 +156,15 @@ def test_class_names_beyond_the_last_shown_column_are_shown(split):
     (group,) = split(table).groups
     assert [(second.label, second.text) for second in group.seconds] == [("yes", "y"), ("no", "x")]
     shown = split(table, grouped=False, label="1 (yes)")
-    assert len(shown.columns) == row_scan.COLUMNS and shown.columns[-1] == "label"
+    assert len(shown.columns) == row_scan.MOST_COLUMNS and shown.columns[-1] == "label"
     assert [row[-1] for row in shown.table] == ["1 (yes)"]
 
 
 def test_a_page_of_many_long_cells_is_bounded(split):
-    long = {f"c{number}": ["x" * 5_000] * ROWS for number in range(row_scan.COLUMNS)}
+    long = {f"c{number}": ["x" * 5_000] * ROWS for number in range(row_scan.MOST_COLUMNS)}
     shown = split(pa.table(long))
     characters = sum(len(cell) for row in shown.table for cell in row)
-    assert len(shown.table) == ROWS and characters < 1.1 * row_scan.PAGE_CHARACTERS
+    assert len(shown.table) == ROWS and characters < 1.1 * row_scan.MOST_PAGE_CHARACTERS
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from local_hub import Log, ask, file_line, post_commit, send_large
 from typer.testing import CliRunner
 
 from hub_server.app import _convert_to_refusal
-from hub_server.faults import EVERY, Fault
+from hub_server.faults import ALL_FAULTS, Fault
 from hub_server.process import LocalHub
 from hub_server.server import app
 from hub_server.storage.database import Database
@@ -141,7 +141,7 @@ def faulty(tmp_path_factory) -> Iterator[tuple[LocalHub, Path]]:
 def test_a_fault_does_what_its_name_says(faulty):
     hub, plan = faulty
     api, log, drawn = HfApi(endpoint=hub.endpoint, token=hub.token), Log(hub), Counter()
-    for number in range(len(EVERY)):
+    for number in range(len(ALL_FAULTS)):
         started = time.monotonic()
         try:
             answer = ask(hub, "POST", "/api/repos/create", {"name": f"r{number}"}, token=hub.token)
@@ -155,7 +155,7 @@ def test_a_fault_does_what_its_name_says(faulty):
         assert kind != "429 retry-after" or answer.headers["Retry-After"] == "1"
         # the work is done all the same
         assert api.repo_exists(f"demo/r{number}") == (when == "after"), (kind, when)
-    assert drawn == Counter(EVERY)
+    assert drawn == Counter(ALL_FAULTS)
     assert ask(hub, "POST", "/api/repos/create", {"name": "calm"}, token=hub.token).status == 200
     for kind, content in (
         ("html", b"<!doctype"),

@@ -41,7 +41,7 @@ def test_declared_recipes_load_and_rows_stand_in_the_paper(plan):
             assert all({effect.better, effect.than} <= one.rows.keys() for effect in one.effects)
             assert {effect.column for effect in one.effects} <= columns.keys()
             assert one.printed is None or any(
-                pages.get_printed(one, effect) for effect in one.effects
+                pages.get_paper_difference(one, effect) for effect in one.effects
             )
 
 
@@ -176,13 +176,13 @@ def test_the_page_has_the_papers_shares_in_points():
     one = Experiment(
         name="x", paper="auto-nli", table=1, title="", finished="x", beside=rows, effects=(effect,)
     )
-    assert pages.get_printed_row(one, "none") == {
+    assert pages.get_paper_row(one, "none") == {
         "Entailment": pytest.approx(16),
         "Contradiction": pytest.approx(88.8),
     }
-    assert pages.get_printed(one, effect) == pytest.approx(70.7) and not pages.get_printed_row(
-        one, "nothing"
-    )
+    assert pages.get_paper_difference(one, effect) == pytest.approx(
+        70.7
+    ) and not pages.get_paper_row(one, "nothing")
 
 
 def test_a_result_in_another_format_is_refused(tmp_path):

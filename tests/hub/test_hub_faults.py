@@ -22,7 +22,7 @@ from growth import RECIPE_FILE, Growth, record
 from huggingface_hub import HfApi
 from small_runs import random_run
 
-from hub_server.faults import EVERY
+from hub_server.faults import ALL_FAULTS
 from sts_dino.hub.contract.run_dir import read_manifest
 from sts_dino.model_cards import render
 
@@ -202,7 +202,7 @@ def test_every_kind_of_request_meets_every_fault(xet, growth, tmp_path):
             else {"lfs.complete", "lfs.put"} <= set(asked)
         )
         end, large_end = world.history.end(), large.end()
-        missing = {(kind, fault) for kind in asked for fault in EVERY}
+        missing = {(kind, fault) for kind in asked for fault in ALL_FAULTS}
         for number in range(12):
             # only a growing run sends such requests
             if any(asked[kind] == grown[kind] for kind, _ in missing):

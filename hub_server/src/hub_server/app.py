@@ -84,7 +84,9 @@ class HubApp:
         # Downloads use threads of another limiter, so requests and downloads never wait for
         # each other.
         self._threads = anyio.CapacityLimiter(HANDLER_THREADS)
-        self._lanes = {handler: anyio.CapacityLimiter(SLOW_HANDLER_THREADS) for handler in SLOW}
+        self._slow_limiters = {
+            handler: anyio.CapacityLimiter(SLOW_HANDLER_THREADS) for handler in SLOW
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request."""
@@ -93,10 +95,11 @@ class HubApp:
         started = time.monotonic()
         headers = Headers(scope=scope)
 
-        # Compute the answer. A failed handler answers 500; a browser gets an error page.
+        # Compute the answer. When a handler fails, a browser gets an error page; for other clients
+        # uvicorn logs the exception and answers 500.
         try:
             response = await self._answer(scope, receive)
-        except ClientGone:
+        except ClientGone:  # nobody reads an answer
             return
         except Exception:
             if not self._is_for_browser(scope):
@@ -133,9 +136,11 @@ class HubApp:
                 self._admit, scope, body, limiter=self._threads
             )
             await reader.read_into(body, limit, self._threads)
-            lane = self._lanes.get(handler, self._threads)
-            answer = await anyio.to_thread.run_sync(handler, call, limiter=lane)
-            return answer if isinstance(answer, Response) else JSONResponse(answer)
+            limiter = self._slow_limiters.get(handler, self._threads)
+            answer = await anyio.to_thread.run_sync(handler, call, limiter=limiter)
+            if isinstance(answer, Response):
+                return answer
+            return JSONResponse(answer)
         except _REFUSABLE as error:
             refusal = _convert_to_refusal(error)
             await reader.drop_rest()
@@ -155,13 +160,18 @@ class HubApp:
         return is_page_request(scope["method"], _get_path(scope), headers.get("accept", ""))
 
     def _admit(self, scope: Scope, body: Body) -> AdmittedCall:
-        """Authenticate and route a request before its body is read, and limit its body."""
+        """Authenticate and route a request before its body is read, and limit its body.
+
+        Raises HubError: 400 for an ambiguous length, 404 or 421 for another host, 401 for an
+        unknown token, 404 without a route, 413 for too long a body; and what the handler's body
+        limit raises.
+        """
         # Refuse ambiguous bodies and other hosts.
         headers = Headers(scope=scope)
         path = scope["raw_path"].decode("ascii")
         host = headers.get("host", "")
         if "content-length" in headers and "transfer-encoding" in headers:
-            # a proxy may see another end of the body
+            # A proxy may take another of the two for the end of the body (request smuggling).
             problem = "Content-Length beside Transfer-Encoding"
             raise HubError(400, problem, headers={"Connection": "close"})
         if host not in self._hosts:
@@ -169,7 +179,7 @@ class HubApp:
             status = 404 if host.startswith("datasets-server.") else 421
             raise HubError(status, "This local Hub has another address")
 
-        # Authenticate; the tokens of Xet addresses are no tokens of users.
+        # Authenticate. Xet addresses have tokens of their own, which ``xet.require_repo`` checks.
         query = QueryParams(scope["query_string"])
         token = None if path.startswith("/xet/") else headers.get("authorization")
         actor = authenticate(self._hub.database, token)
@@ -177,10 +187,18 @@ class HubApp:
         # Route, and limit the body.
         route, args = match_route(scope["method"], path)
         call = Call(
-            self._hub, scope["method"], path, args, query, headers, f"http://{host}", actor, body
+            hub=self._hub,
+            method=scope["method"],
+            path=path,
+            args=args,
+            query=query,
+            headers=headers,
+            endpoint=f"http://{host}",
+            actor=actor,
+            content=body,
         )
         limit = get_body_limit(route.handler, call)
-        # the server has checked that it is a number
+        # The server has checked that the header is a number.
         if int(headers.get("content-length", "0")) > limit:
             raise HubError(413, f"The request body is larger than {limit} bytes")
         return AdmittedCall(call, route.handler, limit)
@@ -204,7 +222,11 @@ def _render_refusal(refusal: HubError, scope: Scope) -> Response:
 
 
 def _convert_to_refusal(error: Exception) -> HubError:
-    """Return the HTTP error for a bad request or an unwritable store; raise other errors again."""
+    """Return the HTTP error for a failed request; raise an error of the Hub itself again.
+
+    400 for a bad request, 404 for a repo that was just deleted, 507 for a store that cannot be
+    written.
+    """
     if isinstance(error, HubError):
         return error
     if isinstance(error, ValidationError):
@@ -213,12 +235,13 @@ def _convert_to_refusal(error: Exception) -> HubError:
         return HubError(400, f"{field}: {problem['msg']}")
     if isinstance(error, UnicodeError):
         return HubError(400, "The request holds text that is not valid UTF-8")
-    code = getattr(error, "sqlite_errorcode", None)
-    if code == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:  # the repo was just deleted
+    sqlite_code = getattr(error, "sqlite_errorcode", None)
+    if sqlite_code == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:  # the repo was just deleted
         return make_missing_repo_error(anonymous=False)
-    store_problem = _STORE_PROBLEMS.get(getattr(error, "errno", None) or 0)
-    if store_problem is None and code is not None:
-        store_problem = _SQLITE_PROBLEMS.get(code & _SQLITE_PRIMARY_CODE)
+    system_code = getattr(error, "errno", None)  # only an OSError has one
+    store_problem = _STORE_PROBLEMS.get(system_code or 0)
+    if store_problem is None and sqlite_code is not None:
+        store_problem = _SQLITE_PROBLEMS.get(sqlite_code & _SQLITE_PRIMARY_CODE)
     if store_problem is None:
         raise error
     return HubError(507, f"{store_problem}, and send this again")

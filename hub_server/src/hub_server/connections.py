@@ -48,14 +48,15 @@ class TimedConnection(H11Protocol):
         self._head_since: float | None = self._last_receipt  # None while no head is incomplete
         self._pauses = 0
         self._unread = (0, 0)  # (bytes of the answer that wait for the client, pauses)
-        self._clock = self.loop.call_later(self.patience, self._check_progress)
+        self._timer = self.loop.call_later(self.patience, self._check_progress)
         if len(self.connections) > self.most:
+            # The new connection is idle, too, so the list has at least one.
             idle = [connection for connection in self.connections if connection.is_idle()]
             min(idle, key=lambda connection: connection._last_receipt).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the timer."""
-        self._clock.cancel()
+        self._timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -73,7 +74,7 @@ class TimedConnection(H11Protocol):
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer 400; close the connection where HTTP forbids a second answer or a body."""
+        """Answer 400 to a malformed request; after an answer has begun, close the connection."""
         try:
             super().send_400_response(msg)
         except h11.LocalProtocolError:
@@ -93,19 +94,26 @@ class TimedConnection(H11Protocol):
         )
 
     def _is_answering(self) -> bool:
+        """Return whether a request has begun whose answer is not complete."""
         return self.cycle is not None and not self.cycle.response_complete
 
     def _check_progress(self) -> None:
-        """Close the connection when its head is late, or when its answer makes no progress."""
+        """Close the connection if its head is late or its answer makes no progress.
+
+        The timer calls this every ``patience`` seconds. An answer makes no progress when as many
+        bytes wait for the client as at the last call, and no writing was paused since.
+        """
         unread_bytes = self.transport.get_write_buffer_size()
         unread = (unread_bytes, self._pauses)
-        stuck = unread_bytes > 0 and unread == self._unread
-        late = self._head_since is not None and self.loop.time() - self._head_since >= self.patience
-        if stuck or late:
+        is_stuck = unread_bytes > 0 and unread == self._unread
+        is_late = (
+            self._head_since is not None and self.loop.time() - self._head_since >= self.patience
+        )
+        if is_stuck or is_late:
             self.transport.abort()
             return
         self._unread = unread
-        self._clock = self.loop.call_later(self.patience, self._check_progress)
+        self._timer = self.loop.call_later(self.patience, self._check_progress)
 
 
 def make_connection_class(patience: float) -> type[TimedConnection]:
@@ -119,7 +127,10 @@ def make_connection_class(patience: float) -> type[TimedConnection]:
 
 
 def _raise_open_file_limit() -> int:
-    """Raise this process's limit of open files towards the wanted number; return the limit."""
+    """Raise this process's limit of open files to ``_WANTED_OPEN_FILES``, if the system allows it.
+
+    Returns the limit that is in force. A higher limit stays.
+    """
     try:
         import resource
     except ModuleNotFoundError:  # Windows has no such limit
@@ -147,7 +158,7 @@ class BodyReader:
         self._patience = patience
         self._started = time.monotonic()
         self._size = 0
-        self._more = True
+        self._has_more = True
 
     async def read_into(self, body: Body, limit: int, threads: anyio.CapacityLimiter) -> None:
         """Receive the whole body into ``body``; raise HubError 413 beyond ``limit`` bytes.
@@ -163,20 +174,20 @@ class BodyReader:
     async def drop_rest(self) -> None:
         """Receive and drop the rest of a body, up to ``_DRAIN_BYTES``.
 
-        A client reads no answer while it sends.
+        A client reads no answer while it sends. Raises ClientGone.
         """
-        most = self._size + _DRAIN_BYTES
-        with suppress(HubError):
-            while self._size < most and await self._read_chunk():
+        most_bytes = self._size + _DRAIN_BYTES
+        with suppress(HubError):  # the caller already has a refusal to answer
+            while self._size < most_bytes and await self._read_chunk():
                 pass
 
     async def _read_chunk(self) -> bytes:
-        """Return the next bytes; none after the last."""
-        while self._more:
+        """Return the next bytes; empty after the last. Raises ClientGone, and HubError 408."""
+        while self._has_more:
             message = await self._receive_in_time()
             if message["type"] == "http.disconnect":
                 raise ClientGone
-            self._more = message.get("more_body", False)
+            self._has_more = message.get("more_body", False)
             chunk = message.get("body", b"")
             self._size += len(chunk)
             if chunk:
@@ -184,15 +195,17 @@ class BodyReader:
         return b""
 
     async def _receive_in_time(self) -> Message:
+        """Return the next ASGI message. Raises HubError 408 for a client that is too slow."""
         deadline = self._started + self._patience + self._size / LEAST_BYTES_PER_SECOND
         longest_pause = _PAUSE_PATIENCES * self._patience
         try:
             async with asyncio.timeout(min(deadline - time.monotonic(), longest_pause)):
                 return await self._receive()
         except TimeoutError as error:
-            self._more = False
-            rate = f"less than {LEAST_BYTES_PER_SECOND} bytes a second"
-            slow = f"{rate}, or nothing for {longest_pause:g} seconds"
-            raise HubError(
-                408, f"The request body came too slowly: {slow}", headers={"Connection": "close"}
-            ) from error
+            self._has_more = False
+            limits = (
+                f"less than {LEAST_BYTES_PER_SECOND} bytes a second, "
+                f"or nothing for {longest_pause:g} seconds"
+            )
+            problem = f"The request body came too slowly: {limits}"
+            raise HubError(408, problem, headers={"Connection": "close"}) from error

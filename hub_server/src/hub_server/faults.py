@@ -3,8 +3,8 @@
 A fault is an error status, a dropped or cut connection or a slow answer, before or AFTER the
 request was handled: a client must survive the loss of an answer to finished work. Each kind of
 request gets the faults in turn, the rarest first. Wrong answers (a login page, nonsense, a redirect
-in circles) need a plan that names them: a client may believe a 200, so it can only fail in good
-order. The file is read again when it changes. Each fault is a line of the log, for example ``fault
+in circles) need a plan that names them: a client may take a wrong 200 for a right one, so no retry
+helps. The file is read again when it changes. Each fault is a line of the log, for example ``fault
 history.commit 503 after``.
 """
 
@@ -37,7 +37,7 @@ _JSON = {
     "garbage": bytes(range(256)) * 4,
 }
 _PAGE = b"<!doctype html><title>Log in</title><p>Please log in to use this network"
-# How the Hub says for how long: seconds, or its rate limit (0 requests left, for 1 second).
+# Headers that name the wait after a 429: seconds, or the rate limit (0 requests left, for 1 second)
 _WAIT = {"retry-after": {"Retry-After": "1"}, "quota": {"RateLimit": '"api";r=0;t=1'}}
 
 
@@ -45,16 +45,16 @@ class Fault(NamedTuple):
     """One fault: an error status, a dropped or cut connection, a slow or a wrong answer."""
 
     kind: Kind | Wrong
-    after: bool  # whether the request was handled all the same
+    after: bool  # True: the request is handled, and its answer is lost
 
     @property
     def when(self) -> str:
-        """ "after" or "before", for the log."""
+        """``after`` or ``before``: the time of the fault relative to the handler, for the log."""
         return "after" if self.after else "before"
 
 
-# A cut or slow answer needs one, so the request is handled.
-EVERY = tuple(
+# A fault that cuts or delays an answer needs an answer, so the request is always handled.
+ALL_FAULTS = tuple(
     Fault(kind, after)
     for kind in KINDS
     for after in (False, True)
@@ -65,16 +65,22 @@ EVERY = tuple(
 class FaultPlan(BaseModel):
     """The JSON file: the share of requests to disturb, drawn by ``seed``.
 
-    Empty lists mean all but wrong answers. ``once``: each kind of request gets each fault one
-    time. ``elsewhere``: the target of that redirect. A drip is one byte every ``slow_seconds``,
-    without an end.
+    Attributes:
+        seed: the seed of all draws.
+        share: the probability that a request gets a fault.
+        requests: names in the route table, e.g. "history.commit"; empty: all.
+        kinds: the faults; empty: all but wrong answers.
+        slow_seconds: the delay of a slow answer, and the time between two bytes of a drip, which
+            never ends.
+        elsewhere: the origin that the redirect "elsewhere" leads to.
+        once: whether each kind of request gets each fault one time only.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     seed: int = 0
     share: Annotated[float, Field(ge=0, le=1)] = 0.0
-    requests: list[str] = []  # names in the route table, e.g. "history.commit"
+    requests: list[str] = []
     kinds: list[Kind | Wrong] = []
     slow_seconds: Annotated[float, Field(ge=0)] = 0.5
     elsewhere: str = "http://127.0.0.1:9"
@@ -100,6 +106,7 @@ class FaultInjector:
         self._read_plan()
 
     def _read_plan(self) -> None:
+        """Read the plan and start its random numbers anew. Raises CommandError."""
         try:
             self._plan_time = self._path.stat().st_mtime_ns
             self._plan = FaultPlan.model_validate_json(self._path.read_bytes())
@@ -125,11 +132,12 @@ class FaultInjector:
         elif fault.kind == "cut":
             await self._app(scope, receive, _CutSend(send))
         else:
-            await self._answer_otherwise(fault, scope, receive, send)
+            await self._replace_answer(fault, scope, receive, send)
 
-    async def _answer_otherwise(
+    async def _replace_answer(
         self, fault: Fault, scope: Scope, receive: Receive, send: Send
     ) -> None:
+        """Send the fault in place of the answer; ``fault.after``: handle the request first."""
         if fault.after:
             await self._app(scope, receive, _drop_message)
         else:
@@ -148,7 +156,7 @@ class FaultInjector:
         messages = [await receive()]
         while messages[-1].get("more_body", False):
             messages.append(await receive())
-        messages.reverse()
+        messages.reverse()  # ``replay_message`` takes the first message from the end
 
         async def replay_message() -> Message:
             return messages.pop() if messages else await receive()
@@ -157,12 +165,13 @@ class FaultInjector:
         await self._app(scope, replay_message, send)
 
     def _make_wrong_answer(self, kind: str, scope: Scope) -> ASGIApp:
-        """Return an answer that a Hub never gives."""
+        """Return a wrong answer (``WRONG``, but no drip) as an ASGI application."""
         if kind in ("elsewhere", "circle"):
             origin = self._plan.elsewhere if kind == "elsewhere" else ""
             query = scope["query_string"].decode()
             path = scope["raw_path"].decode("ascii")
-            return RedirectResponse(f"{origin}{path}?{query}" if query else origin + path, 307)
+            url = f"{origin}{path}?{query}" if query else f"{origin}{path}"
+            return RedirectResponse(url, 307)
         if kind == "html":
             return Response(_PAGE, media_type="text/html")
         return Response(_JSON[kind], media_type="application/json")
@@ -185,7 +194,10 @@ class FaultInjector:
             await asyncio.wait([disconnect], timeout=max(self._plan.slow_seconds, 0.01))
 
     def _draw(self, request: str) -> Fault | None:
-        """Draw the fault for this request, or None."""
+        """Draw, count and log the fault for a request; None: no fault.
+
+        A plan that has changed on disk is read first.
+        """
         if self._path.stat().st_mtime_ns != self._plan_time:
             self._read_plan()
         plan = self._plan
@@ -193,7 +205,7 @@ class FaultInjector:
             return None
 
         # Choose among the faults that this kind of request had least often.
-        candidates = [fault for fault in EVERY if not plan.kinds or fault.kind in plan.kinds]
+        candidates = [fault for fault in ALL_FAULTS if not plan.kinds or fault.kind in plan.kinds]
         candidates += [Fault(kind, False) for kind in WRONG if kind in plan.kinds]
         least = min(self._counts[request, fault] for fault in candidates)
         if plan.once and least:
@@ -227,6 +239,7 @@ class _CutSend:
 
 
 def _make_refusal(kind: str) -> HubError:
+    """Return the error of a kind such as "503" or "429 retry-after": status, name of the wait."""
     status, _, wait = kind.partition(" ")
     return HubError(int(status), f"Fault on purpose: {kind}", headers=_WAIT.get(wait))
 
@@ -248,10 +261,12 @@ async def _wait_for_disconnect(receive: Receive) -> None:
 
 
 async def _drop_connection(send: Send) -> None:
-    """Close the connection.
+    """Close the connection without an answer.
 
-    ASGI has no word for it; uvicorn's ``send`` is a method of its request, which has one.
+    ASGI has no message for this. uvicorn's ``send`` is a method of its request object, which holds
+    the transport.
     """
     send.__self__.transport.abort()  # type: ignore[attr-defined]
-    # uvicorn learns of it in the next turn, and would else answer 500 for an app without answer
+    # uvicorn sees the closed connection in the event loop's next turn. Without this turn it would
+    # answer 500, because the application has sent nothing.
     await asyncio.sleep(0)

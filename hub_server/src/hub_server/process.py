@@ -79,10 +79,11 @@ class LocalHub:
         watchdog = threading.Timer(_START_SECONDS, self.process.kill)
         watchdog.start()
         assert self.process.stdout is not None
-        word, _, self.endpoint = self.process.stdout.readline().strip().partition(" ")
-        was_too_slow = watchdog.finished.is_set()
+        first_line = self.process.stdout.readline().strip()  # empty when the child has ended
+        label, _, self.endpoint = first_line.partition(" ")
+        was_too_slow = watchdog.finished.is_set()  # the timer has killed the child
         watchdog.cancel()
-        if word != "endpoint":
+        if label != "endpoint":
             self.kill()
             log_text = self.log_file.read_bytes()[log_start:].decode(errors="replace")
             reason = (log_text.strip() or "no output").splitlines()[-1]
@@ -100,7 +101,7 @@ class LocalHub:
             self.kill()
 
     def kill(self) -> None:
-        """Kill the server with SIGKILL."""
+        """Kill the server with SIGKILL, and wait for its end; nothing happens when none runs."""
         if self.process is not None:
             self.process.kill()
             self.process.communicate()

@@ -38,7 +38,7 @@ class Group(TyperGroup):
     """Commands whose failures are one line on stderr and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Call the command."""
+        """Run the command. Print its CommandError or OSError in one line, and exit with a code."""
         try:
             return super().invoke(ctx)
         except (CommandError, OSError) as error:
@@ -119,7 +119,7 @@ def serve(
     from hub_server.faults import FaultInjector
     from hub_server.handlers.call import Hub
 
-    # Failures always, every request when verbose; never tokens or query strings.
+    # Log failures, and every request when verbose. Tokens and query strings are never logged.
     logging.basicConfig(format="%(asctime)s %(name)s %(message)s", level=logging.WARNING)
     logging.getLogger("hub_server").setLevel(logging.INFO if verbose else logging.WARNING)
     with (
@@ -167,6 +167,7 @@ def create_token(
 
 
 def _make_root(root: Path) -> None:
+    """Create the folder and its lock file where missing. Raises CommandError."""
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         (root / "lock").touch()
@@ -178,7 +179,10 @@ def _make_root(root: Path) -> None:
 
 @contextmanager
 def lock_root(root: Path) -> Iterator[None]:
-    """Create ``root`` if missing, and lock it for this process. Raises CommandError."""
+    """Create ``root`` if missing, and lock it for this process during the block.
+
+    Raises CommandError for a folder that cannot be written, or that another Hub has locked.
+    """
     _make_root(root)
     try:
         with FileLock(root / "lock", timeout=0):
@@ -190,6 +194,7 @@ def lock_root(root: Path) -> Iterator[None]:
 
 
 def _open_listener(port: int) -> socket.socket:
+    """Return a socket that listens on ``HOST``; port 0 takes a free one. Raises CommandError."""
     try:
         listener = socket.create_server((HOST, port))
     except (OSError, OverflowError) as error:
@@ -205,6 +210,7 @@ def _open_listener(port: int) -> socket.socket:
 def _run_server(
     asgi: "ASGIApp", listener: socket.socket, patience: float, *, stop_with_stdin: bool
 ) -> None:
+    """Serve until SIGTERM or SIGINT; with ``stop_with_stdin`` also until the end of stdin."""
     import uvicorn
 
     from hub_server.connections import make_connection_class
@@ -234,11 +240,11 @@ def _run_server(
             pass
         stop()
 
-    # uvicorn calls ``handle_exit`` while it serves. The handlers here are for signals before and
-    # after that.
+    # While it serves, uvicorn's own signal handlers call ``handle_exit``. Ours take the signals
+    # before and after.
     server.handle_exit = stop  # type: ignore[assignment, method-assign]
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signal_number, stop)
     if stop_with_stdin:
         threading.Thread(target=stop_at_end_of_stdin, daemon=True).start()
     asyncio.run(server.serve(sockets=[listener]))
@@ -247,8 +253,8 @@ def _run_server(
 def _start_forced_stop() -> None:
     """End this process after ``FORCED_STOP_SECONDS``, unless it ends before.
 
-    Python can stop no thread, so a handler that never returns would keep the process alive. Blobs
-    and the index are complete at any moment, as after a SIGKILL; the exit code stays 0.
+    Python cannot stop a thread, so a handler that never returns would keep the process alive. Blobs
+    and the index are consistent at any moment, even after a SIGKILL, so the exit code is 0.
     """
 
     def end_process() -> None:

@@ -90,7 +90,7 @@ class Call:
         return repo
 
     def read_body(self) -> bytes:
-        """Return the body."""
+        """Return the whole body in one piece."""
         return b"".join(self.content.iter_chunks())
 
     def parse_body(self, model: type[Model]) -> Model:
@@ -108,7 +108,8 @@ class Call:
     def parse_number(self, name: str, default: int = 0, most: int = 10**9) -> int:
         """Return an integer query parameter such as a page size, at most ``most``.
 
-        ``default`` stands for a missing parameter, 0, and other text than a number.
+        Return ``default`` for a missing parameter, for 0, and for text that is not a number of at
+        most nine digits.
         """
         text = self.query.get(name, "")
         if re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII) is None:
@@ -128,8 +129,8 @@ class Call:
 def take_page(items: Iterable[dict], most: int) -> list[dict]:
     """Return the first items of a list: at most ``most``, and at most ``MAX_PAGE_BYTES`` of JSON.
 
-    The page has at least one item if the list has one. Items behind the page are not computed,
-    except one.
+    The page has at least one item if the list has one. At most one item beyond the page is taken
+    from ``items``, so a generator computes no more.
     """
     page: list[dict] = []
     page_bytes = 0
@@ -142,5 +143,5 @@ def take_page(items: Iterable[dict], most: int) -> list[dict]:
 
 
 def is_on(value: object) -> bool:
-    """Whether a parameter is true, as clients spell it: true, True, 1."""
+    """Return whether a parameter is true; clients write true, True or 1."""
     return str(value).lower() in ("true", "1")

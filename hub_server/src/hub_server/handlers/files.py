@@ -20,6 +20,7 @@ from hub_server.storage.repos import (
 from hub_server.storage.rules import RepoPath, is_ignored, is_lfs
 from hub_server.storage.trees import Entry, find_entry, find_file, walk
 
+# The suffixes that a page shows as pictures, and their media types
 PICTURES = {
     "png": "image/png",
     "jpg": "image/jpeg",
@@ -28,12 +29,12 @@ PICTURES = {
     "webp": "image/webp",
 }
 # A file in a repo must never run as a page or script of this origin.
-_SAFE = {
+_SAFE_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "default-src 'none'; sandbox",
 }
-_PAGE = 1000  # entries of a page
-_PAGE_EXPANDED = 50  # entries of a page with their last commits
+_PAGE_ENTRIES = 1000  # entries of a page
+_EXPANDED_PAGE_ENTRIES = 50  # entries of a page with their last commits
 _MAX_PATHS = 1000  # of one call
 _MAX_PREUPLOAD = 256  # files of one call
 _MAX_RULES_BYTES = 1 << 20  # of a stored .gitattributes or .gitignore
@@ -65,11 +66,11 @@ def list_folder(call: Call) -> Response:
     repo = call.get_repo()
     folder_path = call.args.get("path", "")
     expand = call.has_flag("expand")
-    most = _PAGE_EXPANDED if expand else _PAGE
-    size = call.parse_number("limit", most, most)
+    most = _EXPANDED_PAGE_ENTRIES if expand else _PAGE_ENTRIES
+    size = call.parse_number("limit", default=most, most=most)
     cursor = re.fullmatch(r"([0-9a-f]{40})-(.+)", call.query.get("cursor", ""), re.DOTALL)
 
-    # List one entry more than the page holds: it tells whether there is a next page.
+    # List one entry more than the page holds, to find out whether there is a next page.
     with call.hub.database.begin_read() as db:
         if cursor:
             commit = get_commit(db, repo.id, cursor[1])
@@ -95,6 +96,7 @@ def list_folder(call: Call) -> Response:
 def _describe_entries(
     db: sqlite3.Connection, repo: int, commit: Commit, entries: list[Entry], *, expand: bool
 ) -> list[dict]:
+    """Return the JSON of entries; ``expand`` adds the commit that last changed each of them."""
     paths = [entry.path for entry in entries]
     changes = find_last_changes(db, repo, commit, paths) if expand else {}
     items = []
@@ -136,8 +138,11 @@ def describe_paths(call: Call) -> list:
         raise HubError(413, "too many parameters")
     with call.hub.database.begin_read() as db:
         commit = resolve_revision(db, repo.id, call.args["revision"])
-        found_entries = [find_entry(db, commit.tree, path.strip("/")) for path in request.paths]
-        entries = [entry for entry in found_entries if entry and entry.path]
+        entries = []
+        for path in request.paths:
+            entry = find_entry(db, commit.tree, path.strip("/"))
+            if entry and entry.path:  # the root has no path, and the Hub does not list it
+                entries.append(entry)
         return _describe_entries(db, repo.id, commit, entries, expand=request.expand)
 
 
@@ -154,6 +159,7 @@ def plan_upload(call: Call) -> dict:
     with call.hub.database.begin_read() as db:
         commit = resolve_revision(db, repo.id, call.args["revision"])
         attributes = _read_text(call.hub, db, commit, ".gitattributes")
+        # The client's own .gitignore replaces that of the repo.
         ignored = request.gitIgnore or _read_text(call.hub, db, commit, ".gitignore")
         answers = []
         for file in request.files:
@@ -184,7 +190,7 @@ class _Content(FileResponse):
 def download(call: Call) -> Response:
     """Return the answer that sends a file of a revision, or the ranges that the client asks for.
 
-    Browsers run nothing of the file. Raises HubError 404 for a missing file.
+    The headers keep a browser from running the file. Raises HubError 404 for a missing file.
     """
     repo = call.get_repo()
     path = call.args["path"]
@@ -194,7 +200,7 @@ def download(call: Call) -> Response:
     if file is None:
         raise make_missing_entry_error(f'Entry not found: "{path}"', commit.oid)
     headers = {
-        **_SAFE,
+        **_SAFE_HEADERS,
         "X-Repo-Commit": commit.oid,
         "ETag": f'"{file.etag}"',
         "Cache-Control": "no-cache, no-transform",

@@ -21,8 +21,8 @@ from hub_server.storage.repos import (
 )
 from hub_server.storage.rules import check_ref_name
 
-_PAGE = 50  # commits of a page, unless the client asks for another number
-_MOST = 1000  # commits of a page
+_PAGE_COMMITS = 50  # commits of a page, unless the client asks for another number
+_MOST_PAGE_COMMITS = 1000  # commits of a page
 
 
 class _NewBranch(BaseModel):
@@ -42,7 +42,10 @@ def get_commit_body_limit(call: Call) -> int:
 
 
 def create_commit(call: Call) -> dict:
-    """Commit to a branch."""
+    """Apply the operations of the body as one commit to the path's branch; return the commit's id.
+
+    Raises what ``read_request`` and ``apply_commit`` raise.
+    """
     repo = call.get_repo(write=True)
     with call.hub.blobs.open_staging() as staging:
         request = read_request(call.content.iter_chunks(), staging)
@@ -59,8 +62,9 @@ def list_commits(call: Call) -> Response:
     number of its first commit as ``cursor``, because a page may end early (``take_page``).
     """
     repo = call.get_repo()
-    size = call.parse_number("limit", _PAGE, _MOST)
-    start = call.parse_number("cursor", call.parse_number("p") * size)
+    size = call.parse_number("limit", _PAGE_COMMITS, _MOST_PAGE_COMMITS)
+    page_start = call.parse_number("p") * size
+    start = call.parse_number("cursor", default=page_start)
     formatted = "formatted" in call.get_options("expand")
     with call.hub.database.begin_read() as db:
         head = resolve_revision(db, repo.id, call.args["revision"])
@@ -76,6 +80,7 @@ def list_commits(call: Call) -> Response:
 
 
 def _describe_commit(commit: Commit, *, formatted: bool) -> dict[str, Any]:
+    """Return the JSON of a commit; ``formatted`` repeats its texts where the Hub has HTML."""
     texts = {"title": commit.title, "message": commit.message}
     item: dict[str, Any] = {
         "id": commit.oid,
@@ -89,7 +94,10 @@ def _describe_commit(commit: Commit, *, formatted: bool) -> dict[str, Any]:
 
 
 def list_branches_and_tags(call: Call) -> dict:
-    """Return all branches and tags."""
+    """Return the branches and the tags of a repo, with the commit of each.
+
+    There are no conversions and no pull requests, so these lists are empty.
+    """
     repo = call.get_repo()
     groups: dict[str, list] = {"heads": [], "tags": []}
     with call.hub.database.begin_read() as db:
@@ -103,7 +111,10 @@ def list_branches_and_tags(call: Call) -> dict:
 
 
 def create_branch(call: Call) -> dict:
-    """Start a branch at ``startingPoint`` (default: main)."""
+    """Create a branch at the revision ``startingPoint`` (default: main).
+
+    Raises HubError: 400 for a bad name, 404 for a missing revision, 409 for a name that exists.
+    """
     repo = call.get_repo(write=True)
     branch = check_ref_name(call.args["ref"])
     start = call.parse_body(_NewBranch).startingPoint or "main"
@@ -114,7 +125,7 @@ def create_branch(call: Call) -> dict:
 
 
 def delete_branch(call: Call) -> dict:
-    """Remove a branch, never main."""
+    """Remove a branch. Raises HubError 403 for main, 404 for a missing branch."""
     repo = call.get_repo(write=True)
     if call.args["ref"] == "main":
         raise HubError(403, "Cannot delete refs/heads/main: it is the default branch")
@@ -124,7 +135,7 @@ def delete_branch(call: Call) -> dict:
 
 
 def create_tag(call: Call) -> dict:
-    """Create a tag at a revision."""
+    """Create a tag of the body's name at the path's revision; errors as for ``create_branch``."""
     repo = call.get_repo(write=True)
     tag = call.parse_body(NewTag).tag
     with call.hub.database.begin_write() as db:
@@ -134,7 +145,7 @@ def create_tag(call: Call) -> dict:
 
 
 def delete_tag(call: Call) -> dict:
-    """Remove a tag."""
+    """Remove a tag. Raises HubError 404 for a missing tag."""
     repo = call.get_repo(write=True)
     with call.hub.database.begin_write() as db:
         delete_ref(db, repo.id, f"refs/tags/{call.args['ref']}")

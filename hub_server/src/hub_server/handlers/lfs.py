@@ -48,46 +48,52 @@ def plan_transfers(call: Call) -> dict:
     """
     repo = call.get_repo(write=True)
     request = call.parse_body(Batch)
-    total = sum(large.size for large in request.objects)
-    least_part = max(call.hub.part_bytes, -(-total // _MAX_PARTS_IN_ALL))
+    # Larger files get larger parts, so that neither a file nor the batch has too many of them.
+    total_bytes = sum(large.size for large in request.objects)
+    least_part_bytes = max(call.hub.part_bytes, _compute_ceiling(total_bytes, _MAX_PARTS_IN_ALL))
     transfer = "basic"
     answers = []
     with call.hub.database.begin_read() as db:
         for large in request.objects:
             answer: dict = large.model_dump()
             if not is_owned(db, repo.id, large.oid, large.size):
-                part = max(least_part, -(-large.size // _MAX_PARTS))
-                if part >= large.size or "multipart" not in request.transfers:
-                    part = large.size
+                part_bytes = max(least_part_bytes, _compute_ceiling(large.size, _MAX_PARTS))
+                if part_bytes >= large.size or "multipart" not in request.transfers:
+                    part_bytes = large.size  # one piece
                 else:
                     transfer = "multipart"
-                answer["actions"] = {"upload": _make_upload_action(call, repo.id, large, part)}
+                action = _make_upload_action(call, repo.id, large, part_bytes)
+                answer["actions"] = {"upload": action}
             answers.append(answer)
     return {"transfer": transfer, "objects": answers, "hash_algo": "sha256"}
 
 
-def _make_upload_action(call: Call, repo: int, large: LargeObject, part: int) -> dict:
-    """Return the LFS upload action of an object in parts of ``part`` bytes."""
-    base = f"/lfs-upload/{repo}/{large.oid}/{large.size}/{part}/{uuid.uuid4().hex}"
+def _make_upload_action(call: Call, repo: int, large: LargeObject, part_bytes: int) -> dict:
+    """Return the LFS upload action of an object: signed addresses of one piece or of all parts.
+
+    In parts, ``href`` is the address that completes the upload, and ``header`` has an address for
+    each part, by its number in five digits.
+    """
+    base = f"/lfs-upload/{repo}/{large.oid}/{large.size}/{part_bytes}/{uuid.uuid4().hex}"
     expires = int(time.time()) + VALID_SECONDS
 
     def sign_url(method: str, path: str) -> str:
         return f"{call.endpoint}{path}?signature={call.hub.signer.sign(method, path, expires)}"
 
-    if part == large.size:
+    if part_bytes == large.size:
         return {"href": sign_url("PUT", f"{base}/1")}
-    numbers = range(1, _count_parts(large.size, part) + 1)
+    numbers = range(1, _compute_ceiling(large.size, part_bytes) + 1)
     parts = {f"{number:05d}": sign_url("PUT", f"{base}/{number}") for number in numbers}
-    return {"href": sign_url("POST", base), "header": {"chunk_size": str(part), **parts}}
+    return {"href": sign_url("POST", base), "header": {"chunk_size": str(part_bytes), **parts}}
 
 
-def _count_parts(size: int, part: int) -> int:
-    """Return how many parts of ``part`` bytes a file of ``size`` bytes has."""
-    return -(-size // part)
+def _compute_ceiling(number: int, divisor: int) -> int:
+    """Return the quotient of two positive integers, rounded up; exact beyond 2**53, too."""
+    return (number + divisor - 1) // divisor
 
 
 def is_owned(db: sqlite3.Connection, repo: int, oid: str, size: int) -> bool:
-    """Whether this LFS object was uploaded to this repo."""
+    """Return whether the LFS object of this sha256 and size was uploaded to a repo."""
     query = "SELECT 1 FROM lfs_objects WHERE repo = ? AND sha256 = ? AND size = ?"
     return db.execute(query, (repo, oid, size)).fetchone() is not None
 
@@ -107,16 +113,19 @@ def get_upload_body_limit(call: Call) -> int:
     """
     check_signature(call)
     size = int(call.args["size"])
-    part = int(call.args["part_bytes"])
-    number = int(call.args["number"])
-    length = min(part, size - (number - 1) * part)
+    part_bytes = int(call.args["part_bytes"])
+    number = int(call.args["number"])  # from 1
+    length = min(part_bytes, size - (number - 1) * part_bytes)  # the last part may be shorter
     if call.headers.get("content-length", str(length)) != str(length):
         raise _make_length_error(length)
     return length
 
 
 def store_upload(call: Call) -> Response:
-    """Store a large file, or one part of a large file."""
+    """Store a large file and record its upload, or store one part of a large file.
+
+    Raises HubError 403 for a bad signature, 400 for another length or content.
+    """
     length = get_upload_body_limit(call)
     if call.content.size != length:
         raise _make_length_error(length)
@@ -136,11 +145,12 @@ def finish_upload(call: Call) -> dict:
     """
     check_signature(call)
     size = int(call.args["size"])
-    parts = _count_parts(size, int(call.args["part_bytes"]))
+    parts = _compute_ceiling(size, int(call.args["part_bytes"]))
     upload = call.args["upload"]
     with call.hub.database.begin_read() as db:
         is_complete = is_owned(db, int(call.args["repo"]), call.args["oid"], size)
-    if not is_complete:  # a client sends this request again after a lost answer
+    # A client sends this request again after a lost answer; by then the parts are gone.
+    if not is_complete:
         chunks = call.hub.blobs.iter_part_chunks(upload, parts)
         try:
             _store_object(call, lambda staging: staging.add(chunks))

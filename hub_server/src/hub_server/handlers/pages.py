@@ -125,6 +125,7 @@ def build_rows_view(
         files: path → file of the commit.
     """
     # Choose the split and its files.
+    # reversed: of configs with one name, the first one stays
     configs_by_name = {config.name: config for config in reversed(configs)}
     config = configs_by_name.get(call.query.get("config", ""), configs[0])
     split = call.query.get("split", "")
@@ -136,14 +137,14 @@ def build_rows_view(
     # Read the page of rows.
     label = call.query.get("label", "")
     search_text = call.query.get("q", "").strip()[:MOST_WORDS]
-    grouped = call.query.get("view", "") != "table"
+    is_grouped = call.query.get("view", "") != "table"
     window = show_rows(
         Question(
             files=tuple(map(str, stored_files)),
             label=label,
             words=search_text,
             page=call.parse_number("page", 1),
-            grouped=grouped,
+            grouped=is_grouped,
         )
     )
 
@@ -153,11 +154,11 @@ def build_rows_view(
         "split": split,
         "label": label if label in dict(window.labels) else "",
         "q": search_text,
-        "view": "" if grouped else "table",
+        "view": "" if is_grouped else "table",
     }
     split_names = dict.fromkeys(name for config in configs for name in config.splits)
     is_filtered = query["label"] or search_text
-    other_view = "table" if grouped else ""
+    other_view = "table" if is_grouped else ""
     label_options = [(name, f"{name} ({count:,} rows)") for name, count in window.labels]
     return {
         "window": window,
@@ -175,13 +176,13 @@ def build_rows_view(
 
 
 def _build_rows_url(url: str, query: dict[str, str], **changes: object) -> str:
-    """Return the address of rows with some values of the query changed."""
+    """Return the address of rows with some values of the query changed; empty ones go."""
     values = {name: value for name, value in {**query, **changes}.items() if value}
     return f"{url}?{urlencode(values)}#rows"
 
 
 def _build_page_urls(url: str, query: dict[str, str], window: Window) -> dict[str, str]:
-    """Return the titles and addresses of the pages around this one."""
+    """Return title → address of the first, previous, next and last page, those that exist."""
     numbers = {
         "First": 1,
         "Previous": window.page - 1,
@@ -222,23 +223,27 @@ def show_front(call: Call) -> Response:
 
 
 def show_owner(call: Call) -> Response:
-    """Show a user or an organisation: its datasets and models, newest change first."""
+    """Show a user or an organisation: its datasets and models, newest change first.
+
+    Raises HubError 404 for an unknown name.
+    """
     namespace = call.args["namespace"]
     query = "SELECT name, is_org FROM namespaces WHERE name = ?"
     with call.hub.database.begin_read() as db:
         row = db.execute(query, (namespace,)).fetchone()
     if row is None:
         raise HubError(404, f"There is no user or organisation {namespace!r} on this Hub.")
-    pairs_by_kind: dict[str, list] = {kind: [] for kind in reversed(KINDS.values())}
+    pairs_by_kind: dict[str, list] = {kind: [] for kind in KINDS.values()}
     for repo, commit in _list_visible_repos(call):
         if repo.namespace.lower() == row["name"].lower():
             pairs_by_kind[repo.kind].append((repo, commit))
+    datasets_first = reversed(KINDS.items())  # the page lists datasets before models
     return rendering.render_page(
         "owner.html",
         call.endpoint,
         title=row["name"],
         is_org=bool(row["is_org"]),
-        kinds={plural: pairs_by_kind[kind] for plural, kind in reversed(KINDS.items())},
+        kinds={plural: pairs_by_kind[kind] for plural, kind in datasets_first},
         empty=not any(pairs_by_kind.values()),
     )
 
@@ -295,7 +300,10 @@ def _format_usage(repo: Repo, revision: str) -> str:
 
 
 def show_folder(call: Call) -> Response:
-    """Show the listing of a folder, folders first; the root when no path is given."""
+    """Show the listing of a folder, folders first; the root when no path is given.
+
+    Raises HubError 404 for a missing folder.
+    """
     revision = find_repo_revision(call)
     path = call.args.get("path", "").strip("/")
     commit = revision.commit
@@ -305,7 +313,7 @@ def show_folder(call: Call) -> Response:
             problem = f"There is no folder {path!r} at {revision.name!r}"
             raise make_missing_entry_error(problem, commit.oid)
         entries = list(walk(db, folder.oid, path, recursive=False))
-    entries.sort(key=lambda entry: entry.file is not None)
+    entries.sort(key=lambda entry: entry.file is not None)  # False, a folder, sorts first
     return rendering.render_page(
         "tree.html",
         call.endpoint,
@@ -320,7 +328,7 @@ def show_folder(call: Call) -> Response:
 def show_file(call: Call) -> Response:
     """Show one file: rows of parquet, a picture, text with line numbers, or its size and SHA-256.
 
-    Every file can be downloaded from its page.
+    Every file can be downloaded from its page. Raises HubError 404 for a missing file.
     """
     revision = find_repo_revision(call)
     path = call.args["path"]
@@ -328,7 +336,7 @@ def show_file(call: Call) -> Response:
     suffix = path.rpartition(".")[2].lower()
     content: dict[str, Any] = {}
     if suffix == "parquet":
-        configs = [Config("", {"": [path]})]
+        configs = [Config("", {"": [path]})]  # one file: the form shows no config and no split
         url = revision.build_url("blob", path)
         content["view"] = build_rows_view(call, url, configs, {path: file})
     elif suffix in PICTURES:
@@ -351,6 +359,7 @@ def show_file(call: Call) -> Response:
 
 
 def _get_file(call: Call, revision: RepoRevision, path: str) -> File:
+    """Return the file at ``path``. Raises HubError 404 for a missing file and for a folder."""
     with call.hub.database.begin_read() as db:
         file = find_file(db, revision.commit.tree, path)
     if file is None:
@@ -363,15 +372,22 @@ def _read_lines(stored: Path) -> list[str] | None:
     """Return the lines in the first ``_TEXT`` bytes of a file; None unless these are UTF-8 text."""
     with stored.open("rb") as content:
         start = content.read(_TEXT)
+    is_whole = len(start) < _TEXT
     try:
-        text = getincrementaldecoder("utf-8")().decode(start, final=len(start) < _TEXT)
+        # An incremental decoder ignores a character that the limit cuts in two.
+        text = getincrementaldecoder("utf-8")().decode(start, final=is_whole)
     except UnicodeDecodeError:
         return None
-    return None if "\0" in text else text.replace("\r\n", "\n").removesuffix("\n").split("\n")
+    if "\0" in text:
+        return None
+    return text.replace("\r\n", "\n").removesuffix("\n").split("\n")
 
 
 def show_report(call: Call) -> Response:
-    """Show the report of a repo in a sandbox: no script, no other address, no shared origin."""
+    """Show the report of a repo in a sandbox: no script, no other address, no shared origin.
+
+    Raises HubError 404 when the commit has no report.
+    """
     file = _get_file(call, find_repo_revision(call), REPORT)
     return FileResponse(
         call.hub.blobs.get_path(file.sha256),

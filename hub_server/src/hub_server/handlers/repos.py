@@ -27,6 +27,7 @@ _LIST_PAGE = 100  # repos of a page, unless the client asks for another number
 _LIST_MOST = 1000  # repos of a page
 _MAX_SIBLINGS_BYTES = 32 << 20
 _SIBLING_BYTES = 256  # of a file's JSON besides its path
+# Query parameters of the Hub's listing whose filters do not exist here
 _NO_FILTERS = {"apps", "gated", "inference", "inference_provider", "num_parameters"}
 Kind = Literal["model", "dataset"]
 
@@ -68,7 +69,10 @@ def describe_user(call: Call) -> dict:
 
 
 def create(call: Call) -> dict:
-    """Create a repo with an initial commit of ``.gitattributes``."""
+    """Create a repo with an initial commit of ``.gitattributes``; return its address and name.
+
+    Raises HubError: 401 or 403 without the right to write, 409 when the repo exists.
+    """
     request = call.parse_body(NamedRepo)
     user = call.user
     kind = request.type or "model"
@@ -94,7 +98,10 @@ def create(call: Call) -> dict:
 
 
 def delete(call: Call) -> dict:
-    """Delete a repo with its refs and commits; contents stay on the disk, out of reach."""
+    """Delete a repo with its refs and commits. Raises HubError 404 for a missing repo.
+
+    Stored contents stay on the disk, where no address leads to them any more.
+    """
     request = call.parse_body(NamedRepo)
     user = call.user
     namespace = request.organization or user.name
@@ -108,11 +115,12 @@ def delete(call: Call) -> dict:
 
 
 def update_settings(call: Call) -> dict:
-    """Change the visibility of a repo."""
+    """Make a repo private or public; a request that names neither changes nothing."""
     repo = call.get_repo(write=True)
     request = call.parse_body(_Settings)
-    visibility = request.visibility
-    private = request.private if visibility is None else visibility == "private"
+    private = request.private
+    if request.visibility is not None:  # newer clients send this in place of ``private``
+        private = request.visibility == "private"
     if private is not None:
         with call.hub.database.begin_write() as db:
             db.execute("UPDATE repos SET private = ? WHERE id = ?", (private, repo.id))
@@ -174,7 +182,8 @@ def _list_files(db: sqlite3.Connection, commit: Commit, *, blobs: bool) -> list[
             sibling: dict = {"rfilename": path}
             if blobs:
                 sibling |= {"size": file.size, "blobId": oid}
-                sibling |= {"lfs": {"sha256": file.sha256, **file.lfs_facts}} if file.lfs else {}
+                if file.lfs:
+                    sibling["lfs"] = {"sha256": file.sha256, **file.lfs_facts}
             siblings_bytes += len(path.encode()) + _SIBLING_BYTES
             if siblings_bytes > _MAX_SIBLINGS_BYTES:
                 return None
@@ -226,7 +235,7 @@ def _select_properties(call: Call, info: dict) -> dict:
 
 
 def refuse_unknown_path(call: Call) -> Response:
-    """404 for an unknown path below a repo, with the repo's own error when that is missing."""
+    """Raise HubError 404 for a path that is not served; for a missing repo, the repo's error."""
     call.get_repo()
     raise make_not_served_error()
 
@@ -236,7 +245,10 @@ class _Card(BaseModel):
 
 
 def validate_yaml(call: Call) -> Response:
-    """Validate a card's front matter; plain text for those who accept that."""
+    """Return the errors and warnings over a card's front matter; status 400 with an error.
+
+    The answer is JSON, or plain text for a client that accepts only this.
+    """
     errors, warnings = cards.find_problems(call.parse_body(_Card).content)
     status = 400 if errors else 200
     if call.headers.get("accept") == "text/plain":

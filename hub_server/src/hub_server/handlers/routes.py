@@ -20,12 +20,12 @@ JSON_LIMIT = 2 << 20
 
 
 def refuse_short_repo_id(call: Call) -> Response:
-    """404 for repo ids without a namespace: none exists here."""
+    """Raise HubError 404 (401 without a token) for a repo id without a namespace."""
     raise make_missing_repo_error(anonymous=call.actor is None)
 
 
 def refuse_unserved_path(call: Call) -> Response:
-    """404 for services of the Hub that are not served here."""
+    """Raise HubError 404 for a service of the Hub that does not exist here."""
     raise make_not_served_error()
 
 
@@ -53,10 +53,11 @@ _PATTERNS = {
 }
 
 
-def _compile_pattern(pattern: str) -> re.Pattern[str]:
+def _compile_pattern(template: str) -> re.Pattern[str]:
+    """Return the regular expression of a path template with names of ``_PATTERNS`` in it."""
     for name, regex in _PATTERNS.items():
-        pattern = pattern.replace(name, regex)
-    return re.compile(pattern)
+        template = template.replace(name, regex)
+    return re.compile(template)
 
 
 # Fault plans and logs use the names, so they stay when a handler is renamed.
@@ -142,13 +143,16 @@ SLOW: tuple[Handler, ...] = (
 
 def get_body_limit(handler: Handler, call: Call) -> int:
     """Return a call's body limit in bytes. Raises HubError when its handler refuses any body."""
-    return _BODY_LIMITS[handler](call) if handler in _BODY_LIMITS else JSON_LIMIT
+    if handler in _BODY_LIMITS:
+        return _BODY_LIMITS[handler](call)
+    return JSON_LIMIT
 
 
 def match_route(method: str, raw_path: str) -> tuple[Route, dict[str, str]]:
-    """Return the route of a request and the decoded parts of its path.
+    """Return the first route that fits a request, and the decoded parts of its path by name.
 
-    Raises HubError: 404 without a code for every path that is not served.
+    Raises HubError 404 without an X-Error-Code when no route fits, UnicodeError for a part that is
+    not UTF-8.
     """
     method = "GET" if method == "HEAD" else method
     for route in _ROUTES:

@@ -28,21 +28,23 @@ MAX_FILE_BYTES = 50_000_000_000  # of one file; huggingface.co advises the same 
 MAX_SHARD_BYTES = 200_000_000_000  # of all files that one shard describes
 TOKEN_SECONDS = 3600
 MAX_BODY = 65 << 20  # bytes of a request: a full xorb, its chunks' headers and its footer
-_RECORD = 48  # bytes of every record of a shard
+_RECORD_BYTES = 48  # bytes of every record of a shard
 _SHARD_TAG = b"HFRepoMetaData\0"
 _SHARD_VERSION = 2
 _HAS_VERIFICATION = 1 << 31
 _HAS_METADATA = 1 << 30
-_END = b"\xff" * 32
+_END = b"\xff" * 32  # in place of the hash of a file's header: no file follows
+_LAST_SCHEME = 2  # chunks: 0 as they are, 1 LZ4, 2 LZ4 of grouped bytes
+_BYTE_GROUPING = 2
 
 
 class Term(NamedTuple):
-    """A run of chunks [first, last) of one xorb, and the bytes they unpack to."""
+    """The chunks ``first`` to ``end`` (exclusive) of one xorb, and the bytes they unpack to."""
 
     xorb: str
     size: int
     first: int
-    last: int
+    end: int
 
 
 class ShardFile(NamedTuple):
@@ -125,34 +127,38 @@ def store_shard(call: Call) -> dict:
     repo = require_repo(call)
     files = read_shard(call.read_body())
     with call.hub.database.begin_read() as db:
-        missing = [file for file in files if not is_owned(db, repo, *file.blob)]
-        _require_room(call, missing)
+        new_files = [file for file in files if not is_owned(db, repo, *file.blob)]
+        _require_room(call, new_files)
         rows = db.execute("SELECT hash, sha256 FROM xorbs WHERE repo = ?", (repo,))
-        blobs = {row["hash"]: row["sha256"] for row in rows}
+        sha256_by_xorb = {row["hash"]: row["sha256"] for row in rows}
 
     # Neighbouring terms mostly use one xorb; a second one would take another 65 MiB of memory.
     @lru_cache(maxsize=1)
     def read_chunks(xorb: str) -> list[Chunk]:
-        if xorb not in blobs:
+        if xorb not in sha256_by_xorb:
             raise HubError(
                 400, f"The shard needs the xorb {xorb}, which was not uploaded to this repo"
             )
-        return read_xorb(call.hub.blobs.get_path(blobs[xorb]).read_bytes())
+        stored = call.hub.blobs.get_path(sha256_by_xorb[xorb])
+        return read_xorb(stored.read_bytes())
 
     def iter_content(terms: list[Term]) -> Iterator[bytes]:
         for term in terms:
             yield from unpack(read_chunks(term.xorb), term)
 
     with call.hub.blobs.open_staging() as staging:
-        for file in missing:
+        for file in new_files:
             if staging.add(iter_content(file.terms)) != file.blob:
                 raise HubError(400, f"The uploaded content is not {file.blob.sha256}")
-    register_uploads(call.hub, repo, {file.blob for file in missing})
+    register_uploads(call.hub, repo, {file.blob for file in new_files})
     return {"result": 1}
 
 
 def _require_room(call: Call, files: list[ShardFile]) -> None:
-    """Raise HubError before files are unpacked that are too large: 413, or 507 for the disk."""
+    """Raise HubError 413 for files that are too large, OSError when the disk lacks the room.
+
+    The sizes are those that the shard claims; ``unpack`` holds the content to them.
+    """
     sizes = [file.blob.size for file in files]
     if max(sizes, default=0) > MAX_FILE_BYTES:
         raise HubError(413, f"A file can have at most {MAX_FILE_BYTES} bytes: split it")
@@ -167,7 +173,10 @@ def read_shard(content: bytes) -> list[ShardFile]:
     """Return the files that a shard describes. Raises HubError 400 for a malformed shard."""
     if not content.startswith(_SHARD_TAG) or content[32:40] != struct.pack("<Q", _SHARD_VERSION):
         raise HubError(400, f"This is not a Xet shard of version {_SHARD_VERSION}")
-    records = (content[start : start + _RECORD] for start in range(_RECORD, len(content), _RECORD))
+    records = (
+        content[start : start + _RECORD_BYTES]
+        for start in range(_RECORD_BYTES, len(content), _RECORD_BYTES)
+    )
     files = []
     try:
         # A file has a header, its terms, one verification record a term, and its sha256.
@@ -188,8 +197,9 @@ def read_shard(content: bytes) -> list[ShardFile]:
 
 
 def _parse_term(record: bytes) -> Term:
-    _flags, size, first, last = struct.unpack_from("<4I", record, 32)
-    return Term(_format_hash(record), size, first, last)
+    """Parse a record of a term: the xorb's hash (32 bytes), and four 32-bit numbers."""
+    _flags, size, first, end = struct.unpack_from("<4I", record, 32)
+    return Term(_format_hash(record), size, first, end)
 
 
 def _format_hash(record: bytes) -> str:
@@ -209,14 +219,15 @@ def read_xorb(content: bytes) -> list[Chunk]:
     chunks: list[Chunk] = []
     unpacked_bytes = 0
     position = 0
-    # version 0 of a chunk's header; the footer starts with a letter
+    # A chunk's header has 8 bytes and begins with version 0; the footer begins with a letter.
     while content[position : position + 1] == b"\0":
+        # A header that is cut off gets an impossible size, and is refused below.
         header = content[position : position + 8].ljust(8, b"\xff")
         packed_size = int.from_bytes(header[1:4], "little")
         scheme = header[4]
         size = int.from_bytes(header[5:8], "little")
         position += 8 + packed_size
-        if position > len(content) or scheme > 2 or size > MAX_CHUNK_BYTES:
+        if position > len(content) or scheme > _LAST_SCHEME or size > MAX_CHUNK_BYTES:
             raise HubError(
                 400,
                 "The xorb has a chunk that is cut off, too large or compressed in an unknown way",
@@ -238,25 +249,26 @@ def unpack(chunks: list[Chunk], term: Term) -> Iterator[bytes]:
     import pyarrow as pa
 
     lz4 = pa.Codec("lz4")
-    run = chunks[term.first : term.last]
+    run = chunks[term.first : term.end]
     if sum(chunk.size for chunk in run) != term.size:
         raise HubError(400, "The shard and its xorb do not agree about sizes")
     for chunk in run:
         try:
-            content = bytes(chunk.packed)
-            if chunk.scheme:
+            if chunk.scheme == 0:
+                content = bytes(chunk.packed)
+            else:
                 content = lz4.decompress(chunk.packed, decompressed_size=chunk.size, asbytes=True)
         except (OSError, pa.ArrowException) as error:
             raise HubError(400, "The xorb has a chunk that cannot be unpacked") from error
         if len(content) != chunk.size:
             raise HubError(400, "The xorb has a chunk that unpacks to another size")
-        if chunk.scheme == 2:
+        if chunk.scheme == _BYTE_GROUPING:
             content = _join_byte_groups(content)
         yield content
 
 
 def _join_byte_groups(content: bytes) -> bytes:
-    """Undo byte grouping: the content has first all bytes 0, 4, 8 …, then 1, 5, 9 …, and so on."""
+    """Undo byte grouping, which puts the bytes 0, 4, 8 … first, then 1, 5, 9 …, and so on."""
     joined = bytearray(len(content))
     start = 0
     for offset in range(4):

@@ -159,7 +159,9 @@ def _check_extent(events: Iterator[yaml.Event]) -> None:
     """
     anchors: dict[str | None, tuple[int, int]] = {}  # anchor → values, levels
     open_collections: list[_OpenCollection] = []
-    values = levels = merges = 0  # levels: inside the innermost open collection, so far
+    values = 0
+    levels = 0  # inside the innermost open collection, so far
+    merges = 0
     for event in events:
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in anchors:
@@ -174,7 +176,7 @@ def _check_extent(events: Iterator[yaml.Event]) -> None:
             merges += event.value == "<<"
             anchors[event.anchor] = (weight, 0)
         elif isinstance(event, yaml.CollectionStartEvent):
-            anchors.pop(event.anchor, None)
+            anchors.pop(event.anchor, None)  # an alias inside its own collection is an error
             open_collections.append(_OpenCollection(event.anchor, values, levels))
             values += 1
             levels = 0
@@ -205,21 +207,24 @@ def read_metadata(text: str) -> dict | None:
 
 
 def _convert_to_json(value: object) -> object:
-    """Return ``value`` as JSON can hold it (dates become text)."""
+    """Return ``value`` as JSON can hold it: keys, dates, NaN and infinity become text."""
     if isinstance(value, dict):
         return {str(key): _convert_to_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set)):
         return [_convert_to_json(item) for item in value]
     if value is None or isinstance(value, (str, bool, int)):
         return value
-    return value if isinstance(value, float) and math.isfinite(value) else str(value)
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    return str(value)
 
 
 def list_configs(metadata: dict, paths: list[str]) -> list[Config]:
     """Return a card's configs that have parquet files, the default config first.
 
-    Without such a config, the first parquet file makes one config called ``default``. A pattern
-    matches nothing after ``_MAX_TRIES`` comparisons of a pattern with a path.
+    Without such a config, the first parquet file makes one config called ``default``; without a
+    parquet file the list is empty. A pattern matches nothing after ``_MAX_TRIES`` comparisons of a
+    pattern with a path.
 
     Args:
         metadata: the card's front matter.
@@ -229,6 +234,7 @@ def list_configs(metadata: dict, paths: list[str]) -> list[Config]:
     listed = metadata.get("configs")
     items = listed if isinstance(listed, list) else []
     sections = [item for item in items if isinstance(item, dict)][:_MAX_CONFIGS]
+    # False sorts first: the default config, then the others in the card's order.
     sections.sort(key=lambda section: section.get("default") is not True)
     configs = []
     tries = 0
@@ -240,6 +246,7 @@ def list_configs(metadata: dict, paths: list[str]) -> list[Config]:
                 break
             matches = [path for path in parquet if fnmatchcase(path, pattern)]
             if matches:
+                # Several patterns of a split may match one file, which counts once.
                 splits[split] = list(dict.fromkeys(splits.get(split, []) + matches))
         if splits:
             configs.append(Config(str(section.get("config_name"))[:_MAX_TEXT], splits))
@@ -268,7 +275,10 @@ def _make_list(value: object) -> list:
 
 
 def find_problems(text: str) -> tuple[list[str], list[str]]:
-    """Return the errors and the warnings over the front matter of a card, as validate-yaml does."""
+    """Return the errors and the warnings over the front matter of a card, as the Hub words them.
+
+    At most ``_MAX_ERRORS`` errors; both lists are empty for a valid front matter.
+    """
     try:
         metadata = read_metadata(text)
     except CardProblem as problem:
@@ -285,6 +295,7 @@ def find_problems(text: str) -> tuple[list[str], list[str]]:
 
 
 def _find_bad_texts(metadata: dict) -> Iterator[str]:
+    """Yield an error for each value that must be a text and is none."""
     for key in (*_TEXTS, "tags", "task_categories", "task_ids", "size_categories"):
         for item in _make_list(metadata.get(key) or []):
             if not isinstance(item, str):
@@ -307,6 +318,7 @@ def _find_unknown_licences(metadata: dict) -> Iterator[str]:
 
 
 def _find_bad_configs(configs: object) -> Iterator[str]:
+    """Yield an error for each config without a name; another value than a list has none."""
     for config in configs if isinstance(configs, list) else []:
         if not isinstance(config, dict) or not isinstance(config.get("config_name"), str):
             yield 'each of "configs" must have a "config_name" that is text'
@@ -327,21 +339,28 @@ def read_stored_metadata(readme: Path) -> dict:
 
 
 def list_tags(kind: str, metadata: dict) -> list[str]:
-    """Return the tags that the Hub derives from a card."""
+    """Return the tags that the Hub derives from a card, in the order of its keys.
+
+    Several keys of a model card give tags without a prefix, so equal tags of a model count once.
+    """
     prefixes = _DATASET_TAGS if kind == "dataset" else _MODEL_TAGS
     tags = []
     for key, prefix in prefixes.items():
         tags += [f"{prefix}{value}" for value in _get_texts(metadata, key)]
-    return tags if kind == "dataset" else list(dict.fromkeys(tags))
+    if kind == "model":
+        tags = list(dict.fromkeys(tags))
+    return tags
 
 
 def _get_texts(metadata: dict, key: str) -> list[str]:
+    """Return the texts of a key, which holds one text or a list; other values are left out."""
     return [item for item in _make_list(metadata.get(key) or []) if isinstance(item, str)]
 
 
 def answer(request: bytes) -> Card:
-    """Render the card of a ``CardQuestion``."""
+    """Render the card of a ``CardQuestion`` in JSON; ``readers.ask`` calls this in a child."""
     question = CardQuestion.model_validate_json(request)
+    # A character of UTF-8 has at most 4 bytes.
     text = Path(question.readme).read_bytes()[: 4 * MOST_CARD_CHARACTERS].decode(errors="replace")
     text = _FRONT_MATTER.sub("", text, count=1)
     return Card(html=render_card(text, question.base))
@@ -359,9 +378,14 @@ def render_card(text: str, base: str) -> str:
             return value
         return _filter_url(tag, value, base)
 
+    def convert_heading(match: re.Match[str]) -> str:
+        level = min(6, int(match[2]) + _HEADING_SHIFT)  # HTML has no h7
+        return f"{match[1]}{level}"
+
+    # Render the Markdown, and clean the HTML.
     markdown = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
     html = markdown.render(text[:MOST_CARD_CHARACTERS])
-    # the cleaner drops style, and keeps align
+    # The cleaner drops the attribute style, and keeps align.
     html = re.sub(r'<(t[dh]) style="text-align:(left|center|right)">', r'<\1 align="\2">', html)
     clean = nh3.clean(
         html,
@@ -371,11 +395,7 @@ def render_card(text: str, base: str) -> str:
         url_schemes={"http", "https", "mailto"},
         link_rel="noopener noreferrer nofollow",
     )
-    return re.sub(
-        r"(</?h)([1-6])(?=[\s>])",
-        lambda tag: f"{tag[1]}{min(6, int(tag[2]) + _HEADING_SHIFT)}",
-        clean,
-    )
+    return re.sub(r"(</?h)([1-6])(?=[\s>])", convert_heading, clean)
 
 
 def _filter_url(tag: str, url: str, base: str) -> str | None:

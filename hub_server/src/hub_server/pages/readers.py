@@ -30,12 +30,12 @@ MOST_ROWS = 2_000_000
 MOST_WORDS = 200  # characters of a search
 _CARDS = "hub_server.pages.cards"
 _ROWS = "hub_server.pages.row_scan"
-_FORKS = "forkserver" in multiprocessing.get_all_start_methods()  # not on Windows
-_CONTEXT: Any = multiprocessing.get_context("forkserver" if _FORKS else "spawn")
-_AT_ONCE = threading.Semaphore(2)
-_STARTING = threading.Lock()
-_HARMLESS = "\n\t\u200c\u200d"  # with the joiners that emoji and some scripts need
-_HIDING = ("Cc", "Cf", "Cs", "Co")  # categories: control, format, surrogate, private use
+_HAS_FORKSERVER = "forkserver" in multiprocessing.get_all_start_methods()  # not on Windows
+_CONTEXT: Any = multiprocessing.get_context("forkserver" if _HAS_FORKSERVER else "spawn")
+_CHILD_SLOTS = threading.Semaphore(2)
+_START_LOCK = threading.Lock()
+_VISIBLE = "\n\t\u200c\u200d"  # with the joiners that emoji and some scripts need
+_HIDDEN_CATEGORIES = ("Cc", "Cf", "Cs", "Co")  # categories: control, format, surrogate, private use
 Answer = TypeVar("Answer", bound=BaseModel)
 _NOT_STARTED = (
     "The Hub's machine could not start the process that reads this (too little memory, or too many "
@@ -63,16 +63,17 @@ def ask(module: str, question: BaseModel, answer: type[Answer]) -> Answer:
         ReaderNotStarted: the system refused a process.
         ReaderFailed: the child ended, answered too much, or not in time.
     """
-    with _AT_ONCE:
-        ours, theirs = _CONTEXT.Pipe(duplex=False)
-        arguments = (module, question.model_dump_json().encode(), theirs, math.ceil(SECONDS))
-        process = _CONTEXT.Process(target=_answer, args=arguments, daemon=True)
-        with ours:
+    with _CHILD_SLOTS:
+        receiver, sender = _CONTEXT.Pipe(duplex=False)
+        # The limit of CPU time is in whole seconds.
+        arguments = (module, question.model_dump_json().encode(), sender, math.ceil(SECONDS))
+        process = _CONTEXT.Process(target=_run_child, args=arguments, daemon=True)
+        with receiver:
             try:
-                _start_child(process, theirs)
-                if ours.poll(2 * SECONDS):
+                _start_child(process, sender)
+                if receiver.poll(2 * SECONDS):
                     # A child may run an attacker's code, so its answer is no pickle.
-                    return answer.model_validate_json(ours.recv_bytes(MOST_ANSWER_BYTES))
+                    return answer.model_validate_json(receiver.recv_bytes(MOST_ANSWER_BYTES))
             except (EOFError, OSError, ValidationError) as error:
                 raise ReaderFailed(module) from error
             finally:
@@ -83,10 +84,13 @@ def ask(module: str, question: BaseModel, answer: type[Answer]) -> Answer:
 
 
 def _start_child(process: Any, connection: Connection) -> None:
-    """Start a child, which gets its own copy of the connection. Raises ReaderNotStarted."""
-    with _STARTING, connection:
+    """Start a child, and close this process's copy of the child's connection.
+
+    Without the copy, the end of the child ends the wait for its answer. Raises ReaderNotStarted.
+    """
+    with _START_LOCK, connection:
         # pyarrow imports pandas for its first scalar, which takes longer than most searches.
-        if _FORKS:
+        if _HAS_FORKSERVER:
             _CONTEXT.set_forkserver_preload([_CARDS, _ROWS, "pandas"])
         try:
             process.start()
@@ -94,15 +98,17 @@ def _start_child(process: Any, connection: Connection) -> None:
             raise ReaderNotStarted(str(error)) from error
 
 
-def _answer(module: str, question: bytes, connection: Connection, seconds: int) -> None:
-    if sys.platform != "win32":  # there, ``ask`` alone limits the time, and nothing the memory
+def _run_child(module: str, question: bytes, connection: Connection, seconds: int) -> None:
+    """Limit this child process, and send the answer of a module's ``answer`` as JSON."""
+    # Windows has no such limits: there ``ask`` alone limits the time.
+    if sys.platform != "win32":
         import resource
 
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # a traceback over an untrusted file is not a failure of the server
+    # A traceback over an untrusted file is not a failure of the server: keep it out of the log.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     answer: BaseModel = importlib.import_module(module).answer(question)
     connection.send_bytes(answer.model_dump_json().encode())
@@ -111,11 +117,11 @@ def _answer(module: str, question: bytes, connection: Connection, seconds: int) 
 def escape_hidden_characters(text: str) -> str:
     """Return ``text`` with U+FFFD for every character that hides or reorders others.
 
-    Line breaks and tabs stay.
+    Line breaks, tabs and the joiners in ``_VISIBLE`` stay.
     """
     characters = []
     for character in text:
-        if character not in _HARMLESS and unicodedata.category(character) in _HIDING:
+        if character not in _VISIBLE and unicodedata.category(character) in _HIDDEN_CATEGORIES:
             character = "\N{REPLACEMENT CHARACTER}"
         characters.append(character)
     return "".join(characters)
@@ -136,7 +142,11 @@ class Card(BaseModel):
 
 
 class Question(BaseModel):
-    """A page of the rows of stored files: their label as shown, words in them, the page from 1."""
+    """The rows to show: those of ``files`` with a label and with words, and of them one page.
+
+    ``label``: as the page shows it. ``page``: from 1. ``grouped``: by source sentence, where the
+    files have pairs. An empty label or empty words match all rows.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -163,7 +173,7 @@ class Facts(BaseModel):
 
 
 class RowsQuestion(BaseModel):
-    """A question to the reader of rows; without ``facts`` it returns these."""
+    """A question to ``row_scan``; without ``facts`` the answer is ``Facts``, else a ``Window``."""
 
     question: Question
     facts: Facts | None = None
@@ -190,7 +200,9 @@ class Group(BaseModel):
 class Window(Facts):
     """A page of rows as texts, as groups or as a table, and the facts about all rows.
 
-    ``rows``: of the split; ``matches``: those that match, among the first ``scanned``.
+    ``page`` of ``pages``: from 1. ``rows``: of the split; ``matches``: those that match, among the
+    first ``scanned``. ``can_group``: whether the files have pairs. ``columns``: of the table;
+    ``more_columns``: how many are left out.
     """
 
     page: int = 1
@@ -206,7 +218,7 @@ class Window(Facts):
 
 
 def show_card(readme: Path, base: str) -> Card:
-    """Return a stored README as HTML, with relative addresses below ``base``."""
+    """Return a stored README as HTML, with relative addresses below ``base``, or the problem."""
     try:
         return _render_card(readme, base)
     except ReaderNotStarted:
@@ -217,7 +229,7 @@ def show_card(readme: Path, base: str) -> Card:
 
 
 def show_rows(question: Question) -> Window:
-    """Return a page of rows; the last one for a page beyond the end."""
+    """Return a page of rows, the last one for a page beyond the end; or the problem."""
     try:
         facts = _read_facts(question.files)
         if facts.problem:

@@ -39,14 +39,15 @@ _FAILED = (
 
 
 def _escape_text(value: object) -> object:
-    """Return plain text with hidden characters made visible; markup as it is."""
+    """Return plain text with hidden characters made visible; other values as they are."""
+    # Markup, a subclass of str, is the HTML of this Hub's own templates and the cleaned card.
     if type(value) is str:
         return escape_hidden_characters(value)
     return value
 
 
 def format_day(seconds: int) -> str:
-    """Return a time (Unix seconds) for a browser."""
+    """Return a time (Unix seconds) as text, such as ``2024-01-31 12:00 UTC``."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
@@ -62,7 +63,10 @@ _PAGES.filters |= {"day": format_day, "number": "{:,}".format}
 
 
 def render_page(template: str, endpoint: str, status: int = 200, **facts: object) -> Response:
-    """Return a page as an answer. ``endpoint``: this server's own address."""
+    """Return a template as an HTML answer whose policy allows no script.
+
+    ``endpoint``: this server's own address. ``facts``: the values of the template.
+    """
     policy = (
         f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; img-src 'self'; frame-src 'self'; "
         "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
@@ -87,6 +91,7 @@ def render_error_page(
     default_advice = _FAILED if status == HTTPStatus.INTERNAL_SERVER_ERROR else ""
     repo = ""
     if code in ("RevisionNotFound", "EntryNotFound"):
+        # The repo's page: /namespace/name, or /datasets/namespace/name.
         segments = 4 if path.startswith("/datasets/") else 3
         repo = "/".join(path.split("/")[:segments])
     return render_page(

@@ -6,6 +6,7 @@ answer has the number of rows it read.
 """
 
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -31,13 +32,18 @@ from hub_server.pages.readers import (
     escape_hidden_characters,
 )
 
-COLUMNS = 20
-LABELS = ("reason", "label", "score", "target")  # the first of these columns is a file's label
+MOST_COLUMNS = 20  # of a table
+LABEL_COLUMNS = (
+    "reason",
+    "label",
+    "score",
+    "target",
+)  # the first of these columns is a file's label
 MOST_LABELS = 50  # a column of more values is no label
 # (first column, second column) of a pair of sentences → the column of the label
-GROUPED = {("sentence1", "sentence2"): "score", ("premise", "hypothesis"): "label"}
-CELL = 3_000  # characters of a cell
-PAGE_CHARACTERS = 1_000_000  # of all cells of a page: many long cells are cut earlier
+LABEL_OF_PAIR = {("sentence1", "sentence2"): "score", ("premise", "hypothesis"): "label"}
+MOST_CELL_CHARACTERS = 3_000  # characters of a cell
+MOST_PAGE_CHARACTERS = 1_000_000  # of all cells of a page: many long cells are cut earlier
 _BATCH_ROWS = 10_000
 _SCAN_SECONDS = 2.5  # three scans at most fit a child's CPU time
 Rows = list[dict[str, Any]]
@@ -72,12 +78,12 @@ def raise_as_unreadable(index: int) -> Iterator[None]:
 
 
 class Label(NamedTuple):
-    """The column to filter by ("" for none) and its class names, which most columns lack."""
+    """A column and its class names (empty for most columns); a column "" is none."""
 
     column: str = ""
     names: list[str] = []  # noqa: RUF012
 
-    def format(self, value: object, most: int = CELL) -> str:
+    def format(self, value: object, most: int = MOST_CELL_CHARACTERS) -> str:
         """Return a value of the column as the page shows it, in at most ``most`` characters."""
         return format_cell(format_label(value, self.names), most)
 
@@ -85,7 +91,8 @@ class Label(NamedTuple):
 class Split:
     """The rows of several parquet files, one file after the other, with the first file's schema.
 
-    ``rows``: the number of rows of each file; None reads the numbers. Raises Unreadable.
+    Files beyond ``MOST_FILES`` are left out. ``rows``: the number of rows of each file; None reads
+    the numbers. Raises Unreadable.
     """
 
     def __init__(self, files: tuple[str, ...], rows: list[int] | None = None):
@@ -96,11 +103,15 @@ class Split:
         ]
 
     def _open(self, index: int) -> pq.ParquetFile:
+        """Open the file with this index and read its footer. Raises Unreadable."""
         with raise_as_unreadable(index):
             return pq.ParquetFile(self.files[index], pre_buffer=False, buffer_size=1 << 20)
 
     def iter_batches(self, columns: list[str], start: int = 0) -> Iterator[pa.RecordBatch]:
-        """Yield batches from row ``start`` on; row groups before it are not read."""
+        """Yield batches from row ``start`` on; row groups before it are not read.
+
+        A batch lacks the columns that its file lacks. Raises Unreadable.
+        """
         for index, rows in enumerate(self.rows):
             if start < rows:
                 with raise_as_unreadable(index):
@@ -110,6 +121,7 @@ class Split:
     def _iter_file_batches(
         self, index: int, columns: list[str], start: int
     ) -> Iterator[pa.RecordBatch]:
+        """Yield the batches of one file from its row ``start`` on, which the file has."""
         # Skip the row groups before the start.
         file = self._open(index)
         groups = list(range(file.metadata.num_row_groups))
@@ -128,7 +140,10 @@ class Split:
 
 
 def answer(request: bytes) -> Window | Facts:
-    """Return the page of rows that a ``RowsQuestion`` asks for, or the facts for it."""
+    """Return the page of rows that a ``RowsQuestion`` in JSON asks for, or without facts these.
+
+    ``readers.ask`` calls this in a child. An unreadable file is named in the answer.
+    """
     rows_question = RowsQuestion.model_validate_json(request)
     facts = rows_question.facts
     try:
@@ -141,7 +156,7 @@ def answer(request: bytes) -> Window | Facts:
 
 
 def collect_facts(split: Split) -> Facts:
-    """Return the number of rows of each file, and the labels. Raises Unreadable."""
+    """Return the number of rows of each file, and the labels with their rows. Raises Unreadable."""
     facts = Facts(file_rows=split.rows)
     label = choose_label(split)
     if label.column:
@@ -152,8 +167,8 @@ def collect_facts(split: Split) -> Facts:
 
 
 def choose_label(split: Split) -> Label:
-    """Return the column to filter by."""
-    for name in LABELS:
+    """Return the column to filter by: the first of ``LABEL_COLUMNS`` without nested values."""
+    for name in LABEL_COLUMNS:
         if name in split.schema.names and not pa.types.is_nested(split.schema.field(name).type):
             return Label(name, read_label_names(split.schema.metadata, name))
     return Label()
@@ -164,45 +179,55 @@ def find_rows(question: Question, facts: Facts) -> Window:
     # Choose the columns.
     split = Split(question.files, facts.file_rows)
     names = split.schema.names
-    pair = next((pair for pair, label in GROUPED.items() if {*pair, label} <= set(names)), None)
+    pair = _find_pair(names)
     window = Window(rows=sum(split.rows), can_group=pair is not None, **facts.model_dump())
     columns = _choose_table_columns(names, facts.label_column)
     if pair and question.grouped:
-        columns = [*pair, GROUPED[pair]]
+        columns = [*pair, LABEL_OF_PAIR[pair]]
         if "target" in names:
             columns.append("target")
 
     # Read the rows; an unknown label filters nothing.
     if question.label not in dict(facts.labels):
         question = question.model_copy(update={"label": ""})
-    read = scan_matches if question.label or question.words else read_page
-    rows = read(split, columns, question, window)
+    if question.label or question.words:
+        rows = scan_matches(split, columns, question, window)
+    else:
+        rows = read_page(split, columns, question, window)
 
     # Show them as groups or as a table.
     metadata = split.schema.metadata
     if pair and question.grouped:
-        label = Label(GROUPED[pair], read_label_names(metadata, GROUPED[pair]))
+        label = Label(LABEL_OF_PAIR[pair], read_label_names(metadata, LABEL_OF_PAIR[pair]))
         window.groups = group_rows(rows, pair, label)
         return window
     labels = [Label(name, read_label_names(metadata, name)) for name in columns]
     window.columns = [format_cell(name) for name in columns]
     window.more_columns = len(split.schema.names) - len(columns)
-    most = min(CELL, PAGE_CHARACTERS // max(1, len(rows) * len(labels)))
+    most = min(MOST_CELL_CHARACTERS, MOST_PAGE_CHARACTERS // max(1, len(rows) * len(labels)))
     for row in rows:
         window.table.append([label.format(row.get(label.column), most) for label in labels])
     return window
 
 
+def _find_pair(names: list[str]) -> tuple[str, str] | None:
+    """Return the columns of a pair of sentences with a label; None when the files have none."""
+    for pair, label in LABEL_OF_PAIR.items():
+        if {*pair, label} <= set(names):
+            return pair
+    return None
+
+
 def _choose_table_columns(names: list[str], label_column: str) -> list[str]:
-    """Return the first ``COLUMNS`` names; the label's column replaces the last one if left out."""
-    columns = names[:COLUMNS]
+    """Return the first ``MOST_COLUMNS`` names, with the label's column as the last if need be."""
+    columns = names[:MOST_COLUMNS]
     if label_column and label_column not in columns:
         columns[-1] = label_column
     return columns
 
 
 def read_page(split: Split, columns: list[str], question: Question, window: Window) -> Rows:
-    """Return a page of rows without a filter, and set the numbers of pages in ``window``."""
+    """Return a page of rows without a filter; set the numbers of rows and pages in ``window``."""
     window.matches = window.scanned = window.rows
     bound_page(window, question.page)
     rows: Rows = []
@@ -217,7 +242,7 @@ def scan_matches(split: Split, columns: list[str], question: Question, window: W
     """Return a page of the rows that match the label and the words of a question.
 
     Sets the numbers of scanned rows, of matches and of pages in ``window``. The scan ends after
-    ``MOST_ROWS`` rows or ``_SCAN_SECONDS``.
+    ``MOST_ROWS`` rows or ``_SCAN_SECONDS``. For a page beyond the end, the last page is returned.
     """
     label = choose_label(split)
     if question.label and label.column not in columns:
@@ -230,12 +255,12 @@ def scan_matches(split: Split, columns: list[str], question: Question, window: W
         if window.scanned >= MOST_ROWS or time.process_time() - started > _SCAN_SECONDS:
             break
         window.scanned += batch.num_rows
-        hits = batch.filter(match_rows(batch, question, label))
-        # Take the hits that lie on the page.
-        first = min(max(0, page_start - window.matches), hits.num_rows)
-        end = min(max(0, page_end - window.matches), hits.num_rows)
-        rows += hits.slice(first, end - first).to_pylist()
-        window.matches += hits.num_rows
+        matches = batch.filter(match_rows(batch, question, label))
+        # Take the matches that lie on the page.
+        first = min(max(0, page_start - window.matches), matches.num_rows)
+        end = min(max(0, page_end - window.matches), matches.num_rows)
+        rows += matches.slice(first, end - first).to_pylist()
+        window.matches += matches.num_rows
     bound_page(window, question.page)
     if window.page == question.page:
         return rows
@@ -246,8 +271,8 @@ def scan_matches(split: Split, columns: list[str], question: Question, window: W
 
 
 def bound_page(window: Window, page: int) -> None:
-    """Set the number of pages, and of the page that is shown."""
-    window.pages = max(1, -(-window.matches // ROWS))
+    """Set the number of pages of the matches, and the page to show: ``page``, or the last one."""
+    window.pages = max(1, math.ceil(window.matches / ROWS))
     window.page = min(page, window.pages)
 
 
@@ -258,41 +283,46 @@ def match_rows(batch: pa.RecordBatch, question: Question, label: Label) -> pa.Ar
     """
     mask = pa.repeat(True, batch.num_rows)
     nothing = pa.repeat(False, batch.num_rows)
+
+    # The label, as the page shows it: several values of a column may be shown alike.
     if question.label:
         column = pa.nulls(batch.num_rows)
         if label.column in batch.schema.names:
             column = decode_dictionary(batch.column(label.column))
-        for_label = [
+        label_masks = [
             pc.equal(column, value)
             for value in pc.unique(column)
             if label.format(value.as_py()) == question.label
         ]
-        mask = reduce(pc.or_, for_label, nothing)
+        mask = reduce(pc.or_, label_masks, nothing)
+
+    # The words, in any of the text columns.
     if question.words:
         texts = [column for column in map(decode_dictionary, batch.columns) if is_text(column.type)]
-        for_words = [pc.match_substring(text, question.words, ignore_case=True) for text in texts]
-        hits = reduce(pc.or_, [pc.fill_null(match, False) for match in for_words], nothing)
-        mask = pc.and_(mask, hits)
+        word_masks = [pc.match_substring(text, question.words, ignore_case=True) for text in texts]
+        has_words = reduce(pc.or_, [pc.fill_null(match, False) for match in word_masks], nothing)
+        mask = pc.and_(mask, has_words)
     return mask
 
 
 def decode_dictionary(column: pa.Array) -> pa.Array:
-    """Return a column with a dictionary's values in place."""
+    """Return a dictionary-encoded column with its values in place; another column as it is."""
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds text."""
+    """Return whether a column of this type holds text."""
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
 def count_labels(split: Split, label: Label) -> tuple[dict[str, int], int]:
-    """Return label as shown → number of rows, from high to low, and the number of counted rows.
+    """Return label as shown → its rows, in the order of ``make_sort_key``, and the counted rows.
 
-    The mapping is empty for more than ``MOST_LABELS`` labels.
+    The mapping is empty for more than ``MOST_LABELS`` labels. The count ends after ``MOST_ROWS``
+    rows or ``_SCAN_SECONDS``.
     """
     counts: Counter[str] = Counter()
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {}  # label as shown → its value in the files, to sort by
     rows_read = 0
     started = time.process_time()
     for batch in split.iter_batches([label.column]):
@@ -328,11 +358,11 @@ def group_rows(rows: Rows, pair: tuple[str, str], label: Label) -> list[Group]:
         label: the column of the label.
     """
     first_column, second_column = pair
-    rows_by_text: dict[Any, Rows] = {}
+    rows_by_first: dict[Any, Rows] = {}
     for row in rows:
-        rows_by_text.setdefault(row.get(first_column), []).append(row)
+        rows_by_first.setdefault(row.get(first_column), []).append(row)
     groups = []
-    for text, members in rows_by_text.items():
+    for first, members in rows_by_first.items():
         members.sort(key=lambda row: make_sort_key(row.get(label.column)))
         seconds = [
             Second(
@@ -342,7 +372,7 @@ def group_rows(rows: Rows, pair: tuple[str, str], label: Label) -> list[Group]:
             )
             for row in members
         ]
-        groups.append(Group(first=format_cell(text), seconds=seconds))
+        groups.append(Group(first=format_cell(first), seconds=seconds))
     return groups
 
 
@@ -360,16 +390,18 @@ def read_label_names(metadata: dict[bytes, bytes] | None, column: str) -> list[s
 
 def get_label_name(value: object, names: list[str]) -> object:
     """Return a label's name, or the value of a label without one."""
-    return names[value] if isinstance(value, int) and 0 <= value < len(names) else value
+    if isinstance(value, int) and 0 <= value < len(names):
+        return names[value]
+    return value
 
 
 def format_label(value: object, names: list[str]) -> object:
-    """Return a label's number with its name."""
+    """Return a label's number with its name, ``1 (neutral)``; without a name, the value."""
     name = get_label_name(value, names)
     return value if name is value else f"{value} ({name})"
 
 
-def format_cell(value: object, most: int = CELL) -> str:
+def format_cell(value: object, most: int = MOST_CELL_CHARACTERS) -> str:
     """Return a value as text: floats in six digits, hidden characters as U+FFFD; None is empty.
 
     A text of more than ``most`` characters is cut, and its length is added.
@@ -383,18 +415,21 @@ def format_cell(value: object, most: int = CELL) -> str:
 
 
 def format_floats(value: object) -> object:
-    """Return floats in six digits, inside lists and mappings, too."""
+    """Return a value with its floats in six digits, inside lists and mappings, too.
+
+    A list is cut: ``format_cell`` shows no more of it.
+    """
     if isinstance(value, float):
         return Number(f"{value:.6g}")
     if isinstance(value, list):
-        return [format_floats(item) for item in value[:CELL]]
+        return [format_floats(item) for item in value[:MOST_CELL_CHARACTERS]]
     if isinstance(value, dict):
         return {key: format_floats(item) for key, item in value.items()}
     return value
 
 
 class Number(str):
-    """A number's digits, which a list shows without quotation marks."""
+    """The digits of a number, which a list shows without quotation marks (by ``repr``)."""
 
     __slots__ = ()
     __repr__ = str.__str__

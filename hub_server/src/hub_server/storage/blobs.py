@@ -109,7 +109,10 @@ class BlobStore:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def remove_strays(self) -> None:
-        """Remove unfinished files of an earlier process; call only before serving."""
+        """Remove unfinished files of an earlier process; call only before serving.
+
+        Parts of uploads stay for ``UPLOAD_KEPT_SECONDS``, because a client may resume the upload.
+        """
         for stray in self.tmp.iterdir():
             stray.unlink()
         for upload in self._uploads.iterdir():
@@ -122,15 +125,15 @@ class BlobStore:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.tmp))
 
     def get_path(self, sha256: str) -> Path:
-        """Return the path of a blob."""
+        """Return the path at which the blob of this hash is, or would be, stored."""
         return self.folder / sha256[:2] / sha256
 
     @contextmanager
     def open_staging(self) -> Iterator["Staging"]:
         """Yield a ``Staging`` for new blobs.
 
-        At the end of the block its blobs are stored durably; when the block raises, they are
-        removed.
+        At the end of the block its blobs are flushed to the disk and stored; when the block raises,
+        they are removed.
         """
         staging = Staging(self.tmp)
         try:
@@ -145,9 +148,12 @@ class BlobStore:
 
         A power cut loses no stored blob.
         """
-        # Threads flush many small files several times faster than a loop.
+        # Flush the contents. Threads flush many small files several times faster than a loop.
+        temporaries = [temporary for temporary, _ in waiting]
         with ThreadPoolExecutor(_FLUSH_THREADS) as pool:
-            list(pool.map(sync_to_disk, [temporary for temporary, _ in waiting]))
+            list(pool.map(sync_to_disk, temporaries))  # list raises the threads' errors
+
+        # Rename the files, then flush the folders that hold their new names.
         folders = {self.folder}
         for temporary, blob in waiting:
             target = self.get_path(blob.sha256)
@@ -158,7 +164,10 @@ class BlobStore:
             sync_to_disk(folder)
 
     def add_part(self, upload: str, number: int, content: Body) -> Blob:
-        """Store one part of a multipart upload."""
+        """Store one part of a multipart upload, not yet flushed to the disk.
+
+        A part of the same number is replaced.
+        """
         (self._uploads / upload).mkdir(exist_ok=True)
         return content.move(self._uploads / upload / str(number))
 
@@ -208,7 +217,7 @@ def _write(path: Path, chunks: Iterable[bytes]) -> Blob:
     digest = hashlib.sha256()
     size = 0
     with ExitStack() as undo, path.open("xb") as file:
-        undo.callback(path.unlink)
+        undo.callback(path.unlink)  # unless ``pop_all`` is reached
         for chunk in chunks:
             digest.update(chunk)
             size += file.write(chunk)

@@ -35,7 +35,7 @@ _LINE_TOO_LONG = (
     f"A line of this commit has more than {_MAX_LINE} bytes. If the line is a file: "
     f"regular files are limited to {MAX_REGULAR} bytes, upload larger ones with LFS"
 )
-_MOVED = "The branch was updated since you opened this page. Please refresh and try again."
+_BRANCH_MOVED = "The branch was updated since you opened this page. Please refresh and try again."
 
 
 class Header(BaseModel):
@@ -68,7 +68,7 @@ class Deletion(BaseModel):
     path: Annotated[str, AfterValidator(lambda path: check_path(path.rstrip("/")))]
 
 
-_VALUES: dict[str, type[Header | RegularFile | LargeFile | Deletion]] = {
+_VALUE_TYPES: dict[str, type[Header | RegularFile | LargeFile | Deletion]] = {
     "header": Header,
     "file": RegularFile,
     "lfsFile": LargeFile,
@@ -110,7 +110,7 @@ def read_request(chunks: Iterable[bytes], staging: Staging) -> CommitRequest:
             continue
         digest.update(text + b"\n")
         line = _Line.model_validate_json(text)
-        match _VALUES[line.key].model_validate(line.value):
+        match _VALUE_TYPES[line.key].model_validate(line.value):
             case Header() as value:
                 header = value
             case RegularFile(path=path) as file:
@@ -145,6 +145,7 @@ def _split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _decode_content(file: RegularFile) -> bytes:
+    """Return a regular file's bytes. Raises HubError 400 for bad base64."""
     if file.encoding != "base64":
         return file.content.encode()
     try:
@@ -176,27 +177,29 @@ def apply_commit(
         HubError: 412 when the branch's newest commit is not the requested parent; 404 without the
             branch; 422 for a file in a folder's place; 400 for a large file that was not uploaded.
     """
-    # Answer a request that was sent again, and refuse a request that was planned on another commit.
+    # A client sends a request again when it has lost the answer.
     ref, head = find_branch_head(db, repo, branch)
-    parent = (request.header.parentCommit or "").lower()
     query = "SELECT oid FROM receipts WHERE repo = ? AND ref = ? AND digest = ?"
-    answered = db.execute(query, (repo.id, ref, request.digest)).fetchone()
+    receipt = db.execute(query, (repo.id, ref, request.digest)).fetchone()
     # After a later commit, equal bytes are a new request.
-    if answered and answered["oid"] == head.oid:
+    if receipt and receipt["oid"] == head.oid:
         return head.oid
+
+    # Refuse a request that was planned on another commit than the newest one.
+    parent = (request.header.parentCommit or "").lower()
     is_head = len(parent) >= _LEAST_PARENT_CHARACTERS and head.oid.startswith(parent)
     if parent and not is_head:
-        raise HubError(412, _MOVED)
+        raise HubError(412, _BRANCH_MOVED)
 
     # Apply the operations.
     edit = TreeEdit(db, head.tree)
     for path, file in request.operations:
         if file is None:
             edit.remove(path)
-            continue
-        if isinstance(file, LargeFile):
-            file = _require_owned_file(db, repo, file)
-        put_file(db, edit, path, file)
+        elif isinstance(file, LargeFile):
+            put_file(db, edit, path, _require_owned_file(db, repo, file))
+        else:
+            put_file(db, edit, path, file)
 
     # Record the commit and the request.
     title = request.header.summary
@@ -215,13 +218,16 @@ def find_branch_head(db: sqlite3.Connection, repo: Repo, branch: str) -> tuple[s
     ref = branch if branch.startswith("refs/") else f"refs/heads/{branch}"
     head = get_ref_target(db, repo.id, ref)
     if head is None or ref.startswith("refs/tags/"):
-        resolve_revision(db, repo.id, branch)
+        resolve_revision(db, repo.id, branch)  # raises 404 for a name of nothing
         raise HubError(400, f"{branch} is not a branch: commits go to branches only")
     return ref, get_commit(db, repo.id, head)
 
 
 def put_file(db: sqlite3.Connection, edit: TreeEdit, path: str, file: File) -> None:
-    """Add a stored file to a tree."""
+    """Record a stored file in the index, and add it to a tree.
+
+    Raises HubError 422 where a file and a folder would share a name.
+    """
     db.execute("INSERT OR IGNORE INTO files VALUES (?, ?, ?, ?)", file)
     edit.put(path, file.oid)
 
@@ -249,7 +255,18 @@ def write_commit(
     title: str,
     message: str,
 ) -> str:
-    """Record a commit, move the reference ``ref`` to it, and return the commit's git id."""
+    """Record a commit with the current time, move a branch to it, and return its git id.
+
+    Args:
+        db: a connection in a write transaction.
+        repo: the repo.
+        ref: the full name of the branch, which is created if missing.
+        tree: the git id of the root folder.
+        parent: the id of the commit before; None for the first commit.
+        author: the name of the author.
+        title: the first line of the message.
+        message: the text below the title, or "".
+    """
     date = int(time.time())
     text = f"{title}\n\n{message}" if message else title
     oid = compute_commit_id(tree, parent, author, date, text)

@@ -27,11 +27,11 @@ class Actor(NamedTuple):
     orgs: tuple[str, ...] = ()
 
     def is_member_of(self, namespace: str) -> bool:
-        """Whether ``namespace``, in any case, is the actor's own or one of its organisations."""
+        """Return whether ``namespace``, in any case, is the actor's own or one of its orgs."""
         return namespace.lower() in [name.lower() for name in (self.name, *self.orgs)]
 
     def require_write(self, namespace: str) -> None:
-        """Raise 403 unless the actor may write under ``namespace``."""
+        """Raise HubError 403 unless the actor may write under ``namespace``."""
         if self.role != "write":
             raise HubError(
                 403, "This token has the role 'read'; writing needs a token with the role 'write'"
@@ -52,7 +52,7 @@ def authenticate(database: Database, header: str | None) -> Actor | None:
     scheme, _, token = header.partition(" ")
     with database.begin_read() as db:
         query = "SELECT user, role FROM tokens WHERE hash = ?"
-        row = db.execute(query, (_hash(token.strip()),)).fetchone()
+        row = db.execute(query, (_hash_token(token.strip()),)).fetchone()
         if scheme.lower() != "bearer" or row is None:
             raise HubError(401, "Invalid credentials in Authorization header")
         query = "SELECT org FROM members WHERE user = ? ORDER BY org"
@@ -61,7 +61,10 @@ def authenticate(database: Database, header: str | None) -> Actor | None:
 
 
 def add_user(database: Database, name: str, orgs: tuple[str, ...] = ()) -> None:
-    """Create the user and its organisations where missing."""
+    """Create the user and its organisations where missing, and make the user their member.
+
+    Raises CommandError for a bad name, and for one name of a user and an organisation.
+    """
     with database.begin_write() as db:
         _add_namespace(db, name, is_org=False)
         for org in orgs:
@@ -70,6 +73,7 @@ def add_user(database: Database, name: str, orgs: tuple[str, ...] = ()) -> None:
 
 
 def _add_namespace(db: sqlite3.Connection, name: str, *, is_org: bool) -> None:
+    """Create a user or an organisation where missing; errors as for ``add_user``."""
     kind = "organisation" if is_org else "user"
     if not is_namespace(name):
         raise CommandError(
@@ -90,14 +94,14 @@ def ensure_token(database: Database, path: Path, user: str, role: str) -> None:
     token = path.read_text(encoding="utf-8").strip() if path.exists() else ""
     with database.begin_write() as db:
         query = "SELECT 1 FROM tokens WHERE hash = ? AND user = ? AND role = ?"
-        if not db.execute(query, (_hash(token), user, role)).fetchone():
+        if not db.execute(query, (_hash_token(token), user, role)).fetchone():
             token = f"hf_{secrets.token_hex(17)}"
-            db.execute("INSERT INTO tokens VALUES (?, ?, ?)", (_hash(token), user, role))
+            db.execute("INSERT INTO tokens VALUES (?, ?, ?)", (_hash_token(token), user, role))
             write_secret(path, token.encode())
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """Write a file atomically, readable by its owner alone."""
+    """Write a file durably, readable by its owner alone; an earlier file is replaced at once."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "wb") as file:
@@ -107,7 +111,7 @@ def write_secret(path: Path, content: bytes) -> None:
     temporary.replace(path)
 
 
-def _hash(token: str) -> str:
+def _hash_token(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
@@ -125,8 +129,8 @@ class Signer:
         return f"{expires}-{signature.hexdigest()}"
 
     def verify(self, permission: str, purpose: str, subject: str) -> bool:
-        """Whether a signature is genuine, for this purpose and subject, and has not expired."""
-        expires = permission.partition("-")[0]
+        """Return whether ``sign`` made ``permission`` for this purpose and subject, still valid."""
+        expires = permission.partition("-")[0]  # untrusted text until the signature is checked
         signature = self.sign(purpose, subject, expires)
         is_genuine = hmac.compare_digest(signature.encode(), permission.encode())
         return is_genuine and int(expires) >= time.time()

@@ -34,13 +34,13 @@ class Database:
     def __init__(self, path: Path):
         self._path = path
         # SQLite's own lock makes writers sleep; this lock wakes the next writer at once.
-        self._writers = threading.Lock()
+        self._write_lock = threading.Lock()
         path.touch(mode=0o600)
         try:
             # This connection stays open: when the last connection closes, SQLite merges the
             # write-ahead log into the file, which takes time.
-            self._keeper = self._connect()
-            self._keeper.execute("PRAGMA journal_mode=WAL")
+            self._open_connection = self._connect()
+            self._open_connection.execute("PRAGMA journal_mode=WAL")
             self._upgrade()
         # OperationalError: the disk, a permission or a lock. Other errors: the file's content.
         except sqlite3.OperationalError as error:
@@ -55,20 +55,26 @@ class Database:
             raise CommandError(f"{path}: {problem}", exit_code=1) from error
 
     def _upgrade(self) -> None:
-        """Create the tables, or bring those of an earlier version up to date."""
-        version = self._keeper.execute("PRAGMA user_version").fetchone()[0]
-        if version == _VERSION:  # nothing is written: the disk may be full
+        """Create the tables, or bring those of version 2 up to date, in one transaction.
+
+        Raises CommandError for any other version.
+        """
+        version = self._open_connection.execute("PRAGMA user_version").fetchone()[0]
+        if version == _VERSION:  # write nothing: a Hub on a full disk can still serve
             return
-        if version not in (0, 2):
+        if version not in (0, 2):  # 0: a new file
             problem = f"written by another version of the Hub (form {version}; allowed: {_VERSION})"
             hint = "serve it with that version, or take a new --root"
             raise CommandError(f"{self._path}: {problem}; {hint}", exit_code=1)
         script = _SCHEMA.read_text(encoding="utf-8")
         if version == 2:
             script = _FROM_VERSION_2 + script
-        self._keeper.executescript(f"BEGIN; {script} PRAGMA user_version={_VERSION}; COMMIT")
+        self._open_connection.executescript(
+            f"BEGIN; {script} PRAGMA user_version={_VERSION}; COMMIT"
+        )
 
     def _connect(self) -> sqlite3.Connection:
+        """Return a new connection without a transaction, which any one thread may use."""
         connection = sqlite3.connect(
             self._path, timeout=_LOCK_SECONDS, isolation_level=None, check_same_thread=False
         )
@@ -89,17 +95,17 @@ class Database:
 
         The end of the block commits to the disk; an exception rolls back.
         """
-        with self._writers, self._run_transaction("BEGIN IMMEDIATE") as connection:
+        with self._write_lock, self._run_transaction("BEGIN IMMEDIATE") as connection:
             yield connection
 
     @contextmanager
     def _run_transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
-        # closing rolls back an uncommitted transaction
+        # When the block raises, closing the connection rolls back.
         with closing(self._connect()) as connection:
             connection.execute(begin)
             yield connection
             connection.execute("COMMIT")
 
     def close(self) -> None:
-        """Close the last connection; SQLite then merges the write-ahead log into the file."""
-        self._keeper.close()
+        """Close the connection that stays open; SQLite merges the write-ahead log into the file."""
+        self._open_connection.close()

@@ -57,7 +57,7 @@ class HubError(Exception):
 
 
 def _make_header_value(text: str) -> str:
-    """Return ``text`` as one printable latin-1 line: clients can send and read nothing else."""
+    """Return ``text`` as one printable line in latin-1, the only text that a header can hold."""
     line = " ".join(text.split())[:MAX_HEADER_CHARACTERS]
     line = line.encode("latin-1", "replace").decode("latin-1")
     return "".join(character if character.isprintable() else "?" for character in line).strip()

@@ -10,17 +10,21 @@ from hub_server.storage.credentials import Actor
 from hub_server.storage.errors import HubError, make_missing_revision_error
 from hub_server.storage.trees import find_entry
 
+# plural in addresses → kind of a repo
 KINDS = {"models": "model", "datasets": "dataset"}
 MAX_REFS = 5_000  # branches and tags of a repo: one answer lists them all
 
 
 def format_timestamp(seconds: int) -> str:
-    """Return a time (Unix seconds) as the Hub writes it."""
+    """Return a time (Unix seconds) as the Hub writes it, such as ``2024-01-31T12:00:00.000Z``."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
 
 
 class Repo(NamedTuple):
-    """A model or dataset repo."""
+    """A model or dataset repo.
+
+    ``kind``: a value of ``KINDS``; ``created``: in Unix seconds.
+    """
 
     id: int
     kind: str
@@ -40,14 +44,16 @@ class Repo(NamedTuple):
         return self.full_name if self.kind == "model" else f"{self.kind}s/{self.full_name}"
 
     def is_visible_to(self, actor: Actor | None) -> bool:
-        """Whether the repo is public, or the actor a member of its namespace."""
+        """Return whether the repo is public, or the actor a member of its namespace."""
         return not self.private or (actor is not None and actor.is_member_of(self.namespace))
 
 
 def _select_repos(db: sqlite3.Connection, condition: str, *values: object) -> list[Repo]:
+    """Return the repos that meet an SQL condition, newest first; ``values`` fill its ``?``."""
     columns = "id, kind, namespace, name, private, created"
     query = f"SELECT {columns} FROM repos WHERE {condition} ORDER BY id DESC"  # noqa: S608
     repos = [Repo(*row) for row in db.execute(query, values)]
+    # SQLite has no booleans: the column holds 0 or 1.
     return [repo._replace(private=bool(repo.private)) for repo in repos]
 
 
@@ -93,6 +99,7 @@ class Commit(NamedTuple):
 
 
 def _find_commit(db: sqlite3.Connection, repo: int, oid: str) -> Commit | None:
+    """Return the commit with this full id, or None."""
     columns = "oid, tree, parent, author, date, title, message"
     query = f"SELECT {columns} FROM commits WHERE repo = ? AND oid = ?"  # noqa: S608
     row = db.execute(query, (repo, oid)).fetchone()
@@ -100,7 +107,7 @@ def _find_commit(db: sqlite3.Connection, repo: int, oid: str) -> Commit | None:
 
 
 def get_commit(db: sqlite3.Connection, repo: int, oid: str) -> Commit:
-    """Return the commit with this full id, else 404."""
+    """Return the commit with this full id. Raises HubError 404."""
     commit = _find_commit(db, repo, oid)
     if commit is None:
         raise make_missing_revision_error(oid)
@@ -108,12 +115,16 @@ def get_commit(db: sqlite3.Connection, repo: int, oid: str) -> Commit:
 
 
 def resolve_revision(db: sqlite3.Connection, repo: int, revision: str) -> Commit:
-    """Return the commit of a branch, tag, full ref or commit id (7 digits or more), else 404."""
+    """Return the commit of a branch, tag, full ref or commit id (7 digits or more), in this order.
+
+    Raises HubError 404 when none has the name, and for an abbreviation of several commit ids.
+    """
     for name in (f"refs/heads/{revision}", f"refs/tags/{revision}", revision):
         oid = get_ref_target(db, repo, name)
         if oid is not None:
             return get_commit(db, repo, oid)
     if 7 <= len(revision) <= 40 and set(revision) <= set("0123456789abcdef"):
+        # "g" sorts after every hexadecimal digit: the range holds all ids that begin so.
         query = "SELECT oid FROM commits WHERE repo = ? AND oid >= ? AND oid < ? LIMIT 2"
         rows = db.execute(query, (repo, revision, revision + "g")).fetchall()
         if len(rows) == 1:
@@ -151,7 +162,7 @@ def create_ref(db: sqlite3.Connection, repo: int, ref: str, oid: str) -> None:
 
 
 def delete_ref(db: sqlite3.Connection, repo: int, ref: str) -> None:
-    """Remove a branch or tag, else 404; its commits stay readable by id."""
+    """Remove a branch or tag; its commits stay readable by id. Raises HubError 404."""
     if db.execute("DELETE FROM refs WHERE repo = ? AND name = ?", (repo, ref)).rowcount == 0:
         raise make_missing_revision_error(ref.split("/", 2)[2])
 
@@ -177,8 +188,9 @@ def walk_history(db: sqlite3.Connection, repo: int, head: Commit) -> Iterator[Co
 def find_last_changes(
     db: sqlite3.Connection, repo: int, head: Commit, paths: list[str]
 ) -> dict[str, Commit]:
-    """Return for each path the commit that last changed its content, ``head`` included."""
+    """Return for each path the commit up to ``head`` that last changed its content."""
     entries = {path: find_entry(db, head.tree, path) for path in paths}
+    # Walk back as long as a path keeps its content: the oldest such commit has brought it.
     changes = dict.fromkeys(paths, head)
     unchanged = list(entries)
     for commit in walk_history(db, repo, head):

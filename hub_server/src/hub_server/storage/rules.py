@@ -44,10 +44,10 @@ _MAX_PATTERN_CHARACTERS = 16 << 10  # of all patterns
 _DOT_GIT = re.compile(r"(\.git|git~1)[ .]*(:.*)?", re.IGNORECASE | re.ASCII)
 _INVISIBLE = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
 # Control characters, line separators, and marks that change the direction of text (bidi)
-_BAD_IN_PATH = re.compile(
+_FORBIDDEN_IN_PATH = re.compile(
     r"[\x00-\x1f\x7f-\x9f\\\u2028\u2029\u202a-\u202e\u2066-\u2069]|^[A-Za-z]:"
 )
-_BAD_IN_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//")
+_FORBIDDEN_IN_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//")
 _LFS_PATTERNS = """
 *.7z *.arrow *.avro *.bin *.bz2 *.ckpt *.ftz *.gz *.h5 *.joblib *.lfs.* *.lz4 *.mds *.mlmodel
 *.model *.msgpack *.npy *.npz *.onnx *.ot *.parquet *.pb *.pickle *.pkl *.pt *.pth *.rar
@@ -60,7 +60,7 @@ _DATASET_PATTERNS = """
 
 
 def is_name(name: str) -> bool:
-    """Whether ``name`` can be a user, an organisation or (the last part of) a repo id."""
+    """Return whether ``name`` can be a user, an organisation or the last part of a repo id."""
     return (
         bool(_NAME.fullmatch(name))
         and "--" not in name
@@ -70,7 +70,7 @@ def is_name(name: str) -> bool:
 
 
 def is_namespace(name: str) -> bool:
-    """Whether ``name`` can be an owner: no route of the Hub starts with it."""
+    """Return whether ``name`` can be an owner: no address of the Hub's own starts with it."""
     return is_name(name) and name.lower() not in _RESERVED
 
 
@@ -87,15 +87,15 @@ def check_repo_name(name: str) -> str:
 def check_path(path: str) -> str:
     """Return ``path`` if it can be the path of a file in a repo. Raises HubError 422."""
     segments = path.split("/")
-    allowed = (
-        not _BAD_IN_PATH.search(path)
+    is_allowed = (
+        not _FORBIDDEN_IN_PATH.search(path)
         and len(path.encode()) <= _MAX_PATH_BYTES
         and len(segments) <= _MAX_DEPTH
         and all(len(segment.encode()) <= _MAX_SEGMENT_BYTES for segment in segments)
         and not {"", ".", ".."} & set(segments)
         and not any(_DOT_GIT.fullmatch(_INVISIBLE.sub("", segment)) for segment in segments)
     )
-    if not allowed:
+    if not is_allowed:
         most = (
             f"at most {_MAX_DEPTH} segments of {_MAX_SEGMENT_BYTES} bytes, "
             f"{_MAX_PATH_BYTES} bytes in all"
@@ -113,19 +113,19 @@ def check_ref_name(name: str) -> str:
 
     The rules are the rules of git check-ref-format; besides, a name must not be a commit id.
     """
-    allowed = (
+    is_allowed = (
         len(name.encode()) <= _MAX_SEGMENT_BYTES
         and name not in ("@", "HEAD")
         and not name.startswith(("-", "refs/"))
         and not name.endswith(".")
-        and not _BAD_IN_REF.search(name)
+        and not _FORBIDDEN_IN_REF.search(name)
         and all(
             part and not part.startswith(".") and not part.endswith(".lock")
             for part in name.split("/")
         )
         and not re.fullmatch(r"[0-9a-f]{40}", name)
     )
-    if not allowed:
+    if not is_allowed:
         raise HubError(400, f"Invalid reference name: {name!r}")
     return name
 
@@ -158,11 +158,16 @@ def is_lfs(attributes: str, path: str, size: int) -> bool:
         path: the file's path in the repo.
         size: the file's bytes. Clients send an empty file inside the commit.
     """
-    return size > 0 and (size > LFS_ABOVE_BYTES or is_ignored(_convert_lfs_rules(attributes), path))
+    if size == 0:
+        return False
+    return size > LFS_ABOVE_BYTES or is_ignored(_convert_lfs_rules(attributes), path)
 
 
 def is_ignored(rules: str, path: str) -> bool:
-    """Whether a ``.gitignore`` leaves ``path`` out."""
+    """Return whether the content of a ``.gitignore`` leaves ``path`` out.
+
+    Raises HubError 400 for too many patterns.
+    """
     return _compile_patterns(rules).match_file(path)
 
 
@@ -174,18 +179,21 @@ def _convert_lfs_rules(attributes: str) -> str:
     """
     rules = []
     for line in attributes.splitlines():
+        # A line is a pattern and attributes: filter=lfs sets the filter, -filter unsets it.
         pattern, *settings = line.split() or [""]
         filters = [setting for setting in settings if setting.lstrip("-!").startswith("filter")]
         if filters:
-            rules.append(pattern if filters[-1] == "filter=lfs" else f"!{pattern}")
+            is_lfs_rule = filters[-1] == "filter=lfs"
+            rules.append(pattern if is_lfs_rule else f"!{pattern}")
     return "\n".join(rules)
 
 
 @lru_cache(maxsize=32)
 def _compile_patterns(rules: str) -> GitIgnoreSpec:
-    """Return the compiled lines of a ``.gitignore``. Raises HubError 400 for too many patterns.
+    """Return the compiled lines of a ``.gitignore``; lines that match nothing are left out.
 
-    RE2 matches any pattern in time linear in the path's length, with little memory.
+    RE2 matches any pattern in time linear in the path's length, with little memory. Raises HubError
+    400 for too many patterns, and when RE2 needs too much memory for all of them.
     """
     lines = [line for line in rules.splitlines() if line.strip() and not line.startswith("#")]
     if len(lines) <= _MAX_PATTERNS and sum(map(len, lines)) <= _MAX_PATTERN_CHARACTERS:
@@ -199,10 +207,7 @@ def _compile_patterns(rules: str) -> GitIgnoreSpec:
 
 
 def _compile_pattern(line: str) -> GitIgnoreSpecPattern | None:
-    """Return the pattern of a line; None for a line that matches nothing.
-
-    That is a line that git cannot read, or RE2, which matches the paths later in linear time.
-    """
+    """Return the compiled pattern of a line; None for a line that git or RE2 cannot read."""
     try:
         pattern = GitIgnoreSpecPattern(line)
         if pattern.regex is not None:

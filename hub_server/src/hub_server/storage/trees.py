@@ -14,6 +14,7 @@ from hub_server.storage.errors import HubError, make_missing_entry_error
 
 _POINTER = re.compile(rb"version https://git-lfs\.github\.com/spec/v1\r?\n")
 _MAX_POINTER_BYTES = 1024  # git-lfs takes no longer file for a pointer
+# Queries of a folder's entries; a subfolder has no row in ``files``, so its last columns are NULL.
 _ENTRY = "oid, is_folder, sha256, size, lfs"
 _FROM = "FROM entries LEFT JOIN files USING (oid) WHERE tree = ?"
 _FIND = f"SELECT {_ENTRY} {_FROM} AND name = ?"
@@ -40,7 +41,7 @@ class File(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A file, or a folder when ``file`` is None."""
+    """A file, or a folder when ``file`` is None; ``oid``: its git id."""
 
     path: str
     oid: str
@@ -89,6 +90,7 @@ def is_lfs_pointer(content: bytes) -> bool:
 
 
 def _make_entry(path: str, row: sqlite3.Row) -> Entry:
+    """Return the entry of a row with the columns of ``_ENTRY``."""
     if row["is_folder"]:
         return Entry(path, row["oid"], None)
     file = File(row["oid"], row["sha256"], row["size"], bool(row["lfs"]))
@@ -124,11 +126,12 @@ def walk(
         recursive: whether to walk the folders inside.
         start: a path relative to the folder. The walk begins after this entry.
     """
+    # The query begins at the start's first name; the rest of the start lies inside that folder.
     start_name, _, start_below = start.partition("/")
     for row in db.execute(_WALK, (tree, start_name)):
         entry = _make_entry(f"{path}/{row['name']}".lstrip("/"), row)
         start_inside = ""
-        if row["name"] == start_name:
+        if row["name"] == start_name:  # yielded before, by an earlier page
             start_inside = start_below
         else:
             yield entry
@@ -140,6 +143,7 @@ class TreeEdit:
     """Edits of a tree inside one transaction; an operation reads only the folders of its path.
 
     A folder in memory is a dict: name → git id of a file, dict of a read folder, or ``_Unread``.
+    The index changes only by ``save``.
 
     Args:
         db: a connection in a write transaction.
@@ -151,6 +155,7 @@ class TreeEdit:
         self._root = self._read(root) if root else {}
 
     def _read(self, tree: str) -> dict:
+        """Return the folder with this git id as a dict, its subfolders unread."""
         rows = self._db.execute("SELECT name, oid, is_folder FROM entries WHERE tree = ?", (tree,))
         return {name: _Unread(oid) if is_folder else oid for name, oid, is_folder in rows}
 
@@ -161,13 +166,12 @@ class TreeEdit:
         """
         *parents, name = path.split("/")
         folder = self._root
-        for depth, parent in enumerate(parents):
+        for depth, parent in enumerate(parents, start=1):
             folder.setdefault(parent, {})
             inner = self._open_folder(folder, parent)
             if inner is None:
-                raise HubError(
-                    422, f"Cannot write {path}: {'/'.join(parents[: depth + 1])} is a file"
-                )
+                file_path = "/".join(parents[:depth])
+                raise HubError(422, f"Cannot write {path}: {file_path} is a file")
             folder = inner
         if self._open_folder(folder, name) is not None:
             raise HubError(422, f"Cannot write {path}: it is a folder")
@@ -183,6 +187,7 @@ class TreeEdit:
             raise make_missing_entry_error(problem)
 
     def _remove(self, folder: dict, parts: list[str]) -> bool:
+        """Delete the path with these names below a folder; return whether it existed."""
         if len(parts) == 1:
             return folder.pop(parts[0], None) is not None
         inner = self._open_folder(folder, parts[0])
@@ -204,6 +209,7 @@ class TreeEdit:
         return self._save(self._root)
 
     def _save(self, folder: dict) -> str:
+        """Store a folder and those inside that were entered; return the folder's git id."""
         entries = []
         for name, child in folder.items():
             if isinstance(child, str):
