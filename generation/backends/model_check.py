@@ -5,7 +5,7 @@ forward pass. The masks that the model asks for tell its window.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass
@@ -133,10 +133,11 @@ def _compute_padded_logits(model: Any, ids: np.ndarray) -> Tensor:
 
     They are of two prompts, and of a token after the second, first and second.
     """
-    batch = PlainBatch(model, [ids[:PROMPT], ids[:-1]])
+    tokens = ids.tolist()
+    batch = PlainBatch(model, [tokens[:PROMPT], tokens[:-1]])
     model.state_bytes = batch.count_state_bytes()
     prompt_logits = batch.logits
-    batch.read_tokens([1, 0, 1], [ids[-1], ids[PROMPT], ids[-1]])
+    batch.read_tokens([1, 0, 1], [tokens[-1], tokens[PROMPT], tokens[-1]])
     return torch.cat([prompt_logits, batch.logits]).float()
 
 

@@ -74,7 +74,8 @@ class PlainBatch:
 
     def _select_rows(self, rows: Tensor) -> None:
         rows = rows.to(self._device)
-        self._cache.reorder_cache(rows)
+        cache: Any = self._cache
+        cache.reorder_cache(rows)
         self._mask = self._mask[rows]
 
     def _compute_logits(self, ids: Tensor, mask: Tensor, cache: DynamicCache) -> Tensor:

@@ -16,7 +16,7 @@ from sts_dino.generation.backends.registry import infer_dialect, parse_server
 from sts_dino.generation.run import describe_model
 from sts_dino.hub.assets import HINT_ANOTHER_LANGUAGE_MODEL, find_asset
 from sts_dino.hub.contract import licences
-from sts_dino.hub.contract.packaged import ENCODERS, GENERATORS, MULTILINGUAL
+from sts_dino.hub.contract.packaged import ENCODERS, GENERATORS, MULTILINGUAL, find_hub_model
 from sts_dino.hub.contract.published_paths import find_public_host
 from sts_dino.hub.contract.recipe import (
     RECOGNISED_LANGUAGES,
@@ -188,6 +188,9 @@ def choose_generator(
             allowed=f"{', '.join(choices)}, a folder, ORG/NAME@REVISION",
             hint=suggest_choice(requested, choices) or example,
         )
+    listed = find_hub_model(requested)
+    if license_id is None and listed is not None:
+        license_id = listed.license
     if license_id is None:
         raise InputError(
             "--lm-license",

@@ -115,8 +115,8 @@ def decode(model, tokenizer, request: Request, settings: DecodingParameters) -> 
         tokens.append(token)
         if token in ends or any(mark in tokenizer.decode([token]) for mark in marks):
             break
-    sums = sum(step[:, token].double() for step, token in zip(debias.log_probs, tokens))
-    means = (sums / len(tokens)).tolist()
+    steps = [step[:, token] for step, token in zip(debias.log_probs, tokens, strict=False)]
+    means = torch.stack(steps).double().mean(0).tolist()
     margin = means[0] - max(means[1:]) if means[1:] else None
 
     text = tokenizer.decode(tokens, skip_special_tokens=True)

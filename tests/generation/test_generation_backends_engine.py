@@ -392,9 +392,7 @@ def test_out_of_memory_halves_the_rows_loses_nothing_and_is_remembered(
         requests(18),
         engine if shared else Engine(original_of(lm), engine.tokenizer, shared=False),
     )
-    owner, name = (
-        (live_batch.LiveBatch, "next_pass") if shared else (PlainBatch, "_compute_logits")
-    )
+    owner, name = (live_batch.LiveBatch, "next_pass") if shared else (PlainBatch, "_compute_logits")
     real, error = (
         getattr(owner, name),
         torch.OutOfMemoryError("CUDA out of memory") if shared else MemoryError("no GiB"),
