@@ -197,6 +197,25 @@ def test_padding_never_reaches_a_state(name, tmp_path, monkeypatch):
         assert alone.log_prob == pytest.approx(one.log_prob, abs=1e-5)
 
 
+@torch.inference_mode()
+def test_states_and_windows_of_prompts_of_all_lengths_are_joined(tmp_path):
+    """A convolution and a window of 24 tokens, for prompts below, at and beyond it."""
+    settings = {"head_dim": 16, "num_key_value_heads": 2, "sliding_window": 24}
+    make_lm(tmp_path, "lfm3", layer_types=["conv", "sliding_attention"], **settings)
+    model, numbers = original_of(tmp_path), np.random.default_rng(0)
+    texts = [numbers.integers(5, 330, length).tolist() for length in (10, 20, 60, 23, 24, 25, 60)]
+    batch, rows = PlainBatch(model, texts), [6, 0, 1, 2, 3, 4, 5, 5]
+    texts = [texts[row] for row in rows]
+    for _ in range(20):
+        newest = numbers.integers(5, 330, len(texts)).tolist()
+        texts = [[*text, token] for text, token in zip(texts, newest, strict=True)]
+        batch.read_tokens(rows, newest)
+        rows = list(range(len(texts)))
+        for text, logits in zip(texts, batch.logits, strict=True):
+            wanted = model(input_ids=torch.tensor([text]), use_cache=False).logits[0, -1]
+            assert (logits - wanted).abs().max() < 1e-5
+
+
 def test_states_take_memory_and_a_model_without_attention_has_no_keys(tmp_path, monkeypatch):
     """The number of rows is chosen for them, too."""
     engine = load_engine(made(tmp_path, "mamba2"))
