@@ -459,8 +459,9 @@ def choose_row_count(model: Any, max_new_tokens: int, logits_bytes: int) -> int:
         free = psutil.virtual_memory().available
 
     # Bytes of a row
-    token_bytes = 2 * config.num_hidden_layers * _count_key_numbers(config)
-    token_bytes *= embedding.element_size()
+    layers = config.per_layer_config
+    key_numbers = sum(_count_key_numbers(layer) for layer in layers)
+    token_bytes = 2 * key_numbers * embedding.element_size()
     cache_bytes = token_bytes * (_PROMPT_TOKENS + max_new_tokens)
     # states are copied before the old ones go
     cache_bytes += 2 * getattr(model, "state_bytes", 0)
@@ -479,13 +480,16 @@ def choose_row_count(model: Any, max_new_tokens: int, logits_bytes: int) -> int:
     return rows
 
 
-def _count_key_numbers(config: Any) -> int:
-    """Return the numbers of a token's keys in one layer; 0 for a model without attention."""
-    heads = getattr(config, "num_attention_heads", 0)
+def _count_key_numbers(layer: Any) -> int:
+    """Return the numbers of a token's keys in a layer; 0 for a model without attention.
+
+    ``layer`` is the configuration of the layer: Gemma 4's differ.
+    """
+    heads = getattr(layer, "num_attention_heads", 0)
     if not heads:
         return 0
-    key_heads = getattr(config, "num_key_value_heads", None) or heads
-    head_size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    key_heads = getattr(layer, "num_key_value_heads", None) or heads
+    head_size = getattr(layer, "head_dim", None) or layer.hidden_size // heads
     return int(key_heads * head_size)
 
 
