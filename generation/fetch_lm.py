@@ -29,7 +29,13 @@ import yaml
 
 from sts_dino.hub import cli
 from sts_dino.hub.contract import licences
-from sts_dino.hub.contract.packaged import MODELS, PackagedModel, list_prepared_folders
+from sts_dino.hub.contract.packaged import (
+    HUB_MODELS,
+    MODELS,
+    PackagedModel,
+    find_hub_model,
+    list_prepared_folders,
+)
 from sts_dino.hub.contract.recipe import LanguageModel
 from sts_dino.hub.contract.run_dir import lock_run
 from sts_dino.hub.durable import hash_file, make_folder, rename_folder, write_text
@@ -104,6 +110,10 @@ def main(
         return
     model = MODELS.get(name.lower())
     if model is None:
+        on_hub = find_hub_model(name)
+        if on_hub:
+            problem = f"{name} needs no download here: a run reads it from the Hub"
+            raise InputError("NAME", problem, hint=f"sts-dino adapt FILE --lm {on_hub.repo_id}")
         raise InputError(
             "NAME",
             f"no model {name!r}",
@@ -119,7 +129,7 @@ def main(
 
 
 def print_models(as_json: bool) -> None:
-    """Print the models that can be downloaded, and whether each is available locally."""
+    """Print the models that can be downloaded, and chat models that are read from the Hub."""
     rows = [("name", "kind", "download", "memory", "licence", "folder", "here")]
     facts = list[dict[str, Any]]()
     for model in MODELS.values():
@@ -142,7 +152,36 @@ def print_models(as_json: bool) -> None:
             f"{COMMAND} --clean removes them"
         )
     next_command = f"{COMMAND} {next(iter(MODELS))}"
-    cli.print_answer(align_columns(rows, right=(2, 3)), facts, as_json, [next_command])
+    text = align_columns(rows, right=(2, 3)) + "\n\n" + format_hub_models()
+    facts += [
+        {**model.model_dump(), "kind": "generator", "tried": False, "weights": model.weights}
+        for model in HUB_MODELS.values()
+    ]
+    cli.print_answer(text, facts, as_json, [next_command])
+
+
+def format_hub_models() -> str:
+    """Return the table of chat models of the Hub, and what their licences say of their texts."""
+    header = ("on the Hub, for --lm", "parameters", "weights", "licence", "tried", "languages", "")
+    rows = [header]
+    notes = dict[str, str]()
+    for model in HUB_MODELS.values():
+        rows.append(
+            (
+                model.repo_id,
+                f"{model.parameters:g}B",
+                f"{model.weights:.1f} GB",
+                model.license,
+                "not tried here",
+                model.languages,
+                model.note,
+            )
+        )
+        outputs = licences.require_licence(model.repo_id, model.license).outputs
+        if outputs and outputs.reach == "terms":
+            notes[model.license] = outputs.note
+    lines = [f"licence {name}: {note}" for name, note in notes.items()]
+    return "\n".join([align_columns(rows, right=(1, 2)), "", *lines])
 
 
 def remove_prepared_weights(as_json: bool) -> None:

@@ -23,17 +23,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
 from sts_dino.generation.backends.batch import KVCaches, LiveBatch, LiveSequence, Prompt, Row
 from sts_dino.generation.backends.load_model import choose_row_count, is_out_of_memory
 from sts_dino.generation.backends.model_check import (
     PLAIN,
     AttentionPath,
-    compute_plain_logits,
     find_path,
-    pad_left,
-    select_rows,
     use_attention,
 )
 from sts_dino.generation.backends.output_layer import (
@@ -42,6 +38,7 @@ from sts_dino.generation.backends.output_layer import (
     pack_layers,
     take_output_layer,
 )
+from sts_dino.generation.backends.plain_batch import PlainBatch
 from sts_dino.generation.backends.protocol import Completion, Request, extract_text
 from sts_dino.generation.backends.self_debiasing import (
     NextTokenLogits,
@@ -456,33 +453,29 @@ class Engine(PromptEncoder):
         numbers: dict[Ids, int] = {}
         for ids in chain.from_iterable(prompts):
             numbers.setdefault(ids, len(numbers))
-        tokens, mask = pad_left(list(numbers))
-        mask = mask.to(self._device)
-        cache = DynamicCache(config=self.model.config)
+        batch = PlainBatch(self.model, list(numbers))
         live = texts
         rows = [[numbers[ids] for ids in text_prompts] for text_prompts in prompts]
 
         # Draw a token for every text; those that have ended leave the batch
         while True:
-            table = compute_plain_logits(self.model, tokens, mask, cache)
-            self._draw(live, rows, table, None, settings)
-            cache_rows: list[int] = []
-            newest: list[list[int]] = []
+            self._draw(live, rows, batch.logits, None, settings)
+            batch_rows: list[int] = []
+            newest: list[int] = []
             next_live: list[LiveSequence] = []
             next_rows: list[list[int]] = []
             for text, text_rows in zip(live, rows, strict=True):
                 if not self._has_ended(text, settings):
                     next_live.append(text)
-                    first = len(cache_rows)
-                    cache_rows += text_rows
-                    newest += [text.tokens[-1:]] * len(text_rows)
-                    next_rows.append(list(range(first, len(cache_rows))))
+                    first = len(batch_rows)
+                    batch_rows += text_rows
+                    newest += text.tokens[-1:] * len(text_rows)
+                    next_rows.append(list(range(first, len(batch_rows))))
             if not next_live:
                 return texts
             live = next_live
             rows = next_rows
-            mask = select_rows(cache_rows, mask, cache)
-            tokens = torch.tensor(newest)
+            batch.read_tokens(batch_rows, newest)
 
     # Tokens
 

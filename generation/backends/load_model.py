@@ -459,12 +459,12 @@ def choose_row_count(model: Any, max_new_tokens: int, logits_bytes: int) -> int:
         free = psutil.virtual_memory().available
 
     # Bytes of a row
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    head_size = getattr(config, "head_dim", None)
-    if not head_size:
-        head_size = config.hidden_size // config.num_attention_heads
-    token_bytes = 2 * config.num_hidden_layers * heads * head_size * embedding.element_size()
+    layers = config.per_layer_config
+    key_numbers = sum(_count_key_numbers(layer) for layer in layers)
+    token_bytes = 2 * key_numbers * embedding.element_size()
     cache_bytes = token_bytes * (_PROMPT_TOKENS + max_new_tokens)
+    # states are copied before the old ones go
+    cache_bytes += 2 * getattr(model, "state_bytes", 0)
     activation_bytes = 4 * _PROMPT_TOKENS * 16 * config.hidden_size
     row_bytes = int(cache_bytes + activation_bytes) + logits_bytes
 
@@ -478,6 +478,19 @@ def choose_row_count(model: Any, max_new_tokens: int, logits_bytes: int) -> int:
             f"not {most}: this takes longer"
         )
     return rows
+
+
+def _count_key_numbers(layer: Any) -> int:
+    """Return the numbers of a token's keys in a layer; 0 for a model without attention.
+
+    ``layer`` is the configuration of the layer: Gemma 4's differ.
+    """
+    heads = getattr(layer, "num_attention_heads", 0)
+    if not heads:
+        return 0
+    key_heads = getattr(layer, "num_key_value_heads", None) or heads
+    head_size = getattr(layer, "head_dim", None) or layer.hidden_size // heads
+    return int(key_heads * head_size)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

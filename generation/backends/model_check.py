@@ -5,7 +5,7 @@ forward pass. The masks that the model asks for tell its window.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass
@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
-from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
+from transformers import AttentionInterface, AttentionMaskInterface
 
 from sts_dino.generation.backends.batch import KVCaches, LiveBatch
 from sts_dino.generation.backends.output_layer import get_precision
+from sts_dino.generation.backends.plain_batch import PlainBatch, has_states
 from sts_dino.generation.backends.protocol import Request
 from sts_dino.generation.backends.shared_attention import NAME, attend, run_pass
 from sts_dino.hub.durable import write_text
@@ -29,7 +29,7 @@ from sts_dino.hub.errors import InputError
 # tokens of the trial: of its prompt, and the generated ones, in two pages
 PROMPT = 16
 GENERATED = 18
-CAUSAL = "a causal language model with attention in every layer"
+CAUSAL = "a causal language model that reads a prompt in a batch as it reads it alone"
 OTHER_MODEL = (
     "use another one, e.g. one of `sts-dino lm`, or serve this one and send prompts there (backend:"
     " openai)"
@@ -109,7 +109,7 @@ def require_servable(model: Any, where: object) -> None:
     else:
         padded = _compute_padded_logits(model, ids)
         if not _are_close(model, padded, expected[[0, -2, -1, 1, -1]], expected.std()):
-            problem = f"{kind} gives other logits in a padded batch than for a prompt alone"
+            problem = f"{kind} gives other logits in a batch of two prompts than for a prompt alone"
     if problem:
         raise InputError(where, f"cannot serve: {problem}", allowed=CAUSAL, hint=OTHER_MODEL)
 
@@ -133,47 +133,12 @@ def _compute_padded_logits(model: Any, ids: np.ndarray) -> Tensor:
 
     They are of two prompts, and of a token after the second, first and second.
     """
-    batch, mask = pad_left([ids[:PROMPT], ids[:-1]])
-    mask = mask.to(model.get_input_embeddings().weight.device)
-    cache = DynamicCache(config=model.config)
-    prompt_logits = compute_plain_logits(model, batch, mask, cache)
-    mask = select_rows([1, 0, 1], mask, cache)
-    newest = torch.tensor([ids[-1], ids[PROMPT], ids[-1]])[:, None]
-    token_logits = compute_plain_logits(model, newest, mask, cache)
-    return torch.cat([prompt_logits, token_logits]).float()
-
-
-def pad_left(prompts: Sequence[Sequence[int] | np.ndarray]) -> tuple[Tensor, Tensor]:
-    """Return the ids of prompts (B, n), padded on the left, and their mask (B, n): 0 is padding."""
-    rows = [torch.as_tensor(prompt) for prompt in prompts]
-    ids = pad_sequence(rows, batch_first=True, padding_side="left")
-    ones = [torch.ones_like(row) for row in rows]
-    return ids, pad_sequence(ones, batch_first=True, padding_side="left")
-
-
-def select_rows(rows: Sequence[int], mask: Tensor, cache: DynamicCache) -> Tensor:
-    """Keep some rows of a cache, and return their mask with a column for the next token."""
-    index = torch.tensor(rows, device=mask.device)
-    cache.batch_select_indices(index)
-    return torch.cat([mask[index], mask.new_ones(len(rows), 1)], dim=1)
-
-
-def compute_plain_logits(model: Any, ids: Tensor, mask: Tensor, cache: DynamicCache) -> Tensor:
-    """Return (B, V) logits after the last tokens of ``ids`` (B, n).
-
-    ``mask`` (B, all tokens so far) has zeros where ``ids`` are padded on the left.
-    """
-    # GPT-2 with left padding needs them
-    positions = (mask.cumsum(dim=-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
-    output = model(
-        input_ids=ids.to(mask.device),
-        attention_mask=mask,
-        position_ids=positions,
-        past_key_values=cache,
-        use_cache=True,
-        logits_to_keep=1,
-    )
-    return output.logits[:, -1]
+    tokens = ids.tolist()
+    batch = PlainBatch(model, [tokens[:PROMPT], tokens[:-1]])
+    model.state_bytes = batch.count_state_bytes()
+    prompt_logits = batch.logits
+    batch.read_tokens([1, 0, 1], [tokens[-1], tokens[PROMPT], tokens[-1]])
+    return torch.cat([prompt_logits, batch.logits]).float()
 
 
 def find_path(model: Any) -> AttentionPath:
@@ -189,7 +154,7 @@ def find_path(model: Any) -> AttentionPath:
     file = folder / f"attention-{_hash_trial(model)}.json"
     with suppress(OSError, ValueError, TypeError):
         path = AttentionPath(**json.loads(file.read_bytes()))
-        model.set_attn_implementation(NAME)
+        _set_attention(model, NAME)
         return path
     path = _try_shared_attention(model)
     if path.shared:  # a refusal may come from a lack of memory, and is tried again
@@ -218,6 +183,8 @@ def _try_shared_attention(model: Any) -> AttentionPath:
     own = model.config.get_text_config()._attn_implementation
     if len({parameter.device for parameter in model.parameters()}) > 1:
         return AttentionPath(False, "the model is spread over several devices", own)
+    if has_states(model):
+        return AttentionPath(False, "its layers carry states from token to token", own)
 
     # The model's own logits, and the rounding of its sums
     ids = _draw_tokens(model)
@@ -250,7 +217,7 @@ def _try_shared_attention(model: Any) -> AttentionPath:
     if difference:
         reason = f"its logits differ from those of the model's own attention: {difference}"
         return AttentionPath(False, reason, own)
-    model.set_attn_implementation(NAME)
+    _set_attention(model, NAME)
     return AttentionPath(True, "gives the logits of the model's own attention", own, window)
 
 
@@ -259,10 +226,23 @@ def use_attention(model: Any, name: str) -> Iterator[None]:
     """Let the model read with the attention of this name in transformers, within the context."""
     own = model.config.get_text_config()._attn_implementation
     try:
-        model.set_attn_implementation(name)
+        _set_attention(model, name)
         yield
     finally:
-        model.set_attn_implementation(own)
+        _set_attention(model, own)
+
+
+def _set_attention(model: Any, name: str) -> None:
+    """Let the layers that read text use the attention of this name.
+
+    Layers of images and sounds keep theirs: Gemma 4's for sounds accept no other one.
+    """
+    text_config = model.config.get_text_config()
+    for key in model.config.sub_configs:
+        if getattr(model.config, key, None) is text_config:
+            model.set_attn_implementation({key: name})
+            return
+    model.set_attn_implementation(name)
 
 
 def _compute_own_logits(model: Any, ids: np.ndarray, first: int = PROMPT - 1) -> Tensor:

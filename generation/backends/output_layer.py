@@ -32,6 +32,8 @@ TRIED = 8  # prompts on which the layer taken out is compared with the model's o
 REFINED = 4
 # numbers of the weight that are read together for single logits: 64 MB, 1 GB
 AT_ONCE = {"cpu": 2**24, "cuda": 2**28}
+# layers whose weights a model's own code reads: Mamba's time steps
+UNPACKED = ("dt_proj",)
 _LOWEST = -1e30  # finite, so that differences of it are
 
 
@@ -257,6 +259,7 @@ class PackedLinear(nn.Module):
         super().__init__()
         self.out_features, self.in_features = weight.shape
         self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 256)
+        self.weight = weight.new_empty(0)  # Mamba asks the output layer for its dtype
         self.bias = bias
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -328,7 +331,7 @@ def pack_layers(model: Any, last: bool = False, eight_bits: bool = False) -> int
     count = 0
     for name in names:
         layer = model.get_submodule(name)
-        if (layer is output_layer) != last:
+        if (layer is output_layer) != last or name.endswith(UNPACKED):
             continue
         packed = pack_layer(layer, eight_bits)
         if packed is not layer:

@@ -16,6 +16,17 @@ MOST_BYTES = 1 << 30  # of memory, more than it has when it starts
 # what a template's strftime_now reads: else prompts differ from day to day
 TIME = "2026-01-01T12:00:00"
 MOST_CHARACTERS = 200_000  # that a template adds to a text
+SYSTEM_TURN = "a system turn"
+TOOLS = "tools"
+# a function that a template may list, with the keys that templates read
+TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "answer",
+        "description": "Give an answer.",
+        "parameters": {"type": "object", "properties": {}, "required": []},
+    },
+}
 
 
 def cap_memory() -> None:
@@ -28,21 +39,44 @@ def cap_memory() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
+def render_turn(question: dict[str, Any], render: Any, needs: str = "") -> str:
+    """Return the rendered turn of a user, with what the template ``needs`` beside it."""
+    messages = [{"role": "user", "content": question["text"]}]
+    if needs == SYSTEM_TURN:
+        messages.insert(0, {"role": "system", "content": "Answer."})
+    rendered = render(
+        [messages],
+        chat_template=question["template"],
+        add_generation_prompt=True,
+        tools=[TOOL] if needs == TOOLS else None,
+        **question["special"],
+    )
+    return str(rendered[0][0])
+
+
+def find_need(question: dict[str, Any], render: Any) -> str | None:
+    """Return what a template needs that refuses a user's turn alone, None where nothing helps."""
+    for needs in (SYSTEM_TURN, TOOLS):
+        try:
+            render_turn(question, render, needs)
+        except Exception:  # noqa: BLE001, S112 - an untrusted program may raise anything
+            continue
+        return needs
+    return None
+
+
 def answer(question: dict[str, Any], render: Any) -> dict[str, Any]:
     """Return the rendered ``turn``, or an error.
 
-    The error is what the template ``raised``, or how many characters too many it ``added``.
+    The error is what the template ``needs`` or ``raised``, or how many characters too many it
+    ``added``.
     """
-    turn = [{"role": "user", "content": question["text"]}]
     try:
-        rendered = render(
-            [turn],
-            chat_template=question["template"],
-            add_generation_prompt=True,
-            **question["special"],
-        )
-        text = str(rendered[0][0])
+        text = render_turn(question, render)
     except Exception as error:  # noqa: BLE001 - an untrusted program may raise anything
+        needs = find_need(question, render)
+        if needs:
+            return {"needs": needs}
         return {"raised": f"{type(error).__name__}: {str(error)[:1_000]}"}
     added = len(text) - len(question["text"])
     return {"turn": text} if added <= MOST_CHARACTERS else {"added": added}

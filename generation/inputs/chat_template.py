@@ -90,6 +90,8 @@ class ChatTemplate:
         special = {name: str(token) for name, token in self._tokenizer.special_tokens_map.items()}
         with self._lock:
             answer = self._ask({"template": template, "special": special, "text": text})
+        if "needs" in answer:
+            raise _make_error(f"the model's template needs {answer['needs']}, which no prompt has")
         if "raised" in answer:
             raise _make_error(f"the model's template raises {repr(answer['raised'])[:_SHOWN]}")
         if "added" in answer:
@@ -167,7 +169,7 @@ class PromptEncoder:
         self.tokenizer = tokenizer
         self._template = ChatTemplate(tokenizer) if chat else None
         text_config = config.get_text_config()
-        self.context = int(getattr(text_config, "max_position_embeddings", 0) or 0)
+        self.context = _find_context(text_config)
         self._embedding_rows = int(getattr(text_config, "vocab_size", 0) or 0)
         self._control_tokens = set(tokenizer.all_special_tokens)
         for token in tokenizer.added_tokens_decoder.values():
@@ -259,3 +261,17 @@ class PromptEncoder:
             if list(all_ids[start : start + len(text_ids)]) == list(text_ids):
                 return tuple(all_ids[:start])
         return ()
+
+
+def _find_context(text_config: Any) -> int:
+    """Return the most tokens that a model reads, 0 where its configuration does not say.
+
+    With long RoPE a longer text changes the frequencies of all rows, so its first range counts.
+    """
+    context = int(getattr(text_config, "max_position_embeddings", 0) or 0)
+    rope = getattr(text_config, "rope_parameters", None) or {}
+    if rope.get("rope_type") != "longrope":
+        return context
+    first_range = rope.get("original_max_position_embeddings")
+    first_range = first_range or getattr(text_config, "original_max_position_embeddings", None)
+    return min(context, int(first_range or context))

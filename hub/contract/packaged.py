@@ -1,4 +1,7 @@
-"""The models that ``sts-dino lm`` downloads, declared in data/models.yaml."""
+"""The models that ``sts-dino lm`` lists.
+
+It downloads those of data/models.yaml; those of data/hub_models.yaml are read from the Hub.
+"""
 
 import os
 from collections.abc import Mapping
@@ -147,10 +150,34 @@ class PackagedModel(BaseModel):
         return {**config, "prompts": prompts, "default_prompt_name": self.prompt_name}
 
 
-_TABLE = Path(__file__).with_name("data") / "models.yaml"
-_KEYS = yaml.safe_load(_TABLE.read_text(encoding="utf-8"))
-_ENTRIES = {name: {"name": name, **keys} for name, keys in _KEYS.items()}
-MODELS = TypeAdapter(dict[str, PackagedModel]).validate_python(_ENTRIES)
+class HubModel(BaseModel):
+    """A chat model of the Hub, not tried here; the keys are explained in ``hub_models.yaml``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    repo_id: str
+    license: str
+    parameters: float
+    languages: str
+    note: str = ""
+
+    @property
+    def weights(self) -> float:
+        """GB of the weights in bfloat16."""
+        return 2 * self.parameters
+
+
+def _read_entries(table: str, key: str) -> dict[str, dict[str, Any]]:
+    """Return the entries of a file of models, each with its name as ``key``."""
+    path = Path(__file__).with_name("data") / table
+    entries = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return {name: {key: name, **keys} for name, keys in entries.items()}
+
+
+MODELS = TypeAdapter(dict[str, PackagedModel]).validate_python(_read_entries("models.yaml", "name"))
+HUB_MODELS = TypeAdapter(dict[str, HubModel]).validate_python(
+    _read_entries("hub_models.yaml", "repo_id")
+)
 GENERATORS = {name: model for name, model in MODELS.items() if model.kind == "generator"}
 ENCODERS = {name: model for name, model in MODELS.items() if model.kind == "encoder"}
 # The encoder for other languages than English: the start of a training, and the judge
@@ -184,6 +211,11 @@ def find_downloaded_model(name: str) -> Path | None:
     """Return the folder of the model that ``sts-dino lm NAME`` downloaded; None without one."""
     model = MODELS.get(name.lower())
     return model.folder if model is not None and model.is_here else None
+
+
+def find_hub_model(location: str) -> HubModel | None:
+    """Return the listed model of the Hub that ORG/NAME or ORG/NAME@REVISION names, if any."""
+    return HUB_MODELS.get(location.partition("@")[0])
 
 
 def find_encoder_with_prompt(repo_id: str) -> PackagedModel | None:

@@ -16,7 +16,7 @@ from sts_dino.generation.backends.registry import infer_dialect, parse_server
 from sts_dino.generation.run import describe_model
 from sts_dino.hub.assets import HINT_ANOTHER_LANGUAGE_MODEL, find_asset
 from sts_dino.hub.contract import licences
-from sts_dino.hub.contract.packaged import ENCODERS, GENERATORS, MULTILINGUAL
+from sts_dino.hub.contract.packaged import ENCODERS, GENERATORS, MULTILINGUAL, find_hub_model
 from sts_dino.hub.contract.published_paths import find_public_host
 from sts_dino.hub.contract.recipe import (
     RECOGNISED_LANGUAGES,
@@ -183,6 +183,9 @@ def choose_generator(
     choices = (*GENERATORS, "builtin", "FILE.gguf", "NAME@URL of an OpenAI-compatible server")
     server = parse_server("--lm", requested)
     _require_generator(requested, choices)
+    listed = find_hub_model(requested)
+    if license_id is None and listed is not None:
+        license_id = listed.license
     if license_id is None:
         raise InputError(
             "--lm-license",

@@ -35,6 +35,16 @@ BOMBS = {
     "upper case": ("{{ messages[0].content | upper }}", "drops, cuts or changes"),
     "doubles": ("{{ messages[0].content }}{{ messages[0].content }}", "repeats the message"),
     "random": ("{{ range(99999) | random }}{{ messages[0].content }}", "in two ways"),
+    "system": (
+        "{% if messages[0].role != 'system' %}{{ raise_exception('no system') }}{% endif %}"
+        "{{ messages[-1].content }}",
+        "needs a system turn, which no prompt has; --set model.chat_template=false",
+    ),
+    "tools": (
+        "{% if not tools %}{{ raise_exception('no tools') }}{% endif %}"
+        "{{ tools[0].function.name }}{{ messages[-1].content }}",
+        "needs tools, which no prompt has; --set model.chat_template=false",
+    ),
     "syntax": ("{% for %}", "raises .TemplateSyntaxError"),
     "reaches out": ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "raises .SecurityError"),
 }

@@ -15,14 +15,16 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from reference_decoding import prompt, reference, requests
-from tiny_lm import FAMILIES, load_engine, make_family, make_lm
+from reference_decoding import decode, prompt, reference, requests
+from tiny_lm import FAMILIES, MODELS, PATHS, load_engine, make_family, make_lm
 from transformers import AutoModelForCausalLM
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from sts_dino.generation.backends import batch as live_batch
 from sts_dino.generation.backends import engine as engine_module
 from sts_dino.generation.backends import load_model, output_layer, shared_attention
 from sts_dino.generation.backends.engine import Engine
+from sts_dino.generation.backends.plain_batch import PlainBatch
 from sts_dino.generation.backends.protocol import Request, complete
 from sts_dino.hub.contract.recipe import DecodingParameters
 from sts_dino.hub.errors import InputError, RunError
@@ -34,15 +36,18 @@ PREFIXES = tuple(prompt(number, "").rsplit('"', 3)[0] + '"' for number in range(
 SETTINGS = DecodingParameters(max_new_tokens=12)
 GUIDED = DecodingParameters(max_new_tokens=12, guidance=0.5)
 SLOW = pytest.mark.slow("the families beside those with most of the oddities")
-# windows and one key head; padded vocabulary; soft caps: the plain loop
-EVERYDAY = ("gemma3", "qwen2.5", "gemma2")
-# soft caps, ALiBi, local attention: what the shared path does not know
-PLAIN = ("gemma2", "bloom", "gpt_neo")
+# windows and one key head; padded vocabulary; soft caps: the plain loop; states: the plain loop
+EVERYDAY = ("gemma3", "qwen2.5", "gemma2", "qwen3.5")
+# soft caps, ALiBi, sinks, local attention, states: what the shared path does not know
+PLAIN = {name for name, path in PATHS.items() if path == "plain"}
+# logits that are no product of hidden states and a matrix
+CAPPED = {"gemma4", "gemma4-sounds"}
+# layers that carry a state: no batch may change a bit of a text
+STATES = ["qwen3.5", *(pytest.param(name, marks=SLOW) for name in ("mamba2", "lfm2", "granite4-h"))]
 NAMES = [name if name in EVERYDAY else pytest.param(name, marks=SLOW) for name in FAMILIES]
 STATISTICS = [
     (n, GUIDED) if n in EVERYDAY else pytest.param(n, GUIDED, marks=SLOW) for n in FAMILIES
 ]
-FLOATS = [*NAMES, "llama", "bloom", "gpt_neo"]
 
 
 def made(folder: Path, name: str, **changes: object) -> Path:
@@ -116,17 +121,120 @@ def expected(
     return [reference(original, engine.tokenizer, one, settings_of(one, settings)) for one in asked]
 
 
-@pytest.mark.parametrize("name", FLOATS)
-def test_every_family_gives_the_texts_of_the_reference(name, tmp_path, capsys, monkeypatch):
+@pytest.fixture
+def tokens_of(monkeypatch):
+    """The drawn tokens of each text, by its log_prob."""
+    found, finish = {}, Engine._finish
+
+    def noted(self, text, settings):
+        done = finish(self, text, settings)
+        found[done.log_prob] = list(text.tokens)
+        return done
+
+    monkeypatch.setattr(Engine, "_finish", noted)
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_family_gives_tokens_and_log_probabilities_of_generate(
+    name, tmp_path, capsys, monkeypatch, tokens_of
+):
+    """Whatever the batch, against one prompt in a batch of its own."""
     monkeypatch.setattr(output_layer, "SMALLEST", 1)
     engine, asked = load_engine(made(tmp_path, name)), mixed(21, GUIDED)
     assert engine.attention.shared == (name not in PLAIN), engine.attention.reason
-    assert (engine._output is not None) == engine.attention.shared
+    assert (engine._output is not None) == (engine.attention.shared and name not in CAPPED)
     assert ("the plain loop writes" in capsys.readouterr().err) == (name in PLAIN)
-    wanted = expected(tmp_path, engine, asked, GUIDED)
-    assert len(set(wanted)) >= 3
-    for rows in (7, 96):
-        assert [done.text for done in complete(engine, asked, GUIDED, rows)] == wanted
+    original = original_of(tmp_path)
+    wanted = [decode(original, engine.tokenizer, one, settings_of(one, GUIDED)) for one in asked]
+    assert len({one.text for one in wanted}) >= 3
+    for rows in (7, None):  # None: as many as the memory holds
+        done = complete(engine, asked, GUIDED, rows)
+        assert [tokens_of[one.log_prob] for one in done] == [one.tokens for one in wanted]
+        assert [one.text for one in done] == [one.text for one in wanted]
+        for found, one in zip(done, wanted, strict=True):
+            assert found.log_prob == pytest.approx(one.log_prob, abs=2e-4)
+            assert found.margin == (one.margin and pytest.approx(one.margin, abs=4e-4))
+
+
+TABLE = Path("docs/engine.md")
+
+
+def list_paths() -> str:
+    """The table of families in docs/engine.md, made of those that the test above holds."""
+    lines = ["| models | transformers' class | path |", "| --- | --- | --- |"]
+    for path in ("shared", "plain"):
+        models: dict[str, list[str]] = {}
+        for name, family in FAMILIES.items():
+            if PATHS[name] == path:
+                class_name = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[family["kind"]]
+                models.setdefault(class_name, []).append(MODELS[name])
+        lines += [f"| {', '.join(names)} | `{kind}` | {path} |" for kind, names in models.items()]
+    return "\n".join(lines)
+
+
+def test_the_table_of_the_docs_has_the_tested_families():
+    assert list_paths() in TABLE.read_text(encoding="utf-8"), list_paths()
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_padding_never_reaches_a_state(name, tmp_path, monkeypatch):
+    """Prompts of unequal lengths are read in passes of equal ones, and their states are copied."""
+    engine, asked = load_engine(made(tmp_path, name)), mixed(21, GUIDED)
+    assert "states" in engine.attention.reason and engine.model.state_bytes > 0
+    masks = []
+
+    def spy(model, given, kwargs):
+        if kwargs["input_ids"].shape[1] > 1:
+            masks.append(kwargs["attention_mask"])
+
+    engine.model.register_forward_pre_hook(spy, with_kwargs=True)
+    batch = complete(engine, asked, GUIDED, 96)
+    assert len(masks) > 3 and all(mask is None or mask.all() for mask in masks)
+    for one, request in zip(batch, asked, strict=True):
+        alone = complete(engine, [request], GUIDED, 1)[0]
+        assert alone.text == one.text
+        assert alone.log_prob == pytest.approx(one.log_prob, abs=1e-5)
+
+
+@torch.inference_mode()
+def test_states_and_windows_of_prompts_of_all_lengths_are_joined(tmp_path):
+    """A convolution and a window of 24 tokens, for prompts below, at and beyond it."""
+    settings = {"head_dim": 16, "num_key_value_heads": 2, "sliding_window": 24}
+    make_lm(tmp_path, "lfm3", layer_types=["conv", "sliding_attention"], **settings)
+    model, numbers = original_of(tmp_path), np.random.default_rng(0)
+    texts = [numbers.integers(5, 330, length).tolist() for length in (10, 20, 60, 23, 24, 25, 60)]
+    batch, rows = PlainBatch(model, texts), [6, 0, 1, 2, 3, 4, 5, 5]
+    texts = [texts[row] for row in rows]
+    for _ in range(20):
+        newest = numbers.integers(5, 330, len(texts)).tolist()
+        texts = [[*text, token] for text, token in zip(texts, newest, strict=True)]
+        batch.read_tokens(rows, newest)
+        rows = list(range(len(texts)))
+        for text, logits in zip(texts, batch.logits, strict=True):
+            wanted = model(input_ids=torch.tensor([text]), use_cache=False).logits[0, -1]
+            assert (logits - wanted).abs().max() < 1e-5
+
+
+def test_states_take_memory_and_a_model_without_attention_has_no_keys(tmp_path, monkeypatch):
+    """The number of rows is chosen for them, too."""
+    engine = load_engine(made(tmp_path, "mamba2"))
+    monkeypatch.setattr(load_model.psutil, "virtual_memory", lambda: Mock(available=2 * 10**7))
+    with_states = engine.count_rows(SETTINGS)
+    # 2 layers: 8 heads of 8 states of 8 numbers, and 4 tokens of the convolution's 96 channels
+    assert engine.model.state_bytes == 2 * 4 * (8 * 8 * 8 + 4 * 96)
+    engine.model.state_bytes = 0
+    assert 16 < with_states < engine.count_rows(SETTINGS)
+
+
+def test_the_context_of_long_rope_ends_with_its_first_range(tmp_path):
+    """A longer text would change the positions of every row of its batch."""
+    engine = load_engine(made(tmp_path, "phi4-mini"))
+    assert engine.context == 128 and engine.model.config.max_position_embeddings == 256
+    long = Request(prompt(0, "A man " + "sings and " * 22), (), 5)
+    assert 116 < len(engine.encode(long.prompt)) < 240
+    with pytest.raises(InputError, match="exceed the model's context of 128"):
+        complete(engine, [*requests(2), long], SETTINGS)
 
 
 VARIED = {
@@ -207,20 +315,6 @@ def test_prompts_that_are_read_are_progress_before_the_first_text_is_done(engine
     next(stream)
     assert seen[0] == 0.0 < seen[-1] < 12 and seen == sorted(seen)
     assert len([*stream]) == 11 and engine.in_progress() == 0.0
-
-
-@pytest.fixture
-def tokens_of(monkeypatch):
-    """The drawn tokens of each text, by its log_prob."""
-    found, finish = {}, Engine._finish
-
-    def noted(self, text, settings):
-        done = finish(self, text, settings)
-        found[done.log_prob] = list(text.tokens)
-        return done
-
-    monkeypatch.setattr(Engine, "_finish", noted)
-    return found
 
 
 @pytest.mark.parametrize(
@@ -317,9 +411,7 @@ def test_out_of_memory_halves_the_rows_loses_nothing_and_is_remembered(
         requests(18),
         engine if shared else Engine(original_of(lm), engine.tokenizer, shared=False),
     )
-    owner, name = (
-        (live_batch.LiveBatch, "next_pass") if shared else (engine_module, "compute_plain_logits")
-    )
+    owner, name = (live_batch.LiveBatch, "next_pass") if shared else (PlainBatch, "_compute_logits")
     real, error = (
         getattr(owner, name),
         torch.OutOfMemoryError("CUDA out of memory") if shared else MemoryError("no GiB"),

@@ -3,6 +3,7 @@ not at all.
 """
 
 import json
+import re
 import struct
 from pathlib import Path
 
@@ -37,6 +38,7 @@ from sts_dino.hub.contract.recipe import DecodingParameters, LanguageModel
 from sts_dino.hub.durable import hash_file
 from sts_dino.hub.errors import InputError, OutOfMemory, RunError
 from sts_dino.hub.untrusted import ORIGIN, read_upstream
+from sts_dino.proposals import recipes
 
 pytest_plugins = ["local_hub", "hub_here"]
 WHERE = ("home", "artifacts")
@@ -285,7 +287,8 @@ def test_a_list_names_sizes_and_what_is_here_and_other_names_get_a_hint(tmp_path
     monkeypatch.setenv("STS_DINO_HOME", str(tmp_path / "home"))
     (tmp_path / "artifacts/lm/gemma-3-270m").mkdir(parents=True)
     (tmp_path / "artifacts/lm/gemma-3-270m/gemma-3-270m-q4_k_m.gguf").touch()
-    head, *rows = outcome_of(fetch_lm).printed.splitlines()
+    downloads, on_hub = outcome_of(fetch_lm).printed.split("\n\n", 1)
+    head, *rows = downloads.splitlines()
     assert head.split() == ["name", "kind", "download", "memory", "licence", "folder", "here"]
     assert [row.split()[-1] for row in rows] == [
         "no",
@@ -295,6 +298,24 @@ def test_a_list_names_sizes_and_what_is_here_and_other_names_get_a_hint(tmp_path
     ] and "1,117 MB" in rows[0]
     unknown = outcome_of(fetch_lm, "qwen2.5-coder-1.5b")
     assert unknown.code == 2 and "did you mean 'qwen2.5-coder-1.5b-instruct'?" in unknown.error
+
+    # chat models of the Hub: nobody ran them here, and some licences restrict what they write
+    table, notes = on_hub.split("\n\n")
+    assert all("not tried here" in row for row in table.splitlines()[1:])
+    assert len(table.splitlines()) == 1 + len(packaged.HUB_MODELS) >= 12
+    assert re.search(r"Qwen/Qwen3-1.7B +1.7B +3.4 GB +apache-2.0", table)
+    assert "licence gemma: " in notes and "licence llama3.2: " in notes and "apache" not in notes
+    listed = outcome_of(fetch_lm, "google/gemma-3-4b-it")
+    assert listed.code == 2 and "--lm google/gemma-3-4b-it" in listed.error
+
+
+def test_the_licence_of_a_listed_model_of_the_hub_is_known(monkeypatch):
+    located = {"repo_id": "google/gemma-3-1b-it", "revision": "0" * 40}
+    monkeypatch.setattr(recipes, "resolve_model_location", lambda *_: located)
+    chosen = recipes.choose_generator("google/gemma-3-1b-it", None)
+    assert chosen.section == {**located, "dtype": "auto", "license": "gemma"}
+    with pytest.raises(InputError, match="the licence of google/gemma-9b is not known"):
+        recipes.choose_generator("google/gemma-9b", None)
 
 
 def test_models_are_found_from_every_working_directory(tmp_path, monkeypatch):

@@ -45,6 +45,9 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 FAMILIES: dict[str, dict[str, Any]] = yaml.safe_load(
     Path(__file__).with_name("tiny_families.yaml").read_text()
 )
+# of each family: what it is called, and whether its attention is shared or the loop is plain
+MODELS = {name: family.pop("models") for name, family in FAMILIES.items()}
+PATHS = {name: family.pop("path") for name, family in FAMILIES.items()}
 
 
 def make_family(directory: Path, name: str, **changes: object) -> Path:
