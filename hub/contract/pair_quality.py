@@ -79,7 +79,7 @@ class PairQuality(Frozen):
 
     def describe_labels(self) -> str:
         """Return the counts of each label, and those of sentences without a text."""
-        parts = []
+        parts: list[str] = []
         rejected = 0
         for label, outcomes in self.outcomes.items():
             without = outcomes.count(REJECTED)
