@@ -28,7 +28,7 @@ from sts_dino.proposals.recipes import load_languages
 logger = logging.getLogger(__name__)
 
 KIND = "statements"
-CORPUS_TEXTS = 400  # first texts of a corpus, of which the probe draws its sentences
+CORPUS_TEXTS = 400  # lines of a corpus file, of which the probe draws its sentences
 SECONDS = 3600.0  # all sentences, also on a busy machine
 HEAD = """\
 # How many pairs of a model of sts-dino lm fit their labels (hub/contract/pair_quality.py), on 24

@@ -304,7 +304,7 @@ def propose(
     if probes and not recipe.exists() and has_chat_template(generator.section):
         if examples and not has_own:
             write_bytes(examples, find_asset(f"examples/{words['examples']}").read_bytes())
-        text = make_text(choose_prompt(text, recipe))
+        text = make_text(choose_prompt(text, recipe, profile.usable - profile.quoted))
     _write_recipe(recipe, text)
     if examples and not has_own:
         write_bytes(examples, find_asset(f"examples/{words['examples']}").read_bytes())

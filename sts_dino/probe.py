@@ -238,12 +238,17 @@ def choose_sentences(trial: Trial, most: int, clock: Clock) -> list["SourceSente
         if not is_in_examples(sentence.text, trial.prompts):
             usable.append(sentence)
     if len(usable) < FEWEST_SENTENCES:
-        raise InputError(
-            recipe.source.path or recipe.source.repo_id or "source",
-            f"has {len(usable)} source sentences that a probe can use",
-            allowed=f"{FEWEST_SENTENCES} or more",
-        )
+        raise make_shortage(recipe, len(usable))
     return spread(usable, most)
+
+
+def make_shortage(recipe: DatasetRecipe, usable: int) -> InputError:
+    """Return the error for a corpus of too few sentences."""
+    return InputError(
+        recipe.source.path or recipe.source.repo_id or "source",
+        f"has {usable} source sentences that a probe can use",
+        allowed=f"{FEWEST_SENTENCES} or more",
+    )
 
 
 def is_in_examples(sentence: str, prompts: "Prompts") -> bool:
@@ -418,7 +423,7 @@ def compare_prompts(plain: PairQuality, chat: PairQuality) -> PromptChoice:
     )
 
 
-def choose_prompt(text: str, recipe_path: Path) -> PromptChoice | None:
+def choose_prompt(text: str, recipe_path: Path, usable: int) -> PromptChoice | None:
     """Choose between the plain prompt and the chat template of a proposed recipe.
 
     Figures of the model in this language are taken where they exist. Else a process of its own
@@ -428,6 +433,7 @@ def choose_prompt(text: str, recipe_path: Path) -> PromptChoice | None:
     Args:
         text: the proposed recipe, with the plain prompt.
         recipe_path: its future path. The recipe is not written there.
+        usable: the number of usable texts of the corpus.
     """
     from sts_dino.release.stages import read_answer
 
@@ -441,6 +447,8 @@ def choose_prompt(text: str, recipe_path: Path) -> PromptChoice | None:
         obstacle = find_obstacle(recipe)
         if obstacle is not None:
             raise obstacle
+        if usable < FEWEST_SENTENCES:
+            raise make_shortage(recipe, usable)
         logger.info("probe of the prompts, about a minute ...")
         answer = read_answer("probe", str(draft), "--both", "--json", shown_prefix="probe")
     except StsDinoError as error:
@@ -473,15 +481,18 @@ def find_both(recipe: DatasetRecipe) -> tuple[PairQuality, PairQuality] | None:
 def report_probe(recipe_path: Path, recipe: DatasetRecipe, may_generate: bool = True) -> None:
     """Log how well the pairs of a recipe's model and prompts fit; probe them if that is not known.
 
-    A recipe that cannot be probed gets a line with the reason.
+    A recipe that cannot be probed gets a line with the reason, but for the built-in model.
 
     Args:
         recipe_path: the recipe file.
         recipe: the recipe.
         may_generate: whether the model may run.
     """
+    from sts_dino.generation.run import is_built_in
     from sts_dino.release.stages import read_answer
 
+    if is_built_in(recipe.model):
+        return
     if may_generate and find_pair_quality(recipe) is None:
         obstacle = find_obstacle(recipe)
         try:
