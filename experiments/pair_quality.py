@@ -83,11 +83,11 @@ def propose_recipe(
 ) -> DatasetRecipe:
     """Return the recipe that ``sts-dino new`` proposes for a corpus of a language."""
     words = load_languages()[language]
-    found = sorted(sentences.glob(f"*.{language}.txt")) if sentences else []
+    files = sorted(sentences.glob(f"*.{language}.txt")) if sentences else []
     corpus = folder / Path(words[KIND]["examples"]).name
-    if found:
-        corpus = folder / found[0].name
-        texts = found[0].read_text(encoding="utf-8").splitlines()
+    if files:
+        corpus = folder / files[0].name
+        texts = files[0].read_text(encoding="utf-8").splitlines()
     elif language == "en":
         corpus = folder / "wikipedia.txt"
         source = find_asset("source-sentences/wikipedia.txt")

@@ -301,13 +301,12 @@ def propose(
         format_dataset_recipe, corpus, generator, name, licence, section, choices.limit, labels
     )
     text = make_text()
-    if probes and not recipe.exists() and has_chat_template(generator.section):
-        if examples and not has_own:
-            write_bytes(examples, find_asset(f"examples/{words['examples']}").read_bytes())
+    shipped_examples = None if has_own else words["examples"]
+    if probes and has_chat_template(generator.section):
+        _write_examples(examples, shipped_examples)
         text = make_text(choose_prompt(text, recipe, profile.usable - profile.quoted))
     _write_recipe(recipe, text)
-    if examples and not has_own:
-        write_bytes(examples, find_asset(f"examples/{words['examples']}").read_bytes())
+    _write_examples(examples, shipped_examples)
     instructions = _describe_instructions(profile, kind, words["name"], examples, has_own)
     return Proposal(recipe, corpus, licence, generator, examples, instructions)
 
@@ -324,6 +323,19 @@ def _require_usable_texts(location: str | Path, profile: "Profile", least: int) 
     if least > 1:
         hint = f"for pairs without an encoder: sts-dino new {quote(str(location))}"
     raise InputError(location, problem, allowed=f"{least} or more", hint=hint)
+
+
+def _write_examples(path: Path | None, shipped: str | None) -> None:
+    """Write the examples of the project; without a path, or with the user's own, do nothing.
+
+    Args:
+        path: the file of the prompt's examples, or None.
+        shipped: the name of the project's file; None: the examples are the user's.
+    """
+    from sts_dino.hub.assets import find_asset
+
+    if path is not None and shipped is not None:
+        write_bytes(path, find_asset(f"examples/{shipped}").read_bytes())
 
 
 def _write_recipe(recipe: Path, text: str) -> None:

@@ -138,8 +138,11 @@ def probe_recipe(
     kinds = [recipe]
     if both:
         kinds = [set_template(recipe, False), set_template(recipe, True)]
-    known = [find_pair_quality(kind) for kind in kinds]
-    qualities = [quality for quality in known if quality is not None]
+    qualities: list[PairQuality] = []
+    for kind in kinds:
+        quality = find_pair_quality(kind)
+        if quality is not None:
+            qualities.append(quality)
     if len(qualities) == len(kinds) and len({quality.corpus for quality in qualities}) == 1:
         return qualities
 
@@ -276,29 +279,30 @@ def generate_texts(
     for trial in trials:
         read_prefixes(trial.writer, trial.prompts, trial.recipe.variants[0], clock)
     remaining = seconds * len(trials)
-    done = 0
+    position = 0
     total = len(sentences) * len(trials)
     with ProgressBar(total=total, desc="probe", unit="sentence") as bar:
         for part in BATCH_SENTENCES:
             # Fit the part to the time that remains.
-            size = min(part, len(sentences) - done)
+            size = min(part, len(sentences) - position)
             if part == BATCH_SENTENCES[-1]:
-                size = len(sentences) - done
-            if done:
+                size = len(sentences) - position
+            if position:
                 spent = sum(trial.seconds for trial in trials)
-                size = min(size, int(remaining / (spent / done)))
+                size = min(size, int(remaining / (spent / position)))
             if size <= 0:
                 break
             for trial in trials:
-                taken = write_part(trial, sentences[done : done + size], clock)
-                remaining -= taken
+                spent_here = write_part(trial, sentences[position : position + size], clock)
+                remaining -= spent_here
                 bar.update(size)
-            done += size
+            position += size
         bar.total = bar.n
-    if done < FEWEST_SENTENCES:
+    if position < FEWEST_SENTENCES:
+        spent = seconds * len(trials) - remaining
         raise InputError(
             "probe",
-            f"{done} sentences took {seconds * len(trials) - remaining:.0f} s: this model is slow",
+            f"{position} sentences took {spent:.0f} s: this model is slow",
             allowed=f"{FEWEST_SENTENCES} sentences in {seconds * len(trials):.0f} s",
             hint="sts-dino probe RECIPE --seconds 300",
         )
@@ -321,9 +325,9 @@ def write_part(trial: Trial, sentences: Sequence["SourceSentence"], clock: Clock
     for row in kept:
         trial.pairs.setdefault((row["text1"], row["target"]), row["text2"])
     trial.sentences += [sentence.text for sentence in sentences]
-    taken = clock() - started
-    trial.seconds += taken
-    return taken
+    spent_here = clock() - started
+    trial.seconds += spent_here
+    return spent_here
 
 
 def judge_trial(trial: Trial, corpus: str) -> PairQuality:
@@ -408,17 +412,16 @@ def compare_prompts(plain: PairQuality, chat: PairQuality) -> PromptChoice:
         right.append(np.array([float(mark == FITS) for mark in marks]))
     gold = np.ones(len(right[0]))
     p = compute_mcnemar(Outcomes(gold, right[0]), Outcomes(gold, right[1])).p
-    is_better = chat.fitting > plain.fitting and p < SIGNIFICANCE_LEVEL
+    is_better = chat.count_fitting() > plain.count_fitting() and p < SIGNIFICANCE_LEVEL
     proposal = "the chat template" if is_better else "the plain prompt"
-    pairs = len(gold)
+    counts = f"{plain.count_fitting()} and {chat.count_fitting()}"
     return PromptChoice(
         is_better,
         [
-            f"probe of {plain.sentences} sentences of {plain.corpus}, judge {plain.judge}:",
+            f"probe of {plain.count_sentences()} sentences of {plain.corpus}, judge {plain.judge}:",
             f"plain prompt: {plain.describe_labels()}",
             f"chat template: {chat.describe_labels()}",
-            f"proposed is {proposal}: {plain.fitting} and {chat.fitting} of {pairs} pairs fit, "
-            f"p = {p:.2g} (McNemar)",
+            f"proposed is {proposal}: {counts} of {len(gold)} pairs fit, p = {p:.2g} (McNemar)",
         ],
     )
 
@@ -426,7 +429,7 @@ def compare_prompts(plain: PairQuality, chat: PairQuality) -> PromptChoice:
 def choose_prompt(text: str, recipe_path: Path, usable: int) -> PromptChoice | None:
     """Choose between the plain prompt and the chat template of a proposed recipe.
 
-    Figures of the model in this language are taken where they exist. Else a process of its own
+    Figures of the model in this language are used where they exist. Else a process of its own
     probes both, so that its memory is free afterwards. Returns None, with a message, where neither
     is possible.
 
@@ -441,9 +444,9 @@ def choose_prompt(text: str, recipe_path: Path, usable: int) -> PromptChoice | N
     write_text(draft, text)
     try:
         recipe = load_recipe(draft, DatasetRecipe)
-        known = find_both(recipe)
-        if known is not None:
-            return compare_prompts(*known)
+        figures = find_both(recipe)
+        if figures is not None:
+            return compare_prompts(*figures)
         obstacle = find_obstacle(recipe)
         if obstacle is not None:
             raise obstacle
@@ -467,7 +470,12 @@ def find_both(recipe: DatasetRecipe) -> tuple[PairQuality, PairQuality] | None:
     """
     plain = find_pair_quality(set_template(recipe, False))
     chat = find_pair_quality(set_template(recipe, True))
-    if plain and chat and plain.corpus == chat.corpus and plain.sentences == chat.sentences:
+    if (
+        plain
+        and chat
+        and plain.corpus == chat.corpus
+        and plain.count_sentences() == chat.count_sentences()
+    ):
         return plain, chat
     shipped = {
         quality.chat: quality

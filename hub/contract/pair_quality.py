@@ -60,13 +60,11 @@ class PairQuality(Frozen):
         Field(min_length=2),
     ]
 
-    @property
-    def sentences(self) -> int:
+    def count_sentences(self) -> int:
         """The number of source sentences."""
         return len(next(iter(self.outcomes.values())))
 
-    @property
-    def fitting(self) -> int:
+    def count_fitting(self) -> int:
         """The number of pairs of all labels that fit."""
         return sum(outcomes.count(FITS) for outcomes in self.outcomes.values())
 
@@ -87,7 +85,9 @@ class PairQuality(Frozen):
             parts.append(f"label {label}: {pairs}{'' if parts else ' pairs'} fit")
             rejected += without
         if rejected:
-            parts.append(f"{rejected} of {self.sentences * len(self.outcomes)} texts rejected")
+            parts.append(
+                f"{rejected} of {self.count_sentences() * len(self.outcomes)} texts rejected"
+            )
         return ", ".join(parts)
 
     def describe(self) -> str:
@@ -96,7 +96,7 @@ class PairQuality(Frozen):
         name = self.model.partition(" ")[0]
         return (
             f"pairs of {name} in language {self.language} ({prompt}): {self.describe_labels()} "
-            f"(judge {self.judge}, {self.sentences} sentences of {self.corpus})"
+            f"(judge {self.judge}, {self.count_sentences()} sentences of {self.corpus})"
         )
 
 

@@ -413,14 +413,10 @@ def format_dataset_recipe(
     if profile.quoted:
         source["quotation_marks"] = "skip"
     source |= {"description": f"texts of {title}", "license": license_id}
-    model = dict(generator.section)
+    model = _make_model_section(generator, choice)
     decoding: dict[str, object] = {}
     if generator.has_counter_labels:
         decoding["decay_constant"] = 30 if generator.reads_examples else 100
-    if choice is not None and choice.chat:
-        model["chat_template"] = True
-    if not generator.reads_examples:
-        model["threads"] = 1
     longest = _estimate_longest(profile)
     decoding |= {"max_new_tokens": longest, "samples": 1, "max_attempts": 5}
     reject = ["example_copy", "prompt_echo", "control_characters", "too_long"]
@@ -461,6 +457,16 @@ def format_dataset_recipe(
         examples=examples,
         postprocess=postprocess,
     )
+
+
+def _make_model_section(generator: Generator, choice: "PromptChoice | None") -> dict[str, Any]:
+    """Return the section ``model`` of a recipe."""
+    model = dict(generator.section)
+    if choice is not None and choice.chat:
+        model["chat_template"] = True
+    if not generator.reads_examples:
+        model["threads"] = 1
+    return model
 
 
 def parse_labels(option: str | None) -> tuple[str, ...]:
