@@ -22,8 +22,8 @@ from sts_dino.hub.contract.pair_quality import (
     PairQuality,
     find_pair_quality,
     hash_prompts,
-    identify_model,
     list_shipped,
+    name_model,
     report_pair_quality,
     save_pair_quality,
 )
@@ -178,7 +178,7 @@ def measure_kinds(
     trials = prepare_trials(kinds, engine)
     sentences = choose_sentences(trials[0], most_sentences, clock)
     generate_texts(trials, sentences, seconds, clock)
-    return [judge_trial(trial, describe_corpus(kinds[0])) for trial in trials]
+    return [score_trial(trial, describe_corpus(kinds[0])) for trial in trials]
 
 
 def set_template(recipe: DatasetRecipe, chat: bool) -> DatasetRecipe:
@@ -330,7 +330,7 @@ def write_part(trial: Trial, sentences: Sequence["SourceSentence"], clock: Clock
     return spent_here
 
 
-def judge_trial(trial: Trial, corpus: str) -> PairQuality:
+def score_trial(trial: Trial, corpus: str) -> PairQuality:
     """Return the figures of a trial: whether the judge gives each pair its label.
 
     Raises InputError where no text passed the filters.
@@ -369,7 +369,7 @@ def judge_trial(trial: Trial, corpus: str) -> PairQuality:
                 marks += FITS if fits[key] else FITS_ANOTHER
         outcomes[label.name] = marks
     return PairQuality(
-        model=identify_model(recipe.model),
+        model=name_model(recipe.model),
         dtype=recipe.model.dtype,
         language=recipe.language,
         chat=recipe.model.chat_template,
@@ -478,8 +478,7 @@ def find_both(recipe: DatasetRecipe) -> tuple[PairQuality, PairQuality] | None:
     ):
         return plain, chat
     shipped = {
-        quality.chat: quality
-        for quality in list_shipped(identify_model(recipe.model), recipe.language)
+        quality.chat: quality for quality in list_shipped(name_model(recipe.model), recipe.language)
     }
     if len(shipped) == 2:
         return shipped[False], shipped[True]

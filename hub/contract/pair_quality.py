@@ -37,7 +37,7 @@ _EXAMPLES_APART = {"examples": {"path", "encoding", "description", "license"}}
 class PairQuality(Frozen):
     """The outcome of a probe: whether each pair fits its label, by a judge encoder.
 
-    model: the identity of the language model (``identify_model``).
+    model: the identity of the language model (``name_model``).
     dtype: ``model.dtype`` of the recipe.
     language: the language code of the texts.
     chat: whether the prompts went through the model's chat template.
@@ -126,7 +126,7 @@ def find_pair_quality(recipe: DatasetRecipe) -> PairQuality | None:
             return PairQuality.model_validate_json(path.read_bytes())
         except ValidationError:  # of another version: it is measured again
             logger.debug("%s has another form than expected", path)
-    identity = identify_model(recipe.model)
+    identity = name_model(recipe.model)
     prompts = hash_prompts(recipe)
     for quality in list_shipped(identity, recipe.language):
         if quality.chat == recipe.model.chat_template and quality.prompts == prompts:
@@ -156,11 +156,11 @@ def save_pair_quality(recipe: DatasetRecipe, quality: PairQuality) -> Path:
 def get_quality_path(recipe: DatasetRecipe) -> Path:
     """Return the file of the user's figures of a recipe's model and prompts."""
     model = recipe.model
-    key = [identify_model(model), model.dtype, model.chat_template, hash_prompts(recipe)]
+    key = [name_model(model), model.dtype, model.chat_template, hash_prompts(recipe)]
     return get_user_folder() / "probes" / f"{_hash_json(key)}.json"
 
 
-def identify_model(model: LanguageModel) -> str:
+def name_model(model: LanguageModel) -> str:
     """Return the identity of a language model, a name first.
 
     A model of ``sts-dino lm`` has its name there. A folder has the names, sizes and times of its

@@ -17,7 +17,7 @@ from sts_dino.hub.contract.pair_quality import (
     find_pair_quality,
     get_quality_path,
     hash_prompts,
-    identify_model,
+    name_model,
     report_pair_quality,
     save_pair_quality,
 )
@@ -129,7 +129,7 @@ def test_the_judge_orders_the_pairs_as_fidelity_does(tmp_path):
     pairs[first, "1"], pairs[first, "0"] = pairs[first, "0"], pairs[first, "1"]
     del pairs[second, "0.5"]
     trial = probe.Trial(recipe, None, None, [row[0] for row in rows], pairs)
-    judged = probe.judge_trial(trial, "examples")
+    judged = probe.score_trial(trial, "examples")
     assert judged.outcomes["1"][0] == "0" and judged.outcomes["0"][0] == "0"
     assert judged.outcomes["0.5"][1] == "-"
     assert judged.outcomes["1"].count("1") >= 15 and not judged.is_weak
@@ -288,4 +288,4 @@ def test_shipped_figures_are_those_of_todays_prompts(tmp_path, monkeypatch):
         hint = "sts-dino experiment pair-quality"
         assert shipped.prompts == hash_prompts(recipe), f"measure again: {hint} {shipped.model}"
         assert find_pair_quality(recipe) == shipped
-        assert identify_model(recipe.model) == shipped.model
+        assert name_model(recipe.model) == shipped.model
