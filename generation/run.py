@@ -30,6 +30,7 @@ from sts_dino.hub import cli
 from sts_dino.hub.assets import HINT_ANOTHER_LANGUAGE_MODEL, find_asset
 from sts_dino.hub.contract import licences, run_dir
 from sts_dino.hub.contract.packaged import GENERATORS
+from sts_dino.hub.contract.pair_quality import report_pair_quality
 from sts_dino.hub.contract.published_paths import format_command, require_inputs
 from sts_dino.hub.contract.recipe import DatasetRecipe, LanguageModel, get_config_columns
 from sts_dino.hub.contract.recipe_file import load_recipe
@@ -116,6 +117,7 @@ def main(
         return
 
     # Generate the dataset, and name the next commands.
+    report_pair_quality(recipe)
     command = format_command("write", recipe_path, limit, settings)
     if append:
         command += " --append"

@@ -53,6 +53,7 @@ from sts_dino.new import (
     propose,
     propose_encoder,
 )
+from sts_dino.probe import report_probe
 from sts_dino.proposals.recipes import (
     STRONGER_ENCODER,
     assign_label_roles,
@@ -360,13 +361,15 @@ def main(
         own_words += format_options(reading)
     else:
         choices = choose_columns(choices, reading.columns)
-    adaptation = propose_adaptation(source, out, choices, encoder, reading.encoding)
+    probes = estimating is not False
+    adaptation = propose_adaptation(source, out, choices, encoder, reading.encoding, probes)
     adaptation = replace(adaptation, own=own, own_words=tuple(own_words))
 
     require_rising_pairs(adaptation)
 
     with lock_run(out / ".adapt"):
-        # Predict time, disk and memory.
+        # How good the pairs are; then predict time, disk and memory.
+        report_probe(adaptation.dataset_recipe, adaptation.dataset, estimating is not False)
         if estimating is False:
             estimate = assume_equal_steps(adaptation)
             for line in describe_labels(adaptation, estimate):
@@ -468,6 +471,7 @@ def propose_adaptation(
     choices: CorpusChoices,
     encoder: EncoderChoices,
     encoding: str | None = None,
+    probes: bool = False,
 ) -> Adaptation:
     """Load the dataset's and the encoder's recipe; propose those that do not exist yet.
 
@@ -476,6 +480,7 @@ def propose_adaptation(
         out: the folder of all results; the proposed recipes and ``CHOICES_FILE`` are written there.
         choices: the user's choices for the dataset recipe.
         encoder: the user's choices for the encoder.
+        probes: whether a model with a chat template may generate texts, to choose the prompt.
 
     Raises InputError for a folder that was begun with another corpus or other choices, for choices
     beside a recipe that has them, and for a corpus that cannot be used.
@@ -506,7 +511,13 @@ def propose_adaptation(
     is_proposed_now = not dataset_recipe.exists() and not is_recipe
     if is_proposed_now:
         proposal = propose(
-            corpus, dataset_recipe, f"{name}-pairs", choices, trains_encoder=True, encoding=encoding
+            corpus,
+            dataset_recipe,
+            f"{name}-pairs",
+            choices,
+            trains_encoder=True,
+            encoding=encoding,
+            probes=probes,
         )
         logger.info(proposal.instructions)
     else:

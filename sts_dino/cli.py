@@ -60,6 +60,12 @@ COMMANDS = {
         True,
         takes="recipe",
     ),
+    "probe": Stage(
+        "sts_dino.probe",
+        "Measure how well a recipe's pairs fit their labels",
+        ends_on_sigterm=True,
+        takes="recipe",
+    ),
     "write": Stage(
         "sts_dino.generation.run",
         "Generate the dataset of a recipe",

@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,12 +16,14 @@ import yaml
 
 from sts_dino.hub import cli
 from sts_dino.hub.contract.licences import UNLICENSED
+from sts_dino.hub.contract.pair_quality import report_pair_quality
 from sts_dino.hub.contract.recipe import DatasetRecipe, ModelRecipe
 from sts_dino.hub.contract.recipe_file import load_recipe, validate_recipe
 from sts_dino.hub.contract.run_dir import ARTIFACTS
 from sts_dino.hub.durable import write_bytes, write_text
 from sts_dino.hub.errors import InputError
 from sts_dino.hub.text_files import find_encoding
+from sts_dino.probe import choose_prompt
 
 logger = logging.getLogger(__name__)
 
@@ -130,12 +133,21 @@ def main(
     name: Annotated[
         str | None, typer.Option(help="Name of the dataset [default: CORPUS-pairs]")
     ] = None,
+    probes: Annotated[
+        bool,
+        typer.Option(
+            "--probe/--no-probe",
+            help="Try the chat template of a local model, about a minute; or propose the plain "
+            "prompt",
+        ),
+    ] = True,
     as_json: cli.JsonOption = False,
 ) -> None:
     """Write a commented recipe for pairs from a corpus.
 
-    Prompt examples and an encoder's recipe are written beside it. Existing files stay. No language
-    model runs. The first rows of a Hub dataset are streamed, and the recipe pins its commit.
+    Prompt examples and an encoder's recipe are written beside it. Existing files stay. A local
+    model with a chat template generates some texts, to choose the prompt; no other model runs.
+    The first rows of a Hub dataset are streamed, and the recipe pins its commit.
 
     Examples:
 
@@ -156,7 +168,9 @@ def main(
         raise InputError(recipe, "exists already", hint="edit it, remove it, or give another --out")
     dataset_name = name or f"{corpus_name}-pairs"
     choices = choose_columns(choices, reading.columns)
-    proposal = propose(corpus, recipe, dataset_name, choices, encoding=reading.encoding)
+    proposal = propose(
+        corpus, recipe, dataset_name, choices, encoding=reading.encoding, probes=probes
+    )
     profile = proposal.corpus.profile
     dataset = load_recipe(recipe, DatasetRecipe)
     rejected: dict[str, int] = {}
@@ -174,6 +188,7 @@ def main(
     for line in profile.describe(proposal.corpus.title, rejected):
         logger.info(line)
     logger.info(proposal.instructions)
+    report_pair_quality(dataset)
     limit = dataset.source.limit
     if limit and limit < profile.usable - profile.quoted:
         logger.info(f"the recipe takes the first {limit:,} of them: source.limit")
@@ -227,6 +242,7 @@ def propose(
     choices: CorpusChoices = CorpusChoices(),
     trains_encoder: bool = False,
     encoding: str | None = None,
+    probes: bool = False,
 ) -> Proposal:
     """Write the proposed recipe and its examples, and print the language model in a line.
 
@@ -240,6 +256,8 @@ def propose(
         trains_encoder: whether an encoder is trained on the pairs. It needs ``FEWEST_TO_TRAIN``
             usable texts, and a language model other than the built-in one unless the user chose it.
         encoding: the encoding of a corpus file that is not UTF-8; None: it is recognised.
+        probes: whether a model with a chat template may generate texts, to choose the prompt;
+            False: the plain prompt.
 
     Raises InputError for another recipe in the file, too few usable texts, choices that do not fit
     the corpus, and without a language model.
@@ -250,6 +268,7 @@ def propose(
         choose_generator,
         choose_instructions,
         format_dataset_recipe,
+        has_chat_template,
         parse_labels,
         require_known_language,
     )
@@ -277,11 +296,17 @@ def propose(
         if has_own:
             section |= {"description": "examples of the corpus's owner", "license": licence}
 
-    # Write the recipe and its examples.
-    text = format_dataset_recipe(corpus, generator, name, licence, section, choices.limit, labels)
+    # Write the recipe and its examples; a probe of the prompts reads both.
+    make_text = partial(
+        format_dataset_recipe, corpus, generator, name, licence, section, choices.limit, labels
+    )
+    text = make_text()
+    shipped_examples = None if has_own else words["examples"]
+    if probes and has_chat_template(generator.section):
+        _write_examples(examples, shipped_examples)
+        text = make_text(choose_prompt(text, recipe, profile.usable - profile.quoted))
     _write_recipe(recipe, text)
-    if examples and not has_own:
-        write_bytes(examples, find_asset(f"examples/{words['examples']}").read_bytes())
+    _write_examples(examples, shipped_examples)
     instructions = _describe_instructions(profile, kind, words["name"], examples, has_own)
     return Proposal(recipe, corpus, licence, generator, examples, instructions)
 
@@ -298,6 +323,19 @@ def _require_usable_texts(location: str | Path, profile: "Profile", least: int) 
     if least > 1:
         hint = f"for pairs without an encoder: sts-dino new {quote(str(location))}"
     raise InputError(location, problem, allowed=f"{least} or more", hint=hint)
+
+
+def _write_examples(path: Path | None, shipped: str | None) -> None:
+    """Write the examples of the project; without a path, or with the user's own, do nothing.
+
+    Args:
+        path: the file of the prompt's examples, or None.
+        shipped: the name of the project's file; None: the examples are the user's.
+    """
+    from sts_dino.hub.assets import find_asset
+
+    if path is not None and shipped is not None:
+        write_bytes(path, find_asset(f"examples/{shipped}").read_bytes())
 
 
 def _write_recipe(recipe: Path, text: str) -> None:

@@ -159,6 +159,19 @@ class Engine(PromptEncoder):
         self._locks.append(worker._lock)
         return worker
 
+    def copy_with_template(self, chat: bool) -> "Engine":
+        """Return an engine of the same weights, with or without the chat template.
+
+        The engine has one worker. Both engines must not write at the same time.
+        """
+        engine = copy(self)
+        PromptEncoder.__init__(engine, self.tokenizer, self.model.config, chat)
+        engine.prefix_ids = []
+        engine._caches = KVCaches()
+        engine._workers = [engine]
+        engine.workers = 1
+        return engine
+
     # Streams
 
     def stream(

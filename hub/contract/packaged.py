@@ -21,15 +21,17 @@ _EARLIER_FOLDER = ARTIFACTS / "lm"  # of earlier versions, below the current fol
 _PREPARED = "prepared"
 
 
-def get_models_folder() -> Path:
-    """Return the folder of the models of ``sts-dino lm``: one for all working directories.
-
-    It is ``lm`` in the folder that ``STS_DINO_HOME`` names, else in the user's data folder.
-    """
+def get_user_folder() -> Path:
+    """Return the folder that ``STS_DINO_HOME`` names, else the user's data folder."""
     home = os.environ.get(HOME_VARIABLE)
     if home:
-        return Path(home).expanduser().resolve() / "lm"
-    return platformdirs.user_data_path("sts-dino", appauthor=False) / "lm"
+        return Path(home).expanduser().resolve()
+    return platformdirs.user_data_path("sts-dino", appauthor=False)
+
+
+def get_models_folder() -> Path:
+    """Return the folder of the models of ``sts-dino lm``: one for all working directories."""
+    return get_user_folder() / "lm"
 
 
 def get_prepared_folder() -> Path:

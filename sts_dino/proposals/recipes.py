@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -31,6 +31,9 @@ from sts_dino.hub.untrusted import join_lines, read_json_object, require_no_cros
 from sts_dino.proposals.corpus import KINDS, Corpus, Profile
 
 logger = logging.getLogger(__name__)
+
+if TYPE_CHECKING:
+    from sts_dino.probe import PromptChoice
 
 # Generators
 GEMMA = GENERATORS["gemma-3-270m"]
@@ -388,6 +391,7 @@ def format_dataset_recipe(
     examples: dict[str, str],
     limit: int | None = None,
     labels: Sequence[str] = LABELS,
+    choice: "PromptChoice | None" = None,
 ) -> str:
     """Return the commented YAML of a dataset recipe.
 
@@ -399,6 +403,7 @@ def format_dataset_recipe(
         examples: the section ``few_shot.examples``; empty for a prompt without examples.
         limit: the largest number of source sentences; None: ``DEFAULT_LIMIT``.
         labels: the labels to generate, some of ``LABELS``.
+        choice: the kind of prompt that a probe proposes; None: the plain prompt, without a probe.
 
     Raises InputError for an unknown licence, and where no licence covers all parts.
     """
@@ -424,12 +429,10 @@ def format_dataset_recipe(
     if profile.quoted:
         source["quotation_marks"] = "skip"
     source |= {"description": f"texts of {title}", "license": license_id}
-    model = dict(generator.section)
+    model = _make_model_section(generator, choice)
     decoding: dict[str, object] = {}
     if generator.has_counter_labels:
         decoding["decay_constant"] = 30 if generator.reads_examples else 100
-    if not generator.reads_examples:
-        model["threads"] = 1
     longest = _estimate_longest(profile)
     decoding |= {"max_new_tokens": longest, "samples": 1, "max_attempts": 5}
     reject = ["example_copy", "prompt_echo", "control_characters", "too_long"]
@@ -461,7 +464,8 @@ def format_dataset_recipe(
         generator=generator,
         longest=longest,
         model=model,
-        has_template=_has_chat_template(generator.section),
+        has_template=has_chat_template(generator.section),
+        choice=choice,
         kind=kind,
         words=words,
         labels=_list_label_sections(words, labels, generator.has_counter_labels),
@@ -469,6 +473,16 @@ def format_dataset_recipe(
         examples=examples,
         postprocess=postprocess,
     )
+
+
+def _make_model_section(generator: Generator, choice: "PromptChoice | None") -> dict[str, Any]:
+    """Return the section ``model`` of a recipe."""
+    model = dict(generator.section)
+    if choice is not None and choice.chat:
+        model["chat_template"] = True
+    if not generator.reads_examples:
+        model["threads"] = 1
+    return model
 
 
 def parse_labels(option: str | None) -> tuple[str, ...]:
@@ -515,7 +529,7 @@ def _list_label_sections(
     return sections
 
 
-def _has_chat_template(section: dict[str, Any]) -> bool:
+def has_chat_template(section: dict[str, Any]) -> bool:
     """Return whether the files of a local model hold a chat template; False for a Hub's model."""
     if "path" not in section:
         return False

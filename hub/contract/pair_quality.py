@@ -1,0 +1,211 @@
+"""How well the pairs of a language model fit their labels: the figures of ``sts-dino probe``.
+
+``assets/pair_quality.yaml`` has the figures of models of ``sts-dino lm``. The figures of other
+models, and of other prompts, lie in the user's folder, one file for each of them.
+"""
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import yaml
+from pydantic import Field, TypeAdapter, ValidationError
+
+from sts_dino.hub.assets import find_asset
+from sts_dino.hub.contract.packaged import GENERATORS, get_user_folder
+from sts_dino.hub.contract.recipe import DatasetRecipe, LanguageModel
+from sts_dino.hub.contract.results import Frozen
+from sts_dino.hub.durable import hash_file, make_folder, write_text
+
+logger = logging.getLogger(__name__)
+
+SHIPPED = "pair_quality.yaml"
+FITS = "1"
+FITS_ANOTHER = "0"  # the judge gives the pair another label
+REJECTED = "-"  # no text of the sentence passed the filters
+LEAST_FITTING_SHARE = 0.5  # of the pairs of the most similar label
+DIGEST_CHARACTERS = 16
+_WEIGHT_SUFFIXES = (".gguf", ".safetensors")
+# keys of a recipe that decide how long a text may be and how fast it is, not how good
+_SETTINGS_APART = {"max_new_tokens", "batch_size"}
+_EXAMPLES_APART = {"examples": {"path", "encoding", "description", "license"}}
+
+
+class PairQuality(Frozen):
+    """The outcome of a probe: whether each pair fits its label, by a judge encoder.
+
+    model: the identity of the language model (``name_model``).
+    dtype: ``model.dtype`` of the recipe.
+    language: the language code of the texts.
+    chat: whether the prompts went through the model's chat template.
+    prompts: the digest of the prompts and of decoding (``hash_prompts``).
+    corpus: the name of the source sentences.
+    judge: the name of the judge.
+    outcomes: label → an outcome for each source sentence, in order: ``FITS``, ``FITS_ANOTHER`` or
+        ``REJECTED``. The label of the most similar pairs is the first one.
+    """
+
+    model: str
+    dtype: str
+    language: str
+    chat: bool
+    prompts: str
+    corpus: str
+    judge: str
+    outcomes: Annotated[
+        dict[str, Annotated[str, Field(pattern=f"^[{FITS}{FITS_ANOTHER}{REJECTED}]+$")]],
+        Field(min_length=2),
+    ]
+
+    def count_sentences(self) -> int:
+        """The number of source sentences."""
+        return len(next(iter(self.outcomes.values())))
+
+    def count_fitting(self) -> int:
+        """The number of pairs of all labels that fit."""
+        return sum(outcomes.count(FITS) for outcomes in self.outcomes.values())
+
+    @property
+    def is_weak(self) -> bool:
+        """Whether fewer than half of the most similar label's pairs fit."""
+        outcomes = next(iter(self.outcomes.values()))
+        pairs = len(outcomes) - outcomes.count(REJECTED)
+        return outcomes.count(FITS) < LEAST_FITTING_SHARE * max(1, pairs)
+
+    def describe_labels(self) -> str:
+        """Return the counts of each label, and those of sentences without a text."""
+        parts: list[str] = []
+        rejected = 0
+        for label, outcomes in self.outcomes.items():
+            without = outcomes.count(REJECTED)
+            pairs = f"{outcomes.count(FITS)} of {len(outcomes) - without}"
+            parts.append(f"label {label}: {pairs}{'' if parts else ' pairs'} fit")
+            rejected += without
+        if rejected:
+            parts.append(
+                f"{rejected} of {self.count_sentences() * len(self.outcomes)} texts rejected"
+            )
+        return ", ".join(parts)
+
+    def describe(self) -> str:
+        """Return one line: the model, the prompt, the counts, the judge and the sentences."""
+        prompt = "chat template" if self.chat else "plain prompt"
+        name = self.model.partition(" ")[0]
+        return (
+            f"pairs of {name} in language {self.language} ({prompt}): {self.describe_labels()} "
+            f"(judge {self.judge}, {self.count_sentences()} sentences of {self.corpus})"
+        )
+
+
+def report_pair_quality(recipe: DatasetRecipe) -> PairQuality | None:
+    """Log the known figures of a recipe's model and prompts, and return them; None without any.
+
+    A warning asks for another language model where few pairs fit.
+    """
+    quality = find_pair_quality(recipe)
+    if quality is None:
+        return None
+    logger.info(quality.describe())
+    if quality.is_weak:
+        label = next(iter(quality.outcomes))
+        logger.warning(
+            f"fewer than half of label {label}'s pairs fit: take a better language model for these "
+            "texts, --lm NAME or --lm NAME@URL (sts-dino lm lists some)"
+        )
+    return quality
+
+
+def find_pair_quality(recipe: DatasetRecipe) -> PairQuality | None:
+    """Return the figures of a recipe's model and prompts: the user's own, else the shipped ones."""
+    path = get_quality_path(recipe)
+    if path.is_file():
+        try:
+            return PairQuality.model_validate_json(path.read_bytes())
+        except ValidationError:  # of another version: it is measured again
+            logger.debug("%s has another form than expected", path)
+    identity = name_model(recipe.model)
+    prompts = hash_prompts(recipe)
+    for quality in list_shipped(identity, recipe.language):
+        if quality.chat == recipe.model.chat_template and quality.prompts == prompts:
+            return quality
+    return None
+
+
+def list_shipped(identity: str, language: str) -> Iterator[PairQuality]:
+    """Yield the shipped figures of a model in a language."""
+    path = find_asset(SHIPPED)
+    if identity not in GENERATORS or not path.is_file():
+        return
+    entries = yaml.safe_load(path.read_text(encoding="utf-8")) or []
+    for quality in TypeAdapter(list[PairQuality]).validate_python(entries):
+        if quality.model == identity and quality.language == language:
+            yield quality
+
+
+def save_pair_quality(recipe: DatasetRecipe, quality: PairQuality) -> Path:
+    """Write the figures of a recipe's model and prompts to the user's folder; return the path."""
+    path = get_quality_path(recipe)
+    make_folder(path.parent)
+    write_text(path, quality.model_dump_json(indent=2) + "\n")
+    return path
+
+
+def get_quality_path(recipe: DatasetRecipe) -> Path:
+    """Return the file of the user's figures of a recipe's model and prompts."""
+    model = recipe.model
+    key = [name_model(model), model.dtype, model.chat_template, hash_prompts(recipe)]
+    return get_user_folder() / "probes" / f"{_hash_json(key)}.json"
+
+
+def name_model(model: LanguageModel) -> str:
+    """Return the identity of a language model, a name first.
+
+    A model of ``sts-dino lm`` has its name there. A folder has the names, sizes and times of its
+    weights, which are quick to read; a Hub model has its revision, a server its address.
+    """
+    for packaged in GENERATORS.values():
+        repositories = (packaged.hub.partition("@")[0], packaged.upstream)
+        is_local = (
+            model.path is not None and Path(model.path).resolve() == packaged.folder.resolve()
+        )
+        if is_local or (model.repo_id is not None and model.repo_id in repositories):
+            return packaged.name
+    if model.path is None:
+        location = f"{model.repo_id} {model.revision}"
+        if model.server is not None:
+            location = f"{model.server.model} {model.server.base_url}"
+        return f"{location} {model.gguf_file or ''}".strip()
+    model_folder = Path(model.path)
+    facts = []
+    for file in sorted(model_folder.glob(model.gguf_file or "*")):
+        if file.suffix in _WEIGHT_SUFFIXES:
+            status = file.stat()
+            facts.append([file.name, status.st_size, status.st_mtime_ns])
+    return f"{model_folder.name} {_hash_json(facts)}"
+
+
+def hash_prompts(recipe: DatasetRecipe) -> str:
+    """Return a digest of all that decides prompts and draws but model and source sentences."""
+    labels = recipe.model_dump(mode="json", include={"labels"})["labels"]
+    for label in labels:
+        label.pop("meaning", None)
+    facts = {
+        "language": recipe.language,
+        "labels": labels,
+        "decoding": recipe.decoding.model_dump(mode="json", exclude=_SETTINGS_APART),
+        "seed": recipe.seed,
+    }
+    if recipe.few_shot is not None:
+        facts["few_shot"] = recipe.few_shot.model_dump(mode="json", exclude=_EXAMPLES_APART)
+        path = Path(recipe.few_shot.examples.path or "")
+        if path.is_file():
+            facts["examples"] = hash_file(path)
+    return _hash_json(facts)
+
+
+def _hash_json(value: object) -> str:
+    text = json.dumps(value, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_CHARACTERS]

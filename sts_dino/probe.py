@@ -1,0 +1,513 @@
+"""Measure how well the pairs of a recipe fit their labels, before minutes are spent on them.
+
+The model generates the texts of some source sentences, as the run would. A judge encoder orders the
+pairs, as ``sts-dino fidelity`` does. The figures are kept in the user's folder, so that an equal
+probe costs nothing. ``choose_prompt`` compares the plain prompt with the model's chat template.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sts_dino.hub import cli
+from sts_dino.hub.contract.pair_quality import (
+    FITS,
+    FITS_ANOTHER,
+    REJECTED,
+    PairQuality,
+    find_pair_quality,
+    hash_prompts,
+    list_shipped,
+    name_model,
+    report_pair_quality,
+    save_pair_quality,
+)
+from sts_dino.hub.contract.recipe import DatasetRecipe, Label
+from sts_dino.hub.contract.recipe_file import load_recipe
+from sts_dino.hub.contract.results import SIGNIFICANCE_LEVEL
+from sts_dino.hub.durable import write_text
+from sts_dino.hub.errors import InputError, StsDinoError
+from sts_dino.hub.progress import ProgressBar
+
+logger = logging.getLogger(__name__)
+
+if TYPE_CHECKING:
+    from sts_dino.generation.backends.protocol import Writer
+    from sts_dino.generation.inputs.prompts import Prompts
+    from sts_dino.generation.inputs.sources import SourceSentence
+
+MOST_SENTENCES = 24
+FEWEST_SENTENCES = 8  # a share of fewer pairs means little
+PROBE_SECONDS = 30.0  # of generation, for each kind of prompt
+BATCH_SENTENCES = (4, 8, 12)  # after each part the next one is fitted to the remaining seconds
+Clock = Callable[[], float]
+Pairs = dict[tuple[str, str], str]  # (source sentence, label) → generated text
+
+app = cli.make_app(__doc__)
+
+
+@app.command()
+def main(
+    recipe_path: cli.RecipeArgument,
+    both: Annotated[
+        bool, typer.Option("--both", help="Probe the plain prompt and the model's chat template")
+    ] = False,
+    sentences: Annotated[
+        int, typer.Option(min=FEWEST_SENTENCES, help="Number of source sentences")
+    ] = MOST_SENTENCES,
+    seconds: Annotated[
+        float, typer.Option(min=1, help="Time of generation for each kind of prompt, about")
+    ] = PROBE_SECONDS,
+    settings: cli.SetOption = [],  # noqa: B006 - typer reads it
+    as_json: cli.JsonOption = False,
+) -> None:
+    """Measure how many pairs of a recipe fit their labels, by a judge encoder.
+
+    The judge is all-minilm-l6-v2 for English, else multilingual-e5-small. Figures of an equal probe
+    are printed again. Models behind a server are not probed.
+
+    Examples:
+
+      sts-dino probe questions.yaml
+
+      sts-dino probe questions.yaml --both --seconds 120
+    """
+    recipe = load_recipe(recipe_path, DatasetRecipe, settings)
+    qualities = probe_recipe(recipe, both, sentences, seconds)
+    if both and len(qualities) == 2:
+        lines = compare_prompts(*qualities).lines
+    else:
+        lines = [quality.describe() for quality in qualities]
+    facts = [quality.model_dump(mode="json") for quality in qualities]
+    next_commands = [f"sts-dino write {recipe_path}"]
+    cli.print_answer("\n".join(lines), facts, as_json, next_commands)
+
+
+def find_obstacle(recipe: DatasetRecipe) -> InputError | None:
+    """Return why a recipe cannot be probed; None if it can."""
+    from sts_dino.eval.encoders.load import has_judge, name_judge
+    from sts_dino.generation.run import is_built_in
+
+    if recipe.model.server is not None:
+        problem = "a model behind a server is not probed"
+        hint = "write some pairs, then sts-dino fidelity: sts-dino write RECIPE --limit 24"
+        return InputError("model.server", problem, hint=hint)
+    if is_built_in(recipe.model):
+        return InputError("model.path", "the built-in model only demonstrates; it is not probed")
+    scores = {label.score for label in recipe.written_labels}
+    if None in scores or len(scores) < 2:
+        problem = "a probe compares the pairs of different scores"
+        return InputError("labels", problem, allowed="two or more labels with distinct scores")
+    if not has_judge(recipe.language):
+        judge = name_judge(recipe.language).lower()
+        problem = f"texts in language {recipe.language!r} are judged by {judge}, which is not here"
+        return InputError("probe", problem, hint=f"sts-dino lm {judge}")
+    return None
+
+
+def probe_recipe(
+    recipe: DatasetRecipe,
+    both: bool = False,
+    most_sentences: int = MOST_SENTENCES,
+    seconds: float = PROBE_SECONDS,
+    clock: Clock = time.monotonic,
+) -> list[PairQuality]:
+    """Return the figures of a recipe's prompt; with ``both`` the plain prompt's and the template's.
+
+    A template that is missing or cannot be used is left out, with a message. The figures are kept
+    in the user's folder; known figures are returned without any generation.
+
+    Args:
+        recipe: the dataset's recipe.
+        both: whether the other kind of prompt is measured, too.
+        most_sentences: source sentences, at most.
+        seconds: about the time of generation for each kind of prompt.
+        clock: returns seconds.
+
+    Raises InputError for a recipe that cannot be probed, and for a model that generates the texts
+    of fewer than ``FEWEST_SENTENCES`` sentences in this time.
+    """
+    obstacle = find_obstacle(recipe)
+    if obstacle is not None:
+        raise obstacle
+    kinds = [recipe]
+    if both:
+        kinds = [set_template(recipe, False), set_template(recipe, True)]
+    qualities: list[PairQuality] = []
+    for kind in kinds:
+        quality = find_pair_quality(kind)
+        if quality is not None:
+            qualities.append(quality)
+    if len(qualities) == len(kinds) and len({quality.corpus for quality in qualities}) == 1:
+        return qualities
+
+    qualities = measure_kinds(kinds, load_engine(kinds[0]), most_sentences, seconds, clock)
+    for quality in qualities:
+        save_pair_quality(set_template(recipe, quality.chat), quality)
+    return qualities
+
+
+def load_engine(recipe: DatasetRecipe) -> Any:
+    """Load the language model of a recipe. Raises InputError as a run does."""
+    from sts_dino.generation.backends.registry import load_writer, resolve_model_dtype
+
+    return load_writer(resolve_model_dtype(recipe).model)
+
+
+def measure_kinds(
+    kinds: Sequence[DatasetRecipe],
+    engine: Any,
+    most_sentences: int = MOST_SENTENCES,
+    seconds: float = PROBE_SECONDS,
+    clock: Clock = time.monotonic,
+) -> list[PairQuality]:
+    """Measure kinds of prompts of one recipe on the same sentences, with a loaded model.
+
+    Args:
+        kinds: the recipe with the plain prompt, with the chat template, or both.
+        engine: the loaded model.
+        most_sentences, seconds, clock: as ``probe_recipe``.
+
+    Raises InputError as ``probe_recipe``.
+    """
+    trials = prepare_trials(kinds, engine)
+    sentences = choose_sentences(trials[0], most_sentences, clock)
+    generate_texts(trials, sentences, seconds, clock)
+    return [score_trial(trial, describe_corpus(kinds[0])) for trial in trials]
+
+
+def set_template(recipe: DatasetRecipe, chat: bool) -> DatasetRecipe:
+    """Return a recipe with or without the chat template."""
+    model = recipe.model.model_copy(update={"chat_template": chat})
+    return recipe.model_copy(update={"model": model})
+
+
+@dataclass
+class Trial:
+    """A kind of prompt, and the texts that the model generated after it.
+
+    ``sentences``: the source sentences so far, in order. ``seconds``: the time of generation.
+    """
+
+    recipe: DatasetRecipe
+    writer: "Writer"
+    prompts: "Prompts"
+    sentences: list[str]
+    pairs: Pairs
+    seconds: float = 0.0
+
+
+def prepare_trials(kinds: Sequence[DatasetRecipe], engine: Any) -> list[Trial]:
+    """Return a trial for each kind of prompt.
+
+    A second kind whose template cannot be used is left out, with a message. Raises InputError for
+    prompts that the model cannot read.
+    """
+    from sts_dino.generation.inputs.prompts import ContextRoom, load_prompts
+
+    trials: list[Trial] = []
+    for kind in kinds:
+        writer = engine.copy_with_template(kind.model.chat_template)
+        prompts = load_prompts(kind)
+        try:
+            ContextRoom(prompts, writer).count_excess("A sentence.")
+            writer.encode(prompts.make_prompt(kind.labels[0], "A sentence.", kind.row_variants[0]))
+        except InputError as error:
+            if not trials:
+                raise
+            logger.info(f"the chat template is not probed: {error}")
+            continue
+        trials.append(Trial(kind, writer, prompts, [], {}))
+    return trials
+
+
+def choose_sentences(trial: Trial, most: int, clock: Clock) -> list["SourceSentence"]:
+    """Return source sentences of the corpus, spread over it.
+
+    A sentence that stands in the examples of its own prompt is left out: its pair would be copied.
+    Raises InputError for fewer than ``FEWEST_SENTENCES`` sentences.
+    """
+    from sts_dino.generation.plan import prepare_pilot_source, spread
+
+    recipe = trial.recipe
+    source = prepare_pilot_source(recipe, trial.writer, trial.prompts, clock)
+    usable = []
+    for sentence in source.sentences:
+        if not is_in_examples(sentence.text, trial.prompts):
+            usable.append(sentence)
+    if len(usable) < FEWEST_SENTENCES:
+        raise make_shortage(recipe, len(usable))
+    return spread(usable, most)
+
+
+def make_shortage(recipe: DatasetRecipe, usable: int) -> InputError:
+    """Return the error for a corpus of too few sentences."""
+    return InputError(
+        recipe.source.path or recipe.source.repo_id or "source",
+        f"has {usable} source sentences that a probe can use",
+        allowed=f"{FEWEST_SENTENCES} or more",
+    )
+
+
+def is_in_examples(sentence: str, prompts: "Prompts") -> bool:
+    """Return whether a source sentence stands in the examples of its own prompts."""
+    variant = prompts.choose_variant(prompts.recipe.variants[0], sentence)
+    if not variant.shots:
+        return False
+    for examples in prompts.sets[variant.shots][variant.example_set].values():
+        for example in examples:
+            if sentence in (example.premise, example.hypothesis):
+                return True
+    return False
+
+
+def generate_texts(
+    trials: Sequence[Trial], sentences: Sequence["SourceSentence"], seconds: float, clock: Clock
+) -> None:
+    """Generate the texts of the trials, on as many sentences as the time allows.
+
+    All trials get the same sentences, in parts. Raises InputError where the time allows fewer than
+    ``FEWEST_SENTENCES``.
+    """
+    from sts_dino.generation.plan import read_prefixes
+
+    for trial in trials:
+        read_prefixes(trial.writer, trial.prompts, trial.recipe.variants[0], clock)
+    remaining = seconds * len(trials)
+    position = 0
+    total = len(sentences) * len(trials)
+    with ProgressBar(total=total, desc="probe", unit="sentence") as bar:
+        for part in BATCH_SENTENCES:
+            # Fit the part to the time that remains.
+            size = min(part, len(sentences) - position)
+            if part == BATCH_SENTENCES[-1]:
+                size = len(sentences) - position
+            if position:
+                spent = sum(trial.seconds for trial in trials)
+                size = min(size, int(remaining / (spent / position)))
+            if size <= 0:
+                break
+            for trial in trials:
+                spent_here = write_part(trial, sentences[position : position + size], clock)
+                remaining -= spent_here
+                bar.update(size)
+            position += size
+        bar.total = bar.n
+    if position < FEWEST_SENTENCES:
+        spent = seconds * len(trials) - remaining
+        raise InputError(
+            "probe",
+            f"{position} sentences took {spent:.0f} s: this model is slow",
+            allowed=f"{FEWEST_SENTENCES} sentences in {seconds * len(trials):.0f} s",
+            hint="sts-dino probe RECIPE --seconds 300",
+        )
+
+
+def write_part(trial: Trial, sentences: Sequence["SourceSentence"], clock: Clock) -> float:
+    """Generate the texts of some sentences as a run would; return the seconds that it takes.
+
+    Of several kept texts of a sentence and a label the first one counts.
+    """
+    from sts_dino.generation.rows.attempts import write_shards
+    from sts_dino.generation.rows.filters import filter_rows
+
+    recipe = trial.recipe
+    started = clock()
+    variant = recipe.variants[0]
+    shards = write_shards(trial.writer, trial.prompts, recipe, [sentences], lambda _: None, variant)
+    ((raw, _),) = shards
+    kept, _ = filter_rows(raw, recipe)
+    for row in kept:
+        trial.pairs.setdefault((row["text1"], row["target"]), row["text2"])
+    trial.sentences += [sentence.text for sentence in sentences]
+    spent_here = clock() - started
+    trial.seconds += spent_here
+    return spent_here
+
+
+def score_trial(trial: Trial, corpus: str) -> PairQuality:
+    """Return the figures of a trial: whether the judge gives each pair its label.
+
+    Raises InputError where no text passed the filters.
+    """
+    import numpy as np
+
+    from sts_dino.eval.audit.command import silence_transformers
+    from sts_dino.eval.audit.fidelity import find_fitting_pairs
+    from sts_dino.eval.encoders.embeddings import compute_text_cosines
+    from sts_dino.eval.encoders.load import load_encoder, name_judge, require_packaged
+
+    recipe = trial.recipe
+    if not trial.pairs:
+        hint = "look at them: sts-dino write RECIPE --limit 8"
+        raise InputError("probe", "no text of the model passed the filters", hint=hint)
+    silence_transformers()
+    judge = name_judge(recipe.language)
+    encoder = load_encoder(str(require_packaged(judge)))
+
+    # As sts-dino fidelity does
+    labels: list[Label] = sorted(recipe.written_labels, key=lambda label: -(label.score or 0.0))
+    score_of = {label.name: label.score or 0.0 for label in labels}
+    scores = np.array([score_of[label] for _, label in trial.pairs])
+    first = [sentence for sentence, _ in trial.pairs]
+    cosines = compute_text_cosines(encoder, first, list(trial.pairs.values()))
+    fits = dict(zip(trial.pairs, find_fitting_pairs(scores, np.asarray(cosines)), strict=True))
+
+    outcomes: dict[str, str] = {}
+    for label in labels:
+        marks = ""
+        for sentence in trial.sentences:
+            key = (sentence, label.name)
+            if key not in fits:
+                marks += REJECTED
+            else:
+                marks += FITS if fits[key] else FITS_ANOTHER
+        outcomes[label.name] = marks
+    return PairQuality(
+        model=name_model(recipe.model),
+        dtype=recipe.model.dtype,
+        language=recipe.language,
+        chat=recipe.model.chat_template,
+        prompts=hash_prompts(recipe),
+        corpus=corpus,
+        judge=judge.lower(),
+        outcomes=outcomes,
+    )
+
+
+def describe_corpus(recipe: DatasetRecipe) -> str:
+    """Return the name of a recipe's source sentences."""
+    source = recipe.source
+    return Path(source.path).name if source.path else source.repo_id or "the model itself"
+
+
+@dataclass(frozen=True)
+class PromptChoice:
+    """The proposed kind of prompt, and the lines that give the reason."""
+
+    chat: bool
+    lines: list[str]
+
+
+def compare_prompts(plain: PairQuality, chat: PairQuality) -> PromptChoice:
+    """Propose the chat template where significantly more of its pairs fit.
+
+    The test is McNemar's, on the pairs of the same sentences. A rejected text counts as a pair that
+    does not fit. The plain prompt stays without a significant difference: its downstream gain is
+    measured (docs/better_pairs.md).
+    """
+    import numpy as np
+
+    from sts_dino.eval.scoring.outcomes import Outcomes
+    from sts_dino.eval.statistics.paired import compute_mcnemar
+
+    right = []
+    for quality in (plain, chat):
+        marks = "".join(quality.outcomes.values())
+        right.append(np.array([float(mark == FITS) for mark in marks]))
+    gold = np.ones(len(right[0]))
+    p = compute_mcnemar(Outcomes(gold, right[0]), Outcomes(gold, right[1])).p
+    is_better = chat.count_fitting() > plain.count_fitting() and p < SIGNIFICANCE_LEVEL
+    proposal = "the chat template" if is_better else "the plain prompt"
+    counts = f"{plain.count_fitting()} and {chat.count_fitting()}"
+    return PromptChoice(
+        is_better,
+        [
+            f"probe of {plain.count_sentences()} sentences of {plain.corpus}, judge {plain.judge}:",
+            f"plain prompt: {plain.describe_labels()}",
+            f"chat template: {chat.describe_labels()}",
+            f"proposed is {proposal}: {counts} of {len(gold)} pairs fit, p = {p:.2g} (McNemar)",
+        ],
+    )
+
+
+def choose_prompt(text: str, recipe_path: Path, usable: int) -> PromptChoice | None:
+    """Choose between the plain prompt and the chat template of a proposed recipe.
+
+    Figures of the model in this language are used where they exist. Else a process of its own
+    probes both, so that its memory is free afterwards. Returns None, with a message, where neither
+    is possible.
+
+    Args:
+        text: the proposed recipe, with the plain prompt.
+        recipe_path: its future path. The recipe is not written there.
+        usable: the number of usable texts of the corpus.
+    """
+    from sts_dino.release.stages import read_answer
+
+    draft = recipe_path.with_name(f".{recipe_path.stem}.probe.yaml")
+    write_text(draft, text)
+    try:
+        recipe = load_recipe(draft, DatasetRecipe)
+        figures = find_both(recipe)
+        if figures is not None:
+            return compare_prompts(*figures)
+        obstacle = find_obstacle(recipe)
+        if obstacle is not None:
+            raise obstacle
+        if usable < FEWEST_SENTENCES:
+            raise make_shortage(recipe, usable)
+        logger.info("probe of the prompts, about a minute ...")
+        answer = read_answer("probe", str(draft), "--both", "--json", shown_prefix="probe")
+    except StsDinoError as error:
+        logger.info(f"the chat template is not tried: {error}")
+        return None
+    finally:
+        draft.unlink(missing_ok=True)
+    qualities = [PairQuality.model_validate(quality) for quality in answer]
+    return compare_prompts(*qualities) if len(qualities) == 2 else None
+
+
+def find_both(recipe: DatasetRecipe) -> tuple[PairQuality, PairQuality] | None:
+    """Return known figures of the plain prompt and of the template on the same sentences.
+
+    Shipped figures of the model in this language count for any kind of text.
+    """
+    plain = find_pair_quality(set_template(recipe, False))
+    chat = find_pair_quality(set_template(recipe, True))
+    if (
+        plain
+        and chat
+        and plain.corpus == chat.corpus
+        and plain.count_sentences() == chat.count_sentences()
+    ):
+        return plain, chat
+    shipped = {
+        quality.chat: quality for quality in list_shipped(name_model(recipe.model), recipe.language)
+    }
+    if len(shipped) == 2:
+        return shipped[False], shipped[True]
+    return None
+
+
+def report_probe(recipe_path: Path, recipe: DatasetRecipe, may_generate: bool = True) -> None:
+    """Log how well the pairs of a recipe's model and prompts fit; probe them if that is not known.
+
+    A recipe that cannot be probed gets a line with the reason, but for the built-in model.
+
+    Args:
+        recipe_path: the recipe file.
+        recipe: the recipe.
+        may_generate: whether the model may run.
+    """
+    from sts_dino.generation.run import is_built_in
+    from sts_dino.release.stages import read_answer
+
+    if is_built_in(recipe.model):
+        return
+    if may_generate and find_pair_quality(recipe) is None:
+        obstacle = find_obstacle(recipe)
+        try:
+            if obstacle is not None:
+                raise obstacle
+            logger.info("probe of the pairs, at most half a minute (--no-estimate skips it) ...")
+            read_answer("probe", str(recipe_path), "--json", shown_prefix="probe")
+        except StsDinoError as error:
+            logger.info(f"the pairs are not probed: {error}")
+            return
+    report_pair_quality(recipe)
