@@ -21,6 +21,7 @@ from sts_dino.hub.contract.run_dir import ARTIFACTS
 from sts_dino.hub.durable import write_bytes, write_text
 from sts_dino.hub.errors import InputError
 from sts_dino.hub.text_files import find_encoding
+from sts_dino.payment import Payment
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +58,8 @@ class CorpusChoices:
         str | None,
         typer.Option(
             help="Language model: NAME of sts-dino lm, builtin, folder, FILE.gguf, "
-            "ORG/NAME@REVISION, NAME@URL [default: the best of sts-dino lm on this machine]"
+            "ORG/NAME@REVISION, NAME@URL of a server, openai/NAME "
+            "[default: the best of sts-dino lm on this machine]"
         ),
     ] = None
     lm_license: Annotated[str | None, typer.Option(help="Licence of another language model")] = None
@@ -122,6 +124,7 @@ def main(
         ),
     ],
     choices: CorpusChoices,
+    payment: Payment,
     reading: cli.FileOptions,
     out: Annotated[
         Path | None,
@@ -135,7 +138,8 @@ def main(
     """Write a commented recipe for pairs from a corpus.
 
     Prompt examples and an encoder's recipe are written beside it. Existing files stay. No language
-    model runs. The first rows of a Hub dataset are streamed, and the recipe pins its commit.
+    model runs; a server gets one short request. The first rows of a Hub dataset are streamed, and
+    the recipe pins its commit.
 
     Examples:
 
@@ -156,7 +160,9 @@ def main(
         raise InputError(recipe, "exists already", hint="edit it, remove it, or give another --out")
     dataset_name = name or f"{corpus_name}-pairs"
     choices = choose_columns(choices, reading.columns)
-    proposal = propose(corpus, recipe, dataset_name, choices, encoding=reading.encoding)
+    proposal = propose(
+        corpus, recipe, dataset_name, choices, encoding=reading.encoding, payment=payment
+    )
     profile = proposal.corpus.profile
     dataset = load_recipe(recipe, DatasetRecipe)
     rejected: dict[str, int] = {}
@@ -227,6 +233,7 @@ def propose(
     choices: CorpusChoices = CorpusChoices(),
     trains_encoder: bool = False,
     encoding: str | None = None,
+    payment: Payment | None = None,
 ) -> Proposal:
     """Write the proposed recipe and its examples, and print the language model in a line.
 
@@ -240,6 +247,7 @@ def propose(
         trains_encoder: whether an encoder is trained on the pairs. It needs ``FEWEST_TO_TRAIN``
             usable texts, and a language model other than the built-in one unless the user chose it.
         encoding: the encoding of a corpus file that is not UTF-8; None: it is recognised.
+        payment: prices and budget of a server, which become keys of the recipe; None: none.
 
     Raises InputError for another recipe in the file, too few usable texts, choices that do not fit
     the corpus, and without a language model.
@@ -261,6 +269,8 @@ def propose(
     generator = choose_generator(choices.lm, choices.lm_license, profile, not trains_encoder)
     require_known_language(location, generator, profile, choices.language)
     _require_usable_texts(location, profile, FEWEST_TO_TRAIN if trains_encoder else 1)
+    if payment is not None:
+        generator = generator.add_payment(payment)
     logger.info(generator.describe())
     kind, words = choose_instructions(profile, generator)
     licence = choices.corpus_license or corpus.license or UNLICENSED
