@@ -210,12 +210,12 @@ class Pace:
                     self.allowed = max(1, self.allowed // 2)
                     self._answers = 0
                 if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", retry_after):
-                    self._pause(float(retry_after))
+                    self._stop_requests(float(retry_after))
             elif self._answers >= _ANSWERS_TO_SPEED_UP and self.allowed < self.concurrency:
                 self.allowed += 1
                 self._answers = 0
 
-    def _pause(self, seconds: float) -> None:
+    def _stop_requests(self, seconds: float) -> None:
         """Stop all requests; a longer pause than ``_LONGEST_PAUSE`` ends the run instead."""
         if seconds <= _LONGEST_PAUSE:
             self._pause_end = max(self._pause_end, time.monotonic() + seconds)
@@ -505,7 +505,7 @@ class OpenAIServer:
         key = hash_request(self.server.base_url, path, body, request.seed)
         answer = self._cache.find(key)
         if answer is None:
-            with self._keep_budget(body) as pay:
+            with self._keep_budget(body) as add_cost:
                 payload = self.client.post(path, body)
                 try:
                     answer = read_answer(payload, self.model, self.server, settings)
@@ -513,19 +513,19 @@ class OpenAIServer:
                     raise self.client.describe_malformed(error) from None
                 self.client.check_secret(f"{answer.text} {answer.finish_reason} {answer.model}")
                 self._cache.add(key, answer)
-                pay(answer)
+                add_cost(answer)
         return answer
 
     @contextmanager
     def _keep_budget(self, body: dict[str, Any]) -> Iterator[Callable[[Answer], None]]:
-        """Reserve the highest cost of a request during a block; yield what pays its answer.
+        """Reserve the highest cost of a request during a block; yield what counts its answer.
 
         Raises RunError for a request beyond the budget, and InputError for an answer without the
         tokens that a budget needs.
         """
         budget = self.server.budget
         prompt_bytes = len(json.dumps(body.get("messages") or body.get("prompt")).encode())
-        highest = self._price(prompt_bytes / _BYTES_PER_TOKEN, body["max_tokens"])
+        highest = self._compute_price(prompt_bytes / _BYTES_PER_TOKEN, body["max_tokens"])
         with self._spent_lock:
             if budget is not None and self._spent + self._reserved + highest > budget:
                 raise RunError(
@@ -537,7 +537,7 @@ class OpenAIServer:
                 )
             self._reserved += highest
 
-        def pay(answer: Answer) -> None:
+        def add_cost(answer: Answer) -> None:
             if budget is not None and None in (answer.prompt_tokens, answer.completion_tokens):
                 raise InputError(
                     f"server {self.server.base_url}",
@@ -545,15 +545,17 @@ class OpenAIServer:
                     hint="leave out --budget (model.server.budget)",
                 )
             with self._spent_lock:
-                self._spent += self._price(answer.prompt_tokens or 0, answer.completion_tokens or 0)
+                self._spent += self._compute_price(
+                    answer.prompt_tokens or 0, answer.completion_tokens or 0
+                )
 
         try:
-            yield pay
+            yield add_cost
         finally:
             with self._spent_lock:
                 self._reserved -= highest
 
-    def _price(self, prompt_tokens: float, completion_tokens: float) -> float:
+    def _compute_price(self, prompt_tokens: float, completion_tokens: float) -> float:
         """Return the price of tokens, 0 without prices."""
         prompt_price, completion_price = self.server.price_per_million or (0.0, 0.0)
         return (prompt_tokens * prompt_price + completion_tokens * completion_price) / 1e6
@@ -631,6 +633,8 @@ class OpenAIServer:
         totals: dict[str, Any] = dict(self._cache.sum_tokens())
         totals["cost"] = None
         if self.server.price_per_million:
-            totals["cost"] = self._price(totals["prompt_tokens"], totals["completion_tokens"])
+            totals["cost"] = self._compute_price(
+                totals["prompt_tokens"], totals["completion_tokens"]
+            )
         totals["models"] = self._cache.count_models()
         return totals

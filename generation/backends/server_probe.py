@@ -1,7 +1,7 @@
 """What a running server is, and how it answers a chat: for the recipe that is proposed for it.
 
 ``find_server_facts`` reads the server's own answers: the owner of its models, /props of llama.cpp,
-/api/version of Ollama. ``probe_chat`` sends one short request, and others only after a refusal.
+/api/version of Ollama. ``try_chat`` sends one short request, and others only after a refusal.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ from sts_dino.hub.untrusted import join_lines
 DialectName = Literal["openai", "vllm", "transformers", "llamacpp"]
 
 FACT_SECONDS = 10.0  # for a server's answer about itself
-PROBE_SECONDS = 120.0  # for its first text: a local server may have to load the model
+PROBE_SECONDS = 120.0  # for its text: a local server may have to load the model
 PROBE_TOKENS = 64  # of a text
 MOST_SLOTS = 256  # requests at a time
 SHOWN_CHARACTERS = 100  # of an answer
@@ -110,7 +110,7 @@ def _ask_for_object(client: Any, url: str) -> dict[str, Any]:
     return {}
 
 
-def probe_chat(server: Server) -> ChatProbe:
+def try_chat(server: Server) -> ChatProbe:
     """Send the prompt of a pair as a chat with two examples, and ask for JSON by a schema.
 
     A server that refuses this, or answers without the JSON, is asked for a chat without the schema.
@@ -130,11 +130,11 @@ def probe_chat(server: Server) -> ChatProbe:
             first_refusal = first_refusal or error
             refusals.append(join_lines(str(error), 2 * SHOWN_CHARACTERS))
             continue
-        shown = repr(join_lines(text, SHOWN_CHARACTERS))
+        answer_text = repr(join_lines(text, SHOWN_CHARACTERS))
         if has_schema and problem == NOT_CLOSED:
-            refusals.append(f"no JSON: {shown}")
+            refusals.append(f"no JSON: {answer_text}")
             continue
-        answer = shown if problem is None else f"{shown} ({problem})"
+        answer = answer_text if problem is None else f"{answer_text} ({problem})"
         return ChatProbe(has_chat, has_schema, "; ".join([answer, *refusals[-1:]]))
     assert first_refusal is not None, "the last way has no schema: it answers or it refuses"
     raise first_refusal

@@ -85,7 +85,7 @@ def _measure_tokens(
             request = make_text_request(prompts, label, sentence.text, chosen, seed=0)
             body = make_body(recipe.model, server, request, recipe.decoding)
             most_tokens = body["max_tokens"]
-            shown = body.get("messages") or body["prompt"]
-            lengths.append(len(json.dumps(shown, ensure_ascii=False).encode()))
+            messages = body.get("messages") or body["prompt"]
+            lengths.append(len(json.dumps(messages, ensure_ascii=False).encode()))
     mean_length = sum(lengths) / max(1, len(lengths))
     return mean_length / BYTES_PER_TOKEN, ANSWER_TOKENS_SHARE * most_tokens

@@ -13,7 +13,7 @@ from sts_dino.generation.backends.server_probe import (
     ServerFacts,
     describe_models,
     find_server_facts,
-    probe_chat,
+    try_chat,
 )
 from sts_dino.hub.contract import licences
 from sts_dino.hub.contract.packaged import GENERATORS
@@ -70,7 +70,7 @@ def choose_server(requested: Server, license_id: str | None) -> ServerChoice:
     server: dict[str, Any] = {"base_url": requested.base_url, "model": requested.model}
     server["dialect"] = facts.dialect
     logger.info("one short request tests how the server answers a chat ...")
-    probe = probe_chat(Server.model_validate(server))
+    probe = try_chat(Server.model_validate(server))
     section: dict[str, Any] = {"backend": "openai"}
     if probe.has_chat:
         section["chat_template"] = True
@@ -106,22 +106,27 @@ def _find_licence(
     if is_openai and license_id not in (None, OPENAI_LICENCE):
         problem = f"{license_id!r} is not that of OpenAI's models"
         raise InputError(option, problem, allowed=OPENAI_LICENCE)
-    found = license_id or (OPENAI_LICENCE if is_openai else None)
-    for packaged in GENERATORS.values():
-        if found is None and packaged.file == facts.model_file:
-            found = packaged.license
-    names = f"{requested.model} {facts.model_file}".lower()
-    for pattern, family_licence in FAMILY_LICENCES.items():
-        if found is None and re.search(pattern, names):
-            found = family_licence
-    if found is None:
+    licence_id = license_id or (OPENAI_LICENCE if is_openai else _infer_licence(requested, facts))
+    if licence_id is None:
         raise InputError(
             option,
             f"the licence of {requested.model} is not known",
             allowed=licences.suggest_licences(),
             hint=f"name it: {option} apache-2.0, for example",
         )
-    return licences.require_licence(option, found)
+    return licences.require_licence(option, licence_id)
+
+
+def _infer_licence(requested: Server, facts: ServerFacts) -> str | None:
+    """Return the licence of a file of ``sts-dino lm``, or of a family; None for other models."""
+    for packaged in GENERATORS.values():
+        if packaged.file == facts.model_file:
+            return packaged.license
+    names = f"{requested.model} {facts.model_file}".lower()
+    for pattern, family_licence in FAMILY_LICENCES.items():
+        if re.search(pattern, names):
+            return family_licence
+    return None
 
 
 def _describe_facts(requested: Server, facts: ServerFacts, licence: str) -> str:

@@ -18,7 +18,7 @@ from sts_dino.generation.backends.dialects import make_body
 from sts_dino.generation.backends.openai_server import AnswerCache, OpenAIServer, Pace
 from sts_dino.generation.backends.protocol import Request, complete
 from sts_dino.generation.backends.registry import OPENAI_URL, load_writer, parse_server
-from sts_dino.generation.backends.server_probe import find_server_facts, probe_chat
+from sts_dino.generation.backends.server_probe import find_server_facts, try_chat
 from sts_dino.generation.pipeline.reporting import report_usage
 from sts_dino.hub.contract.published_paths import format_command
 from sts_dino.hub.contract.recipe import (
@@ -100,7 +100,7 @@ def refuse_chat(body: dict, _: int) -> Reply:
 )
 def test_one_probe_decides_how_a_server_is_asked(reply, has_chat, has_schema, requests, finding):
     with ordered_server(reply) as server:
-        probe = probe_chat(Server(base_url=server.base_url, model="m", max_retries=0))
+        probe = try_chat(Server(base_url=server.base_url, model="m", max_retries=0))
         count = len(server.bodies)
     assert (probe.has_chat, probe.has_schema, count) == (has_chat, has_schema, requests)
     assert re.search(finding, probe.finding), probe.finding
@@ -113,7 +113,7 @@ def test_a_server_that_refuses_in_all_ways_is_one_line(status):
         ordered_server(lambda *_: (status, {}, "{}")) as server,
         pytest.raises(InputError, match=f"HTTP {status}"),
     ):
-        probe_chat(Server(base_url=server.base_url, model="m"))
+        try_chat(Server(base_url=server.base_url, model="m"))
 
 
 def test_examples_are_turns_in_the_form_of_the_answer():
