@@ -191,8 +191,8 @@ def choose_generator(
 
     # A server, whose own answers may name a licence; any other model needs one.
     choices = (
-        *(*GENERATORS, "builtin", "FILE.gguf"),
-        *("openai/NAME", "NAME@URL of an OpenAI-compatible server"),
+        *(*GENERATORS, "builtin", "openai/NAME"),
+        *("FILE.gguf", "NAME@URL of an OpenAI-compatible server"),
     )
     server = parse_server("--lm", requested)
     is_bare_name = "/" not in requested
