@@ -38,6 +38,7 @@ from sts_dino.generation.pipeline.code_digest import get_versions
 from sts_dino.generation.pipeline.directory import BaseRun
 from sts_dino.generation.pipeline.job import compute_run_key, hash_inputs
 from sts_dino.generation.pipeline.pilot_texts import RecordingWriter, is_exact
+from sts_dino.generation.pipeline.server_cost import report_cost
 from sts_dino.generation.pipeline.tasks import WriteSourceSentences
 from sts_dino.generation.pipeline.worker import Worker
 from sts_dino.generation.rows.attempts import make_text_request, write_shards
@@ -60,6 +61,7 @@ FILES_WITHOUT_ROWS = 12  # manifest, recipe, card, plots
 PLACEHOLDER_SENTENCE = "a sentence that the model will write first, here one of twelve words."
 # source sentences of the first, second and third pilot, at most
 PILOT_SIZES = (4, 16, 64)
+SERVER_PILOT_SIZES = (16,)  # behind a server, which may charge for every text
 PILOT_SECONDS = 25.0  # that the pilots of an estimate may take together
 # texts requested to time the generation of source sentences: first few, then enough for a batch
 FIRST_REQUESTED_TEXTS = 32
@@ -449,12 +451,15 @@ def estimate_run(
     """
     # Load the model, read its prompts' shared prefixes, and find the pilots' source sentences.
     recipe = resolve_model_dtype(recipe)
-    loaded_writer = load_writer(recipe.model)
+    # A server's answers are kept for the run, which does not pay for them again.
+    answers_beside = None if recipe.model.facts.local else directory
+    loaded_writer = load_writer(recipe.model, answers_beside)
     writer: Any = RecordingWriter(loaded_writer)
     prompts = load_prompts(recipe)
     prefix_seconds = read_prefixes(loaded_writer, prompts, recipe.variants[0], clock)
     start_seconds = measure_seconds_since_start()
     source = prepare_pilot_source(recipe, writer, prompts, clock)
+    report_cost(prompts, source.sentences, source.total, getattr(loaded_writer, "usage", {}))
 
     # Run the pilots of each shot count on its share of the source sentences.
     shot_counts = list(dict.fromkeys(variant.shots for variant in recipe.variants))
@@ -492,8 +497,13 @@ def estimate_run(
 
 
 def read_prefixes(writer: Writer, prompts: Prompts, variant: Variant, clock: Clock) -> float:
-    """Have the model read a variant's shared prefixes, and return the seconds that it takes."""
+    """Have the model read a variant's shared prefixes, and return the seconds that it takes.
+
+    A server is not asked: it would charge for the request.
+    """
     recipe = prompts.recipe
+    if not recipe.model.facts.local:
+        return 0.0
     variant_of_text = prompts.choose_variant(variant, PLACEHOLDER_SENTENCE)
     requests = [
         make_text_request(prompts, label, PLACEHOLDER_SENTENCE, variant_of_text, seed=0)
@@ -530,7 +540,8 @@ def run_pilots(
     """
     pilots = list[Pilot]()
     remaining = most_seconds
-    for most_sentences in PILOT_SIZES:
+    sizes = PILOT_SIZES if prompts.recipe.model.facts.local else SERVER_PILOT_SIZES
+    for most_sentences in sizes:
         # Choose the size by the seconds of the pilot before.
         size = min(most_sentences, len(sentences))
         expected = ""

@@ -150,7 +150,11 @@ def load_checked_recipe(
     if limit:
         settings = [*settings, f"source.limit={limit}"]
     recipe = load_recipe(path, DatasetRecipe, settings)
-    licences.check_dataset(recipe)  # else the dataset could not be published
+    verdict = licences.check_dataset(recipe)  # else the dataset could not be published
+    generator = next(part for part in verdict.parts if part.role == licences.GENERATOR)
+    outputs = generator.licence.outputs
+    if recipe.model.server and outputs and outputs.reach == "terms":
+        logger.warning(f"texts of {join_lines(generator.what)}: {outputs.note}")
     require_inputs(path, recipe.collect_local_paths())
     check_options(options, recipe)
     if recipe.language != "en" and is_built_in(recipe.model):

@@ -177,7 +177,7 @@ def read_answer(
     command: str,
     *words: str,
     environment: Mapping[str, str] | None = None,
-    shown_prefix: str | None = None,
+    shown_prefix: str | tuple[str, ...] | None = None,
 ) -> Any:
     """Run a stage that prints JSON, and return the parsed last line of its output.
 
@@ -185,8 +185,8 @@ def read_answer(
         command: the command of ``sts-dino``.
         words: its arguments and options.
         environment: environment variables of the stage; None: those of this process.
-        shown_prefix: messages of the stage that begin with this text are shown as they come; None
-            shows none.
+        shown_prefix: messages of the stage that begin with this text, or with one of several, are
+            shown as they come; None shows none.
 
     Raises InputError when the stage ended with the exit code of bad input, RunError when it failed
     otherwise, both with the last line of its messages.

@@ -26,6 +26,7 @@ import typer
 
 from sts_dino.eval.tasks.own import OwnData, OwnFiles, read_own
 from sts_dino.generation.executors.options import ClusterOptions
+from sts_dino.generation.pipeline.server_cost import COST_LINE
 from sts_dino.generation.run import describe_model, is_built_in
 from sts_dino.hub import cli
 from sts_dino.hub.assets import find_asset
@@ -53,6 +54,7 @@ from sts_dino.new import (
     propose,
     propose_encoder,
 )
+from sts_dino.payment import Payment
 from sts_dino.probe import report_probe
 from sts_dino.proposals.recipes import (
     STRONGER_ENCODER,
@@ -127,6 +129,7 @@ class Adaptation:
     dataset_recipe, model_recipe: the files of ``dataset`` and ``model``.
     workers: the number of workers that generate; None: one.
     settings: ``KEY=VALUE`` overrides of the model recipe: the place of its dataset.
+    payment: ``KEY=VALUE`` overrides of the dataset recipe: prices and budget of a server.
     own, own_words: the user's evaluation data, and the command-line options that name their files.
     """
 
@@ -137,6 +140,7 @@ class Adaptation:
     model: ModelRecipe
     workers: int | None = None
     settings: tuple[str, ...] = ()
+    payment: tuple[str, ...] = ()
     own: OwnData = field(default_factory=OwnData)
     own_words: tuple[str, ...] = ()
 
@@ -240,10 +244,15 @@ class Adaptation:
         return self.out / "annotations"
 
     @property
+    def dataset_words(self) -> list[str]:
+        """The dataset recipe, its run directory and settings as the words of a command line."""
+        words = [str(self.dataset_recipe), "--out", str(self.pairs)]
+        return [*words, *_format_sets(self.payment)]
+
+    @property
     def model_words(self) -> list[str]:
         """The model recipe and its settings as the words of a command line."""
-        settings = [word for setting in self.settings for word in ("--set", setting)]
-        return [str(self.model_recipe), *settings]
+        return [str(self.model_recipe), *_format_sets(self.settings)]
 
     @property
     def downloads(self) -> dict[str, str]:
@@ -271,6 +280,10 @@ class Adaptation:
         from sts_dino.eval.encoders.load import has_default_judge
 
         return has_default_judge(self.dataset.language)
+
+
+def _format_sets(settings: Sequence[str]) -> list[str]:
+    return [word for setting in settings for word in ("--set", setting)]
 
 
 @dataclass(frozen=True)
@@ -320,6 +333,7 @@ def main(
         ),
     ],
     choices: CorpusChoices,
+    payment: Payment,
     encoder: EncoderChoices,
     files: OwnFiles,
     reading: cli.FileOptions,
@@ -352,6 +366,8 @@ def main(
       sts-dino adapt questions.csv --out questions --pairs judged.csv --columns q1,q2,score
 
       sts-dino adapt notizen.txt --lm gemma-3-270m --encoder static --limit 300
+
+      sts-dino adapt questions.csv --out questions --lm qwen3@http://127.0.0.1:8080/v1
     """
     # Take or propose the recipes.
     out = out or ARTIFACTS / "adapted" / make_corpus_name(source)
@@ -363,7 +379,8 @@ def main(
         choices = choose_columns(choices, reading.columns)
     probes = estimating is not False
     adaptation = propose_adaptation(source, out, choices, encoder, reading.encoding, probes)
-    adaptation = replace(adaptation, own=own, own_words=tuple(own_words))
+    settings = payment.format_settings(adaptation.dataset.model)
+    adaptation = replace(adaptation, own=own, own_words=tuple(own_words), payment=tuple(settings))
 
     require_rising_pairs(adaptation)
 
@@ -656,8 +673,8 @@ def estimate_adaptation(adaptation: Adaptation) -> AdaptationEstimate:
             "pilots on this machine: generating some texts and training some steps; about a minute "
             "(--no-estimate skips them) ..."
         )
-        words = [str(adaptation.dataset_recipe), "--out", str(adaptation.pairs)]
-        writing = read_answer("write", *words, "--estimate", "--json", shown_prefix="pilot of ")
+        words = [*adaptation.dataset_words, "--estimate", "--json"]
+        writing = read_answer("write", *words, shown_prefix=("pilot of ", COST_LINE))
         teaching = 0.0
         if adaptation.teacher is not None:
             logger.info("pilot of the teacher ...")
@@ -789,7 +806,7 @@ def plan_steps(adaptation: Adaptation, estimate: AdaptationEstimate) -> list[Ste
     pairs = str(adaptation.pairs)
     encoder = str(adaptation.encoder)
     model = adaptation.model_words
-    write = [str(adaptation.dataset_recipe), "--out", pairs]
+    write = adaptation.dataset_words
     if adaptation.workers:
         write += ["--workers", str(adaptation.workers)]
     score = [*model, "--model", encoder, *adaptation.own_words]

@@ -60,6 +60,9 @@ def write_pairs(
     lm_license: str | None = None,
     license: str = "unlicensed",
     language: str | None = None,
+    price_in: float | None = None,
+    price_out: float | None = None,
+    budget: float | None = None,
     settings: Sequence[str] = (),
 ) -> Dataset:
     """Generate pairs for source sentences: ``sts-dino new`` and ``sts-dino write`` in one call.
@@ -76,12 +79,16 @@ def write_pairs(
             quotation mark at its end. The labels of higher similarity are counter-labels of each,
             and the prompt has no examples.
         name: of the run directory ``artifacts/datasets/NAME``; texts and recipe lie beside it.
-        lm, lm_license, license, language: as with ``sts-dino new``.
+        lm, lm_license, license, language: as with ``sts-dino new``; ``NAME@URL`` is a model behind
+            a server.
+        price_in, price_out, budget: as with ``sts-dino adapt``: prices of a million tokens of the
+            server, and the most that the pairs may cost. A call with a larger budget resumes.
         settings: ``KEY=VALUE`` as with ``--set``.
     """
     from sts_dino.generation.executors.options import ClusterOptions
     from sts_dino.generation.run import load_checked_recipe, write_dataset
     from sts_dino.new import CorpusChoices, propose
+    from sts_dino.payment import Payment
 
     # Write the source sentences beside the run directory.
     directory = _get_run_directory("datasets", name)
@@ -118,6 +125,8 @@ def write_pairs(
 
     # Generate the pairs.
     options = ClusterOptions()
+    model = load_recipe(path, DatasetRecipe, overrides).model
+    overrides += Payment(price_in, price_out, budget).format_settings(model)
     checked, _ = load_checked_recipe(path, directory, None, overrides, options)
     write_dataset(checked, directory, format_command("write", path, None, overrides), options)
     return read_pairs(directory)

@@ -23,6 +23,7 @@ from sts_dino.hub.contract.run_dir import ARTIFACTS
 from sts_dino.hub.durable import write_bytes, write_text
 from sts_dino.hub.errors import InputError
 from sts_dino.hub.text_files import find_encoding
+from sts_dino.payment import Payment
 from sts_dino.probe import choose_prompt
 
 logger = logging.getLogger(__name__)
@@ -60,7 +61,8 @@ class CorpusChoices:
         str | None,
         typer.Option(
             help="Language model: NAME of sts-dino lm, builtin, folder, FILE.gguf, "
-            "ORG/NAME@REVISION, NAME@URL [default: the best of sts-dino lm on this machine]"
+            "ORG/NAME@REVISION, NAME@URL of a server, openai/NAME "
+            "[default: the best of sts-dino lm on this machine]"
         ),
     ] = None
     lm_license: Annotated[str | None, typer.Option(help="Licence of another language model")] = None
@@ -125,6 +127,7 @@ def main(
         ),
     ],
     choices: CorpusChoices,
+    payment: Payment,
     reading: cli.FileOptions,
     out: Annotated[
         Path | None,
@@ -146,8 +149,9 @@ def main(
     """Write a commented recipe for pairs from a corpus.
 
     Prompt examples and an encoder's recipe are written beside it. Existing files stay. A local
-    model with a chat template generates some texts, to choose the prompt; no other model runs.
-    The first rows of a Hub dataset are streamed, and the recipe pins its commit.
+    model with a chat template generates some texts, to choose the prompt; no other model runs, and
+    a server gets one short request. The first rows of a Hub dataset are streamed, and the recipe
+    pins its commit.
 
     Examples:
 
@@ -169,7 +173,13 @@ def main(
     dataset_name = name or f"{corpus_name}-pairs"
     choices = choose_columns(choices, reading.columns)
     proposal = propose(
-        corpus, recipe, dataset_name, choices, encoding=reading.encoding, probes=probes
+        corpus,
+        recipe,
+        dataset_name,
+        choices,
+        encoding=reading.encoding,
+        probes=probes,
+        payment=payment,
     )
     profile = proposal.corpus.profile
     dataset = load_recipe(recipe, DatasetRecipe)
@@ -243,6 +253,7 @@ def propose(
     trains_encoder: bool = False,
     encoding: str | None = None,
     probes: bool = False,
+    payment: Payment | None = None,
 ) -> Proposal:
     """Write the proposed recipe and its examples, and print the language model in a line.
 
@@ -258,6 +269,7 @@ def propose(
         encoding: the encoding of a corpus file that is not UTF-8; None: it is recognised.
         probes: whether a model with a chat template may generate texts, to choose the prompt;
             False: the plain prompt.
+        payment: prices and budget of a server, which become keys of the recipe; None: none.
 
     Raises InputError for another recipe in the file, too few usable texts, choices that do not fit
     the corpus, and without a language model.
@@ -280,6 +292,8 @@ def propose(
     generator = choose_generator(choices.lm, choices.lm_license, profile, not trains_encoder)
     require_known_language(location, generator, profile, choices.language)
     _require_usable_texts(location, profile, FEWEST_TO_TRAIN if trains_encoder else 1)
+    if payment is not None:
+        generator = generator.add_payment(payment)
     logger.info(generator.describe())
     kind, words = choose_instructions(profile, generator)
     licence = choices.corpus_license or corpus.license or UNLICENSED

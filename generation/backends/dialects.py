@@ -35,7 +35,7 @@ class Dialect:
     ``read_text`` reads the generated text where the choice's own field lacks it.
     """
 
-    make_sampling: Callable[[DecodingParameters], Body]
+    make_sampling: Callable[[DecodingParameters, Server], Body]
     can_stop_at_quote: Callable[[bool], bool]
     opens_turn: bool
     read_text: Callable[[object, Server], str] | None = None
@@ -80,7 +80,7 @@ def make_body(
         "max_tokens": settings.max_new_tokens,
         "seed": request.seed >> 33,  # 31 bits: llama.cpp takes no more
     }
-    body |= _make_prompt(model, server, request.prompt)
+    body |= _make_prompt(model, server, request)
     if continues_quotation(model, server):
         body["stop"] = ["\n"]
         if settings.text_end == "quotation_mark" and dialect.can_stop_at_quote(server.logprobs):
@@ -90,26 +90,38 @@ def make_body(
     if server.structured_output:
         body["response_format"] = SENTENCE_FORMAT
         body["max_tokens"] += JSON_TOKENS
-    return body | dialect.make_sampling(settings)
+    return body | dialect.make_sampling(settings, server)
 
 
-def _make_prompt(model: LanguageModel, server: Server, prompt: str) -> Body:
+def _make_prompt(model: LanguageModel, server: Server, request: Request) -> Body:
     """Return the fields of a request that hold the prompt, which ends with a quotation mark."""
     if not model.chat_template:
-        return {"prompt": prompt}
+        return {"prompt": request.prompt}
+
+    # Examples: the assistant answers in the form that is asked for.
+    messages: list[dict[str, str]] = []
+    for prompt, text in request.example_turns:
+        answer = f"{QUOTE}{text}{QUOTE}"
+        if server.structured_output:
+            answer = json.dumps({SENTENCE_KEY: text}, ensure_ascii=False)
+        messages += [_make_user_turn(prompt), {"role": "assistant", "content": answer}]
+    messages.append(_make_user_turn(request.prompt))
 
     # The assistant's turn opens the quotation: prefilled where the server can continue a turn.
-    user_turn = {"role": "user", "content": prompt.removesuffix(QUOTE)}
     if not continues_quotation(model, server):
-        return {"messages": [user_turn]}
+        return {"messages": messages}
     return {
-        "messages": [user_turn, {"role": "assistant", "content": QUOTE}],
+        "messages": [*messages, {"role": "assistant", "content": QUOTE}],
         "add_generation_prompt": False,
         "continue_final_message": True,
     }
 
 
-def _make_openai_sampling(settings: DecodingParameters) -> Body:
+def _make_user_turn(prompt: str) -> dict[str, str]:
+    return {"role": "user", "content": prompt.removesuffix(QUOTE)}
+
+
+def _make_openai_sampling(settings: DecodingParameters, server: Server) -> Body:
     """``top_k`` is sent when the recipe asks for one, so that a server without top-k refuses it."""
     sampling: Body = {"temperature": 1.0, "top_p": settings.top_p}
     if settings.top_k:
@@ -117,7 +129,7 @@ def _make_openai_sampling(settings: DecodingParameters) -> Body:
     return sampling
 
 
-def _make_vllm_sampling(settings: DecodingParameters) -> Body:
+def _make_vllm_sampling(settings: DecodingParameters, server: Server) -> Body:
     """Every field that a model's generation_config.json could change.
 
     The text has its stop word.
@@ -132,7 +144,7 @@ def _make_vllm_sampling(settings: DecodingParameters) -> Body:
     }
 
 
-def _make_transformers_sampling(settings: DecodingParameters) -> Body:
+def _make_transformers_sampling(settings: DecodingParameters, server: Server) -> Body:
     """``transformers serve`` samples only when the field generation_config requests it.
 
     The text has its stop word.
@@ -147,12 +159,13 @@ def _make_transformers_sampling(settings: DecodingParameters) -> Body:
     return {"generation_config": json.dumps(config)}
 
 
-def _make_llamacpp_sampling(settings: DecodingParameters) -> Body:
+def _make_llamacpp_sampling(settings: DecodingParameters, server: Server) -> Body:
     """Top-k, then top-p, at temperature 1 (fields: tools/server/README.md of llama.cpp).
 
     Samplers that are not named are off (min_p is 0.05 otherwise). As in the engine, the end of text
-    cannot be drawn where a quotation mark ends a text.
+    cannot be drawn where a quotation mark ends a text. JSON ends with the end of text.
     """
+    needs_quote = settings.text_end == "quotation_mark" and not server.structured_output
     return {
         "temperature": 1.0,
         "top_k": settings.top_k,
@@ -160,7 +173,7 @@ def _make_llamacpp_sampling(settings: DecodingParameters) -> Body:
         "samplers": ["top_k", "top_p", "temperature"],
         "dynatemp_range": 0.0,
         "mirostat": 0,
-        "ignore_eos": settings.text_end == "quotation_mark",
+        "ignore_eos": needs_quote,
         "verbose": True,  # the answer's field __verbose
     }
 
@@ -181,6 +194,7 @@ class Answer:
     prompt_tokens: int | None
     completion_tokens: int | None
     log_prob: float | None  # mean nats per token, the closing mark included; None: not reported
+    model: str | None = None  # the name of the model that answered
 
     def has_ended(self, max_new_tokens: int) -> bool:
         """Return whether the model ended its text.
@@ -276,6 +290,7 @@ class _Verbose(BaseModel):
 class _Payload(BaseModel):
     choices: list[_Choice] = Field(min_length=1)
     usage: _Usage | None = None
+    model: object = None
 
 
 class _LlamacppPayload(BaseModel):
@@ -299,9 +314,16 @@ def read_answer(
     log_prob = _compute_mean_log_prob(choice.logprobs or _LogProbs(), text or "", closes)
     read_text = DIALECTS[server.dialect].read_text
     if read_text:
-        text = read_text(payload, server)
+        generated = read_text(payload, server)
+        # of JSON, llama.cpp's own reader removes what a chat template puts around it
+        text = text if server.structured_output else generated
     return Answer(
-        text or "", choice.finish_reason, usage.prompt_tokens, usage.completion_tokens, log_prob
+        text or "",
+        choice.finish_reason,
+        usage.prompt_tokens,
+        usage.completion_tokens,
+        log_prob,
+        replace_half_characters(parsed.model) if isinstance(parsed.model, str) else None,
     )
 
 

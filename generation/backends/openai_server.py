@@ -54,6 +54,9 @@ from sts_dino.hub.untrusted import join_lines
 
 _KEY = "OPENAI_API_KEY"
 _AGAIN = "run the same command again: what was answered is kept"
+_LONGEST_PAUSE = 120.0  # seconds of a Retry-After that are waited for
+_ANSWERS_TO_SPEED_UP = 20
+_BYTES_PER_TOKEN = 3  # of a prompt, roughly and rather too few
 _QUOTED_LENGTH = 200  # characters of a server's message in an error
 _CONNECT_SECONDS = 10.0
 _LONGEST_ANSWER = 16 * 2**20  # bytes; most have a few kilobytes
@@ -63,12 +66,15 @@ _TABLE = (
     "CREATE TABLE IF NOT EXISTS answers (\n"
     "    key BLOB PRIMARY KEY, text TEXT NOT NULL, finish_reason TEXT, prompt_tokens INTEGER, "
     "completion_tokens INTEGER,\n"
-    "    log_prob REAL) WITHOUT ROWID"
+    "    log_prob REAL, model TEXT) WITHOUT ROWID"
 )
+_COLUMNS = "SELECT name FROM pragma_table_info('answers')"
+_ADD_MODEL = "ALTER TABLE answers ADD COLUMN model TEXT"  # an earlier version stored none
 _TOTALS = """SELECT count(*) AS answers,
     coalesce(sum(prompt_tokens), 0) AS prompt_tokens,
     coalesce(sum(completion_tokens), 0) AS completion_tokens,
     count(*) - count(prompt_tokens + completion_tokens) AS uncounted FROM answers"""
+_MODELS = "SELECT model, count(*) FROM answers WHERE model IS NOT NULL GROUP BY model ORDER BY 1"
 
 
 class AnswerCache:
@@ -88,6 +94,8 @@ class AnswerCache:
             )
             self._connection.execute("PRAGMA synchronous = FULL")
             self._connection.execute(_TABLE)
+            if ("model",) not in self._connection.execute(_COLUMNS).fetchall():
+                self._connection.execute(_ADD_MODEL)
 
     def find(self, key: bytes) -> Answer | None:
         """Return the answer stored under ``key``, or None."""
@@ -99,7 +107,8 @@ class AnswerCache:
         """Store an answer; it is on the disk when this returns. Any thread may call."""
         with self._lock_connection():
             self._connection.execute(
-                "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?)", (key, *astuple(answer))
+                "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (key, *astuple(answer)),
             )
 
     def sum_tokens(self) -> dict[str, int]:
@@ -112,6 +121,11 @@ class AnswerCache:
             cursor = self._connection.execute(_TOTALS)
             sums = cursor.fetchone()
         return {column[0]: sums[index] for index, column in enumerate(cursor.description)}
+
+    def count_models(self) -> dict[str, int]:
+        """Return the name of each model that answered → the number of its answers."""
+        with self._lock_connection():
+            return dict(self._connection.execute(_MODELS).fetchall())
 
     @contextmanager
     def _lock_connection(self) -> Iterator[None]:
@@ -171,6 +185,46 @@ TEACHER_ADVICE = Advice(
 )
 
 
+class Pace:
+    """How many requests may be under way, and when the next one may start.
+
+    An answer 429 halves the number and stops all requests for its Retry-After. Every
+    ``_ANSWERS_TO_SPEED_UP`` other answers raise the number by one again, up to the recipe's
+    concurrency. Any thread may call.
+    """
+
+    def __init__(self, concurrency: int):
+        self.concurrency = concurrency
+        self.allowed = concurrency
+        self._answers = 0  # since the number changed
+        self._pause_end = 0.0  # of the monotonic clock
+        self._lock = threading.Lock()
+
+    def record_answer(self, status: int, retry_after: str) -> None:
+        """Change the number by an HTTP status; ``retry_after``: the header, in seconds."""
+        with self._lock:
+            self._answers += 1
+            if status == 429:
+                # the answers of one burst halve the number once
+                if self._answers >= self.allowed or self.allowed == self.concurrency:
+                    self.allowed = max(1, self.allowed // 2)
+                    self._answers = 0
+                if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", retry_after):
+                    self._stop_requests(float(retry_after))
+            elif self._answers >= _ANSWERS_TO_SPEED_UP and self.allowed < self.concurrency:
+                self.allowed += 1
+                self._answers = 0
+
+    def _stop_requests(self, seconds: float) -> None:
+        """Stop all requests; a longer pause than ``_LONGEST_PAUSE`` ends the run instead."""
+        if seconds <= _LONGEST_PAUSE:
+            self._pause_end = max(self._pause_end, time.monotonic() + seconds)
+
+    def wait(self) -> None:
+        """Wait until the server's Retry-After is over."""
+        time.sleep(max(0.0, self._pause_end - time.monotonic()))
+
+
 class _AnswerLimits(threading.local):
     """Limits of one answer in time and size, its headers, trailers and redirects included.
 
@@ -213,6 +267,7 @@ class Client:
         self.advice = advice
         self._key = os.environ.get(_KEY, "")
         self._limits = _AnswerLimits()
+        self.pace = Pace(server.concurrency)
         require_usable()
         self._client = openai.OpenAI(
             base_url=server.base_url,
@@ -236,19 +291,13 @@ class Client:
         """Return the server's JSON. Raises what ``_send`` raises."""
         return self._send(lambda: self._client.post(path, cast_to=object, body=body), body)
 
-    def list_owners(self) -> set[str]:
-        """Return the owners that the server reports for its models; none in another form.
-
-        Raises what ``_send`` raises.
-        """
-        payload = self._send(lambda: self._client.get("/models", cast_to=object), {})
-        models = payload.get("data") if isinstance(payload, dict) else None
-        if not isinstance(models, list):
-            return set()
-        return {str(model.get("owned_by")) for model in models if isinstance(model, dict)}
+    def get(self, path: str) -> object:
+        """Return the server's JSON for a path, or a whole URL. Raises what ``_send`` raises."""
+        return self._send(lambda: self._client.get(path, cast_to=object), {})
 
     def _limit_answer(self, request: httpx2.Request) -> None:
         if "trace" not in request.extensions:  # a redirect has those of its request
+            self.pace.wait()
             self._limits.start(self.server.timeout)
             request.extensions["trace"] = self._limits.watch_connection
 
@@ -261,6 +310,7 @@ class Client:
             response.headers["elsewhere"] = response.headers.pop("location")
         if response.is_success:
             self._apply_error_object(response)
+        self.pace.record_answer(response.status_code, response.headers.get("retry-after", ""))
 
     def _apply_error_object(self, response: httpx2.Response) -> None:
         """Give a successful response with an error object the status that the object names.
@@ -396,6 +446,9 @@ class OpenAIServer:
         self.client = Client(self.server)
         path = directory.with_name(f"{directory.name}.answers.sqlite") if directory else None
         self._cache = AnswerCache(path)
+        self._spent_lock = threading.Lock()
+        self._spent = self.usage["cost"] or 0.0
+        self._reserved = 0.0  # the highest cost of the requests under way
 
     def stream(
         self,
@@ -415,7 +468,7 @@ class OpenAIServer:
         in_flight: dict[Future[Answer], Request] = {}
         try:
             while queue or in_flight:
-                while queue and len(in_flight) < self.server.concurrency:
+                while queue and len(in_flight) < self.client.pace.allowed:
                     request = queue.popleft()
                     in_flight[pool.submit(self._fetch_answer, request, settings)] = request
                 finished, _ = wait(in_flight, return_when=FIRST_COMPLETED)
@@ -452,14 +505,60 @@ class OpenAIServer:
         key = hash_request(self.server.base_url, path, body, request.seed)
         answer = self._cache.find(key)
         if answer is None:
-            payload = self.client.post(path, body)
-            try:
-                answer = read_answer(payload, self.model, self.server, settings)
-            except ValidationError as error:
-                raise self.client.describe_malformed(error) from None
-            self.client.check_secret(f"{answer.text} {answer.finish_reason}")
-            self._cache.add(key, answer)
+            with self._keep_budget(body) as add_cost:
+                payload = self.client.post(path, body)
+                try:
+                    answer = read_answer(payload, self.model, self.server, settings)
+                except ValidationError as error:
+                    raise self.client.describe_malformed(error) from None
+                self.client.check_secret(f"{answer.text} {answer.finish_reason} {answer.model}")
+                self._cache.add(key, answer)
+                add_cost(answer)
         return answer
+
+    @contextmanager
+    def _keep_budget(self, body: dict[str, Any]) -> Iterator[Callable[[Answer], None]]:
+        """Reserve the highest cost of a request during a block; yield what counts its answer.
+
+        Raises RunError for a request beyond the budget, and InputError for an answer without the
+        tokens that a budget needs.
+        """
+        budget = self.server.budget
+        prompt_bytes = len(json.dumps(body.get("messages") or body.get("prompt")).encode())
+        highest = self._compute_price(prompt_bytes / _BYTES_PER_TOKEN, body["max_tokens"])
+        with self._spent_lock:
+            if budget is not None and self._spent + self._reserved + highest > budget:
+                raise RunError(
+                    f"server {self.server.base_url}",
+                    f"the budget of {budget:g} is used up: {self._spent:.4f} spent, and the next "
+                    f"request may cost {highest:.4f}",
+                    hint="run the same command again with a larger --budget "
+                    "(model.server.budget): what was answered is kept",
+                )
+            self._reserved += highest
+
+        def add_cost(answer: Answer) -> None:
+            if budget is not None and None in (answer.prompt_tokens, answer.completion_tokens):
+                raise InputError(
+                    f"server {self.server.base_url}",
+                    "counts no tokens in its answers, so that a budget cannot be kept",
+                    hint="leave out --budget (model.server.budget)",
+                )
+            with self._spent_lock:
+                self._spent += self._compute_price(
+                    answer.prompt_tokens or 0, answer.completion_tokens or 0
+                )
+
+        try:
+            yield add_cost
+        finally:
+            with self._spent_lock:
+                self._reserved -= highest
+
+    def _compute_price(self, prompt_tokens: float, completion_tokens: float) -> float:
+        """Return the price of tokens, 0 without prices."""
+        prompt_price, completion_price = self.server.price_per_million or (0.0, 0.0)
+        return (prompt_tokens * prompt_price + completion_tokens * completion_price) / 1e6
 
     def _make_completion(
         self, request: Request, answer: Answer, settings: DecodingParameters
@@ -526,15 +625,16 @@ class OpenAIServer:
 
     @property
     def usage(self) -> dict[str, Any]:
-        """Tokens and cost of all stored answers, those of interrupted runs included.
+        """Tokens, cost and models of all stored answers, those of interrupted runs included.
 
-        The cost is None without prices.
+        The cost is None without prices. ``models``: the name of each model that answered → the
+        number of its answers.
         """
         totals: dict[str, Any] = dict(self._cache.sum_tokens())
         totals["cost"] = None
         if self.server.price_per_million:
-            prompt_price, completion_price = self.server.price_per_million
-            prompt_cost = totals["prompt_tokens"] * prompt_price
-            completion_cost = totals["completion_tokens"] * completion_price
-            totals["cost"] = (prompt_cost + completion_cost) / 1e6
+            totals["cost"] = self._compute_price(
+                totals["prompt_tokens"], totals["completion_tokens"]
+            )
+        totals["models"] = self._cache.count_models()
         return totals

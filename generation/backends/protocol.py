@@ -15,7 +15,7 @@ class Request:
     """A request for one text: a prompt that ends in an opening quotation mark, and a seed.
 
     The engine alone reads ``scored_prompts``, ``plain_prompt``, ``decay_constant`` and
-    ``guidance``.
+    ``guidance``; a server alone reads ``example_turns``.
     """
 
     prompt: str
@@ -27,6 +27,8 @@ class Request:
     plain_prompt: str | None = None  # guidance leads away from it
     decay_constant: float | None = None  # λ of this text; None: that of the settings
     guidance: float | None = None  # γ of this text; None: that of the settings
+    # earlier turns of a chat: the prompt and the text of each example
+    example_turns: tuple[tuple[str, str], ...] = ()
 
     @property
     def compared_count(self) -> int:

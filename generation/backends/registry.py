@@ -16,9 +16,8 @@ from sts_dino.generation.inputs.prompts import TokenCounter
 from sts_dino.hub.contract.recipe import Address, DatasetRecipe, LanguageModel, Server
 from sts_dino.hub.errors import InputError
 
-# servers report these names as the owner of their models; each is the name of a dialect
-OWNERS = ("llamacpp", "vllm")
-OWNER_SECONDS = 10.0  # for a server's answer about its owners
+OPENAI_URL = "https://api.openai.com/v1"
+OPENAI_PREFIX = "openai/"  # of a model at OpenAI's own address
 _NAME_AT_URL = re.compile(r"(.+?)@(https?://.*)", re.DOTALL)
 
 
@@ -123,6 +122,7 @@ def resolve_model_dtype(recipe: DatasetRecipe) -> DatasetRecipe:
 def parse_server(option: str, requested: str) -> Server | None:
     """Return the server that ``NAME@URL`` names; None for another value, e.g. ORG/NAME@REVISION.
 
+    ``openai/NAME`` without a revision names a model at OpenAI's own address, unless it is a folder.
     Raises InputError for the ``option``, without the URL, for one that ``base_url`` of a recipe may
     not hold, and for a URL without a model's name.
     """
@@ -130,6 +130,10 @@ def parse_server(option: str, requested: str) -> Server | None:
         raise InputError(
             option, "is a URL without the name of a model", allowed="NAME@http://HOST:PORT/v1"
         )
+    openai_model = requested.removeprefix(OPENAI_PREFIX)
+    is_of_openai = openai_model not in ("", requested) and not re.search("[@/]", openai_model)
+    if is_of_openai and not Path(requested).exists():
+        return Server(base_url=OPENAI_URL, model=openai_model)
     match = _NAME_AT_URL.fullmatch(requested)
     if match is None:
         return None
@@ -154,16 +158,9 @@ def connect_teacher(server: Server) -> Any:
     return module.Client(server, module.TEACHER_ADVICE)
 
 
-def infer_dialect(base_url: str, model: str) -> str:
-    """Return the dialect of a running server, from the owner that it reports for its models.
+def connect_server(model: LanguageModel) -> Any:
+    """Return the writer of a server without a run directory; no request is sent yet.
 
-    An unknown owner gives the dialect openai.
-
-    Raises:
-        InputError: the server refuses the key, or the package openai is missing.
-        RunError: the server cannot be reached.
+    Raises InputError without the package openai.
     """
-    server = Server(base_url=base_url, model=model, timeout=OWNER_SECONDS, max_retries=0)
-    section = LanguageModel(backend="openai", server=server, license="unknown")
-    owners = _load_server(section).client.list_owners()
-    return next((dialect for dialect in OWNERS if dialect in owners), "openai")
+    return _load_server(model)

@@ -32,6 +32,19 @@ class Prompts:
         """Return the prompt of a label for a source sentence, its own examples before it."""
         return self._get_examples(label.name, variant) + _fill_instruction(label, text1)
 
+    def make_turns(
+        self, label: Label, text1: str, variant: Variant
+    ) -> tuple[str, tuple[tuple[str, str], ...]]:
+        """Return the prompt of a label without examples, and its examples as turns of a chat.
+
+        A turn is an example's prompt and its text.
+        """
+        turns: list[tuple[str, str]] = []
+        if variant.shots:
+            for example in self.sets[variant.shots][variant.example_set][label.name]:
+                turns.append((_fill_instruction(label, example.premise), example.hypothesis))
+        return _fill_instruction(label, text1), tuple(turns)
+
     def make_prompts(
         self, label: Label, text1: str, variant: Variant
     ) -> tuple[str, tuple[str, ...]]:

@@ -15,6 +15,7 @@ from sts_dino.generation.pipeline.directory import BaseRun, DatasetRun
 from sts_dino.generation.pipeline.finish import finish
 from sts_dino.generation.pipeline.pilot_texts import get_pilot_path
 from sts_dino.generation.pipeline.reporting import Progress, make_provenance
+from sts_dino.generation.pipeline.server_cost import report_cost
 from sts_dino.generation.pipeline.source_sentences import (
     Scratch,
     SourceSentences,
@@ -106,6 +107,9 @@ def generate(
         provenance = make_provenance(recipe, executor, prompts, inputs, command, code)
         run.update_manifest(provenance=provenance)
         sentences = prepare_sentences(run, scratch, executor, prompts)
+        first_block = sentences.read_block(0) if sentences.total else []
+        usage = getattr(executor.model, "usage", {})
+        report_cost(prompts, first_block, sentences.total, usage)
         write_missing_shards(run, executor, sentences)
         length = choose_text_length(recipe, executor.model.count_tokens)
         finish(run, sentences.blocks, sentences.total, length, executor)

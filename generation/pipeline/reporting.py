@@ -15,7 +15,7 @@ from sts_dino.hub.contract.recipe import DatasetRecipe
 from sts_dino.hub.durable import write_text
 from sts_dino.hub.process import measure_peak_rss_mb
 from sts_dino.hub.progress import ProgressBar
-from sts_dino.hub.untrusted import read_upstream
+from sts_dino.hub.untrusted import join_lines, read_upstream
 
 logger = logging.getLogger(__name__)
 
@@ -113,6 +113,13 @@ def report_usage(writer: object, directory: Path) -> Iterator[None]:
             path = directory.with_name(f"{directory.name}.usage.json")
             write_text(path, json.dumps(usage) + "\n")
             logger.info(f"used so far: {_describe_usage(usage)}")
+            models = usage["models"]
+            if len(models) > 1:
+                listed = ", ".join(f"{join_lines(name)} ({n:,})" for name, n in models.items())
+                logger.warning(
+                    f"the server changed the model between answers: {listed}; a dated name of a "
+                    "model does not change"
+                )
 
 
 def _describe_usage(usage: dict[str, Any]) -> str:

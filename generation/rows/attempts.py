@@ -292,6 +292,10 @@ def make_text_request(
         variant: the variant of the prompt.
         seed: the completion's seed.
     """
+    server = prompts.recipe.model.server
+    if server is not None and server.example_turns:
+        prompt, example_turns = prompts.make_turns(label, text1, variant)
+        return Request(prompt, (), seed, example_turns=example_turns)
     prompt, counter_prompts = prompts.make_prompts(label, text1, variant)
     return Request(
         prompt,

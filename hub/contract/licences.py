@@ -35,6 +35,7 @@ from sts_dino.hub.errors import InputError, suggest_choice
 LICENCES_FILE = Path(__file__).with_name("data") / "licences.yaml"
 COMMON_LICENCES = ("cc-by-4.0", "mit", "apache-2.0")
 UNLICENSED = "unlicensed"
+GENERATOR = "Generator"  # role of a part: the language model of a dataset
 TEACHER = "Teacher"  # role of a part: the encoder whose similarities a model learns
 MIXED = "mixed"
 MIXED_NON_COMMERCIAL = "mixed-non-commercial"
@@ -250,7 +251,7 @@ def _list_parts(recipe: DatasetRecipe) -> list[Part]:
     model_name = model.repo_id or model.path or (model.server.model if model.server else "")
     parts = [
         Part("Source sentences", recipe.source.description, source_licence),
-        Part("Generator", model_name, model_licence),
+        Part(GENERATOR, model_name, model_licence),
     ]
     if recipe.few_shot:
         examples = recipe.few_shot.examples

@@ -27,6 +27,7 @@ ENDPOINT_KEY = "endpoint"  # the URL of a teacher's embeddings, of which a publi
 HIDDEN_ADDRESS = "http://server.invalid/v1"
 # keys of recipes that hold arguments under a library's own names
 LIBRARY_ARGUMENT_KEYS = ("arguments", "loss_arguments", "quantization")
+UNPUBLISHED_KEYS = ("model.server.budget",)  # a user's own limit
 # last parts of host names that only a local network knows
 _PRIVATE_DOMAINS = ("internal", "intranet", "invalid", "lan", "local", "localdomain", "localhost")
 _MAX_CHECKSUMS = 3  # shown in an error
@@ -138,7 +139,8 @@ def format_command(command: str, recipe: Path, limit: int | None, settings: list
     if limit is not None:
         arguments += ["--limit", str(limit)]
     for setting in settings:
-        arguments += ["--set", hide_setting(setting)]
+        if setting.partition("=")[0] not in UNPUBLISHED_KEYS:
+            arguments += ["--set", hide_setting(setting)]
     return shlex.join(arguments)
 
 

@@ -87,6 +87,7 @@ CARD_ONLY = NotFingerprinted("shown on the card")
 SCORING_ONLY = NotFingerprinted("settings of the evaluation after training")
 PLACE_ONLY = NotFingerprinted("the address of a server, which is not published")
 SPEED_ONLY = NotFingerprinted("speed or price of the same texts")
+USER_ONLY = NotFingerprinted("a user's own limit, which is not published")
 
 # A mark, as in ``Annotated[bool, OPTION]``, of a key that is left out of the fingerprint and of the
 # resolved recipe while the key has its default. Older recipes, runs and cards so stay valid.
@@ -160,8 +161,13 @@ class Strict(BaseModel):
     ) -> dict[str, Any]:
         """Leave out unset options; with a context also what is not published or does not decide."""
         omitted = self.unset_options
+        fields = type(self).model_fields
         if info.context == DECIDING:
-            omitted = set(type(self).model_fields) - self.deciding_keys
+            omitted = set(fields) - self.deciding_keys
+        elif info.context == PUBLISHED:
+            omitted = omitted | {
+                key for key, field in fields.items() if USER_ONLY in field.metadata
+            }
         values = {key: value for key, value in handler(self).items() if key not in omitted}
         if info.context is None:
             return values
@@ -340,13 +346,23 @@ class Server(Strict):
     # ask for JSON with one sentence, by a JSON schema; one request tests whether the server
     # supports it
     structured_output: Annotated[bool, OPTION] = False
-    concurrency: Annotated[Positive, SPEED_ONLY] = 8  # requests under way at a time
+    # few-shot examples as turns of the chat: the prompt by the user, the text by the assistant
+    example_turns: Annotated[bool, OPTION] = False
+    # requests under way at a time; fewer while the server answers 429
+    concurrency: Annotated[Positive, SPEED_ONLY] = 8
     timeout: Annotated[PositiveFloat, SPEED_ONLY] = 60.0  # seconds that an answer may take
     max_retries: Annotated[int, Field(ge=0), SPEED_ONLY] = 6  # of a request that failed
     # prompt, completion tokens
     price_per_million: Annotated[tuple[NotNegative, NotNegative] | None, SPEED_ONLY] = None
+    # the most that the run may cost, in the currency of the prices; it then stops, and resumes with
+    # a larger budget
+    budget: Annotated[NotNegative | None, USER_ONLY, OPTION] = None
 
     rules = (
+        refuse(
+            "a budget needs the prices of tokens: add price_per_million",
+            when=lambda server: server.budget is not None and server.price_per_million is None,
+        ),
         refuse(
             "transformers serve tells no log-probabilities: remove logprobs",
             when=lambda server: server.logprobs and server.dialect == "transformers",
@@ -433,6 +449,12 @@ class LanguageModel(Strict):
             "structured_output is of a chat model's answer: add chat_template: true",
             when=lambda model: (
                 model.server and model.server.structured_output and not model.chat_template
+            ),
+        ),
+        refuse(
+            "example_turns are turns of a chat: add chat_template: true",
+            when=lambda model: (
+                model.server and model.server.example_turns and not model.chat_template
             ),
         ),
         refuse(

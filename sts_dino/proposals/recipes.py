@@ -6,13 +6,14 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from sts_dino.generation.backends.registry import infer_dialect, parse_server
+from sts_dino.generation.backends.registry import parse_server
+from sts_dino.generation.backends.server_probe import choose_top_k
 from sts_dino.generation.run import describe_model
 from sts_dino.hub.assets import HINT_ANOTHER_LANGUAGE_MODEL, find_asset
 from sts_dino.hub.contract import licences
@@ -28,6 +29,8 @@ from sts_dino.hub.contract.recipe import (
 )
 from sts_dino.hub.errors import InputError, StsDinoError, suggest_choice
 from sts_dino.hub.untrusted import join_lines, read_json_object, require_no_cross_encoder
+from sts_dino.payment import Payment
+from sts_dino.proposals.chat_server import choose_server
 from sts_dino.proposals.corpus import KINDS, Corpus, Profile
 
 logger = logging.getLogger(__name__)
@@ -96,6 +99,16 @@ class Generator:
     reads_examples: bool = True  # False: the built-in model was trained without examples
     has_counter_labels: bool = True  # False: a server draws tokens without counter-prompts
 
+    def add_payment(self, payment: Payment) -> "Generator":
+        """Return the generator with prices and budget among the keys of its server.
+
+        Raises InputError for options that do not fit, and for a generator without a server.
+        """
+        if not payment.format_settings(LanguageModel.model_validate(self.section)):
+            return self
+        section = {**self.section, "server": {**self.section["server"], **payment.keys}}
+        return replace(self, section=section)
+
     def describe(self) -> str:
         """Return one line: the language model, the size of its weights, and why it was chosen."""
         model = LanguageModel.model_validate(self.section)
@@ -161,7 +174,7 @@ def choose_generator(
 
     Args:
         requested: a name of ``sts-dino lm``, gemma, builtin, a folder, a .gguf file,
-            ORG/NAME@REVISION, a server's NAME@URL, or None.
+            ORG/NAME@REVISION, a server's NAME@URL, openai/NAME of OpenAI's API, or None.
         license_id: the licence of a model that ``sts-dino lm`` does not list.
         corpus: the statistics of the corpus; None counts as English statements.
         takes_demonstration: whether the built-in model may be the choice without a request.
@@ -182,10 +195,16 @@ def choose_generator(
     if requested == "builtin":
         return _use_built_in_generator(f"as --lm asks; {DEMONSTRATION}")
 
-    # Any other model needs a licence.
-    choices = (*GENERATORS, "builtin", "FILE.gguf", "NAME@URL of an OpenAI-compatible server")
+    # A server, whose own answers may name a licence; any other model needs one.
+    choices = (
+        *(*GENERATORS, "builtin", "openai/NAME"),
+        *("FILE.gguf", "NAME@URL of an OpenAI-compatible server"),
+    )
     server = parse_server("--lm", requested)
     _require_generator(requested, choices)
+    if server is not None:
+        choice = choose_server(server, license_id)
+        return Generator(choice.section, choice.why, has_counter_labels=False)
     listed = find_hub_model(requested)
     if license_id is None and listed is not None:
         license_id = listed.license
@@ -198,9 +217,7 @@ def choose_generator(
         )
     terms = {"license": licences.require_licence("--lm-license", license_id).id}
 
-    # A server, a GGUF file, a folder or a repository
-    if server is not None:
-        return _use_server(server, terms)
+    # A GGUF file, a folder or a repository
     gguf_file = _find_gguf_file(Path(requested).resolve())
     if gguf_file:
         location = {"path": str(gguf_file.parent), "gguf_file": gguf_file.name}
@@ -275,21 +292,6 @@ def _use_packaged_generator(
     if name == small and not is_easy:
         why += f"; it generates few good pairs of such texts (docs/adapt.md): sts-dino lm {large}"
     return Generator(section, why)
-
-
-def _use_server(requested: Server, terms: dict[str, str]) -> Generator:
-    """Return a server's model as a generator; the server's owner name chooses the dialect.
-
-    terms: the key ``license``. Raises RunError for a server that cannot be reached.
-    """
-    dialect = infer_dialect(requested.base_url, requested.model)
-    server = {"base_url": requested.base_url, "model": requested.model, "dialect": dialect}
-    why = (
-        "as --lm asks; a server cannot use counter-labels, which need the model itself; "
-        "dialects: docs/backends.md"
-    )
-    section = {"backend": "openai", "server": server, **terms}
-    return Generator(section, why, has_counter_labels=False)
 
 
 def _find_gguf_file(path: Path) -> Path | None:
@@ -430,11 +432,7 @@ def format_dataset_recipe(
         source["quotation_marks"] = "skip"
     source |= {"description": f"texts of {title}", "license": license_id}
     model = _make_model_section(generator, choice)
-    decoding: dict[str, object] = {}
-    if generator.has_counter_labels:
-        decoding["decay_constant"] = 30 if generator.reads_examples else 100
-    longest = _estimate_longest(profile)
-    decoding |= {"max_new_tokens": longest, "samples": 1, "max_attempts": 5}
+    decoding = _make_decoding_section(generator, model, _estimate_longest(profile))
     reject = ["example_copy", "prompt_echo", "control_characters", "too_long"]
     if profile.language in RECOGNISED_LANGUAGES:
         reject.append("wrong_language")
@@ -462,7 +460,7 @@ def format_dataset_recipe(
         source=source,
         most=DEFAULT_LIMIT,
         generator=generator,
-        longest=longest,
+        longest=decoding["max_new_tokens"],
         model=model,
         has_template=has_chat_template(generator.section),
         choice=choice,
@@ -483,6 +481,28 @@ def _make_model_section(generator: Generator, choice: "PromptChoice | None") -> 
     if not generator.reads_examples:
         model["threads"] = 1
     return model
+
+
+def _make_decoding_section(
+    generator: Generator, model: Mapping[str, Any], longest: int
+) -> dict[str, object]:
+    """Return the section ``decoding`` of a recipe.
+
+    Args:
+        generator: the language model.
+        model: its section of the recipe.
+        longest: the tokens of the corpus's longest texts.
+    """
+    decoding: dict[str, object] = {}
+    if generator.has_counter_labels:
+        decoding["decay_constant"] = 30 if generator.reads_examples else 100
+    if "server" in model:
+        server = Server.model_validate(model["server"])
+        if choose_top_k(server) == 0:
+            decoding["top_k"] = 0
+        if server.example_turns:  # an unfinished answer is paid for, too
+            longest *= 2
+    return {**decoding, "max_new_tokens": longest, "samples": 1, "max_attempts": 5}
 
 
 def parse_labels(option: str | None) -> tuple[str, ...]:

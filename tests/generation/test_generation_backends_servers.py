@@ -41,7 +41,7 @@ from sts_dino.generation.backends.dialects import (
 )
 from sts_dino.generation.backends.openai_server import AnswerCache, OpenAIServer, hash_request
 from sts_dino.generation.backends.protocol import Completion, Request, complete, extract_text
-from sts_dino.generation.backends.registry import infer_dialect, load_writer
+from sts_dino.generation.backends.registry import load_writer
 from sts_dino.generation.pipeline import job
 from sts_dino.hub.contract.recipe import (
     DatasetRecipe,
@@ -577,7 +577,10 @@ def test_the_documented_recipes_are_valid():
 
 
 def test_kept_answers_outlive_their_process(tmp_path):
-    path, answer = tmp_path / "run.answers.sqlite", Answer('héllo"\x00', "stop", 3, None, -0.5)
+    path, answer = (
+        tmp_path / "run.answers.sqlite",
+        Answer('héllo"\x00', "stop", 3, None, -0.5, "lm-1"),
+    )
     AnswerCache(path).add(hash_request("a", 1), answer)
     cache = AnswerCache(path)
     assert cache.find(hash_request("a", 1)) == answer and cache.find(hash_request("a", 2)) is None
@@ -903,6 +906,7 @@ def test_an_answer_is_never_paid_for_twice_and_the_cost_adds_up(tmp_path):
         "completion_tokens": 40,
         "uncounted": 0,
         "cost": (80 * 2 + 40 * 10) / 1e6,
+        "models": {},
     }
     assert connect(url, tmp_path / "other").usage["answers"] == 0
     with ordered_server(lambda *_: (200, {}, '{"choices": [{"text": "Yes.\\""}]}')) as server:
@@ -915,6 +919,7 @@ def test_an_answer_is_never_paid_for_twice_and_the_cost_adds_up(tmp_path):
         "completion_tokens": 0,
         "uncounted": 2,
         "cost": None,
+        "models": {},
     }
 
 
@@ -952,12 +957,6 @@ def test_tokens_are_counted_by_a_named_tokenizer(tmp_path):
         load_writer(local).count_tokens("A man")
     with pytest.raises(InputError, match=r"model.revision: .*; pin that of org/lm"):
         load_writer(model.model_copy(update={"repo_id": "org/lm"})).count_tokens("A man")
-
-
-def test_a_running_server_is_asked_for_its_dialect():
-    for owner, dialect in (("llamacpp", "llamacpp"), ("vllm", "vllm"), ("somebody", "openai")):
-        with ordered_server(echo, owner) as server:
-            assert infer_dialect(server.base_url, "lm") == dialect
 
 
 NLI, STS = Path("recipes/demo/auto-nli.yaml"), Path("recipes/demo/sts-dino-x2.yaml")

@@ -46,7 +46,7 @@ def whole_model() -> recipe.ModelRecipe:
 
 
 WHOLE = (whole_dataset(), whole_model())
-SERVER = "base_url concurrency timeout max_retries price_per_million"
+SERVER = "base_url concurrency timeout max_retries price_per_million budget"
 CARD = "version pretty_name about language license"
 DATASET_CARD = "source.description source.license model.license labels.meaning"
 BESIDE = {

@@ -16,7 +16,7 @@ import pytest
 from command_outcomes import outcome_of
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
-from serving import ordered_server
+from serving import chat_answer, ordered_server
 from small_runs import small_recipe, small_run
 from tiny_lm import make_tokenizer
 
@@ -256,13 +256,18 @@ def test_a_language_model_becomes_a_section_and_a_hub_model_is_pinned(
         choose_generator("demo/none", "mit")
 
 
+# what llama.cpp adds to an answer
+VERBOSE = {"content": "", "stopping_word": "", "truncated": False}
+
+
 def test_a_server_names_its_dialect_and_is_asked_without_counter_labels(corpus, tmp_path):
     for owner, dialect in (
         ("llamacpp", "llamacpp"),
         ("vllm", "vllm"),
         ("organization-owner", "openai"),
     ):
-        with ordered_server(lambda *_: pytest.fail("a text is asked for"), owner) as server:
+        answer = chat_answer('{"sentence": "The ferry leaves twice."}', __verbose=VERBOSE)
+        with ordered_server(lambda *_, answer=answer: answer, owner) as server:
             lm = f"my-model@{server.base_url}"
             section = choose_generator(lm, "apache-2.0").section
             found = proposed(corpus, tmp_path / owner, lm, "apache-2.0").dataset
@@ -270,7 +275,12 @@ def test_a_server_names_its_dialect_and_is_asked_without_counter_labels(corpus, 
             "base_url": server.base_url,
             "model": "my-model",
             "dialect": dialect,
+            "example_turns": True,
+            "structured_output": True,
+            "timeout": 300.0,
+            **({"concurrency": 32} if dialect == "vllm" else {}),
         }
+        assert found.decoding.top_k == (0 if dialect == "openai" else 5)
         assert (
             not any(label.counter_labels for label in found.labels)
             and found.model.backend == "openai"

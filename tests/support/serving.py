@@ -36,10 +36,17 @@ class OrderedServer:
     ``number``.
 
     owner: whose its one model is, as its list of models says.
+    documents: what it answers to a GET of a path, else that list.
     """
 
-    def __init__(self, reply: Callable[[dict[str, Any], int], Reply], owner: str = "somebody"):
+    def __init__(
+        self,
+        reply: Callable[[dict[str, Any], int], Reply],
+        owner: str = "somebody",
+        documents: dict[str, object] | None = None,
+    ):
         self.owner = owner
+        self.documents = documents or {}
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []  # names in lower case
         self.paths: list[str] = []
@@ -59,7 +66,8 @@ class OrderedServer:
                     "orgs": [{"name": "acme"}],
                     "auth": {"accessToken": {"role": "write"}},
                 }
-                self.answer(200, {}, json.dumps(models | account))
+                document = ordered.documents.get(self.path, models | account)
+                self.answer(200, {}, json.dumps(document))
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -103,9 +111,11 @@ class OrderedServer:
 
 @contextmanager
 def ordered_server(
-    reply: Callable[[dict[str, Any], int], Reply], owner: str = "somebody"
+    reply: Callable[[dict[str, Any], int], Reply],
+    owner: str = "somebody",
+    documents: dict[str, object] | None = None,
 ) -> Iterator[OrderedServer]:
-    server = OrderedServer(reply, owner)
+    server = OrderedServer(reply, owner, documents)
     thread = threading.Thread(target=server.serve, daemon=True)
     thread.start()
     try:
@@ -120,3 +130,14 @@ def completion(text: str, finish_reason: str = "stop", **choice: Any) -> Reply:
     usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
     choices = [{"index": 0, "text": text, "finish_reason": finish_reason, **choice}]
     return 200, {}, json.dumps({"object": "text_completion", "choices": choices, "usage": usage})
+
+
+def chat_answer(text: str, **payload: Any) -> Reply:
+    """An answer of /v1/chat/completions: 10 prompt tokens, 5 completion tokens."""
+    usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": text},
+        "finish_reason": "stop",
+    }
+    return 200, {}, json.dumps({"choices": [choice], "usage": usage, **payload})

@@ -1,0 +1,91 @@
+"""The tokens and the price of a server's texts, estimated before the first of them is paid for."""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sts_dino.generation.backends.dialects import make_body
+from sts_dino.generation.inputs.prompts import Prompts
+from sts_dino.generation.inputs.sources import SourceSentence
+from sts_dino.generation.rows.attempts import make_text_request
+
+logger = logging.getLogger(__name__)
+
+COST_LINE = "the server's texts: "
+FEWEST_ANSWERS = 10  # whose mean number of tokens is taken
+MOST_SAMPLED = 50  # source sentences whose prompts are measured
+BYTES_PER_TOKEN = 4  # of English prompts, roughly; other languages have fewer
+ANSWER_TOKENS_SHARE = 0.5  # of the longest answer, before there are answers
+
+
+def report_cost(
+    prompts: Prompts, sentences: Sequence[SourceSentence], total: int, usage: Mapping[str, Any]
+) -> None:
+    """Log the requests of a run, their tokens and their price; nothing without a server.
+
+    Tokens are the mean of stored answers, else they follow from the bytes of prompts. Retries of
+    rejected texts come on top.
+
+    Args:
+        prompts: the prompts of the recipe.
+        sentences: source sentences of the run, a sample.
+        total: the number of all source sentences.
+        usage: the counts of a server's stored answers; empty: none.
+    """
+    recipe = prompts.recipe
+    server = recipe.model.server
+    if server is None:
+        return
+    requests = total * len(recipe.variants) * recipe.texts_per_source_sentence
+    prompt_tokens, completion_tokens = _measure_tokens(prompts, sentences, usage)
+    line = (
+        f"{COST_LINE}about {requests:,} requests, {requests * prompt_tokens:,.0f} prompt and "
+        f"{requests * completion_tokens:,.0f} generated tokens, rejected texts apart"
+    )
+    answered = usage.get("answers", 0)
+    if answered:
+        line += f"; {answered:,} are answered and not paid for again"
+    if server.price_per_million is None:
+        logger.info(f"{line}; the price is not known (--price-in, --price-out)")
+        return
+
+    prompt_price, completion_price = server.price_per_million
+    price = prompt_tokens * prompt_price + completion_tokens * completion_price
+    cost = requests * price / 1e6
+    line += f"; about {cost:.4f} at the given prices"
+    if server.budget is not None:
+        line += f", budget {server.budget:g}"
+    logger.info(line)
+    if server.budget is not None and cost > server.budget:
+        logger.warning(
+            f"{COST_LINE}the budget {server.budget:g} is not enough: the run stops there, and the "
+            "same command with a larger one resumes it"
+        )
+
+
+def _measure_tokens(
+    prompts: Prompts, sentences: Sequence[SourceSentence], usage: Mapping[str, Any]
+) -> tuple[float, float]:
+    """Return the mean number of prompt and of generated tokens of a request."""
+    counted = usage.get("answers", 0) - usage.get("uncounted", 0)
+    if counted >= FEWEST_ANSWERS:
+        return usage["prompt_tokens"] / counted, usage["completion_tokens"] / counted
+
+    # From the requests themselves
+    recipe = prompts.recipe
+    server = recipe.model.server
+    assert server is not None, "report_cost checks this"
+    lengths: list[int] = []
+    most_tokens = recipe.decoding.max_new_tokens
+    variant = recipe.variants[0]
+    for sentence in sentences[:MOST_SAMPLED]:
+        chosen = prompts.choose_variant(variant, sentence.text)
+        for label in recipe.written_labels:
+            request = make_text_request(prompts, label, sentence.text, chosen, seed=0)
+            body = make_body(recipe.model, server, request, recipe.decoding)
+            most_tokens = body["max_tokens"]
+            messages = body.get("messages") or body["prompt"]
+            lengths.append(len(json.dumps(messages, ensure_ascii=False).encode()))
+    mean_length = sum(lengths) / max(1, len(lengths))
+    return mean_length / BYTES_PER_TOKEN, ANSWER_TOKENS_SHARE * most_tokens

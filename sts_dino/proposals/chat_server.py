@@ -1,0 +1,151 @@
+"""A model behind a server as the generator of a proposed recipe: ``--lm NAME@URL``.
+
+The server's own answers decide dialect, chat and JSON. Terms that restrict the use of its texts are
+logged before the first request.
+"""
+
+import logging
+import re
+from typing import Any, NamedTuple
+
+from sts_dino.generation.backends.server_probe import (
+    ChatProbe,
+    ServerFacts,
+    describe_models,
+    find_server_facts,
+    try_chat,
+)
+from sts_dino.hub.contract import licences
+from sts_dino.hub.contract.packaged import GENERATORS
+from sts_dino.hub.contract.published_paths import find_public_host
+from sts_dino.hub.contract.recipe import Server
+from sts_dino.hub.errors import InputError
+from sts_dino.hub.untrusted import join_lines
+
+logger = logging.getLogger(__name__)
+
+OPENAI_LICENCE = "openai-terms"
+# of families whose licences restrict the use of texts; Gemma 4 is under the Apache License
+FAMILY_LICENCES = {
+    r"llama-?2(?!\d)": "llama2",
+    r"llama-?3\.1": "llama3.1",
+    r"llama-?3\.2": "llama3.2",
+    r"llama-?3\.3": "llama3.3",
+    r"llama-?3(?![\d.])": "llama3",
+    r"gemma(?!-?[4-9])": "gemma",
+}
+VLLM_CONCURRENCY = 32  # vLLM batches requests
+LOCAL_SECONDS = 300.0  # for an answer of a server in a private network, perhaps a slow machine
+
+
+class ServerChoice(NamedTuple):
+    """The section ``model`` of a recipe for a server, and its reasons in a line."""
+
+    section: dict[str, Any]
+    why: str
+
+
+def choose_server(requested: Server, license_id: str | None) -> ServerChoice:
+    """Ask a running server how it answers, and return the section ``model`` that fits it.
+
+    The terms of the model's licence are logged before a text is requested.
+
+    Args:
+        requested: the URL, and the name of the model.
+        license_id: the licence of the model; None: it is found by the server's host or its file.
+
+    Raises InputError for an unknown licence, and for a server that refuses; RunError for one that
+    cannot be reached.
+    """
+    # What restricts the texts, before the first of them
+    is_openai = f".{find_public_host(requested.base_url)}".endswith(".openai.com")
+    facts = ServerFacts("OpenAI's API")
+    if not is_openai:
+        facts = find_server_facts(requested)
+    licence = _find_licence(requested, license_id, is_openai, facts)
+    logger.info(_describe_facts(requested, facts, licence.id))
+    warn_of_terms(requested.model, licence)
+
+    # How it answers a chat
+    server: dict[str, Any] = {"base_url": requested.base_url, "model": requested.model}
+    server["dialect"] = facts.dialect
+    logger.info("one short request tests how the server answers a chat ...")
+    probe = try_chat(Server.model_validate(server))
+    section: dict[str, Any] = {"backend": "openai"}
+    if probe.has_chat:
+        section["chat_template"] = True
+        server["example_turns"] = True
+    if probe.has_schema:
+        server["structured_output"] = True
+    if facts.slots:
+        server["concurrency"] = facts.slots
+    elif facts.dialect == "vllm":
+        server["concurrency"] = VLLM_CONCURRENCY
+    if not find_public_host(requested.base_url):
+        server["timeout"] = LOCAL_SECONDS
+    section |= {"server": server, "license": licence.id}
+    return ServerChoice(section, _describe_choice(facts, probe))
+
+
+def warn_of_terms(model: str, licence: licences.Licence) -> None:
+    """Log a warning for a licence of a model that restricts the use of its texts."""
+    if licence.outputs is not None and licence.outputs.reach == "terms":
+        name = join_lines(model)
+        logger.warning(f"texts of {name}: {licence.outputs.note}; check that your use is allowed")
+
+
+def _find_licence(
+    requested: Server, license_id: str | None, is_openai: bool, facts: ServerFacts
+) -> licences.Licence:
+    """Return the licence of a server's model, as given, else as host, file or family name it.
+
+    Raises InputError for an unknown licence, for another licence at OpenAI's host, and where
+    nothing names one.
+    """
+    option = "--lm-license"
+    if is_openai and license_id not in (None, OPENAI_LICENCE):
+        problem = f"{license_id!r} is not that of OpenAI's models"
+        raise InputError(option, problem, allowed=OPENAI_LICENCE)
+    licence_id = license_id or (OPENAI_LICENCE if is_openai else _infer_licence(requested, facts))
+    if licence_id is None:
+        raise InputError(
+            option,
+            f"the licence of {requested.model} is not known",
+            allowed=licences.suggest_licences(),
+            hint=f"name it: {option} apache-2.0, for example",
+        )
+    return licences.require_licence(option, licence_id)
+
+
+def _infer_licence(requested: Server, facts: ServerFacts) -> str | None:
+    """Return the licence of a file of ``sts-dino lm``, or of a family; None for other models."""
+    for packaged in GENERATORS.values():
+        if packaged.file == facts.model_file:
+            return packaged.license
+    names = f"{requested.model} {facts.model_file}".lower()
+    for pattern, family_licence in FAMILY_LICENCES.items():
+        if re.search(pattern, names):
+            return family_licence
+    return None
+
+
+def _describe_facts(requested: Server, facts: ServerFacts, licence: str) -> str:
+    """Return a line that names a server's software, its model, and the model's licence."""
+    line = f"server {requested.base_url}: {facts.software}"
+    if facts.models:
+        line += f", serving {describe_models(facts.models)}"
+    return f"{line}; licence of the model {requested.model}: {licence} (another: --lm-license)"
+
+
+def _describe_choice(facts: ServerFacts, probe: ChatProbe) -> str:
+    """Return the reasons of a section ``model``, in one line for the recipe's comment."""
+    form = "it refuses chats: the prompt is a plain text"
+    if probe.has_chat:
+        form = "a chat, with the examples as turns"
+    schema = "without JSON"
+    if probe.has_schema:
+        schema = "JSON by a schema"
+    return join_lines(
+        f"as --lm asks; {facts.software}; {form}; one probe, {schema}: {probe.finding}; "
+        "counter-labels need the model itself, which no server offers; docs/backends.md"
+    )
