@@ -90,7 +90,7 @@ def main(
 
 def find_obstacle(recipe: DatasetRecipe) -> InputError | None:
     """Return why a recipe cannot be probed; None if it can."""
-    from sts_dino.eval.encoders.load import has_judge, name_judge
+    from sts_dino.eval.encoders.load import get_default_judge, has_default_judge
     from sts_dino.generation.run import is_built_in
 
     if recipe.model.server is not None:
@@ -103,8 +103,8 @@ def find_obstacle(recipe: DatasetRecipe) -> InputError | None:
     if None in scores or len(scores) < 2:
         problem = "a probe compares the pairs of different scores"
         return InputError("labels", problem, allowed="two or more labels with distinct scores")
-    if not has_judge(recipe.language):
-        judge = name_judge(recipe.language).lower()
+    if not has_default_judge(recipe.language):
+        judge = get_default_judge(recipe.language).lower()
         problem = f"texts in language {recipe.language!r} are judged by {judge}, which is not here"
         return InputError("probe", problem, hint=f"sts-dino lm {judge}")
     return None
@@ -340,15 +340,19 @@ def score_trial(trial: Trial, corpus: str) -> PairQuality:
     from sts_dino.eval.audit.command import silence_transformers
     from sts_dino.eval.audit.fidelity import find_fitting_pairs
     from sts_dino.eval.encoders.embeddings import compute_text_cosines
-    from sts_dino.eval.encoders.load import load_encoder, name_judge, require_packaged
+    from sts_dino.eval.encoders.load import (
+        get_default_judge,
+        load_encoder,
+        require_packaged_encoder,
+    )
 
     recipe = trial.recipe
     if not trial.pairs:
         hint = "look at them: sts-dino write RECIPE --limit 8"
         raise InputError("probe", "no text of the model passed the filters", hint=hint)
     silence_transformers()
-    judge = name_judge(recipe.language)
-    encoder = load_encoder(str(require_packaged(judge)))
+    judge = get_default_judge(recipe.language)
+    encoder = load_encoder(str(require_packaged_encoder(judge)))
 
     # As sts-dino fidelity does
     labels: list[Label] = sorted(recipe.written_labels, key=lambda label: -(label.score or 0.0))
