@@ -143,6 +143,18 @@ def test_its_results_are_those_of_the_experiments():
     assert [cell for cell in cells if cell not in pages] == []
 
 
+def test_its_domains_are_those_of_the_experiment():
+    result = kept("domains_nine.json")
+    columns = ("as published", "SimCSE", "teacher, base and pairs", "the teacher")
+    table = PAGE.replace("*", "")
+    for domain in result["scores"]["as published"]:
+        scores = [f"{result['scores'][row][domain]:.1f}" for row in columns]
+        assert f"| {' | '.join(scores)} |" in table, domain
+    gains = [Estimate.model_validate(result["over_first"][row]) for row in columns[1:]]
+    cells = [f"{gain.score:+.2f} [{gain.low:.2f}, {gain.high:.2f}]" for gain in gains]
+    assert f"| {' | '.join(cells)} |" in table
+
+
 def ran(folder: Path, *command: str) -> str:
     """What a command prints in a fresh folder, offline, with this Python's commands first."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
