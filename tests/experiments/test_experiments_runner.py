@@ -153,7 +153,13 @@ def forked(monkeypatch):
 
 
 def run(place):
-    options = {"every": False, "listed": False, "page_too": False, "settings": [], "data": None}
+    options = {
+        "run_every": False,
+        "list_only": False,
+        "write_page": False,
+        "settings": [],
+        "data": None,
+    }
     places = {
         "file": place / "plan.yaml",
         "folder": place / "steps",

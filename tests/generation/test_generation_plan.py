@@ -146,7 +146,7 @@ def test_an_estimate_is_near_what_a_run_takes_and_not_below_it_if_a_slow_model_e
     recipe = recipe_of(lm, "source.limit=24", "decoding.max_new_tokens=8")
     writer = load_writer(recipe.model)
     prompts = load_prompts(recipe)
-    monkeypatch.setattr(plan, "load_writer", lambda _: writer)
+    monkeypatch.setattr(plan, "load_writer", lambda *_: writer)
     monkeypatch.setattr(plan, "measure_peak_rss_mb", lambda: 512.0)
 
     def clock() -> float:

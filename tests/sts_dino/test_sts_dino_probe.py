@@ -158,7 +158,7 @@ def test_new_tries_a_chat_template_and_writes_the_figures_into_the_recipe(tmp_pa
 @pytest.mark.parametrize(
     ("template", "count", "says"),
     [
-        (NEEDS_SYSTEM, 30, "a system turn is needed"),
+        (NEEDS_SYSTEM, 30, "needs a system turn"),
         (NEEDS_TOOLS, 30, "model.chat_template"),
         (TEMPLATE, 3, "allowed: 8 or more"),
     ],

@@ -442,7 +442,7 @@ def test_a_server_is_scored_on_the_users_pairs_and_its_embeddings_are_kept(
         adapt.require_rising_pairs(adaptation)
         write_taught_pairs(str(corpus), str(adaptation.teacher), adaptation.taught, 16)
         assert sorted(list_requested_texts(server)) == sorted(TEXTS)
-    assert "the teacher m of a private server has 100.0 on your pairs" in caplog.text
+    assert "teacher m of a private server 100.0" in caplog.text
 
 
 @pytest.mark.parametrize(("instructions", "dtype"), [(("avx512_bf16",), "bfloat16"), ((), None)])
