@@ -152,9 +152,9 @@ def load_checked_recipe(
     recipe = load_recipe(path, DatasetRecipe, settings)
     verdict = licences.check_dataset(recipe)  # else the dataset could not be published
     generator = next(part for part in verdict.parts if part.role == licences.GENERATOR)
-    outputs = generator.licence.outputs
-    if recipe.model.server and outputs and outputs.reach == "terms":
-        logger.warning(f"texts of {join_lines(generator.what)}: {outputs.note}")
+    terms = licences.describe_output_terms(generator.what, generator.licence)
+    if recipe.model.server and terms is not None:
+        logger.warning(terms)
     require_inputs(path, recipe.collect_local_paths())
     check_options(options, recipe)
     if recipe.language != "en" and is_built_in(recipe.model):

@@ -22,7 +22,7 @@ from sts_dino.eval.encoders.load import (
     wrap_with_prompt,
 )
 from sts_dino.generation.backends.registry import connect_teacher, parse_server
-from sts_dino.hub.contract.licences import load_licences
+from sts_dino.hub.contract import licences
 from sts_dino.hub.contract.packaged import find_encoder_with_prompt
 from sts_dino.hub.contract.published_paths import find_public_host
 from sts_dino.hub.contract.recipe import Server
@@ -31,7 +31,6 @@ from sts_dino.hub.errors import InputError
 logger = logging.getLogger(__name__)
 
 REQUEST_TEXTS = 32  # of one request; more are refused by default by some servers
-OPENAI_LICENCE = "openai-terms"
 _CHECK_SERVER = "check what it serves"
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -113,7 +112,7 @@ def load_endpoint(server: Server) -> Encoder:
     another model, RunError for one that cannot be reached or gives unusable embeddings.
     """
     host = find_public_host(server.base_url)
-    if is_openai(host):
+    if licences.is_openai(host):
         warn_of_openai_terms(host)
     name = f"{server.model}@{server.base_url}"
     revision = hashlib.sha256(json.dumps([server.model, server.base_url]).encode()).hexdigest()
@@ -121,15 +120,10 @@ def load_endpoint(server: Server) -> Encoder:
     return replace(encoder, max_call_texts=REQUEST_TEXTS)
 
 
-def is_openai(host: str) -> bool:
-    """Return whether a host is OpenAI's."""
-    return f".{host}".endswith(".openai.com")
-
-
 @cache
 def warn_of_openai_terms(host: str) -> None:
     """Warn once that OpenAI's terms restrict the training on its models' outputs."""
-    terms = load_licences()[OPENAI_LICENCE]
+    terms = licences.load_licences()[licences.OPENAI]
     logger.warning(
         f"{host}: {terms.name} forbid the use of outputs to develop models that compete with "
         f"OpenAI's; check that your encoder does not: {terms.link}"

@@ -31,10 +31,12 @@ from sts_dino.hub.contract.published_paths import name_origin
 from sts_dino.hub.contract.recipe import DatasetRecipe, ModelRecipe
 from sts_dino.hub.contract.results import Frozen
 from sts_dino.hub.errors import InputError, suggest_choice
+from sts_dino.hub.untrusted import join_lines
 
 LICENCES_FILE = Path(__file__).with_name("data") / "licences.yaml"
 COMMON_LICENCES = ("cc-by-4.0", "mit", "apache-2.0")
 UNLICENSED = "unlicensed"
+OPENAI = "openai-terms"  # of the models behind OpenAI's hosts
 GENERATOR = "Generator"  # role of a part: the language model of a dataset
 TEACHER = "Teacher"  # role of a part: the encoder whose similarities a model learns
 MIXED = "mixed"
@@ -180,6 +182,50 @@ def resolve_model_licence(place: str, licence: str, card: Path | None) -> Licenc
                 hint="name the licence of the README, or take another model",
             )
     return chosen
+
+
+def is_openai(host: str) -> bool:
+    """Return whether a host is OpenAI's."""
+    return f".{host}".endswith(".openai.com")
+
+
+def resolve_server_licence(
+    option: str, model: str, host: str, chosen: str | None, inferred: str | None = None
+) -> Licence:
+    """Return the licence of a model behind a server.
+
+    Args:
+        option: the option that names the licence; an error names it.
+        model: the server's name of the model.
+        host: the server's public host; empty for a private one.
+        chosen: the licence id of the option; None: OpenAI's terms at its hosts, else ``inferred``.
+        inferred: the licence id that the server's answers imply; None: none.
+
+    Raises InputError for an unknown licence, for another licence than OpenAI's at its hosts, and
+    where nothing names one.
+    """
+    if is_openai(host):
+        if chosen not in (None, OPENAI):
+            problem = f"{chosen!r} is not that of OpenAI's models"
+            raise InputError(option, problem, allowed=OPENAI)
+        return require_licence(option, OPENAI)
+    licence_id = chosen or inferred
+    if licence_id is None:
+        raise InputError(
+            option,
+            f"the licence of {model} is not known",
+            allowed=suggest_licences(),
+            hint=f"name it: {option} apache-2.0, for example",
+        )
+    return require_licence(option, licence_id)
+
+
+def describe_output_terms(model: str, licence: Licence) -> str | None:
+    """Describe the terms that restrict the use of a model's texts; None where nothing does."""
+    if licence.outputs is None or licence.outputs.reach != "terms":
+        return None
+    name = join_lines(model)
+    return f"texts of {name}: {licence.outputs.note}; check that your use is allowed"
 
 
 def _read_card_licences(card: Path | None) -> list[Licence]:

@@ -19,12 +19,10 @@ from sts_dino.hub.contract import licences
 from sts_dino.hub.contract.packaged import GENERATORS
 from sts_dino.hub.contract.published_paths import find_public_host
 from sts_dino.hub.contract.recipe import Server
-from sts_dino.hub.errors import InputError
 from sts_dino.hub.untrusted import join_lines
 
 logger = logging.getLogger(__name__)
 
-OPENAI_LICENCE = "openai-terms"
 # of families whose licences restrict the use of texts; Gemma 4 is under the Apache License
 FAMILY_LICENCES = {
     r"llama-?2(?!\d)": "llama2",
@@ -58,13 +56,17 @@ def choose_server(requested: Server, license_id: str | None) -> ServerChoice:
     cannot be reached.
     """
     # What restricts the texts, before the first of them
-    is_openai = f".{find_public_host(requested.base_url)}".endswith(".openai.com")
+    host = find_public_host(requested.base_url)
     facts = ServerFacts("OpenAI's API")
-    if not is_openai:
+    if not licences.is_openai(host):
         facts = find_server_facts(requested)
-    licence = _find_licence(requested, license_id, is_openai, facts)
+    licence = licences.resolve_server_licence(
+        "--lm-license", requested.model, host, license_id, _infer_licence(requested, facts)
+    )
     logger.info(_describe_facts(requested, facts, licence.id))
-    warn_of_terms(requested.model, licence)
+    terms = licences.describe_output_terms(requested.model, licence)
+    if terms is not None:
+        logger.warning(terms)
 
     # How it answers a chat
     server: dict[str, Any] = {"base_url": requested.base_url, "model": requested.model}
@@ -81,40 +83,10 @@ def choose_server(requested: Server, license_id: str | None) -> ServerChoice:
         server["concurrency"] = facts.slots
     elif facts.dialect == "vllm":
         server["concurrency"] = VLLM_CONCURRENCY
-    if not find_public_host(requested.base_url):
+    if not host:
         server["timeout"] = LOCAL_SECONDS
     section |= {"server": server, "license": licence.id}
     return ServerChoice(section, _describe_choice(facts, probe))
-
-
-def warn_of_terms(model: str, licence: licences.Licence) -> None:
-    """Log a warning for a licence of a model that restricts the use of its texts."""
-    if licence.outputs is not None and licence.outputs.reach == "terms":
-        name = join_lines(model)
-        logger.warning(f"texts of {name}: {licence.outputs.note}; check that your use is allowed")
-
-
-def _find_licence(
-    requested: Server, license_id: str | None, is_openai: bool, facts: ServerFacts
-) -> licences.Licence:
-    """Return the licence of a server's model, as given, else as host, file or family name it.
-
-    Raises InputError for an unknown licence, for another licence at OpenAI's host, and where
-    nothing names one.
-    """
-    option = "--lm-license"
-    if is_openai and license_id not in (None, OPENAI_LICENCE):
-        problem = f"{license_id!r} is not that of OpenAI's models"
-        raise InputError(option, problem, allowed=OPENAI_LICENCE)
-    licence_id = license_id or (OPENAI_LICENCE if is_openai else _infer_licence(requested, facts))
-    if licence_id is None:
-        raise InputError(
-            option,
-            f"the licence of {requested.model} is not known",
-            allowed=licences.suggest_licences(),
-            hint=f"name it: {option} apache-2.0, for example",
-        )
-    return licences.require_licence(option, licence_id)
 
 
 def _infer_licence(requested: Server, facts: ServerFacts) -> str | None:

@@ -910,22 +910,10 @@ def _choose_endpoint_teacher(server: Server, license_id: str | None) -> dict[str
     license_id: its licence; None: that of OpenAI, for a model of OpenAI. Raises what
     ``choose_teacher`` raises.
     """
-    from sts_dino.teacher import OPENAI_LICENCE, is_openai, load_endpoint
+    from sts_dino.teacher import load_endpoint
 
-    option = "--teacher-license"
-    if is_openai(find_public_host(server.base_url)):
-        if license_id not in (None, OPENAI_LICENCE):
-            raise InputError(
-                option, f"{license_id!r} is not that of OpenAI's models", allowed=OPENAI_LICENCE
-            )
-        license_id = OPENAI_LICENCE
-    if license_id is None:
-        raise InputError(
-            option,
-            f"the licence of {server.model} is not known",
-            allowed=licences.suggest_licences(),
-        )
-    terms = licences.require_licence(option, license_id)
+    host = find_public_host(server.base_url)
+    terms = licences.resolve_server_licence("--teacher-license", server.model, host, license_id)
     load_endpoint(server)
     return {"model": server.model, "endpoint": server.base_url, "license": terms.id}
 
