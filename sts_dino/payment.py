@@ -33,14 +33,9 @@ class Payment:
         ),
     ] = None
 
-    @property
-    def keys(self) -> dict[str, Any]:
-        """The keys of a recipe's section ``model.server``; none without options.
-
-        Raises InputError for one price alone, and for a budget without prices.
-        """
-        prices = (self.price_in, self.price_out)
-        if None in prices and prices != (None, None):
+    def __post_init__(self) -> None:
+        """Raise InputError for one price alone, and for a budget without prices."""
+        if (self.price_in is None) != (self.price_out is None):
             option = "--price-in" if self.price_in is None else "--price-out"
             raise InputError(option, "is missing", hint="give both prices, 0 for none")
         if self.budget is not None and self.price_in is None:
@@ -49,9 +44,13 @@ class Payment:
                 "needs the prices of tokens",
                 hint="give --price-in and --price-out, per million tokens",
             )
+
+    @property
+    def keys(self) -> dict[str, Any]:
+        """The keys of a recipe's section ``model.server``; none without options."""
         keys: dict[str, Any] = {}
         if self.price_in is not None:
-            keys[PRICES_KEY] = list(prices)
+            keys[PRICES_KEY] = [self.price_in, self.price_out]
         if self.budget is not None:
             keys[BUDGET_KEY] = self.budget
         return keys
@@ -59,7 +58,7 @@ class Payment:
     def format_settings(self, model: LanguageModel) -> list[str]:
         """Return the keys as ``KEY=VALUE`` for ``--set``.
 
-        Raises InputError as ``keys`` does, and for a model that is not behind a server.
+        Raises InputError for a model that is not behind a server.
         """
         keys = self.keys
         if keys and model.server is None:

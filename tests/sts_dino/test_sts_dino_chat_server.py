@@ -87,12 +87,13 @@ def test_prices_and_budget_are_keys_of_a_server_alone():
         "model.server.budget=3",
     ]
     local = LanguageModel(path="x", license="x")
-    for payment, message in (
-        (Payment(1), "--price-out: is missing"),
-        (Payment(budget=1), "--budget: needs the prices"),
+    for options, message in (
+        ({"price_in": 1}, "--price-out: is missing"),
+        ({"price_out": 1}, "--price-in: is missing"),
+        ({"budget": 1}, "--budget: needs the prices"),
     ):
         with pytest.raises(InputError, match=message):
-            payment.format_settings(model)
+            Payment(**options)
     with pytest.raises(InputError, match="are of a model behind a server"):
         Payment(1, 1).format_settings(local)
 
