@@ -62,7 +62,7 @@ from sts_dino.proposals.recipes import (
     choose_teacher,
     find_taught_folder,
 )
-from sts_dino.release.options import format_options
+from sts_dino.release.options import format_options, format_settings
 from sts_dino.release.stages import Step, StepUsage, read_answer, run_steps
 from sts_dino.training.run import describe_usage
 
@@ -247,12 +247,12 @@ class Adaptation:
     def dataset_words(self) -> list[str]:
         """The dataset recipe, its run directory and settings as the words of a command line."""
         words = [str(self.dataset_recipe), "--out", str(self.pairs)]
-        return [*words, *_format_sets(self.payment)]
+        return [*words, *format_settings(self.payment)]
 
     @property
     def model_words(self) -> list[str]:
         """The model recipe and its settings as the words of a command line."""
-        return [str(self.model_recipe), *_format_sets(self.settings)]
+        return [str(self.model_recipe), *format_settings(self.settings)]
 
     @property
     def downloads(self) -> dict[str, str]:
@@ -280,10 +280,6 @@ class Adaptation:
         from sts_dino.eval.encoders.load import has_default_judge
 
         return has_default_judge(self.dataset.language)
-
-
-def _format_sets(settings: Sequence[str]) -> list[str]:
-    return [word for setting in settings for word in ("--set", setting)]
 
 
 @dataclass(frozen=True)
@@ -386,7 +382,7 @@ def main(
 
     with lock_run(out / ".adapt"):
         # How good the pairs are; then predict time, disk and memory.
-        report_probe(adaptation.dataset_recipe, adaptation.dataset, estimating is not False)
+        report_probe(adaptation.dataset_recipe, adaptation.dataset, probes)
         if estimating is False:
             estimate = assume_equal_steps(adaptation)
             for line in describe_labels(adaptation, estimate):
@@ -456,7 +452,7 @@ def require_rising_pairs(adaptation: Adaptation) -> None:
         return
     source = Source(own=replace(own, tasks=pair_tasks))
     if adaptation.teacher is None:
-        score_encoder(base.location, [], source)
+        score_encoder(base.location, [], source)  # raises for scores that fall
         return
 
     # Both encoders' rows of the first task
