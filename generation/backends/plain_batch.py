@@ -33,6 +33,7 @@ class PlainBatch:
         """Read the prompts; the rows have their order."""
         self._model = model
         self._device = model.get_input_embeddings().weight.device
+        self._cache_argument = _name_cache(model)
 
         # Read them, group by group
         groups = _group_prompts(model, prompts)
@@ -93,7 +94,7 @@ class PlainBatch:
             position_ids=positions,
             use_cache=True,
             logits_to_keep=1,
-            **{_name_cache(self._model): cache},
+            **{self._cache_argument: cache},
         )
         return output.logits[:, -1]
 
