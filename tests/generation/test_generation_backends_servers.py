@@ -885,7 +885,10 @@ def test_an_answer_is_never_paid_for_twice_and_the_cost_adds_up(tmp_path):
 
     def one_fails(body: dict, _: int) -> Reply:
         together.wait(timeout=20)
-        return (403, {}, "{}") if body["seed"] == 0 else echo(body, 0)
+        if body["seed"] == 0:
+            return (403, {}, "{}")
+        time.sleep(0.5)  # the others are under way when it fails
+        return echo(body, 0)
 
     with ordered_server(one_fails) as server:
         url = server.base_url
