@@ -17,6 +17,7 @@ from sts_dino import adapt, teach
 from sts_dino.eval.scoring.outcomes import Outcomes
 from sts_dino.eval.tasks.own import OwnFiles, read_own
 from sts_dino.experiments.domains import PLAN, DomainPlan
+from sts_dino.generation.backends.load_model import get_half_or_float32
 from sts_dino.hub.assets import find_asset
 from sts_dino.hub.contract.recipe import ModelRecipe
 from sts_dino.hub.contract.recipe_file import load_recipe, read_yaml
@@ -301,6 +302,8 @@ def test_a_teacher_trains_a_finished_encoder_as_the_experiments_last_row(
     measured = {"arguments.learning_rate=3e-5", f"batch_size={found.model.batch_size}"}
     assert measured <= set(row.settings)
     assert f"arguments.max_steps={TAUGHT_STEPS}" in row.settings
+    has_bf16 = "bf16" in found.model.arguments
+    assert has_bf16 == (base is None and get_half_or_float32() == "bfloat16")
 
 
 @pytest.mark.parametrize("is_better", [True, False])
