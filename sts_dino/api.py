@@ -110,8 +110,10 @@ def write_pairs(
             "description": f"texts of {name}",
         }
         overrides = [f"source={json.dumps(source)}", *overrides]
+        # The licence in the recipe is that of its own source; take the first that fits the texts.
         changed_recipe = load_recipe(path, DatasetRecipe, overrides)
-        overrides.append(f"license={licences.list_possible_licences(changed_recipe)[0]}")
+        possible_licences = licences.list_possible_licences(changed_recipe)
+        overrides.append(f"license={possible_licences[0]}")
     else:
         path = directory.with_name(f"{name}.yaml")
         choices = CorpusChoices(
@@ -145,7 +147,13 @@ def _write_texts(corpus: Path, sentences: list[str]) -> None:
 
 
 def _format_label_settings(instructions: Mapping[float, str]) -> list[str]:
-    """Return the settings that replace a recipe's labels; counter-labels follow DINO, section 4."""
+    """Return the ``--set`` settings that replace a recipe's labels and remove its examples.
+
+    A label's counter-labels are all labels of higher similarity (DINO, section 4). Raises
+    InputError for a similarity that is a text.
+
+    instructions: similarity → instruction.
+    """
     scores = sorted(instructions, reverse=True)
     if any(isinstance(score, str) for score in scores):
         raise InputError(
@@ -167,11 +175,17 @@ def _format_label_settings(instructions: Mapping[float, str]) -> list[str]:
 
 
 def read_pairs(directory: str | Path, config: str | None = None, split: str = "train") -> Dataset:
-    """Read the rows of a finished run directory into memory.
+    """Read the rows of a split of a finished run directory into memory.
 
-    config: where the run has several, e.g. ``triplet`` and ``pair-class``; by default the dataset's
-    own default. ``.info.license`` of the result is the dataset's licence. Raises InputError for an
-    unfinished or damaged run.
+    ``.info.license`` of the result is the dataset's licence.
+
+    Args:
+        directory: the run directory.
+        config: for a run with several, e.g. ``triplet`` and ``pair-class``; by default the
+            dataset's default config.
+        split: the split.
+
+    Raises InputError for an unfinished or damaged run, an unknown config, and a split without rows.
     """
     import pyarrow as pa
     from datasets import Dataset, DatasetInfo
@@ -271,15 +285,16 @@ def train(
     if modules is None:
         modules = "sentence-transformer" if is_finished_encoder(location) else "transformer"
     is_finished = modules == "sentence-transformer"
-    rate = learning_rate or LEARNING_RATES.get(modules, LEARNING_RATES["transformer"])
     extra_arguments: dict[str, str] = {}
     extra_sections: dict[str, Any] = {}
     if modules == "prompteol":
         section, extra_arguments = make_prompteol_base(section)
-        rate = learning_rate or float(PROMPTEOL_RATE)
+        default_rate = float(PROMPTEOL_RATE)
         extra_sections["lora"] = LORA
     else:
         section["modules"] = modules
+        # Unknown modules are refused when the recipe is validated.
+        default_rate = LEARNING_RATES.get(modules, LEARNING_RATES["transformer"])
     if is_finished:
         section["max_seq_length"] = read_max_seq_length(section)
 
@@ -293,7 +308,7 @@ def train(
     # The recipe
     arguments = {
         "max_steps": steps,
-        "learning_rate": rate,
+        "learning_rate": learning_rate or default_rate,
         "warmup_steps": 0.1,
         "report_to": "none",
         "batch_sampler": "no_duplicates",
@@ -327,7 +342,10 @@ def train(
 
 
 def _write_rows(dataset: Dataset, path: Path) -> None:
-    """Write a dataset in memory as Parquet. Raises InputError for another object."""
+    """Write a dataset in memory as a Parquet file, over an existing one.
+
+    Raises InputError for an object that is not a ``datasets.Dataset``.
+    """
     if not hasattr(dataset, "to_parquet") or not hasattr(dataset, "column_names"):
         is_table = hasattr(dataset, "columns")
         hint = "datasets.Dataset.from_pandas makes one of a table" if is_table else None
@@ -380,7 +398,11 @@ def evaluate(
 
 
 def compare(*evaluations: str | Path, out: str | Path | None = None) -> Comparison:
-    """Compare evaluations with paired tests; write Markdown, CSV and plots, and print the table."""
+    """Compare evaluations with paired tests; write Markdown, CSV and plots, and print the table.
+
+    evaluations: the folders of scored encoders. out: the folder of the results; by default that of
+    ``sts-dino compare``.
+    """
     from sts_dino.eval.compare.run import compare as compare_folders
 
     folders = tuple(map(_require_path, evaluations))
@@ -435,6 +457,7 @@ def _require_strings(argument: str, values: Iterable[Any]) -> list[str]:
 
 
 def _require_path(directory: str | Path) -> Path:
+    """Return an argument as a path. Raises InputError for anything but a string or a path."""
     if not isinstance(directory, str | Path):
         raise InputError(
             "directory", f"is a {type(directory).__name__}", allowed="the name of a folder"
@@ -443,7 +466,7 @@ def _require_path(directory: str | Path) -> Path:
 
 
 def _get_run_directory(kind: str, name: str) -> Path:
-    """Return the run directory of a name. Raises InputError if no artefact can have it."""
+    """Return ``artifacts/KIND/NAME``. Raises InputError for a name that no artefact can have."""
     if not isinstance(name, str) or not re.fullmatch(NAME, name):
         raise InputError(
             "name",
@@ -454,12 +477,14 @@ def _get_run_directory(kind: str, name: str) -> Path:
 
 
 def _resolve_location(location: str | Path) -> dict[str, Any]:
-    """Return a folder or a model of ``sts-dino lm`` as ``path``, a Hub id with its revision.
+    """Return the keys of a recipe that locate an encoder or a dataset.
 
-    Raises InputError for anything else.
+    They are ``path`` for a folder or a model of ``sts-dino lm``, ``repo_id`` and ``revision`` for
+    ``ORG/NAME@REVISION``. Raises InputError for anything else.
     """
     if Path(location).exists():
         return {"path": str(Path(location).resolve())}
+    # Earlier versions had other folders for downloaded models.
     folder = find_moved_folder(str(location)) or find_downloaded_model(str(location))
     if folder is not None:
         return {"path": str(folder.resolve())}
@@ -474,5 +499,5 @@ def _resolve_location(location: str | Path) -> dict[str, Any]:
 
 
 def _get_default_config(directory: str | Path) -> str:
-    """Return the default config of a run directory: the finished rows that encoders train on."""
+    """Return the first config of a run's recipe: the filtered rows that encoders train on."""
     return load_recipe(Path(directory) / RECIPE, DatasetRecipe).configs[0]

@@ -44,17 +44,19 @@ def main(
     for recipe_path in list_recipes(recipes):
         if is_model(recipe_path):
             command = "train"
-            job = prepare(recipe_path, None, None, settings)
+            job = prepare(recipe_path, out=None, limit=None, settings=settings)
             directory = job.out
             lines = describe_training(job)
         else:
             command = "write"
-            options = ClusterOptions()
-            recipe, directory = load_checked_recipe(recipe_path, None, None, settings, options)
+            recipe, directory = load_checked_recipe(
+                recipe_path, out=None, limit=None, settings=settings, options=ClusterOptions()
+            )
             prompts_per_label = SHOWN_PROMPTS if all_prompts else 1
             plan = describe_plan(recipe, directory, prompts_per_label=prompts_per_label)
             lines = plan.splitlines()
-        words = [word for setting in settings for word in ("--set", setting)]
-        next_command = join(["sts-dino", command, str(recipe_path), *words])
+        next_words = ["sts-dino", command, str(recipe_path)]
+        for setting in settings:
+            next_words += ["--set", setting]
         facts = {"directory": str(directory), "plan": lines}
-        cli.print_answer("\n".join(lines), facts, as_json, [next_command])
+        cli.print_answer("\n".join(lines), facts, as_json, [join(next_words)])
