@@ -326,13 +326,17 @@ def _require_limits(
 ) -> None:
     """Raise UnsafeYaml when a document breaks a limit after its aliases are replaced.
 
-    Raise UnsafeYaml, too, for an alias without an earlier anchor. Every key, value, begin and end
-    of a collection is a *step*; an alias repeats the steps of its anchor.
+    Raise UnsafeYaml, too, for an alias without an earlier anchor. Every scalar, begin and end of a
+    collection is a *step*; an alias repeats the steps of its anchor.
     """
     steps: list[tuple[int, int]] = []  # (change of depth, characters of text)
     slices: dict[str | None, slice] = {}  # anchor → the steps of its content
     collections: list[tuple[str | None, int]] = []  # (anchor, first step) of open collections
-    depth = deepest = nodes = characters = merges = 0
+    depth = 0
+    deepest = 0
+    nodes = 0
+    characters = 0
+    merges = 0
     for event in events:
         # Convert the event to steps.
         start = len(steps)
@@ -359,7 +363,7 @@ def _require_limits(
         # Count the steps.
         for change, length in steps[start:]:
             depth += change
-            nodes += change >= 0
+            nodes += change >= 0  # the end of a collection is not another node
             characters += length
             deepest = max(deepest, depth)
         limits = {
@@ -615,11 +619,12 @@ def require_ids(tokenizer: Any, rows: int, model: object, used: Iterable[int | N
 
 
 def count_usable_positions(transformer: Any) -> int | None:
-    """Return how many tokens a transformer's table of learned positions serves.
+    """Return for how many tokens a transformer has learned position embeddings.
 
-    Return None for a transformer without such a table. RoBERTa's table reserves the rows up to the
-    row of padding, so these do not count.
+    Return None for a transformer without them. RoBERTa reserves the rows up to the padding row, so
+    these do not count.
     """
+    # GPT-2 names its table ``wpe``.
     layers = getattr(transformer, "embeddings", transformer)
     table: Any = getattr(layers, "position_embeddings", None) or getattr(layers, "wpe", None)
     if not hasattr(table, "num_embeddings"):
@@ -628,9 +633,8 @@ def count_usable_positions(transformer: Any) -> int | None:
     return int(table.num_embeddings) - first
 
 
-# tokens of a text at most, beyond its bytes: special tokens and a mark at the start
-_MORE_TOKENS = 8
-_TEXTS_AT_ONCE = 1_000  # that are tokenised together
+_MORE_TOKENS = 8  # special tokens of a text, and a mark at its start, at most
+_TEXTS_AT_ONCE = 1_000  # texts that are tokenised together
 
 
 def warn_of_cut_texts(encoder: Any, texts: Sequence[str], name: str, unit: str) -> None:
@@ -648,7 +652,7 @@ def warn_of_cut_texts(encoder: Any, texts: Sequence[str], name: str, unit: str) 
     tokenizer = encoder.tokenizer
     if not limit or limit == float("inf") or not callable(tokenizer):
         return
-    # a token has a byte or more
+    # A token has a byte or more, so shorter texts need not be tokenised.
     long_texts = [
         text for text in texts if len(text.encode(errors="replace")) + _MORE_TOKENS > limit
     ]
