@@ -81,7 +81,15 @@ def main(
 def propose_recipe(
     model: str, language: str, folder: Path, sentences: Path | None
 ) -> DatasetRecipe:
-    """Return the recipe that ``sts-dino new`` proposes for a corpus of a language."""
+    """Return the recipe that ``sts-dino new`` proposes for a corpus of a language.
+
+    Args:
+        model: the generator.
+        language: the language code.
+        folder: an empty folder, where corpus and recipe are written.
+        sentences: a folder of files NAME.CODE.txt, the first of which is the corpus. Without one
+            the corpus is Wikipedia's sentences for English, else the sentences of the examples.
+    """
     words = load_languages()[language]
     files = sorted(sentences.glob(f"*.{language}.txt")) if sentences else []
     corpus = folder / Path(words[KIND]["examples"]).name

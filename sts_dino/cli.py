@@ -143,14 +143,14 @@ COMMANDS = {
         "List or download language models and encoders",
         ends_on_sigterm=True,
     ),
-    "demo": Stage("sts_dino.experiments.demo.chain", "The whole chain, offline", clone=True),
+    "demo": Stage("sts_dino.experiments.demo", "The whole chain, offline", clone=True),
     "real": Stage(
-        "sts_dino.experiments.demo.real",
+        "sts_dino.experiments.real",
         "Pairs of a language model and a better encoder, offline",
         clone=True,
     ),
     "verify": Stage(
-        "sts_dino.experiments.demo.verify",
+        "sts_dino.experiments.verify",
         "Load published artefacts, empty cache",
         ends_on_sigterm=True,
         clone=True,

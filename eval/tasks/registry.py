@@ -4,10 +4,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
 
-from sts_dino.eval.tasks.sts import ORIGINALS, REGRESSIONS, SENTEVAL_DATA, YEARS
-from sts_dino.eval.tasks.sts import TASKS as STS_TASKS
+from sts_dino.eval.tasks.papers import (
+    MODES,
+    ORIGINALS,
+    PROBING,
+    REGRESSIONS,
+    SENTEVAL_DATA,
+    STS_TASKS,
+    TRANSFER,
+    VALIDATION,
+    YEARS,
+)
 from sts_dino.eval.tasks.task import DataSet, Task
-from sts_dino.eval.tasks.transfer import MODES, PROBING, TRANSFER, VALIDATION
 from sts_dino.hub.contract.results import Average, TaskScore
 from sts_dino.hub.errors import InputError, suggest_choice
 
