@@ -223,7 +223,6 @@ def unpack_option_groups(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _make_parameter(field: "Field[Any]") -> Parameter:
-    """Make the parameter of a typer command from a field of a dataclass."""
     default = field.default if field.default_factory is MISSING else field.default_factory()
     return Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=field.type)
 

@@ -823,7 +823,6 @@ def _parse_json(text: str, location: str, hint: str | None = None) -> Any:
 
 
 def _iter_json_lines(lines: Iterator[str], location: object) -> Iterator[tuple[int, Any]]:
-    """Yield the number and the JSON value of each line that is not blank."""
     for number, line in enumerate(lines, start=1):
         if line.strip():
             hint = "write an object a line; an array or an indented object is a .json file"

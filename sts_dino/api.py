@@ -194,7 +194,9 @@ def read_pairs(directory: str | Path, config: str | None = None, split: str = "t
     from sts_dino.hub.contract.shards import read_table
 
     run = open_local_run(_require_path(directory), str(directory))
-    config = config or _get_default_config(directory)
+    recipe = load_recipe(Path(directory) / RECIPE, DatasetRecipe)
+    # The first config has the filtered rows, which encoders train on.
+    config = config or recipe.configs[0]
     if config not in run.configs:
         raise InputError(
             f"{directory}: config {config!r}", "not in the run", allowed=", ".join(run.configs)
@@ -203,8 +205,7 @@ def read_pairs(directory: str | Path, config: str | None = None, split: str = "t
     tables = [read_table(folder / shard.path) for shard in shards if shard.split == split]
     if not tables:
         raise InputError(f"{directory}: split {split!r}", f"has no rows in {config}")
-    licence = load_recipe(Path(directory) / RECIPE, DatasetRecipe).license
-    return Dataset(pa.concat_tables(tables), info=DatasetInfo(license=licence))
+    return Dataset(pa.concat_tables(tables), info=DatasetInfo(license=recipe.license))
 
 
 def train(
@@ -457,7 +458,6 @@ def _require_strings(argument: str, values: Iterable[Any]) -> list[str]:
 
 
 def _require_path(directory: str | Path) -> Path:
-    """Return an argument as a path. Raises InputError for anything but a string or a path."""
     if not isinstance(directory, str | Path):
         raise InputError(
             "directory", f"is a {type(directory).__name__}", allowed="the name of a folder"
@@ -496,8 +496,3 @@ def _resolve_location(location: str | Path) -> dict[str, Any]:
             allowed="a folder, NAME of sts-dino lm, ORG/NAME@REVISION",
         )
     return {"repo_id": repo_id, "revision": revision}
-
-
-def _get_default_config(directory: str | Path) -> str:
-    """Return the first config of a run's recipe: the filtered rows that encoders train on."""
-    return load_recipe(Path(directory) / RECIPE, DatasetRecipe).configs[0]

@@ -10,6 +10,7 @@ from sts_dino.generation.executors.options import ClusterOptions
 from sts_dino.generation.plan import SHOWN_PROMPTS, describe_plan
 from sts_dino.generation.run import load_checked_recipe
 from sts_dino.hub import cli
+from sts_dino.release.options import format_settings
 from sts_dino.release.run import is_model, list_recipes
 from sts_dino.training.loop.job import prepare
 from sts_dino.training.run import describe_plan as describe_training
@@ -55,8 +56,6 @@ def main(
             prompts_per_label = SHOWN_PROMPTS if all_prompts else 1
             plan = describe_plan(recipe, directory, prompts_per_label=prompts_per_label)
             lines = plan.splitlines()
-        next_words = ["sts-dino", command, str(recipe_path)]
-        for setting in settings:
-            next_words += ["--set", setting]
+        next_command = join(["sts-dino", command, str(recipe_path), *format_settings(settings)])
         facts = {"directory": str(directory), "plan": lines}
-        cli.print_answer("\n".join(lines), facts, as_json, [join(next_words)])
+        cli.print_answer("\n".join(lines), facts, as_json, [next_command])

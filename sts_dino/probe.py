@@ -243,10 +243,11 @@ def choose_sentences(trial: Trial, most: int, clock: Clock) -> list["SourceSente
 
     recipe = trial.recipe
     source = prepare_pilot_source(recipe, trial.writer, trial.prompts, clock)
-    usable = []
-    for sentence in source.sentences:
-        if not is_in_examples(sentence.text, trial.prompts):
-            usable.append(sentence)
+    usable = [
+        sentence
+        for sentence in source.sentences
+        if not is_in_examples(sentence.text, trial.prompts)
+    ]
     if len(usable) < FEWEST_SENTENCES:
         raise make_shortage(recipe, len(usable))
     return spread(usable, most)

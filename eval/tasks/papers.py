@@ -324,9 +324,10 @@ def _declare_two_classes(name: str, words: str, folder: str, *files: str) -> Cla
 
 def _declare_probing(name: str, words: str, file: str) -> Classification:
     """Declare a probing task, all of whose splits are in ``probing/FILE.txt``."""
-    parts = {}
-    for split in rows.PART_CODES:
-        parts[split] = Part((f"probing/{file}.txt",), partial(rows.read_probing, split=split))
+    parts = {
+        split: Part((f"probing/{file}.txt",), partial(rows.read_probing, split=split))
+        for split in rows.PART_CODES
+    }
     return Classification(name, words, parts, "probing")
 
 

@@ -50,11 +50,9 @@ def _group_tasks() -> dict[str, tuple[Task, ...]]:
         groups.setdefault(task.group, []).append(task)
 
     # The papers score STS12-16 in SentEval's text form only
-    of_papers = []
-    for task in _DECLARED:
-        if task.group in _PAPERS and "-original/" not in task.name:
-            of_papers.append(task)
-    groups["papers"] = of_papers
+    groups["papers"] = [
+        task for task in _DECLARED if task.group in _PAPERS and "-original/" not in task.name
+    ]
     return {name: tuple(tasks) for name, tasks in groups.items()}
 
 
