@@ -560,10 +560,11 @@ def compute_products(model: Any, workers: int, count: int) -> list[Any]:
     """Multiply by the widest layer ``count`` times in each thread; a product counts as a text."""
     import torch
 
-    layers = []
-    for name, layer in model.named_modules():
-        if ".layers.0." in name and hasattr(layer, "out_features"):
-            layers.append(layer)
+    layers = [
+        layer
+        for name, layer in model.named_modules()
+        if ".layers.0." in name and hasattr(layer, "out_features")
+    ]
     widest = max(layers, key=lambda layer: layer.in_features * layer.out_features)
     inputs = torch.zeros(PRODUCT_ROWS, widest.in_features, dtype=model.dtype)
 

@@ -427,10 +427,11 @@ def find_model_licences(
     non_commercial = any(licence.bans_commerce for licence in datasets)
     # A teacher claims a model by terms that a model can be under. Others, as OpenAI's terms, bind
     # only the teacher's customer.
-    claiming = []
-    for teacher in teachers:
-        if teacher.outputs and teacher.outputs.reach == "terms" and teacher.grant:
-            claiming.append(teacher)
+    claiming = [
+        teacher
+        for teacher in teachers
+        if teacher.outputs and teacher.outputs.reach == "terms" and teacher.grant
+    ]
     bound = [*base.list_leaves(), *claiming]
     allowed = _find_covering(base.list_leaves(), non_commercial)
     if claiming:

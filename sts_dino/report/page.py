@@ -87,10 +87,11 @@ def _build_dataset_context(page: DatasetPage) -> dict[str, Any]:
     """Return the template variables of a dataset: counts, plots, sample pairs and misfits."""
     facts = page.facts
     context = build_counts_context(facts) | build_measured_context(facts)
-    sections = {}
-    for name in ("fidelity", "value"):
-        if context[name]:
-            sections[name] = Markdown(renderer.fill_template(f"{name}.md.jinja", context))
+    sections = {
+        name: Markdown(renderer.fill_template(f"{name}.md.jinja", context))
+        for name in ("fidelity", "value")
+        if context[name]
+    }
     context |= {
         "page": page,
         "facts": facts,
