@@ -410,7 +410,10 @@ def plot_effects(effects: Sequence[PlottedEffect]) -> str:
 
 
 def plot_sizes(experiment: Experiment, result: Result) -> str:
-    """Draw the measured columns by the parameters of the language model, a panel each."""
+    """Return an SVG of scores by the parameters of the language model, a panel for each column.
+
+    Cosines of labels and columns that the paper does not print are left out.
+    """
     rows = [result.measured.rows[name] for name in experiment.parameters]
     millions = [*experiment.parameters.values()]
     columns = [

@@ -309,6 +309,7 @@ class Plan(Strict):
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
+        """Require distinct names, and references to variants, encoders and seeds that exist."""
         require_unique([encoder.name for encoder in self.encoders], "encoders")
         require_unique([experiment.name for experiment in self.experiments], "experiments")
         variants = {variant.name for variant in self.datasets.variants}

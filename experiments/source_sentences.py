@@ -111,7 +111,7 @@ def read_sentences(file: Path, columns: Sequence[str]) -> list[str]:
     if not file.is_file():
         hint = "--data names the folder that holds it (or STS_DINO_DATA)"
         raise InputError(file, "no such file", hint=hint)
-    # Multi30k's captions: train.1.en.gz, one a line
+    # A .gz file of another kind has a caption on each line, as Multi30k's train.1.en.gz.
     if file.suffix == ".gz" and kind_of(file) not in READERS:
         cells = gzip.decompress(file.read_bytes()).decode("utf-8").split("\n")
     else:
@@ -129,7 +129,7 @@ def read_sentences(file: Path, columns: Sequence[str]) -> list[str]:
 
 
 def _read_lines(file: Path) -> list[str]:
-    """Read the lines of a file of --without. Raises InputError."""
+    """Read the lines of a file of ``--without``. Raises InputError for a missing file."""
     try:
         return file.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:

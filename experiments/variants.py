@@ -217,6 +217,8 @@ def refinish_run(
 ) -> None:
     """Write a run directory of the same texts under other settings of verification and postprocess.
 
+    Prints the counts of the run as JSON.
+
     Examples:
 
       sts-dino experiment refinish RUN --set "verification={drop: true}" --out DIR

@@ -350,6 +350,8 @@ def _choose_encoding(file: UserFile) -> str:
     """
     status = file.path.stat()
     scan = _scan_encoding(file.path, status.st_size, status.st_mtime_ns)
+
+    # The user's choice holds unless the bytes show another encoding.
     if file.encoding is not None:
         if scan.encoding is None or scan.is_ascii:
             return file.encoding
@@ -360,6 +362,8 @@ def _choose_encoding(file: UserFile) -> str:
         if scan.encoding != "utf-8-sig":
             _log_once(f"{file.location}: is read as {scan.encoding}")
         return scan.encoding
+
+    # Most lines are UTF-8, so the others are mistakes and no evidence of an encoding.
     if scan.utf8_lines:
         problem = f"is not UTF-8, and {scan.utf8_lines} other lines are"
         hint = "write this line anew in UTF-8: a file has one encoding"
@@ -895,6 +899,7 @@ def _find_json_rows(value: Any, location: object) -> list[Any]:
 
 
 def _read_parquet(stream: IO[bytes], file: UserFile) -> Iterator[Any]:
+    """Yield the header of all columns, then the rows, with the columns of the caller alone."""
     with pq.ParquetFile(stream) as table:
         schema = table.schema_arrow
     names = _require_distinct(schema.names, file.location)
@@ -979,8 +984,8 @@ def _convert_workbook_errors(location: object) -> Iterator[None]:
 def _iter_sheet(rows: NumberedCells, location: object) -> Iterator[Any]:
     """Yield the header of a sheet and its rows, by column.
 
-    The first row is read before the header is given: under a title it is wider than the title's
-    row. Raises InputError for a cell without a column name.
+    Raises InputError for a cell without a column name, in the first row before the header is
+    yielded: a row with a title is narrower than the table under it.
     """
     start, header = next(rows, (1, ()))
     while header and header[-1] is None:

@@ -114,8 +114,8 @@ def get_first_line(error: BaseException, longest: int = LONGEST) -> str:
 
     The line has at most ``longest`` characters and no control characters.
     """
-    lines = str(error).strip().splitlines()
-    return join_lines("".join(lines[:1]), longest) or type(error).__name__
+    lines = str(error).strip().splitlines() or [""]
+    return join_lines(lines[0], longest) or type(error).__name__
 
 
 class Markdown(str):
@@ -520,9 +520,8 @@ def require_no_cross_encoder(folder: Path, model: object) -> str:
 
 
 def require_modules(folder: Path, model: object) -> None:
-    """Raise InputError unless a folder holds a SentenceTransformer.
+    """Raise InputError unless a folder holds a SentenceTransformer of ``MOST_MODULES`` at most.
 
-    It may have at most ``MOST_MODULES`` modules.
     sentence-transformers would silently build an encoder from another kind of model.
     """
     # Check the kind of model first: a cross-encoder gets its own message.

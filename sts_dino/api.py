@@ -264,19 +264,9 @@ def train(
     overrides = _require_strings("settings", settings)
 
     # The section of the dataset
+    rows = directory.with_name(f"{name}.pairs.parquet")
     data: dict[str, Any] = {"config": "default", "example_type": example_type, "loss": loss}
-    if isinstance(dataset, str | Path):
-        data |= _resolve_location(dataset)
-        if "path" in data:
-            pairs_recipe = load_recipe(Path(data["path"]) / RECIPE, DatasetRecipe)
-            data |= {"config": pairs_recipe.configs[0], "license": pairs_recipe.license}
-    else:
-        rows = directory.with_name(f"{name}.pairs.parquet")
-        _write_rows(dataset, rows)
-        data |= {
-            "path": str(rows.resolve()),
-            "license": dataset.info.license or licences.UNLICENSED,
-        }
+    data |= _locate_pairs(dataset, rows)
     if dataset_license:
         data["license"] = dataset_license
 
@@ -340,6 +330,23 @@ def train(
     command = format_command("train", path, None, overrides)
     run_training(prepare(path, directory, None, overrides), command)
     return SentenceTransformer(str(directory), trust_remote_code=False)
+
+
+def _locate_pairs(dataset: Dataset | str | Path, rows: Path) -> dict[str, Any]:
+    """Return the keys of a model recipe that locate a dataset, and its licence where it is known.
+
+    A run directory has its default config, too. A dataset in memory is written to the file
+    ``rows``. Raises InputError for a dataset that cannot be located or written.
+    """
+    if not isinstance(dataset, str | Path):
+        _write_rows(dataset, rows)
+        licence = dataset.info.license or licences.UNLICENSED
+        return {"path": str(rows.resolve()), "license": licence}
+    location = _resolve_location(dataset)
+    if "path" not in location:
+        return location
+    recipe = load_recipe(Path(location["path"]) / RECIPE, DatasetRecipe)
+    return {**location, "config": recipe.configs[0], "license": recipe.license}
 
 
 def _write_rows(dataset: Dataset, path: Path) -> None:

@@ -254,12 +254,12 @@ def convert_encoder(encoder: str, options: list[str]) -> list[str]:
     """
     from sts_dino.eval.encoders.load import resolve_encoder
 
-    encoder = resolve_encoder(encoder)
-    recipe = Path(encoder) / RECIPE
-    if recipe.is_file() and (Path(encoder) / MANIFEST).is_file():
-        return [str(recipe), "--model", encoder, *options]
-    arguments = ["--model", encoder, *options]
-    if not TASK_OPTIONS & _get_option_names(options):
+    location = resolve_encoder(encoder)
+    recipe = Path(location) / RECIPE
+    if recipe.is_file() and (Path(location) / MANIFEST).is_file():
+        return [str(recipe), "--model", location, *options]
+    arguments = ["--model", location, *options]
+    if TASK_OPTIONS.isdisjoint(_get_option_names(options)):
         arguments += ["--tasks", "stsb/cosine"]
     return arguments
 
@@ -279,8 +279,8 @@ def convert_run_directory(stage: Stage, directory: str, options: list[str]) -> l
     the options have --out, or --estimate, which makes no run.
     """
     arguments = [str(Path(directory) / RECIPE), *options]
-    is_redirected = {"--out", "--estimate"} & _get_option_names([*stage.words, *options])
-    if stage.module in RESUMING_MODULES and not is_redirected:
+    names = _get_option_names([*stage.words, *options])
+    if stage.module in RESUMING_MODULES and names.isdisjoint(("--out", "--estimate")):
         arguments += ["--out", directory]
     return arguments
 

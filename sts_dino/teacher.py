@@ -79,6 +79,7 @@ def load_teacher(requested: str) -> Encoder:
 
 def _add_default_prompt(encoder: Encoder, location: str) -> Encoder:
     """Return a Hub model of ``sts-dino lm`` with its prompt for similarity, others unchanged."""
+    # A folder is encoded as its own files say, and so is a model with a default prompt.
     packaged = find_encoder_with_prompt(location.partition("@")[0])
     model = encoder.model
     if packaged is None or model is None or model.default_prompt_name or Path(location).exists():

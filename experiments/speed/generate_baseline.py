@@ -164,9 +164,9 @@ class Generator:
             stopping_criteria=StoppingCriteriaList([StopTokens(self.stops)]),
         )
         generated = tokens[: len(batch), inputs.input_ids.shape[1] :].tolist()
-        return [self._finish(row) for row in generated]
+        return [self._make_completion(row) for row in generated]
 
-    def _finish(self, tokens: list[int]) -> Completion:
+    def _make_completion(self, tokens: list[int]) -> Completion:
         """Return the text up to its first stop token, and its problem as the engine names it."""
         stops = [index for index, token in enumerate(tokens) if self.stops[token]]
         last = stops[0] if stops else len(tokens) - 1

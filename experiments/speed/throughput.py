@@ -240,7 +240,14 @@ def run_case(
 ) -> dict[str, list[Result]]:
     """Return the results of every way of a case that can run here, one for each round.
 
-    ``scale``: factor on the numbers of source sentences.
+    Args:
+        case: the case.
+        model: the folder of its language model.
+        gguf: the file of the same model for llama.cpp.
+        device: ``cpu`` or ``cuda``.
+        rounds: the number of rounds.
+        scale: factor on the numbers of source sentences.
+        run_fresh: calls a function in a fresh process.
     """
     counts = {name: max(1, round(scale * count)) for name, count in case.counts.items()}
 
@@ -420,14 +427,14 @@ def measure_usage(process: psutil.Process, work: Callable[[], Any]) -> tuple[Any
     loaded_mb = process.memory_info().rss / 2**20
     # Writing 5 resets the kernel's record of the peak (man 5 proc).
     Path(f"/proc/{process.pid}/clear_refs").write_text("5", encoding="ascii")
-    cpu = sum(process.cpu_times()[:2])
-    wall = time.perf_counter()
+    cpu_start = sum(process.cpu_times()[:2])
+    wall_start = time.perf_counter()
     result = work()
-    cpu = sum(process.cpu_times()[:2]) - cpu
-    wall = time.perf_counter() - wall
+    cpu_s = sum(process.cpu_times()[:2]) - cpu_start
+    wall_s = time.perf_counter() - wall_start
     _join_copies()
-    peak = _read_peak_mb(process)
-    return result, Usage(cpu, wall, round(peak - loaded_mb, 1), round(peak))
+    peak_mb = _read_peak_mb(process)
+    return result, Usage(cpu_s, wall_s, round(peak_mb - loaded_mb, 1), round(peak_mb))
 
 
 def count_tokens(engine: Any, requests: list[Any], completions: list[Any]) -> tuple[int, int]:
@@ -463,8 +470,10 @@ def measure_load(trial: Trial) -> Result:
     model = LanguageModel.model_validate(fields)
     with TemporaryDirectory(dir=trial.gguf.parent) as folder:
         os.environ[HOME_VARIABLE] = folder  # for the copies of weights
+        # Without proven architectures, transformers reads the file itself.
         if trial.way == "transformers":
             gguf_file.PROVEN.clear()
+        # The second load finds the copy that the first one writes.
         if trial.way == "second":
             load_model(model)
             _join_copies()

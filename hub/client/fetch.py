@@ -285,7 +285,8 @@ def resolve_commit(repo_id: str, revision: str | None, kind: str = "dataset") ->
     if re.fullmatch(r"[0-9a-f]{40}", name) and (kind == "dataset" or constants.HF_HUB_OFFLINE):
         return name
 
-    # The client library keeps the commit of a branch or a tag in the same file.
+    # The client library keeps the commit of a branch or a tag in this file, too; it is written
+    # here for later calls without the Hub.
     folder = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=repo_id, repo_type=kind))
     cached_ref = folder / "refs" / name
     if not constants.HF_HUB_OFFLINE:

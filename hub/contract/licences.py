@@ -269,8 +269,8 @@ def check_dataset(recipe: DatasetRecipe) -> Verdict:
         notes.append(f"Of the generator: {outputs.note}{treated}.")
     unique_terms = dict.fromkeys(source_licence.mentioned_terms)
     notes += [f"{terms[0].upper()}{terms[1:]}." for terms in unique_terms]
-    share_alike = any(leaf.share_alike for leaf in source_licence.list_leaves())
-    if chosen.id.startswith(MIXED) and share_alike:
+    is_share_alike = any(leaf.share_alike for leaf in source_licence.list_leaves())
+    if chosen.id.startswith(MIXED) and is_share_alike:
         notes.append(
             "No single licence covers all parts, so source sentences and generated texts keep "
             "their own. It is not settled whether a generated text is an adaptation of its source "

@@ -35,7 +35,7 @@ _MAX_CHECKSUMS = 3  # shown in an error
 
 def hide_folders(path: str) -> str:
     """Return the published form of a path: its last name if it is absolute or has ``..``."""
-    windows_path = PureWindowsPath(path)
+    windows_path = PureWindowsPath(path)  # it takes / and \ as separators
     is_absolute = (
         PurePath(path).is_absolute()
         or bool(windows_path.drive or windows_path.root)

@@ -439,7 +439,7 @@ def _list_pairs(batch: Batch) -> list[tuple[str, Pair]]:
 
 
 def find_misfits(sample: Sample, cosines: Cosines, count: int = 10) -> list[Misfit]:
-    """Return the ``count`` pairs whose cosine differs most from the expected one, by difference.
+    """Return the ``count`` pairs whose cosine differs most from the expected one, largest first.
 
     A pair's expected cosine is its score, else the median cosine of its label.
 
