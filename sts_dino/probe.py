@@ -7,7 +7,7 @@ probe costs nothing. ``choose_prompt`` compares the plain prompt with the model'
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -361,7 +361,7 @@ def score_trial(trial: Trial, corpus: str) -> PairQuality:
     judge = get_default_judge(recipe.language)
     encoder = load_encoder(str(require_packaged_encoder(judge)))
 
-    # As sts-dino fidelity does
+    # Each pair fits or not, as sts-dino fidelity decides it; the most similar label comes first
     labels: list[Label] = sorted(recipe.written_labels, key=lambda label: -(label.score or 0.0))
     score_of = {label.name: label.score or 0.0 for label in labels}
     scores = np.array([score_of[label] for _, label in trial.pairs])
@@ -369,17 +369,7 @@ def score_trial(trial: Trial, corpus: str) -> PairQuality:
     cosines = compute_text_cosines(encoder, first, list(trial.pairs.values()))
     fits = dict(zip(trial.pairs, find_fitting_pairs(scores, np.asarray(cosines)), strict=True))
 
-    # One mark for each sentence, in the order of the sentences
-    outcomes: dict[str, str] = {}
-    for label in labels:
-        marks = ""
-        for sentence in trial.sentences:
-            is_fitting = fits.get((sentence, label.name))
-            if is_fitting is None:
-                marks += REJECTED
-            else:
-                marks += FITS if is_fitting else FITS_ANOTHER
-        outcomes[label.name] = marks
+    outcomes = {label.name: mark_sentences(trial.sentences, label.name, fits) for label in labels}
     return PairQuality(
         model=name_model(recipe.model),
         dtype=recipe.model.dtype,
@@ -390,6 +380,22 @@ def score_trial(trial: Trial, corpus: str) -> PairQuality:
         judge=judge.lower(),
         outcomes=outcomes,
     )
+
+
+def mark_sentences(
+    sentences: Sequence[str], label: str, fits: Mapping[tuple[str, str], bool]
+) -> str:
+    """Return one mark for each sentence, in order: whether its pair of a label fits.
+
+    fits: (sentence, label) → whether the pair fits; the pair of a rejected text is missing.
+    """
+    marks = ""
+    for sentence in sentences:
+        if (sentence, label) not in fits:
+            marks += REJECTED
+        else:
+            marks += FITS if fits[sentence, label] else FITS_ANOTHER
+    return marks
 
 
 def describe_corpus(recipe: DatasetRecipe) -> str:
