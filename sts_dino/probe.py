@@ -319,7 +319,7 @@ def generate_texts(
 def write_part(trial: Trial, sentences: Sequence["SourceSentence"], clock: Clock) -> None:
     """Generate the texts of some sentences as a run would; add texts and seconds to the trial.
 
-    The first text of a sentence and a label that passes the filters is taken.
+    Of several texts of a sentence and a label, the first that passes the filters is taken.
     """
     from sts_dino.generation.rows.attempts import write_shards
     from sts_dino.generation.rows.filters import filter_rows

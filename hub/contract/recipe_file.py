@@ -213,7 +213,7 @@ def _apply_setting(tree: dict[str, Any], setting: str) -> None:
 
 
 def _list_sections(tree: Any) -> list[dict[str, Any]]:
-    """List every mapping in a tree, inner mappings first; a library's arguments are left out."""
+    """List every mapping in a tree, in any order; a library's arguments are left out."""
     sections: list[dict[str, Any]] = []
     pending = [tree]
     while pending:
@@ -223,7 +223,7 @@ def _list_sections(tree: Any) -> list[dict[str, Any]]:
         elif isinstance(node, dict):
             sections.append(node)
             pending += [item for key, item in node.items() if key not in LIBRARY_ARGUMENT_KEYS]
-    return sections[::-1]
+    return sections
 
 
 def resolve_local_paths(tree: dict[str, Any], folder: Path) -> dict[str, Any]:
