@@ -461,7 +461,9 @@ def _count_split(reasons: NDArray[np.int8], kinds: Sequence[MatchKind]) -> Split
 
     reasons: a number for each row, as in ``DropReasons``.
     """
-    dropped = {kind: int((reasons == 1 + MATCH_KINDS.index(kind)).sum()) for kind in kinds}
+    dropped: dict[str, int] = {
+        kind: int((reasons == 1 + MATCH_KINDS.index(kind)).sum()) for kind in kinds
+    }
     return SplitRows(kept=int((reasons == 0).sum()), dropped=dropped)
 
 
